@@ -256,7 +256,7 @@ LAYOUT: dict[str, tuple[str, set[str]]] = {
         | {"interop", "runs", "storage", "machine"}
         | {"lab.tasks", "lab.sweeps", "lab.evidence", "lab.experiments", "lab.study", "lab.report"},
     ),
-    "lab.cli": ("the command line", {"errors", "text", "lab.verbs"}),
+    "lab.cli": ("the command line", {"errors", "text", "schema", "lab.verbs"}),
     "hmmscope_papers": (
         "`limits`, `multitask`, `beliefs`: one file an experiment, and its claims in `claims/`; public names only",
         LABORATORY | {"lab.evidence", "lab.experiments"},

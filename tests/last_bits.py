@@ -231,7 +231,7 @@ FACTS = {
 
 def facts() -> dict[str, str]:
     """What follows from processes, with everything that can be asked for."""
-    return {name: printed("facts", name, *asked.replace("_", "-").split()) for name, asked in FACTS.items()}
+    return {name: printed("ask", name, *asked.replace("_", "-").split()) for name, asked in FACTS.items()}
 
 
 def oracle() -> dict[str, str]:
@@ -257,7 +257,7 @@ def oracle() -> dict[str, str]:
             constant = [[symbol] * 5 for symbol in range(min(process.num_symbols, 3))]
             path = Path(folder, f"{name}.json")
             path.write_text(json.dumps([*drawn, *constant, [1, 0, 0, 1]]))
-            found[name] = printed("oracle", name, str(path), *asked.split())
+            found[name] = printed("ask", name, str(path), *asked.split())
     return found
 
 

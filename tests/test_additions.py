@@ -77,7 +77,7 @@ def test_each_is_one_short_file() -> None:
 def test_command_line_knows_them(installed: dict[str, str], tmp_path: Path) -> None:
     out = tmp_path / "noise-study"
     listed, printed, judged = hmmscope(
-        installed, "list", f"run noise-study --scale smoke --out {out} -q", f"claims {out}"
+        installed, "show", f"run noise-study --scale smoke --out {out} -q", f"claims {out}"
     )
     assert all(name in listed for name in ("left-right", "norms", "leaky", "noise-study", "noise-study-learns"))
     assert "renewal" in listed

@@ -141,7 +141,7 @@ def test_a_symbol_of_thousands_of_letters_is_shown_in_short(tmp_path: Path, caps
     hs.HMM([1.0], [[1.0]], [[0.5, 0.5]], symbols=["a" * 5000, "b"]).save(tmp_path / "long.json")
     (tmp_path / "b.txt").write_text("b b\n")
     assert main(["show", str(tmp_path / "long.json")]) == 0
-    assert main(["oracle", str(tmp_path / "long.json"), str(tmp_path / "b.txt"), "-q"]) == 0
+    assert main(["ask", str(tmp_path / "long.json"), str(tmp_path / "b.txt"), "-q"]) == 0
     said = capsys.readouterr().out
     assert "a" * 39 + "…" in said
     assert max(map(len, said.splitlines())) < 120

@@ -368,15 +368,15 @@ def test_screening_of_pools_without_components_or_optimum() -> None:
 
 def test_facts_screens(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
     sizes = ["--num_states", "4", "--num_symbols", "2", "--samples", "8"]
-    command = ["facts", "aliased-cycles-mixture", "--screen", "2x5", "--num_components", "3", *sizes]
+    command = ["ask", "aliased-cycles-mixture", "--screen", "2x5", "--num_components", "3", *sizes]
     assert cli.main([*command, "--out", str(tmp_path / "f.json")]) == 0
     said = capsys.readouterr().out
     assert "after 2 demonstrations of 5, from position 4 on" in said
     assert "which of 3 components" in said
     rows = store.read_json(tmp_path / "f.json")["screening"]
     assert {row["name"] for row in rows} >= {"optimum", "order-4", "symbol counts"}
-    assert cli.main(["facts", "umbrella", "--screen", "1x6", "--samples", "8"]) == 0
+    assert cli.main(["ask", "umbrella", "--screen", "1x6", "--samples", "8"]) == 0
     assert "entropy rate" in capsys.readouterr().out
     for bad in (["--screen", "5"], ["--screen", "1x4", "--blocks", "2"], ["--screen", "1x0"]):
-        assert cli.main(["facts", "aliased-cycles-mixture", *bad]) == 2
+        assert cli.main(["ask", "aliased-cycles-mixture", *bad]) == 2
         assert capsys.readouterr().err.startswith("error[2]")

@@ -137,7 +137,7 @@ def test_one_number_of_the_plan_and_of_the_measurements(tmp_path: Path) -> None:
 def test_workers_and_this_process_train_alike(tmp_path: Path) -> None:
     here = run_experiment("test-seeded", "smoke", tmp_path / "here" / "out", quiet=True)
     options = ExecutorOptions(jobs=2)
-    there = run_experiment("test-seeded", "smoke", tmp_path / "there" / "out", engine=options, quiet=True)
+    there = run_experiment("test-seeded", "smoke", tmp_path / "there" / "out", executor=options, quiet=True)
     assert (here / "tables" / "losses.jsonl").read_bytes() == (there / "tables" / "losses.jsonl").read_bytes()
     runs = [store.read_table(out / "tables" / "runs.jsonl") for out in (here, there)]
     for column in ("seconds", "processor_seconds"):
@@ -175,7 +175,7 @@ def test_parts_are_measured_where_runs_are_trained(
 
     monkeypatch.setattr(registry, "is_installed", lambda entry: found)
     monkeypatch.setattr(ExecutorOptions, "make", lambda self, out: Noting(quiet=True))
-    out = run_experiment("test-seeded", "smoke", tmp_path / "out", engine=ExecutorOptions(jobs=2), quiet=True)
+    out = run_experiment("test-seeded", "smoke", tmp_path / "out", executor=ExecutorOptions(jobs=2), quiet=True)
     assert seen == ["run"] * 4 + ["part"] * 2 * found
     assert store.read_json(out / "experiment.json")["facts"][1]["value"] == "0, 1"
     assert len(store.read_table(out / "parts.jsonl")) == 2
@@ -192,7 +192,7 @@ def test_workers_measure_like_this_process_and_a_part_that_fails_is_named(tmp_pa
     here = run_experiment("limits-depth", "smoke", tmp_path / "a" / "out", **options)
     pool = tmp_path / "a" / "trained"
     there = run_experiment(
-        "limits-depth", "smoke", tmp_path / "b" / "out", trained=pool, engine=ExecutorOptions(jobs=2), **options
+        "limits-depth", "smoke", tmp_path / "b" / "out", trained=pool, executor=ExecutorOptions(jobs=2), **options
     )
     for table in ("runs", "lengths-by-epoch"):
         files = [out / "tables" / f"{table}.jsonl" for out in (here, there)]
@@ -205,7 +205,7 @@ def test_workers_measure_like_this_process_and_a_part_that_fails_is_named(tmp_pa
         PartlyFailedError, match=r"limits-depth: seed \d.* failed \(error\[4\] .* the run is finished, but"
     ):
         run_experiment(
-            "limits-depth", "smoke", tmp_path / "c" / "out", trained=pool, engine=ExecutorOptions(jobs=2), **options
+            "limits-depth", "smoke", tmp_path / "c" / "out", trained=pool, executor=ExecutorOptions(jobs=2), **options
         )
     assert len(list((tmp_path / "c" / "out" / "failures").iterdir())) == 1
     assert len(store.read_table(tmp_path / "c" / "out" / "parts.jsonl")) == 7
@@ -545,14 +545,14 @@ def test_every_file_of_an_experiment_is_covered(tmp_path: Path, capsys: pytest.C
     ):
         before = (out / name).read_bytes()
         (out / name).write_bytes(before + b" ")
-        assert main(["verify", str(out)]) == 4
+        assert main(["check", str(out)]) == 4
         assert f"{out / name}: " in capsys.readouterr().err
         (out / name).write_bytes(before)
     (out / "notes.txt").write_text("mine")
-    assert main(["verify", str(out)]) == 0
+    assert main(["check", str(out)]) == 0
     assert capsys.readouterr().out.endswith(" files, 1 not covered: notes.txt\n")
     (out / "report.html").unlink()  # it can be made again
-    assert main(["verify", str(out)]) == 0
+    assert main(["check", str(out)]) == 0
     pool = tmp_path / "trained"
     assert seals.survey(pool).beyond == ()
     assert seals.survey(pool).runs == 2
@@ -607,15 +607,15 @@ def test_a_pool_keeps_the_runs_of_others(tmp_path: Path) -> None:
     assert points == [run_name(config(4)), run_name(config(6))]
     assert {first.name, second.name} == names(pool)
     assert not (pool / "table.jsonl").exists()
-    assert main(["verify", str(pool)]) == 0
+    assert main(["check", str(pool)]) == 0
 
 
-@pytest.mark.parametrize("engine", [ExecutorOptions(jobs=1), None])
-def test_a_failed_run_is_named_and_the_others_are_there(engine: ExecutorOptions | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("executor", [ExecutorOptions(jobs=1), None])
+def test_a_failed_run_is_named_and_the_others_are_there(executor: ExecutorOptions | None, tmp_path: Path) -> None:
     pool = tmp_path / "pool"
     bad = config(4, learning_rate=1e30, warmup_steps=0, num_steps=20)
     with pytest.raises(ResourceError, match=rf"1 of 2 runs failed, such as {run_name(bad)} \(error\[6\].*not finite"):
-        train_in_pool([bad, config(6)], pool, engine, quiet=True)
+        train_in_pool([bad, config(6)], pool, executor, quiet=True)
     assert (pool / "runs" / run_name(config(6)) / "done.json").exists()
 
 

@@ -104,7 +104,7 @@ def test_every_changed_byte_of_what_it_fitted_and_trained_is_found(
     shutil.copytree(study.path, copy)
     draw_folder(copy)
     write_page([copy], copy / "report.html")
-    assert main(["verify", str(copy)]) == 0
+    assert main(["check", str(copy)]) == 0
     assert re.search(r"; 1 run inside too; .* \d+ files, 0 not covered\n", capsys.readouterr().out)
     files = [path for path in sorted(copy.rglob("*")) if path.is_file() and path.name not in ("lock", "grid.lock")]
     kinds = {"hmms/2.json", "report.html", "figures/01-predictors.png", "tables/chosen.jsonl"}
@@ -117,7 +117,7 @@ def test_every_changed_byte_of_what_it_fitted_and_trained_is_found(
         path.write_bytes(before)
     hmm = copy / "hmms" / "2.json"
     hmm.write_text(hmm.read_text().replace("0.", "1.", 1))
-    assert main(["verify", str(copy)]) == 4
+    assert main(["check", str(copy)]) == 4
     assert "hmms/2.json: altered" in capsys.readouterr().err
 
 

@@ -113,7 +113,7 @@ def test_refusals(call, said):
 
 def test_the_command_line_prints_and_keeps_the_laws(tmp_path, capsys):
     (tmp_path / "days.txt").write_text("umbrella\nno-umbrella\n")
-    arguments = ["oracle", "umbrella", str(tmp_path / "days.txt"), "--unit", "lines", "--forecast", "2"]
+    arguments = ["ask", "umbrella", str(tmp_path / "days.txt"), "--unit", "lines", "--forecast", "2"]
     assert main([*arguments, "--out", str(tmp_path / "t.jsonl"), "-q"]) == 0
     found = hs.forecast(UMBRELLA, torch.tensor([[0, 1]]), 2)
     rows = store.read_table(tmp_path / "t.jsonl")

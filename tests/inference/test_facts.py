@@ -51,7 +51,7 @@ def test_hindsight(capsys, tmp_path):
     days = tmp_path / "days.txt"
     days.write_text("umbrella umbrella no-umbrella\n")
     code, out, _ = said(
-        capsys, "oracle", "umbrella", str(days), "--smooth", "--viterbi", "--out", str(tmp_path / "days.jsonl")
+        capsys, "ask", "umbrella", str(days), "--smooth", "--viterbi", "--out", str(tmp_path / "days.jsonl")
     )
     assert code == 0
     assert "  smoothed: rain 0.862, rain 0.799, dry 0.809\n" in out
@@ -64,7 +64,7 @@ def test_hindsight(capsys, tmp_path):
 def test_hindsight_of_an_impossible_sequence(capsys, tmp_path):
     words, table = tmp_path / "words.txt", tmp_path / "words.jsonl"
     words.write_text("0 1 0\n")
-    code, out, _ = said(capsys, "oracle", "even", str(words), "--smooth", "--viterbi", "--out", str(table))
+    code, out, _ = said(capsys, "ask", "even", str(words), "--smooth", "--viterbi", "--out", str(table))
     assert code == 0
     assert "impossible from observation 2 (0) on" in out
     rows = [json.loads(line) for line in table.read_text().splitlines()]
@@ -75,7 +75,7 @@ def test_hindsight_of_an_impossible_sequence(capsys, tmp_path):
 def test_hindsight_is_for_one_hmm(capsys, tmp_path):
     words = tmp_path / "words.txt"
     words.write_text("0 1 0\n")
-    code, _, error = said(capsys, "oracle", "markov-mixture", str(words), "--viterbi")
+    code, _, error = said(capsys, "ask", "markov-mixture", str(words), "--viterbi")
     assert code == 2
     assert error == (
         "error[2] process: --viterbi needs hidden paths, and Mixture has none; HMM, LabelledHMM have; take one of its HMMs: "

@@ -287,7 +287,7 @@ def test_what_has_no_layout_is_refused(part: str, kind: str, options: dict, tmp_
 
 def test_export_verb(trained: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     out = tmp_path / "model"
-    assert main(["export", str(trained["roformer"]), "--out", str(out)]) == 0
+    assert main(["analyse", str(trained["roformer"]), "--export", str(out)]) == 0
     printed = capsys.readouterr().out
     assert "GPT-NeoX" in printed
     assert "first 4" in printed
@@ -296,8 +296,8 @@ def test_export_verb(trained: dict[str, Path], tmp_path: Path, capsys: pytest.Ca
     assert config_from_data(record["run"]["config"]) == run.config
     inputs = run.corpus()[0:4].tokens
     assert apart(from_huggingface(out)(inputs), run.model.eval()(inputs)) < 1e-5
-    assert main(["export", str(trained["roformer"]), "--out", str(out)]) == 3
-    assert main(["export", str(tmp_path / "nothing"), "--out", str(tmp_path / "x")]) == 2
+    assert main(["analyse", str(trained["roformer"]), "--export", str(out)]) == 3
+    assert main(["analyse", str(tmp_path / "nothing"), "--export", str(tmp_path / "x")]) == 2
     assert capsys.readouterr().err.count("error[") == 2
 
 

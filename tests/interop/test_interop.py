@@ -438,7 +438,7 @@ def test_profile_refusals():
 def test_without_pyhmmer_the_extra_is_named(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(__import__("sys").modules, "pyhmmer.plan7", None)
     refuses(lambda: load_hmmer("x.hmm"), "x.hmm: reading HMMER files", "hmmscope[hmmer]", kind=ResourceError)
-    assert main(["oracle", "x.hmm", str(tmp_path / "none.txt")]) == 5
+    assert main(["ask", "x.hmm", str(tmp_path / "none.txt")]) == 5
     assert capsys.readouterr().err.startswith("error[5] x.hmm: reading HMMER files needs pyhmmer")
 
 
@@ -465,7 +465,7 @@ def test_profile_files(monkeypatch, tmp_path, capsys):
     fake_pyhmmer(monkeypatch, [profile])
     assert load_hmmer(path, allow_drop_tiny=True).title == "profile toy"
     (tmp_path / "words.txt").write_text("ACG*\nA C\n")
-    assert main(["oracle", str(path), str(tmp_path / "words.txt"), "--allow-drop-tiny"]) == 0
+    assert main(["ask", str(path), str(tmp_path / "words.txt"), "--allow-drop-tiny"]) == 0
     shown = capsys.readouterr().out
     expected = math.log(core_probability(profile, (0, 1, 2)))
     assert f"sequence 1: 4 observations, log-likelihood {expected:.4f}"[:-1] in shown

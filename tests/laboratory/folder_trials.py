@@ -139,8 +139,8 @@ def _named(folder: Path) -> list[Path]:
 
 @trial("bytes")
 def bytes_of_results(folder: Path, number: int, rng: random.Random) -> Report:
-    """So many single bytes of every file of the results that are kept, one at a time: `hmmscope verify` must refuse them."""
-    report = Report("G6", "a single byte of every file of results/small, through `hmmscope verify`")
+    """So many single bytes of every file of the results that are kept, one at a time: `hmmscope check` must refuse them."""
+    report = Report("G6", "a single byte of every file of results/small, through `hmmscope check`")
     files = 0
     for kept in sorted(RESULTS.iterdir()):
         shutil.copytree(kept, place := folder / kept.name)
@@ -150,7 +150,7 @@ def bytes_of_results(folder: Path, number: int, rng: random.Random) -> Report:
                 at = rng.randrange(len(before))
                 path.write_bytes(before[:at] + bytes([before[at] ^ rng.randrange(1, 256)]) + before[at + 1 :])
                 report.trials += 1
-                if (code := cli.main(["verify", str(place), "-q"])) != DamagedError.exit_code:
+                if (code := cli.main(["check", str(place), "-q"])) != DamagedError.exit_code:
                     report.found(f"{code}: byte {at} of {path.relative_to(folder)}")
             path.write_bytes(before)
         open_sealed(place)
@@ -165,8 +165,8 @@ def readings(folder: Path, number: int, rng: random.Random) -> Report:
     report = Report("G9", "altered folders without a seal, through every verb that reads them")
     kinds = folders(folder)
     verbs: dict[str, list[Callable[[Path], list[str]]]] = {
-        "run": [lambda p: ["report", str(p), "-o", "x.html"], lambda p: ["verify", str(p)]],
-        "sweep": [lambda p: ["sweep", "--table", str(p)], lambda p: ["verify", str(p)]],
+        "run": [lambda p: ["report", str(p), "-o", "x.html"], lambda p: ["check", str(p)]],
+        "sweep": [lambda p: ["sweep", "--table", str(p)], lambda p: ["check", str(p)]],
     }
     about: list[Callable[[Path], list[str]]] = [
         lambda p: ["claims", str(p)],

@@ -159,8 +159,8 @@ def _memory() -> int:
 
 
 _WORDS = [
-    *("run", "train", "sweep", "sample", "oracle", "facts", "fit", "study", "analyse", "export", "claims", "report"),
-    *("explore", "verify", "list", "show", "paper", "--out", "--scale", "smoke", "--seeds", "-n", "--length"),
+    *("run", "train", "sweep", "sample", "ask", "fit", "study", "analyse", "claims", "report"),
+    *("explore", "check", "show", "--out", "--scale", "smoke", "--seeds", "-n", "--length"),
     *("--training.num_steps", "--model.width", "--resume", "--dry-run", "--table", "--first", "--states", "--paths"),
     *(
         "umbrella",
@@ -193,7 +193,7 @@ _WORDS = [
     ),
 ]
 #: Words of which the work may be long, or is not of this trial.
-_LONG = {"paper", "explore", "study"}
+_LONG = {"run", "explore", "study"}
 
 
 @trial("commands")
@@ -262,7 +262,7 @@ _OVERSIZE = [
     ["train", "random-hmm", "--out", "x", "--model.width", "{}", "--model.name", "rnn"],
     ["train", "random-hmm", "--out", "x", "--process.num_states", "{}"],
     ["train", "random-mixture", "--out", "x", "--process.num_components", "{}", "--process.num_states", "512"],
-    ["facts", "umbrella", "--blocks", "{}"],
+    ["ask", "umbrella", "--blocks", "{}"],
     ["run", "multitask-fig1", "--scale", "smoke", "--out", "x", "--measurements.samples", "{}"],
     ["sweep", "--vary", "training.learning_rate=1e-3,1e-2", "--training.batch_size", "{}", "--out", "x"],
 ]
@@ -272,7 +272,7 @@ _OVERSIZE = [
 def sizes(folder: Path, number: int, rng: random.Random) -> Report:
     """Requests far beyond this machine: refused at once, before anything is compiled, allocated or written."""
     report = Report("G22", "requests that no memory or disk can hold, on a machine that compiles its kernels first")
-    for verb in ("facts", "run", "sample", "sweep", "train"):  # imported once
+    for verb in ("ask", "run", "sample", "sweep", "train"):  # imported once
         importlib.import_module(f"hmmscope.lab.verbs.{verb}")
     registry.entries("experiment")
     shutil.rmtree(sandbox.ROOM / "numba")
@@ -287,7 +287,7 @@ def sizes(folder: Path, number: int, rng: random.Random) -> Report:
         signal.alarm(30)
         try:
             with contextlib.redirect_stderr(error), contextlib.redirect_stdout(io.StringIO()), contextlib.chdir(folder):
-                code = cli.main([*words, "-q"] if words[0] not in ("facts",) else words)
+                code = cli.main([*words, "-q"] if words[0] not in ("ask",) else words)
         except (_HangError, SystemExit):
             code = -1
         finally:

@@ -74,9 +74,9 @@ def interrupts(folder: Path, number: int, rng: random.Random) -> Report:
 @trial("starts")
 def starts(folder: Path, number: int, rng: random.Random) -> Report:
     """Ctrl-C of a command in its first moments and its last, as a process: no traceback, and no other exit code."""
-    report = Report("G19", "Ctrl-C of `hmmscope list` at any instant of the process")
+    report = Report("G19", "Ctrl-C of `hmmscope show` at any instant of the process")
     begun = time.monotonic()
-    words = [sys.executable, "-m", "hmmscope", "list", "models"]
+    words = [sys.executable, "-m", "hmmscope", "show", "models"]
     subprocess.run(words, capture_output=True, check=True)
     whole, early = time.monotonic() - begun, 0
     for _ in range(number):

@@ -27,14 +27,14 @@ VERBS = {
     "sweep": ["sweep", "--vary", "training.learning_rate=1e-3,3e-3", "--jobs", "2", *TINY, "--out", "out/sweep"],
     "run": ["run", "multitask-theorem2", "--scale", "smoke", "--out", "out/run", "--resume"],
     "report": ["report", "run", "theorem", "--out", "out/page.html"],
-    "figures": ["figures", "theorem", "--style", "web", "--out", "out/figures"],
+    "figures": ["report", "theorem", "--style", "web", "--figures", "out/figures"],
     "claims": ["claims", "theorem", "--out", "out/ledger.json"],
     "fit": ["fit", "text.txt", "--states", "2", "--restarts", "1", "--iterations", "2", "--out", "out/hmm.json"],
-    "export": ["export", "run", "--out", "out/model"],
+    "export": ["analyse", "run", "--export", "out/model"],
     "sample": ["sample", "umbrella", "-n", "3", "--length", "5", "--out", "out/x.safetensors"],
-    "oracle": ["oracle", "letters-hmm", "text.txt", "--out", "out/beliefs.jsonl"],
+    "oracle": ["ask", "letters-hmm", "text.txt", "--out", "out/beliefs.jsonl"],
     "explore": ["explore", "run", "--out", "out/live.html"],
-    "facts": ["facts", "umbrella", "--out", "out/facts.json"],
+    "facts": ["ask", "umbrella", "--out", "out/facts.json"],
 }
 _CODES = (errno.EIO, errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EACCES)
 Fault = Callable[[], None]

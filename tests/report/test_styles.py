@@ -136,18 +136,18 @@ def test_figures_are_written_under_the_names_that_pages_give_them(call: Callable
     demo_folder(tmp_path / "one", num_figures=1)
     demo_folder(tmp_path / "two", num_figures=1)
     before = sorted((tmp_path / "one").rglob("*"))
-    called = call("figures", "one", "--style", "web", "-o", "out")
+    called = call("report", "one", "--style", "web", "--figures", "out")
     assert (called.code, called.error) == (0, "")
     assert called.out == "out/quickstart-in-context.svg\nout/quickstart-in-context.png\n"
     assert sorted((tmp_path / "one").rglob("*")) == before
-    assert_one_line(call("figures", "one", "--style", "pape"), 2)
-    assert_one_line(call("figures", "one", "two"), 2)
+    assert_one_line(call("report", "one", "--figures", "out", "--style", "pape"), 2)
+    assert_one_line(call("report", "one", "two", "--figures", "out"), 2)
     about = store.read_json(tmp_path / "two" / "experiment.json")
     store.write_json(tmp_path / "two" / "experiment.json", about | {"experiment": "../elsewhere"})
-    assert_one_line(call("figures", "two", "-o", "out"), 4)
+    assert_one_line(call("report", "two", "--figures", "out"), 4)
     (tmp_path / "out" / "quickstart-in-context.svg").unlink()
     (tmp_path / "out" / "quickstart-in-context.svg").symlink_to(tmp_path / "one" / "experiment.json")
-    assert_one_line(call("figures", "one", "--style", "web", "-o", "out"), 3)
+    assert_one_line(call("report", "one", "--style", "web", "--figures", "out"), 3)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -146,6 +146,6 @@ def test_unknown_preset(capsys: pytest.CaptureFixture) -> None:
 
 
 def test_presets_are_listed(capsys: pytest.CaptureFixture) -> None:
-    assert cli.main(["list", "presets"]) == 0
+    assert cli.main(["show", "presets"]) == 0
     printed = capsys.readouterr().out
     assert all(name in printed for name in PRESETS)

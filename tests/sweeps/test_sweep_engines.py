@@ -357,7 +357,7 @@ def test_real_slurm_preempts_loses_its_driver_and_stops(tmp_path: Path) -> None:
     (tmp_path / "grid.yaml").write_text(json.dumps(LONG))
     out, points = tmp_path / "sweep", expand(LONG)
     command = [sys.executable, "-m", "hmmscope.lab.cli", "sweep", str(tmp_path / "grid.yaml"), "--out", str(out)]
-    command += ["--engine", "slurm", "-q"]
+    command += ["--executor", "slurm", "-q"]
     driver = subprocess.Popen(command)
     until(lambda: all(RunTask(out, point.name).saved() for point in points))
     first, _ = sorted(squeue("--format=%i"))

@@ -446,7 +446,7 @@ def test_one_damaged_seal_is_one_row_and_the_seal_of_the_sweep_stays(tmp_path: P
     assert cli.main(["sweep", "--out", str(out), "-q"]) == 5
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
     assert [row["state"] for row in table_rows(out, points)] == ["damaged", "done", "done"]
-    assert cli.main(["verify", str(out)]) == 4
+    assert cli.main(["check", str(out)]) == 4
     more = expand(RATES | {"vary": {"training.learning_rate": ["1e-3", "3e-4", "1e-4", "1e-5"]}})
     assert len(more) == 4
     rows = run_sweep(more, out, Scripted(out, {}))  # the others go on, and the folder is sealed with what it has
@@ -454,7 +454,7 @@ def test_one_damaged_seal_is_one_row_and_the_seal_of_the_sweep_stays(tmp_path: P
     seal = read_seal(out)
     assert seal is not None
     assert seal.bound["runs"][points[0].name] is None
-    assert cli.main(["verify", str(out)]) == 4
+    assert cli.main(["check", str(out)]) == 4
 
 
 def test_a_sweep_is_unsealed_while_it_is_at_work(tmp_path: Path) -> None:
@@ -499,11 +499,11 @@ def test_the_command_lists_and_refuses(tmp_path: Path, capsys: pytest.CaptureFix
         (["sweep", *options], 2, "out: give a folder"),
         (["sweep", grid, *options], 2, "and so is --base; give one of them"),
         (["sweep", *options, "--out", str(tmp_path)], 3, "not the folder of a sweep"),
-        (["sweep", *options, "--engine", "loca", "--out", "x"], 2, "did you mean 'local'"),
+        (["sweep", *options, "--executor", "loca", "--out", "x"], 2, "did you mean 'local'"),
         (["sweep", *options, "--jobs", "0", "--out", "x"], 2, "jobs: must be in"),
-        (["sweep", *options, "--address", "auto", "--out", "x"], 2, "add --engine ray"),
-        (["sweep", *options, "--slurm", "time=1", "--out", "x"], 2, "add --engine slurm"),
-        (["sweep", *options, "--gpus", "1", "--out", "x"], 2, "gpus: the local engine"),
+        (["sweep", *options, "--address", "auto", "--out", "x"], 2, "add --executor ray"),
+        (["sweep", *options, "--slurm", "time=1", "--out", "x"], 2, "add --executor slurm"),
+        (["sweep", *options, "--gpus", "1", "--out", "x"], 2, "gpus: the local executor"),
         (["sweep", *options, "--vary", "model.width"], 2, "vary: must be KEY=VALUE"),
         (["sweep", "--table", str(tmp_path)], 2, "not the folder of a sweep"),
         (["sweep", "--table", str(tmp_path), "--seeds", "2"], 2, "give nothing else"),
@@ -612,7 +612,7 @@ def test_a_run_under_the_name_of_another_is_not_taken_for_it(tmp_path: Path) -> 
     assert re.match(r"runs/.*: is the folder of another run \(training\.learning_rate: ", row["reason"])
     with pytest.raises(DamagedError, match="is the folder of another run"):
         train_in_pool([point.config for point in points], shared_copy(out, tmp_path / "pool"), quiet=True)
-    assert cli.main(["verify", str(out)]) == DamagedError.exit_code
+    assert cli.main(["check", str(out)]) == DamagedError.exit_code
 
 
 def shared_copy(sweep: Path, pool: Path) -> Path:

@@ -77,13 +77,13 @@ def test_internal_errors_are_ours(call: Callable, monkeypatch: pytest.MonkeyPatc
     def broken(kind: str | None) -> None:
         raise ZeroDivisionError("line one\nline two")
 
-    monkeypatch.setattr(catalogue, "list_names", broken)
-    called = call("list")
+    monkeypatch.setattr("hmmscope.lab.verbs.show.listed", broken)
+    called = call("show")
     assert called.code == 70
     assert called.error.startswith("error[70] internal error, please report it: ZeroDivisionError: line one line two")
     assert called.error.count("\n") == 1
     with pytest.raises(ZeroDivisionError):
-        main(["list", "--debug"])
+        main(["show", "--debug"])
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_what_happens_to_anybody(
         raise error
 
     monkeypatch.setattr("hmmscope.lab.cli._silence_stdout", lambda: None)
-    monkeypatch.setattr(catalogue, "list_names", broken)
-    called = call("list")
+    monkeypatch.setattr("hmmscope.lab.verbs.show.listed", broken)
+    called = call("show")
     assert called.code == code
     assert re.fullmatch(rf"error\[{code}\] [^\n]+\n", called.error)
 
@@ -131,13 +131,13 @@ def test_help(verb: str, capsys: pytest.CaptureFixture) -> None:
 
 
 def test_list(call: Callable) -> None:
-    called = call("list")
+    called = call("show")
     assert (called.code, called.error) == (0, "")
     names = [line.split()[0] for line in called.out.splitlines() if line.startswith("  ")]
     registered = [name for kind in KINDS for name in registry.entries(kind)]
     assert sorted(names) == sorted([*registered, *registry.sizes(), *shipped_processes(), *PRESETS])
-    assert call("list", "models").out.splitlines()[0] == "models"
-    assert "umbrella" not in call("list", "models").out
+    assert call("show", "models").out.splitlines()[0] == "models"
+    assert "umbrella" not in call("show", "models").out
     for line in called.out.splitlines():
         assert not line.startswith("  ") or len(line.split()) >= 3, line  # every name is explained
 
@@ -148,7 +148,7 @@ def test_the_catalogue_holds_what_is_registered() -> None:
 
 
 def test_without_the_catalogue_all_is_imported_and_said_alike(call: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = [["list", "layouts"], ["show", "rnn"], ["claims"]]
+    lines = [["show", "layouts"], ["show", "rnn"], ["claims"]]
     kept = [call(*words).out for words in lines]
     monkeypatch.setattr(registry, "digest", lambda: "another line registers something")
     assert catalogue.catalogue() is None
@@ -175,7 +175,7 @@ def sealed(folder: Path, experiment: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    "words", ["list", "list claims", "show roformer", "show multitask-fig3b", "show umbrella", "claims", "claims FIG2"]
+    "words", ["show", "show claims", "show roformer", "show multitask-fig3b", "show umbrella", "claims", "claims FIG2"]
 )
 def test_verbs_that_need_no_tensor_load_no_torch(words: str, tmp_path: Path) -> None:
     if "FIG2" in words:
@@ -282,7 +282,7 @@ def test_every_process_can_be_sampled_and_judged(name: str, call: Callable, tmp_
     assert len((tmp_path / "s.txt").read_text().splitlines()) == 3
     if mixed:  # their default sizes are those of experiments
         return
-    judged = call("oracle", name, "s.txt", "--out", "o.jsonl")
+    judged = call("ask", name, "s.txt", "--out", "o.jsonl")
     if name in WITHOUT_EXACT_ANSWER:
         assert_one_line(judged, 2)
         if name != "matmul":  # vectors are not read from text; a fresh pool can be trained on without an exact answer
@@ -305,10 +305,10 @@ def test_the_package_is_the_command_line(monkeypatch: pytest.MonkeyPatch, capsys
 
 
 def test_garbage_is_not_looked_for_in_what_was_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["hmmscope", "list", "layouts"])
+    monkeypatch.setattr(sys, "argv", ["hmmscope", "show", "layouts"])
     gc.unfreeze()
     try:
-        assert main(["list", "layouts"]) == 0
+        assert main(["show", "layouts"]) == 0
         assert gc.get_freeze_count() == 0  # this process is not its own
         assert runpy.run_module("hmmscope", run_name="started")["start"]() == 0
         assert gc.isenabled()
@@ -327,7 +327,7 @@ class At:
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, At())
 {before}
-sys.argv = ["hmmscope", "list", "models"]
+sys.argv = ["hmmscope", "show", "models"]
 from hmmscope.__main__ import start
 sys.exit(start())
 """

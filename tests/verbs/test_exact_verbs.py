@@ -33,7 +33,7 @@ CASINO = "1 3 6 6 6 2 6 1 6 6"
 
 def written(call: Callable, *argv: object) -> tuple[str, dict]:
     """What `facts` prints, and what it writes."""
-    called = call("facts", *argv, "--out", "facts.json")
+    called = call("ask", *argv, "--out", "facts.json")
     assert (called.code, called.error) == (0, ""), called.error
     data = json.loads(Path("facts.json").read_text())
     Path("facts.json").unlink()
@@ -57,14 +57,14 @@ def test_facts_of_a_generalised_hmm(call: Callable) -> None:
     assert [row["certificate"] for row in data["memory_errors"]] == [1.0, 1.0]
     assert data["entropy_rate"]["lower_bound"] == 0
     for option in (("--steps", 2), ("--mixing",)):
-        refused = call("facts", "post-quantum", *option)
+        refused = call("ask", "post-quantum", *option)
         assert_one_line(refused, 2)
         assert "and GeneralisedHMM has none; HMM, LabelledHMM" in refused.error
 
 
 def test_oracle_of_a_generalised_hmm(call: Callable, tmp_path: Path) -> None:
     (tmp_path / "words.txt").write_text("1 0 1 2\n1 0 0 1\n")
-    told = call("oracle", "post-quantum", "words.txt", "--out", "o.jsonl", "--memory", 2)
+    told = call("ask", "post-quantum", "words.txt", "--out", "o.jsonl", "--memory", 2)
     assert (told.code, told.error) == (0, "")
     assert "impossible from observation 2 (0) on" in told.out
     rows = store.read_table(tmp_path / "o.jsonl")
@@ -74,7 +74,7 @@ def test_oracle_of_a_generalised_hmm(call: Callable, tmp_path: Path) -> None:
     assert f"vector: {exact.beliefs[0, -1, 0]:.6f}, " in told.out
     assert rows[6]["log_likelihood"] is None  # the second sequence, from its third observation on
     assert len(rows[0]["memory_vector"]) == 3
-    refused = call("oracle", "post-quantum", "words.txt", "--viterbi")
+    refused = call("ask", "post-quantum", "words.txt", "--viterbi")
     assert_one_line(refused, 2)
     assert "--viterbi needs hidden paths, and GeneralisedHMM has none; HMM, LabelledHMM have" in refused.error
 
@@ -161,7 +161,7 @@ def test_facts_where_the_stationary_law_is_not_unique(call: Callable) -> None:
     assert data["stationary_law"] is None
     assert data["entropy_rate"] is None
     assert "stationary law   not unique" in out
-    assert_one_line(call("facts", "split.json", "--blocks", 3), 2)
+    assert_one_line(call("ask", "split.json", "--blocks", 3), 2)
 
 
 def test_facts_of_a_linear_system(call: Callable) -> None:
@@ -177,13 +177,13 @@ def test_facts_of_one_component(call: Callable) -> None:
     mixture = make_process("random-mixture", num_components=3, num_states=3, num_symbols=2)
     _, data = written(call, "random-mixture", *sizes, "--component", 2)
     assert data["digest"] == mixture[2].digest
-    whole = call("facts", "random-mixture", *sizes)
+    whole = call("ask", "random-mixture", *sizes)
     assert (whole.code, whole.error) == (0, "")
     assert "0.333333 each; entropy of the component 1.098612 nats" in whole.out
-    refused = call("facts", "random-mixture", *sizes, "--blocks", 2)
+    refused = call("ask", "random-mixture", *sizes, "--blocks", 2)
     assert_one_line(refused, 2)
     assert "--blocks needs probabilities of words, and Mixture has none; GeneralisedHMM, HMM" in refused.error
-    refused = call("facts", "random-mixture", *sizes, "--component", 3)
+    refused = call("ask", "random-mixture", *sizes, "--component", 3)
     assert_one_line(refused, 2)
     assert "component: must be in [0, 3), got 3" in refused.error
 
@@ -203,7 +203,7 @@ def test_oracle_draws_paths(call: Callable) -> None:
     """Draws are those of the library, sequence n having stream n; the first do not depend on how many there are."""
     Path("c.txt").write_text(f"{CASINO}\n{CASINO}\n")
     casino = load_process("dishonest-casino")
-    called = call("oracle", "dishonest-casino", "c.txt", "--paths", 400, "--seed", 7, "--smooth", "--out", "c.jsonl")
+    called = call("ask", "dishonest-casino", "c.txt", "--paths", 400, "--seed", 7, "--smooth", "--out", "c.jsonl")
     assert called.code == 0, called.error
     rows = store.read_table(Path("c.jsonl"))
     for number in range(2):
@@ -212,13 +212,13 @@ def test_oracle_draws_paths(call: Callable) -> None:
         assert torch.equal(drawn, hs.sample_state_paths(casino, tokens, num_paths=400, seed=7, indices=[number])[:, 0])
         smoothed = torch.tensor([row["smoothed"] for row in rows if row["sequence"] == number + 1])
         assert ((drawn == 0).double().mean(0) - smoothed[:, 0]).abs().max() < 5 * 0.5 / math.sqrt(400)
-    assert call("oracle", "dishonest-casino", "c.txt", "--paths", 1, "--seed", 7).out.count("path 0:") == 2
+    assert call("ask", "dishonest-casino", "c.txt", "--paths", 1, "--seed", 7).out.count("path 0:") == 2
 
 
 def test_oracle_of_a_short_memory(call: Callable) -> None:
     Path("c.txt").write_text(f"{CASINO}\n")
     casino = load_process("dishonest-casino")
-    called = call("oracle", "dishonest-casino", "c.txt", "--memory", 3, "--out", "c.jsonl")
+    called = call("ask", "dishonest-casino", "c.txt", "--memory", 3, "--out", "c.jsonl")
     kept = hs.memory_beliefs(casino, read_observations(Path("c.txt"), casino)[0][0], 3)
     rows = store.read_table(Path("c.jsonl"))
     assert [row["memory_belief"] for row in rows] == kept.beliefs[0].tolist()
@@ -230,7 +230,7 @@ def test_oracle_of_a_short_memory(call: Callable) -> None:
 def test_oracle_of_ngrams(call: Callable) -> None:
     Path("c.txt").write_text(f"{CASINO}\n")
     casino = load_process("dishonest-casino")
-    assert call("oracle", "dishonest-casino", "c.txt", "--ngrams", 2, "--out", "c.jsonl").code == 0
+    assert call("ask", "dishonest-casino", "c.txt", "--ngrams", 2, "--out", "c.jsonl").code == 0
     tokens = read_observations(Path("c.txt"), casino)[0][0]
     predicted = ngram_laws(context_counts(tokens.numpy(), np.arange(tokens.shape[1]), 6, 1), [1.0, 1.0])
     for row, laws in zip(store.read_table(Path("c.jsonl")), predicted[0], strict=True):
@@ -241,7 +241,7 @@ def test_oracle_of_ngrams(call: Callable) -> None:
 def test_oracle_of_vectors(ending: str, call: Callable) -> None:
     """The Kalman filter, on what `sample` writes."""
     assert call("sample", "ran-lds", "-n", 2, "--length", 6, "--out", f"v.{ending}", "--dimension", 3).code == 0
-    called = call("oracle", "ran-lds", f"v.{ending}", "--out", "o.jsonl", "--dimension", 3)
+    called = call("ask", "ran-lds", f"v.{ending}", "--out", "o.jsonl", "--dimension", 3)
     assert (called.code, called.error) == (0, "")
     process = make_process("ran-lds", dimension=3)
     exact = hs.kalman_filter(process, hs.Corpus(process, length=6)[0:2].observations)
@@ -301,7 +301,7 @@ def test_oracle_says_the_laws_of_gaps(call: Callable) -> None:
 @pytest.mark.parametrize("ending", ["npz", "safetensors", "jsonl", "txt"])
 def test_oracle_reads_what_sample_writes(ending: str, call: Callable) -> None:
     assert call("sample", "dishonest-casino", "-n", 3, "--length", 9, "--out", f"s.{ending}").code == 0
-    called = call("oracle", "dishonest-casino", f"s.{ending}", "-q")
+    called = call("ask", "dishonest-casino", f"s.{ending}", "-q")
     casino = load_process("dishonest-casino")
     exact = hs.filter_beliefs(casino, hs.Corpus(casino, length=9)[0:3].observations)
     said = [line for line in called.out.splitlines() if line.startswith("sequence")]
@@ -337,23 +337,23 @@ def test_oracle_says_all_in_a_line_and_shows_the_first_sequences(call: Callable)
     assert call("sample", "dishonest-casino", "-n", 13, "--length", 4, "--out", "s.txt").code == 0
     casino = load_process("dishonest-casino")
     total = float(hs.log_likelihood(casino, hs.Corpus(casino, length=4)[0:13].observations).sum())
-    lines = call("oracle", "dishonest-casino", "s.txt").out.splitlines()
+    lines = call("ask", "dishonest-casino", "s.txt").out.splitlines()
     assert (
         lines[2] == f"13 sequences, 52 observations: log-likelihood {total:.6f} nats ({total / 52:.6f} per observation)"
     )
     assert [line for line in lines if line.startswith("sequence ")][-1].startswith("sequence 10: 4 observations")
     assert lines[-1] == "and 3 more sequences; --out TABLE.jsonl writes all"
-    written = call("oracle", "dishonest-casino", "s.txt", "--out", "s.jsonl", "-q").out.splitlines()
+    written = call("ask", "dishonest-casino", "s.txt", "--out", "s.jsonl", "-q").out.splitlines()
     assert written[-1] == "and 3 more sequences"
     assert len(store.read_table(Path("s.jsonl"))) == 52
     Path("w.txt").write_text("1 0\n0 1 0 1 1\n")
-    first = call("oracle", "even", "w.txt", "-q").out.splitlines()[0]
+    first = call("ask", "even", "w.txt", "-q").out.splitlines()[0]
     assert first == "2 sequences, 7 observations: log-likelihood -inf nats (1 of them impossible)"
 
 
 def test_an_impossible_sequence_has_no_paths_but_its_memory_may_live(call: Callable) -> None:
     Path("w.txt").write_text("0 1 0 1 1\n")
-    called = call("oracle", "even", "w.txt", "--paths", 2, "--viterbi", "--memory", 1, "--out", "w.jsonl")
+    called = call("ask", "even", "w.txt", "--paths", 2, "--viterbi", "--memory", 1, "--out", "w.jsonl")
     assert called.code == 0, called.error
     assert "impossible from observation 2 (0) on" in called.out
     assert "path" not in called.out
@@ -387,7 +387,7 @@ def test_fit_finds_a_model_and_saves_it(call: Callable) -> None:
     assert f"log-likelihood {expected.log_likelihood:.6f} nats" in called.out
     truth = float(hs.log_likelihood(umbrella, 1 - torch.tensor(words)).sum())
     assert expected.log_likelihood > truth - 5  # the data say more than their maker, up to the weight of the prior
-    assert call("oracle", "fitted.json", "u.txt").code == 0
+    assert call("ask", "fitted.json", "u.txt").code == 0
 
 
 def test_no_samples_are_no_lines(call: Callable) -> None:
@@ -402,7 +402,7 @@ def test_gaps_are_named_once_and_kept(call: Callable) -> None:
     called = call("fit", "g.csv", "--states", 2, "--out", "g.json", *options)
     assert called.code == 0, called.error
     assert "43 observations in 1 sequence of 60, 2 symbols, 17 missing: rain sun" in called.out
-    asked = call("oracle", "g.json", "g.csv", "--smooth", "--viterbi", "--memory", 2, "--ngrams", 2, "--out", "g.jsonl")
+    asked = call("ask", "g.json", "g.csv", "--smooth", "--viterbi", "--memory", 2, "--ngrams", 2, "--out", "g.jsonl")
     assert asked.code == 0, asked.error
     assert "sequence 1: 43 observations and 17 missing, log-likelihood" in asked.out
     assert "--unit lines --column sky --missing NA" in asked.out
@@ -431,7 +431,7 @@ def test_one_long_sequence_is_read_alike_by_every_verb(call: Callable) -> None:
     assert "held out were blocks of 16 symbols; then fitted on to all" in called.out
     assert load_process("two.json").num_states in (1, 2)
     assert call("fit", "w.csv", "--states", 2, "--out", "h.json", *options).code == 0
-    said = call("oracle", "h.json", "w.csv").out
+    said = call("ask", "h.json", "w.csv").out
     assert "w.csv: 400 observations in 1 sequence of 400" in said
     assert "read as those of the process, --unit lines --column sky" in said
     assert said.count("\nsequence ") == 1
@@ -449,7 +449,7 @@ def test_one_long_sequence_is_read_alike_by_every_verb(call: Callable) -> None:
     assert "w.csv: 400 observations in 25 sequences of 16, 3 symbols" in called.out
     plain = hs.HMM([1.0], [[1.0]], [[0.4, 0.3, 0.3]], symbols=["rain", "snow", "sun"])
     plain.save("plain.json")  # nobody knows how its sequences are read: as for `fit`, both are said
-    refused = call("oracle", "plain.json", "w.csv", "--column", "sky")
+    refused = call("ask", "plain.json", "w.csv", "--column", "sky")
     assert_one_line(refused, 2)
     assert "400 sequences of 1" in refused.error
     assert "1 sequence of 400" in refused.error
@@ -467,10 +467,10 @@ def test_arrays_of_hmmlearn_are_fitted(call: Callable) -> None:
     np.save("x.npy", x)
     for flags, lengths in (([], 1), (["--axis", 1], 10)):
         assert call("fit", "x.npy", "--states", 1, "--out", f"{lengths}.json", "--iterations", 1, *flags).code == 0
-        assert f"10 observations in {lengths} sequence" in call("oracle", f"{lengths}.json", "x.npy").out
+        assert f"10 observations in {lengths} sequence" in call("ask", f"{lengths}.json", "x.npy").out
     assert call("sample", "1.json", "-n", 10, "--length", 1, "--out", "s.npz").code == 0
     assert (
-        "10 observations in 10 sequences of 1" in call("oracle", "1.json", "s.npz").out
+        "10 observations in 10 sequences of 1" in call("ask", "1.json", "s.npz").out
     )  # what the library wrote it knows
 
 
@@ -512,65 +512,65 @@ def test_fit_chooses_among_sizes_and_streams(call: Callable) -> None:
 # Refusals
 
 REFUSED: dict[str, tuple[int, list[object], str]] = {
-    "no process": (2, ["facts"], "required: process"),
-    "unknown process": (2, ["facts", "umbrela"], "did you mean 'umbrella'"),
-    "unknown field": (2, ["facts", "random-hmm", "--num_state", 3], "did you mean 'num_states'"),
-    "field of a shipped process": (2, ["facts", "umbrella", "--num_states", 3], "--num_states: unknown option"),
-    "negative blocks": (2, ["facts", "umbrella", "--blocks", -1], "blocks: must be in [0, 64]"),
-    "long blocks": (2, ["facts", "umbrella", "--blocks", 21], "more than 1048576"),
-    "absurd blocks": (2, ["facts", "umbrella", "--blocks", 10**5], "blocks: must be in [0, 64]"),
-    "absurd memory": (2, ["facts", "umbrella", "--memory", 10**9], "memory: must be in [0, 10000]"),
-    "long steps": (2, ["facts", "umbrella", "--steps", 21], "more than 1048576"),
-    "one sample": (2, ["facts", "umbrella", "--samples", 1], "samples: must be at least 2"),
-    "time without memory": (2, ["facts", "umbrella", "--time", 5], "time: must be at least the memory"),
-    "time below memory": (2, ["facts", "umbrella", "--memory", 6, "--time", 5], "time: must be at least the memory"),
-    "seed": (2, ["facts", "umbrella", "--seed", -1], "seed: must be an integer in"),
+    "no process": (2, ["ask"], "required: process"),
+    "unknown process": (2, ["ask", "umbrela"], "did you mean 'umbrella'"),
+    "unknown field": (2, ["ask", "random-hmm", "--num_state", 3], "did you mean 'num_states'"),
+    "field of a shipped process": (2, ["ask", "umbrella", "--num_states", 3], "--num_states: unknown option"),
+    "negative blocks": (2, ["ask", "umbrella", "--blocks", -1], "blocks: must be in [0, 64]"),
+    "long blocks": (2, ["ask", "umbrella", "--blocks", 21], "more than 1048576"),
+    "absurd blocks": (2, ["ask", "umbrella", "--blocks", 10**5], "blocks: must be in [0, 64]"),
+    "absurd memory": (2, ["ask", "umbrella", "--memory", 10**9], "memory: must be in [0, 10000]"),
+    "long steps": (2, ["ask", "umbrella", "--steps", 21], "more than 1048576"),
+    "one sample": (2, ["ask", "umbrella", "--samples", 1], "samples: must be at least 2"),
+    "time without memory": (2, ["ask", "umbrella", "--time", 5], "time: must be at least the memory"),
+    "time below memory": (2, ["ask", "umbrella", "--memory", 6, "--time", 5], "time: must be at least the memory"),
+    "seed": (2, ["ask", "umbrella", "--seed", -1], "seed: must be an integer in"),
     "component of one HMM": (
         2,
-        ["facts", "umbrella", "--component", 0],
+        ["ask", "umbrella", "--component", 0],
         "--component needs components, and HMM has none; ComposedCycles, Mixture",
     ),
     "memory of a linear system": (
         2,
-        ["facts", "ran-lds", "--memory", 2],
+        ["ask", "ran-lds", "--memory", 2],
         "--memory needs probabilities of words, and LinearGaussian has none",
     ),
-    "no facts": (2, ["facts", "fresh-hmms"], "no facts about FreshHMMs"),
-    "mixed states beyond memory": (5, ["facts", "umbrella", "--mixed-states", 10**13], "GiB"),
-    "samples of a memory": (5, ["facts", "umbrella", "--memory", 3, "--time", 99, "--samples", 10**9], "GiB"),
-    "samples beyond memory": (5, ["facts", "umbrella", "--mixing", "--samples", 10**13], "GiB"),
-    "states beyond memory": (5, ["facts", "huge.npz", "--blocks", 10], "GiB"),
-    "no JSON": (2, ["facts", "umbrella", "--out", "facts.txt"], "out: must end in .json"),
-    "existing": (3, ["facts", "umbrella", "--out", "there.json"], "there.json: exists"),
+    "no facts": (2, ["ask", "fresh-hmms"], "no facts about FreshHMMs"),
+    "mixed states beyond memory": (5, ["ask", "umbrella", "--mixed-states", 10**13], "GiB"),
+    "samples of a memory": (5, ["ask", "umbrella", "--memory", 3, "--time", 99, "--samples", 10**9], "GiB"),
+    "samples beyond memory": (5, ["ask", "umbrella", "--mixing", "--samples", 10**13], "GiB"),
+    "states beyond memory": (5, ["ask", "huge.npz", "--blocks", 10], "GiB"),
+    "no JSON": (2, ["ask", "umbrella", "--out", "facts.txt"], "out: must end in .json"),
+    "existing": (3, ["ask", "umbrella", "--out", "there.json"], "there.json: exists"),
     "paths of a mixture": (
         2,
-        ["oracle", "markov-mixture", "n.txt", "--paths", 1],
+        ["ask", "markov-mixture", "n.txt", "--paths", 1],
         "--paths needs hidden paths, and Mixture has none",
     ),
     "two for one HMM": (
         2,
-        ["oracle", "ran-lds", "v.npz", "--smooth", "--memory", 1],
+        ["ask", "ran-lds", "v.npz", "--smooth", "--memory", 1],
         "--smooth needs smoothing, and LinearGaussian has none",
     ),
-    "ngrams of vectors": (2, ["oracle", "ran-lds", "v.npz", "--ngrams", 1], "counts symbols"),
-    "negative paths": (2, ["oracle", "umbrella", "w.txt", "--paths", -1], "paths: must be at least 0"),
-    "negative memory": (2, ["oracle", "umbrella", "w.txt", "--memory", -1], "memory: must be at least 0"),
-    "absurd paths": (5, ["oracle", "umbrella", "w.txt", "--paths", 10**12], "GiB"),
-    "absurd ngrams": (5, ["oracle", "umbrella", "w.txt", "--ngrams", 10**12], "GiB"),
-    "vectors from text": (2, ["oracle", "ran-lds", "n.txt"], "vectors are read from files ending in"),
-    "vectors of another size": (2, ["oracle", "ran-lds", "v.npz", "--dimension", 4], "must have shape"),
-    "vectors for symbols": (2, ["oracle", "umbrella", "v.npz"], "must be whole numbers (sequence, time) or names"),
-    "symbols for vectors": (2, ["oracle", "ran-lds", "w.npz"], "sequence 0: must be a list of vectors of 5 numbers"),
+    "ngrams of vectors": (2, ["ask", "ran-lds", "v.npz", "--ngrams", 1], "counts symbols"),
+    "negative paths": (2, ["ask", "umbrella", "w.txt", "--paths", -1], "paths: must be at least 0"),
+    "negative memory": (2, ["ask", "umbrella", "w.txt", "--memory", -1], "memory: must be at least 0"),
+    "absurd paths": (5, ["ask", "umbrella", "w.txt", "--paths", 10**12], "GiB"),
+    "absurd ngrams": (5, ["ask", "umbrella", "w.txt", "--ngrams", 10**12], "GiB"),
+    "vectors from text": (2, ["ask", "ran-lds", "n.txt"], "vectors are read from files ending in"),
+    "vectors of another size": (2, ["ask", "ran-lds", "v.npz", "--dimension", 4], "must have shape"),
+    "vectors for symbols": (2, ["ask", "umbrella", "v.npz"], "must be whole numbers (sequence, time) or names"),
+    "symbols for vectors": (2, ["ask", "ran-lds", "w.npz"], "sequence 0: must be a list of vectors of 5 numbers"),
     "no array": (
         2,
-        ["oracle", "umbrella", "other.npz"],
+        ["ask", "umbrella", "other.npz"],
         "other.npz: sequence 1: must be a list of whole numbers",
     ),
-    "ragged rows": (2, ["oracle", "ran-lds", "ragged.jsonl"], "rows have different lengths"),
-    "missing array": (2, ["oracle", "umbrella", "none.npz"], "none.npz: cannot be read (No such file"),
-    "torn array": (4, ["oracle", "umbrella", "torn.npz"], "not a readable NPZ"),
-    "symbol out of range": (2, ["oracle", "umbrella", "w.npz"], "sequence 1, symbol 3: 7 is no symbol in [0, 2)"),
-    "no vectors": (2, ["oracle", "umbrella", "empty.jsonl"], "holds no sequence"),
+    "ragged rows": (2, ["ask", "ran-lds", "ragged.jsonl"], "rows have different lengths"),
+    "missing array": (2, ["ask", "umbrella", "none.npz"], "none.npz: cannot be read (No such file"),
+    "torn array": (4, ["ask", "umbrella", "torn.npz"], "not a readable NPZ"),
+    "symbol out of range": (2, ["ask", "umbrella", "w.npz"], "sequence 1, symbol 3: 7 is no symbol in [0, 2)"),
+    "no vectors": (2, ["ask", "umbrella", "empty.jsonl"], "holds no sequence"),
     "fit without states": (2, ["fit", "w.txt", "--out", "new.json"], "required: --states"),
     "fit of no states": (2, ["fit", "w.txt", "--states", 0, "--out", "new.json"], "states: must be at least 1"),
     "fit of nothing": (2, ["fit", "blank.txt", "--states", 1, "--out", "new.json"], "holds no sequence"),
@@ -628,7 +628,7 @@ def test_one_line_of_error(name: str, call: Callable, rubbish: None, monkeypatch
 
 
 def test_every_exact_verb_has_help(call: Callable, capsys: pytest.CaptureFixture) -> None:
-    for verb in ("oracle", "facts", "fit"):
+    for verb in ("ask", "fit"):
         with pytest.raises(SystemExit):
             call(verb, "--help")
         assert "usage: hmmscope" in capsys.readouterr().out

@@ -48,10 +48,10 @@ def test_a_run_made_in_python_ends_in_a_page(runs: dict[str, Run], call: Callabl
         assert run.report() == Path(name) / "report.html"
         assert (Path(name) / "report.html").read_text() == page
         assert run.report("other.html") == Path("other.html")
-        told = call("verify", name)
+        told = call("check", name)
         assert (told.code, told.error) == (0, "")
         assert told.out.endswith(" 0 not covered\n")
-        assert call("figures", name, "-o", f"figures-{name}", "-q").code == 0
+        assert call("report", name, "--figures", f"figures-{name}", "-q").code == 0
         assert {path.suffix for path in Path(f"figures-{name}").iterdir()} == {".pdf", ".png"}
     assert "<title>rnn on Mess3" in Path("known.html").read_text()
     assert "<title>Net on Mess3" in Path("own.html").read_text()
@@ -67,7 +67,7 @@ def test_what_the_command_line_can_build_it_analyses_and_explores(runs: dict[str
     for words in (
         ["analyse", "own", "geometry"],
         ["explore", "own", "-o", "live.html"],
-        ["export", "own", "--out", "x"],
+        ["analyse", "own", "--export", "x"],
     ):
         told = call(*words)
         assert_one_line(told, 2)
@@ -123,4 +123,4 @@ def test_a_run_without_its_seal_is_marked_wherever_it_is_read(runs: dict[str, Ru
     assert "none, so nothing says that these files are as they were written" in runs["known"].report().read_text()
     for words in (["analyse", "known", "curves"], ["explore", "known", "-o", "live.html"]):
         assert "warning: known: has no seal" in call(*words).error
-    assert call("verify", "known").code == 4
+    assert call("check", "known").code == 4

@@ -25,7 +25,7 @@ def test_one_that_fails_is_named_and_made_up_for(
         return real(name, *rest, **more)
 
     monkeypatch.setattr(paper, "run_experiment", failing)
-    called = call("paper", "limits", "--scale", "smoke", "--out", "all", "-q")
+    called = call("run", "limits", "--scale", "smoke", "--out", "all", "-q")
     assert called.code == 5
     assert called.error == "error[5] limits-theorem5.2: failed, the others are done; limits-theorem5.2: no space\n"
     index = (tmp_path / "all" / "index.html").read_text()
@@ -53,7 +53,7 @@ def test_a_full_disk_ends_all(call: Callable, monkeypatch: pytest.MonkeyPatch) -
         raise FullDiskError("no space")
 
     monkeypatch.setattr(paper, "run_experiment", full)
-    called = call("paper", "limits", "--scale", "smoke", "--out", "all", "-q")
+    called = call("run", "limits", "--scale", "smoke", "--out", "all", "-q")
     assert (called.code, called.error, ran) == (5, "error[5] no space\n", ["limits-theorem5.2"])
 
 
@@ -67,8 +67,8 @@ def test_experiments_of_a_paper() -> None:
 @pytest.mark.parametrize(
     "words, line",
     [
-        (("paper", "limit", "--out", "x"), "error[2] paper: unknown 'limit'; did you mean 'limits'? "),
-        (("paper", "limits", "--out", "x", "--scale", "huge"), "error[2] scale: unknown 'huge'"),
+        (("run", "limit", "--out", "x"), "error[2] experiment: unknown 'limit'"),
+        (("run", "limits", "--out", "x", "--scale", "huge"), "error[2] scale: unknown 'huge'"),
         (("run", "all", "--out", "x", "--seeds", "2"), "error[2] run all: takes --scale, --out, --resume and --jobs"),
     ],
 )

@@ -23,7 +23,7 @@ from hmmscope.training import progress
 def test_oracle_of_the_textbook(call: Callable, tmp_path: Path) -> None:
     """Russell and Norvig: two umbrellas, and the rain is believed in with 0.883."""
     (tmp_path / "o.txt").write_text("umbrella umbrella\n\numbrella,no-umbrella,umbrella\n")
-    called = call("oracle", "umbrella", "o.txt", "--out", "o.jsonl")
+    called = call("ask", "umbrella", "o.txt", "--out", "o.jsonl")
     assert (called.code, called.error) == (0, "")
     assert "sequence 1: 2 observations, log-likelihood -1.045546 nats (-0.522773 per observation)" in called.out
     assert "belief: rain 0.883357, " in called.out
@@ -39,7 +39,7 @@ def test_oracle_of_letters(call: Callable, tmp_path: Path) -> None:
     assert hmm.symbols is not None
     assert call("sample", "letters-hmm", "-n", 2, "--length", 30, "--out", "l.txt").code == 0
     assert len((tmp_path / "l.txt").read_text().splitlines()[0]) == 30  # characters, without spaces between
-    called = call("oracle", "letters-hmm", "l.txt", "--out", "l.jsonl", "-q")
+    called = call("ask", "letters-hmm", "l.txt", "--out", "l.jsonl", "-q")
     assert (called.code, called.error) == (0, "")
     assert "table:" not in called.out
     rows = store.read_table(tmp_path / "l.jsonl")
@@ -50,7 +50,7 @@ def test_oracle_of_letters(call: Callable, tmp_path: Path) -> None:
 def test_oracle_of_the_impossible(call: Callable, tmp_path: Path) -> None:
     HMM([1, 0], [[0, 1], [1, 0]], np.eye(2), symbols=["a", "b"]).save(tmp_path / "turns.json")
     (tmp_path / "o.txt").write_text("abab\nabba\n")
-    called = call("oracle", "turns.json", "o.txt", "--out", "o.jsonl")
+    called = call("ask", "turns.json", "o.txt", "--out", "o.jsonl")
     assert (called.code, called.error) == (0, "")
     assert "sequence 1: 4 observations, log-likelihood 0.000000 nats" in called.out
     assert "sequence 2: 4 observations, log-likelihood -inf nats; impossible from observation 2 (b) on" in called.out
@@ -61,7 +61,7 @@ def test_names_with_escape_sequences_are_shown_and_not_obeyed(call: Callable, tm
     names = {"symbols": ["a\x1b[2J", "b\n"], "states": ["s\x1b]0;x\x07", "t"]}
     HMM([0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]], [[0.7, 0.3], [0.1, 0.9]], **names).save(tmp_path / "n.json")
     (tmp_path / "o.jsonl").write_text('{"observations": [0, 1, 1]}\n')
-    called = call("oracle", "n.json", "o.jsonl", "--smooth", "--viterbi", "--paths", 1, "--memory", 1)
+    called = call("ask", "n.json", "o.jsonl", "--smooth", "--viterbi", "--paths", 1, "--memory", 1)
     assert (called.code, called.error) == (0, "")
     assert all(line.isprintable() for line in called.out.splitlines())
     assert "a\\x1b[2J" in called.out
@@ -70,8 +70,8 @@ def test_names_with_escape_sequences_are_shown_and_not_obeyed(call: Callable, tm
 
 def test_oracle_drops_tiny_probabilities_if_told_to(call: Callable, rubbish: None) -> None:
     dropped, kept = (
-        call("oracle", "tiny.json", "good.txt", "--allow-drop-tiny"),
-        call("oracle", "tiny.json", "good.txt"),
+        call("ask", "tiny.json", "good.txt", "--allow-drop-tiny"),
+        call("ask", "tiny.json", "good.txt"),
     )
     assert (dropped.code, dropped.error, kept.code) == (0, "", 0)
     assert kept.error.startswith("warning: HMM: 1 positive entry below 2^-32 is 2^-32 now")
@@ -156,8 +156,8 @@ def test_progress_is_lines_without_a_terminal(call: Callable, tmp_path: Path, mo
 @pytest.mark.parametrize(
     "words",
     [
-        ["figures", "RUN", "-o", LONG],
-        ["verify", LONG],
+        ["report", "RUN", "--figures", LONG],
+        ["check", LONG],
         ["report", LONG],
         ["analyse", LONG, "geometry"],
         ["report", "RUN", "-o", f"{LONG}.html"],
@@ -180,7 +180,7 @@ def test_claims_are_the_result_and_printed_quietly_too(call: Callable) -> None:
 
 
 def test_doctor(call: Callable) -> None:
-    called = call("doctor")
+    called = call("check")
     assert (called.code, called.error) == (0, "")
     assert all(line.startswith("ok  ") for line in called.out.splitlines())
     assert "Philox4x32-10 gives its known answer" in called.out
@@ -188,7 +188,7 @@ def test_doctor(call: Callable) -> None:
 
 def test_doctor_finds_what_is_wrong(call: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hmmscope.lab.verbs.doctor._PHILOX_ZERO", (1, 2, 3, 4))
-    called = call("doctor")
+    called = call("check")
     assert called.code == 5
     assert "FAIL  random numbers" in called.out
 
@@ -212,7 +212,7 @@ def test_module_can_be_run() -> None:
 def test_a_reader_that_has_gone_is_no_error() -> None:
     read, write = os.pipe()
     os.close(read)
-    command = [sys.executable, "-m", "hmmscope.lab.cli", "list"]
+    command = [sys.executable, "-m", "hmmscope.lab.cli", "show"]
     done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=100, env=BUFFERED)
     os.close(write)
     assert (done.returncode, done.stderr) == (0, "")
@@ -220,7 +220,7 @@ def test_a_reader_that_has_gone_is_no_error() -> None:
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full on this system")
 def test_a_full_disk_behind_the_output() -> None:
-    command = [sys.executable, "-m", "hmmscope.lab.cli", "list"]
+    command = [sys.executable, "-m", "hmmscope.lab.cli", "show"]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=100, env=BUFFERED)
     assert done.returncode == 5

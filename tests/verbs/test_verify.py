@@ -1,4 +1,4 @@
-"""`hmmscope verify`: seals, what follows from tables and from weights, and the first difference."""
+"""`hmmscope check`: seals, what follows from tables and from weights, and the first difference."""
 
 import shutil
 from collections.abc import Callable
@@ -28,18 +28,18 @@ def forge(path: Path, key: str, value: float) -> None:
 def test_findings_follow_from_the_tables(call: Callable, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     shutil.copytree(RESULTS / "limits-table1", kept)
-    told = call("verify", str(kept))
+    told = call("check", str(kept))
     assert (told.code, told.error) == (0, "")
     assert "files are as they were sealed" in told.out
     assert "findings follows from" in told.out
     forge(kept / "findings.json", "value", 0.125)
-    told = call("verify", str(kept))
+    told = call("check", str(kept))
     assert told.code == 4
     assert "findings.json" in told.error
     assert "0.125" in told.error
     seals.remove_seal(kept)
     shutil.copyfile(RESULTS / "limits-table1" / "findings.json", kept / "findings.json")
-    told = call("verify", str(kept))
+    told = call("check", str(kept))
     assert told.code == 3
     assert "has no seal" in told.error
 
@@ -50,14 +50,14 @@ def test_an_experiment_that_goes_on_fits_its_index(call: Callable, tmp_path: Pat
     seals.remove_seal(kept)
     (kept / "findings.json").unlink()
     seals.write_seal(kept, "experiment", {})
-    told = call("verify", str(kept))
+    told = call("check", str(kept))
     assert (told.code, told.error) == (0, "")
     assert "not finished; its tables hold" in told.out
     index = store.read_table(kept / packed.INDEX)
     index[0]["rows"]["runs"] += 1
     store.write_table(kept / packed.INDEX, index)
     seals.write_seal(kept, "experiment", {})
-    told = call("verify", str(kept))
+    told = call("check", str(kept))
     assert told.code == 4
     assert "does not hold the rows that parts.jsonl says" in told.error
 
@@ -65,13 +65,13 @@ def test_an_experiment_that_goes_on_fits_its_index(call: Callable, tmp_path: Pat
 def test_a_score_follows_from_the_weights(call: Callable, trained: Path, tmp_path: Path) -> None:
     run = tmp_path / "copy"
     shutil.copytree(trained, run)
-    told = call("verify", str(run))
+    told = call("check", str(run))
     assert (told.code, told.error) == (0, "")
     assert "again" in told.out
     summary = RunDir.open(run).done
     assert summary is not None
     forge(run / "done.json", "loss", summary["loss"] - 0.1)
-    told = call("verify", str(run))
+    told = call("check", str(run))
     assert told.code == 4
     assert "done.json: loss is" in told.error
 
@@ -105,7 +105,7 @@ def test_a_refused_analysis_writes_nothing(call: Callable, trained: Path, tmp_pa
 
 def test_an_export_is_as_its_manifest_says(call: Callable, tmp_path: Path) -> None:
     export_huggingface(hs.make_model("roformer", num_symbols=3, num_layers=1, width=8, num_heads=2), tmp_path / "out")
-    told = call("verify", "out")
+    told = call("check", "out")
     assert (told.code, told.error) == (0, "")
     assert "out: export: 3 files, 0 not covered; " in told.out
     assert "the weights have the shapes that the configuration says" in told.out
@@ -113,10 +113,10 @@ def test_an_export_is_as_its_manifest_says(call: Callable, tmp_path: Path) -> No
         before = path.read_bytes()
         for after in (before.replace(b" ", b"\t", 1), before[:-9] + bytes([before[-9] ^ 1]) + before[-8:], None):
             path.unlink() if after is None else path.write_bytes(after)
-            assert call("verify", "out").code == 4, path.name
+            assert call("check", "out").code == 4, path.name
             path.write_bytes(before)
     (tmp_path / "out" / "notes.txt").write_text("mine")
-    assert "4 files, 1 not covered: notes.txt" in call("verify", "out").out
+    assert "4 files, 1 not covered: notes.txt" in call("check", "out").out
     for words in (["report", "out"], ["analyse", "out", "geometry"]):
         assert "out: an export of a model, not a run folder" in call(*words).error
 
@@ -127,13 +127,13 @@ def test_an_unsealed_sweep_whose_table_is_a_row_short(call: Callable, tmp_path: 
     seals.remove_seal(tmp_path / "out")
     rows = store.read_table(tmp_path / "out" / "table.jsonl")
     store.write_table(tmp_path / "out" / "table.jsonl", rows[:1])
-    told = call("verify", "out")
+    told = call("check", "out")
     assert told.code == 4
     assert "table.jsonl: has 1 row and the grid 2 runs" in told.error
 
 
 @pytest.mark.parametrize("folder", [".", "none"])
 def test_what_is_no_folder_of_ours(call: Callable, folder: str) -> None:
-    told = call("verify", folder)
+    told = call("check", folder)
     assert told.code == 2
     assert "not the folder of a run" in told.error

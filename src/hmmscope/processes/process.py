@@ -210,7 +210,7 @@ class Process(ABC):
         return []
 
     def facts(self) -> list[tuple[str, str]]:
-        """(name, value) of what follows without data, for readers; `hmmscope facts` prints it."""
+        """(name, value) of what follows without data, for readers; `hmmscope ask` prints it."""
         return []
 
     def facts_data(self) -> dict[str, Any]:

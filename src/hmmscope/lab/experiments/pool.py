@@ -25,14 +25,14 @@ from hmmscope.runs.dry_run import require_room
 
 
 def train_in_pool(
-    configs: Sequence[RunConfig], pool: Path, engine: ExecutorOptions | None = None, *, quiet: bool = False
+    configs: Sequence[RunConfig], pool: Path, executor: ExecutorOptions | None = None, *, quiet: bool = False
 ) -> list[Path]:
     """Train what the pool has not, and return the run folders.
 
     Args:
         configs: the runs; equal ones are one run.
         pool: a new folder, or that of a pool.
-        engine: where; None to train in this process, one run after the other.
+        executor: where; None to train in this process, one run after the other.
         quiet: show no progress.
 
     Raises:
@@ -45,13 +45,13 @@ def train_in_pool(
     in_order = sorted(configs, key=lambda config: config.training.num_steps if config.training.schedule == "wsd" else 0)
     points = {run_name(config): Point(run_name(config), {"seed": config.seed}, config) for config in in_order}
     wanted = [point for name, point in points.items() if not RunTask(pool, name).is_done()]
-    require_room([point.config for point in wanted], pool, here=engine is None or engine.name == "local")
+    require_room([point.config for point in wanted], pool, here=executor is None or executor.name == "local")
     if wanted:
-        if engine is None:
+        if executor is None:
             rows = run_sweep(wanted, pool, Here(quiet=quiet), retries=0, shared=True)
         else:
             with Board(pool, wanted, quiet=quiet) as board:
-                rows = run_sweep(wanted, pool, engine.make(pool), watcher=board, shared=True)
+                rows = run_sweep(wanted, pool, executor.make(pool), watcher=board, shared=True)
         if failed := [row for row in rows if row["state"] != "done"]:
             raise ResourceError(
                 f"{pool}: {len(failed)} of {len(rows)} runs failed, such as {failed[0]['run']} ({failed[0]['reason']}); the "
@@ -63,7 +63,7 @@ def train_in_pool(
     return folders
 
 
-def default_engine(num_runs: int, asked: ExecutorOptions | None, *, alone: bool = False) -> ExecutorOptions | None:
+def default_executor(num_runs: int, asked: ExecutorOptions | None, *, alone: bool = False) -> ExecutorOptions | None:
     """Where to train: as asked, else in a worker process for each processor.
 
     None is this process, one run after the other: for a single run or job here, which would only wait for the start of its

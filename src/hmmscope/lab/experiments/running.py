@@ -29,7 +29,7 @@ from hmmscope.lab.experiments.failures import Failures
 from hmmscope.lab.experiments.judging import invalid_of, write_results
 from hmmscope.lab.experiments.parts import Kept, Made, measured_in, measurement_of
 from hmmscope.lab.experiments.planning import Plan, plan_of
-from hmmscope.lab.experiments.pool import default_engine, train_in_pool
+from hmmscope.lab.experiments.pool import default_executor, train_in_pool
 from hmmscope.lab.experiments.protocols import handed_on, protocol_for
 from hmmscope.lab.experiments.run_page import run_facts
 from hmmscope.lab.experiments.seeded import PartTask, Seeded
@@ -52,7 +52,7 @@ def run_experiment(
     overrides: dict[str, str] | None = None,
     seeds: int | Sequence[int] | None = None,
     trained: Path | None = None,
-    engine: ExecutorOptions | None = None,
+    executor: ExecutorOptions | None = None,
     resume: bool = False,
     kept: Path | None = None,
     first: int | None = None,
@@ -70,7 +70,7 @@ def run_experiment(
             ``{"plan.depths": "1,2"}``, and to sizes of the measurements, ``{"measurements.samples": "100"}``.
         seeds: how many, or which, of a seeded experiment; by default as many as the scale has.
         trained: the pool of its runs; by default the folder "trained" beside `out`.
-        engine: where they are trained; by default worker processes on this machine, one a processor.
+        executor: where they are trained; by default worker processes on this machine, one a processor.
         resume: go on with the experiment in `out`.
         kept: a folder with small files of the same experiment and scale, whose parts are taken over and not trained.
         first: leave all but so many seeds of the plan for later.
@@ -83,7 +83,13 @@ def run_experiment(
         RefusedError: `out` exists, or holds another plan.
     """
     plan = plan_of(name, scale, overrides or {}, seeds)
-    given = {"trained": trained, "engine": engine, "from": kept, "first": first, "measure-only": measure_only or None}
+    given = {
+        "trained": trained,
+        "executor": executor,
+        "from": kept,
+        "first": first,
+        "measure-only": measure_only or None,
+    }
     wrong = next((option for option, value in given.items() if value is not None), None)
     if plan.seeds is None and wrong is not None:
         raise InputError(f"{wrong}: {name} is not a seeded experiment; leave it out")
@@ -106,7 +112,7 @@ def run_experiment(
                 return out
             if before is not None:
                 work.take(before)
-            _run_seeds(work, engine, plan.seeds[:first], measure_only)
+            _run_seeds(work, executor, plan.seeds[:first], measure_only)
             rows = store.read_table(out / "tables" / "runs.jsonl")
             _seal(out, [folder for row in rows if (folder := pool / "runs" / row["run"]).is_dir()])
     return out
@@ -162,22 +168,22 @@ class _Parts(Watcher):
             self._failures.note(str(self._parts[outcome.name]), outcome.exit_code, outcome.reason)
 
 
-def _run_seeds(work: Seeded, engine: ExecutorOptions | None, seeds: Sequence[int], measure_only: bool) -> None:
+def _run_seeds(work: Seeded, where: ExecutorOptions | None, seeds: Sequence[int], measure_only: bool) -> None:
     """Train and measure part by part; with an executor that trains several runs at a time, all of them first."""
     left, plan = [part for part in work.left() if part.seed in seeds], work.plan
     if measure_only:
         left = [part for part in left if work.is_trained(part)]
     configs = [config for part in left for config in part.configs.values()]
     work.say(f"{plan.experiment.name}: {len(configs)} runs in {len(left)} of {len(work.parts)} parts, in {work.pool}")
-    engine = default_engine(len(configs), engine, alone=plan.scale == "smoke")
+    where = default_executor(len(configs), where, alone=plan.scale == "smoke")
     with Failures(plan.experiment.name) as failures:
-        if engine is not None:
+        if where is not None:
             with failures.of("training"), timed(work.out, "training"):
-                train_in_pool(configs, work.pool, engine, quiet=work.quiet)
+                train_in_pool(configs, work.pool, where, quiet=work.quiet)
             left = [part for part in left if work.is_trained(part)]  # the runs of others are among those that failed
         executor: Executor = Here(quiet=work.quiet)
-        if engine is not None and len(left) > 1 and registry.is_installed(type(plan.experiment)):
-            executor = replace(engine, silence=None).make(work.out)
+        if where is not None and len(left) > 1 and registry.is_installed(type(plan.experiment)):
+            executor = replace(where, silence=None).make(work.out)
         retries = 0 if isinstance(executor, Here) else 1
         do_tasks([PartTask.of(work, part) for part in left], executor, retries=retries, watcher=_Parts(work, failures))
         with failures.of("what the page computes live"):

@@ -140,7 +140,7 @@ def _first_sentence(words: str) -> str:
 def _figure(figure: Figure, data: list[dict[str, Any]], section: str, experiment: str) -> dict[str, Any]:
     """What the template shows of a figure; its values are added to `data`, where the script finds them by number.
 
-    It is given away under the name that `hmmscope figures` gives it.
+    It is given away under the name that `hmmscope report --figures` gives it.
     """
     data.append(figure_data(figure) | {"name": visible(f"{experiment}-{figure.name}")})
     axes = [panel for panel in figure.panels if isinstance(panel, Lines | Explorer)]

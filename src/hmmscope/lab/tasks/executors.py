@@ -9,7 +9,7 @@ from hmmscope.lab.tasks.driver import Executor
 from hmmscope.lab.tasks.local import LocalExecutor
 from hmmscope.schema import unknown_name
 
-ENGINES = ("local", "ray", "slurm")
+EXECUTORS = ("local", "ray", "slurm")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,15 +33,15 @@ class ExecutorOptions:
     silence: float | None = None
 
     def __post_init__(self) -> None:
-        if self.name not in ENGINES:
-            raise unknown_name("engine", self.name, ENGINES)
+        if self.name not in EXECUTORS:
+            raise unknown_name("executor", self.name, EXECUTORS)
         if self.address is not None and self.name != "ray":
-            raise InputError("address: is of a Ray cluster; add --engine ray")
+            raise InputError("address: is of a Ray cluster; add --executor ray")
         if self.slurm and self.name != "slurm":
-            raise InputError("slurm: are options of sbatch; add --engine slurm")
+            raise InputError("slurm: are options of sbatch; add --executor slurm")
         if self.name == "local" and self.gpus:
             raise InputError(
-                "gpus: the local engine leaves GPUs to training.device; use --engine ray to share them out"
+                "gpus: the local executor leaves GPUs to training.device; use --executor ray to share them out"
             )
         if self.silence is not None and not 1 <= self.silence <= 1e9:
             raise InputError(f"silence: must be at least 1 second, got {self.silence:g}")

@@ -42,7 +42,7 @@ class RayExecutor:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             import ray
         except ImportError:
-            raise InputError("engine: ray is not installed; pip install 'hmmscope[ray]'") from None
+            raise InputError("executor: ray is not installed; pip install 'hmmscope[ray]'") from None
         require(address is None or jobs is None, "jobs", "is said by the cluster at --address", jobs)
         require(jobs is None or 1 <= jobs <= 1024, "jobs", "must be in [1, 1024]", jobs)
         require(0 <= gpus <= 64, "gpus", "must be in [0, 64]", gpus)
@@ -56,7 +56,7 @@ class RayExecutor:
         try:
             ray.init(**options)
         except (ConnectionError, ValueError, RuntimeError) as error:
-            raise ResourceError(f"engine: Ray does not start: {' '.join(str(error).split())}") from error
+            raise ResourceError(f"executor: Ray does not start: {' '.join(str(error).split())}") from error
         # We count attempts ourselves, and a lost task is an outcome.
         self._attend = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0, max_calls=0)(attend)
         self._tasks: dict[Any, Task] = {}

@@ -73,7 +73,7 @@ class SlurmExecutor:
         try:
             import submitit
         except ImportError:
-            raise InputError("engine: submitit is not installed; pip install 'hmmscope[slurm]'") from None
+            raise InputError("executor: submitit is not installed; pip install 'hmmscope[slurm]'") from None
         require(jobs is None or 1 <= jobs <= 10_000, "jobs", "must be in [1, 10000]", jobs)
         require(gpus == int(gpus) and 0 <= gpus <= 64, "gpus", "must be a whole number for Slurm", gpus)
         self._out, self._cluster, self._silence = out.absolute(), cluster, silence
@@ -91,7 +91,7 @@ class SlurmExecutor:
         except (NameError, TypeError, ValueError) as error:
             raise InputError(f"slurm: {' '.join(str(error).split())}") from error
         except RuntimeError as error:  # no srun
-            raise ResourceError(f"engine: {' '.join(str(error).split())}") from error
+            raise ResourceError(f"executor: {' '.join(str(error).split())}") from error
         self._jobs: dict[Task, Any] = {}
         self._missing: dict[Task, float] = {}
         self._looked = 0.0
@@ -111,7 +111,7 @@ class SlurmExecutor:
         try:
             jobs = self._executor.map_array(Attendant(self._silence), list(tasks))
         except Exception as error:  # FailedJobError, and whatever sbatch does to it
-            raise ResourceError(f"engine: sbatch refused: {' '.join(str(error).split())[:300]}") from error
+            raise ResourceError(f"executor: sbatch refused: {' '.join(str(error).split())[:300]}") from error
         self._jobs |= dict(zip(tasks, jobs, strict=True))
 
     def finished(self) -> list[Outcome]:

@@ -1,4 +1,4 @@
-"""The verb `analyse`: an instrument on a trained run."""
+"""The verb `analyse`: an instrument on a trained run, or the run for Hugging Face."""
 
 import inspect
 import re
@@ -7,7 +7,9 @@ from typing import Any
 
 from hmmscope import registry
 from hmmscope.errors import InputError
-from hmmscope.lab.verbs.sources import find_process, named_gaps
+from hmmscope.lab.verbs.export import export
+from hmmscope.lab.verbs.options import Analyse
+from hmmscope.lab.verbs.sources import find_process
 from hmmscope.runs import development
 from hmmscope.runs.pipeline import load_run
 from hmmscope.schema import parse_value, unknown_name
@@ -15,18 +17,20 @@ from hmmscope.storage import seals, store
 from hmmscope.text import say
 
 
-def analyse(
-    run: str,
-    instrument: str,
-    quiet: bool,
-    overrides: dict[str, str],
-    over_training: bool = False,
-    sequences: str | None = None,
-    missing: str | None = None,
-    **reading: Any,
-) -> None:
-    """Run an instrument on the trained model, or at all steps that stayed; write and print the table."""
-    reading["missing"] = named_gaps(missing)
+def analyse(options: Analyse) -> None:
+    """Run an instrument on the trained model, or at all steps that stayed, and write and print the table; or export it."""
+    if options.export is not None:
+        given = [name for name in options.beyond_defaults() if name not in ("export", "quiet", "run")]
+        if given or options.overrides:
+            raise InputError(f"--export: writes the model, and takes no {(given or [*options.overrides])[0]}")
+        return export(options.run, options.export, options.quiet)
+    if options.instrument is None:
+        raise InputError("instrument: give one (hmmscope show instruments), or --export DIR")
+    _instrument(options, options.instrument)
+
+
+def _instrument(asked: Analyse, instrument: str) -> None:
+    sequences, overrides, quiet, reading = asked.sequences, asked.overrides, asked.quiet, asked.reading()
     tool = registry.lookup("instrument", instrument)
     known = {
         name: parameter
@@ -47,19 +51,21 @@ def analyse(
             raise InputError(f"--{given}: is for --sequences FILE")
     elif instrument != "curves":
         raise InputError("--sequences: nobody knows the states of given sequences; the instrument for them is curves")
-    loaded = load_run(run)
+    loaded = load_run(asked.run)
     corpus = loaded.corpus("probe") if sequences is None else loaded.corpus_of(sequences, **reading)
     if corpus.process.data is not None and sequences is not None and not quiet:
         say(corpus.process.data.describe())
     if instrument == "curves":  # what the run was trained for, unless told otherwise
         trained_for = {"target": loaded.config.target, "block_length": loaded.config.training.block_length}
         options = trained_for | options
-    if over_training:
+    if asked.over_training:
         rows = development.over_training(loaded, tool, corpus=corpus, **options)
     else:
         rows = tool(loaded.model, corpus, **options)
     about = "" if sequences is None else f"-{Path(sequences).name}"
-    named = about + "-over-training" * over_training + "".join(f"-{key}-{value}" for key, value in overrides.items())
+    named = (
+        about + "-over-training" * asked.over_training + "".join(f"-{key}-{value}" for key, value in overrides.items())
+    )
     path = loaded.path / "analysis" / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', instrument + named)[:200]}.jsonl"
     store.make_folder(path.parent)
     store.write_table(path, rows)

@@ -1,6 +1,6 @@
-"""The verbs `list` and `show`: what there is, and what a name means.
+"""What there is and what names mean, as `show` prints it.
 
-Both, and the list of claims, are read from catalogue.json, which `scripts/write_pages.py` makes of what is registered: so
+This, and the list of claims, are read from catalogue.json, which `scripts/write_pages.py` makes of what is registered: so
 nothing heavy is imported. Where another package adds something, or a line that registers has changed, all is imported.
 """
 
@@ -32,17 +32,17 @@ _KINDS = {
 }
 
 
-def list_names(kind: str | None) -> None:
-    """Print names, a line each."""
-    kinds = (*_KINDS, "presets")
-    if kind is not None and kind not in kinds:
-        raise unknown_name("kind", kind, kinds)
+#: What `show` lists.
+KINDS = (*_KINDS, "presets")
+
+
+def listed(plural: str) -> str:
+    """The names of a kind, a line each, under its name."""
     kept = catalogue()
-    for plural in kinds if kind is None else (kind,):
-        say(kept["list"][plural] if kept else _listed(plural), end="")
+    return str(kept["list"][plural]) if kept else _listed(plural)
 
 
-def show(name: str) -> None:
+def meaning(name: str) -> None:
     """Print what a name means."""
     from hmmscope.lab.verbs.endings import HMM_FILES
 
@@ -50,7 +50,7 @@ def show(name: str) -> None:
     if kept and name in kept["show"]:
         say(kept["show"][name], end="")
     elif kept and Path(name).suffix not in HMM_FILES:
-        raise unknown_name("name", name, kept["show"])
+        raise unknown_name("name", name, [*kept["show"], *KINDS])
     else:
         _show(name)
 
@@ -64,7 +64,7 @@ def catalogue() -> dict[str, Any] | None:
 
 
 def make_catalogue() -> dict[str, Any]:
-    """What `list`, `show` and `claims` print, by importing everything."""
+    """What `show` and `claims` print, by importing everything."""
     from hmmscope.lab.evidence.ledger import Entry, as_text, stated
     from hmmscope.processes.files import shipped_processes
 

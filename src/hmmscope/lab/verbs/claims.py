@@ -8,17 +8,19 @@ from hmmscope.errors import InputError
 from hmmscope.lab.evidence.ledger import Entry, Stated, as_markdown, as_text, ledger
 from hmmscope.lab.verbs.catalogue import catalogue
 from hmmscope.lab.verbs.endings import new_file
+from hmmscope.lab.verbs.options import Claims
 from hmmscope.machine import source_digest
 from hmmscope.storage import store
 from hmmscope.text import say
 
 
-def claims(folders: list[str], out: str | None, quiet: bool, audited: bool = False) -> None:
+def claims(options: Claims) -> None:
     """Print the claims; or with folders of experiments the ledger, and write it if asked to, or what is fixed of it.
 
     `quiet` prints results only: the claims or the ledger, or the name of the file that they are in.
     """
-    if audited:
+    folders, out, quiet = options.folders, options.out, options.quiet
+    if options.audit:
         from hmmscope.lab.verbs.audit import audit
 
         if not folders or out is not None:

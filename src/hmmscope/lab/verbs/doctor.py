@@ -1,4 +1,4 @@
-"""The verb `doctor`: whether this installation can be trusted: exact bits on this machine, disk, memory, extras."""
+"""What `check` does without folders: whether this installation can be trusted (exact bits, disk, memory, extras)."""
 
 import importlib.util
 import os

@@ -1,4 +1,4 @@
-"""The verb `export`: a trained run as a folder that the Hugging Face world opens."""
+"""What `analyse --export` does: a trained run as a folder that the Hugging Face world opens."""
 
 from hmmscope.interop.huggingface import export_huggingface
 from hmmscope.runs.pipeline import load_run

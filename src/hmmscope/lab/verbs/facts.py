@@ -1,4 +1,4 @@
-"""The verb `facts`: what follows from the matrices of a process, without data."""
+"""What `ask` says of a process without sequences: what follows from its matrices."""
 
 import dataclasses
 import re
@@ -30,6 +30,7 @@ from hmmscope.inference.process_facts import (
     process_facts,
 )
 from hmmscope.lab.verbs.endings import new_file
+from hmmscope.lab.verbs.options import Ask
 from hmmscope.lab.verbs.sources import find_process
 from hmmscope.processes.answers import COMPONENTS, MIXING, STATES, WORDS
 from hmmscope.processes.process import Process
@@ -85,15 +86,13 @@ class FactOptions:
         require(not self.time or self.time >= self.memory > 0, "time", "must be at least the memory", self.time)
 
 
-def facts(
-    process: str, component: int | None, out: str | None, allow_drop_tiny: bool, overrides: dict[str, str], **asked: Any
-) -> None:
+def facts(asked: Ask) -> None:
     """Print the facts, and write them as JSON if asked to."""
-    options = FactOptions(**asked)
-    if out is not None:
-        new_file(out, (".json",))
-    found = find_process(process, overrides, allow_drop_tiny=allow_drop_tiny)
-    built = _component(found, component)
+    options = FactOptions(**{one.name: getattr(asked, one.name) for one in dataclasses.fields(FactOptions)})
+    if asked.out is not None:
+        new_file(asked.out, (".json",))
+    found = find_process(asked.process, asked.overrides, allow_drop_tiny=asked.allow_drop_tiny)
+    built = _component(found, asked.component)
     for option, (question, _) in _SECTIONS.items():
         if getattr(options, option):
             built.require(question, f"--{option.replace('_', '-')}")
@@ -104,12 +103,12 @@ def facts(
         raise InputError(f"process: no facts about {type(built).__name__}")
     observed = "observed coordinates" if built.real_valued else "symbols"
     kind = "dimensions" if WORDS in built.by_law and built.law.signed else "states"
-    say(f"{process}: {built.num_states} {kind}, {built.num_symbols} {observed}")
+    say(f"{asked.process}: {built.num_states} {kind}, {built.num_symbols} {observed}")
     say("\n".join(lines))
-    if out is not None:
+    if asked.out is not None:
         sizes = {"num_states": built.num_states, "num_symbols": built.num_symbols}
-        store.write_json(Path(out), {"process": process, "digest": built.digest, **sizes, **data})
-        say(f"written: {out}")
+        store.write_json(Path(asked.out), {"process": asked.process, "digest": built.digest, **sizes, **data})
+        say(f"written: {asked.out}")
 
 
 def _component(process: Process, component: int | None) -> Process:

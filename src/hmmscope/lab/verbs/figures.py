@@ -1,12 +1,13 @@
-"""The verb `figures`: what folders of experiments and runs show, as files for papers, talks or the web."""
+"""What `report --figures` does: what experiments and runs show, as files for papers, talks or the web."""
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from hmmscope.errors import DamagedError, InputError
+from hmmscope.lab.report.folder import Experiment
 from hmmscope.lab.report.plots import STYLES, figure_files
-from hmmscope.lab.verbs.pages import read_folder
 from hmmscope.schema import unknown_name
 from hmmscope.storage import store
 from hmmscope.storage.disk import refuse_special
@@ -15,15 +16,14 @@ from hmmscope.text import say
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
-def figures(folders: list[str], out: str, style: str, quiet: bool) -> None:
-    """Draw the figures of the folders into OUT, each as EXPERIMENT-FIGURE, the name it has when a page gives it away."""
+def write_figures(found: Sequence[Experiment], out: Path, *, style: str, quiet: bool) -> None:
+    """Draw the figures of experiments into a folder: EXPERIMENT-FIGURE, as when a page gives one away."""
     if style not in STYLES:
         raise unknown_name("style", style, STYLES)
-    found = [read_folder(Path(folder)) for folder in folders]
     named = Counter(one.about.experiment for one in found)
     if max(named.values()) > 1:
         raise InputError(
-            f"out: {max(named, key=named.__getitem__)} is given twice; each folder of it needs its own --out"
+            f"figures: {max(named, key=named.__getitem__)} is given twice; each folder of it needs its own --figures"
         )
     for one in found:
         name = one.about.experiment
@@ -33,7 +33,7 @@ def figures(folders: list[str], out: str, style: str, quiet: bool) -> None:
             )
         for figure in one.figures:
             for ending, drawn in figure_files(figure, style=style).items():
-                place = Path(out) / f"{name}-{figure.name}.{ending}"
+                place = out / f"{name}-{figure.name}.{ending}"
                 store.make_folder(place.parent)
                 refuse_special(place)
                 store.write_bytes(place, drawn)

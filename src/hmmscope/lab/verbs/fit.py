@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from hmmscope.lab.verbs.endings import HMM_FILES, new_file
-from hmmscope.lab.verbs.sources import named_gaps
+from hmmscope.lab.verbs.options import Fit
 from hmmscope.runs import fitting
 from hmmscope.schema import parse_value
 from hmmscope.sequences.data import SequenceData
@@ -11,46 +11,30 @@ from hmmscope.sequences.streaming import SequenceStream
 from hmmscope.text import say
 
 
-def fit(
-    observations: str,
-    states: str,
-    symbols: int | None,
-    restarts: int,
-    iterations: int,
-    pseudo_count: float,
-    seed: int,
-    out: str,
-    quiet: bool,
-    unit: str | None = None,
-    column: str | None = None,
-    group: str | None = None,
-    axis: int | None = None,
-    missing: str | None = None,
-    stream: bool = False,
-) -> None:
+def fit(options: Fit) -> None:
     """Fit an HMM to the sequences of a file and save it where every other verb finds it."""
-    new_file(out, HMM_FILES)
-    sizes = parse_value(tuple[int, ...], states, "states")
+    new_file(options.out, HMM_FILES)
+    sizes = parse_value(tuple[int, ...], options.states, "states")
+    reading, quiet, stream = options.reading(), options.quiet, options.stream
     data: SequenceData | SequenceStream
     if stream:
-        data = SequenceStream(observations, symbols=symbols, unit=unit, missing=named_gaps(missing))
+        reading = {key: value for key, value in reading.items() if key in ("unit", "missing")}
+        data = SequenceStream(options.observations, symbols=options.symbols, **reading)
     else:
-        data = SequenceData(
-            observations, symbols=symbols, unit=unit, column=column, group=group, axis=axis, missing=named_gaps(missing)
-        )
+        data = SequenceData(options.observations, symbols=options.symbols, **reading)
         if not quiet:
             say(data.describe())
     found = fitting.fit(
         data,
         sizes[0] if len(sizes) == 1 else sizes,
-        num_restarts=restarts,
-        max_iterations=iterations,
-        pseudo_count=pseudo_count,
-        seed=seed,
+        num_restarts=options.restarts,
+        max_iterations=options.iterations,
+        pseudo_count=options.pseudo_count,
+        seed=options.seed,
         stream=stream,
         quiet=quiet,
     )
-    found.hmm.save(Path(out))
+    found.hmm.save(Path(options.out))
     for line in found.lines():
         say(line)
     total = found.num_observations
@@ -66,7 +50,7 @@ def fit(
             f"{fitting.searched(found.fits[found.hmm.num_states])}"
         )
     if not quiet:
-        say(f"HMM: {out}")
+        say(f"HMM: {options.out}")
 
 
 def _sequences(count: int) -> str:

@@ -1,7 +1,7 @@
-"""The verb `oracle`: exact answers about given sequences."""
+"""What `ask` says of given sequences: exact answers."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from hmmscope.inference.paths import most_likely_states, sample_state_paths
 from hmmscope.inference.smoothing import smooth_beliefs
 from hmmscope.kernels.context_counts import context_counts, ngram_laws
 from hmmscope.lab.verbs.endings import new_file
-from hmmscope.lab.verbs.sources import find_process, likeliest, named_gaps, read_observations
+from hmmscope.lab.verbs.options import Ask
+from hmmscope.lab.verbs.sources import find_process, likeliest, read_observations
 from hmmscope.machine import require_memory
 from hmmscope.processes.answers import FORECASTS, GAPS, MEMORY, PATHS, PREDICTIONS, SMOOTHING
 from hmmscope.processes.process import Process
@@ -63,43 +64,28 @@ class Wanted:
     forecast: int = 0
 
 
-def oracle(
-    process: str,
-    observations: str,
-    out: str | None,
-    allow_drop_tiny: bool,
-    quiet: bool,
-    smooth: bool,
-    viterbi: bool,
-    paths: int,
-    memory: int,
-    ngrams: int,
-    seed: int,
-    overrides: dict[str, str],
-    unit: str | None = None,
-    column: str | None = None,
-    group: str | None = None,
-    axis: int | None = None,
-    missing: str | None = None,
-    forecast: int = 0,
-) -> None:
+def oracle(asked: Ask) -> None:
     """Print the likelihood of all, and that, the final belief and the prediction of the first ones; write all positions to
     a table."""
-    for name, value in (("paths", paths), ("memory", memory), ("ngrams", ngrams), ("forecast", forecast)):
-        require(value >= 0, name, "must be at least 0", value)
-    wanted = Wanted(smooth, viterbi, paths, memory, ngrams, check_seed(seed), forecast)
+    for name in ("paths", "memory", "ngrams", "forecast"):
+        require(getattr(asked, name) >= 0, name, "must be at least 0", getattr(asked, name))
+    check_seed(asked.seed)
+    wanted, out, quiet = (
+        Wanted(**{one.name: getattr(asked, one.name) for one in fields(Wanted)}),
+        asked.out,
+        asked.quiet,
+    )
+    assert asked.observations is not None
     if out is not None:
         new_file(out)
-    built = find_process(process, overrides, allow_drop_tiny=allow_drop_tiny)
+    built = find_process(asked.process, asked.overrides, allow_drop_tiny=asked.allow_drop_tiny)
     built.require(PREDICTIONS)
     for name, question in _ASKED.items():
         if getattr(wanted, name):
             built.require(question, f"--{name}")
-    if ngrams and built.real_valued:
+    if asked.ngrams and built.real_valued:
         raise InputError("process: --ngrams counts symbols, not vectors")
-    sequences, understood = read_observations(
-        Path(observations), built, unit=unit, column=column, group=group, axis=axis, missing=named_gaps(missing)
-    )
+    sequences, understood = read_observations(Path(asked.observations), built, **asked.reading())
     if not quiet:
         say(understood)
     _require_rows(built, sequences, wanted, kept=out is not None)

@@ -1,4 +1,4 @@
-"""The verb `paper`: every experiment of a paper in order, and one index page with the ledger on top."""
+"""What `run multitask`, `run limits` and `run all` do: every experiment in order, and one page with the ledger on top."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def paper(paper: str, scale: str, out: str, resume: bool, quiet: bool, jobs: int
         try:
             if not (folder / name / "report.html").exists():
                 workers = None if jobs is None or not experiment_named(name).num_seeds else ExecutorOptions(jobs=jobs)
-                show_page(run_experiment(name, scale, folder / name, engine=workers, resume=True, quiet=quiet))
+                show_page(run_experiment(name, scale, folder / name, executor=workers, resume=True, quiet=quiet))
         except FullDiskError:
             raise
         except HmmscopeError as error:

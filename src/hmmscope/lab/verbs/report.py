@@ -1,13 +1,22 @@
-"""The verb `report`: one page from folders."""
+"""The verb `report`: one page from folders, or their figures as files."""
 
 from pathlib import Path
 
+from hmmscope.errors import InputError
 from hmmscope.lab.report.page import write_page_of
+from hmmscope.lab.verbs.figures import write_figures
+from hmmscope.lab.verbs.options import Report
 from hmmscope.lab.verbs.pages import page_place, read_folder
 from hmmscope.text import say
 
 
-def report(folders: list[str], out: str, quiet: bool) -> None:
-    """Write one page of the folders, of experiments and of runs."""
-    place = page_place(out)
-    say(f"page: {write_page_of([read_folder(Path(folder)) for folder in folders], place)}")
+def report(options: Report) -> None:
+    """Write one page of experiments and runs; with `figures`, their figures, and a page only if asked to."""
+    if options.style is not None and options.figures is None:
+        raise InputError("--style: is of figures; add --figures FOLDER")
+    place = page_place(options.out or "report.html") if options.out or options.figures is None else None
+    found = [read_folder(Path(folder)) for folder in options.folders]
+    if options.figures is not None:
+        write_figures(found, Path(options.figures), style=options.style or "paper", quiet=options.quiet)
+    if place is not None:
+        say(f"page: {write_page_of(found, place)}")

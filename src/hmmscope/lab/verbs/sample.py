@@ -13,6 +13,7 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Sequences
 from hmmscope.errors import InputError
 from hmmscope.lab.verbs.endings import new_file
+from hmmscope.lab.verbs.options import Sample
 from hmmscope.lab.verbs.sources import find_process
 from hmmscope.machine import require_memory
 from hmmscope.processes.process import Process
@@ -21,25 +22,17 @@ from hmmscope.storage import store
 from hmmscope.text import say
 
 
-def sample(
-    process: str,
-    num_samples: int,
-    length: int,
-    seed: int,
-    first: int,
-    out: str | None,
-    quiet: bool,
-    overrides: dict[str, str],
-) -> None:
+def sample(options: Sample) -> None:
     """Print or write sequences."""
+    num_samples, length, first, out = options.num_samples, options.length, options.first, options.out
     if num_samples < 0 or first < 0:
         raise InputError(f"num_samples: and first must be at least 0, got {num_samples} and {first}")
     if out is not None:
         new_file(out, (".txt", ".jsonl", ".npz", ".safetensors"))
     layout = Sequences(length=length)
     require_memory("sample", 8 * 4 * num_samples * (length + 1))
-    built = find_process(process, overrides)
-    corpus = Corpus(built, layout=layout, seed=seed)
+    built = find_process(options.process, options.overrides)
+    corpus = Corpus(built, layout=layout, seed=options.seed)
     batch = corpus[first : first + num_samples]
     if out is None:
         for line in _as_text(built, batch.observations):
@@ -66,7 +59,7 @@ def sample(
             store.write_bytes(path, buffer.getvalue())
         case ".safetensors":
             store.write_tensors(path, arrays, {"sequences": json.dumps(_alphabet(built))})
-    if not quiet:
+    if not options.quiet:
         say(f"{num_samples} sequences of {length} -> {path}; the first 100 have digest {corpus.digest(100)}")
 
 

@@ -87,11 +87,6 @@ def read_observations(path: Path, process: Process, **reading: Any) -> tuple[lis
     return [sequence[None] for sequence in data], data.describe()
 
 
-def named_gaps(names: str | None) -> list[str] | None:
-    """What stands for a missing observation, from the command line: names apart by commas."""
-    return None if names is None else names.split(",")
-
-
 def _read_vectors(path: Path, num_coordinates: int, missing: Missing) -> list[Tensor]:
     """Sequences (1, time, coordinate); NaN where nothing was observed, if `missing` takes what is no value."""
     if path.suffix not in ARRAY_FILES:

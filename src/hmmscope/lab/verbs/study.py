@@ -6,38 +6,26 @@ from hmmscope.lab.report.page import write_page
 from hmmscope.lab.study import conduct as studies
 from hmmscope.lab.study.conduct import StudySpec, prepare
 from hmmscope.lab.verbs.findings import print_findings
-from hmmscope.lab.verbs.sources import named_gaps
+from hmmscope.lab.verbs.options import Study
 from hmmscope.runs.dry_run import as_text, estimate
 from hmmscope.schema import parse_spec
 from hmmscope.sequences.data import SequenceData
 from hmmscope.text import say
 
 
-def study(
-    data: str,
-    out: str | None,
-    resume: bool,
-    quiet: bool,
-    overrides: dict[str, str],
-    dry_run: bool = False,
-    unit: str | None = None,
-    column: str | None = None,
-    group: str | None = None,
-    axis: int | None = None,
-    missing: str | None = None,
-) -> None:
+def study(options: Study) -> None:
     """Study the sequences of a file, print what was found, and write the page; or say what that would take."""
-    spec: StudySpec = parse_spec(StudySpec, overrides, "")
-    source = SequenceData(data, unit=unit, column=column, group=group, axis=axis, missing=named_gaps(missing))
+    spec: StudySpec = parse_spec(StudySpec, options.overrides, "")
+    source = SequenceData(options.data, **options.reading())
     work = prepare(source, spec)
-    if not quiet:
+    if not options.quiet:
         say(work.data.describe())
-    if dry_run:
+    if options.dry_run:
         _say_what_it_takes(work)
         return
-    if out is None:
+    if options.out is None:
         raise InputError("out: give a new folder for the study, --out DIR (or --dry-run)")
-    found = studies.study(source, out, resume=resume, quiet=quiet, spec=spec)
+    found = studies.study(source, options.out, resume=options.resume, quiet=options.quiet, spec=spec)
     for row in found.table():
         chosen = "  (chosen on the validation part)" if row["chosen"] else ""
         interval = f" [{row['low']:.4f}, {row['high']:.4f}]" if row["pieces"] > 1 else ""

@@ -10,43 +10,26 @@ from hmmscope.lab.sweeps.run_task import RunTask
 from hmmscope.lab.sweeps.sweeping import run_sweep
 from hmmscope.lab.sweeps.table import DOUBTFUL, Board, table_rows, table_text
 from hmmscope.lab.tasks.executors import ExecutorOptions, pairs
+from hmmscope.lab.verbs.options import Sweep
 from hmmscope.lab.verbs.train import run_config
 from hmmscope.runs.config import read_yaml
 from hmmscope.runs.dry_run import require_room
 from hmmscope.text import say
 
 
-def sweep(
-    grid: str | None,
-    out: str | None,
-    table: str | None,
-    base: str | None,
-    vary: list[str],
-    seeds: str | None,
-    instances: bool,
-    engine: str,
-    jobs: int | None,
-    retries: int,
-    gpus: float,
-    address: str | None,
-    slurm: list[str],
-    silence: float | None,
-    dry_run: bool,
-    quiet: bool,
-    overrides: dict[str, str],
-) -> None:
+def sweep(options: Sweep) -> None:
     """Run a grid, or go on with it, and print its table; or print the table of one as it is now."""
-    where = ExecutorOptions(name=engine, jobs=jobs, gpus=gpus, address=address, slurm=tuple(slurm), silence=silence)
-    flags = bool(base or vary or seeds or instances or overrides)
+    where, out, table = ExecutorOptions(**options.execution()), options.out, options.table
+    flags = bool(options.base or options.vary or options.seeds or options.instances or options.overrides)
     if table is not None:
-        if grid or flags or out or dry_run:
+        if options.grid or flags or out or options.dry_run:
             raise InputError("table: prints the table of a sweep that is there; give nothing else with it")
         rows = table_rows(Path(table), load_points(Path(table)))
         say("\n".join(table_text(rows)))
         _refuse_doubtful(rows)
         return
-    points = _points(grid, out, flags, overrides, base=base, vary=vary, seeds=seeds, instances=instances)
-    if dry_run:
+    points = _points(options, flags)
+    if options.dry_run:
         say(f"{len(points)} runs")
         for point in points:
             say("  ".join([point.name, *(f"{key} {value}" for key, value in point.varied.items())]))
@@ -54,9 +37,9 @@ def sweep(
     if out is None:
         raise InputError("out: give a folder for the sweep, --out DIR (or --dry-run)")
     path = Path(out)
-    require_room([p.config for p in points if not RunTask(path, p.name).is_done()], path, here=engine == "local")
-    with Board(path, points, quiet=quiet) as board:
-        rows = run_sweep(points, path, where.make(path), retries=retries, watcher=board)
+    require_room([p.config for p in points if not RunTask(path, p.name).is_done()], path, here=where.name == "local")
+    with Board(path, points, quiet=options.quiet) as board:
+        rows = run_sweep(points, path, where.make(path), retries=options.retries, watcher=board)
     say("\n".join(table_text(rows)))
     say(f"table: {path / 'table.jsonl'}")
     _refuse_doubtful(rows)
@@ -73,7 +56,8 @@ def _refuse_doubtful(rows: Sequence[dict[str, Any]]) -> None:
         )
 
 
-def _points(grid: str | None, out: str | None, flags: bool, overrides: dict[str, str], **given: Any) -> Sequence[Point]:
+def _points(options: Sweep, flags: bool) -> Sequence[Point]:
+    grid, out = options.grid, options.out
     if grid is not None and not flags:
         if not _is_yaml(grid):
             raise InputError(
@@ -84,14 +68,14 @@ def _points(grid: str | None, out: str | None, flags: bool, overrides: dict[str,
         if out is None or not (Path(out) / "grid.json").exists():
             raise InputError("grid: give a grid file, or what varies, or the --out of a sweep to go on with")
         return load_points(Path(out))
-    if grid is not None and given["base"] is not None:
+    if grid is not None and options.base is not None:
         raise InputError(f"grid: is {grid}, and so is --base; give one of them")
-    base = grid or given["base"]
-    data: dict[str, Any] = {"base": None if base is None else _configuration(base), "instances": given["instances"]}
-    data["vary"] = {key: values.split(",") for key, values in pairs(given["vary"], "vary").items()}
-    if given["seeds"] is not None:
-        data["seeds"] = given["seeds"].split(",") if "," in given["seeds"] else given["seeds"]
-    return expand(data, overrides)
+    base = grid or options.base
+    data: dict[str, Any] = {"base": None if base is None else _configuration(base), "instances": options.instances}
+    data["vary"] = {key: values.split(",") for key, values in pairs(options.vary, "vary").items()}
+    if options.seeds is not None:
+        data["seeds"] = options.seeds.split(",") if "," in options.seeds else options.seeds
+    return expand(data, options.overrides)
 
 
 def _configuration(base: str) -> dict[str, Any]:

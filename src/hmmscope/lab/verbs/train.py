@@ -10,7 +10,7 @@ from hmmscope import registry
 from hmmscope.errors import InputError
 from hmmscope.lab.experiments.run_page import describe_run
 from hmmscope.lab.verbs.findings import print_findings
-from hmmscope.lab.verbs.sources import named_gaps
+from hmmscope.lab.verbs.options import Train
 from hmmscope.processes.files import shipped_processes
 from hmmscope.processes.from_file import GivenSpec
 from hmmscope.processes.given_sequences import DataSpec
@@ -22,26 +22,11 @@ from hmmscope.schema import unknown_name
 from hmmscope.text import say
 
 
-def train(
-    config: str,
-    out: str | None,
-    resume: bool,
-    quiet: bool,
-    overrides: dict[str, str],
-    dry_run: bool = False,
-    tracker: str | None = None,
-    begin: str | None = None,
-    unit: str | None = None,
-    column: str | None = None,
-    group: str | None = None,
-    axis: int | None = None,
-    missing: str | None = None,
-) -> None:
+def train(options: Train) -> None:
     """Train one model, and print how far from its optimum it ends; or say what that would take."""
-    asked = {"unit": unit, "column": column, "group": group, "axis": axis, "missing": named_gaps(missing)}
-    reading = {name: value for name, value in asked.items() if value is not None}
-    configured = run_config(config, overrides, reading)
-    if dry_run:
+    reading = {name: value for name, value in options.reading().items() if value is not None}
+    configured, out, quiet = run_config(options.config, options.overrides, reading), options.out, options.quiet
+    if options.dry_run:
         from hmmscope.runs.dry_run import as_text, estimate
 
         say("\n".join(as_text(estimate(configured), configured)))
@@ -50,10 +35,11 @@ def train(
         raise InputError("out: give a new folder for the run, --out DIR (or --dry-run)")
     if isinstance(configured.process, DataSpec) and not quiet:
         say(configured.process.build().data.describe())
+    begin, resume, tracker = options.begin, options.resume, options.tracker
     trained = training.train(configured, out, begin=begin, resume=resume, quiet=quiet, tracker=tracker)
-    changes = [f"--{key} {value}" for key, value in overrides.items()]
+    changes = [f"--{key} {value}" for key, value in options.overrides.items()]
     if os.access(out, os.W_OK) or not (Path(out) / "findings.json").is_file():
-        describe_run(trained, " ".join(["hmmscope train", config, "--out", Path(out).name, *changes]))
+        describe_run(trained, " ".join(["hmmscope train", options.config, "--out", Path(out).name, *changes]))
     print_findings(trained.path)
     say(f"run: {trained.path}   page: hmmscope report {trained.path} -o report.html")
 

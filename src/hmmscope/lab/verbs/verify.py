@@ -1,8 +1,8 @@
-"""The verb `verify`: whether folders are as they were written, and whether their numbers follow from what is in them."""
+"""What `check` does with folders: whether they are as they were written, and their numbers follow from what is in them."""
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from hmmscope.text import say
 _TABLES, _WEIGHTS = 1e-9, 1e-4
 
 
-def verify(folders: list[str], quiet: bool) -> None:
+def verify(folders: Sequence[str], quiet: bool) -> None:
     """Check the seal of each folder, derive again what follows from its files, and say what was done.
 
     Raises:

@@ -1,0 +1,275 @@
+"""What each verb is told: a record, from which the command line makes its parser. Nothing heavy is imported here."""
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+#: Groups of options, as help shows them.
+READING, EXECUTION = "how sequences are read", "where runs are trained"
+OF_SEQUENCES, OF_PROCESS = "about given sequences", "about the process itself"
+
+
+def said(text: str, default: Any = None, **how: Any) -> Any:
+    """An option: its help, its default, and what argparse needs besides (`metavar`; `flags`, if they
+    are not the name; the `group` in which help shows it)."""
+    return field(default=default, metadata={"help": text, **how})
+
+
+def given(text: str | None = None, **how: Any) -> Any:
+    """An argument without a name; with `default`, one that may be left out."""
+    default = {"default": how.pop("default")} if "default" in how else {}
+    return field(**default, metadata={"help": text, "place": True, **how})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What all verbs but those that only tell something take."""
+
+    quiet: bool = said("print results only", False, flags=("-q", "--quiet"))
+
+    def beyond_defaults(self) -> list[str]:
+        """Names of the options that are not as they would be without a word."""
+        return [one.name for one in fields(self) if one.metadata and getattr(self, one.name) != one.default]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changing(Options):
+    """What takes ``--section.key VALUE``, or fields of a process.
+
+    Attributes:
+        overrides: what is changed, by its key.
+    """
+
+    overrides: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How a file of sequences is read; see `hmmscope.SequenceData`."""
+
+    unit: str | None = said(
+        "of text: characters, words, numbers or lines (one symbol a line)", metavar="UNIT", group=READING
+    )
+    column: str | None = said("the column, field or array to read, if there are several", metavar="NAME", group=READING)
+    group: str | None = said(
+        "of one observation a row: the column that says of which sequence", metavar="NAME", group=READING
+    )
+    missing: str | None = said(
+        "what stands for a missing observation: NA,N,- and such; none for no value", metavar="NAMES", group=READING
+    )
+    axis: int | None = said(
+        "of an array: the axis of time, 0 if each column is a sequence, else 1", metavar="0|1", group=READING
+    )
+
+    def reading(self) -> dict[str, Any]:
+        """Keywords of `SequenceData`."""
+        names = None if self.missing is None else self.missing.split(",")
+        return {"unit": self.unit, "column": self.column, "group": self.group, "axis": self.axis, "missing": names}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Executed:
+    """Where runs are trained; see `hmmscope.lab.tasks.executors`."""
+
+    executor: str | None = said("local (the default), ray or slurm", metavar="EXECUTOR", group=EXECUTION)
+    jobs: int | None = said("runs at a time (default: as many as processors)", metavar="N", group=EXECUTION)
+    gpus: float = said("of each run (ray: a fraction; slurm: whole)", 0.0, metavar="G", group=EXECUTION)
+    silence: float | None = said(
+        "kill a run without a step for S seconds, and try it again", metavar="S", group=EXECUTION
+    )
+    address: str | None = said("of a Ray cluster (default: one is started here)", metavar="HOST:PORT", group=EXECUTION)
+    slurm: tuple[str, ...] = said("of sbatch: partition=gpu time=120", (), metavar="KEY=VALUE", group=EXECUTION)
+
+    def execution(self) -> dict[str, Any]:
+        """Keywords of `ExecutorOptions`."""
+        asked = {one.name: getattr(self, one.name) for one in fields(Executed) if one.name != "executor"}
+        return {"name": self.executor or "local"} | asked
+
+
+@dataclass(frozen=True, kw_only=True)
+class Show:
+    """what there is, and what a name means: its documentation, fields and defaults"""
+
+    name: str | None = given(
+        "processes, models, layouts, instruments, experiments, claims or presets; a registered or shipped name; or a file "
+        "with an HMM (default: all names)",
+        default=None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(Executed, Changing):
+    """an experiment, or all of a paper: train, measure, draw, write the page"""
+
+    experiment: str = given(
+        "see hmmscope show experiments; multitask, limits or all for every one, and the ledger on top"
+    )
+    scale: str = said("smoke (seconds), small (minutes on 2 cores), medium (hours), gpu, paper", "small")
+    out: str | None = said("a new folder", metavar="DIR")
+    resume: bool = said("go on with the same experiment in DIR", False)
+    dry_run: bool = said("say what it takes (runs, tokens, memory, time); train nothing", False)
+    seeds: str | None = said("of a seeded experiment, how many or a list: 3, or 0,5,7, or 7,", metavar="N")
+    trained: str | None = said("its pool of trained runs (default: the folder trained beside DIR)", metavar="DIR")
+    first: int | None = said("leave all but N seeds of the plan for later (--resume)", metavar="N")
+    measure_only: bool = said("train nothing; measure what its pool has (--resume)", False)
+    kept: str | None = said("small files of it, whose parts are not trained again", metavar="DIR", flags=("--from",))
+    protocol: str | None = said(
+        "what is fixed before the data; with --dry-run it is written, and nothing run", metavar="FILE"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(Reading, Changing):
+    """train one model and say how far from the optimum it ends"""
+
+    config: str = given("a YAML file, a run's folder, a preset, a process, or a file of sequences (--process.cut ...)")
+    out: str | None = said("a new folder", metavar="DIR")
+    begin: str | None = said("take over the steps that a shorter run has in common with it", metavar="RUN")
+    resume: bool = said("go on with the same run in DIR", False)
+    dry_run: bool = said("say what it takes (tokens, FLOPs, memory, time); train nothing", False)
+    tracker: str | None = said("also tell tensorboard, wandb or trackio", metavar="NAME")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep(Executed, Changing):
+    """many runs from a grid, here or on a cluster; again to go on"""
+
+    grid: str | None = given(
+        "a YAML file with base, vary, also, seeds, instances; or what train takes, and --vary", default=None
+    )
+    out: str | None = said("a new folder, or that of the sweep to go on with or to extend", metavar="DIR")
+    table: str | None = said("only print the table of a sweep as it is now", metavar="DIR")
+    base: str | None = said("the same as GRID with --vary", metavar="CONFIG")
+    vary: tuple[str, ...] = said("training.learning_rate=1e-3,3e-4 ...", (), metavar="KEY=A,B")
+    seeds: str | None = said("how many, or a list of them: 3, or 0,5,7", metavar="N")
+    instances: bool = said("each seed also draws another process", False)
+    retries: int = said("further attempts at a run that failed", 2, metavar="N")
+    dry_run: bool = said("list the runs; train nothing", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample(Changing):
+    """sequences of a process, the same bits everywhere"""
+
+    process: str = given()
+    num_samples: int = said("sequences", 10, metavar="N", flags=("-n", "--num-samples"))
+    length: int = said("observations a sequence", 256)
+    seed: int = said("of the stream of samples", 0)
+    first: int = said("number of the first sample", 0)
+    out: str | None = said("a new .txt, .jsonl, .npz or .safetensors (default: text, printed)", metavar="FILE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask(Reading, Changing):
+    """exact answers of a process: what follows from its matrices, or about given sequences
+
+    Options outside of the groups are for both.
+    """
+
+    process: str = given("a registered or shipped name, or a file")
+    observations: str | None = given(
+        "a file of sequences: text, FASTA, .csv, .jsonl, .npz, ..., and what sample --out writes; without one the answers "
+        "are facts of the process itself",
+        default=None,
+    )
+    out: str | None = said(
+        "a new file: of sequences a .jsonl table with everything at every position, else .json", metavar="FILE"
+    )
+    memory: int = said("an observer who remembers L symbols; of the process, errors of up to L", 0, metavar="L")
+    seed: int = said("of what is drawn", 0)
+    allow_drop_tiny: bool = said("round probabilities below 2^-32 to zero", False)
+    smooth: bool = said("also the belief about each state given all observations", False, group=OF_SEQUENCES)
+    viterbi: bool = said("also the likeliest path of states", False, group=OF_SEQUENCES)
+    paths: int = said("also N draws of the path of states", 0, metavar="N", group=OF_SEQUENCES)
+    ngrams: int = said("also n-gram counts of the sequence, n to N", 0, metavar="N", group=OF_SEQUENCES)
+    forecast: int = said("also the law of each of the N next symbols", 0, metavar="N", group=OF_SEQUENCES)
+    component: int | None = said("which one of a mixture", metavar="M", group=OF_PROCESS)
+    blocks: int = said("entropies of blocks up to N observations", 0, metavar="N", group=OF_PROCESS)
+    steps: int = said("observability of up to K observations", 0, metavar="K", group=OF_PROCESS)
+    mixing: bool = said("the mixing time of the belief", False, group=OF_PROCESS)
+    time: int = said("observations seen when a memory is judged", 0, metavar="T", group=OF_PROCESS)
+    mixed_states: int = said("the beliefs one can come to, up to N", 0, metavar="N", group=OF_PROCESS)
+    screen: str = said("what counting reaches after N demonstrations of L", "", metavar="NxL", group=OF_PROCESS)
+    samples: int = said("sequences for what has to be sampled", 1000, metavar="N", group=OF_PROCESS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit(Reading, Options):
+    """an HMM fitted to sequences by expectation maximisation (Baum-Welch)"""
+
+    observations: str = given("a file of sequences: text, FASTA, .csv, .jsonl, .npz, .safetensors, .parquet")
+    states: str = said("of the HMM; of several, 2,4,8, the smallest BIC chooses", metavar="S", required=True)
+    out: str = said("a new .json, .npz or .safetensors", metavar="FILE", required=True)
+    symbols: int | None = said("how many, if they are numbers (default: the largest + 1)", metavar="V")
+    restarts: int = said("at most so many; fewer once the best two agree", 12, metavar="N")
+    iterations: int = said("of each, at most", 200, metavar="N")
+    pseudo_count: float = said("added to every expected count", 0.1, metavar="C")
+    seed: int = said("of the starts", 0)
+    stream: bool = said("read the file part by part, each once: it may exceed memory", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study(Reading, Changing):
+    """sequences of your own: entropies, n-grams, HMMs and networks on one axis, and a page"""
+
+    data: str = given("a file of sequences: text, FASTA, .csv, .jsonl, .npz, .safetensors, .parquet")
+    out: str | None = said("a new folder", metavar="DIR")
+    resume: bool = said("go on with the same study in DIR", False)
+    dry_run: bool = said("say what it takes; fit and train nothing", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analyse(Reading, Changing):
+    """point an instrument at a trained run, or hand the run to Hugging Face"""
+
+    run: str = given("the folder of a run")
+    instrument: str | None = given("see hmmscope show instruments", default=None)
+    over_training: bool = said("at every step whose checkpoint has stayed (training.milestones)", False)
+    sequences: str | None = said(
+        "with curves: on sequences of your own, beside the optimum of the run's process", metavar="FILE"
+    )
+    export: str | None = said("write the model as a new folder that AutoModelForCausalLM opens", metavar="DIR")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claims(Options):
+    """the ledger: what the papers claim, and what experiments found of it"""
+
+    folders: tuple[str, ...] = given("folders of experiments (default: list the claims)", metavar="RUN", default=())
+    audit: bool = said("say which verdicts were fixed before their data, and by which history", False)
+    out: str | None = said("write the ledger as a new .md, .html, .json or .jsonl", metavar="FILE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report(Options):
+    """one offline page from the folders of experiments or runs; or their figures as files"""
+
+    folders: tuple[str, ...] = given(metavar="DIR")
+    out: str | None = said("the page (default: report.html)", metavar="FILE", flags=("-o", "--out"))
+    figures: str | None = said("write the figures as files into FOLDER, for papers, talks or the web", metavar="FOLDER")
+    style: str | None = said("of --figures: paper (PDF and PNG, in Times), talk (large), web (SVG), latex (PGF)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explore(Options):
+    """a live page: the trained model and its optimum, computed in the reader's browser"""
+
+    run: str = given("the folder of a run")
+    out: str = said("the page", "explore.html", metavar="FILE", flags=("-o", "--out"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check(Options):
+    """whether folders are as they were written and their numbers follow; without one, this installation"""
+
+    folders: tuple[str, ...] = given(
+        "of runs, experiments, sweeps, pools, exports (default: versions, exact bits, disk, memory, extras)",
+        metavar="FOLDER",
+        default=(),
+    )
+
+
+#: The verbs in the order in which help lists them.
+VERBS: dict[str, type] = {
+    one.__name__.lower(): one
+    for one in (Show, Run, Train, Sweep, Sample, Ask, Fit, Study, Analyse, Claims, Report, Explore, Check)
+}
