@@ -108,15 +108,15 @@ def sample_missing(
     drawn = np.broadcast_to(checked.numpy(), states.shape).copy()
     drawn[states < 0] = -1
     for b, t in (checked == hmm.num_symbols).nonzero().tolist():
-        chosen = np.flatnonzero(states[:, b, t] >= 0)
-        uniforms = numpy_generator(seed, "missing-observations", b * checked.shape[1] + t).random(num_draws)[chosen]
-        now = states[chosen, b, t]
+        alive = np.flatnonzero(states[:, b, t] >= 0)
+        uniforms = numpy_generator(seed, "missing-observations", b * checked.shape[1] + t).random(num_draws)[alive]
+        now = states[alive, b, t]
         if hmm.law.states_emit:
             laws = hmm.law.symbols()[0].numpy()[now]
         elif mask[t]:
             laws = hmm.law.tables(0)[0].numpy()[:, now].T
         else:
-            laws = hmm.law.labelled_MVSS[0].numpy()[:, states[chosen, b, t - 1], now].T
+            laws = hmm.law.labelled_MVSS[0].numpy()[:, states[alive, b, t - 1], now].T
         cumulated = laws.cumsum(1)
-        drawn[chosen, b, t] = (cumulated <= uniforms[:, None] * cumulated[:, -1:]).sum(1)
+        drawn[alive, b, t] = (cumulated <= uniforms[:, None] * cumulated[:, -1:]).sum(1)
     return torch.from_numpy(drawn)

@@ -344,7 +344,7 @@ def curriculum_rnn(tables: Tables) -> Seen:
         return of_seed
 
     by_task = tables["fit-lengths"].by("task")
-    effects = {}
+    effects: dict[str, Effect] = {}
     for task, own in by_task.items():
         effects |= each_task(own, (task,), more(own), "share of the length")
     gates = [gate for task in by_task for deep in (True, False) for gate in _gates(tables, task, deep)]
