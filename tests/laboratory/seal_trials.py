@@ -31,9 +31,9 @@ MADE = {
         ["analyse", "run", "curves"],
         ["report", "run", "-o", "run/report.html"],
         ["explore", "run", "-o", "run/live.html"],
-        ["figures", "run", "-o", "run/drawn", "--style", "web"],
+        ["report", "run", "--figures", "run/drawn", "--style", "web"],
     ],
-    "model": [["export", "run", "--out", "model"]],
+    "model": [["analyse", "run", "--export", "model"]],
     "sweep": [["sweep", "--vary", "training.learning_rate=1e-3,3e-3", "--jobs", "1", *TINY, "--out", "sweep"]],
     "theorem": [["run", "multitask-theorem2", "--scale", "smoke", "--out", "theorem"]],
     "seeded": [["run", "limits-fig6", "--scale", "smoke", "--out", "seeded", "--trained", "pool"]],
@@ -42,46 +42,46 @@ MADE = {
 #: The verbs that read each folder; what they write lies beside it or, where they go on with it, in it.
 READ: dict[str, list[list[str]]] = {
     "run": [
-        ["verify", "run"],
+        ["check", "run"],
         ["report", "run", "-o", "x.html"],
-        ["figures", "run", "-o", "x-figures"],
+        ["report", "run", "--figures", "x-figures"],
         ["explore", "run", "-o", "x.html"],
         ["analyse", "run", "probe"],
-        ["export", "run", "--out", "x-model"],
+        ["analyse", "run", "--export", "x-model"],
         ["train", "umbrella", *SHORT, *DECODER, "--training.checkpoint_every", "1", "--out", "run", "--resume"],
         ["train", "umbrella", *SHORT, *DECODER, "--training.num_steps", "5", "--begin", "run", "--out", "x-run"],
     ],
-    "model": [["verify", "model"]],
+    "model": [["check", "model"]],
     "sweep": [
-        ["verify", "sweep"],
+        ["check", "sweep"],
         ["sweep", "--table", "sweep"],
         ["sweep", "--vary", "training.learning_rate=1e-3,3e-3", "--jobs", "1", *TINY, "--out", "sweep"],
     ],
     "theorem": [
-        ["verify", "theorem"],
+        ["check", "theorem"],
         ["report", "theorem", "-o", "x.html"],
-        ["figures", "theorem", "-o", "x-figures"],
+        ["report", "theorem", "--figures", "x-figures"],
         ["claims", "theorem"],
         ["run", "multitask-theorem2", "--scale", "smoke", "--out", "theorem", "--resume"],
     ],
     "seeded": [
-        ["verify", "seeded"],
+        ["check", "seeded"],
         ["report", "seeded", "-o", "x.html"],
         ["claims", "seeded"],
         ["run", "limits-fig6", "--scale", "smoke", "--out", "seeded", "--trained", "pool", "--resume"],
         ["run", "limits-fig6", "--scale", "smoke", "--out", "x-again", "--from", "seeded", "--trained", "pool"],
     ],
     "study": [
-        ["verify", "study"],
+        ["check", "study"],
         ["report", "study", "-o", "x.html"],
-        ["figures", "study", "-o", "x-figures"],
+        ["report", "study", "--figures", "x-figures"],
         ["study", "text.txt", *STUDY, "--out", "study", "--resume"],
-        *([verb, f"study/hmms/2.{ending}", *more] for verb, ending, more in [("oracle", "json", ["text.txt"])]),
+        *([verb, f"study/hmms/2.{ending}", *more] for verb, ending, more in [("ask", "json", ["text.txt"])]),
     ],
     "kept": [
-        ["verify", "kept"],
+        ["check", "kept"],
         ["report", "kept", "-o", "x.html"],
-        ["figures", "kept", "-o", "x-figures"],
+        ["report", "kept", "--figures", "x-figures"],
         ["claims", "kept"],
     ],
 }
@@ -151,7 +151,7 @@ def uncovered(folder: Path, number: int, rng: random.Random) -> Report:
     names = rooms(place)
     for name in names:
         with contextlib.chdir(place):
-            code, said, _ = called(["verify", name])
+            code, said, _ = called(["check", name])
         report.trials += 1
         if code or "0 not covered" not in _verified(place, name):
             report.found(f"verify {name}: {code}: {_verified(place, name)}")
@@ -270,5 +270,5 @@ def _verified(place: Path, name: str) -> str:
     """What `verify` says of a folder; it is printed where it is not quiet."""
     said = io.StringIO()
     with contextlib.chdir(place), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        cli.main(["verify", name])
+        cli.main(["check", name])
     return said.getvalue().strip()

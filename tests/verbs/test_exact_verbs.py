@@ -268,7 +268,7 @@ def test_oracle_of_vectors_with_gaps(ending: str, call: Callable) -> None:
         rows = [[[None if v != v else v for v in row] for row in rows] for rows in vectors.tolist()]
         rows[0][1] = None
         Path("v.jsonl").write_text("".join(json.dumps({"observations": row}) + "\n" for row in rows))
-    asked = ("oracle", "ran-lds", f"v.{ending}", "--dimension", 2)
+    asked = ("ask", "ran-lds", f"v.{ending}", "--dimension", 2)
     called = call(*asked)
     assert called.code == 2
     assert "sequence 0, observation 1: is no number; if nothing was observed there, say missing='none'" in called.error
@@ -288,7 +288,7 @@ def test_oracle_says_the_laws_of_gaps(call: Callable) -> None:
         process = umbrella if name == "umbrella" else hs.Mixture([0.3, 0.7], [umbrella, umbrella])
         if name == "m.json":
             process.save(name)
-        called = call("oracle", name, "g.txt", "--missing", "NA", "--out", f"o-{name}l", "-q")
+        called = call("ask", name, "g.txt", "--missing", "NA", "--out", f"o-{name}l", "-q")
         assert called.code == 0, called.error
         laws = hs.missing_laws(process, hs.SequenceData("g.txt", like=process, missing="NA"))[0]
         assert f"  missing observation 1: umbrella {laws[1, 0]:.6f}, no-umbrella {laws[1, 1]:.6f}" in called.out

@@ -37,11 +37,11 @@ def test_one_that_fails_is_named_and_made_up_for(
     index = (tmp_path / "all" / "index.html").read_text()
     assert "not run yet" not in index
     assert "no space" not in index
-    told = call("verify", "all")
+    told = call("check", "all")
     assert told.code == 0, told.error
     assert told.out.endswith(" files, 0 not covered\n")
     (tmp_path / "all" / "index.html").write_text(index + " ")
-    assert call("verify", "all").code == 4
+    assert call("check", "all").code == 4
 
 
 def test_a_full_disk_ends_all(call: Callable, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,17 +81,17 @@ def test_whatever_a_verb_writes_into_a_run_is_covered(call: Callable, trained: P
     for words in (
         ["report", "run", "-o", "run/page.html"],
         ["explore", "run", "-o", "run/live.html"],
-        ["figures", "run", "-o", "run/drawn", "--style", "web"],
+        ["report", "run", "--figures", "run/drawn", "--style", "web"],
         ["analyse", "run", "curves"],
-        ["export", "run", "--out", "run/model"],
+        ["analyse", "run", "--export", "run/model"],
         ["sample", "umbrella", "-n", "2", "--length", "3", "--out", "run/x.txt"],
     ):
         assert call(*words, "-q").code == 0, words
-    told = call("verify", "run")
+    told = call("check", "run")
     assert told.code == 0, told.error
     assert told.out.endswith(" files, 0 not covered\n")
     (tmp_path / "run" / "live.html").write_bytes((tmp_path / "run" / "live.html").read_bytes() + b" ")
-    assert call("verify", "run").code == 4
+    assert call("check", "run").code == 4
 
 
 def test_a_refused_analysis_writes_nothing(call: Callable, trained: Path, tmp_path: Path) -> None:

@@ -58,9 +58,10 @@ def verify(folders: Sequence[str], quiet: bool) -> None:
 
 def _kind_of(folder: Path) -> str:
     kinds = {RECORD: "export", "config.json": "run", "experiment.json": "experiment", "grid.json": "sweep"}
-    for name, kind in kinds.items():
-        if os.path.lexists(folder / name):
-            return kind
+    if folder.is_dir():
+        for name, kind in kinds.items():
+            if os.path.lexists(folder / name):
+                return kind
     raise InputError(f"{folder}: not the folder of a run, an experiment, a sweep, a pool or an export")
 
 
