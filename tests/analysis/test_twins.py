@@ -231,11 +231,11 @@ class Fixed(nn.Module):
         return filter_beliefs(self.hidden, tokens).next_observation
 
 
-def test_how_far_a_network_has_gone_from_the_best_constant_answer_to_the_optimum() -> None:
+def test_how_far_a_network_has_gone_from_what_needs_no_memory_to_the_optimum() -> None:
     chain = HMM([2 / 3, 1 / 3], [[0.8, 0.2], [0.4, 0.6]], [[1, 0], [0, 1]])  # stationary law 2/3, 1/3
     corpora = [hs.Corpus(chain, 40, stream=stream) for stream in ("evaluate", "train")]
     best, worse = (learned(Fixed(hidden), *corpora, num_samples=2048) for hidden in (chain, None))
-    assert best.constant == pytest.approx(-(2 / 3 * math.log(2 / 3) + 1 / 3 * math.log(1 / 3)), abs=0.01)
+    assert best.at_bar == pytest.approx(-(2 / 3 * math.log(2 / 3) + 1 / 3 * math.log(1 / 3)), abs=0.01)
     entropy = 2 / 3 * -(0.8 * math.log(0.8) + 0.2 * math.log(0.2)) + 1 / 3 * -(
         0.4 * math.log(0.4) + 0.6 * math.log(0.6)
     )
@@ -250,9 +250,23 @@ def test_how_far_a_network_has_gone_from_the_best_constant_answer_to_the_optimum
     assert (nothing.verdict, str(nothing)) == ("nothing to learn", "the best constant answer is the optimum")
 
 
+def test_what_the_last_symbol_tells_is_nothing_learned() -> None:
+    """A chain over symbols in the place of a network, on a process whose optimum remembers more."""
+    mess3 = hs.make_process("mess3")
+    corpora = [hs.Corpus(mess3, 24, stream=stream) for stream in ("evaluate", "train")]
+    seen = corpora[1][0:4096].observations
+    pairs = torch.bincount((3 * seen[:, :-1] + seen[:, 1:]).flatten(), minlength=9).reshape(3, 3).double()
+    chain = HMM(torch.full((3,), 1 / 3), pairs / pairs.sum(1, keepdim=True), torch.eye(3))
+    shallow, deep = (learned(Fixed(one), *corpora) for one in (chain, mess3))
+    assert (shallow.verdict, deep.verdict) == ("nothing", "most")
+    assert shallow.bar == deep.bar == "the law given the last symbol"
+    assert shallow.at_bar == pytest.approx(shallow.loss, abs=1e-3)
+    assert str(deep) == "100 % [100, 100] of the way from the law given the last symbol to the optimum"
+
+
 @pytest.mark.parametrize(
     ("share", "low", "verdict"),
     [(0.99, 0.98, "most"), (0.5, 0.4, "most"), (0.3, 0.2, "part"), (0.3, -0.1, "nothing"), (0.01, 0.005, "nothing")],
 )
 def test_how_much_counts_as_learned(share: float, low: float, verdict: str) -> None:
-    assert Learned(0.0, 0.0, 0.0, share, low, 1.0).verdict == verdict
+    assert Learned(0.0, "a bar", 0.0, 0.0, share, low, 1.0).verdict == verdict

@@ -79,12 +79,15 @@ ROFORMER = {"name": "roformer", "num_layers": 2, "num_heads": 2, "width": 16}
         (
             {"name": "rnn"},
             1,
-            ("It guesses the next symbol no better than the best constant answer: ", "is not told (R² 0.9"),
+            ("It guesses the next symbol no better than the law given the last symbol: ", "is not told (R² 0.9"),
         ),
         (
             ROFORMER,
             1,
-            ("of the way from the best constant answer", "Of the belief it holds no more than before training: "),
+            (
+                "no better than the law given the last symbol: 1.1",
+                "Of the belief it holds no more than before training: ",
+            ),
         ),
         (
             {"name": "rnn", "width": 8},

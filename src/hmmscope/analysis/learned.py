@@ -1,4 +1,4 @@
-"""How far a network has gone from the best constant answer to the optimum."""
+"""How far a network has gone to the optimum from the best that needs no memory: a constant answer, or the last symbol."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,32 +9,37 @@ from torch import nn
 
 from hmmscope.analysis.curves import evaluate
 from hmmscope.analysis.intervals import bootstrap_ratio
+from hmmscope.axes import Int64, Tensor
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.processes.hmm import HMM
 from hmmscope.reprs import Shown
 
-#: Samples in which the constant answer counts symbols.
+#: Samples in which symbols are counted.
 _COUNTED = 4096
-#: Nats between the constant answer and the optimum from which on there is something to learn.
+#: Nats between a predictor without memory and the optimum from which on there is something to learn beyond it.
 LEAST_GAP = 1e-3
-#: The share of the way below which a network is no better than the constant answer, and that from which on it has learned.
+#: The share of the way below which a network is no better than such a predictor, and that from which on it has learned.
 NOTHING, HALF = 0.02, 0.5
+#: What needs no memory, by the name that a page has for it.
+CONSTANT, LAST = "the best constant answer", "the law given the last symbol"
 
 
 @dataclass(frozen=True, repr=False)
 class Learned(Shown):
-    """Losses on held-out samples, nats a symbol, and the share of the way from the constant answer to the optimum.
+    """Losses on held-out samples, nats a symbol, and the share of the way from what needs no memory to the optimum.
 
     Attributes:
         loss: of the network.
-        constant: of the best answer that looks at nothing, the frequencies of the symbols in training samples.
+        bar: `LAST`; `CONSTANT` where that is better, or where the law given the last symbol is the optimum.
+        at_bar: loss of `bar`, whose frequencies are those of training samples.
         optimum: of the Bayes predictor.
-        share, low, high: (constant - loss) / (constant - optimum) with its 95 % interval over samples; None where the
-            constant answer is the optimum.
+        share, low, high: (at_bar - loss) / (at_bar - optimum) with its 95 % interval over samples; None where `bar` is the
+            optimum.
     """
 
     loss: float
-    constant: float
+    bar: str
+    at_bar: float
     optimum: float
     share: float | None
     low: float | None
@@ -42,7 +47,7 @@ class Learned(Shown):
 
     @property
     def verdict(self) -> Literal["nothing to learn", "nothing", "part", "most"]:
-        """ "nothing": no better than the constant answer; "part": less than half of the way."""
+        """ "nothing": no better than `bar`; "part": less than half of the way."""
         if self.share is None or self.low is None:
             return "nothing to learn"
         if self.low <= 0 or self.share < NOTHING:
@@ -50,34 +55,63 @@ class Learned(Shown):
         return "most" if self.share >= HALF else "part"
 
     def __str__(self) -> str:
-        """``97 % [96, 98] of the way from the best constant answer to the optimum``."""
+        """``97 % [96, 98] of the way from the law given the last symbol to the optimum``; of no way the three losses."""
         if self.share is None or self.low is None or self.high is None:
-            return "the best constant answer is the optimum"
+            return f"{self.bar} is the optimum"
+        if self.verdict == "nothing":
+            return f"{self.loss:.3f} nats a symbol against {self.at_bar:.3f}, where the optimum has {self.optimum:.3f}"
         share, low, high = (f"{round(100 * x) + 0:d}" for x in (self.share, self.low, self.high))
-        return f"{share} % [{low}, {high}] of the way from the best constant answer to the optimum"
+        return f"{share} % [{low}, {high}] of the way from {self.bar} to the optimum"
 
 
 def learned(model: nn.Module, held_out: Corpus, training: Corpus, *, num_samples: int = 256) -> Learned:
     """What a model that predicts the next observation has learned.
 
+    A step or two give a network the symbols' frequencies, and those of their pairs where its last layer sees the last
+    symbol. So these are where learning begins.
+
     Args:
         model: any module.
         held_out: samples of a process with an exact answer.
-        training: samples in which the constant answer counts.
+        training: samples in which symbols are counted.
         num_samples: held-out samples.
 
     Raises:
         InputError: see `evaluate`.
     """
-    layout = training.layout
-    seen = training[0:_COUNTED].observations[:, torch.from_numpy(np.asarray(layout.predicted))]
-    counts = torch.bincount(seen.flatten(), minlength=training.num_symbols).double() + 0.5
-    constant = HMM([1.0], [[1.0]], (counts / counts.sum())[None])
-    score = evaluate(model, held_out, num_samples=num_samples, baselines=False, observers={"constant": constant})
+    observers = {CONSTANT: _constant(training), LAST: _chain(training)}
+    score = evaluate(model, held_out, num_samples=num_samples, baselines=False, observers=observers)
     losses = {name: np.nanmean(measured["loss"], 1) for name, measured in score.measures.items()}
-    gap = losses["constant"] - losses["optimum"]
+    loss, constant, last, optimum = (float(losses[name].mean()) for name in ("model", CONSTANT, LAST, "optimum"))
+    bar = CONSTANT if last - optimum < LEAST_GAP or constant <= last else LAST
+    gap = losses[bar] - losses["optimum"]
     share = low = high = None
     if gap.mean() >= LEAST_GAP:
-        share, low, high = bootstrap_ratio(losses["constant"] - losses["model"], gap)
-    loss, constant_loss, optimum = (float(losses[name].mean()) for name in ("model", "constant", "optimum"))
-    return Learned(loss, constant_loss, optimum, share, low, high)
+        share, low, high = bootstrap_ratio(losses[bar] - losses["model"], gap)
+    return Learned(loss, bar, float(losses[bar].mean()), optimum, share, low, high)
+
+
+def _constant(training: Corpus) -> HMM:
+    """One state that emits symbols as often as the samples have them."""
+    return HMM([1.0], [[1.0]], _law(_counted(training)[0])[None])
+
+
+def _chain(training: Corpus) -> HMM:
+    """A chain over symbols, by the frequencies of pairs within sequences."""
+    singles, pairs = _counted(training)
+    return HMM(_law(singles), _law(pairs), torch.eye(training.num_symbols, dtype=torch.float64))
+
+
+def _counted(training: Corpus) -> tuple[Int64[Tensor, "symbol"], Int64[Tensor, "symbol symbol"]]:
+    layout, size = training.layout, training.num_symbols
+    seen_BT = training[0:_COUNTED].observations
+    predicted = torch.from_numpy(np.asarray(layout.predicted))
+    inside = predicted[~torch.from_numpy(layout.starts)[predicted]]  # not where a sequence begins
+    numbers = size * seen_BT[:, inside - 1] + seen_BT[:, inside]
+    pairs = torch.bincount(numbers.flatten(), minlength=size * size).unflatten(0, (size, size))
+    return torch.bincount(seen_BT[:, predicted].flatten(), minlength=size), pairs
+
+
+def _law(counts: Tensor) -> Tensor:
+    counts = counts.double() + 0.5
+    return counts / counts.sum(-1, keepdim=True)

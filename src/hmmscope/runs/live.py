@@ -72,7 +72,7 @@ def live_data(run: Run, process: Process | None = None) -> dict[str, Any]:
         "layout": {"delimiter": layout.has_delimiter, "lengths": list(layout.sequence_lengths)},
         "readouts": readouts,
         "beyond": beyond,
-        "learned": {"verdict": gone.verdict, "text": str(gone)},
+        "learned": {"verdict": gone.verdict, "bar": gone.bar, "text": str(gone)},
         "ngram": None if COMPONENTS in process.by_law else _ngram(run.corpus("train")),
         "excess": (run.summary or {}).get("excess") if own else None,
     }

@@ -119,7 +119,7 @@ def _contexts(rows: Rows) -> Figure:
         panels.append(Bars(title=title, y_label=f"{_NATS} there", categories=names, series=series))
     return Figure(
         name="contexts",
-        title="Where the network knows more than the HMM",
+        title="The loss of the HMM less that of the network, by context",
         caption="Mean loss of the HMM less that of the network, after the contexts that gain most in all; behind the line "
         "the next symbol that gains most. The table has more, and those where the HMM is better.",
         panels=tuple(panels),
