@@ -1,7 +1,9 @@
 """What docs/findings.md says of a headline is what the ledger says of the claims that it names: verdict and numbers."""
 
+import importlib.util
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -129,3 +131,20 @@ def test_a_number_of_another_row_is_no_number_of_this_one() -> None:
     (other,) = intervals("{value:.3f} [{low:.3f}, {high:.3f}]".format(**LEDGER["limits-fit-length-grows"]))
     assert any(is_rounded(own, one) for one in known)
     assert not any(is_rounded(other, one) for one in known)
+
+
+def test_the_sheet_of_those_who_judge_has_what_its_seed_draws() -> None:
+    spec = importlib.util.spec_from_file_location("judged", ROOT / "scripts" / "judged.py")
+    assert spec is not None
+    assert spec.loader is not None
+    judged = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(judged)
+    asked = tomllib.loads(judged.SENTENCES.read_text())
+    names = judged.drawn(asked["seed"])
+    assert len(names) == 10
+    assert set(asked["headlines"]) == set(names)
+    assert re.findall(r"^## \d+\. `(.*)`$", judged.SHEET.read_text(), re.MULTILINE) == names
+    written = judged.sheet(asked, LEDGER)
+    for name, said in asked["headlines"].items():
+        assert said["sentence"] in judged.SHEET.read_text(), name
+        assert said.get("answer", "not judged yet") in written, name
