@@ -169,7 +169,7 @@ MAX_LINES, MAX_FUNCTION = 450, 80
 
 #: Small modules at the top, that everything may build on.
 SMALL = {"errors", "facade", "schema", "registry", "seeds", "axes", "text", "ties"}
-PROBABILITY = {"kernels", "processes", "inference", "corpora", "sequences"}
+PROBABILITY = {"kernels", "processes", "inference", "emissions", "corpora", "sequences"}
 COMPONENTS = PROBABILITY | {"models", "training", "analysis"}
 #: What the frame of experiments and the papers build on.
 LABORATORY = SMALL | COMPONENTS | {"constructions", "runs", "storage", "machine", "interop", "reprs"}
@@ -200,6 +200,10 @@ LAYOUT: dict[str, tuple[str, set[str]]] = {
         "what an ideal observer knows (float64)",
         SMALL - {"registry"} | {"kernels", "processes", "sequences", "machine", "reprs"},
     ),
+    "emissions": (
+        "states that emit numbers: families of laws, one filter, and their fit",
+        SMALL | {"kernels", "processes", "inference", "sequences", "reprs"},
+    ),
     "constructions": ("weights from theorems", SMALL | {"models", "processes", "machine", "reprs"}),
     "corpora": (
         "samples as tokens, and what is asked of them",
@@ -216,10 +220,13 @@ LAYOUT: dict[str, tuple[str, set[str]]] = {
         "a run from its configuration, and from its folder",
         SMALL | COMPONENTS | {"constructions", "storage", "machine", "reprs"},
     ),
-    "sklearn": ("estimators of scikit-learn", {"errors", "schema", "axes", "processes", "inference"}),
+    "sklearn": (
+        "estimators of scikit-learn",
+        {"errors", "schema", "axes", "kernels", "processes", "inference", "emissions"},
+    ),
     "interop": (
         "other people's HMMs and models",
-        {"errors", "schema", "registry", "axes", "processes", "models", "corpora", "storage", "reprs"},
+        {"errors", "schema", "registry", "axes", "processes", "emissions", "models", "corpora", "storage", "reprs"},
     ),
     "lab.evidence": (
         "rows, effects, rules, gates, claims, ledger, panels: one vocabulary from tables to verdicts",

@@ -13,6 +13,11 @@ _HOME = {
     "GeneralisedHMM": "processes.generalised",
     "LinearGaussian": "processes.linear_gaussian",
     "MatrixProduct": "processes.matrix_product",
+    "EmittingHMM": "emissions.emitting",
+    "GaussianHMM": "emissions.gaussian",
+    "GaussianMixtureHMM": "emissions.gaussian_mixture",
+    "PoissonHMM": "emissions.poisson",
+    "ChannelsHMM": "emissions.channels",
     "Process": "processes.process",
     "Paths": "processes.process",
     "Observed": "processes.answers",
@@ -131,6 +136,11 @@ if TYPE_CHECKING:
     from hmmscope.corpora.layouts import Sequences as Sequences
     from hmmscope.corpora.targets import make_target as make_target
     from hmmscope.corpora.tokenized import Text as Text
+    from hmmscope.emissions.channels import ChannelsHMM as ChannelsHMM
+    from hmmscope.emissions.emitting import EmittingHMM as EmittingHMM
+    from hmmscope.emissions.gaussian import GaussianHMM as GaussianHMM
+    from hmmscope.emissions.gaussian_mixture import GaussianMixtureHMM as GaussianMixtureHMM
+    from hmmscope.emissions.poisson import PoissonHMM as PoissonHMM
     from hmmscope.errors import HmmscopeError as HmmscopeError
     from hmmscope.inference.continuations import forecast as forecast
     from hmmscope.inference.entropy import entropy_rate as entropy_rate

@@ -30,11 +30,11 @@ T = TypeVar("T")
 
 #: The folders of this package that hold what is registered of a kind.
 _FOLDERS = {
-    "process": "processes",
-    "layout": "corpora",
-    "model": "models",
-    "instrument": "analysis",
-    "adapter": "interop",
+    "process": ("processes", "emissions"),
+    "layout": ("corpora",),
+    "model": ("models",),
+    "instrument": ("analysis",),
+    "adapter": ("interop",),
 }
 #: The groups of entry points by which packages add to what is registered: anything, and what only other rings have.
 PLUGINS, EXPERIMENTS = "hmmscope", "hmmscope.experiments"
@@ -146,9 +146,10 @@ def in_order(kind: str) -> list[Any]:
 
 def entries(kind: str) -> dict[str, Any]:
     """Everything registered of a kind, by name."""
-    if kind in _FOLDERS and _FOLDERS[kind] not in _scanned:
-        _scanned.add(_FOLDERS[kind])
-        import_all(f"hmmscope.{_FOLDERS[kind]}")
+    for folder in _FOLDERS.get(kind, ()):
+        if folder not in _scanned:
+            _scanned.add(folder)
+            import_all(f"hmmscope.{folder}")
     for group in (PLUGINS, _GROUPS.get(kind, PLUGINS)):
         if group not in _scanned:
             _scanned.add(group)
@@ -181,7 +182,9 @@ def digest() -> str:
     Nothing is imported for it.
     """
     sha, root = hashlib.sha256(), Path(__file__).parent
-    places = [root / folder.replace(".", "/") for folder in sorted({*_FOLDERS.values()})]
+    places = [
+        root / folder.replace(".", "/") for folder in sorted({one for folders in _FOLDERS.values() for one in folders})
+    ]
     for point in sorted(importlib.metadata.entry_points(group=EXPERIMENTS), key=lambda point: point.name):
         spec = importlib.util.find_spec(point.module.partition(".")[0])
         places += map(Path, spec.submodule_search_locations or ()) if spec else ()

@@ -78,6 +78,6 @@ def test_hindsight_is_for_one_hmm(capsys, tmp_path):
     code, _, error = said(capsys, "ask", "markov-mixture", str(words), "--viterbi")
     assert code == 2
     assert error == (
-        "error[2] process: --viterbi needs hidden paths, and Mixture has none; HMM, LabelledHMM have; take one of its HMMs: "
-        "mixture[0].save(FILE), or facts --component 0\n"
+        "error[2] process: --viterbi needs hidden paths, and Mixture has none; EmittingHMM, HMM, LabelledHMM have; take one "
+        "of its HMMs: mixture[0].save(FILE), or facts --component 0\n"
     )

@@ -17,7 +17,7 @@ SEEN = torch.zeros(1, 3, dtype=torch.int64)
 LACKING: dict[str, tuple[Callable[[], object], str]] = {
     "smoothing of a mixture": (
         lambda: hs.smooth_beliefs(pool(), SEEN),
-        "process: Mixture has no smoothing; HMM, LabelledHMM have; take one of its HMMs",
+        "process: Mixture has no smoothing; EmittingHMM, HMM, LabelledHMM have; take one of its HMMs",
     ),
     "filter of a mixture": (
         lambda: hs.filter_beliefs(pool(), SEEN),
@@ -25,11 +25,11 @@ LACKING: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "paths of a signed law": (
         lambda: hs.most_likely_states(hs.make_process("post-quantum"), SEEN),
-        "process: GeneralisedHMM has no hidden paths; HMM, LabelledHMM have",
+        "process: GeneralisedHMM has no hidden paths; EmittingHMM, HMM, LabelledHMM have",
     ),
     "draws of a signed law": (
         lambda: hs.sample_state_paths(hs.make_process("post-quantum"), SEEN),
-        "process: GeneralisedHMM has no hidden paths; HMM, LabelledHMM have",
+        "process: GeneralisedHMM has no hidden paths; EmittingHMM, HMM, LabelledHMM have",
     ),
     "components of an HMM": (
         lambda: hs.filter_mixture(hs.load_process("umbrella"), SEEN),
@@ -43,9 +43,9 @@ LACKING: dict[str, tuple[Callable[[], object], str]] = {
         lambda: hs.observe(hs.Corpus(hs.SequenceData(["abab", "ba", "aa"])).process, SEEN),
         "process: GivenSequences has no exact predictions (given sequences have no known law; fit an HMM to them); ",
     ),
-    "entropy of a linear system": (
-        lambda: hs.entropy_rate(hs.make_process("ran-lds")),
-        "process: LinearGaussian has no probabilities of words; GeneralisedHMM, HMM, LabelledHMM have",
+    "forecast of a linear system": (
+        lambda: hs.forecast(hs.make_process("ran-lds"), torch.zeros(1, 3, 5), 2),
+        "process: LinearGaussian has no forecasts; ComposedCycles, GeneralisedHMM, HMM, LabelledHMM, Mixture have",
     ),
     "a method where the law answers": (
         lambda: hs.load_process("umbrella").observe(SEEN),

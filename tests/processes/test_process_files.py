@@ -36,6 +36,10 @@ MAKERS: dict[str, Callable[[], Process]] = {
     "pairs": lambda: hs.make_process(
         "composed-cycles", num_parts=4, num_states=6, num_symbols=3, pool="held-out", seed=4
     ),
+    "Gaussian": lambda: hs.make_process("random-gaussian"),
+    "Gaussian mixtures": lambda: hs.GaussianMixtureHMM(HALF, EYE, [HALF, HALF], [[[1.0], [2]]] * 2, [[[1.0], [2]]] * 2),
+    "counts": lambda: hs.PoissonHMM(HALF, EYE, [1 / 3, 2.0], states=["x", "y"]),
+    "channels": lambda: hs.ChannelsHMM(HALF, EYE, [EYE, [[0.2, 0.3, 0.5], [1, 0, 0]]], title="two"),
     "sequences": lambda: GivenSequences(hs.SequenceData(["abba", "ab", "ba", "aa"], seed=3, title="words")),
 }
 
@@ -96,7 +100,7 @@ def test_a_mixture_whose_rows_are_not_exact_is_quantised(tmp_path: Path) -> None
     [
         (
             {"format": "hmmscope-mixtur"},
-            "m.json: format is 'hmmscope-mixtur' version 1; this release reads hmmscope-composed-cycles",
+            "m.json: format is 'hmmscope-mixtur' version 1; this release reads hmmscope-channels-hmm",
         ),
         ({"format": ["x"]}, "m.json: format is ['x']"),
         ({"weights": [0.5, 0.6]}, "m.json: weights: row sums to 1.1"),

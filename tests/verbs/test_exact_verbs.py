@@ -76,7 +76,9 @@ def test_oracle_of_a_generalised_hmm(call: Callable, tmp_path: Path) -> None:
     assert len(rows[0]["memory_vector"]) == 3
     refused = call("ask", "post-quantum", "words.txt", "--viterbi")
     assert_one_line(refused, 2)
-    assert "--viterbi needs hidden paths, and GeneralisedHMM has none; HMM, LabelledHMM have" in refused.error
+    assert (
+        "--viterbi needs hidden paths, and GeneralisedHMM has none; EmittingHMM, HMM, LabelledHMM have" in refused.error
+    )
 
 
 def test_facts_of_rrxor(call: Callable) -> None:

@@ -60,6 +60,11 @@ class BaumWelchFit:
     agreed: bool
     bic: float
 
+    @property
+    def remarks(self) -> list[str]:
+        """What a reader should know of it besides, in lines: nothing."""
+        return []
+
 
 class _Model(NamedTuple):
     """Parameters in floats: quantised only when all is done."""

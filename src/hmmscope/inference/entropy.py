@@ -127,12 +127,14 @@ def entropy_rate(
     Exact also if there are finitely many mixed states, whose presentation is unifilar. Otherwise an estimate: the mean
     entropy of the exact prediction over sampled sequences after a third of their length, with a 95 % interval over
     sequences, and the bounds of `block_entropies` for the longest blocks that are cheap; the lower one of a
-    `GeneralisedHMM` is zero.
+    `GeneralisedHMM` is zero. Of processes of vectors it is the differential entropy rate, the mean of the exact filter's
+    -log density over the same part of sampled sequences, and has no bounds; of counts and of symbols in several channels
+    it is an entropy.
 
     Source: Shannon (1948) for unifilar sources; Blackwell (1957) for mixed states.
 
     Args:
-        process: an HMM or labelled HMM.
+        process: an HMM or labelled HMM, or a process of vectors with an exact filter.
         num_samples, length, seed: sequences to sample (at least 2), their length, and their seed.
         max_mixed_states: where the search for a finite presentation stops.
 
@@ -141,6 +143,8 @@ def entropy_rate(
     """
     require(num_samples >= 2, "num_samples", "must be at least 2", num_samples)
     require(length >= 3, "length", "must be at least 3", length)
+    if process.real_valued:
+        return _of_densities(process, num_samples, length, seed)
     stationary_S = stationary_distribution(process)
     rate = None if process.law.signed else _unifilar_rate(process, stationary_S)
     if rate is not None:
@@ -166,6 +170,15 @@ def _unifilar_rate(process: Process, stationary_S: Tensor) -> float | None:
         if bool(((steps_VSS[:, recurrent_S] > 0).sum(2) <= 1).all()):
             return float(stationary_S @ torch.special.entr(steps_VSS.sum(2).T).sum(1))
     return None
+
+
+def _of_densities(process: Process, num_samples: int, length: int, seed: int) -> EntropyRate:
+    """The differential entropy rate of vectors: the mean of -log density by the exact filter, of sampled observations."""
+    starts = np.arange(length) == 0
+    observations = process.sample_paths(np.arange(num_samples), starts, seed, "evaluate").observations
+    means_B = -process.observe(observations).log_likelihood_terms[:, length // 3 :].mean(1)
+    mean, error = float(means_B.mean()), float(means_B.std()) / math.sqrt(num_samples)
+    return EntropyRate(mean, mean - 1.96 * error, mean + 1.96 * error, -math.inf, math.inf, False, "sampling")
 
 
 def _sampled_rate(process: Process, num_samples: int, length: int, seed: int) -> tuple[float, float]:

@@ -18,10 +18,10 @@ from hmmscope.inference.loop_inputs import few, sequences, tables
 from hmmscope.inference.mixture_posterior import filter_mixture, predicted_before
 from hmmscope.inference.pools import run_mixture
 from hmmscope.inference.products import products_forward
-from hmmscope.inference.ragged import check_ragged, counted
+from hmmscope.inference.ragged import check_own, check_ragged, counted
 from hmmscope.machine import require_memory_on
 from hmmscope.processes.laws import seeing, symbol_law
-from hmmscope.processes.observations import Symbols, check_observations
+from hmmscope.processes.observations import Observations, Symbols, check_observations
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.sequences.gaps import MISSING
@@ -29,7 +29,7 @@ from hmmscope.sequences.gaps import MISSING
 
 def log_likelihood(
     hmm: Process,
-    observations: Symbols,
+    observations: Observations,
     *,
     lengths: object = None,
     dtype: torch.dtype = torch.float64,
@@ -40,7 +40,7 @@ def log_likelihood(
 
     Args:
         hmm: S states, V symbols.
-        observations: symbols in [0, V), shape (batch, time).
+        observations: symbols in [0, V), shape (batch, time); of vectors log densities are summed.
         lengths: optional number of observations of each sequence (batch,); what lies beyond is padding. Or as in
             hmmlearn, of observations (time, 1), the lengths of the sequences that this column is cut into.
         dtype: of the laws; sums of logarithms are float64 in any case. With float32 the relative error is about 1e-7.
@@ -51,6 +51,8 @@ def log_likelihood(
     Cost: O(batch * time * S^2), memory O(batch * S).
     """
     _check_dtype(dtype)
+    if hmm.real_valued:
+        return hmm.observe(check_own(hmm, observations, lengths)[0]).log_likelihood_terms.sum(1)
     observations, starts, inside = check_ragged(observations, hmm.alphabet, None, lengths)
     counts = counted(inside)
     is_ragged = bool((counts < observations.shape[1]).any())

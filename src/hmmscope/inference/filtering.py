@@ -9,11 +9,11 @@ from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.compiled import run_filter
 from hmmscope.inference.forward import forward_steps
-from hmmscope.inference.ragged import blank, check_ragged, counted, silent
-from hmmscope.processes.answers import WORDS
+from hmmscope.inference.ragged import blank, check_own, check_ragged, counted, silent
+from hmmscope.processes.answers import BELIEFS, WORDS
 from hmmscope.processes.generalised import without_rounding
 from hmmscope.processes.laws import ROUNDING, Law, seeing, symbol_law
-from hmmscope.processes.observations import Symbols
+from hmmscope.processes.observations import Observations
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 
@@ -45,7 +45,7 @@ class FilterResult(Shown):
 
 def filter_beliefs(
     hmm: Process,
-    observations: Symbols,
+    observations: Observations,
     *,
     starts: object = None,
     strict: bool = False,
@@ -67,7 +67,8 @@ def filter_beliefs(
 
     Args:
         hmm: S states, V symbols; states or transitions emit.
-        observations: symbols in [0, V), shape (batch, time).
+        observations: symbols in [0, V), shape (batch, time). Of processes of vectors (batch, time, coordinate), or one
+            sequence (time, coordinate), with NaN where an entry is missing; then laws of observations are their means.
         starts: optional mask (time,), true where a new sequence begins; the first is true.
         strict: raise on a sequence of probability zero instead of returning -inf.
         lengths: optional number of observations of each sequence (batch,); what lies beyond is padding. Or as in
@@ -79,6 +80,8 @@ def filter_beliefs(
 
     Cost: O(batch * time * S^2).
     """
+    if hmm.real_valued:
+        return _of_vectors(hmm, observations, starts, lengths)
     hmm.require(WORDS)
     observations, mask, inside = check_ragged(observations, hmm.alphabet, starts, lengths)
     law = seeing(hmm.law_on(observations.device), observations)
@@ -104,6 +107,18 @@ def filter_beliefs(
         raise InputError(f"observations[{b}, {int(impossible_at[b])}]: the sequence has probability zero here")
     first_V = law.initial_MS[0] @ symbols_SV
     return FilterResult(beliefs, following, first_V, terms_BT.sum(1), terms_BT, impossible_at)
+
+
+def _of_vectors(hmm: Process, observations: object, starts: object, lengths: object) -> FilterResult:
+    """The same of a kind that observes vectors: means are predicted, and the belief may be a mean itself."""
+    vectors, inside = check_own(hmm, observations, lengths)
+    found = hmm.observe(vectors, starts=starts)
+    if found.belief is None:
+        raise hmm.lacks(BELIEFS)
+    beliefs, ahead, terms = (
+        blank(x, inside) for x in (found.belief, found.next_observation, found.log_likelihood_terms)
+    )
+    return FilterResult(beliefs, ahead, found.predicted_observation[0, 0], terms.sum(1), terms, first_impossible(terms))
 
 
 def first_impossible(log_likelihood_terms: Float64[Tensor, "batch time"]) -> Int64[Tensor, "batch"]:

@@ -156,7 +156,7 @@ def choice_reason(
     second, ahead = others[0], bics[others[0]] - bics[chosen]
     by_bic = f"{_states(chosen)}: the smallest BIC, {ahead:.1f} below that of {_states(second)}"
     if not logs:
-        return chosen, f"{by_bic}; nothing could be held out"
+        return chosen, by_bic
     best = max(logs, key=lambda size: float(logs[size].sum()))
     if best == chosen:
         return chosen, f"{by_bic}; the held-out likelihood is largest there too"

@@ -11,7 +11,7 @@ from hmmscope.inference.memory import memory_beliefs
 from hmmscope.inference.mixture_posterior import filter_mixture, predicted_before
 from hmmscope.processes.answers import COMPONENTS, MEMORY, PREDICTIONS, Observed
 from hmmscope.processes.make import as_process
-from hmmscope.processes.observations import check_observations
+from hmmscope.processes.observations import as_vectors, check_observations
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 
@@ -27,7 +27,7 @@ def observe(process: Process, observations: Tensor, *, starts: object = None) ->
 
     Args:
         process: of any kind.
-        observations: symbols in [0, V) (batch, time), or vectors (batch, time, coordinate).
+        observations: symbols in [0, V) (batch, time), or vectors (batch, time, coordinate), in which NaN is missing.
         starts: optional mask (time,), true where a new sequence begins; the first is true.
 
     Raises:
@@ -35,7 +35,9 @@ def observe(process: Process, observations: Tensor, *, starts: object = None) ->
     """
     process = as_process(process)
     if PREDICTIONS not in process.by_law:
-        if PREDICTIONS in process.answered() and not process.real_valued:
+        if PREDICTIONS in process.answered() and process.real_valued:
+            observations = as_vectors(observations, process.num_symbols)[0]
+        elif PREDICTIONS in process.answered():
             observations, starts = check_observations(observations, process.alphabet, starts)
         return process.observe(observations, starts=starts)
     if COMPONENTS in process.by_law:

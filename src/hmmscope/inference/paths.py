@@ -21,13 +21,13 @@ from hmmscope.inference.loop_inputs import (
     side_by_side,
     tables,
 )
-from hmmscope.inference.ragged import check_ragged, counted
+from hmmscope.inference.ragged import check_own, check_ragged, counted
 from hmmscope.kernels import careful, registers, sparse
 from hmmscope.kernels.vectors import padded_size
 from hmmscope.kernels.viterbi import likeliest, path_terms
 from hmmscope.processes.answers import PATHS
 from hmmscope.processes.laws import seeing
-from hmmscope.processes.observations import Observations, whole_batch
+from hmmscope.processes.observations import Observations
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.seeds import numpy_generator
@@ -80,7 +80,9 @@ def most_likely_states(
     Cost: O(batch * time * S^2).
     """
     if PATHS not in hmm.by_law:
-        return PathResult(*hmm.likeliest_path(whole_batch(observations, hmm.alphabet), starts=starts))
+        own, inside = check_own(hmm, observations, lengths)
+        states, logs = hmm.likeliest_path(own, starts=starts)
+        return PathResult(states.where(inside, -1), logs)
     checked, mask, inside = check_ragged(observations, hmm.alphabet, starts, lengths)
     process, work = tables(seeing(hmm.law, checked)), sequences(checked, mask, counted(inside))
     with np.errstate(divide="ignore"):
@@ -180,7 +182,9 @@ def sample_state_paths(
     Cost: the filter's, and O(num_paths * batch * time * S).
     """
     if PATHS not in hmm.by_law:
-        return hmm.draw_paths(whole_batch(observations, hmm.alphabet), num_paths=num_paths, seed=seed, starts=starts)
+        own, inside = check_own(hmm, observations, lengths)
+        paths = hmm.draw_paths(own, num_paths=num_paths, seed=seed, starts=starts)
+        return paths.where(inside, -1)
     filtered = filter_batch(hmm, observations, starts, lengths)
     batch, time, size = filtered.beliefs.shape
     numbers = torch.arange(batch) if indices is None else torch.as_tensor(indices)

@@ -5,7 +5,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from hmmscope.axes import Bool, Float64, Int64, Tensor
 from hmmscope.errors import InputError
-from hmmscope.processes.observations import as_batch, checked
+from hmmscope.processes.observations import as_batch, as_vectors, checked, whole_batch
+from hmmscope.processes.process import Process
 from hmmscope.sequences.encoding import Alphabet
 
 
@@ -51,6 +52,26 @@ def check_ragged(
     inside = torch.arange(time, device=counts.device) < counts.to(torch.int64)[:, None]
     found, mask = checked(observations.where(inside, torch.zeros_like(observations)), num_symbols, starts, gaps=True)
     return found, mask, inside
+
+
+def check_own(
+    process: Process, observations: object, lengths: object = None
+) -> tuple[Tensor, Bool[Tensor, "batch time"]]:
+    """Observations for a kind of process that answers by itself, and where they are (not padding).
+
+    Vectors are padded with NaN, as if what lies beyond the end of a shorter sequence were missing.
+
+    Raises:
+        InputError: as `as_vectors` and `whole_batch`; symbols with lengths.
+    """
+    if not process.real_valued:
+        if lengths is not None:
+            raise InputError(f"lengths: a {type(process).__name__} is asked about sequences of one length")
+        batch = whole_batch(observations, process.alphabet)
+        return batch, torch.ones(batch.shape[:2], dtype=torch.bool)
+    vectors, known = as_vectors(observations, process.num_symbols, lengths)
+    counts = torch.full(vectors.shape[:1], vectors.shape[1]) if known is None else known
+    return vectors, torch.arange(vectors.shape[1]) < counts[:, None]
 
 
 def counted(inside_BT: Bool[Tensor, "batch time"]) -> Int64[Tensor, "batch"]:

@@ -11,11 +11,11 @@ from hmmscope.inference.compiled import filter_batch, run_smoother, smooth_caref
 from hmmscope.inference.counts import Counts, add_counts
 from hmmscope.inference.filtering import first_impossible
 from hmmscope.inference.loop_inputs import sequences, tables
-from hmmscope.inference.ragged import check_ragged, counted
+from hmmscope.inference.ragged import blank, check_own, check_ragged, counted
 from hmmscope.machine import require_memory
 from hmmscope.processes.answers import SMOOTHING, STATES
 from hmmscope.processes.laws import seeing
-from hmmscope.processes.observations import Observations, Symbols, whole_batch
+from hmmscope.processes.observations import Observations, Symbols
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
@@ -68,7 +68,8 @@ def smooth_beliefs(
     Cost: O(batch * time * S^2). A row with positive beliefs below 1e-100 is gone over again, some ten times slower.
     """
     if SMOOTHING not in hmm.by_law:
-        return hmm.smooth(whole_batch(observations, hmm.alphabet), starts=starts)
+        own, inside = check_own(hmm, observations, lengths)
+        return blank(hmm.smooth(own, starts=starts), inside)
     filtered = filter_batch(hmm, observations, starts, lengths)
     smoothed = np.zeros_like(filtered.beliefs)
     run_smoother(filtered, smoothed)

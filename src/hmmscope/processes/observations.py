@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn.utils.rnn import pad_sequence
 
-from hmmscope.axes import Bool, Float64, Int, Int64, Tensor
+from hmmscope.axes import Bool, Float, Float64, Int, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.schema import listed, shown
 from hmmscope.sequences.data import SequenceData
@@ -21,8 +22,8 @@ from hmmscope.sequences.gaps import MISSING
 #: Sequences of symbols: a batch, one sequence, or what `SequenceData` is made of, by itself or already read.
 Symbols = Int[Tensor, "batch time"] | Int[Tensor, "time"] | SequenceData | NDArray[Any] | Sequence[Any]
 
-#: Symbols, or vectors of real-valued processes.
-Observations = Symbols | Float64[Tensor, "batch time coordinate"]
+#: Symbols, or vectors of real-valued processes: a batch, one sequence, or one of a single coordinate.
+Observations = Symbols | Float[Tensor, "batch time coordinate"] | Float[Tensor, "row coordinate"] | Float[Tensor, "row"]
 
 
 def as_batch(observations: object, alphabet: Alphabet) -> tuple[Tensor, Int64[Tensor, "batch"] | None]:
@@ -137,3 +138,53 @@ def _starts(starts: object, time: int) -> Bool[Tensor, "time"]:
     if mask.shape != (time,) or mask.dtype != torch.bool or (time and not mask[0]):
         raise InputError(f"starts: must be {time} truth values of which the first is true")
     return mask
+
+
+def as_vectors(
+    observations: object, num_coordinates: int, lengths: object = None
+) -> tuple[Float64[Tensor, "batch time coordinate"], Int64[Tensor, "batch"] | None]:
+    """Vectors (batch, time, coordinate), padded with NaN, and the lengths of the sequences where these are known.
+
+    NaN is a missing entry. One sequence may be (time, coordinate), and of one coordinate (time,); lists of such arrays are
+    sequences of any lengths. With lengths that sum to the rows of (rows, coordinate), as in hmmlearn, these are cut so.
+
+    Raises:
+        InputError: another number of coordinates; an infinite number; what is no array of numbers; bad lengths.
+    """
+    if isinstance(observations, np.ma.MaskedArray):
+        observations = np.ma.filled(observations.astype(np.float64), np.nan)
+    if isinstance(observations, list | tuple) and any(isinstance(one, Tensor | np.ndarray) for one in observations):
+        each = [as_vectors(one, num_coordinates)[0][0] for one in observations]
+        if lengths is not None:
+            raise InputError("lengths: are for arrays; these observations have lengths of their own")
+        return pad_sequence(each, batch_first=True, padding_value=torch.nan), torch.tensor(list(map(len, each)))
+    try:
+        found = torch.as_tensor(observations)
+    except (ValueError, TypeError, RuntimeError):
+        raise InputError(
+            f"observations: must be numbers (batch, time, coordinate), got {shown(observations)}"
+        ) from None
+    if found.is_complex() or found.dtype == torch.bool:
+        raise InputError(f"observations: must be numbers, got {found.dtype}")
+    found = found.detach().cpu().to(torch.float64)
+    if found.ndim == 1 and num_coordinates == 1:
+        found = found[:, None]
+    if found.ndim not in (2, 3) or found.shape[-1] != num_coordinates:
+        of = f"(batch, time, {num_coordinates}), or (time, {num_coordinates}) for one sequence"
+        also = "; X[..., None] makes (sequence, time) of it" if found.ndim == 2 and num_coordinates == 1 else ""
+        raise InputError(f"observations: must have shape {of}, got {tuple(found.shape)}{also}")
+    if bool(found.isinf().any()):
+        where = found.isinf().nonzero()[0].tolist()
+        raise InputError(f"observations{where[:-1]}: is not finite; a missing entry is NaN")
+    if lengths is None:
+        return (found[None] if found.ndim == 2 else found), None
+    counts = torch.as_tensor(lengths)
+    whole = counts.ndim == 1 and not counts.is_floating_point() and bool((counts >= 0).all())
+    if found.ndim == 2:
+        if not whole or int(counts.sum()) != len(found):
+            raise InputError(f"lengths: must be whole numbers of at least 0 that sum to the {len(found)} rows")
+        return pad_sequence(list(found.split(counts.tolist())), batch_first=True, padding_value=torch.nan), counts
+    if not whole or counts.shape != found.shape[:1] or bool((counts > found.shape[1]).any()):
+        raise InputError(f"lengths: must be {len(found)} integers in [0, {found.shape[1]}]")
+    outside = torch.arange(found.shape[1]) >= counts[:, None]
+    return found.masked_fill(outside[..., None], torch.nan), counts

@@ -70,9 +70,9 @@ class Process(ABC):
     it.
 
     Attributes:
-        num_states: S.
-        num_symbols: V, or the number of coordinates of an observation.
+        num_states, num_symbols: S and V, or the number of coordinates of an observation.
         by_law: what inference answers from `law`.
+        group: what errors call kinds that know the same together, in place of the names of their classes.
         real_valued: whether observations are vectors of numbers, not symbols.
         default_target: what a model of it is trained for if nobody says: "observation" or "belief".
         why_not: why nobody knows its predictions, where that is so.
@@ -82,8 +82,7 @@ class Process(ABC):
         law: initial law and transitions of every component, multiples of 2^-32.
         evaluated_after: the symbol after which alone predictions of the next observation are evaluated, or None.
         prior, telling: what the optimum believes where that is not this process, and what headers tell; or None.
-        symbols, states: names, or None.
-        title, source: what it is and where it comes from.
+        symbols, states, title, source: names, or None; what it is and where it comes from.
         reading: of a process fitted to sequences, how these were read; None else. No digest covers it.
         file_format: what files of this kind of process call themselves. A subclass that says it is a kind of its own,
             and `hmmscope.load_process` reads its files.
@@ -96,6 +95,7 @@ class Process(ABC):
     file_fields: ClassVar[tuple[str, ...]] = ("symbols", "states", "title", "source", "evaluated_after")
 
     by_law: ClassVar[frozenset[str]] = frozenset()
+    group: ClassVar[str] = ""
     real_valued: ClassVar[bool] = False
     default_target: ClassVar[str] = "observation"
     why_not: ClassVar[str | None] = None
@@ -156,7 +156,7 @@ class Process(ABC):
             )
         kinds()
         named = (kind for kind in _below(Process) if vars(kind).get("file_format") and kind.__name__[0] != "_")
-        having = sorted({kind.__name__ for kind in named if asked in kind.answered()})
+        having = sorted({kind.group or kind.__name__ for kind in named if asked in kind.answered()})
         which = f"; {', '.join(having)} {'has' if len(having) == 1 else 'have'}" if having else ""
         why = f" ({self.why_not})" if self.why_not and asked == PREDICTIONS else ""
         instead = f"; {self.instead}" if self.instead else ""

@@ -15,6 +15,7 @@ from hmmscope.inference.num_states import choice_reason, choose_num_states
 from hmmscope.machine import require_memory
 from hmmscope.processes.hmm import HMM
 from hmmscope.reprs import html_rows
+from hmmscope.runs.number_sequences import emission_of, fit_vectors, read_vectors, refuse
 from hmmscope.schema import require
 from hmmscope.seeds import numpy_generator
 from hmmscope.sequences.data import SequenceData, read_as
@@ -27,10 +28,11 @@ class Fit:
     """An HMM fitted to sequences.
 
     Attributes:
-        hmm: the model, with the names of the symbols and how they were read; of several numbers of states the one that was
-            chosen.
-        num_observations: how many symbols it was fitted to.
-        fits: of each number of states, to all or, where there was a choice, to what was not held out; empty after a stream.
+        hmm: the model, an `HMM` with the names of the symbols and how they were read, or of numbers an `EmittingHMM`; of
+            several numbers of states the one that was chosen.
+        num_observations: how many symbols, or vectors, it was fitted to.
+        fits: a `BaumWelchFit` or `EmissionFit` of each number of states, to all or, where there was a choice, to what was
+            not held out; empty after a stream.
         whole: of the number of states that was chosen, to all, from where the one in `fits` ended; None if that was to all.
         held_out: mean log-probability of a held-out symbol under each of them, nats; empty if there was no choice.
         held_out_errors: standard errors of these means over sequences, or over blocks of few sequences.
@@ -38,9 +40,9 @@ class Fit:
         num_fitted: how many symbols `fits` are of, where fewer than all.
     """
 
-    hmm: HMM
+    hmm: Any
     num_observations: int
-    fits: dict[int, BaumWelchFit] = field(default_factory=dict)
+    fits: dict[int, Any] = field(default_factory=dict)
     held_out: dict[int, float] = field(default_factory=dict)
     held_out_errors: dict[int, float] = field(default_factory=dict)
     reason: str = ""
@@ -48,7 +50,7 @@ class Fit:
     num_fitted: int = 0
 
     @property
-    def final(self) -> BaumWelchFit:
+    def final(self) -> Any:
         """The fit that `hmm` comes from."""
         return self.fits[self.hmm.num_states] if self.whole is None else self.whole
 
@@ -87,6 +89,11 @@ class Fit:
     def lines(self) -> list[str]:
         """The table as lines of text, if there was a choice, and why; then which searches ended without agreement."""
         found = []
+        if len(self.fits) > 1 and not self.held_out:
+            found.append("states  restarts           BIC")
+            for size, fit in self.fits.items():
+                chosen = "  chosen" if size == self.hmm.num_states else ""
+                found.append(f"{size:6d}  {fit.num_restarts:8d}  {fit.bic:12.2f}{chosen}")
         if self.held_out:
             found.append("states  restarts           BIC   held-out log-likelihood, nats a symbol")
         for size, mean in self.held_out.items():
@@ -100,7 +107,7 @@ class Fit:
             each = ", ".join(f"{size} ({self.fits[size].apart:.2g} nats apart)" for size in unsure)
             made = self.fits[unsure[0]].num_restarts
             found.append(f"not agreed: the best two of {made} restarts, the most that were allowed, with states {each}")
-        return found
+        return [*found, *(self.final.remarks if self.fits else ())]
 
     def __repr__(self) -> str:
         chosen = f", chosen from {', '.join(map(str, self.fits))}" if self.reason else ""
@@ -114,7 +121,7 @@ class Fit:
         return html_rows(repr(self.hmm), self.table())
 
 
-def searched(fit: BaumWelchFit) -> str:
+def searched(fit: Any) -> str:
     """How often a search began anew, and whether it found the best twice."""
     if fit.num_restarts == 1:
         return "one start"
@@ -126,8 +133,9 @@ def fit(
     source: Any,
     num_states: int | Sequence[int],
     *,
+    emission: str | None = None,
     validation: Any = None,
-    start: HMM | None = None,
+    start: Any = None,
     fixed: Collection[str] = (),
     tied_emissions: Sequence[int] | None = None,
     num_restarts: int = 12,
@@ -150,6 +158,10 @@ def fit(
         source: `SequenceData`, or whatever that is made of: lists, an array, the path of a file; for a stream also a
             `SequenceStream` or an iterable of parts of the data, each such a source.
         num_states: how many, or several numbers to choose from.
+        emission: what states emit: "symbols", or of numbers "gaussian", "gaussian-mixture", "poisson" (counts) or "channels"
+            (several symbols at once). By default symbols, and "gaussian" for arrays of numbers that are not all whole. Of
+            numbers NaN is missing; see `hmmscope.runs.number_sequences.read_vectors` for the shapes of arrays, and
+            `hmmscope.emissions.expectation.fit_emissions` for what is maximised and which floors there are.
         validation: what the numbers of states are also judged by; by default the validation part of `source`. Then each
             is fitted to the training part, and the chosen one goes on from there to all. Fewer than three sequences are
             cut into blocks for that (`SequenceData.in_blocks`); where these are too few, nothing is held out.
@@ -163,7 +175,9 @@ def fit(
         stream: see every part of the data once, for data that do not fit in memory: a first fit to the first part, then a
             step for each part (`fit_stream`). The path of a file is then read part by part.
         quiet: show no progress.
-        reading: options of `SequenceData` or `SequenceStream`, such as `unit`, or `lengths` of hmmlearn's ``X, lengths``.
+        reading: options of `SequenceData` or `SequenceStream`, such as `unit`, or `lengths` of hmmlearn's ``X, lengths``. Of
+            numbers `axis`, `lengths`, `floor`; `covariance_type` ("diag", "full", "tied", "spherical"), `num_gaussians` (2),
+            `sizes` of channels.
 
     Raises:
         InputError: what is no such source; options out of range; a stream with several numbers of states.
@@ -173,7 +187,10 @@ def fit(
     require(bool(sizes) and sizes[0] >= 1, "num_states", "must be at least 1", num_states)
     options: dict[str, Any] = {"start": start, "fixed": fixed, "tied_emissions": tied_emissions, "seed": seed}
     options |= {"num_restarts": num_restarts, "max_iterations": max_iterations, "tolerance": tolerance}
-    options |= {"pseudo_count": pseudo_count}
+    options["pseudo_count"], emission = pseudo_count, emission_of(source, emission)
+    if emission != "symbols":
+        refuse(emission, stream=stream, validation=validation, tied_emissions=tied_emissions)
+        return _fit_numbers(source, sizes, emission, options, quiet, reading)
     if stream:
         require(len(sizes) == 1, "num_states", "must be one number for a stream", num_states)
         require(tied_emissions is None, "tied_emissions", "are not for a stream", tied_emissions)
@@ -194,12 +211,27 @@ def fit(
     return Fit(hmm, data.num_observations, choice.fits, choice.held_out, errors, reason, whole, num_fitted)
 
 
+def _fit_numbers(
+    source: Any, sizes: Sequence[int], emission: str, options: dict[str, Any], quiet: bool, reading: dict[str, Any]
+) -> Fit:
+    """A fit whose states emit numbers."""
+    more = dict(reading)
+    data = read_vectors(source, axis=more.pop("axis", None), lengths=more.pop("lengths", None))
+    del options["tied_emissions"]
+    with _Count(len(sizes) * options["num_restarts"] * options["max_iterations"], quiet) as heard:
+        fits, best, reason = fit_vectors(data, list(sizes), emission, options | {"heard": heard}, more)
+    hmm = fits[best].hmm.replaced()
+    hmm.title = f"{emission} fit"
+    return Fit(hmm, len(data.rows), fits, reason=reason)
+
+
 def _without_judges(data: SequenceData, work: Sequences, sizes: Sequence[int], options: dict[str, Any]) -> Fit:
     """One number of states, or the one with the smallest criterion."""
     fits = {size: fit_baum_welch(work, size, data.num_symbols, **options) for size in sizes}
     best, reason = choice_reason({size: one.bic for size, one in fits.items()}, {}, np.empty(0, np.int64))
     hmm = _named(fits[best].hmm, data, "Baum-Welch fit")
-    return Fit(hmm, data.num_observations, fits, reason=reason if len(sizes) > 1 else "")
+    reason = f"{reason}; nothing could be held out" if len(sizes) > 1 else ""
+    return Fit(hmm, data.num_observations, fits, reason=reason)
 
 
 def _on_to_all(data: SequenceData, chosen: BaumWelchFit, options: dict[str, Any]) -> BaumWelchFit:

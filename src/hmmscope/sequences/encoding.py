@@ -196,7 +196,8 @@ def _whole(row: object, missing: Missing, where: Callable[[], str]) -> NDArray[n
         whole = array.astype(np.float64)
         array = whole.astype(np.int64) if bool((np.abs(whole) < 2**53).all()) else array
     if array.ndim != 1 or array.dtype.kind not in "iub":
-        raise InputError(f"{where()}: must be a list of whole numbers, got {shown(row)}")
+        numbers = "; hmmscope.fit(X, num_states, emission='gaussian') is for numbers" if array.dtype.kind == "f" else ""
+        raise InputError(f"{where()}: must be a list of whole numbers, got {shown(row)}{numbers}")
     return array.astype(np.int64)
 
 

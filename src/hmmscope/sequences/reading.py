@@ -288,7 +288,8 @@ def read_array(array: NDArray[Any], asked: Asked, how: str, *, own: bool = False
         )
         raise InputError(
             f"{asked.what}: {array.dtype} {shape} can be read in two ways: with axis=0 as {down}, or with axis=1 as {along}"
-            "; choose one (--axis), or give lengths"
+            "; choose one (--axis), or give lengths. Numbers that are no symbols: hmmscope.fit(X, num_states, "
+            "emission='gaussian')"
         )
     if array.ndim == 2:
         is_column = shape[1] == 1 < shape[0]

@@ -1,19 +1,13 @@
 """One filter for any emission: a Gaussian family in few lines, missing observations, and the categorical one."""
 
-import inspect
-import itertools
-import math
-from pathlib import Path
-
-import numpy as np
 import pytest
 import torch
 
 import hmmscope as hs
-from hmmscope.errors import InputError
-from hmmscope.inference.emissions import (
+from emission_cases import close, enumerated
+from hmmscope.emissions.chain import (
     Chain,
-    Emission,
+    count_rows,
     count_states,
     draw_states,
     filter_states,
@@ -21,99 +15,18 @@ from hmmscope.inference.emissions import (
     smooth_states,
     where_seen,
 )
-from hmmscope.kernels.random_arrays import standard_normals
-from hmmscope.seeds import philox_key
+from hmmscope.errors import InputError
 
 Tensor = torch.Tensor
 
 
-class _Gaussian(hs.Process):  # a private name: errors do not list it among the kinds that know something
-    """Each state emits a vector of independent Gaussian coordinates; a coordinate that is NaN is missing."""
-
-    real_valued = True
-    file_format, file_arrays = "test-gaussian-hmm", ("initial", "transition", "means", "variances")
-
-    def __init__(self, initial: Tensor, transition: Tensor, means: Tensor, variances: Tensor) -> None:
-        self.initial, self.transition, self.means, self.variances = initial, transition, means, variances
-        self.chain, (self.num_states, self.num_symbols) = Chain(initial, transition), means.shape
-
-    def log_likelihoods(self, observations: Tensor) -> Tensor:
-        squares = (observations[:, :, None] - self.means).square() / self.variances
-        return -0.5 * (squares + (2 * math.pi * self.variances).log()).nan_to_num(0.0).sum(-1)
-
-    def sample_paths(self, indices: np.ndarray, starts: np.ndarray, seed: int, stream: str = "corpus") -> hs.Paths:
-        drawn = torch.from_numpy(self.uniforms(indices, len(starts), seed, stream)[..., 0])
-        noise = torch.from_numpy(standard_normals(philox_key(seed, stream), indices, len(starts), self.num_symbols))
-        states = torch.zeros(drawn.shape, dtype=torch.int64)
-        for t, begins in enumerate(starts):
-            law = self.initial.expand(len(drawn), -1) if begins else self.transition[states[:, t - 1]]
-            states[:, t] = torch.searchsorted(law.cumsum(1), drawn[:, t : t + 1].contiguous())[:, 0].clamp(
-                max=self.num_states - 1
-            )
-        return hs.Paths(self.means[states] + self.variances[states].sqrt() * noise, states, None)
-
-    def observe(self, observations: Tensor, *, starts: object = None) -> hs.Observed:
-        found = filter_states(self.chain, self.log_likelihoods(observations), starts=starts)
-        ahead = found.beliefs @ self.transition @ self.means
-        terms, laws = found.log_likelihood_terms, {"belief": found.beliefs}
-        return hs.Observed(found.predicted @ self.means, ahead, terms, laws)
-
-    def smooth(self, observations: Tensor, *, starts: object = None) -> Tensor:
-        return smooth_states(self.chain, self.log_likelihoods(observations), starts=starts)
-
-    def likeliest_path(self, observations: Tensor, *, starts: object = None) -> tuple[Tensor, Tensor]:
-        found = likeliest_states(self.chain, self.log_likelihoods(observations), starts=starts)
-        return found.states, found.log_probability
-
-    def draw_paths(self, observations: Tensor, *, num_paths: int, seed: int, starts: object = None) -> Tensor:
-        logs = self.log_likelihoods(observations)
-        return draw_states(self.chain, logs, num_paths=num_paths, seed=seed, starts=starts)
-
-    def improved(self, observations: Tensor) -> "_Gaussian":
-        """A step of Baum and Welch."""
-        counts = count_states(self.chain, self.log_likelihoods(observations))
-        weights = counts.visits.flatten(0, 1).T / counts.visits.sum((0, 1))[:, None]
-        means = weights @ observations.flatten(0, 1)
-        squares = weights @ observations.flatten(0, 1).square()
-        moves = counts.transitions / counts.transitions.sum(1, keepdim=True)
-        return _Gaussian(counts.first / counts.first.sum(), moves, means, squares - means.square())
-
-
-def gaussian(spread: float = 1.5) -> _Gaussian:
+def gaussian(spread: float = 1.5) -> hs.GaussianHMM:
     def rows(values: list) -> Tensor:
         return torch.tensor(values, dtype=torch.float64)
 
     transition = rows([[0.7, 0.3, 0.0], [0.1, 0.6, 0.3], [0.25, 0.25, 0.5]])
     means = spread * rows([[-1.0, 0.5], [0.0, 1.0], [1.0, -1.0]])
-    return _Gaussian(rows([0.5, 0.5, 0.0]), transition, means, rows([[1.0, 0.5], [0.7, 2.0], [1.5, 1.0]]))
-
-
-def enumerated(chain: Chain, logs_TS: Tensor) -> dict[str, Tensor]:
-    """By all paths, in logarithms."""
-    time, size = logs_TS.shape
-    paths = torch.tensor(list(itertools.product(range(size), repeat=time)))
-    joint = chain.initial_S.log()[paths[:, 0]] + logs_TS[0, paths[:, 0]]
-    parts = [joint]
-    for t in range(1, time):
-        joint = joint + chain.transition_SS.log()[paths[:, t - 1], paths[:, t]] + logs_TS[t, paths[:, t]]
-        parts.append(joint)
-    total, law = torch.logsumexp(joint, 0), torch.softmax(joint, 0)
-    one_hot = torch.nn.functional.one_hot(paths, size).double()
-    # of the shorter path each prefix stands size^(time - 1 - t) times
-    prefix = [torch.logsumexp(part, 0) - (time - 1 - t) * math.log(size) for t, part in enumerate(parts)]
-    return {
-        "beliefs": torch.stack([torch.softmax(part, 0) @ one_hot[:, t] for t, part in enumerate(parts)]),
-        "terms": torch.diff(torch.stack(prefix), prepend=torch.zeros(1, dtype=torch.float64)),
-        "smoothed": torch.einsum("p,pts->ts", law, one_hot),
-        "pairs": torch.einsum("p,pti,ptj->ij", law, one_hot[:, :-1], one_hot[:, 1:]),
-        "best": paths[joint.argmax()],
-        "best_log": joint.max(),
-        "total": total,
-    }
-
-
-def close(found: Tensor, exact: Tensor) -> None:
-    torch.testing.assert_close(found, exact, rtol=1e-10, atol=1e-12)
+    return hs.GaussianHMM(rows([0.5, 0.5, 0.0]), transition, means, rows([[1.0, 0.5], [0.7, 2.0], [1.5, 1.0]]))
 
 
 def all_agree(chain: Chain, logs: Tensor) -> None:
@@ -130,11 +43,6 @@ def all_agree(chain: Chain, logs: Tensor) -> None:
     close(counts.log_likelihood, torch.stack([own["total"] for own in exact]))
     assert torch.equal(best.states, torch.stack([own["best"] for own in exact]))
     close(best.log_probability, torch.stack([own["best_log"] for own in exact]))
-
-
-def test_a_family_is_short_and_one() -> None:
-    assert len(inspect.getsource(_Gaussian).splitlines()) <= 60
-    assert isinstance(gaussian(), Emission)
 
 
 @pytest.mark.parametrize("spread", [1.5, 60.0], ids=["in floats", "in logarithms"])
@@ -222,28 +130,20 @@ def test_what_cannot_be_is_impossible_and_bad_numbers_are_refused(wide: float) -
         filter_states(chain, torch.zeros(1, 1, 3, dtype=torch.float64))
 
 
-def test_a_family_as_a_kind_of_process(tmp_path: Path) -> None:
-    """It is sampled, observed, smoothed, saved and fitted as others are; the likelihood never falls."""
-    process = gaussian()
-    batch = hs.Corpus(process, length=30)[0:200]
-    observed = hs.observe(process, batch.observations)
-    logs = process.log_likelihoods(batch.observations)
-    close(observed.log_likelihood_terms, filter_states(process.chain, logs).log_likelihood_terms)
-    close(observed.predicted_observation[:, 1:], observed.next_observation[:, :-1])
-    assert (hs.most_likely_states(process, batch.observations).states == batch.states).double().mean() > 0.75
-    close(hs.smooth_beliefs(process, batch.observations)[:, -1], observed.laws["belief"][:, -1])
-    assert hs.sample_state_paths(process, batch.observations[:2], num_paths=3).shape == (3, 2, 30)
-    process.save(tmp_path / "kept.npz")
-    assert hs.load_process(tmp_path / "kept.npz").digest == process.digest
-    fitted = _Gaussian(process.initial, process.transition, process.means + 0.4, process.variances)
-    scores = []
-    for _ in range(8):
-        scores.append(float(hs.observe(fitted, batch.observations).log_likelihood_terms.sum()))
-        fitted = fitted.improved(batch.observations)
-    assert all(after > before for before, after in itertools.pairwise(scores))
-    assert (fitted.means - process.means).abs().max() < 0.2
-    with pytest.raises(InputError, match="_Gaussian has no probabilities of words"):
-        hs.filter_beliefs(process, torch.zeros(1, 1, dtype=torch.int64))
+def test_rows_one_after_the_other_count_as_sequences_side_by_side() -> None:
+    """Sequences that fit in floats and one that does not; a sequence that cannot be is named."""
+    process, lengths = gaussian(), torch.tensor([7, 3, 1, 5])
+    logs = process.log_likelihoods(hs.Corpus(process, length=7)[0:4].observations)
+    logs[3, 2] = torch.tensor([-900.0, 0.0, -1.0])
+    rows = torch.cat([own[:count] for own, count in zip(logs, lengths.tolist(), strict=True)])
+    one, other = count_rows(process.chain, rows, lengths), count_states(process.chain, logs, lengths=lengths)
+    for part in ("first", "transitions", "log_likelihood"):
+        close(getattr(one, part), getattr(other, part))
+    inside = torch.arange(7) < lengths[:, None]
+    close(one.visits, other.visits[inside])
+    rows[10] = -torch.inf
+    with pytest.raises(InputError, match=r"observations\[2\]: the sequence has probability zero"):
+        count_rows(process.chain, rows, lengths)
 
 
 @pytest.mark.parametrize("range_of", [35.0, 250.0, 500.0])

@@ -6,23 +6,27 @@ loops as a table with one row an observation, each divided by its largest entry.
 draws and expected counts are those of symbols, as exact and nearly as fast.
 
 Where the states of one observation differ by more than `RANGE` nats, a row does not fit in floats: then that sequence is
-gone through in logarithms, one step at a time.
+gone through in logarithms (`hmmscope.kernels.logarithms`), some ten times slower.
 """
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hmmscope.axes import Bool, Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.compiled import run_filter
+from hmmscope.inference.counts import Counts, add_counts
 from hmmscope.inference.filtering import first_impossible
+from hmmscope.inference.loop_inputs import flat_sequences, tables
 from hmmscope.inference.paths import PathResult, most_likely_states, sample_state_paths
 from hmmscope.inference.ragged import check_ragged
 from hmmscope.inference.smoothing import expected_counts, smooth_beliefs
+from hmmscope.kernels import logarithms
 from hmmscope.processes.answers import OF_STATES
 from hmmscope.processes.laws import StateEmitting
 from hmmscope.processes.process import Process
@@ -31,14 +35,6 @@ from hmmscope.seeds import numpy_generator
 
 #: Largest difference, in nats, between the states of an observation in the compiled loops.
 RANGE = 600.0
-
-
-@runtime_checkable
-class Emission(Protocol):
-    """A family of laws of observations given the state."""
-
-    def log_likelihoods(self, observations: Tensor) -> Float64[Tensor, "batch time state"]:
-        """log P(o_t | state), or the log density, nats; -inf where a state cannot emit it."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -110,7 +106,7 @@ def filter_states(
 
     Args:
         chain: of S states.
-        log_likelihoods: log P(o_t | state) by an `Emission`.
+        log_likelihoods: log P(o_t | state), or log densities, nats; -inf where a state cannot emit it.
         starts: optional mask (time,), true where a new sequence begins; the first is true.
         lengths: optional number of observations of each sequence (batch,); what lies beyond is padding.
 
@@ -206,6 +202,44 @@ def count_states(
     return StateCounts(first, transitions, visits, logs)
 
 
+def count_rows(
+    chain: Chain, log_likelihoods: Float64[Tensor, "row state"], lengths: Int64[Tensor, "sequence"]
+) -> StateCounts:
+    """`count_states` of sequences that stand one after the other; visits are (row, state).
+
+    Args:
+        chain: of S states.
+        log_likelihoods: of all observations.
+        lengths: of the sequences, at least 1 each; their sum is the number of rows.
+
+    Raises:
+        InputError: a sequence of probability zero.
+    """
+    seen = _Seen(chain, log_likelihoods[None])
+    ends = lengths.cumsum(0).tolist()
+    parts = [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
+    scale_N = seen.scale_BT[0]
+    wide = [bool(seen.wide_BT[0, part].any()) for part in parts]
+    counts = np.where(wide, 0, lengths.numpy())
+    visits_NS, logs = torch.zeros_like(log_likelihoods), torch.zeros(len(parts), dtype=torch.float64)
+    first_S, moves_SS = torch.zeros_like(chain.initial_S), torch.zeros_like(chain.transition_SS)
+    if not all(wide):
+        kept = np.repeat(~np.array(wide), lengths.numpy())
+        work = flat_sequences(np.flatnonzero(kept), counts)
+        found = Counts(first_S.numpy(), moves_SS.numpy(), visits_NS.numpy(), np.zeros(len(parts)))
+        add_counts(tables(seen.law), work, found)
+        logs = torch.from_numpy(found.logs)
+    for number, part in enumerate(parts):
+        if wide[number]:
+            visits_NS[part], pairs_SS, logs[number] = _smoothed(chain, log_likelihoods[part])
+            first_S, moves_SS = first_S + visits_NS[part.start], moves_SS + pairs_SS
+        else:
+            logs[number] += scale_N[part].sum()
+        if logs[number] == -math.inf:
+            raise InputError(f"observations[{number}]: the sequence has probability zero")
+    return StateCounts(first_S, moves_SS, visits_NS, logs)
+
+
 class _Seen(Process):
     """A chain with one symbol an observation, whose likelihoods are the rows of a table."""
 
@@ -220,7 +254,7 @@ class _Seen(Process):
         largest_BT = log_likelihoods.amax(2)
         self.scale_BT = largest_BT.where(largest_BT > -torch.inf, 0.0)
         least_BT = log_likelihoods.masked_fill(log_likelihoods == -torch.inf, torch.inf).amin(2)
-        self._wide_B = (self.scale_BT - least_BT > RANGE).any(1)
+        self.wide_BT = self.scale_BT - least_BT > RANGE
         rows_NS = (log_likelihoods - self.scale_BT[..., None]).exp().reshape(-1, size)
         rows_NS = rows_NS if len(rows_NS) else rows_NS.new_ones(1, size)
         self.num_states, self.num_symbols = size, len(rows_NS)
@@ -230,47 +264,39 @@ class _Seen(Process):
     def apart(self, starts_T: Tensor, inside_BT: Tensor) -> Iterator[tuple[int, slice]]:
         """The sequences that do not fit in floats: number in the batch, and where they begin and end."""
         begins = starts_T.nonzero()[:, 0].tolist()
-        for b in self._wide_B.nonzero()[:, 0].tolist():
+        for b in self.wide_BT.any(1).nonzero()[:, 0].tolist():
             length = int(inside_BT[b].sum())
             for begin, end in zip(begins, [*begins[1:], length], strict=True):
                 if begin < min(end, length):
                     yield b, slice(begin, min(end, length))
 
 
+def _logs(chain: Chain) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    with np.errstate(divide="ignore"):
+        return np.log(chain.initial_S.numpy()), np.log(chain.transition_SS.numpy())
+
+
 def _forward(chain: Chain, logs_TS: Tensor) -> tuple[Tensor, Tensor]:
     """log P(o_0..o_t, state t) (T, S), and its sum over states (T,)."""
-    moves_SS, alphas = chain.transition_SS.log(), [chain.initial_S.log() + logs_TS[0]]
-    for log_S in logs_TS[1:]:
-        alphas.append(torch.logsumexp(alphas[-1][:, None] + moves_SS, 0) + log_S)
-    alpha_TS = torch.stack(alphas)
-    return alpha_TS, torch.logsumexp(alpha_TS, 1)
+    alpha_TS, total_T = np.empty(logs_TS.shape), np.empty(len(logs_TS))
+    logarithms.forward(*_logs(chain), logs_TS.contiguous().numpy(), alpha_TS, total_T)
+    return torch.from_numpy(alpha_TS), torch.from_numpy(total_T)
 
 
 def _smoothed(chain: Chain, logs_TS: Tensor) -> tuple[Tensor, Tensor, float]:
     """P(state t | all) (T, S), the sum of P(state t, state t + 1 | all) (S, S), and log P(all)."""
     alpha_TS, total_T = _forward(chain, logs_TS)
-    if total_T[-1] == -torch.inf:
-        return torch.zeros_like(alpha_TS), torch.zeros_like(chain.transition_SS), -math.inf
-    moves_SS, betas = chain.transition_SS.log(), [torch.zeros_like(alpha_TS[0])]
-    for log_S in logs_TS.flip(0)[:-1]:
-        betas.append(torch.logsumexp(moves_SS + (log_S + betas[-1]), 1))
-    beta_TS = torch.stack(betas[::-1])
-    pairs = alpha_TS[:-1, :, None] + moves_SS + (logs_TS + beta_TS)[1:, None, :] - total_T[-1]
-    return (alpha_TS + beta_TS - total_T[-1]).exp(), pairs.exp().sum(0), float(total_T[-1])
+    found, pairs_SS, total = np.zeros(logs_TS.shape), np.zeros(chain.transition_SS.shape), float(total_T[-1])
+    if total > -math.inf:
+        logs = logs_TS.contiguous().numpy()
+        logarithms.backward(_logs(chain)[1], logs, alpha_TS.numpy(), total, found, pairs_SS)
+    return torch.from_numpy(found), torch.from_numpy(pairs_SS), total
 
 
 def _viterbi(chain: Chain, logs_TS: Tensor) -> tuple[Tensor, float]:
-    moves_SS, best_S, pointers = chain.transition_SS.log(), chain.initial_S.log() + logs_TS[0], []
-    for log_S in logs_TS[1:]:
-        best_S, pointer_S = (best_S[:, None] + moves_SS).max(0)
-        best_S = best_S + log_S
-        pointers.append(pointer_S)
-    path = [int(best_S.argmax())]
-    if best_S.max() == -torch.inf:
-        return torch.full((len(logs_TS),), -1), -math.inf
-    for pointer_S in reversed(pointers):
-        path.append(int(pointer_S[path[-1]]))
-    return torch.tensor(path[::-1]), float(best_S.max())
+    states, pointers = np.empty(len(logs_TS), np.int64), np.empty(logs_TS.shape, np.int64)
+    total = logarithms.likeliest(*_logs(chain), logs_TS.contiguous().numpy(), pointers, states)
+    return torch.from_numpy(states), float(total)
 
 
 def _draws(chain: Chain, logs_TS: Tensor, uniforms_PT: Tensor) -> Tensor:

@@ -1,0 +1,1 @@
+"""States that emit numbers: any family of emissions, one filter."""

@@ -1,0 +1,207 @@
+"""Gaussian densities of vectors in which entries may be missing, and the Gaussians that explain weighted vectors best.
+
+A missing entry is NaN. It is summed out: what is left is the density of the other coordinates. C laws are C rows of means
+(C, Y), and of a spread that is either variances (C, Y) or covariance matrices (C, Y, Y).
+"""
+
+import math
+from collections.abc import Iterator
+
+import torch
+
+from hmmscope.axes import Bool, Float64, Tensor
+from hmmscope.errors import InputError
+from hmmscope.schema import unknown_name
+
+#: What a covariance is made of: one variance a law, one a coordinate, a matrix a law, or one matrix for all laws.
+SHAPES = ("spherical", "diag", "full", "tied")
+_LOG_2PI = math.log(2 * math.pi)
+
+
+def check_shape(shape: str) -> str:
+    """The shape of a covariance; InputError unless it is one of `SHAPES`."""
+    if shape not in SHAPES:
+        raise unknown_name("covariance_type", shape, SHAPES)
+    return shape
+
+
+def spread_of(shape: str, covariances: Tensor, means_CY: Float64[Tensor, "law coordinate"]) -> Tensor:
+    """Covariances of a shape as variances (C, Y) or matrices (C, Y, Y)."""
+    if shape == "spherical":
+        return covariances[:, None].expand_as(means_CY)
+    return covariances.expand(len(means_CY), -1, -1) if shape == "tied" else covariances
+
+
+def check_covariances(name: str, spread: Tensor) -> None:
+    """InputError, which names the law, unless every covariance is symmetric and positive definite."""
+    if spread.ndim == 2:
+        bad = ~(spread > 0)
+        if bool(bad.any()):
+            law, coordinate = bad.nonzero()[0].tolist()
+            value = float(spread[law, coordinate])
+            raise InputError(
+                f"{name}: the variance of coordinate {coordinate} in law {law} must be positive, got {value:g}"
+            )
+        return
+    for law, matrix in enumerate(spread):
+        even = torch.allclose(matrix, matrix.T, rtol=1e-9, atol=1e-12 * float(matrix.abs().max()))
+        if not even or int(torch.linalg.cholesky_ex(matrix)[1]):
+            raise InputError(f"{name}: of law {law} must be a symmetric positive definite matrix")
+
+
+def log_densities(
+    vectors: Float64[Tensor, "row coordinate"], means: Float64[Tensor, "law coordinate"], spread: Tensor
+) -> Float64[Tensor, "row law"]:
+    """log N(x; mean_c, covariance_c) of the entries of x that are not missing, nats; zero for a row without any.
+
+    -1/2 (|L^-1 (x - mean)|^2 + log det covariance + Y log 2 pi),   L L^T = covariance
+
+    Cost: O(rows * laws * Y) of variances; of matrices O(rows * laws * Y^2), and O(Y^3) for each pattern of missing entries.
+    """
+    found = torch.zeros(len(vectors), len(means), dtype=torch.float64)
+    missing = vectors.isnan()
+    if spread.ndim == 2:
+        gaps = bool(missing.any())
+        for law, (mean, variances) in enumerate(zip(means, spread, strict=True)):
+            each = (vectors - mean).square() / variances + (variances.log() + _LOG_2PI)
+            found[:, law] = -0.5 * (each.masked_fill(missing, 0.0) if gaps else each).sum(1)
+        return found
+    for rows, seen in patterns(missing):
+        chosen = vectors[rows][:, seen]
+        for law, (mean, matrix) in enumerate(zip(means, spread, strict=True)):
+            factor = torch.linalg.cholesky(matrix[seen][:, seen])
+            scaled = torch.linalg.solve_triangular(factor, (chosen - mean[seen]).T, upper=False)
+            log_determinant = 2 * factor.diagonal().log().sum() + chosen.shape[1] * _LOG_2PI
+            found[rows, law] = -0.5 * (scaled.square().sum(0) + log_determinant)
+    return found
+
+
+def patterns(missing: Bool[Tensor, "row coordinate"]) -> Iterator[tuple[Tensor, Tensor]]:
+    """(numbers of the rows, coordinates that they have) for each set of coordinates that rows lack; not for rows of none."""
+    if not bool(missing.any()):
+        yield torch.arange(len(missing)), torch.arange(missing.shape[1])
+        return
+    different, which = torch.unique(missing, dim=0, return_inverse=True)
+    for number, lacks in enumerate(different):
+        if not bool(lacks.all()):
+            yield (which == number).nonzero()[:, 0], (~lacks).nonzero()[:, 0]
+
+
+def explained_best(
+    vectors: Float64[Tensor, "row coordinate"],
+    weights: Float64[Tensor, "row law"],
+    shape: str,
+    means: Float64[Tensor, "law coordinate"],
+    covariances: Tensor,
+    floor: Float64[Tensor, "coordinate"],
+) -> tuple[Float64[Tensor, "law coordinate"], Tensor]:
+    """Means and covariances of largest expected log-density, each row weighed by its part in each law.
+
+    mean_c = sum_n w_nc x_n / sum_n w_nc;   covariance_c = sum_n w_nc (x_n - mean_c)(x_n - mean_c)^T / sum_n w_nc
+
+    among the covariances that are nowhere below the floor: variances of at least floor_y, and of matrices M - diag(floor)
+    positive semi-definite. "spherical" takes the mean of the variances over coordinates, "tied" that of the matrices over
+    laws, each by its weight. Of "full" and "tied" what is missing is taken at its expectation under the laws before, with
+    its covariance (a step of expectation maximisation of its own); else a coordinate is explained by the rows that have it.
+    A law without weight stays as it is.
+
+    Source: Ghahramani and Jordan (1994) for missing entries.
+
+    Args:
+        vectors: NaN where an entry is missing.
+        weights: at least 0.
+        shape: of `SHAPES`.
+        means, covariances: before.
+        floor: least variances.
+    """
+    missing, total_C = vectors.isnan(), weights.sum(0)
+    gaps, there = bool(missing.any()), total_C > 0
+    if shape in ("spherical", "diag"):
+        known_NY = (~missing).double()
+        filled = vectors.nan_to_num(0.0) if gaps else vectors
+        weight_CY = weights.T @ known_NY if gaps else total_C[:, None].expand_as(means)
+        seen_CY = weight_CY > 0
+        safe_CY = weight_CY.where(seen_CY, 1.0)
+        found = (weights.T @ filled / safe_CY).where(seen_CY, means)
+        squares = torch.stack(
+            [
+                w @ ((filled - mean) * known_NY if gaps else filled - mean).square()
+                for w, mean in zip(weights.T, found, strict=True)
+            ]
+        )
+        before = spread_of(shape, covariances, means)
+        if shape == "spherical":
+            whole_C = weight_CY.sum(1)
+            variances_C = (squares.sum(1) / whole_C.where(there, 1.0)).where(there, before[:, 0])
+            return found, variances_C.clamp_min(float(floor.max()))
+        return found, torch.maximum((squares / safe_CY).where(seen_CY, before), floor)
+    spread, found, scatters = spread_of(shape, covariances, means), means.clone(), torch.zeros_like(covariances)
+    matrices = []
+    for law, weight_N in enumerate(weights.T):
+        filled, extra_YY = _completed(vectors, missing, weight_N, means[law], spread[law]) if gaps else (vectors, 0.0)
+        if there[law]:
+            found[law] = weight_N @ filled / total_C[law]
+        away = filled - found[law]
+        matrices.append((away * weight_N[:, None]).T @ away + extra_YY)
+    if shape == "tied":
+        scatters = sum(matrices, torch.zeros_like(covariances)) / total_C.sum()
+        return found, _above(scatters[None], floor)[0]
+    scatters = torch.stack(matrices) / total_C.where(there, 1.0)[:, None, None]
+    return found, _above(scatters.where(there[:, None, None], spread), floor)
+
+
+def _completed(
+    vectors: Tensor, missing: Tensor, weight_N: Tensor, mean_Y: Tensor, matrix_YY: Tensor
+) -> tuple[Float64[Tensor, "row coordinate"], Float64[Tensor, "coordinate coordinate"]]:
+    """Rows with what is missing at its expectation given the rest, and the weighted sum of its covariances."""
+    filled = vectors.where(~missing, mean_Y)
+    extra_YY = weight_N[missing.all(1)].sum() * matrix_YY
+    for rows, seen in patterns(missing):
+        if len(seen) == len(mean_Y):
+            continue
+        lacking = torch.ones(len(mean_Y), dtype=torch.bool)
+        lacking[seen] = False
+        away = lacking.nonzero()[:, 0]
+        factor = torch.linalg.cholesky(matrix_YY[seen][:, seen])
+        gain = torch.cholesky_solve(
+            matrix_YY[seen][:, away], factor
+        ).T  # covariance of the missing with the seen, over theirs
+        filled[rows[:, None], away] = mean_Y[away] + (vectors[rows][:, seen] - mean_Y[seen]) @ gain.T
+        left = matrix_YY[away][:, away] - gain @ matrix_YY[seen][:, away]
+        extra_YY[away[:, None], away] += weight_N[rows].sum() * left
+    return filled, extra_YY
+
+
+def _above(matrices: Float64[Tensor, "law y y"], floor: Float64[Tensor, "y"]) -> Float64[Tensor, "law y y"]:
+    """The likeliest matrices M with M - diag(floor) positive semi-definite: in that metric, eigenvalues of at least one."""
+    root = floor.sqrt()
+    scaled = matrices / (root[:, None] * root)
+    values, vectors = torch.linalg.eigh((scaled + scaled.transpose(1, 2)) / 2)
+    if bool((values >= 1).all()):
+        return (matrices + matrices.transpose(1, 2)) / 2
+    clipped = vectors * values.clamp_min(1.0)[:, None, :] @ vectors.transpose(1, 2)
+    return (clipped + clipped.transpose(1, 2)) / 2 * (root[:, None] * root)
+
+
+def scattered_centres(
+    vectors: Float64[Tensor, "row coordinate"], count: int, uniforms: Float64[Tensor, "draw"]
+) -> Float64[Tensor, "centre coordinate"]:
+    """Rows as centres, each next one drawn by its squared distance from the nearest one so far, and four steps of k-means.
+
+    Source: Arthur and Vassilvitskii (2007), k-means++.
+
+    Args:
+        vectors: without missing entries, and scaled alike.
+        count: of centres.
+        uniforms: a number in [0, 1) for each centre.
+    """
+    centres = vectors[int(uniforms[0] * len(vectors))][None]
+    for drawn in uniforms[1:count]:
+        nearest = torch.cdist(vectors, centres).square().amin(1)
+        chosen = torch.searchsorted(nearest.cumsum(0), drawn * nearest.sum(), right=True).clamp(max=len(vectors) - 1)
+        centres = torch.cat([centres, vectors[chosen][None]])
+    for _ in range(4):
+        member = torch.nn.functional.one_hot(torch.cdist(vectors, centres).argmin(1), count).double()
+        sizes = member.sum(0)
+        centres = (member.T @ vectors / sizes.clamp_min(1.0)[:, None]).where(sizes[:, None] > 0, centres)
+    return centres

@@ -1,0 +1,341 @@
+"""A hidden Markov chain whose states emit vectors of numbers, by any family of laws."""
+
+import hashlib
+import json
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.emissions.chain import Chain, draw_states, filter_states, likeliest_states, smooth_states
+from hmmscope.errors import InputError
+from hmmscope.processes.answers import Observed
+from hmmscope.processes.hmm import check_names
+from hmmscope.processes.matrices import as_html, as_text, brief_names
+from hmmscope.processes.observations import as_vectors
+from hmmscope.processes.probability_rows import ROW_SUM_TOLERANCE, as_float64, require_shape
+from hmmscope.processes.process import Paths, Process, check_samples
+from hmmscope.processes.stationary import stationary_law
+from hmmscope.schema import require
+from hmmscope.text import in_a_line, in_brief
+from hmmscope.ties import descending, steady
+
+#: Rows may sum to one up to this without being divided by their sum: what is read back has the same bits.
+_ROUNDING = 1e-13
+#: Observations over which inputs of networks are centred and scaled.
+_HORIZON = 64
+
+
+class EmittingHMM(Process):
+    """state_0 ~ initial;  state_{t+1} ~ transition[state_t];  observation_t ~ the law of state_t
+
+    A family of laws is a subclass. It names its arrays in `file_arrays` after "initial" and "transition", keeps them as
+    attributes of these names, and says
+
+        num_symbols          coordinates of an observation
+        log_likelihoods      log P(o_t | state) or log density; an entry that is NaN is missing, and is summed out
+        emit, num_draws      an observation of each state, from so many uniform numbers
+        means, variances     of an observation in each state
+        begun, improved      laws to begin a fit with, and those that explain weighted observations best
+        num_parameters       free numbers of all laws together
+
+    Everything else is here, and the same for all families: filter, smoother, paths, sampling, files, pictures. Probabilities
+    are floats as they are given; nothing is rounded to a grid.
+
+    Attributes:
+        initial: law of state 0 (state,).
+        transition: `[i, j]` = P(next j given now i) (state, state).
+        chain: the two.
+        states: names, or None.
+        title, source: free text.
+
+    Args:
+        initial: (S,), sums to 1.
+        transition: (S, S), rows sum to 1.
+        states: S names, if the states have names.
+        title, source: what it is and where it comes from.
+
+    Raises:
+        InputError: rows that are no laws; names that are empty, double or of the wrong number.
+    """
+
+    group, real_valued = "EmittingHMM", True
+    default_target = "density"
+    #: What the laws of a density head are, see `hmmscope.corpora.densities`.
+    density: ClassVar[str] = "gaussian"
+    #: Uniform numbers that an observation takes.
+    num_draws: int
+
+    def __init__(
+        self,
+        initial: object,
+        transition: object,
+        *,
+        states: Sequence[str] | None = None,
+        title: str = "",
+        source: str = "",
+    ) -> None:
+        self.initial = laws_of("initial", initial, (None,))
+        size = len(self.initial)
+        self.transition = laws_of("transition", transition, (size, size))
+        self.num_states, self.chain = size, Chain(self.initial, self.transition)
+        self.states = check_names("states", list(states) if states is not None else None, size)
+        self.title, self.source = title, source
+
+    # -- what a family says
+
+    @abstractmethod
+    def log_likelihoods(self, observations: Float64[Tensor, "*batch coordinate"]) -> Float64[Tensor, "*batch state"]:
+        """log P(o_t | state), or the log density, nats; of what is not missing."""
+
+    @abstractmethod
+    def emit(
+        self, states: Int64[Tensor, "*batch"], uniforms: Float64[Tensor, "*batch draw"]
+    ) -> Float64[Tensor, "*batch coordinate"]:
+        """An observation of each state."""
+
+    @property
+    @abstractmethod
+    def means(self) -> Float64[Tensor, "state coordinate"]:
+        """E[o | state]."""
+
+    @property
+    @abstractmethod
+    def variances(self) -> Float64[Tensor, "state coordinate"]:
+        """Var[o | state], of each coordinate."""
+
+    @property
+    @abstractmethod
+    def num_parameters(self) -> int:
+        """Free numbers of all laws together, the chain apart."""
+
+    @classmethod
+    @abstractmethod
+    def begun(
+        cls,
+        observations: Float64[Tensor, "row coordinate"],
+        num_states: int,
+        random: np.random.Generator,
+        *,
+        floor: Float64[Tensor, "coordinate"],
+    ) -> Self:
+        """Random laws to begin a fit with; the chain is uniform. A family may take options besides.
+
+        Args:
+            observations: NaN where an entry is missing.
+            num_states: S.
+            random: what is random is drawn from.
+            floor: least variances.
+        """
+
+    @abstractmethod
+    def improved(
+        self, observations: Float64[Tensor, "row coordinate"], visits: Float64[Tensor, "row state"], floor: Tensor
+    ) -> dict[str, Any]:
+        """The laws, by the names of `file_arrays`, that explain observations best, each weighed by the visits of a state.
+
+        Args:
+            observations: NaN where an entry is missing.
+            visits: P(state | all observations).
+            floor: least variance of each coordinate (coordinate,).
+        """
+
+    @classmethod
+    def checked(cls, observations: Float64[Tensor, "*batch coordinate"]) -> Float64[Tensor, "*batch coordinate"]:
+        """The observations; InputError for what the family cannot emit."""
+        return observations
+
+    @property
+    def narrowest(self) -> Float64[Tensor, "state coordinate"]:
+        """What a floor of a fit keeps from falling: least variances of a state; of other families nothing does."""
+        return torch.full((self.num_states, self.num_symbols), torch.inf, dtype=torch.float64)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of `begun` that give laws of the same shape."""
+        return {}
+
+    @property
+    def num_laws(self) -> int:
+        """Laws whose mixture is that of an observation."""
+        return self.num_states
+
+    # -- what all families have
+
+    def replaced(self, **arrays: Any) -> Self:
+        """The same with other arrays."""
+        texts = {name: value for name, value in self.file_texts().items() if name != "evaluated_after"}
+        return type(self)(**(self.file_tensors() | arrays | texts))
+
+    @property
+    def num_coordinates(self) -> int:
+        """Coordinates of an observation, which every process calls `num_symbols`."""
+        return self.num_symbols
+
+    def vectors_of(self, observations: object) -> Float64[Tensor, "batch time coordinate"]:
+        """Observations (batch, time, coordinate), or one sequence (time, coordinate), checked; NaN is missing."""
+        return self.checked(as_vectors(observations, self.num_symbols)[0])
+
+    def observe(self, observations: Tensor, *, starts: object = None) -> Observed:
+        """By the forward filter: the law "belief" of the states; of an observation the mean is predicted."""
+        logs = self.log_likelihoods(self.vectors_of(observations))
+        found = filter_states(self.chain, logs, starts=starts)
+        ahead = self.following(found.beliefs)
+        return Observed(found.predicted @ self.means, ahead, found.log_likelihood_terms, {"belief": found.beliefs})
+
+    def following(self, beliefs: Tensor) -> Tensor:
+        """E[o_{t+1}] of an observer with these beliefs about state t."""
+        return beliefs @ self.transition @ self.means
+
+    def smooth(self, observations: Tensor, *, starts: object = None) -> Float64[Tensor, "batch time state"]:
+        return smooth_states(self.chain, self.log_likelihoods(self.vectors_of(observations)), starts=starts)
+
+    def likeliest_path(self, observations: Tensor, *, starts: object = None) -> tuple[Tensor, Tensor]:
+        found = likeliest_states(self.chain, self.log_likelihoods(self.vectors_of(observations)), starts=starts)
+        return found.states, found.log_probability
+
+    def draw_paths(self, observations: Tensor, *, num_paths: int, seed: int, starts: object = None) -> Tensor:
+        logs = self.log_likelihoods(self.vectors_of(observations))
+        return draw_states(self.chain, logs, num_paths=num_paths, seed=seed, starts=starts)
+
+    def sample_paths(
+        self, indices: NDArray[np.int64], starts: NDArray[np.bool_], seed: int, stream: str = "corpus"
+    ) -> Paths:
+        """As for every process, from 1 + `num_draws` uniform numbers an observation; floats, whose last bits are the
+        platform's."""
+        drawn_BTK = torch.from_numpy(
+            self.uniforms(check_samples(indices), len(starts), seed, stream, 1 + self.num_draws)
+        )
+        states_BT = torch.zeros(drawn_BTK.shape[:2], dtype=torch.int64)
+        first_S, moves_SS = self.initial.cumsum(0), self.transition.cumsum(1)
+        last_S = (moves_SS < moves_SS[:, -1:]).sum(1)  # the last state that can be reached
+        for t, begins in enumerate(starts):
+            rows = first_S if begins else moves_SS[states_BT[:, t - 1]]
+            most = (first_S < first_S[-1]).sum() if begins else last_S[states_BT[:, t - 1]]
+            states_BT[:, t] = torch.minimum((rows <= drawn_BTK[:, t, :1]).sum(1), most)
+        return Paths(self.emit(states_BT, drawn_BTK[..., 1:]), states_BT, None)
+
+    @cached_property
+    def _scale(self) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of a coordinate over the first observations."""
+        laws = [self.initial]
+        for _ in range(_HORIZON - 1):
+            laws.append(laws[-1] @ self.transition)
+        visits_S = torch.stack(laws).mean(0)
+        mean_Y = visits_S @ self.means
+        return mean_Y, (visits_S @ (self.variances + (self.means - mean_Y).square())).sqrt()
+
+    @property
+    def scale(self) -> tuple[Float64[Tensor, "coordinate"], Float64[Tensor, "coordinate"]]:
+        """Mean and standard deviation of each coordinate over the first 64 observations."""
+        return self._scale
+
+    def as_read(
+        self, observations: Float64[Tensor, "batch time coordinate"]
+    ) -> Float64[Tensor, "batch time coordinate"]:
+        """What a network reads: each coordinate less its mean, over its standard deviation."""
+        mean_Y, deviation_Y = self.scale
+        return (observations - mean_Y) / deviation_Y
+
+    @cached_property
+    def law_digest(self) -> str:
+        """sha256 of the kind, its sizes and its numbers, each to 40 bits: the last ones are the platform's."""
+        header = [self.file_format, self.num_states, self.num_symbols, self._shape_texts()]
+        sha = hashlib.sha256(f"hmmscope-process/1/{json.dumps(header)}".encode())
+        for tensor in self.file_tensors().values():
+            mantissa, exponent = np.frexp(tensor.numpy())
+            sha.update(np.rint(mantissa * 2.0**40).astype("<i8").tobytes() + exponent.astype("<i4").tobytes())
+        return sha.hexdigest()
+
+    def _shape_texts(self) -> dict[str, Any]:
+        """Texts of a file that say what the arrays are."""
+        return {}
+
+    @classmethod
+    def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> Self:
+        names = {name: data[name] for name in cls.file_fields if data.get(name) is not None}
+        return cls(**{name: data[name] for name in cls.file_arrays}, **names)
+
+    # -- what is said of it
+
+    def in_words(self) -> str:
+        count = self.num_symbols
+        said = f"{self.num_states:,} state{'s' * (self.num_states != 1)}, {count} coordinate{'s' * (count != 1)}"
+        return f"{self.title}, {said}" if self.title else said
+
+    def __repr__(self) -> str:
+        title = f", title={self.title!r}" if self.title else ""
+        return f"{type(self).__name__}(num_states={self.num_states}, num_coordinates={self.num_symbols}{title})"
+
+    def card(self) -> list[str]:
+        """What each state does: how often it starts, what it emits, and where it goes."""
+        states = tuple(map(in_brief, self.states or (f"state {s}" for s in range(self.num_states))))
+        lines = []
+        for s, state in enumerate(states):
+            order = descending(self.transition[s].tolist())[:3]
+            then = ", ".join(
+                f"{states[j]} {steady(float(self.transition[s, j])):.3f}" for j in order if self.transition[s, j] > 0
+            )
+            starts = f"starts {steady(float(self.initial[s])):.3f}"
+            lines.append(f"  {state:<16} {starts}; emits {self._emits(s)}; then {then}")
+        return lines
+
+    def _emits(self, state: int) -> str:
+        """The mean of each coordinate and its standard deviation, of the first six."""
+        pairs = zip(self.means[state].tolist(), self.variances[state].sqrt().tolist(), strict=True)
+        said = [f"{steady(mean):.4g} ± {steady(deviation):.3g}" for mean, deviation in pairs]
+        return ", ".join(said[:6]) + ", ..." * (len(said) > 6)
+
+    def _tables(self) -> list[tuple[str, list[str], list[str], Tensor]]:
+        states = brief_names(self.states, self.num_states, "state ")
+        return [("starts in", [""], states, self.initial[None]), ("from, to", states, states, self.transition)]
+
+    def __str__(self) -> str:
+        """The line of `repr`, the chain, and what each state emits."""
+        lines = [line for table in self._tables() for line in as_text(*table)]
+        states = brief_names(self.states, self.num_states, "state ")
+        wide = max(map(len, ("emits", *states)))
+        emitted = [f"  {state:<{wide}}  {self._emits(s)}" for s, state in enumerate(states[:40])]
+        more = [f"  and {self.num_states - 40} more states"] * (self.num_states > 40)
+        return "\n".join([in_a_line(repr(self)), *lines, "  emits (mean ± standard deviation)", *emitted, *more])
+
+    def _repr_html_(self) -> str:
+        return "".join([super()._repr_html_(), *(as_html(*table) for table in self._tables())])
+
+    def facts(self) -> list[tuple[str, str]]:
+        """The stationary law, where there is one, and how fast the chain alone forgets."""
+        said = []
+        try:
+            law = ", ".join(f"{steady(share):z.6f}" for share in stationary_law(self.transition)[:8].tolist())
+            said.append(("stationary law", law + ", ..." * (self.num_states > 8)))
+        except InputError:
+            said.append(("stationary law", "not unique"))
+        if self.num_states > 1:
+            second = float(torch.linalg.eigvals(self.transition).abs().sort().values[-2])
+            said.append(("2nd eigenvalue", f"{steady(second):z.6f} in modulus, of the transitions"))
+        return said
+
+
+def laws_of(name: str, rows: object, shape: tuple[int | None, ...]) -> Float64[Tensor, "*row outcome"]:
+    """Laws in floats, divided by their sums where these are not one; InputError unless every row is one within 1e-6."""
+    array = numbers_of(name, rows, shape)
+    require(bool((array >= 0).all()), name, "must not be negative", float(array.min()))
+    sums = array.sum(-1, keepdim=True)
+    worst = float((sums - 1).abs().max())
+    require(worst <= ROW_SUM_TOLERANCE, name, f"must have rows that sum to 1 within {ROW_SUM_TOLERANCE:g}", worst + 1)
+    return torch.where((sums - 1).abs() > _ROUNDING, array / sums, array)
+
+
+def numbers_of(name: str, numbers: object, shape: tuple[int | None, ...]) -> Float64[Tensor, "..."]:
+    """Finite numbers of that shape, None for any size of at least one; InputError for anything else."""
+    array = as_float64(name, numbers)
+    require_shape(name, array, shape)
+    if array.size == 0:
+        raise InputError(f"{name}: is empty; a process has at least one state and one coordinate")
+    require(bool(np.isfinite(array).all()), name, "must be finite", "a number that is not")
+    return torch.from_numpy(np.ascontiguousarray(array))

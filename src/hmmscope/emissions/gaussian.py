@@ -1,0 +1,203 @@
+"""States that emit Gaussian vectors."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from hmmscope import registry
+from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.emissions.densities import (
+    check_covariances,
+    check_shape,
+    explained_best,
+    log_densities,
+    scattered_centres,
+    spread_of,
+)
+from hmmscope.emissions.emitting import EmittingHMM, numbers_of
+from hmmscope.errors import InputError
+from hmmscope.kernels.random_arrays import dirichlet_rows, standard_normals
+from hmmscope.schema import require
+from hmmscope.seeds import check_seed, philox_key
+
+#: Shapes of covariances by the number of their axes, where nobody says which.
+_BY_AXES = {1: "spherical", 2: "diag", 3: "full"}
+
+
+class GaussianHMM(EmittingHMM):
+    """observation_t ~ N(means[state_t], covariance of state_t), Y coordinates
+
+    Source: Rabiner (1989), section IV.A; the shapes of covariances have the names of hmmlearn.
+
+    Attributes:
+        means: E[o | state] (state, coordinate).
+        covariances: of the shape below.
+        covariance_type: "spherical" (S,) one variance a state; "diag" (S, Y) one a coordinate; "full" (S, Y, Y); "tied"
+            (Y, Y) one matrix for all states.
+        spread: the same as variances (state, coordinate), or matrices (state, coordinate, coordinate).
+
+    Args:
+        initial, transition: as of every `EmittingHMM`.
+        means: (S, Y); of one coordinate also (S,).
+        covariances: by its number of axes, if `covariance_type` does not say.
+        covariance_type: see above; "tied" must be said.
+        states, title, source: as of every `EmittingHMM`.
+
+    Raises:
+        InputError: a wrong shape; a variance that is not positive; a matrix that is not symmetric and positive definite.
+    """
+
+    file_format = "hmmscope-gaussian-hmm"
+    file_arrays = ("initial", "transition", "means", "covariances")
+    file_fields = ("covariance_type", "states", "title", "source")
+
+    def __init__(
+        self,
+        initial: object,
+        transition: object,
+        means: Any,
+        covariances: Any,
+        covariance_type: str | None = None,
+        *,
+        states: Sequence[str] | None = None,
+        title: str = "",
+        source: str = "",
+    ) -> None:
+        super().__init__(initial, transition, states=states, title=title, source=source)
+        size = self.num_states
+        flat = np.ndim(means) == 1
+        self._means = numbers_of("means", means, (size,))[:, None] if flat else numbers_of("means", means, (size, None))
+        self.num_symbols = self.num_draws = count = self._means.shape[1]
+        axes = np.ndim(covariances)
+        if covariance_type is None and axes not in _BY_AXES:
+            raise InputError(f"covariances: must have 1 (spherical), 2 (diag) or 3 (full) axes, got {axes}")
+        self.covariance_type = check_shape(covariance_type or _BY_AXES[axes])
+        shapes = {"spherical": (size,), "diag": (size, count), "full": (size, count, count), "tied": (count, count)}
+        self.covariances = numbers_of("covariances", covariances, shapes[self.covariance_type])
+        self.spread = spread_of(self.covariance_type, self.covariances, self._means)
+        check_covariances("covariances", self.spread)
+
+    @property
+    def means(self) -> Float64[Tensor, "state coordinate"]:
+        return self._means
+
+    @property
+    def variances(self) -> Float64[Tensor, "state coordinate"]:
+        return self.spread if self.spread.ndim == 2 else self.spread.diagonal(dim1=1, dim2=2)
+
+    @property
+    def num_parameters(self) -> int:
+        symmetric = self.num_symbols * (self.num_symbols + 1) // 2
+        each = {"full": self.num_states * symmetric, "tied": symmetric}
+        return self.means.numel() + each.get(self.covariance_type, self.covariances.numel())
+
+    @property
+    def narrowest(self) -> Float64[Tensor, "state coordinate"]:
+        return self.variances
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"covariance_type": self.covariance_type}
+
+    def _shape_texts(self) -> dict[str, Any]:
+        return {"covariance_type": self.covariance_type}
+
+    def log_likelihoods(self, observations: Float64[Tensor, "*batch coordinate"]) -> Float64[Tensor, "*batch state"]:
+        found = log_densities(observations.reshape(-1, self.num_symbols), self.means, self.spread)
+        return found.reshape(*observations.shape[:-1], self.num_states)
+
+    @cached_property
+    def _factors(self) -> Tensor:
+        """Square roots of the covariances (state, coordinate, coordinate), lower triangular."""
+        return self.spread.sqrt().diag_embed() if self.spread.ndim == 2 else torch.linalg.cholesky(self.spread)
+
+    def emit(
+        self, states: Int64[Tensor, "*batch"], uniforms: Float64[Tensor, "*batch draw"]
+    ) -> Float64[Tensor, "*batch coordinate"]:
+        """mean + L z, z by the inverse of the normal distribution function."""
+        normals = torch.special.ndtri(uniforms)
+        parts = [normals[..., y, None] * self._factors[:, :, y][states] for y in range(self.num_symbols)]
+        return self.means[states] + torch.stack(parts).sum(0)  # in a fixed order: the same bits in any batch
+
+    @classmethod
+    def begun(
+        cls,
+        observations: Float64[Tensor, "row coordinate"],
+        num_states: int,
+        random: np.random.Generator,
+        *,
+        covariance_type: str = "diag",
+        floor: Float64[Tensor, "coordinate"],
+    ) -> Self:
+        """Means by k-means++, covariances of what is nearest to each."""
+        filled, centre, deviation = completed(observations)
+        centres = scattered_centres(
+            (filled - centre) / deviation, num_states, torch.from_numpy(random.random(num_states))
+        )
+        means = centres * deviation + centre
+        nearest = torch.cdist((filled - centre) / deviation, centres).argmin(1)
+        member = torch.nn.functional.one_hot(nearest, num_states).double()
+        wide = deviation.square()
+        start = {"spherical": wide.mean().expand(num_states), "diag": wide.expand(num_states, -1), "tied": wide.diag()}
+        before = start.get(covariance_type, wide.diag().expand(num_states, -1, -1))
+        means, covariances = explained_best(filled, member, check_shape(covariance_type), means, before, floor)
+        uniform = torch.full((num_states, num_states), 1 / num_states, dtype=torch.float64)
+        return cls(uniform[0], uniform, means, covariances, covariance_type)
+
+    def improved(
+        self, observations: Float64[Tensor, "row coordinate"], visits: Float64[Tensor, "row state"], floor: Tensor
+    ) -> dict[str, Any]:
+        means, covariances = explained_best(
+            observations, visits, self.covariance_type, self.means, self.covariances, floor
+        )
+        return {"means": means, "covariances": covariances}
+
+
+def completed(observations: Float64[Tensor, "row coordinate"]) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows whose missing entries are the mean of the others, and mean and standard deviation of each coordinate."""
+    centre = observations.nanmean(0)
+    filled = observations.where(~observations.isnan(), centre)
+    return filled, centre, filled.std(0, correction=0).clamp_min(torch.finfo(torch.float64).tiny)
+
+
+@registry.process("random-gaussian")
+@dataclass(frozen=True, kw_only=True)
+class RandomGaussianSpec:
+    """A Gaussian HMM: rows of transitions stay with `stay` and else go where Dirichlet(1) says, means N(0, separation^2),
+    independent coordinates of variance one, a uniform start.
+
+    Attributes:
+        num_states: S.
+        dimension: Y.
+        stay: probability that a state is kept, before the Dirichlet row is added.
+        separation: standard deviation of the means.
+        seed: of means and rows.
+    """
+
+    num_states: int = 3
+    dimension: int = 2
+    stay: float = 0.9
+    separation: float = 2.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        require(1 <= self.num_states <= 4096, "num_states", "must be in [1, 4096]", self.num_states)
+        require(1 <= self.dimension <= 1024, "dimension", "must be in [1, 1024]", self.dimension)
+        require(0 <= self.stay < 1, "stay", "must be in [0, 1)", self.stay)
+        require(0 < self.separation <= 1e6, "separation", "must be in (0, 1e6]", self.separation)
+
+    def build(self) -> GaussianHMM:
+        size, key = self.num_states, philox_key(self.seed, "transition")
+        rows = torch.from_numpy(dirichlet_rows(key, np.zeros(1, np.int64), size, size, 1.0)[0])
+        transition = self.stay * torch.eye(size, dtype=torch.float64) + (1 - self.stay) * rows
+        normals = standard_normals(philox_key(self.seed, "emission"), np.zeros(1, np.int64), size, self.dimension)[0]
+        means = self.separation * torch.from_numpy(normals)
+        title = f"random Gaussian HMM of {size} states in {self.dimension} dimensions"
+        return GaussianHMM(
+            torch.full((size,), 1 / size), transition, means, torch.ones_like(means), "diag", title=title
+        )

@@ -1,0 +1,209 @@
+"""States that emit vectors by mixtures of Gaussians."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.emissions.densities import (
+    check_covariances,
+    check_shape,
+    explained_best,
+    log_densities,
+    scattered_centres,
+    spread_of,
+)
+from hmmscope.emissions.emitting import EmittingHMM, laws_of, numbers_of
+from hmmscope.emissions.gaussian import completed
+
+
+class GaussianMixtureHMM(EmittingHMM):
+    """observation_t ~ sum_k weights[state_t, k] N(means[state_t, k], covariance of (state_t, k)), Y coordinates
+
+    Source: Juang, Levinson and Sondhi (1986); the shapes of covariances have the names of hmmlearn's GMMHMM.
+
+    Attributes:
+        weights: of K Gaussians in each state (state, gaussian).
+        centres: their means (state, gaussian, coordinate).
+        covariances: of the shape below.
+        covariance_type: "spherical" (S, K), "diag" (S, K, Y), "full" (S, K, Y, Y), or "tied" (S, Y, Y), one matrix for the
+            Gaussians of a state.
+        means, variances: of an observation in each state.
+
+    Args:
+        initial, transition: as of every `EmittingHMM`.
+        weights: (S, K), rows sum to 1.
+        centres: (S, K, Y).
+        covariances: see above.
+        covariance_type: "diag" if not said.
+        states, title, source: as of every `EmittingHMM`.
+
+    Raises:
+        InputError: a wrong shape; a variance that is not positive; a matrix that is not symmetric and positive definite.
+    """
+
+    file_format = "hmmscope-gaussian-mixture-hmm"
+    file_arrays = ("initial", "transition", "weights", "centres", "covariances")
+    file_fields = ("covariance_type", "states", "title", "source")
+
+    def __init__(
+        self,
+        initial: object,
+        transition: object,
+        weights: object,
+        centres: object,
+        covariances: object,
+        covariance_type: str = "diag",
+        *,
+        states: Sequence[str] | None = None,
+        title: str = "",
+        source: str = "",
+    ) -> None:
+        super().__init__(initial, transition, states=states, title=title, source=source)
+        size = self.num_states
+        self.weights = laws_of("weights", weights, (size, None))
+        self.num_gaussians = parts = self.weights.shape[1]
+        self.centres = numbers_of("centres", centres, (size, parts, None))
+        self.num_symbols = count = self.centres.shape[2]
+        self.num_draws = count + 1
+        self.covariance_type = check_shape(covariance_type)
+        tails = {"spherical": (parts,), "diag": (parts, count), "full": (parts, count, count), "tied": (count, count)}
+        self.covariances = numbers_of("covariances", covariances, (size, *tails[covariance_type]))
+        check_covariances("covariances", self.spread)
+
+    @cached_property
+    def _flat(self) -> Float64[Tensor, "law coordinate"]:
+        return self.centres.flatten(0, 1)
+
+    @cached_property
+    def spread(self) -> Tensor:
+        """Variances (state * gaussian, coordinate), or matrices (state * gaussian, coordinate, coordinate)."""
+        if self.covariance_type == "tied":
+            return self.covariances.repeat_interleave(self.num_gaussians, 0)
+        return spread_of(self.covariance_type, self.covariances.flatten(0, 1), self._flat)
+
+    @property
+    def means(self) -> Float64[Tensor, "state coordinate"]:
+        return torch.einsum("sk,sky->sy", self.weights, self.centres)
+
+    @property
+    def variances(self) -> Float64[Tensor, "state coordinate"]:
+        own = self.spread if self.spread.ndim == 2 else self.spread.diagonal(dim1=1, dim2=2)
+        squares = own.unflatten(0, self.weights.shape) + (self.centres - self.means[:, None]).square()
+        return torch.einsum("sk,sky->sy", self.weights, squares)
+
+    @property
+    def num_parameters(self) -> int:
+        size, parts, count = self.centres.shape
+        matrices = {"full": size * parts, "tied": size}.get(self.covariance_type)
+        spread = self.covariances.numel() if matrices is None else matrices * count * (count + 1) // 2
+        return size * (parts - 1) + self.centres.numel() + spread
+
+    @property
+    def num_laws(self) -> int:
+        return self.num_states * self.num_gaussians
+
+    @property
+    def narrowest(self) -> Float64[Tensor, "state coordinate"]:
+        own = self.spread if self.spread.ndim == 2 else self.spread.diagonal(dim1=1, dim2=2)
+        return own.unflatten(0, self.weights.shape).amin(1)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"covariance_type": self.covariance_type, "num_gaussians": self.num_gaussians}
+
+    def _shape_texts(self) -> dict[str, Any]:
+        return {"covariance_type": self.covariance_type}
+
+    def _joint(self, rows: Float64[Tensor, "row coordinate"]) -> Float64[Tensor, "row state gaussian"]:
+        """log (weight of a Gaussian in a state, times its density)."""
+        return log_densities(rows, self._flat, self.spread).unflatten(1, self.weights.shape) + self.weights.log()
+
+    def log_likelihoods(self, observations: Float64[Tensor, "*batch coordinate"]) -> Float64[Tensor, "*batch state"]:
+        found = self._joint(observations.reshape(-1, self.num_symbols)).logsumexp(2)
+        found = found.masked_fill(observations.reshape(-1, self.num_symbols).isnan().all(1)[:, None], 0.0)
+        return found.reshape(*observations.shape[:-1], self.num_states)
+
+    @cached_property
+    def _factors(self) -> Tensor:
+        """Square roots of the covariances (state * gaussian, coordinate, coordinate), lower triangular."""
+        return self.spread.sqrt().diag_embed() if self.spread.ndim == 2 else torch.linalg.cholesky(self.spread)
+
+    def emit(
+        self, states: Int64[Tensor, "*batch"], uniforms: Float64[Tensor, "*batch draw"]
+    ) -> Float64[Tensor, "*batch coordinate"]:
+        """The Gaussian by the first number, then mean + L z, z by the inverse of the normal distribution function."""
+        cumulated = self.weights.cumsum(1)
+        most = (cumulated < cumulated[:, -1:]).sum(1)[states]
+        chosen = torch.minimum((cumulated[states] <= uniforms[..., :1]).sum(-1), most)
+        laws, normals = states * self.num_gaussians + chosen, torch.special.ndtri(uniforms[..., 1:])
+        parts = [normals[..., y, None] * self._factors[:, :, y][laws] for y in range(self.num_symbols)]
+        return self._flat[laws] + torch.stack(parts).sum(0)
+
+    @classmethod
+    def begun(
+        cls,
+        observations: Float64[Tensor, "row coordinate"],
+        num_states: int,
+        random: np.random.Generator,
+        *,
+        covariance_type: str = "diag",
+        num_gaussians: int = 2,
+        floor: Float64[Tensor, "coordinate"],
+    ) -> Self:
+        """Centres of states by k-means++, and in each those of its Gaussians likewise among what is nearest to it."""
+        filled, centre, deviation = completed(observations)
+        scaled, total = (filled - centre) / deviation, num_states * num_gaussians
+        uniforms = torch.from_numpy(random.random((num_states + 1, max(num_states, num_gaussians))))
+        nearest = torch.cdist(scaled, scattered_centres(scaled, num_states, uniforms[0])).argmin(1)
+        centres = []
+        for state in range(num_states):
+            own = scaled[nearest == state]
+            centres.append(scattered_centres(own if len(own) else scaled, num_gaussians, uniforms[1 + state]))
+        means = torch.cat(centres) * deviation + centre
+        member = torch.nn.functional.one_hot(torch.cdist(scaled, torch.cat(centres)).argmin(1), total).double()
+        wide, tied = deviation.square(), covariance_type == "tied"
+        start = {"spherical": wide.mean().expand(total), "diag": wide.expand(total, -1)}
+        shape = "full" if tied else check_shape(covariance_type)
+        before = start.get(covariance_type, wide.diag().expand(total, -1, -1))
+        means, covariances = explained_best(filled, member, shape, means, before, floor)
+        covariances = covariances.unflatten(0, (num_states, num_gaussians))
+        counts = member.sum(0).unflatten(0, (num_states, num_gaussians)) + 1
+        uniform = torch.full((num_states, num_states), 1 / num_states, dtype=torch.float64)
+        return cls(
+            uniform[0],
+            uniform,
+            counts / counts.sum(1, keepdim=True),
+            means.unflatten(0, (num_states, num_gaussians)),
+            covariances.mean(1) if tied else covariances,
+            covariance_type,
+        )
+
+    def improved(
+        self, observations: Float64[Tensor, "row coordinate"], visits: Float64[Tensor, "row state"], floor: Tensor
+    ) -> dict[str, Any]:
+        """Visits of a state are shared among its Gaussians by what each of them says of the observation."""
+        share_NSK = self._joint(observations).softmax(2) * visits[..., None]
+        counts_SK = share_NSK.sum(0)
+        total_S1 = counts_SK.sum(1, keepdim=True)
+        found = {"weights": torch.where(total_S1 > 0, counts_SK / total_S1.where(total_S1 > 0, 1.0), self.weights)}
+        if self.covariance_type == "tied":
+            parts = [
+                explained_best(observations, share_NSK[:, s], "tied", self.centres[s], self.covariances[s], floor)
+                if total_S1[s] > 0
+                else (self.centres[s], self.covariances[s])
+                for s in range(self.num_states)
+            ]
+            centres, covariances = (torch.stack(part) for part in zip(*parts, strict=True))
+            return found | {"centres": centres, "covariances": covariances}
+        before = self.covariances.flatten(0, 1)
+        centres, covariances = explained_best(
+            observations, share_NSK.flatten(1), self.covariance_type, self._flat, before, floor
+        )
+        return found | {
+            "centres": centres.unflatten(0, self.weights.shape),
+            "covariances": covariances.unflatten(0, self.weights.shape),
+        }

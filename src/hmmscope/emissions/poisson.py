@@ -1,0 +1,129 @@
+"""States that emit counts."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.emissions.densities import scattered_centres
+from hmmscope.emissions.emitting import EmittingHMM, numbers_of
+from hmmscope.emissions.gaussian import completed
+from hmmscope.errors import InputError
+from hmmscope.schema import require
+
+#: Largest mean count: its sums stay exact, and a draw takes no table above a few million.
+MOST = 1e6
+
+
+class PoissonHMM(EmittingHMM):
+    """Coordinate y of observation_t is a count, Poisson(rates[state_t, y]), independent given the state
+
+    Source: Zucchini, MacDonald and Langrock (2016), *Hidden Markov Models for Time Series*.
+
+    Attributes:
+        rates: mean counts (state, coordinate).
+
+    Args:
+        initial, transition: as of every `EmittingHMM`.
+        rates: (S, Y), in (0, 10^6]; of one coordinate also (S,).
+        states, title, source: as of every `EmittingHMM`.
+
+    Raises:
+        InputError: a wrong shape, or a rate that is not positive.
+    """
+
+    density = "poisson"
+    file_format = "hmmscope-poisson-hmm"
+    file_arrays = ("initial", "transition", "rates")
+    file_fields = ("states", "title", "source")
+
+    def __init__(
+        self,
+        initial: object,
+        transition: object,
+        rates: Any,
+        *,
+        states: Sequence[str] | None = None,
+        title: str = "",
+        source: str = "",
+    ) -> None:
+        super().__init__(initial, transition, states=states, title=title, source=source)
+        flat = np.ndim(rates) == 1
+        found = numbers_of("rates", rates, (self.num_states,) if flat else (self.num_states, None))
+        self.rates = found[:, None] if flat else found
+        require(bool((self.rates > 0).all()), "rates", "must be positive", float(self.rates.min()))
+        require(bool((self.rates <= MOST).all()), "rates", f"must be at most {MOST:g}", float(self.rates.max()))
+        self.num_symbols = self.num_draws = self.rates.shape[1]
+
+    @property
+    def means(self) -> Float64[Tensor, "state coordinate"]:
+        return self.rates
+
+    @property
+    def variances(self) -> Float64[Tensor, "state coordinate"]:
+        return self.rates
+
+    @property
+    def narrowest(self) -> Float64[Tensor, "state coordinate"]:
+        return self.rates
+
+    @property
+    def num_parameters(self) -> int:
+        return self.rates.numel()
+
+    @classmethod
+    def checked(cls, observations: Float64[Tensor, "*batch coordinate"]) -> Float64[Tensor, "*batch coordinate"]:
+        bad = (observations < 0) | (observations != observations.floor()) & ~observations.isnan()
+        if bool(bad.any()):
+            value = float(observations[bad][0])
+            raise InputError(f"observations: must be counts, whole numbers of at least 0, got {value:g}")
+        return observations
+
+    def log_likelihoods(self, observations: Float64[Tensor, "*batch coordinate"]) -> Float64[Tensor, "*batch state"]:
+        """sum_y o_y log rate - rate - log o_y!"""
+        terms = [
+            (observations * rates.log() - rates - torch.lgamma(observations + 1)).nan_to_num(0.0).sum(-1)
+            for rates in self.rates
+        ]
+        return torch.stack(terms, -1)
+
+    def emit(
+        self, states: Int64[Tensor, "*batch"], uniforms: Float64[Tensor, "*batch draw"]
+    ) -> Float64[Tensor, "*batch coordinate"]:
+        """The least count whose cumulated probability is above the number."""
+        found = torch.empty(uniforms.shape, dtype=torch.float64)
+        for state, rates in enumerate(self.rates.tolist()):
+            here = states == state
+            for y, rate in enumerate(rates):
+                least = max(0, int(rate - 12 * math.sqrt(rate)) - 20)  # what lies outside has less than 2^-53
+                counts = torch.arange(least, int(rate + 12 * math.sqrt(rate)) + 40, dtype=torch.float64)
+                cumulated = (counts * math.log(rate) - rate - torch.lgamma(counts + 1)).exp().cumsum(0)
+                chosen = torch.searchsorted(cumulated, uniforms[..., y][here].contiguous(), right=True)
+                found[..., y][here] = (chosen + least).double().clamp(max=float(counts[-1]))
+        return found
+
+    @classmethod
+    def begun(
+        cls,
+        observations: Float64[Tensor, "row coordinate"],
+        num_states: int,
+        random: np.random.Generator,
+        *,
+        floor: Float64[Tensor, "coordinate"],
+    ) -> Self:
+        """Rates by k-means++ on the roots of the counts, whose variances are alike."""
+        filled = completed(observations)[0].sqrt()
+        centres = scattered_centres(filled, num_states, torch.from_numpy(random.random(num_states)))
+        uniform = torch.full((num_states, num_states), 1 / num_states, dtype=torch.float64)
+        return cls(uniform[0], uniform, torch.maximum(centres.square(), floor))
+
+    def improved(
+        self, observations: Float64[Tensor, "row coordinate"], visits: Float64[Tensor, "row state"], floor: Tensor
+    ) -> dict[str, Any]:
+        """Mean counts; a rate, which is a variance, does not fall below the floor."""
+        weight = visits.T @ (~observations.isnan()).double()
+        mean = visits.T @ observations.nan_to_num(0.0) / weight.where(weight > 0, 1.0)
+        return {"rates": torch.maximum(mean.where(weight > 0, self.rates), floor)}

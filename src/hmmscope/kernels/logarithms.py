@@ -1,0 +1,90 @@
+"""Filter, smoother and likeliest path in logarithms, for likelihoods that no float holds side by side.
+
+Arrays are of one sequence: logs (T, S), initial (S,) and moves (S, S) as logarithms; -inf is impossible.
+"""
+
+import numpy as np
+
+from hmmscope.kernels.compiling import kernel
+
+
+@kernel()
+def forward(initial, moves, logs, alphas, totals):  # type: ignore[no-untyped-def]
+    """alphas[t, j] = log P(o_0..o_t, state t = j), and totals[t] their sum over states."""
+    size = len(initial)
+    for t in range(len(logs)):
+        whole = -np.inf
+        for j in range(size):
+            if t == 0:
+                reached = initial[j]
+            else:
+                largest = -np.inf
+                for i in range(size):
+                    largest = max(largest, alphas[t - 1, i] + moves[i, j])
+                reached = largest
+                if largest > -np.inf:
+                    total = 0.0
+                    for i in range(size):
+                        total += np.exp(alphas[t - 1, i] + moves[i, j] - largest)
+                    reached = largest + np.log(total)
+            alphas[t, j] = reached + logs[t, j]
+            whole = max(whole, alphas[t, j])
+        totals[t] = whole
+        if whole > -np.inf:
+            total = 0.0
+            for j in range(size):
+                total += np.exp(alphas[t, j] - whole)
+            totals[t] = whole + np.log(total)
+
+
+@kernel()
+def backward(moves, logs, alphas, total, smoothed, pairs):  # type: ignore[no-untyped-def]
+    """smoothed[t, i] = P(state t = i | all), and added to pairs[i, j] the sum of P(state t = i, state t + 1 = j | all).
+
+    `alphas` are those of `forward`, and `total` is the last of its totals, which must be finite.
+    """
+    size, last = alphas.shape[1], len(logs) - 1
+    beta, after = np.zeros(size), np.empty(size)
+    for i in range(size):
+        smoothed[last, i] = np.exp(alphas[last, i] - total)
+    for t in range(last - 1, -1, -1):
+        for j in range(size):
+            after[j] = logs[t + 1, j] + beta[j]
+        for i in range(size):
+            largest = -np.inf
+            for j in range(size):
+                largest = max(largest, moves[i, j] + after[j])
+                pairs[i, j] += np.exp(alphas[t, i] + moves[i, j] + after[j] - total)
+            beta[i] = largest
+            if largest > -np.inf:
+                summed = 0.0
+                for j in range(size):
+                    summed += np.exp(moves[i, j] + after[j] - largest)
+                beta[i] = largest + np.log(summed)
+        for i in range(size):
+            smoothed[t, i] = np.exp(alphas[t, i] + beta[i] - total)
+
+
+@kernel()
+def likeliest(initial, moves, logs, pointers, states):  # type: ignore[no-untyped-def]
+    """The likeliest path, the lowest states among equals, and its logarithm; states of -1 where no path is possible."""
+    size, best = len(initial), initial + logs[0]
+    following = np.empty(size)
+    for t in range(1, len(logs)):
+        for j in range(size):
+            chosen = 0
+            for i in range(1, size):
+                if best[i] + moves[i, j] > best[chosen] + moves[chosen, j]:
+                    chosen = i
+            pointers[t, j] = chosen
+            following[j] = best[chosen] + moves[chosen, j] + logs[t, j]
+        best[:] = following
+    state = 0
+    for j in range(1, size):
+        if best[j] > best[state]:
+            state = j
+    found = best[state]
+    for t in range(len(logs) - 1, -1, -1):
+        states[t] = -1 if found == -np.inf else state
+        state = pointers[t, state] if t > 0 else state
+    return found

@@ -1,0 +1,157 @@
+"""Numbers as observations: how arrays are read as sequences of vectors, and which families of emissions there are."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.emissions.channels import ChannelsHMM
+from hmmscope.emissions.emitting import EmittingHMM
+from hmmscope.emissions.expectation import EmissionFit, fit_emissions
+from hmmscope.emissions.gaussian import GaussianHMM
+from hmmscope.emissions.gaussian_mixture import GaussianMixtureHMM
+from hmmscope.emissions.poisson import PoissonHMM
+from hmmscope.errors import InputError
+from hmmscope.inference.num_states import choice_reason
+from hmmscope.schema import shown, unknown_name
+
+#: Families by name, and which of their options `hmmscope.fit` takes.
+FAMILIES: dict[str, tuple[type[EmittingHMM], tuple[str, ...]]] = {
+    "gaussian": (GaussianHMM, ("covariance_type",)),
+    "gaussian-mixture": (GaussianMixtureHMM, ("covariance_type", "num_gaussians")),
+    "poisson": (PoissonHMM, ()),
+    "channels": (ChannelsHMM, ("sizes",)),
+}
+#: What `hmmscope.fit` knows: an HMM of symbols, and these.
+EMISSIONS = ("symbols", *FAMILIES)
+
+
+class Vectors(NamedTuple):
+    """Sequences of vectors, one after the other.
+
+    Attributes:
+        rows: (row, coordinate); NaN is missing.
+        lengths: of the sequences, at least 1 each.
+    """
+
+    rows: Float64[Tensor, "row coordinate"]
+    lengths: Int64[Tensor, "sequence"]
+
+
+def emission_of(source: Any, asked: str | None) -> str:
+    """The emission that is asked for; else "gaussian" for arrays of numbers that are not all whole, and "symbols"."""
+    if asked is not None:
+        if asked not in EMISSIONS:
+            raise unknown_name("emission", asked, EMISSIONS)
+        return asked
+    arrays = source if isinstance(source, list | tuple) else [source]
+    for one in arrays:
+        if isinstance(one, Tensor | np.ndarray):
+            found = np.asarray(one)
+            if found.dtype.kind == "f" and bool((found != np.floor(found))[np.isfinite(found)].any()):
+                return "gaussian"
+    return "symbols"
+
+
+def read_vectors(source: Any, *, axis: int | None = None, lengths: Any = None) -> Vectors:
+    """Arrays as sequences of vectors.
+
+    (time,) and (time, 1) are one sequence of numbers, (sequence, time, coordinate) are sequences, a list holds one array a
+    sequence. Two dimensions can be read in three ways, and something has to say in which: `lengths`, which sum to the rows,
+    says that each row is an observation, as in hmmlearn; `axis` says that each entry is one, and along which axis time runs.
+
+    Raises:
+        InputError: what is no array of numbers, or can be read in several ways; an infinite number; bad lengths.
+    """
+    if isinstance(source, list | tuple) and len(source) and all(np.ndim(one) in (1, 2) for one in source):
+        parts = [_numbers(one) for one in source]
+        if lengths is not None or axis is not None:
+            raise InputError("lengths, axis: are for one array; these are sequences already")
+        return _together([part[:, None] if part.ndim == 1 else part for part in parts])
+    array = _numbers(source)
+    if array.ndim == 3 and axis is None:
+        if lengths is None:
+            return _together(list(array))
+        counts = _counts(lengths)
+        if len(counts) != len(array) or max(counts) > array.shape[1]:
+            raise InputError(f"lengths: must be {len(array)} whole numbers in [1, {array.shape[1]}]")
+        return _together([row[:count] for row, count in zip(array, counts, strict=True)])
+    if array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1 and axis is None):
+        array = array.reshape(-1, 1)
+        lengths = [len(array)] if lengths is None else lengths
+    elif array.ndim == 2 and axis in (0, 1):
+        return _together([row[:, None] for row in (array.T if axis == 0 else array)])
+    if array.ndim != 2 or axis is not None:
+        raise InputError(
+            f"source: must be numbers (sequence, time, coordinate), got {tuple(array.shape)} with axis={axis}"
+        )
+    if lengths is None:
+        rows, columns = array.shape
+        raise InputError(
+            f"source: numbers {tuple(array.shape)} can be read in three ways: with lengths=[{rows}] as {rows} observations "
+            f"of {columns} coordinates, with axis=0 as {columns} sequences of {rows} numbers, with axis=1 as {rows} of "
+            f"{columns}"
+        )
+    counts = _counts(lengths)
+    if sum(counts) != len(array):
+        raise InputError(f"lengths: must sum to the {len(array)} rows, got {sum(counts)}")
+    return _together(list(array.split(counts)))
+
+
+def _numbers(one: Any) -> Float64[Tensor, "..."]:
+    """An array of numbers, masked entries as NaN."""
+    try:
+        if isinstance(one, np.ma.MaskedArray):
+            one = np.ma.filled(one.astype(np.float64), np.nan)
+        array = one.detach().cpu().numpy() if isinstance(one, Tensor) else np.asarray(one)
+        found = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64))
+    except (ValueError, TypeError):
+        raise InputError(f"source: must be numbers, got {shown(one)}") from None
+    if bool(found.isinf().any()):
+        raise InputError(f"source{found.isinf().nonzero()[0].tolist()}: is not finite; a missing entry is NaN")
+    return found
+
+
+def _counts(lengths: Any) -> list[int]:
+    counts = np.asarray(lengths)
+    if counts.ndim != 1 or counts.dtype.kind not in "iu" or (counts < 1).any():
+        raise InputError(f"lengths: must be whole numbers of at least 1, got {shown(lengths)}")
+    return counts.tolist()
+
+
+def _together(parts: list[Tensor]) -> Vectors:
+    if len({part.shape[1] for part in parts}) != 1 or not all(map(len, parts)):
+        raise InputError("source: sequences must have observations, and all of them as many coordinates")
+    return Vectors(torch.cat(parts), torch.tensor(list(map(len, parts))))
+
+
+def fit_vectors(
+    data: Vectors, sizes: list[int], emission: str, options: dict[str, Any], more: dict[str, Any]
+) -> tuple[dict[int, EmissionFit], int, str]:
+    """The fit of each number of states, the one with the smallest criterion, and why.
+
+    Args:
+        data: what is fitted.
+        sizes: numbers of states.
+        emission: of `FAMILIES`.
+        options: of `fit_emissions`.
+        more: what is left: options of the family, and `floor`.
+
+    Raises:
+        InputError: an option that the family has not, and as `fit_emissions`.
+    """
+    family, known = FAMILIES[emission]
+    for name in more:
+        if name not in (*known, "floor"):
+            raise unknown_name("fit", name, (*known, "floor", "axis", "lengths"))
+    found = {size: fit_emissions(family, data.rows, data.lengths, size, **options, **more) for size in sizes}
+    best, reason = choice_reason({size: one.bic for size, one in found.items()}, {}, np.empty(0, np.int64))
+    return found, best, reason if len(sizes) > 1 else ""
+
+
+def refuse(emission: str, **given: Any) -> None:
+    """InputError for an option that is given and is for symbols only."""
+    for name, value in given.items():
+        if value not in (None, False, ()):
+            raise InputError(f"{name}: is for symbols, and emission is {emission!r}")
