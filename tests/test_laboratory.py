@@ -1,36 +1,49 @@
 """The laboratory in short: its trials find nothing here, find what is planted, and its table counts what was measured."""
 
+import json
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 TESTS = Path(__file__).parent
-for folder in ("laboratory", "storage", "runs", "report", "training", "sweeps"):
+for folder in ("laboratory", "analysis", "storage", "runs", "report", "training", "sweeps"):
     if str(TESTS / folder) not in sys.path:
         sys.path.append(str(TESTS / folder))
 
 import folder_trials  # noqa: E402
 import fresh_seeds  # noqa: E402
 import input_trials  # noqa: E402
+import interval_trials  # noqa: E402
+import option_trials  # noqa: E402, F401 - its trial
 import random_tenth  # noqa: E402
+import return_trials  # noqa: E402
 import run_trials  # noqa: E402
 import storage_trials  # noqa: E402
 import table  # noqa: E402
-from hmmscope.errors import InputError  # noqa: E402
+import typed_trials  # noqa: E402
+from hmmscope.analysis import curves, intervals  # noqa: E402
+from hmmscope.errors import HmmscopeError, InputError  # noqa: E402
+from hmmscope.inference import monte_carlo  # noqa: E402
+from hmmscope.lab import cli  # noqa: E402
+from hmmscope.processes.files import load_process  # noqa: E402
 from hmmscope.seeds import derived_seed, philox_key  # noqa: E402
+from hmmscope.sequences.data import SequenceData  # noqa: E402
 from hmmscope.storage import disk, seals  # noqa: E402
 from hmmscope.storage.rundir import RunDir  # noqa: E402
 from trials import conduct  # noqa: E402
 
-SHORT = {"power-losses": 150, "errors": 10, "races": 2, "configurations": 150}
+SHORT = {"power-losses": 150, "errors": 10, "races": 2, "configurations": 150, "alarms": 150, "leaks": 20}
+SHORT |= {"typed": 400, "round-trips": 150}
 
 
 @pytest.mark.parametrize("name", SHORT)
-def test_nothing_is_found(name: str, tmp_path: Path) -> None:
+def test_nothing_is_found(name: str, tmp_path: Path, unchecked: None) -> None:
     report = conduct(name, tmp_path / "room", SHORT[name], 7)
     assert report.broken == []
     assert report.trials == SHORT[name]
@@ -58,6 +71,97 @@ def test_a_configuration_that_names_no_field_is_found(tmp_path: Path, monkeypatc
     monkeypatch.setattr("input_trials.config_from_data", refuse)
     report = conduct("configurations", tmp_path / "room", 3, 7)
     assert (report.violations, report.broken[0]) == (3, "no field is named: something is wrong")
+
+
+def test_intervals_cover_in_short_and_one_that_is_too_narrow_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some = [np.random.default_rng(seed).standard_t(5, 4000) for seed in range(3)]
+    monkeypatch.setattr(interval_trials, "residuals", lambda: [law - law.mean() for law in some])
+    few = {name: (law, sizes[1:2]) for name, (law, sizes) in interval_trials.LAWS.items()}
+    monkeypatch.setattr(interval_trials, "LAWS", few)
+    report = conduct("coverage", tmp_path / "good", 150, 7)
+    assert report.broken == []
+    assert report.trials > 150 * 5
+    monkeypatch.setattr(monte_carlo, "student_half", lambda values: values.std(0) / len(values) ** 0.5)
+    monkeypatch.setattr(intervals, "student_half", monte_carlo.student_half)
+    assert conduct("coverage", tmp_path / "bad", 150, 7).violations > 0
+
+
+def test_the_residuals_are_those_of_kept_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "one").symlink_to(interval_trials.RESULTS / "multitask-fig3b")
+    monkeypatch.setattr(interval_trials, "RESULTS", tmp_path)
+    found = interval_trials.residuals()
+    assert found
+    assert all(len(one) >= 60 and abs(one.mean()) < 1e-9 for one in found)
+
+
+def test_a_false_alarm_is_found_and_a_leak_that_is_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(curves, "FALSE_ALARM", 0.9)
+        assert conduct("alarms", tmp_path / "bad", 60, 7).violations > 0
+    monkeypatch.setattr(curves, "FALSE_ALARM", 1e-200)
+    assert conduct("leaks", tmp_path / "missed", 5, 7).broken == ["5 of 5 were not noticed"]
+
+
+def test_an_internal_error_is_found_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(typed_trials, "SOURCES", ["own_spec"])
+    monkeypatch.setattr(typed_trials, "StudySpec", typed_trials.TrainingSpec)
+    monkeypatch.setattr(typed_trials, "parse_spec", lambda *_: [][1])
+    report = conduct("typed", tmp_path / "room", 3, 7)
+    assert (report.violations, report.broken[0]) == (3, "TrainingSpec: IndexError: list index out of range at")
+
+
+def test_what_comes_back_different_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(return_trials, "BACK", [return_trials.back_hmm])
+    monkeypatch.setattr(return_trials, "load_process", lambda path: load_process("umbrella"))
+    assert conduct("round-trips", tmp_path / "room", 3, 7).violations == 3
+
+
+#: What typed values have found so far: a source with options that ended in an internal error or came back different.
+CASES: dict[str, Callable[[Path], object]] = {
+    "gaps of numbers in JSON lines": lambda path: _saved(SequenceData([[0, -1, 1], [1]], missing=-1), path / "x.jsonl"),
+    "a column of lists": lambda path: _refused(
+        lambda: SequenceData(typed_trials.Table(s=["a", "b"], u=[[1], [1]]), group="u")
+    ),
+    "lengths of text": lambda path: _refused(lambda: SequenceData([[0, 1]], lengths="ab")),
+    "a version that is an array": lambda path: _refused(lambda: _arrays(path / "x.npz", version=np.zeros(0))),
+    "a shape beyond all memory": lambda path: _refused(lambda: _tensor(path / "x.safetensors", [0, 10**30])),
+    "a symbol that is half a pair": lambda path: _called(2, "show", "\ud800"),
+    "a name of three hundred letters": lambda path: (
+        cli.main(["figures", "none", "-o", "x" * 300]) in (2, 3) or pytest.fail("code")
+    ),
+}
+
+
+def _saved(data: SequenceData, path: Path) -> None:
+    data.save(path)
+    assert SequenceData(path).digest == data.digest
+
+
+def _called(code: int, *words: str) -> None:
+    assert cli.main(list(words)) == code
+
+
+def _refused(act: Callable[[], object]) -> None:
+    with pytest.raises(HmmscopeError):
+        act()
+
+
+def _arrays(path: Path, **more: np.ndarray) -> object:
+    np.savez(path, initial=np.full(2, 0.5), transition=np.full((2, 2), 0.5), emission=np.eye(2), **more)
+    return load_process(path)
+
+
+def _tensor(path: Path, shape: list[int]) -> object:
+    text = json.dumps({"observations": {"dtype": "I64", "shape": shape, "data_offsets": [0, 0]}}).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text)
+    return SequenceData(path)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_was_found_by_typed_values_stays_mended(case: str, tmp_path: Path, unchecked: None) -> None:
+    CASES[case](tmp_path)
 
 
 def test_mutations_are_counted_and_one_that_passes_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

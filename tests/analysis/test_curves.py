@@ -32,7 +32,7 @@ from analysis_cases import (
 from hmmscope.analysis.attention_maps import attention_map
 from hmmscope.analysis.counting import Counting
 from hmmscope.analysis.curves import MAX_ORDER, evaluate
-from hmmscope.analysis.intervals import bootstrap_means, bootstrap_ratio
+from hmmscope.analysis.intervals import bootstrap_means, bootstrap_ratio, least_z, stretch
 from hmmscope.analysis.logistic import predict_logistic
 from hmmscope.analysis.probes import probe
 from hmmscope.analysis.shuffle import shuffle_test
@@ -162,9 +162,30 @@ def test_transposed_transition_is_a_wrong_oracle() -> None:
     assert evaluate(Oracle(corpus.true), corpus, num_samples=64, baselines=False).invalid is not None
 
 
+@pytest.mark.parametrize("samples", [2, 3, 40])
+def test_a_model_that_never_expects_what_is_rare_is_no_leak(samples: int) -> None:
+    """Where it does not happen, such a model is a little better in every sample, without any spread."""
+    process = HMM([1.0], [[1.0]], [[0.999, 0.001]])
+    corpus = Corpus(process, layout=Sequences(length=6))
+    assert int(corpus[0:samples].observations.sum()) == 0
+    score = evaluate(
+        Oracle(corpus, lambda x: x - torch.tensor([0.0, 20.0])), corpus, num_samples=samples, baselines=False
+    )
+    assert score.bayes_loss is not None
+    assert score.loss < score.bayes_loss - 5e-4
+    assert score.invalid is None
+
+
+def test_vectors_are_compared_in_standard_errors_of_few_samples() -> None:
+    """Tables of Student's law: one-sided, with 1, 4 and 30 degrees of freedom."""
+    assert least_z(1, 1e-6) == math.inf
+    for count, alarm, value in ((2, 0.001, 318.309), (5, 0.001, 7.17318), (5, 1e-6, 41.5779), (31, 0.0005, 3.64596)):
+        assert least_z(count, alarm) == pytest.approx(value, rel=1e-4)
+
+
 @pytest.mark.parametrize("model", HONEST)
 def test_honest_models_are_valid(model: str) -> None:
-    """72 cases. False alarm of one: P(z < -5) < 3e-7 for the optimum's own noise; here by fixed seeds never."""
+    """72 cases, each with a false alarm of at most 1e-6; here by fixed seeds never."""
     cases = 0
     for seed in range(6):
         for layout in LAYOUTS.values():
@@ -305,8 +326,20 @@ def test_bootstrap_width_is_that_of_the_mean() -> None:
     assert (high - low).mean() == pytest.approx(2 * 1.96 / 20, rel=0.03)
 
 
+def test_few_samples_have_students_interval() -> None:
+    """By hand: 1, 2, 6 have mean 3, standard error sqrt(7/3), and Student's quantile of two degrees is 4.302653."""
+    mean, low, high = bootstrap_means(np.array([1.0, 2.0, 6.0]))
+    half = 4.302653 * math.sqrt(7 / 3)
+    assert [float(mean), float(low), float(high)] == pytest.approx([3, 3 - half, 3 + half], rel=1e-5)
+    ratio = bootstrap_ratio(np.array([1.0, 2.0, 6.0]), np.full(3, 2.0))
+    assert ratio == pytest.approx((1.5, 1.5 - half / 2, 1.5 + half / 2), rel=1e-5)
+    assert [float(x) for x in bootstrap_means(np.array([2.0]))] == [2, 2, 2]
+    assert stretch(3) == pytest.approx(math.sqrt(1.5) * 4.302653 / 1.959964, rel=1e-4)
+    assert [stretch(count) for count in (None, 1, 100, 5000)] == [1, 1, 1, 1]
+
+
 def test_bootstrap_is_deterministic() -> None:
-    values = np.random.default_rng(7).normal(size=(30, 2, 3))
+    values = np.random.default_rng(7).normal(size=(130, 2, 3))
     first, again, other = (bootstrap_means(values, seed=seed) for seed in (1, 1, 2))
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     assert first[1].shape == (2, 3)

@@ -10,12 +10,12 @@ from torch import nn
 import hmmscope as hs
 from analysis_cases import Held
 from hmmscope.analysis.geometry import BELIEF, belief_targets, belief_times, geometry, read_off
-from hmmscope.analysis.intervals import student_quantile
 from hmmscope.analysis.learned import Learned, learned
 from hmmscope.analysis.probes import read_stream
 from hmmscope.analysis.twins import NO_COLUMNS, Share, Twins, draw_twins, share_beyond
 from hmmscope.errors import InputError
 from hmmscope.inference.filtering import filter_beliefs
+from hmmscope.inference.monte_carlo import student_quantile
 from hmmscope.models.base import make_model
 from hmmscope.processes.hmm import HMM
 

@@ -3,8 +3,9 @@
     tests/experiments/measured/<experiment>.json.xz     version, and rows: of each table some, and of each column the sums
 
 An experiment is run at the smallest scale with one seed and steps that change no weight; then every weight is moved by a
-wave, so that neither the code of trainings nor the kernel that computes a gradient is in the rows. They are compared within
-1e-6, relative. Columns that differ from one run to the next, such as seconds, are left out.
+wave, so that neither the code of trainings nor the kernel that computes a gradient is in the rows. Intervals are those of
+many samples, by the bootstrap, though the smallest scale has few: their law belongs to no measurement. Rows are compared
+within 1e-6, relative. Columns that differ from one run to the next, such as seconds, are left out.
 
     python tests/experiments/measured.py                       compare, as the slow test does
     python tests/experiments/measured.py --keep [NAME ...]     keep the rows of new experiments and of raised versions
@@ -24,6 +25,7 @@ from typing import Any
 import torch
 
 from hmmscope import registry
+from hmmscope.analysis import intervals
 from hmmscope.errors import InputError
 from hmmscope.lab.experiments import parts, running
 from hmmscope.lab.experiments.experiment import Experiment, Measured, experiment_named
@@ -41,7 +43,7 @@ RELATIVE, ABSOLUTE = 1e-6, 1e-9
 @contextmanager
 def frozen() -> Iterator[None]:
     """Numbers are float64 in here, and the weights of what is measured follow from their places alone."""
-    kind, measure = torch.get_default_dtype(), parts._measure
+    kind, measure, few = torch.get_default_dtype(), parts._measure, intervals.FEW
 
     def measured(experiment: Experiment, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         for run in runs.values():
@@ -52,11 +54,13 @@ def frozen() -> Iterator[None]:
 
     torch.set_default_dtype(torch.float64)
     parts._measure = measured
+    intervals.FEW = 0
     try:
         yield
     finally:
         torch.set_default_dtype(kind)
         parts._measure = measure
+        intervals.FEW = few
 
 
 def _move(model: torch.nn.Module) -> None:

@@ -20,7 +20,8 @@ from xml.etree import ElementTree
 
 HERE = Path(__file__).parent
 TESTS, ROOT = HERE.parent, HERE.parents[1]
-for folder in (HERE, TESTS, *(TESTS / name for name in ("storage", "runs", "report", "training", "sweeps"))):
+FOLDERS = ("analysis", "storage", "runs", "report", "training", "sweeps")
+for folder in (HERE, TESTS, *(TESTS / name for name in FOLDERS)):
     sys.path.insert(0, str(folder))
 
 import fresh_seeds  # noqa: E402
@@ -50,6 +51,12 @@ SIZES = {
     "verb-errors": (1000, "verb_trials"),
     "bytes": (3, "folder_trials"),
     "packages": (1000, "input_trials"),
+    "typed": (100_000, "typed_trials"),
+    "options": (5000, "option_trials"),
+    "round-trips": (10_000, "return_trials"),
+    "coverage": (2000, "interval_trials"),
+    "alarms": (10_000, "interval_trials"),
+    "leaks": (1000, "interval_trials"),
     "uncovered": (1000, "seal_trials"),
     "refusals": (500, "seal_trials"),
 }

@@ -1,6 +1,7 @@
 """What a trial of the laboratory is, and what it reports."""
 
 import random
+import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -83,3 +84,43 @@ def clocked(report: Report, what: str, most: float) -> Iterator[None]:
     yield
     if (taken := time.process_time() - begun) > most:
         report.found(f"{what}: {taken:.2f} s")
+
+
+#: Processor time of one attempt at a reader or option.
+LONGEST = 5.0
+
+
+class _HangError(BaseException):
+    pass
+
+
+@contextmanager
+def bounded(report: Report, what: str) -> Iterator[None]:
+    """A violation if an attempt takes more than its processor time, or never ends."""
+
+    def ring(*_: Any) -> None:
+        raise _HangError
+
+    before = signal.signal(signal.SIGVTALRM, ring)
+    signal.setitimer(signal.ITIMER_VIRTUAL, 4 * LONGEST)
+    begun = time.process_time()
+    try:
+        yield
+    except _HangError:
+        report.found(f"{what}: hangs")
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+    if (taken := time.process_time() - begun) > LONGEST:
+        report.found(f"{what}: {taken:.1f} s")
+
+
+def place_of(error: BaseException) -> str:
+    """The last line of ours that it went through."""
+    found, step = "", error.__traceback__
+    while step is not None:
+        name = step.tb_frame.f_code.co_filename
+        if "/src/hmmscope" in name:
+            found = f"{name.partition('/src/')[2]}:{step.tb_lineno}"
+        step = step.tb_next
+    return found

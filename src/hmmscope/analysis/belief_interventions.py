@@ -127,7 +127,7 @@ def _moved(task: "_Task", name: str, intervention: str, edits: list[list[Edit]],
         if np.isfinite([before, after]).all():
             draws = _share(before, after, task.worth[metric] if intervention == "ablate" else None, seed)
             means = {"before": before.mean().item(), "after": after.mean().item(), "samples": len(before)}
-            yield {"metric": metric} | with_interval(draws) | means
+            yield {"metric": metric} | with_interval(draws, len(before)) | means
 
 
 class _Task:

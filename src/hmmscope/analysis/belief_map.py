@@ -243,7 +243,7 @@ def belief_map(
     twin = reader.drawn(adapted[0], names[found[1].chosen]) if adapted else None
 
     def at(one: nn.Module, readout: Readout, chosen: int, where: str, step: int | None) -> BeliefMap:
-        r2 = with_interval(readout.r2(seed=seed)[:, chosen])
+        r2 = with_interval(readout.r2(seed=seed)[:, chosen], len(readout.spread))
         share = readout.beyond(found[1:]) if adapted else Share(r2["value"], reason=twins.reason)
         read, alone = reader.drawn(one, where), reader.from_prediction
         return BeliefMap(where, reader.points, read, twin, r2["value"], r2["low"], r2["high"], share, alone, step)

@@ -13,7 +13,7 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, judged_answers
-from hmmscope.analysis.calibration import Winnings, bet, miscalibrated
+from hmmscope.analysis.calibration import FALSE_ALARM, Winnings, bet, miscalibrated
 from hmmscope.analysis.counting import (
     TREE,
     UNTUNED,
@@ -23,7 +23,7 @@ from hmmscope.analysis.counting import (
     other_samples,
     tune_counting,
 )
-from hmmscope.analysis.intervals import bootstrap_means
+from hmmscope.analysis.intervals import bootstrap_means, least_z
 from hmmscope.analysis.layer_curves import Curves
 from hmmscope.analysis.measures import Measures, mean_of_asked
 from hmmscope.analysis.trained_counting import TrainedCounting
@@ -38,9 +38,6 @@ from hmmscope.processes.process import Process
 from hmmscope.reprs import html_rows, plot_rows
 from hmmscope.schema import require
 from hmmscope.ties import TOLERANCE
-
-#: A model whose loss is below the optimum by more than this many standard errors is leaking, or the optimum is wrong.
-INVALID_Z = -5.0
 
 #: Differences of mean losses that rounding explains, nats.
 ROUNDING = 1e-9
@@ -238,7 +235,8 @@ def _why_invalid(
         return None
     part = math.log(1.0 if process.prior is None else 1 / process.prior.share)
     invalid = miscalibrated(won, num_samples * part)
-    invalid = invalid or _invalid(measures["model"]["loss"], measures[floor]["loss"], floor, part)
+    in_order = isinstance(asked, NextObservation | NextGiven)
+    invalid = invalid or _invalid(measures["model"]["loss"], measures[floor]["loss"], floor, part, in_order)
     if invalid is not None and isinstance(asked, NextGiven):
         return f"the sequences do not come from the process that they stand beside: {invalid}"
     return invalid
@@ -319,26 +317,41 @@ def _against_the_optimum(found: dict[str, torch.Tensor], batch: Batch, asked: Ta
 
 
 def _invalid(
-    loss: NDArray[np.float64], floor: NDArray[np.float64], of_whom: str = "optimum", part: float = 0.0
+    loss: NDArray[np.float64],
+    floor: NDArray[np.float64],
+    of_whom: str = "optimum",
+    part: float = 0.0,
+    in_order: bool = True,
 ) -> str | None:
     """Why the loss of a model cannot be that of an honest predictor, or None.
+
+    Next symbols are a bet of the model against the floor, as in `calibration`: an honest model wins more than log(1/δ) nats
+    in all with a probability of at most δ, of any number of samples and whatever their law. Other answers are not, and their
+    mean is compared in standard errors, by Student's law.
 
     Args:
         loss, floor: of the model and of the predictor `of_whom` (sample, judged column), nats.
         part: nats a sample that are gained by knowing which part of the prior is observed: log(1 / its share). The losses
             of the prior's predictor, summed over a sample, are at most this above the least possible ones, in the mean.
+        in_order: whether the losses are those of laws of the next symbol, one after the other.
     """
     if np.isinf(floor).any():
         return "the loss of the Bayes optimum is not finite: a wrong optimum"
+    whose = {"optimum": "the Bayes optimum", "known-component": "that of the filter that is told the HMM"}[of_whom]
+    if in_order:
+        won = float(np.nansum(floor - loss)) - part * len(loss)
+        if won > -math.log(FALSE_ALARM):
+            rare = f"which an honest model does once in {1 / FALSE_ALARM:,.0f} evaluations"
+            return f"the model's loss is below {whose} by {won:.4g} nats in all, {rare}: a leak, or a wrong optimum"
+        return None
     difference = mean_of_asked(loss - floor)
     difference = difference[~np.isnan(difference)]
     if not np.isfinite(difference).all():
         return None  # an infinite loss of the model, which is above any floor
     error = difference.std(ddof=1) / np.sqrt(len(difference)) if len(difference) > 1 else np.inf
     below = -difference.mean() - part / loss.shape[1]
-    if below > max(-INVALID_Z * error, ROUNDING):
+    if below > max(least_z(len(difference), FALSE_ALARM) * error, ROUNDING):
         size = f"{below / error:.1f} standard errors" if error > 0 else f"{below:.3g} nats in every sample"
-        whose = {"optimum": "the Bayes optimum", "known-component": "that of the filter that is told the HMM"}[of_whom]
         return f"the model's loss is below {whose} by {size}: a leak, or a wrong optimum"
     return None
 

@@ -163,7 +163,7 @@ def geometry(
             shares = layer_shares(1 - draws, twins_left[target], len(found.spread), reason=twins.reason)
             for layer, name in enumerate(names):
                 where = {"target": target, "targets": labels, "layer": layer, "layer_name": name}
-                interval = with_interval(draws[:, layer])
+                interval = with_interval(draws[:, layer], len(found.spread))
                 r2 = {"r2": interval["value"], "low": interval["low"], "high": interval["high"]}
                 beside = shares[layer].columns() if labels == "true" else NO_COLUMNS
                 rows.append(where | r2 | {"fitted": float(found.fitted[layer])} | about | beside)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hmmscope.analysis.intervals import stretch
 from hmmscope.seeds import numpy_generator
 
 NUM_RESAMPLES = 1000
@@ -31,13 +32,14 @@ def _resamples(count: int, seed: int) -> Curves:
     return weights
 
 
-def with_interval(draws: Curves) -> dict[str, Any]:
+def with_interval(draws: Curves, samples: int | None = None) -> dict[str, Any]:
     """Value, 95 % percentile interval and standard error from the rows of `resampled_curves`.
 
-    The interval is stretched to hold the value, which percentiles need not do for a statistic that jumps.
+    The interval is stretched to hold the value, which percentiles need not do for a statistic that jumps; and, where few
+    `samples` are said, as Student's law is wider than the normal one.
     """
-    low, high = np.percentile(draws[1:], [2.5, 97.5])
     value = float(draws[0])
+    low, high = value + stretch(samples) * (np.percentile(draws[1:], [2.5, 97.5]) - value)
     return {
         "value": value,
         "low": min(float(low), value),

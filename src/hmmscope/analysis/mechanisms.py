@@ -293,7 +293,9 @@ class _Task:
         for quantity, draws in self.readings(found, layer, seed).items():
             changes[quantity] = (whole[quantity] - draws, float(whole[quantity][0]))
         for quantity, (draws, before) in changes.items():
-            yield {"quantity": quantity} | with_interval(draws) | {"before": before, "samples": self._count}
+            yield (
+                {"quantity": quantity} | with_interval(draws, self._count) | {"before": before, "samples": self._count}
+            )
 
     def readings(self, found: Mapping[str, Tensor], layer: int, seed: int) -> dict[str, Curves]:
         """Held-out R² of each target after a layer, on all test samples and on resamples."""

@@ -102,7 +102,8 @@ def task_patching(
                 if not (means[:, 0] > 0).all():  # no way to go
                     continue
                 about = {"layer": layer, "layer_name": name, "subspace": subspace, "rank": count}
-                about |= {"reference": reference, "metric": metric} | with_interval(1 - means[:, 1] / means[:, 0])
+                reached = with_interval(1 - means[:, 1] / means[:, 0], len(before))
+                about |= {"reference": reference, "metric": metric} | reached
                 numbers = {"before": before.mean().item(), "after": found.mean().item(), "samples": len(before)}
                 rows.append(about | numbers)
     return rows

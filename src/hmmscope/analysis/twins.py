@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from hmmscope.analysis.intervals import student_quantile
 from hmmscope.analysis.layer_curves import Curves
 from hmmscope.errors import InputError
+from hmmscope.inference.monte_carlo import student_quantile
 from hmmscope.models.base import SequenceModel, build_model
 from hmmscope.models.given import GivenModel
 from hmmscope.reprs import Shown

@@ -42,7 +42,7 @@ def load_process(source: object, *, allow_drop_tiny: bool = False) -> Process:
     found, version = data.pop("format", HMM.file_format), data.pop("version", FILE_VERSION)  # by default an HMM
     known = kinds()
     kind = known.get(found) if isinstance(found, str) else None
-    if kind is None or version != FILE_VERSION:
+    if kind is None or not isinstance(version, int) or version != FILE_VERSION:
         said = f"{shown(found)} version {shown(version)}; this release reads {', '.join(known)}, version {FILE_VERSION}"
         raise InputError(f"{path.name}: format is {said}")
     unknown = set(data) - {*kind.file_arrays, *kind.file_fields}

@@ -202,7 +202,7 @@ def _whole(row: object, missing: Missing, where: Callable[[], str]) -> NDArray[n
 
 
 def _has_gaps(row: Sequence[Any], missing: Missing) -> bool:
-    return bool(missing.names) and any(missing.has(cell) for cell in row)
+    return (bool(missing.names) or missing.nothing) and any(missing.has(cell) for cell in row)
 
 
 def _require_seen(gaps: NDArray[np.bool_], where: Callable[[int], str]) -> None:
