@@ -35,33 +35,37 @@ Row = dict[str, Any]
 ROOT = Path(__file__).parents[1]
 KEPT, AT_WORK = ROOT / "results" / "controls", ROOT / "runs" / "controls"
 #: The scale, its seeds, and steps and evaluations of a training: of one that learns nothing few are as good as many.
-SCALE, SEEDS, STEPS, EVALUATIONS = "small", [0, 1, 2], {"untrained": 20, "one-step": 20, "mispaired": 100}, 20
+SCALE, SEEDS, STEPS, EVALUATIONS = "small", [0, 1, 2], {"untrained": 10, "one-step": 10, "mispaired": 40}, 10
 _GRID = {"plan.layers": "0,1,2"}
 _FLOORS = {"measurements.floor_samples": "50", "measurements.floor_instances": "2"}
 _POOL = {"plan.parts": "96"}
-#: Whose claims speak of learning, the cheapest first, with what makes them cheap.
+#: Whose claims speak of learning, the cheapest first, with what makes them cheap: few samples tell as much as many.
 EXPERIMENTS: dict[str, dict[str, str]] = {
     "limits-table4": {"plan.layers": "1", "measurements.samples": "512", **_FLOORS},
     "constrained-updates": {},
-    "limits-fig2": {"measurements.samples": "512", **_GRID},
-    "limits-fig3": {"measurements.samples": "1024", "measurements.least_count": "64", **_GRID},
-    "limits-table3": {"measurements.samples": "1024", "plan.fixed_sets": "0", **_GRID, **_FLOORS},
-    "task-patching": {},
-    "limits-hard-dose": {"measurements.samples": "2048", "measurements.least_count": "32"},
+    "multitask-fig3b": {"measurements.prompts": "256", **_POOL},
+    "multitask-fig1": {"measurements.samples": "128", **_POOL},
+    "multitask-fig7": {"measurements.samples": "64", "measurements.construction_samples": "8", **_POOL},
+    "multitask-fig2": {"measurements.samples": "16", "measurements.permutations": "4", **_POOL}
+    | {"measurements.construction_samples": "2"},
+    "multitask-fig3a": {"measurements.components": "8", "measurements.state_components": "2", **_POOL}
+    | {"measurements.prompts": "32", "measurements.state_prompts": "128"},
+    "task-patching": {"measurements.samples": "128"},
+    "limits-hard-dose": {"measurements.samples": "1024", "measurements.least_count": "16"},
+    "limits-fig4-mixing": {"measurements.samples": "256", "plan.probabilities": "0.01,0.05,0.15"},
+    "limits-fig5": {"measurements.samples": "256", "plan.widths": "16,32", "plan.head_counts": "1,2"},
+    "limits-fig4-cot": {"measurements.samples": "256", "plan.blocks": "0,1,2"},
+    "limits-fig2": {"measurements.samples": "256", **_GRID},
     "limits-fig6": {"plan.layers": "1,2"},
-    "belief-geometry": {"measurements.samples": "256", "measurements.points": "100"},
-    "multitask-fig3b": _POOL,
-    "multitask-fig1": {"measurements.samples": "256", **_POOL},
-    "multitask-fig3a": _POOL,
-    "multitask-fig2": _POOL,
-    "multitask-fig7": {"measurements.samples": "128", **_POOL},
-    "mechanisms": {"measurements.samples": "128"},
-    "limits-fig4-cot": {"measurements.samples": "512", "plan.blocks": "0,1,2"},
-    "limits-fig5": {"measurements.samples": "512", "plan.widths": "16,32,64"},
-    "limits-fig4-mixing": {"measurements.samples": "512"},
-    "construction-vs-trained": {},
-    "belief-development": {},
-    "limits-architectures": {},
+    "limits-fig3": {"measurements.samples": "512", "measurements.least_count": "32", **_GRID}
+    | {"measurements.window_samples": "50"},
+    "limits-table3": {"measurements.samples": "512", "plan.fixed_sets": "0", **_GRID, **_FLOORS},
+    "mechanisms": {"measurements.samples": "64"},
+    "belief-geometry": {"measurements.samples": "128", "measurements.points": "100"},
+    "belief-development": {"measurements.samples": "64", "measurements.positions": "1"},
+    "construction-vs-trained": {"measurements.samples": "64", "measurements.probe_samples": "128"}
+    | {"measurements.probe_components": "4"},
+    "limits-architectures": {"plan.architectures": "rnn,transformer", "measurements.samples": "256"},
 }
 
 

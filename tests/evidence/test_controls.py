@@ -3,12 +3,16 @@
 They were measured as trained ones are, by ``make controls``; what is kept of it is read here.
 """
 
+import importlib.util
 import json
 import lzma
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+import torch
 
+import hmmscope as hs
 from attacks import DECIDED, judged, on_training
 from hmmscope.lab.evidence.rows import Rows, Tables
 
@@ -42,3 +46,50 @@ def test_what_learned_nothing_decides_nothing(path: Path) -> None:
 
 def test_all_controls_are_kept() -> None:
     assert {path.parts[0] for path in FOLDERS} == set(CONTROLS)
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("controls", KEPT.parents[1] / "scripts" / "controls.py")
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+def test_the_script_makes_all_controls_of_experiments_with_claims_on_training(script: ModuleType) -> None:
+    assert tuple(script.STEPS) == CONTROLS
+    assert [name for name in script.EXPERIMENTS if not on_training(name)] == []
+    assert {path.name.removesuffix(".json.xz") for path in FOLDERS} <= set(script.EXPERIMENTS)
+
+
+@pytest.mark.parametrize("engine", ["torch", "compiled"])
+def test_what_a_control_does_to_a_training(script: ModuleType, engine: str, tmp_path: Path) -> None:
+    def weights(control: str | None, steps: int) -> list[torch.Tensor]:
+        training = {"batch_size": 8, "warmup_steps": 0, "final_fraction": 1.0, "engine": engine, "learning_rate": 0.01}
+        options = {
+            "model": "rnn",
+            "length": 6,
+            "num_steps": steps,
+            "training": training,
+            "out": tmp_path / f"{control} {steps}",
+        }
+        if control is None:
+            run = hs.train("mess3", **options)
+        else:
+            with script.learning_nothing(control):
+                run = hs.train("mess3", **options)
+        return [*run.model.parameters(), *run.untrained().parameters()]
+
+    def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+        return all(torch.equal(*pair) for pair in zip(one, other, strict=True))
+
+    def trained(found: list[torch.Tensor]) -> list[torch.Tensor]:
+        return found[: len(found) // 2]
+
+    untrained, once = weights("untrained", 3), trained(weights("one-step", 3))
+    assert same(trained(untrained), untrained[len(untrained) // 2 :])
+    assert same(once, trained(weights(None, 1)))
+    assert not same(once, trained(untrained))
+    assert not same(trained(weights("mispaired", 3)), trained(weights(None, 3)))
