@@ -252,6 +252,10 @@ LAYOUT: dict[str, tuple[str, set[str]]] = {
         "sequences whose law nobody knows",
         SMALL | COMPONENTS | {"runs", "storage", "machine", "reprs", "lab.evidence", "lab.experiments"},
     ),
+    "lab.benchmark": (
+        "HMM-bench: tasks that are frozen, and submissions that anybody can score again",
+        SMALL | COMPONENTS | {"runs", "storage", "reprs"},
+    ),
     "lab.report": (
         "files to a page; it knows nothing of models and trainers",
         {"errors", "schema", "storage", "ties", "text", "lab.evidence"},
@@ -261,7 +265,7 @@ LAYOUT: dict[str, tuple[str, set[str]]] = {
         SMALL
         | COMPONENTS
         | {"interop", "runs", "storage", "machine"}
-        | {"lab.tasks", "lab.sweeps", "lab.evidence", "lab.experiments", "lab.study", "lab.report"},
+        | {"lab.tasks", "lab.sweeps", "lab.evidence", "lab.experiments", "lab.study", "lab.report", "lab.benchmark"},
     ),
     "lab.cli": ("the command line", {"errors", "text", "schema", "lab.verbs"}),
     "hmmscope_papers": (

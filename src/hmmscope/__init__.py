@@ -55,6 +55,8 @@ _HOME = {
     "train": "runs.training",
     "over_training": "runs.development",
     "study": "lab.study.conduct",
+    "benchmark": "lab.benchmark.submission",
+    "check_submission": "lab.benchmark.checking",
     "load_run": "runs.pipeline",
     "log_likelihood": "inference.fast",
     "mixture_predictions": "inference.fast",
@@ -163,6 +165,8 @@ if TYPE_CHECKING:
     from hmmscope.inference.smoothing import expected_counts as expected_counts
     from hmmscope.inference.smoothing import smooth_beliefs as smooth_beliefs
     from hmmscope.inference.stationary_law import stationary_distribution as stationary_distribution
+    from hmmscope.lab.benchmark.checking import check_submission as check_submission
+    from hmmscope.lab.benchmark.submission import benchmark as benchmark
     from hmmscope.lab.study.conduct import study as study
     from hmmscope.models.base import make_model as make_model
     from hmmscope.processes.answers import Observed as Observed

@@ -23,11 +23,12 @@ from hmmscope.storage import disk, store
 
 SEAL, ADDED = "seal.json", "added.json"
 FORMAT, VERSION = "hmmscope-seal", 1
-KINDS = ("run", "experiment", "sweep", "pool", "paper", "added")
+KINDS = ("run", "experiment", "sweep", "pool", "paper", "submission", "added")
 #: What a seal names. Where it names findings, readers take every figure and table that they find.
 _NAMED = (
     *("*.json", "*.jsonl", "*.safetensors", "figures/*.json", "tables/*.jsonl", "tables/*.xz", "packed/*/*.xz"),
     *("hmms/*.json", "parts/*/*.json", "checkpoints/step-*/manifest.json", "timing/*.json*"),
+    *("tasks/*/*.json", "tasks/*/*.safetensors", "model.py", "card.txt"),
     *("logs/*.log", "failures/*.json", "tensorboard/*", "index.html"),
 )
 _LISTED = ("figures/*.json", "tables/*.jsonl", "tables/*.xz", "packed/*/*.xz")

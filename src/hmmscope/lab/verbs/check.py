@@ -1,20 +1,38 @@
-"""The verb `check`: whether folders, or this installation, can be trusted."""
+"""The verb `check`: whether folders, submissions to HMM-bench too, or this installation, can be trusted."""
 
+from pathlib import Path
+
+from hmmscope.errors import InputError
+from hmmscope.lab.benchmark.checking import check_submission
+from hmmscope.lab.benchmark.submission import ENTRY
 from hmmscope.lab.verbs.doctor import doctor
 from hmmscope.lab.verbs.options import Check
 from hmmscope.lab.verbs.verify import verify
+from hmmscope.text import say
 
 
 def check(options: Check) -> int:
     """Check the seal of each folder and what follows from its files; without a folder, the installation.
 
+    Submissions are scored again from what is stored in them, or with `run` from the model too.
+
     Returns:
         0 if all is well; 5 for an installation that lacks what is needed.
 
     Raises:
-        DamagedError, RefusedError: see `hmmscope.lab.verbs.verify.verify`.
+        InputError: `run` without submissions alone to run it on.
+        DamagedError, RefusedError: see `hmmscope.lab.verbs.verify.verify` and `check_submission`.
     """
+    submissions = [folder for folder in options.folders if (Path(folder) / ENTRY).is_file()]
+    others = [folder for folder in options.folders if folder not in submissions]
+    if options.run is not None and (others or not submissions):
+        raise InputError("run: is the model of a submission; give the folder of one")
     if not options.folders:
         return doctor()
-    verify(options.folders, options.quiet)
+    for folder in submissions:
+        said = check_submission(folder, run=options.run)
+        if not options.quiet:
+            say(said)
+    if others:
+        verify(others, options.quiet)
     return 0

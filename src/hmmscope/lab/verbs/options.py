@@ -258,18 +258,34 @@ class Explore(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Benchmark(Options):
+    """HMM-bench: enter a model, or make the leaderboard; without a model, what it asks"""
+
+    models: tuple[str, ...] = given("files that end in .py, or registered names", metavar="MODEL", default=())
+    out: str | None = said("a new folder for the submission (default: hmm-bench/MODEL)", metavar="DIR")
+    track: str = said("light (minutes of a core) or full (hours)", "light")
+    seeds: int = said("how many; each trains anew", 1, metavar="N")
+    tasks: str | None = said("some of the track's; the submission is not ranked then", metavar="A,B")
+    steps: int | None = said("of each training; the submission is not ranked then", metavar="N")
+    resume: bool = said("go on with the same entry in DIR", False)
+    board: str | None = said("read submissions or cards in DIR, and write the leaderboard", metavar="DIR")
+    keep: str | None = said("copy the card, without weights, into DIR", metavar="DIR")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Check(Options):
     """whether folders are as they were written and their numbers follow; without one, this installation"""
 
     folders: tuple[str, ...] = given(
-        "of runs, experiments, sweeps, pools, exports (default: versions, exact bits, disk, memory, extras)",
+        "of runs, experiments, sweeps, pools, exports, submissions (default: versions, exact bits, disk, memory, extras)",
         metavar="FOLDER",
         default=(),
     )
+    run: str | None = said("of a submission: recompute its predictions by its model file", metavar="MODEL.py")
 
 
 #: The verbs in the order in which help lists them.
 VERBS: dict[str, type] = {
     one.__name__.lower(): one
-    for one in (Show, Run, Train, Sweep, Sample, Ask, Fit, Study, Analyse, Claims, Report, Explore, Check)
+    for one in (Show, Run, Train, Sweep, Sample, Ask, Fit, Study, Analyse, Claims, Report, Explore, Benchmark, Check)
 }

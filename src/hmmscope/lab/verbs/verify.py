@@ -9,6 +9,7 @@ from typing import Any
 from hmmscope.analysis.curves import evaluate
 from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.interop.huggingface import RECORD, from_huggingface, read_record
+from hmmscope.lab.benchmark.checking import check_submission
 from hmmscope.lab.evidence.ledger import read_tables, with_versions
 from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope.lab.experiments.judging import judgements
@@ -164,6 +165,7 @@ _CHECKS: dict[str, Callable[[Path], list[str]]] = {
     "sweep": _sweep,
     "pool": _sweep,
     "paper": _paper,
+    "submission": lambda folder: [check_submission(folder).partition(": ")[2]],
 }
 
 

@@ -1,0 +1,137 @@
+"""The leaderboard: a page from a folder of submissions or of their cards. It needs no weights."""
+
+import hashlib
+import html
+import json
+from pathlib import Path
+from typing import Any
+
+from hmmscope.errors import InputError
+from hmmscope.lab.benchmark.card import Card
+from hmmscope.lab.benchmark.submission import CARD, ENTRY
+from hmmscope.lab.benchmark.tasks import TASKS, VERSION
+from hmmscope.storage import seals, store
+
+_STYLE = (
+    "body{font:15px/1.5 system-ui,sans-serif;max-width:75em;margin:2em auto;padding:0 1em}table{border-collapse:collapse}"
+    "td,th{padding:.2em .7em;text-align:right;border-bottom:1px solid #ddd}td:first-child,th:first-child{text-align:left}"
+    "@media(prefers-color-scheme:dark){body{background:#111;color:#ddd}td,th{border-color:#444}}"
+)
+#: What the tables say.
+_LEGEND = (
+    "Solved: 1 - excess / excess of the best constant answer, averaged over tasks; 1 is the exact optimum, 0 the constant. "
+    "Intervals are 95 %, over seeds. Counting: the same of the best n-gram or context tree on the same samples, without any "
+    "training. Seconds are of one core for one seed."
+)
+
+
+def read_cards(folder: str | Path) -> list[dict[str, Any]]:
+    """The cards of the submissions and the card files in a folder, the best first; of submissions the seal is opened.
+
+    Raises:
+        InputError: none there, or cards of another version of the bench.
+        DamagedError: a submission that is not as it was sealed; a card whose digest is not the one in it.
+    """
+    found = []
+    for path in sorted(Path(folder).iterdir()):
+        if (path / ENTRY).is_file() and (path / CARD).is_file():
+            seal = seals.open_sealed(path)
+            if seal is not None:
+                found.append(store.read_json(path / CARD, own=True) | {"seal": seal.digest})
+        elif path.suffix == ".json":
+            found.append(store.read_json(path))
+    for card in found:
+        if card.get("bench") != VERSION:
+            raise InputError(f"{folder}: holds a card of HMM-bench {card.get('bench')}, and this is {VERSION}")
+    if not found:
+        raise InputError(f"{folder}: holds no finished submission and no card")
+    return sorted(found, key=lambda card: (card["track"], not card["ranked"], -card["solved"]["value"], card["name"]))
+
+
+def board_rows(cards: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row a card: name, track, solved with its interval, costs, digests, and the share solved of every task."""
+    rows = []
+    for card in cards:
+        solved = card["solved"]
+        row = {"model": card["name"], "track": card["track"], "seeds": card["seeds"], "ranked": card["ranked"]}
+        row |= {"solved": solved["value"], "low": solved["low"], "high": solved["high"]}
+        row |= {"parameters": card["costs"]["parameters"], "seconds": card["costs"]["seconds"]}
+        shares = {
+            task.name: Card(card).value(task.name, "share_solved") for task in TASKS if task.name in card["tasks"]
+        }
+        rows.append(row | {"seal": card.get("seal", "")[:12]} | shares)
+    return rows
+
+
+def counting_row(card: dict[str, Any]) -> dict[str, float | None]:
+    """What counting solves of each task, on the samples of a submission; None where nothing can be counted."""
+    rows = {row["task"]: row for row in card["scores"] if row["score"] == "excess"}
+    return {
+        task: None if row["counting"] is None else 1 - row["counting"] / row["constant"] for task, row in rows.items()
+    }
+
+
+def markdown(cards: list[dict[str, Any]]) -> str:
+    """The leaderboard, a table a track."""
+    parts = [f"# HMM-bench {VERSION}: leaderboard", "", _LEGEND]
+    for track in ("light", "full"):
+        ours = [card for card in cards if card["track"] == track]
+        if ours:
+            header, *body = _table(ours)
+            parts += ["", f"## {track} track", "", _line(header), _line(["---"] * len(header)), *map(_line, body)]
+    return "\n".join(parts) + "\n"
+
+
+def page(cards: list[dict[str, Any]]) -> str:
+    """The same as one page of HTML that needs nothing else."""
+    tables = []
+    for track in ("light", "full"):
+        ours = [card for card in cards if card["track"] == track]
+        if ours:
+            header, *body = _table(ours)
+            head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
+            rows = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in body)
+            tables.append(f"<h2>{track} track</h2><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>")
+    title = f"HMM-bench {VERSION}: leaderboard"
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
+        f"<h1>{title}</h1><p>{html.escape(_LEGEND)}</p>{''.join(tables)}</html>\n"
+    )
+
+
+def keep_card(submission: Path, folder: Path) -> Path:
+    """Copy the card of a submission, with the digest of its seal, as a file of a few kilobytes: what a history keeps.
+
+    Raises:
+        InputError: no finished submission.
+    """
+    seal = seals.open_sealed(submission) if (submission / ENTRY).is_file() else None
+    if seal is None:
+        raise InputError(f"{submission}: not a finished submission")
+    card = store.read_json(submission / CARD, own=True) | {"seal": seal.digest}
+    name = hashlib.sha256(json.dumps(card, sort_keys=True).encode()).hexdigest()[:12]
+    kept = folder / f"{card['name'].replace('/', '-').replace(' ', '-')}-{card['track']}-{name}.json"
+    store.make_folder(folder)
+    store.write_json(kept, card)
+    return kept
+
+
+def _table(cards: list[dict[str, Any]]) -> list[list[str]]:
+    rows, names = board_rows(cards), [task.name for task in TASKS if any(task.name in card["tasks"] for card in cards)]
+    counted = counting_row(cards[0])
+    found = [["model", "solved", "parameters", "seconds", *names, "seal"]]
+    for row in rows:
+        interval = "" if row["low"] is None else f" [{row['low']:.3f}, {row['high']:.3f}]"
+        mark = "" if row["ranked"] else " (not ranked)"
+        shares = [_share(row.get(name)) for name in names]
+        costs = [f"{row['parameters']:,}", f"{row['seconds']:.0f}"]
+        found.append([f"{row['model']}{mark}", f"{row['solved']:.3f}{interval}", *costs, *shares, row["seal"]])
+    return [*found, ["counting, no training", "", "", "", *(_share(counted.get(name)) for name in names), ""]]
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"

@@ -1,0 +1,162 @@
+"""Checking a submission: scores again from what is stored, without running anybody's code; or from the model."""
+
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from hmmscope.errors import DamagedError, InputError, RefusedError
+from hmmscope.lab.benchmark.card import make_card
+from hmmscope.lab.benchmark.entries import Entry, entry_of
+from hmmscope.lab.benchmark.scoring import Samples, predict, score
+from hmmscope.lab.benchmark.submission import (
+    CARD,
+    ENTRY,
+    FORMAT,
+    MEASURED,
+    PREDICTIONS,
+    SOURCE,
+    WEIGHTS,
+    config_of,
+    read_measured,
+    weights_digest,
+)
+from hmmscope.lab.benchmark.tasks import BUDGETS, VERSION, Budget, Task, tasks_of
+from hmmscope.models.given import unwrapped
+from hmmscope.runs.pipeline import fresh_model
+from hmmscope.storage import seals, store
+from hmmscope.training.schedules import training_tokens
+from hmmscope.training.state import load_weights
+
+#: Tensors by name: weights, or what was predicted with them.
+Stored = dict[str, Tensor]
+#: Scores from the same predictions; and laws of the same weights, on another machine.
+SAME, ALIKE = 1e-9, 1e-3
+
+
+def check_submission(folder: str | Path, *, run: Any = None) -> str:
+    """Score a submission again, and compare; a line that says what was done.
+
+    Without `run` no code of the submission runs: the samples follow from the digest of the weights, the optimum from the
+    tasks, the scores from the stored predictions, and the card from the scores. With it the model is built again, takes the
+    stored weights, and its predictions are compared too.
+
+    Args:
+        folder: of a submission.
+        run: the file of the model, or what else was entered.
+
+    Raises:
+        InputError: no submission.
+        RefusedError: of another version of the bench, not finished, or another model file than the one that was entered.
+        DamagedError: the first thing that is not what it should be.
+    """
+    path = Path(folder)
+    about = store.read_json(path / ENTRY, own=True) if (path / ENTRY).is_file() else None
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        raise InputError(f"{path}: not the folder of a submission")
+    if about.get("bench") != VERSION:
+        raise RefusedError(f"{path}: is of HMM-bench {about.get('bench')}, and this is {VERSION}")
+    seal = seals.open_sealed(path)
+    if seal is None:
+        raise RefusedError(f"{path}: has no seal, so it is not finished; go on with benchmark --resume")
+    tasks = tasks_of(about["track"], about["entered"])
+    budget = BUDGETS[about["track"]]
+    budget = Budget(budget.track, about["num_steps"], about["batch_size"], budget.parameters, budget.seconds)
+    entry = None if run is None else _entered(path, about, run)
+    for task in tasks:
+        task.require_frozen()
+        for seed in range(about["seeds"]):
+            _check_part(path / "tasks" / f"{task.name}-{seed}", task, seed, budget, entry)
+    stated = {key: value for key, value in about.items() if key not in ("format", "bench")}
+    card = make_card(stated, tasks, read_measured(path, tasks, about["seeds"]))
+    _same(store.read_json(path / CARD, own=True), card, str(path / CARD))
+    parts = len(tasks) * about["seeds"]
+    how = (
+        "and its predictions from the model" if entry is not None else "from stored predictions; no code of it was run"
+    )
+    return f"{path}: {about['name']}, {about['track']} track: {parts} scores again {how}"
+
+
+def _entered(path: Path, about: dict[str, Any], run: Any) -> Entry:
+    """The model that is given, which must be the one that was entered."""
+    entry = entry_of(run, name=about["name"])
+    if entry.digest != about["source"]:
+        raise RefusedError(
+            f"{run}: is not the model file of {path} (its SHA-256 differs); its own copy is {path / SOURCE}"
+            if about["source"]
+            else f"{path}: was entered from Python, not from a file; give the same object to check_submission"
+        )
+    return entry
+
+
+def _check_part(part: Path, task: Task, seed: int, budget: Budget, entry: Entry | None) -> None:
+    """One task and seed."""
+    measured = store.read_json(part / MEASURED, own=True)
+    weights = store.read_tensors(part / WEIGHTS, own=True)
+    digest = weights_digest(weights)
+    if digest != measured["weights"]:
+        raise DamagedError(f"{part / WEIGHTS}: are not the weights of {MEASURED}, by which its samples were drawn")
+    samples = Samples.of(task, digest)
+    config = task.config("lstm", budget, {}, seed)
+    expected = {
+        "task": task.name,
+        "seed": seed,
+        "samples": samples.trained.digest(4),
+        "tokens": training_tokens(config.training, config.layout.num_columns, config.layout.num_observations),
+    }
+    for key, value in expected.items():
+        if measured.get(key) != value:
+            raise DamagedError(
+                f"{part / MEASURED}: {key} is {str(measured.get(key))[:60]}, and must be {str(value)[:60]}"
+            )
+    stored = store.read_tensors(part / PREDICTIONS, own=True)
+    try:
+        again = score(task, samples, stored)
+    except InputError as error:
+        raise DamagedError(f"{part / PREDICTIONS}: {error}") from None
+    _same(measured["scores"], again, f"{part / MEASURED}: scores")
+    if entry is not None:
+        _run_again(part, task, samples, config_of(entry, task, budget, seed), weights, stored, entry)
+
+
+def _run_again(
+    part: Path,
+    task: Task,
+    samples: Samples,
+    config: Any,
+    weights: Stored,
+    stored: Stored,
+    entry: Entry,
+) -> None:
+    """Predictions of the model with the stored weights."""
+    model = unwrapped(fresh_model(config, samples.trained.process))
+    try:
+        load_weights(model, weights)
+    except Exception as error:
+        line = " ".join(str(error).split())[:200]
+        raise DamagedError(f"{part / WEIGHTS}: are not of the model that is given: {line}") from None
+    found = predict(model, task, samples, entry.layers)
+    if found.keys() != stored.keys():
+        raise DamagedError(f"{part / PREDICTIONS}: has {sorted(stored)}, and the model gives {sorted(found)}")
+    for name in found.keys() - {"untrained"}:
+        one, other = found[name], stored[name]
+        if name != "read" and task.asked(samples.trained).kind == "law":
+            one, other = one.exp(), other.exp()
+        apart = (one[:1] - other[:1] if name == "read" else one - other).abs().max().item()
+        if not apart <= ALIKE:
+            raise DamagedError(f"{part / PREDICTIONS}: {name} is up to {apart:.2g} from what the model says")
+
+
+def _same(stored: Any, again: Any, where: str) -> None:
+    """DamagedError with the first place where two values differ."""
+    if isinstance(stored, dict) and isinstance(again, dict) and stored.keys() == again.keys():
+        for key, value in stored.items():
+            _same(value, again[key], f"{where}.{key}")
+    elif isinstance(stored, list) and isinstance(again, list) and len(stored) == len(again):
+        for number, (one, other) in enumerate(zip(stored, again, strict=True)):
+            _same(one, other, f"{where}[{number}]")
+    elif isinstance(stored, float) and isinstance(again, float | int):
+        if not abs(stored - again) <= SAME * max(1.0, abs(stored)):
+            raise DamagedError(f"{where} is {stored}, and {float(again)} when it is computed again")
+    elif stored != again:
+        raise DamagedError(f"{where} is {str(stored)[:60]}, and {str(again)[:60]} when it is computed again")

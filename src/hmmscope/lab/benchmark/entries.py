@@ -1,0 +1,174 @@
+"""What is entered: a function that builds a module for a task, from a file, an object, or a registered name."""
+
+import copy
+import hashlib
+import importlib.util
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from hmmscope.analysis.twins import draw_twins
+from hmmscope.errors import InputError
+from hmmscope.models.base import Ports
+from hmmscope.registry import entries
+from hmmscope.schema import parse_spec, require, shown, unknown_name
+from hmmscope.seeds import derived_seed
+from hmmscope.storage import disk
+
+#: Of the training recipe, what whoever enters may choose. Steps and samples are the bench's.
+FREE = (
+    *("learning_rate", "warmup_steps", "schedule", "final_fraction", "betas", "epsilon", "weight_decay"),
+    *("gradient_clip", "engine"),
+)
+_MOST_BYTES = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """What whoever enters declares of the cost; the card has what was measured beside it.
+
+    Attributes:
+        parameters: weights of the largest model; 0 for not declared.
+        seconds: of one core, for all tasks and one seed; 0 for not declared.
+    """
+
+    parameters: int = 0
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("parameters", "seconds"):
+            require(getattr(self, name) >= 0, name, "must be at least 0", getattr(self, name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A model as it is entered.
+
+    Attributes:
+        name: in the table.
+        make: from ports and a seed the model for a task: a module, or a registered name with its fields.
+        training: fields of the recipe that it chooses.
+        layers: names of modules whose outputs are read; None for those that are found.
+        declared: what it says that it costs.
+        source: the file that it is from, or None.
+    """
+
+    name: str
+    make: Callable[[Ports, int], Any]
+    training: Mapping[str, Any] = field(default_factory=dict)
+    layers: tuple[str, ...] | None = None
+    declared: Declared = field(default_factory=Declared)
+    source: bytes | None = None
+
+    def __post_init__(self) -> None:
+        require(
+            bool(self.name) and self.name.isprintable() and len(self.name) <= 60, "NAME", "must be a line", self.name
+        )
+        for key in self.training:
+            if key not in FREE:
+                raise unknown_name(f"TRAINING.{key}", key, FREE)
+
+    @property
+    def digest(self) -> str:
+        """sha256 of the file; empty without one."""
+        return "" if self.source is None else hashlib.sha256(self.source).hexdigest()
+
+
+def entry_of(model: Any, *, name: str | None = None) -> Entry:
+    """What is entered by a module, a class or function, a registered name, or the path of a file.
+
+    A class or function is called with what a task needs, of ``num_tokens``, ``num_outputs``, ``max_length`` (columns of the
+    longest sample) and, for vectors, ``input_width`` in the place of ``num_tokens``; with those that it names. A module is
+    copied for every task, so it must know as many tokens and give as many outputs as the largest of them; for further seeds
+    its weights are drawn afresh.
+
+    Raises:
+        InputError: what is none of these, or a file without such a function; one line says what is missing.
+    """
+    if isinstance(model, Entry):
+        return model
+    if isinstance(model, nn.Module):
+        return Entry(name=name or type(model).__name__, make=_copies(model))
+    if isinstance(model, str | Path) and str(model).endswith(".py"):
+        return _from_file(Path(model), name)
+    if isinstance(model, str):
+        if model not in entries("model"):
+            raise unknown_name("model", model, [*entries("model"), "a file that ends in .py"])
+        return Entry(name=name or model, make=lambda ports, seed: {"name": model})
+    if isinstance(model, Mapping):
+        return Entry(name=name or str(model.get("name")), make=lambda ports, seed: dict(model))
+    if callable(model):
+        return Entry(name=str(name or getattr(model, "__name__", "model")), make=_calls(model))
+    rule = "must be a module, a class or function that makes one, a registered name, or a file that ends in .py"
+    raise InputError(f"model: {rule}, got {shown(model)}")
+
+
+def _from_file(path: Path, name: str | None) -> Entry:
+    """The entry in a file, which is run: `build`, and NAME, TRAINING, LAYERS, DECLARED where they are there."""
+    source = disk.read_bytes(path, own=False, limit=_MOST_BYTES)
+    found = importlib.util.spec_from_file_location(path.stem, path)
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    try:
+        found.loader.exec_module(module)
+    except Exception as error:
+        raise InputError(f"{path}: {type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
+    build = getattr(module, "build", None)
+    if not callable(build):
+        raise InputError(f"{path}: must have a function build(num_tokens, num_outputs, max_length) that gives a module")
+    layers = getattr(module, "LAYERS", None)
+    return Entry(
+        name=name or str(getattr(module, "NAME", path.stem)),
+        make=_calls(build),
+        training=dict(getattr(module, "TRAINING", {})),
+        layers=None if layers is None else tuple(layers),
+        declared=parse_spec(Declared, getattr(module, "DECLARED", {}), f"{path}: DECLARED"),
+        source=source,
+    )
+
+
+def _calls(build: Callable[..., Any]) -> Callable[[Ports, int], Any]:
+    """What a function makes of the sizes that it names, with its random numbers from the seed."""
+    named = inspect.signature(build).parameters
+    takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in named.values())
+
+    def make(ports: Ports, seed: int) -> Any:
+        sizes = {
+            "num_tokens": ports.num_tokens,
+            "num_outputs": ports.num_outputs,
+            "max_length": ports.max_length,
+            "input_width": ports.input_width,
+        }
+        if ports.num_tokens is None and not (takes_all or "input_width" in named):
+            raise InputError("build: reads no vectors; real numbers need the argument input_width")
+        given = {key: size for key, size in sizes.items() if takes_all or key in named}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derived_seed(seed, "entry"))  # noqa: TID251 - put back at the end
+            made = build(**given)
+        if not isinstance(made, nn.Module | str | Mapping):
+            raise InputError(f"build: must give a module or a registered model, got {shown(made)}")
+        return made
+
+    return make
+
+
+def _copies(module: nn.Module) -> Callable[[Ports, int], Any]:
+    """Copies of a module; for seeds from 1 on with other first weights."""
+
+    def make(ports: Ports, seed: int) -> nn.Module:
+        if ports.num_tokens is None:
+            raise InputError("model: reads tokens, and here are vectors; enter a function build(...)")
+        if seed == 0:
+            return copy.deepcopy(module)
+        twins = draw_twins(module, seed=seed)
+        if not twins.models:
+            raise InputError(f"seeds: {twins.reason}; enter a function that builds it, or one seed")
+        return twins.models[0]
+
+    return make

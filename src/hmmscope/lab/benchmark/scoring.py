@@ -1,0 +1,235 @@
+"""Scores from stored predictions: nothing here knows a model, so that anybody can score a submission again."""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import log_softmax
+
+from hmmscope.analysis.activations import judged_answers, read_stream, residual_layers
+from hmmscope.analysis.counting import other_samples, tune_counting
+from hmmscope.analysis.fit_length import crossing_length
+from hmmscope.analysis.geometry import BELIEF, belief_targets, belief_times, read_off
+from hmmscope.analysis.layer_curves import resampled_curves
+from hmmscope.analysis.twins import draw_twins, share_beyond
+from hmmscope.axes import Float64, Tensor
+from hmmscope.corpora.corpus import Batch, Corpus
+from hmmscope.corpora.targets import NextObservation, Target
+from hmmscope.errors import InputError
+from hmmscope.lab.benchmark.tasks import LONGER, READ, SCORED, TIMES, Task
+
+#: Of the evaluation loss, below which a position is fitted.
+ERROR_RATE = 0.1
+#: What every row of a task has.
+SCORES = ("excess", "share_solved", "fit_length", "long_excess", "long_fit_length", "belief_share")
+FLOORS = ("constant", "counting", "untrained", "shuffled")
+#: Samples in one pass of a model.
+_TOGETHER = 32
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The samples that a submission is scored on: they are drawn by the digest of its weights.
+
+    Attributes:
+        trained, longest: of the length of the training, and of the longest one.
+        first: number of the first sample, which is drawn too: fresh pools have other HMMs there.
+    """
+
+    trained: Corpus
+    longest: Corpus
+    first: int
+
+    @classmethod
+    def of(cls, task: Task, digest: str) -> "Samples":
+        """Of a task, by the sha256 of the weights."""
+        seed, first = int(digest[:8], 16), int(digest[8:16], 16)
+        return cls(task.corpus(seed), task.corpus(seed, TIMES), first)
+
+    def batch(self, corpus: Corpus, count: int) -> Batch:
+        """The first `count` samples."""
+        return corpus[self.first : self.first + count]
+
+
+def predict(model: nn.Module, task: Task, samples: Samples, layers: tuple[str, ...] | None) -> dict[str, Tensor]:
+    """What a model says, to be stored: its answers on the scored samples, those of an untrained twin, and what is read.
+
+    Returns:
+        Logarithms of laws, or vectors, float32: ``trained`` and ``longest`` (sample, judged, output), and ``untrained`` on
+        the first samples. With `Task.reads`, and if layers are found and can be drawn afresh, ``read`` (1 + twins, example,
+        state): the belief as it is read from the layer that fits the training examples best, on test samples.
+    """
+    found = {"trained": _answers(model, task, samples, samples.trained, SCORED)}
+    with suppress(InputError):  # a model may know no positions so far
+        found["longest"] = _answers(model, task, samples, samples.longest, LONGER)
+    twins = draw_twins(model).models
+    if twins:
+        found["untrained"] = _answers(twins[0], task, samples, samples.trained, LONGER)
+        if task.reads:
+            try:
+                found["read"] = _read(model, twins, samples, layers)
+            except InputError:  # no layers were found: the card says so
+                if layers is not None:
+                    raise
+    return found
+
+
+def _answers(model: nn.Module, task: Task, samples: Samples, corpus: Corpus, count: int) -> Tensor:
+    asked, batch = task.asked(corpus), samples.batch(corpus, count)
+    parts = []
+    for begin in range(0, count, _TOGETHER):
+        rows = slice(begin, begin + _TOGETHER)
+        part = Batch(batch.tokens[rows], batch.observations[rows], batch.states[rows], None)
+        parts.append(judged_answers(model, part, asked, 0))
+    answers = torch.cat(parts)
+    return (answers.log() if asked.kind == "law" else answers).float()
+
+
+def _shifted(samples: Samples) -> Corpus:
+    """Samples for what is read, by their own numbers: `read_stream` begins at 0."""
+    task = samples.trained
+    return Corpus(task.process, layout=task.layout, seed=task.seed, stream="probe")
+
+
+def _read(model: nn.Module, twins: tuple[nn.Module, ...], samples: Samples, layers: tuple[str, ...] | None) -> Tensor:
+    corpus = _shifted(samples)
+    times = belief_times(corpus)
+    belief = belief_targets(corpus, times, READ)[BELIEF]
+    names = list(layers) if layers is not None else residual_layers(model)
+    values = []
+    for one in (model, *twins):
+        found = read_off(read_stream(one, corpus, times, names, READ), belief, READ)
+        values.append(found.values[found.chosen])
+    return torch.stack(values).float()
+
+
+def score(task: Task, samples: Samples, stored: dict[str, Tensor]) -> dict[str, Any]:
+    """The scores of stored predictions, with the floors and controls that stand beside them.
+
+    ``excess``: mean KL divergence from the optimum, nats an answer (of vectors the squared error against it);
+    ``share_solved``: 1 - excess / that of the constant; what counting solves stands in the row of the floors;
+    ``fit_length``: up to which position the evaluation loss of [Limits] is below `ERROR_RATE`, in lengths of the training;
+    ``long_excess``, ``long_fit_length``: the same on samples of `TIMES` the length, beyond it; None of a model that cannot
+    read them;
+    ``belief_share``: of what untrained twins leave of the exact belief; None where nothing is read.
+    Floors and controls, as excess on the same samples: ``constant``, the best law that is always the same; ``counting`` at
+    its best (None where no symbols are predicted); ``untrained``, a twin; ``shuffled``, what the model says of others.
+
+    Raises:
+        InputError: predictions of another shape.
+    """
+    asked = task.asked(samples.trained)
+    batch = samples.batch(samples.trained, SCORED)
+    exact = asked.optimum(batch)
+    answers = _laws(asked, stored, "trained", exact)
+    excess = _excess(asked, answers, exact)
+    found: dict[str, Any] = {"excess": excess.mean().item()}
+    floors: dict[str, float | None] = {
+        "constant": _excess(asked, _constant(task, samples).expand_as(exact), exact).mean().item(),
+        "counting": _counting(asked, samples, batch, exact),
+        "untrained": None,
+        "shuffled": _excess(asked, answers.roll(1, 0), exact).mean().item(),
+    }
+    if "untrained" in stored:
+        floors["untrained"] = (
+            _excess(asked, _laws(asked, stored, "untrained", exact[:LONGER]), exact[:LONGER]).mean().item()
+        )
+    assert floors["constant"] is not None
+    found["share_solved"] = 1 - found["excess"] / floors["constant"]
+    length = samples.trained.layout.num_observations
+    found["fit_length"] = _fitted(asked, batch, answers, exact)
+    found |= {"long_excess": None, "long_fit_length": None}
+    if "longest" in stored:
+        found |= _beyond(task, samples, stored, length)
+    found["belief_share"] = _share(samples, stored["read"]) if "read" in stored else None
+    return found | {f"floor_{name}": floors[name] for name in FLOORS}
+
+
+def _beyond(task: Task, samples: Samples, stored: dict[str, Tensor], length: int) -> dict[str, float]:
+    """The scores on the longest samples."""
+    asked_long, batch_long = task.asked(samples.longest), samples.batch(samples.longest, LONGER)
+    exact_long = asked_long.optimum(batch_long)
+    answers_long = _laws(asked_long, stored, "longest", exact_long)
+    beyond = torch.from_numpy(asked_long.positions > length)
+    excess = _excess(asked_long, answers_long, exact_long)[:, beyond].mean().item()
+    return {
+        "long_excess": excess,
+        "long_fit_length": TIMES * _fitted(asked_long, batch_long, answers_long, exact_long),
+    }
+
+
+def _laws(asked: Target, stored: dict[str, Tensor], name: str, like: Tensor) -> Float64[Tensor, "sample judged output"]:
+    """Stored answers: laws that sum to one whatever is stored, or vectors."""
+    answers = stored.get(name)
+    shape = None if answers is None else tuple(answers.shape)
+    if answers is not None and shape == tuple(like.shape):
+        laws = log_softmax(answers.double(), -1).exp() if asked.kind == "law" else answers.double()
+        if laws.isfinite().all():
+            return laws
+    raise InputError(f"predictions.{name}: must be finite answers of shape {tuple(like.shape)}, got {shape}")
+
+
+def _excess(asked: Target, answers: Tensor, exact: Tensor) -> Tensor:
+    """KL(exact || answers) at each answer, nats, finite: a law is taken to say 2^-60 at least of what may be."""
+    if asked.kind == "vector":
+        return (answers - exact).square().mean(-1)
+    return (torch.special.xlogy(exact, exact) - torch.special.xlogy(exact, answers.clamp_min(2.0**-60))).sum(-1)
+
+
+def _constant(task: Task, samples: Samples) -> Tensor:
+    """The mean exact answer on samples of the training process that nobody is scored on."""
+    corpus = task.corpus(0, stream="counting", scored=False)
+    exact = task.asked(corpus).optimum(corpus[0:SCORED])
+    return exact.mean((0, 1))
+
+
+def _counting(asked: Target, samples: Samples, batch: Batch, exact: Tensor) -> float | None:
+    """The excess of the best predictor that counts in the sample, chosen on other samples."""
+    if not isinstance(asked, NextObservation):
+        return None
+    others = other_samples(samples.trained)
+    assert others is not None
+    laws = tune_counting(others).laws(samples.trained, batch)
+    return min(_excess(asked, law, exact).mean().item() for law in laws.values())
+
+
+def _fitted(asked: Target, batch: Batch, answers: Tensor, exact: Tensor) -> float:
+    """The position at which the mean evaluation loss crosses the error rate, as a share of the last one."""
+    counted = asked.counted(batch)
+    terms = asked.distance_terms(answers, exact).where(counted, 0.0).sum(0)
+    counts = counted.sum(0)
+    by_position: dict[int, float | None] = {}
+    for place, position in enumerate(asked.positions.tolist()):
+        if position > 0:
+            by_position[position] = (
+                (terms[place] / counts[place]).item() if counts[place] else by_position.get(position - 1)
+            )
+    known = {position: loss for position, loss in by_position.items() if loss is not None}
+    if not known:
+        return 0.0
+    first = min(known)
+    losses = [known.get(position, known[first]) for position in sorted(by_position)]
+    return crossing_length([losses], sorted(by_position), ERROR_RATE) / max(by_position)
+
+
+def _beliefs(samples: Samples) -> tuple[Tensor, Tensor]:
+    """The exact beliefs (sample, time, state) of what is read, of the samples that fit a map and of those that test it."""
+    corpus = _shifted(samples)
+    times = belief_times(corpus)
+    belief = belief_targets(corpus, times, READ)[BELIEF].unflatten(0, (READ, len(times)))
+    return belief[: 3 * READ // 4], belief[3 * READ // 4 :]
+
+
+def _share(samples: Samples, read: Tensor) -> float | None:
+    """The share of the exact belief that is read beyond untrained twins, from the beliefs that were read."""
+    train, test = _beliefs(samples)
+    if read.ndim != 3 or read.shape[1:] != test.flatten(0, 1).shape or len(read) < 4 or read.isnan().any():
+        raise InputError(f"predictions.read: must be beliefs (1 + 3 twins, example, state), got {tuple(read.shape)}")
+    spread = (test - train.flatten(0, 1).mean(0)).square().sum((1, 2)).numpy()
+    errors = (read.double().unflatten(1, test.shape[:2]) - test).square().sum((2, 3)).numpy()
+    means = resampled_curves(np.concatenate([errors, spread[None]]).T)
+    left = means[:, :-1] / means[:, -1:]
+    return share_beyond(left[:, 0], left[:, 1:], len(test)).value

@@ -1,0 +1,197 @@
+"""A submission: train what is entered on every task, score it on samples that its weights draw, and seal what there is."""
+
+import hashlib
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from hmmscope.errors import InputError, RefusedError
+from hmmscope.lab.benchmark.card import Card, as_text, make_card
+from hmmscope.lab.benchmark.entries import Entry, entry_of
+from hmmscope.lab.benchmark.scoring import Samples, predict, score
+from hmmscope.lab.benchmark.tasks import BUDGETS, TIMES, VERSION, Budget, Task, tasks_of
+from hmmscope.models.base import parameter_count
+from hmmscope.runs.config import RunConfig
+from hmmscope.runs.pipeline import ports_of
+from hmmscope.runs.training import train
+from hmmscope.schema import require, spec_to_data
+from hmmscope.storage import disk, seals, store
+from hmmscope.storage.journal import read_journal
+from hmmscope.text import say
+from hmmscope.training.schedules import training_tokens
+
+FORMAT = "hmmscope-submission"
+ENTRY, CARD, SOURCE = "entry.json", "card.json", "model.py"
+WEIGHTS, PREDICTIONS, MEASURED = "weights.safetensors", "predictions.safetensors", "measured.json"
+
+
+def benchmark(
+    model: Any,
+    out: str | Path | None = None,
+    *,
+    track: str = "light",
+    seeds: int = 1,
+    tasks: tuple[str, ...] | list[str] | None = None,
+    num_steps: int | None = None,
+    name: str | None = None,
+    resume: bool = False,
+    quiet: bool = True,
+) -> Card:
+    """Enter HMM-bench: train a model on the tasks of a track, score it beside the optimum, and seal a submission.
+
+    A task is trained from its own first weights, on fixed steps and samples. Its samples for scoring are drawn by the digest
+    of the trained weights, so that nobody can have trained on them.
+
+    Args:
+        model: what is entered, see `hmmscope.lab.benchmark.entries.entry_of`: any module, a class or function that makes
+            one, a registered name, or the path of a file with a function ``build(num_tokens, num_outputs, max_length)``.
+        out: a new folder for the submission; by default one of the model's name in ``hmm-bench``.
+        track: "light" (eight tasks) or "full".
+        seeds: how many; each trains anew.
+        tasks: some of the track's; then the submission is not ranked.
+        num_steps: fewer or more steps than the track's; then the submission is not ranked.
+        name: in the table.
+        resume: go on with the submission in `out`: what is there of a task and seed is not made again.
+        quiet: say nothing on the way.
+
+    Raises:
+        InputError: what is no model, or fails on a task; an unknown track or task.
+        RefusedError: `out` exists (without `resume`), or holds another entry.
+        DamagedError: a task that is not, to the bit, the one of the bench here.
+    """
+    entry, budget = entry_of(model, name=name), BUDGETS.get(track)
+    path = Path("hmm-bench") / re.sub(r"[^A-Za-z0-9._-]+", "-", entry.name) if out is None else Path(out)
+    chosen = tasks_of(track, tasks)
+    assert budget is not None
+    require(1 <= seeds <= 100, "seeds", "must be in [1, 100]", seeds)
+    if num_steps is not None:
+        require(num_steps >= 1, "num_steps", "must be at least 1", num_steps)
+        budget = Budget(track, num_steps, budget.batch_size, budget.parameters, budget.seconds)
+    for task in chosen:
+        task.require_frozen()
+    about = _about(entry, budget, chosen, seeds)
+    _open(path, about, entry, resume)
+    with disk.holding(path / "lock"):
+        if os.path.lexists(path / seals.SEAL):
+            seals.open_sealed(path)
+            return Card(store.read_json(path / CARD, own=True), path)
+        for task in chosen:
+            for seed in range(seeds):
+                part = path / "tasks" / f"{task.name}-{seed}"
+                if not part.is_dir():
+                    measured = _enter(entry, task, budget, seed, path, part)
+                    if not quiet:
+                        solved, seconds = measured["scores"]["share_solved"], measured["seconds"]
+                        say(f"{task.name}, seed {seed}: {solved:.3f} solved, {seconds:.1f} seconds of a core")
+        card = make_card(about, chosen, read_measured(path, chosen, seeds))
+        store.write_json(path / CARD, card)
+        store.write_text(path / "card.txt", as_text(card) + "\n")
+        if os.path.lexists(path / "work"):
+            store.remove_folder(path / "work")
+        seals.write_seal(path, "submission", {"bench": VERSION, "tasks": card["tasks"]})
+    return Card(card, path)
+
+
+def read_measured(path: Path, tasks: tuple[Task, ...], seeds: int) -> dict[str, list[dict[str, Any]]]:
+    """What was measured, by task and seed."""
+    folder = path / "tasks"
+    return {
+        task.name: [store.read_json(folder / f"{task.name}-{seed}" / MEASURED, own=True) for seed in range(seeds)]
+        for task in tasks
+    }
+
+
+def weights_digest(weights: dict[str, Any]) -> str:
+    """sha256 of weights as they are stored; the samples that are scored are drawn by it."""
+    return hashlib.sha256(store.tensor_bytes(weights)).hexdigest()
+
+
+def _about(entry: Entry, budget: Budget, tasks: tuple[Task, ...], seeds: int) -> dict[str, Any]:
+    """What fixes a submission, but for its weights."""
+    whole = len(tasks) == len(tasks_of(budget.track)) and budget == BUDGETS[budget.track]
+    why = "" if whole else "some tasks only" if budget == BUDGETS[budget.track] else f"{budget.num_steps} steps a task"
+    return {
+        "name": entry.name,
+        "track": budget.track,
+        "seeds": seeds,
+        "entered": [task.name for task in tasks],
+        "ranked": whole,
+        "not_ranked": why,
+        "num_steps": budget.num_steps,
+        "batch_size": budget.batch_size,
+        "training": {key: list(value) if isinstance(value, tuple) else value for key, value in entry.training.items()},
+        "layers": None if entry.layers is None else list(entry.layers),
+        "declared": spec_to_data(entry.declared),
+        "source": entry.digest,
+    }
+
+
+def _open(path: Path, about: dict[str, Any], entry: Entry, resume: bool) -> None:
+    """The folder of the submission: a new one, or that of the same entry."""
+    document = {"format": FORMAT, "bench": VERSION, **about}
+    if os.path.lexists(path):
+        if not resume:
+            raise RefusedError(f"{path}: exists; choose another --out or add --resume")
+        if not os.path.lexists(path / ENTRY):
+            raise InputError(f"{path}: not the folder of a submission")
+        before = store.read_json(path / ENTRY, own=True)
+        differ = [key for key in document if before.get(key) != document[key]]
+        if differ:
+            raise RefusedError(f"{path}: holds another entry ({', '.join(differ)} differ); choose another --out")
+        return
+    store.make_folder(path.parent)
+    with store.new_folder(path, manifest=False) as folder:
+        store.write_json(folder / ENTRY, document)
+        if entry.source is not None:
+            disk.write_bytes(folder / SOURCE, entry.source)
+        store.make_folder(folder / "tasks")
+
+
+def config_of(entry: Entry, task: Task, budget: Budget, seed: int) -> RunConfig:
+    """The training of the model that is entered, made for the sizes of a task."""
+    longest = task.corpus(0, TIMES)
+    sizes = ports_of(RunConfig(process=task.process, layout=longest.layout, target=task.target), task.asked(longest))
+    try:
+        model = entry.make(sizes, seed)
+    except InputError as error:
+        raise InputError(f"{task.name}: {error}") from None
+    except Exception as error:
+        raise InputError(f"{task.name}: {type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
+    return task.config(model, budget, dict(entry.training), seed)
+
+
+def _enter(entry: Entry, task: Task, budget: Budget, seed: int, path: Path, part: Path) -> dict[str, Any]:
+    """Train and score one task and seed, and put what there is of it into the submission, all at once."""
+    began = time.process_time()
+    config = config_of(entry, task, budget, seed)
+    work = path / "work" / part.name
+    store.make_folder(work.parent)
+    run = train(config, work, resume=os.path.lexists(work), num_samples=2)
+    spent = sum(row["spent"] for row in read_journal(work / "timing.jsonl") if row.get("phase") == "steps")
+    model: nn.Module = run.model
+    weights = dict(model.state_dict())
+    digest = weights_digest(weights)
+    samples = Samples.of(task, digest)
+    stored = predict(model, task, samples, entry.layers)
+    columns, length = config.layout.num_columns, config.layout.num_observations
+    measured = {
+        "task": task.name,
+        "seed": seed,
+        "weights": digest,
+        "samples": samples.trained.digest(4),
+        "parameters": parameter_count(model),
+        "tokens": training_tokens(config.training, columns, length),
+        "training_seconds": spent,
+        "seconds": time.process_time() - began,
+        "scores": score(task, samples, stored),
+    }
+    with store.new_folder(part, manifest=False) as folder:
+        store.write_tensors(folder / WEIGHTS, weights)
+        store.write_tensors(folder / PREDICTIONS, stored)
+        store.write_json(folder / MEASURED, measured)
+    store.remove_folder(work)
+    return measured

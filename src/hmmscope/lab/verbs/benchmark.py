@@ -1,0 +1,64 @@
+"""The verb `benchmark`: enter HMM-bench, or make its leaderboard."""
+
+from pathlib import Path
+from typing import Any
+
+from hmmscope.errors import InputError
+from hmmscope.lab.benchmark.board import keep_card, markdown, page, read_cards
+from hmmscope.lab.benchmark.card import as_text
+from hmmscope.lab.benchmark.submission import benchmark as enter
+from hmmscope.lab.benchmark.tasks import BUDGETS, VERSION, tasks_of
+from hmmscope.lab.verbs.options import Benchmark
+from hmmscope.storage import store
+from hmmscope.text import say
+
+
+def benchmark(options: Benchmark) -> None:
+    """Enter models, each into a folder of its own, and print their cards; or read submissions and write the leaderboard."""
+    if options.board is not None:
+        _make_board(options, options.board)
+        return
+    if not options.models:
+        _list(options.track)
+        return
+    chosen = None if options.tasks is None else tuple(name.strip() for name in options.tasks.split(","))
+    for model in options.models:
+        name = Path(model).stem if model.endswith(".py") else model
+        alone = len(options.models) == 1 and options.out is not None
+        folder = Path(options.out or "hmm-bench") if alone else Path(options.out or "hmm-bench") / name
+        budget: dict[str, Any] = {
+            "track": options.track,
+            "seeds": options.seeds,
+            "tasks": chosen,
+            "num_steps": options.steps,
+        }
+        card = enter(model, folder, **budget, resume=options.resume, quiet=options.quiet)
+        say(as_text(card.data))
+        say(f"submission: {folder}")
+        if options.keep is not None:
+            say(f"card: {keep_card(folder, Path(options.keep))}")
+
+
+def _make_board(options: Benchmark, board: str) -> None:
+    """Print the leaderboard, and write its page."""
+    if options.models:
+        raise InputError("board: reads submissions; give no model with it")
+    cards = read_cards(board)
+    say(markdown(cards).rstrip())
+    page_file = Path(options.out or board) / "leaderboard.html"
+    store.make_folder(page_file.parent)
+    store.write_text(page_file, page(cards))
+    store.write_text(page_file.with_suffix(".md"), markdown(cards))
+    say(f"page: {page_file}")
+
+
+def _list(track: str) -> None:
+    """The tasks of a track, and its budget."""
+    found = tasks_of(track)
+    budget = BUDGETS[track]
+    steps = f"{budget.num_steps:,} steps of {budget.batch_size} samples each"
+    say(f"HMM-bench {VERSION}, {track} track: {len(found)} tasks, {steps}")
+    limits = f"{budget.parameters:,} parameters and {budget.seconds:,} seconds of one core"
+    say(f"at most {limits} for all tasks and one seed")
+    for task in found:
+        say(f"{task.name:<16} {task.kind:<20} {task.about}")

@@ -1,0 +1,319 @@
+"""HMM-bench: frozen tasks, submissions that anybody can score again, and what refuses those that were changed."""
+
+import importlib.util
+import json
+import shutil
+
+import pytest
+import torch
+from torch import nn
+
+import hmmscope as hs
+from hmmscope.lab.benchmark import submission as submitting
+from hmmscope.lab.benchmark.board import keep_card, markdown, page, read_cards
+from hmmscope.lab.benchmark.card import make_card, over_seeds
+from hmmscope.lab.benchmark.entries import entry_of
+from hmmscope.lab.benchmark.frozen import DIGESTS
+from hmmscope.lab.benchmark.scoring import LONGER, SCORED, Samples, _beliefs, predict, score
+from hmmscope.lab.benchmark.tasks import TASKS, tasks_of
+from hmmscope.lab.cli import main
+from hmmscope.lab.verbs.verify import verify
+from hmmscope.storage import seals, store
+
+MODEL = """
+from torch import nn
+
+NAME, TRAINING, DECLARED, LAYERS = "small gru", {"learning_rate": 1e-2}, {"parameters": 500}, ["1"]
+
+
+class Small(nn.Sequential):
+    def forward(self, tokens):
+        return self[2](self[1](self[0](tokens))[0])
+
+
+def build(num_tokens, num_outputs):
+    return Small(nn.Embedding(num_tokens, 8), nn.GRU(8, 8, batch_first=True), nn.Linear(8, num_outputs))
+"""
+FEW = ("parity", "told")
+
+
+def failing(part, call, *args, **options):
+    with pytest.raises(hs.HmmscopeError) as caught:
+        call(*args, **options)
+    assert part in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def entered(tmp_path_factory):
+    """A model file, and its submission: two tasks, three steps each."""
+    folder = tmp_path_factory.mktemp("entered")
+    (folder / "mine.py").write_text(MODEL)
+    words = [
+        "benchmark",
+        str(folder / "mine.py"),
+        "--out",
+        str(folder / "out"),
+        "--tasks",
+        ",".join(FEW),
+        "--steps",
+        "3",
+    ]
+    assert main([*words, "-q"]) == 0
+    return folder
+
+
+@pytest.fixture
+def copied(entered, tmp_path):
+    shutil.copytree(entered / "out", tmp_path / "out")
+    return tmp_path / "out"
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+def test_no_task_changes_within_a_version(task):
+    assert task.digest == DIGESTS[task.name], "another task is another version of the bench: see docs/benchmark.md"
+
+
+def test_the_light_track_is_eight_of_all_tasks():
+    assert len(tasks_of("light")) == 8
+    assert tasks_of("full") == TASKS
+    assert all(task in TASKS for task in tasks_of("light"))
+    failing("tasks: unknown 'z60'", tasks_of, "light", ["z60"])
+    failing("track: unknown 'quick'", tasks_of, "quick")
+
+
+def test_a_submission_is_scored_again_without_its_code(entered, capsys, monkeypatch):
+    card = json.loads((entered / "out" / "card.json").read_text())
+    assert (card["name"], card["track"], card["ranked"]) == ("small gru", "light", False)
+    assert card["not_ranked"] == "3 steps a task"
+    assert card["declared"] == {"parameters": 500, "seconds": 0.0}
+    assert card["costs"]["parameters"] > 500
+    assert card["costs"]["tokens"] == 3 * 32 * (17 + 36)
+    row = next(row for row in card["scores"] if (row["task"], row["score"]) == ("told", "excess"))
+    assert all(row[floor] > 0 for floor in ("constant", "counting", "untrained", "shuffled"))
+    assert (entered / "out" / "model.py").read_text() == MODEL
+    assert not (entered / "out" / "work").exists()
+    monkeypatch.setattr(importlib.util, "spec_from_file_location", lambda *_: pytest.fail("ran the model's code"))
+    assert main(["check", str(entered / "out")]) == 0
+    assert "2 scores again from stored predictions; no code of it was run" in capsys.readouterr().out
+    verify([str(entered / "out")], quiet=True)
+
+
+def test_its_predictions_come_again_from_the_model(entered, tmp_path, capsys):
+    assert main(["check", str(entered / "out"), "--run", str(entered / "mine.py")]) == 0
+    assert "and its predictions from the model" in capsys.readouterr().out
+    (tmp_path / "other.py").write_text(MODEL.replace("GRU(8, 8", "GRU(8, 8, bias=True"))
+    assert main(["check", str(entered / "out"), "--run", str(tmp_path / "other.py")]) == 3
+    assert "is not the model file" in capsys.readouterr().err
+
+
+def sealed_again(folder, card):
+    """What a cheat would do: change the card, and seal the folder anew."""
+    store.write_json(folder / "card.json", card)
+    seals.remove_seal(folder)
+    seals.write_seal(folder, "submission", {})
+
+
+def test_a_changed_byte_is_refused(copied):
+    path = copied / "tasks" / "told-0" / "predictions.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    failing("predictions.safetensors", hs.check_submission, copied)
+
+
+def test_a_better_card_under_a_new_seal_is_refused(copied):
+    card = json.loads((copied / "card.json").read_text())
+    card["solved"]["value"] = 0.99
+    sealed_again(copied, card)
+    failing("card.json.solved.value is 0.99", hs.check_submission, copied)
+
+
+def test_better_scores_under_a_new_seal_are_refused(copied):
+    path = copied / "tasks" / "parity-0" / "measured.json"
+    measured = json.loads(path.read_text())
+    measured["scores"]["excess"] = 0.0
+    store.write_json(path, measured)
+    sealed_again(copied, json.loads((copied / "card.json").read_text()))
+    failing("measured.json: scores.excess is 0.0", hs.check_submission, copied)
+
+
+def test_other_weights_draw_other_samples(copied):
+    part = copied / "tasks" / "parity-0"
+    weights = store.read_tensors(part / "weights.safetensors")
+    before = submitting.weights_digest(weights)
+    weights["0.weight"][0, 0] += 1e-3
+    store.write_tensors(part / "weights.safetensors", weights)
+    card = json.loads((copied / "card.json").read_text())
+    sealed_again(copied, card)
+    failing("by which its samples were drawn", hs.check_submission, copied)
+    task, after = tasks_of("light", ["told"])[0], submitting.weights_digest(weights)
+    one, other = (Samples.of(task, digest) for digest in (before, after))
+    assert not torch.equal(one.batch(one.trained, 8).observations, other.batch(other.trained, 8).observations)
+    assert not set(one.batch(one.trained, SCORED).components.tolist()) & set(
+        other.batch(other.trained, SCORED).components.tolist()
+    )
+    measured = json.loads((part / "measured.json").read_text()) | {"weights": submitting.weights_digest(weights)}
+    store.write_json(part / "measured.json", measured)
+    sealed_again(copied, card)
+    failing("measured.json: samples is", hs.check_submission, copied)
+
+
+def test_invented_predictions_are_refused_where_the_model_is_run(entered, copied):
+    """The optimum itself, with scores and card that follow from it, under a new seal."""
+    task, part = tasks_of("light", ["told"])[0], copied / "tasks" / "told-0"
+    measured = json.loads((part / "measured.json").read_text())
+    samples = Samples.of(task, measured["weights"])
+    stored = store.read_tensors(part / "predictions.safetensors")
+    for name, corpus, count in (("trained", samples.trained, SCORED), ("longest", samples.longest, LONGER)):
+        stored[name] = task.asked(corpus).optimum(samples.batch(corpus, count)).log().float()
+    store.write_tensors(part / "predictions.safetensors", stored)
+    measured["scores"] = score(task, samples, stored)
+    assert measured["scores"]["excess"] < 1e-10
+    store.write_json(part / "measured.json", measured)
+    about = json.loads((copied / "entry.json").read_text())
+    stated = {key: value for key, value in about.items() if key not in ("format", "bench")}
+    tasks = tasks_of("light", FEW)
+    sealed_again(copied, make_card(stated, tasks, submitting.read_measured(copied, tasks, 1)))
+    assert "scores again" in hs.check_submission(copied)  # nothing but the model can tell
+    failing("from what the model says", hs.check_submission, copied, run=str(entered / "mine.py"))
+
+
+def test_an_interrupted_submission_goes_on_to_the_same_card(entered, tmp_path, monkeypatch):
+    enter, done = submitting._enter, []
+
+    def interrupted(entry, task, *rest):
+        if task.name == "told" and "told" not in done:
+            done.append(task.name)
+            raise KeyboardInterrupt
+        done.append(task.name)
+        return enter(entry, task, *rest)
+
+    monkeypatch.setattr(submitting, "_enter", interrupted)
+    options = {"tasks": FEW, "num_steps": 3}
+    with pytest.raises(KeyboardInterrupt):
+        hs.benchmark(entered / "mine.py", tmp_path / "out", **options)
+    failing("is not finished", hs.check_submission, tmp_path / "out")
+    failing("exists", hs.benchmark, entered / "mine.py", tmp_path / "out", **options)
+    card = hs.benchmark(entered / "mine.py", tmp_path / "out", resume=True, **options)
+    assert done == ["parity", "told", "told"]
+    whole = json.loads((entered / "out" / "card.json").read_text())
+    assert card.data["scores"] == whole["scores"]
+    assert card.data["weights"] == whole["weights"]
+    failing("holds another entry", hs.benchmark, "lstm", tmp_path / "out", resume=True, **options)
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+def test_scores_of_the_optimum_and_of_knowing_nothing(task):
+    samples = Samples.of(task, "0" * 16)
+    stored = {}
+    for name, corpus, count in (("trained", samples.trained, SCORED), ("longest", samples.longest, LONGER)):
+        asked = task.asked(corpus)
+        exact = asked.optimum(samples.batch(corpus, count))
+        stored[name] = (exact.log() if asked.kind == "law" else exact).float()
+    best = score(task, samples, stored)
+    assert abs(best["excess"]) < 1e-6
+    assert best["share_solved"] == pytest.approx(1, abs=1e-5)
+    assert (best["fit_length"], best["long_fit_length"]) == (1, 8)
+    assert best["floor_shuffled"] > best["excess"] + 0.01
+    nothing = {name: torch.zeros_like(values) for name, values in stored.items()}  # the uniform law, or no movement
+    worst = score(task, samples, nothing)
+    assert worst["share_solved"] < 0.1
+    assert worst["fit_length"] < 0.2
+    assert worst["floor_constant"] == best["floor_constant"] > 0
+    if task.target == "observation" and not task.generator().real_valued:
+        assert best["floor_counting"] > -1e-9
+    nothing["trained"][0, 0] = torch.nan
+    failing("predictions.trained: must be finite", score, task, samples, nothing)
+
+
+class Tiny(nn.Module):
+    def __init__(self, num_tokens=64, num_outputs=60):
+        super().__init__()
+        self.inside, self.out = nn.Embedding(num_tokens, 4), nn.Linear(4, num_outputs)
+
+    def forward(self, tokens):
+        return self.out(self.inside(tokens))
+
+
+def test_any_module_enters_and_seeds_differ(tmp_path):
+    options = {"tasks": ["parity"], "num_steps": 2, "seeds": 2}
+    for name, model in (("class", Tiny), ("object", Tiny())):
+        card = hs.benchmark(model, tmp_path / name, name=name, **options)
+        assert len(set(card.data["weights"]["parity"])) == 2
+        row = next(row for row in card.table() if row["score"] == "excess")
+        assert row["low"] < row["value"] < row["high"]
+        assert "not ranked" in repr(card)
+        assert card.value("parity", "belief_share") is None
+    assert "scores again and its predictions" in hs.check_submission(tmp_path / "class", run=Tiny)
+    failing("was entered from Python", hs.check_submission, tmp_path / "class", run=str(_file(tmp_path)))
+
+
+def _file(folder):
+    (folder / "mine.py").write_text(MODEL)
+    return folder / "mine.py"
+
+
+def test_what_is_no_model_is_refused_in_a_line(tmp_path):
+    failing("model: must be a module", entry_of, 3)
+    failing("model: unknown 'lstn'; did you mean 'lstm'?", entry_of, "lstn")
+    for text, part in (
+        ("x = 1", "must have a function build"),
+        ("import nowhere", "ModuleNotFoundError"),
+        (MODEL.replace("learning_rate", "num_steps"), "TRAINING.num_steps: unknown"),
+        (MODEL.replace('"parameters"', '"weights"'), "DECLARED.weights: unknown"),
+    ):
+        (tmp_path / "bad.py").write_text(text)
+        failing(part, entry_of, tmp_path / "bad.py")
+    vectors = {"track": "full", "tasks": ["linear-gaussian"], "num_steps": 2}
+    failing("linear-gaussian: build: reads no vectors", hs.benchmark, Tiny, tmp_path / "v", **vectors)
+    failing("parity: ValueError: no", hs.benchmark, _raises, tmp_path / "r", tasks=["parity"], num_steps=2)
+    failing("seeds: must be in [1, 100]", hs.benchmark, Tiny, tmp_path / "s", seeds=0)
+    failing("not the folder of a submission", hs.check_submission, tmp_path)
+    assert main(["check", str(tmp_path), "--run", "x.py"]) == 2
+
+
+def _raises(num_tokens):
+    raise ValueError("no\nway")
+
+
+def test_a_linear_system_is_entered_as_vectors(tmp_path):
+    def build(input_width, num_outputs):
+        return nn.Linear(input_width or 1, num_outputs)
+
+    card = hs.benchmark(build, tmp_path / "out", track="full", tasks=["linear-gaussian"], num_steps=2)
+    assert card.value("linear-gaussian", "excess") > 0
+    assert hs.check_submission(tmp_path / "out", run=build)
+
+
+def test_the_belief_is_read_beyond_twins_from_what_is_stored():
+    """A recurrent network whose state is the filter of nothing: an untrained one explains no more than its twins."""
+    task = next(task for task in TASKS if task.name == "mess3")
+    samples = Samples.of(task, "1" * 16)
+    model = hs.make_model("lstm", num_symbols=3, num_tokens=4, width=8)
+    stored = predict(model, task, samples, None)
+    found = score(task, samples, stored)
+    assert stored["read"].shape[0] == 4
+    assert found["belief_share"] is None or abs(found["belief_share"]) < 0.5
+    exact = stored["read"].clone()
+    exact[0] = _beliefs(samples)[1].flatten(0, 1).float()
+    assert score(task, samples, stored | {"read": exact})["belief_share"] == pytest.approx(1, abs=1e-6)
+
+
+def test_the_board_reads_submissions_and_cards(entered, tmp_path):
+    kept = keep_card(entered / "out", tmp_path / "cards")
+    assert kept.stat().st_size < 20_000
+    assert "weights" in json.loads(kept.read_text())
+    card = json.loads(kept.read_text())
+    store.write_json(tmp_path / "cards" / "better.json", card | {"name": "<better>", "solved": over_seeds([0.9, 0.8])})
+    text = markdown(read_cards(tmp_path / "cards"))
+    assert text.index("<better> (not ranked) | 0.850 [") < text.index("small gru (not ranked)")
+    assert "counting, no training" in text
+    html = page(read_cards(tmp_path / "cards"))
+    assert "&lt;better&gt;" in html
+    assert "<better>" not in html
+    assert main(["benchmark", "--board", str(tmp_path / "cards"), "--out", str(tmp_path / "board"), "-q"]) == 0
+    assert (tmp_path / "board" / "leaderboard.html").is_file()
+    failing("no finished submission", read_cards, entered / "out" / "tasks")
+    store.write_json(tmp_path / "cards" / "old.json", card | {"bench": "0"})
+    failing("a card of HMM-bench 0", read_cards, tmp_path / "cards")
