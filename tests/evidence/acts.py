@@ -177,7 +177,7 @@ def _is_number(value: Any) -> bool:
 
 def entry(claim: Claim) -> dict[str, Any]:
     """The numbers of a claim's record."""
-    numbers = {key: value for key, value in entry_of(claim).items() if key in ("rule", "level", "numbers")}
+    numbers = {key: value for key, value in entry_of(claim).items() if key not in ("version", "says", "reading")}
     return numbers | {"about": claim.about, "proved": claim.proved}
 
 

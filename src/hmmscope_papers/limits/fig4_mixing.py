@@ -22,6 +22,8 @@ from hmmscope.lab import (
     learned,
     level,
     lines,
+    number,
+    room,
 )
 from hmmscope.ties import largest, smallest
 from hmmscope_papers.limits.tables import (
@@ -241,7 +243,20 @@ def hump(tables: Tables) -> Seen:
         top = largest(means, means.__getitem__)
         shown.append(f"{p:g}: {means[top]:.3f} at position {top}, {means[last]:.3f} at position {last}")
     text = f"Largest and last error by backward probability: {'; '.join(shown) or 'none forgets within the sequence'}."
-    return Seen(effects, text, gates=(_learned(rows), _at_rest(tables, "model", probability=_forgets(rows))))
+    rest = _at_rest(tables, "model", probability=_forgets(rows))
+    return Seen(effects, text, gates=(_learned(rows), rest, _room(rows)))
+
+
+def _room(rows: Rows) -> Gate:
+    """How high a hump can be: of a model that knows all up to 2^L positions, and from there on nothing but the time."""
+    known = rows.where(predictor="uniform", probability=_forgets(rows))
+    reach, last = 2 ** rows[0]["layers"], max(rows.values("position"))
+    heights = [
+        max(row["value"] for row in means if row["position"] > reach) - means.one(position=last)["value"]
+        for own in known.by("probability").values()
+        if (means := own.pool("position"))
+    ]
+    return room(min(heights, default=0.0), number("room"), "the fall of the uniform law's error from position 2^L on")
 
 
 @claim("limits-mixing-end")

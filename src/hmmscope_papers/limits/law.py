@@ -6,6 +6,7 @@ Only annealed ends count.
 """
 
 import math
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from statistics import fmean
@@ -187,6 +188,22 @@ def _at_paper(points: list[LawPoint], unit: str) -> Effect | None:
     return None if law is None else law.effect(math.log2(number("sequences")), unit)
 
 
+#: A simulated effect of that size in the place of the one of that name.
+Redrawn = Callable[[str, float, random.Random], Effect | None]
+
+
+def _redrawn(chains: Mapping[str, list[LawPoint]], less: Mapping[str, float] | None = None) -> Redrawn:
+    """Other experiments by the laws of these points, of which a number is taken away."""
+    laws, reached = {name: Law.of(points) for name, points in chains.items()}, math.log2(number("sequences"))
+
+    def redrawn(name: str, aim: float, draw: random.Random) -> Effect | None:
+        law, shift = laws[name], (less or {}).get(name, 0.0)
+        found = None if law is None else law.redrawn(reached, aim + shift, draw, "")
+        return None if found is None else found.shifted(-shift)
+
+    return redrawn
+
+
 def _reached() -> dict[str, float]:
     """The budget that an effect is of: the paper's, by the law."""
     return {"sequences": number("sequences")}
@@ -272,7 +289,13 @@ def growth(tables: Tables) -> Seen:
     rows = Rows(row for row in _lengths(tables) if row["layers"] > 0)
     points = _by_budget(rows, _slope)
     gates = (*_gates(tables, {"slope": points}), _below_the_end(tables))
-    return Seen(_at_paper(points, "doublings a layer"), _said(tables), gates, spent=_reached())
+    return Seen(
+        _at_paper(points, "doublings a layer"),
+        _said(tables),
+        gates,
+        spent=_reached(),
+        redrawn=_redrawn({"": points}),
+    )
 
 
 @claim("limits-law-doubles")
@@ -320,7 +343,8 @@ def recurrent(tables: Tables) -> Seen:
     if points and all(point.hidden for point in points):
         return _to_the_end(tables, deepest)
     effect = _at_paper(points, f"doublings of the RNN beyond {model_name(deepest)}")
-    return Seen(effect, _said(tables), _gates(tables, {"lead": points}), spent=_reached())
+    gates = _gates(tables, {"lead": points})
+    return Seen(effect, _said(tables), gates, spent=_reached(), redrawn=_redrawn({"": points}))
 
 
 def _to_the_end(tables: Tables, deepest: int) -> Seen:
@@ -338,7 +362,14 @@ def _to_the_end(tables: Tables, deepest: int) -> Seen:
         law.low, 0.0, end - number("room"), f"log2 of the least length that the law gives {model_name(deepest)}"
     )
     effect = replace(law, low=low, value=value, high=high)
-    return Seen(effect, _said(tables), (*_gates(tables, {"deepest": chain}), there), spent=_reached())
+    lengths = _redrawn({"": chain})
+
+    def redrawn(name: str, aim: float, draw: random.Random) -> Effect | None:
+        found = lengths(name, end - aim, draw)
+        return None if found is None else found.mirrored(end / 2)
+
+    gates = (*_gates(tables, {"deepest": chain}), there)
+    return Seen(effect, _said(tables), gates, spent=_reached(), redrawn=redrawn)
 
 
 @claim("limits-law-rests")

@@ -16,6 +16,7 @@ the largest budget that was: fitted without it, they have to cover it.
 """
 
 import math
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -112,6 +113,23 @@ class Law:
         low, high = min(one.low for one in ends), max(one.high for one in ends)
         count = len({point.instance for point in self.points})
         return Effect(value=found[best].value, low=low, high=high, num_seeds=count, degrees=-1, unit=unit)
+
+    def redrawn(self, x: float, aim: float, draw: random.Random, unit: str) -> Effect | None:
+        """The effect at a budget that another experiment would show whose mean there is `aim`: see `power.Redrawn`.
+
+        The best form, with the effects of the instances and the noise that were seen, moved up or down as a whole: its
+        course over the budgets, and so what it says of one that was not run, stays what it is. Outcomes above the lowest
+        ceiling are hidden, as they were. None where no law can be fitted to what is left.
+        """
+        fit = min((fits[0] for fits in self.forms.values()), key=lambda one: one.squares)
+        noise, moved = math.sqrt(fit.squares / fit.degrees), aim - fit.predict(x, None).value
+        ceiling = min((point.y for point in self.points if point.hidden), default=math.inf)
+        made = []
+        for point in self.points:
+            y = fit.predict(point.x, point.instance).value + moved + draw.gauss(0, noise)
+            made.append(LawPoint(point.x, point.instance, min(y, ceiling), y >= ceiling))
+        law = Law.of(made)
+        return None if law is None else law.effect(x, unit)
 
     @staticmethod
     def held_out(points: Sequence[LawPoint]) -> Held | None:

@@ -20,9 +20,10 @@ from hmmscope import registry
 from hmmscope.errors import InputError
 from hmmscope.lab.evidence.effects import ALPHA, Effect, at_level
 from hmmscope.lab.evidence.finding import Finding
+from hmmscope.lab.evidence.power import Power, Redrawn, power_of, powered
 from hmmscope.lab.evidence.records import About, Numbers, Record, folder_of, judged_by, record
 from hmmscope.lab.evidence.rows import Rows, as_tables
-from hmmscope.lab.evidence.verdicts import Gate, Rule, Verdict, all_of, answer, at_budget, settled
+from hmmscope.lab.evidence.verdicts import DECIDED, Always, Gate, Rule, Verdict, all_of, answer, at_budget, settled
 
 #: Where a rule comes from: the source of a question that no paper asks.
 OURS = "ours"
@@ -41,6 +42,7 @@ class Seen:
             table of runs.
         drifts: by name like `effects`, how much each has changed over the last doubling of the training; a claim that has
             them is judged only if one more doubling would not turn it, see `verdicts.settled`.
+        redrawn: simulated effects, where their law is not that of seeds, see `power.Redrawn`.
     """
 
     effects: Effect | Mapping[str, Effect] | None
@@ -49,6 +51,7 @@ class Seen:
     wanted: Sequence[str] = ()
     drifts: Mapping[str, float | None] | float | None = None
     spent: Mapping[str, float] = field(default_factory=dict)
+    redrawn: Redrawn | None = field(default=None, compare=False, repr=False)
 
     def by_name(self) -> dict[str, Effect]:
         """The effects by name; a single one has no name."""
@@ -126,6 +129,11 @@ class Claim(Record):
         if self.rule is not None and seen.drifts is not None:
             gates += (settled(self.rule, effects, seen.drifts_by_name(-1 if mirrored else 1)),)
         verdict, decides, text = self._decide(effects, seen, gates)
+        if self.rule is not None and not isinstance(self.rule, Always) and verdict in DECIDED:
+            able, _ = self._powered(effects, verdict, seen)
+            gates += (able,)
+            if not able.is_open:
+                verdict, text = "not tested", f"Not tested: power: {able.text}. {seen.text}".strip()
         budget = ""
         if self.rule is not None and self.about == "training":
             verdict, budget = at_budget(verdict, seen.spent, self.budget)
@@ -150,6 +158,26 @@ class Claim(Record):
             rule_version=self.version,
             **finding,
         )
+
+    def _powered(self, effects: Mapping[str, Effect], verdict: Verdict, seen: Seen) -> tuple[Gate, Power | None]:
+        assert self.rule is not None
+        known: dict[str, Any] = {"none": self.none, "least": self.least_power, "redrawn": seen.redrawn}
+        return powered(self.rule, effects, verdict, there=self._there, **known)
+
+    @property
+    def _there(self) -> float | None:
+        return self.there if self.printed is None else self.printed
+
+    def power(self, seen: Seen) -> Power | None:
+        """Of the rule, at the spread and seeds of what was seen, see `hmmscope.lab.evidence.power`; None of a question."""
+        if self.rule is None:
+            return None
+        effects = seen.by_name()
+        with self.judging():
+            verdict, _, _ = all_of(self.rule, effects, seen.wanted)
+            if verdict in DECIDED and not isinstance(self.rule, Always):
+                return self._powered(effects, verdict, seen)[1]
+            return power_of(self.rule, effects, self._there, self.none)
 
     def _decide(self, effects: Mapping[str, Effect], seen: Seen, gates: Sequence[Gate]) -> tuple[Verdict, str, str]:
         """Verdict, name of the effect that decides, and the text."""
@@ -194,6 +222,8 @@ def claim(
     proved: bool = False,
     version: int = 1,
     level: float = ALPHA,
+    there: float | None = None,
+    none: float | None = None,
     numbers: Mapping[str, Any] | None = None,
 ) -> Callable[[Callable[..., Seen]], Claim]:
     """Register a function as a claim, see `Claim`; without a rule as a question.
@@ -217,6 +247,8 @@ def claim(
                 proved=proved,
                 version=version,
                 level=level,
+                there=there,
+                none=none,
                 numbers=Numbers(numbers or {}),
             )
         else:

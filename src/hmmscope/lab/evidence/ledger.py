@@ -11,8 +11,9 @@ from typing import Any
 from hmmscope.errors import DamagedError, InputError
 from hmmscope.lab.evidence.claim import Claim, claims_of
 from hmmscope.lab.evidence.effects import false_discovery
-from hmmscope.lab.evidence.examined import LEAST_POWER, Power, power, turns
+from hmmscope.lab.evidence.examined import turns
 from hmmscope.lab.evidence.finding import Finding
+from hmmscope.lab.evidence.power import Power
 from hmmscope.lab.evidence.protocol import PROTOCOL, read_protocol
 from hmmscope.lab.evidence.records import deviations, folder_of, present
 from hmmscope.lab.evidence.rows import Rows, Tables
@@ -64,7 +65,7 @@ class Entry:
         sealed: whether the folder has a seal, which says that it is as it was written.
         differs: what differs from the paper.
         turns: what turns the verdict, see `examined.turns`; None where it was not asked.
-        power: of the rule, see `examined.power`; None where it was not asked, or nothing tells it.
+        power: of the rule, see `hmmscope.lab.evidence.power`; None where it was not asked, or nothing tells it.
         one_of_several: whether another folder stands beside it for the same claim, so that the folder must be said.
     """
 
@@ -100,7 +101,11 @@ class Entry:
         row |= {"seeds_needed": finding.seeds_needed, "gates": [gate.to_data() for gate in finding.gates]}
         row |= {"folder": self.folder, "scale": self.scale, "seeds": self.seeds, "exploratory": self.exploratory}
         row |= {"budget": finding.budget, "differs": list(self.differs)}
-        row |= {"fragile": None if self.turns is None else list(self.turns), "power": self.power and list(self.power)}
+        row |= {
+            "fragile": None if self.turns is None else list(self.turns),
+            "power": self.power and list(self.power[:2]),
+        }
+        row |= {"power_margin": self.power and self.power.margin}
         row |= {"created": self.created, "version": self.version, "invalid": self.invalid}
         return row if self.sealed else row | {"sealed": False}
 
@@ -126,14 +131,16 @@ def ledger(
     paths = [Path(folder) for folder in folders]
     twice = len({path.name for path in paths}) < len(paths)
     found = [
-        replace(one, folder=str(path)) if twice else one for path in paths for one in _entries(path, known, source)
+        (path, replace(one, folder=str(path)) if twice else one)
+        for path in paths
+        for one in _entries(path, known, source)
     ]
     largest: dict[str, tuple[bool, int]] = {}
-    for entry in found:
+    for _, entry in found:
         largest[entry.claim.name] = max(largest.get(entry.claim.name, (False, -1)), _size(entry))
-    entries = [entry for entry in found if _size(entry) == largest[entry.claim.name]]
+    kept = [(path, entry) for path, entry in found if _size(entry) == largest[entry.claim.name]]
+    entries = [_examined(entry, path) if examined else entry for path, entry in kept]
     lines = Counter(entry.claim.name for entry in entries)
-    entries = [_examined(entry, paths) for entry in entries] if examined else entries
     entries = [replace(entry, one_of_several=lines[entry.claim.name] > 1) for entry in entries]
     tested = {
         str(number): entry.finding.p
@@ -147,16 +154,13 @@ def ledger(
     ]
 
 
-def _examined(entry: Entry, paths: Sequence[Path]) -> Entry:
+def _examined(entry: Entry, path: Path) -> Entry:
     """The entry with what other choices and simulation say of it."""
-    claim, path = (
-        entry.claim,
-        next(path for path in paths if entry.folder in (path.name, str(path)) and path.parent.name == entry.scale),
-    )
+    claim = entry.claim
     if not isinstance(claim, Claim) or claim.is_question:
         return entry
     _, tables = read_tables(path)
-    return replace(entry, turns=tuple(turns(claim, tables)), power=power(claim, claim.seen(tables)))
+    return replace(entry, turns=tuple(turns(claim, tables)), power=claim.power(claim.seen(tables)))
 
 
 def _size(entry: Entry) -> tuple[bool, int]:
@@ -323,6 +327,9 @@ def as_text(entries: Sequence[Entry]) -> list[str]:
         if finding is not None:
             lines.append(f"  -> {', '.join(part for part in _verdict(entry) if part)}")
             lines.append(f"     {finding.text}")
+        if entry.turns is not None and not claim.is_question:
+            turned = f"; turned by {', '.join(entry.turns)}" if entry.turns else ""
+            lines.append(f"     power {entry.power or 'not known'}{turned}")
     return [*lines, summary(entries)]
 
 
@@ -362,8 +369,7 @@ def summary(entries: Sequence[Entry]) -> str:
     said += f"; {late} exploratory" if late else ""
     if all(entry.turns is None for entry in entries):
         return said
-    weak = sum(entry.power is not None and not entry.power.suffices for entry in entries)
-    return f"{said}; {sum(bool(entry.turns) for entry in entries)} fragile; {weak} by a rule of power below {LEAST_POWER:g}"
+    return f"{said}; {sum(bool(entry.turns) for entry in entries)} fragile"
 
 
 def _verdict(entry: Entry) -> tuple[str, str, str, str]:

@@ -31,7 +31,7 @@ class Protocol:
     Attributes:
         experiment, scale, plan: what is run, see `hmmscope.lab.experiments.planning.Plan.to_data`.
         measurement: version of what the experiment measures.
-        rules: by claim: version, says, reading, rule, level, numbers.
+        rules: by claim: version, says, reading, rule, level, numbers, printed, there, none, least_power.
         data: its bytes.
     """
 
@@ -58,8 +58,8 @@ class Protocol:
         if named.get("version") != record.version:
             return f"the protocol has version {named.get('version')} of the rule, which is {record.version} now"
         now = entry_of(record)
-        for key in ("rule", "level", "numbers"):
-            found, present = named.get(key), now[key]
+        for key in ("rule", "level", "numbers", "printed", "there", "none", "least_power"):
+            found, present = named.get(key), now[key] if key in named else None
             if isinstance(found, Mapping) and isinstance(present, Mapping):
                 other = next((name for name in found if found[name] != present.get(name)), None)
                 if other is not None:
@@ -73,6 +73,12 @@ def entry_of(record: Record) -> dict[str, Any]:
     """What a protocol says of a rule."""
     rule = None if record.rule is None else {"name": type(record.rule).__name__.lower(), **spec_to_data(record.rule)}
     numbers = {"rule": rule, "level": record.level, "numbers": spec_to_data(dict(record.numbers))}
+    numbers |= {
+        "printed": record.printed,
+        "there": record.there,
+        "none": record.none,
+        "least_power": record.least_power,
+    }
     return {"version": record.version, "says": record.says, "reading": record.reading, **numbers}
 
 

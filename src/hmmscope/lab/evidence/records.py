@@ -16,6 +16,8 @@ A folder "claims" beside the modules that measure has one file an experiment, ``
     says = "On Cyclic-DET, Cyclic-RND and MatMul the fit length of Transformers grows with depth."
     reading = "The 0.1-fit length grows by a tenth of a doubling a layer or more on each of the three."
     rule = { name = "above", bound = 0.0, matters = 0.1 }
+    printed = 1.0                                  # the effect that the paper prints, where it does
+    printed_in = "§4.3: the exponential 2^L scaling, as evident in the figure"
     numbers = { rate = 0.1 }                       # what the function that measures asks for: ``number("rate")``
 
 The version is the identity of a rule. What a rule does is kept in `tests/evidence/acts`: effects, gates and verdicts on
@@ -41,6 +43,8 @@ from hmmscope.storage import store
 #: What a claim is about, see `hmmscope.lab.evidence.claim.Claim`.
 About = Literal["training", "construction", "process"]
 _ABOUT = ("training", "construction", "process")
+#: Least share of simulated experiments in which a rule says what is so, unless a record has another.
+LEAST_POWER = 0.9
 #: The table, beside the claims, of what differs from the paper.
 _DEVIATIONS = "deviations.toml"
 _HEAD = ("experiment", "level", "measurement", "budget")
@@ -88,7 +92,11 @@ class Record:
     Attributes:
         version: of the rule, from 1 on.
         level: share of the law outside of the intervals of the effects.
-        printed: the effect that the paper prints, where it prints one; see `hmmscope.lab.evidence.examined.power`.
+        printed: the effect that the paper prints, where it prints one; see `hmmscope.lab.evidence.power`.
+        printed_in: where the paper prints it.
+        there, none: the effects at which its power is asked, where the paper prints none, and where twice what matters and
+            the bound are not the right ones.
+        least_power: share of simulated experiments in which the rule has to say what is so.
         budget: that a model of the paper was trained on, by currency (a column of the table "runs").
         numbers: what the function that measures asks for, see `number`.
         once: versions by the marks that older files have of them.
@@ -106,6 +114,10 @@ class Record:
     version: int = 1
     level: float = ALPHA
     printed: float | None = None
+    printed_in: str = ""
+    there: float | None = None
+    none: float | None = None
+    least_power: float = LEAST_POWER
     budget: Mapping[str, float] = field(default_factory=dict)
     numbers: Numbers = field(default_factory=Numbers)
     once: Mapping[str, int] = field(default_factory=dict)
@@ -116,6 +128,10 @@ class Record:
             raise unknown_name("about", self.about, _ABOUT)
         require(self.version >= 1, "version", "must be a whole number from 1 on", self.version)
         require(0 < self.level < 1, "level", "must be between 0 and 1", self.level)
+        require(0 < self.least_power < 1, "least_power", "must be between 0 and 1", self.least_power)
+        require(
+            self.printed is None or bool(self.printed_in), "printed_in", "must say where it is printed", self.printed_in
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

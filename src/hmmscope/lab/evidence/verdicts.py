@@ -6,7 +6,7 @@ smallest effect that would matter is fixed with the rule: an effect that is sure
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -187,13 +187,13 @@ class Gate:
     """What must hold before a claim may be judged.
 
     Attributes:
-        name: converged, learned, matched, regime or room.
+        name: converged, learned, matched, regime, room or power.
         is_open: whether it holds.
         text: what was seen, a clause that follows "not tested: ".
         seen: the numbers that opened or closed it, as exact as they are, then its thresholds.
     """
 
-    name: Literal["converged", "learned", "matched", "regime", "room"]
+    name: Literal["converged", "learned", "matched", "regime", "room", "power"]
     is_open: bool
     text: str
     seen: tuple[float, ...] = field(default=(), compare=False, repr=False)
@@ -332,6 +332,11 @@ def all_of(rule: Rule, effects: Mapping[str, Effect], wanted: Sequence[str] = ()
     if missing or not effects:
         return "not tested", decides, missing
     return verdicts[decides], decides, []
+
+
+def severest(verdicts: Iterable[Verdict]) -> Verdict:
+    """The verdict of a claim by those of effects that must all bear it out."""
+    return min(verdicts, key=_SEVERITY.index)
 
 
 def _distance(rule: Rule, effect: Effect) -> float:

@@ -33,8 +33,7 @@ def audit(entries: Sequence[Entry], folders: Sequence[Path]) -> list[str]:
         f"{questions} answers to questions"
     ]
     for reason, names in sorted(why.items()):
-        named = f": {', '.join(names)}" if len(names) <= 6 else ""
-        lines.append(f"  {len(names)} {reason}{named}")
+        lines.append(f"  {len(names)} {reason}: {', '.join(names)}")
     return lines + _parts(folders)
 
 

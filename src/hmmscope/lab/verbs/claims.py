@@ -17,6 +17,7 @@ from hmmscope.text import say
 def claims(options: Claims) -> None:
     """Print the claims; or with folders of experiments the ledger, and write it if asked to, or what is fixed of it.
 
+    `examine` judges again under other choices and finds the power of the rules by simulation.
     `quiet` prints results only: the claims or the ledger, or the name of the file that they are in.
     """
     folders, out, quiet = options.folders, options.out, options.quiet
@@ -28,6 +29,8 @@ def claims(options: Claims) -> None:
         there = _measured([Path(folder) for folder in folders])
         say("\n".join(audit(ledger(there), there)))
         return
+    if options.examine and not folders:
+        raise InputError("claims --examine: give folders of experiments")
     if out is not None:
         new_file(out, (".md", ".html", ".json", ".jsonl"))
     kept = catalogue()
@@ -36,7 +39,8 @@ def claims(options: Claims) -> None:
         return
     if folders:
         known = [Stated(**one) for one in kept["stated"]] if kept else []
-        entries = ledger(_measured([Path(folder) for folder in folders]), known, source_digest() if known else "")
+        there, source = _measured([Path(folder) for folder in folders]), source_digest() if known else ""
+        entries = ledger(there, examined=True) if options.examine else ledger(there, known, source)
     else:
         entries = [Entry(claim=claim) for claim in registry.in_order("claim")]
     if out is not None:

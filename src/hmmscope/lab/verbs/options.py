@@ -236,6 +236,9 @@ class Claims(Options):
 
     folders: tuple[str, ...] = given("folders of experiments (default: list the claims)", metavar="RUN", default=())
     audit: bool = said("say which verdicts were fixed before their data, and by which history", False)
+    examine: bool = said(
+        "the power of each rule by simulation, and what turns its verdict: margins, error rates, seeds left out", False
+    )
     out: str | None = said("write the ledger as a new .md, .html, .json or .jsonl", metavar="FILE")
 
 
