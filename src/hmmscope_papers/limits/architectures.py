@@ -25,6 +25,7 @@ from hmmscope.lab import (
     learned,
     level,
     lines,
+    number,
 )
 from hmmscope.schema import unknown_name
 from hmmscope.ties import smallest
@@ -309,7 +310,7 @@ def _learned(tables: Tables, which: Which, tasks: Iterable[str]) -> Gate:
     rows = tables["errors"].where(architecture=which[0], layers=which[1], task=list(tasks), beyond=False)
     found = each(rows, "task", lead)
     least = smallest(found.values(), lambda one: one.value) if found else Effect(value=0.0)
-    return learned(least, LEARNED, f"the constant answer ({name_of(*which)})")
+    return learned(least, number("learned", LEARNED), f"the constant answer ({name_of(*which)})")
 
 
 @claim("limits-architectures-recurrence")

@@ -24,6 +24,7 @@ from hmmscope.lab import (
     level,
     lines,
     matched,
+    number,
     pooled,
 )
 from hmmscope.schema import require
@@ -228,7 +229,7 @@ def crossing(rows: Rows) -> Crossing | None:
         return None
     after, until = 0.0, None
     for sequences, value in known:
-        if value >= CONVERGED:
+        if value >= number("rate", CONVERGED):
             after, until = sequences, None
         elif until is None:
             until = sequences
@@ -269,7 +270,7 @@ def converges_faster(tables: Tables) -> Seen:
     A crossing within the first tenth of the training, while the learning rate rises, does not count.
     """
     rows = alike(tables["epochs"])
-    first = {task: FIRST * max(own.values("sequences")) for task, own in rows.by("task").items()}
+    first = {task: number("first", FIRST) * max(own.values("sequences")) for task, own in rows.by("task").items()}
     rows = Rows(row for row in rows if row["sequences"] > first[row["task"]])
     effects, sooner = {}, []
     for task in FOUR:
@@ -289,7 +290,7 @@ def converges_faster(tables: Tables) -> Seen:
 def _at_end(rows: Rows) -> float | None:
     """Mean loss of the last evaluations of one run."""
     known = sorted((row["sequences"], row["value"]) for row in rows if row["value"] is not None)
-    return fmean(value for _, value in known[-LAST:]) if known else None
+    return fmean(value for _, value in known[-number("last", LAST) :]) if known else None
 
 
 def _lead(rows: Rows) -> float | None:
@@ -319,7 +320,9 @@ def _learned(tables: Tables, rows: Rows, layers: list[int]) -> Gate:
     leads = each_task(rows, FOUR, lead, "")
     least = smallest(leads.values(), lambda one: one.value) if leads else Effect(value=0.0)
     return learned(
-        least, CONVERGED, f"one that always gives the same answer ({'Transformer' if any(layers) else 'RNN'})"
+        least,
+        number("rate", CONVERGED),
+        f"one that always gives the same answer ({'Transformer' if any(layers) else 'RNN'})",
     )
 
 
@@ -353,7 +356,7 @@ def better_throughout(tables: Tables) -> Seen:
 
     def least(own: Rows) -> float | None:
         leads, most = [], nothing.get((own[0]["task"], own[0]["position"]), math.inf)
-        begin = FIRST * max(own.values("sequences"))
+        begin = number("first", FIRST) * max(own.values("sequences"))
         for one in Rows(row for row in own if row["sequences"] > begin).by("sequences").values():
             values = {row["layers"]: min(row["value"], most) for row in one if row["value"] is not None}
             recurrent = values.pop(0, None)
@@ -372,8 +375,14 @@ def fits_longer(tables: Tables) -> Seen:
     rows = alike(tables["epochs"])
 
     def length(own: Rows) -> float:
-        last = sorted(own, key=lambda row: row["sequences"])[-LAST:]
-        return crossing_length([row["distances"] for row in last], own[0]["positions"], CONVERGED, last=len(last))
+        last = sorted(own, key=lambda row: row["sequences"])[-number("last", LAST) :]
+        return crossing_length(
+            [row["distances"] for row in last],
+            own[0]["positions"],
+            number("rate", CONVERGED),
+            last=len(last),
+            definition=number("definition", "prefix"),
+        )
 
     def longer(own: Rows) -> float | None:
         found = {n: math.log2(max(length(one), 1.0)) for n, one in own.by("layers").items()}

@@ -23,6 +23,7 @@ from hmmscope.lab import (
     learned,
     level,
     lines,
+    number,
     room,
 )
 from hmmscope.ties import smallest
@@ -258,15 +259,17 @@ def _of_rnn(tables: Tables) -> tuple[Gate, ...]:
 @claim("limits-rnn-fits")
 def rnn_fits(tables: Tables) -> Seen:
     """RanLDS counts from the first position on, where its relative loss is the largest."""
+    rate = number("rate")
     rows = models(tables).where(layers=0)
-    effects = each_task(rows, TASKS, lambda own: slack(own, 0.05), "below 0.05")
-    whole = tables["fit-lengths"].where(layers=0, predictor="model", by="epochs", error_rate=0.05)
+    effects = each_task(rows, TASKS, lambda own: slack(own, rate), f"below {rate:g}")
+    whole = tables["fit-lengths"].where(layers=0, predictor="model", by="epochs", error_rate=rate)
     seen = "; ".join(
         f"{task_title(task)} {own.pool('task')[0]['value']:.3g} of {own[0]['longest']}"
         for task, own in whole.by("task").items()
     )
-    text = f"Mean 0.05-fit length of the RNN: {seen}. How far its largest loss but one is below 0.05: {told(effects)}."
-    drifts = drifts_of(tables, tuple(TASKS), slack_then(0.05), layers=0)
+    text = f"Mean {rate:g}-fit length of the RNN: {seen}. "
+    text += f"How far its largest loss but one is below {rate:g}: {told(effects)}."
+    drifts = drifts_of(tables, tuple(TASKS), slack_then(rate), layers=0)
     return Seen(effects, text, gates=_of_rnn(tables), wanted=titles(TASKS), drifts=drifts)
 
 
@@ -312,7 +315,7 @@ def constant_depth(tables: Tables) -> Seen:
     """The first positions count too, where the relative loss of RanLDS is the largest."""
 
     def best(own: Rows) -> Estimate | None:
-        return max((slack(own.where(layers=n), RATE) for n in layers_of(own)), default=None)
+        return max((slack(own.where(layers=n), number("rate", RATE)) for n in layers_of(own)), default=None)
 
     rows = models(tables).where(layers=[1, 2])
     effects = each_task(rows, FORGETTING, best, "below 0.1")
@@ -322,7 +325,7 @@ def constant_depth(tables: Tables) -> Seen:
         f"no depth fits {' and '.join(short)}, so that depth is not what is short" if short else "some depth fits each"
     )
     starts = tables["fit-lengths"].where(
-        predictor="model", by="epochs", error_rate=RATE, layers=2, task=list(FORGETTING)
+        predictor="model", by="epochs", error_rate=number("rate", RATE), layers=2, task=list(FORGETTING)
     )
     later = "; ".join(
         f"{task_title(task)} {max(row['fits_from'] for row in own if row['fits_from'] is not None)}"
@@ -332,7 +335,7 @@ def constant_depth(tables: Tables) -> Seen:
     text = f"{by_depth(tables, FORGETTING)} How far the largest loss but one is below 0.1: {told(effects)}."
     text += f" With two layers it stays below 0.1 from position: {later}." if later else ""
     text += f" Of all depths, {depth}."
-    drifts = drifts_of(tables, FORGETTING, slack_then(RATE), layers=[1, 2])
+    drifts = drifts_of(tables, FORGETTING, slack_then(number("rate", RATE)), layers=[1, 2])
     return Seen(effects, text, gates=(_few_layers_learned(tables),), wanted=titles(FORGETTING), drifts=drifts)
 
 
@@ -346,7 +349,7 @@ def _few_layers_learned(tables: Tables) -> Gate:
 
     found = each_task(tables["positions"].where(layers=[1, 2]), FORGETTING, lead, "")
     least = smallest(found.values(), lambda one: one.value) if len(found) == len(FORGETTING) else Effect(value=0.0)
-    return learned(least, RATE, "one that always gives the same answer (one or two layers),")
+    return learned(least, number("rate", RATE), "one that always gives the same answer (one or two layers),")
 
 
 @claim("limits-hard-no-depth")
@@ -402,12 +405,21 @@ def error_rates_close(tables: Tables) -> Seen:
         return Estimate(mean, error / len(found))
 
     def now(own: Rows) -> Estimate | None:
-        return share([(length_of(one, 0.05), length_of(one, RATE)) for one in own.by("task", "layers").values()])
+        return share(
+            [
+                (length_of(one, number("stricter")), length_of(one, number("looser")))
+                for one in own.by("task", "layers").values()
+            ]
+        )
 
     def then(own: Rows) -> Estimate | None:
         cells = own.by("task", "layers").values()
         return share(
-            [(lengths_then(one, 0.05)[n], lengths_then(one)[n]) for one in cells for n in one.values("layers")]
+            [
+                (lengths_then(one, number("stricter"))[n], lengths_then(one, number("looser"))[n])
+                for one in cells
+                for n in one.values("layers")
+            ]
         )
 
     effect = over_seeds(models(tables).where(layers=deep(tables)), now, "mean ratio")

@@ -23,6 +23,7 @@ from hmmscope.lab import (
     learned,
     level,
     lines,
+    number,
 )
 from hmmscope.schema import require, unknown_name
 from hmmscope.ties import smallest
@@ -303,7 +304,7 @@ def _at_rest(tables: Tables, tasks: tuple[str, ...]) -> Gate:
             rows = tables["training"].where(task=task, seed=seed, block_length=block)
             cells.setdefault(f"{task}, {name}", []).extend(with_share(rows, "epoch") if rows else ())
     changes = {name: mean_late_change(Rows(rows), _change) for name, rows in cells.items() if rows}
-    return converged(changes, LOSS_AT_REST, "evaluation loss at the chosen position")
+    return converged(changes, number("loss_at_rest", LOSS_AT_REST), "evaluation loss at the chosen position")
 
 
 def _learned(tables: Tables, tasks: tuple[str, ...], *, chosen: bool = False) -> Gate:
@@ -324,11 +325,11 @@ def _learned(tables: Tables, tasks: tuple[str, ...], *, chosen: bool = False) ->
 
     found = each(tables["errors"].where(task=list(tasks)), "task", lead)
     least = smallest(found.values(), lambda one: one.value) if found else Effect(value=0.0)
-    return learned(least, LOSS_AT_REST, "before training, on average over positions,")
+    return learned(least, number("loss_at_rest", LOSS_AT_REST), "before training, on average over positions,")
 
 
 def _change(end: dict[str, Any], before: dict[str, Any]) -> float:
-    return 0.0 if end["value"] < LOSS_AT_REST else float(end["value"] - before["value"])
+    return 0.0 if end["value"] < number("loss_at_rest", LOSS_AT_REST) else float(end["value"] - before["value"])
 
 
 def _drifts(tables: Tables, measure: Callable[[Rows], float | None]) -> dict[str, float | None]:
@@ -383,7 +384,9 @@ def lengthens(tables: Tables) -> Seen:
         errors = tables["errors"].where(predictor="trained", task=own[0]["task"], seed=own[0].get("seed"))
         if chosen is None or not errors:
             return None
-        plain, heard = (length_of(errors.where(block_length=block), ERROR_RATES[0]) for block in (0, chosen))
+        plain, heard = (
+            length_of(errors.where(block_length=block), number("rate", ERROR_RATES[0])) for block in (0, chosen)
+        )
         return log2(heard) - log2(plain)
 
     effects = _each_shown(tables, gain, "doublings")
@@ -413,14 +416,14 @@ def cot_hard(tables: Tables) -> Seen:
     heard = Rows(row for row in tables["errors"].where(predictor="trained") if row["block_length"])
 
     def least(own: Rows) -> Estimate:
-        best = max(slack(one, ERROR_RATES[1]) for one in own.by("block_length").values())
-        return Estimate(ERROR_RATES[1] - best.value, best.error)
+        best = max(slack(one, number("rate", ERROR_RATES[1])) for one in own.by("block_length").values())
+        return Estimate(number("rate", ERROR_RATES[1]) - best.value, best.error)
 
     rows = heard.where(task=HARD)
     effect = over_seeds(rows, least, "largest loss, best block length")
     easy = over_seeds(
         heard.where(task=SHOWN[0]),
-        lambda own: max(slack(one, ERROR_RATES[1]) for one in own.by("block_length").values()),
+        lambda own: max(slack(one, number("rate", ERROR_RATES[1])) for one in own.by("block_length").values()),
     )
     gates = [
         *rarely_asked(rows),

@@ -201,7 +201,7 @@ def _forgets(rows: Rows) -> list[float]:
     """The backward probabilities at which the uniform law is nearly exact at the last position."""
     last = max(rows.values("position"))
     ends = rows.where(predictor="uniform", position=last).pool("probability")
-    return sorted(row["probability"] for row in ends if row["value"] < FORGOTTEN)
+    return sorted(row["probability"] for row in ends if row["value"] < number("forgotten", FORGOTTEN))
 
 
 def _at(rows: Rows, position: int) -> Estimate:
@@ -217,7 +217,9 @@ def _learned(rows: Rows, trained: str = "model") -> Gate:
 
     found = each(rows, "probability", lead)
     least = smallest(found.values(), lambda one: one.value) if found else Effect(value=0.0)
-    return learned(least, ERROR_RATE / 2, f"the uniform law ({'RNN' if trained == 'rnn' else 'Transformer'})")
+    return learned(
+        least, number("error_rate", ERROR_RATE) / 2, f"the uniform law ({'RNN' if trained == 'rnn' else 'Transformer'})"
+    )
 
 
 def _at_rest(tables: Tables, *networks: str, **only: Any) -> Gate:
@@ -324,7 +326,7 @@ def window(tables: Tables) -> Seen:
     better = [
         row["position"]
         for row in means["model"]
-        if known[row["probability"], row["position"]] - row["value"] > ERROR_RATE
+        if known[row["probability"], row["position"]] - row["value"] > number("error_rate", ERROR_RATE)
     ]
     inside = over_seeds(rows, lambda own: advantage(own, False))
     text = f"The last position at which it is {ERROR_RATE} better for any of them is {max(better, default=0)}; up to "

@@ -23,6 +23,7 @@ from hmmscope.lab import (
     level,
     lines,
     matched,
+    number,
     pooled,
     room,
 )
@@ -316,7 +317,7 @@ def curriculum_shortens(tables: Tables) -> Seen:
     text += f" log2 of the ratio of times, times C: {told(effects)}." if effects else ""
     stages = max((row["stages"] for row in ends), default=1)
     planned = math.log2(2 - 2.0 ** (1 - stages))  # stages of equally many steps, each twice as long as the one before
-    gate = room(1 - planned, TIMES / 2, "the plan alone, log2 of its ratio of tokens times C,")
+    gate = room(1 - planned, number("times", TIMES) / 2, "the plan alone, log2 of its ratio of tokens times C,")
     return Seen(effects, text, gates=(gate,))
 
 

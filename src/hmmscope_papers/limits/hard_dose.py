@@ -22,6 +22,7 @@ from hmmscope.lab import (
     level,
     lines,
     matched,
+    number,
     regime,
 )
 from hmmscope_papers.limits.lengths import RARELY, RATE, final_losses, length_of, log2, slope
@@ -135,7 +136,7 @@ class LimitsHardDose(Experiment):
 
 
 def _measured(own: Rows) -> Estimate:
-    return length_of(own, RATE)
+    return length_of(own, number("rate", RATE))
 
 
 def _then(own: Rows) -> Estimate:
@@ -182,7 +183,10 @@ def dose_slope(tables: Tables) -> Seen:
     }
     text = f"Doublings of the fit length a doubling of the distance: {told({k: v for k, v in parts.items() if v})}."
     asked = regime(
-        1 / max(rows.values("actions")), 0, RARELY, "the rarest share of actions after which the state is asked for"
+        1 / max(rows.values("actions")),
+        0,
+        number("rarely", RARELY),
+        "the rarest share of actions after which the state is asked for",
     )
     gates = [asked, matched(_budgets(tables))]
     for who, depths in {"RNN": [0], "Transformer": [n for n in layers_of(rows) if n]}.items():
@@ -198,7 +202,8 @@ def _lead(own: Rows) -> float:
     """Positions that the best of some models fits beyond the constant answer, at the rarest question."""
     rarest = own.where(actions=max(own.values("actions"))).by("layers").values()
     model, constant = (
-        max(length_of(one.where(predictor=name), RATE).value for one in rarest) for name in ("model", "constant")
+        max(length_of(one.where(predictor=name), number("rate", RATE)).value for one in rarest)
+        for name in ("model", "constant")
     )
     return model - constant
 
@@ -218,9 +223,11 @@ def dose_threshold(tables: Tables) -> Seen:
     found = each(rows, "actions", _behind, "doublings behind the RNN")
     effects = {f"1 in {actions}": found[actions] for actions in sorted(found, reverse=True)}
     deep = each(
-        rows, "actions", lambda own: max(length_of(one, RATE).value for n, one in own.by("layers").items() if n)
+        rows,
+        "actions",
+        lambda own: max(length_of(one, number("rate", RATE)).value for n, one in own.by("layers").items() if n),
     )
-    flat = each(rows.where(layers=0), "actions", lambda own: length_of(own, RATE).value)
+    flat = each(rows.where(layers=0), "actions", lambda own: length_of(own, number("rate", RATE)).value)
     said = "; ".join(
         f"1 in {actions}: {deep[actions].value:.3g} and {flat[actions].value:.3g}"
         for actions in deep

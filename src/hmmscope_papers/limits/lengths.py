@@ -7,7 +7,7 @@ from typing import Any
 from hmmscope import LinearGaussian, Run, as_kind, fit_length
 from hmmscope.analysis import crossing_length, evaluation_losses, fit_start
 from hmmscope.inference import linear_window_errors, window_errors
-from hmmscope.lab import Effect, Estimate, Gate, Rows, Tables, learned, regime
+from hmmscope.lab import Effect, Estimate, Gate, Rows, Tables, learned, number, regime
 from hmmscope.ties import smallest
 from hmmscope_papers.limits.tables import (
     HARD,
@@ -111,12 +111,15 @@ def _numbers(errors: Any, index: Any) -> tuple[float, float, float]:
 Lengths = dict[int, Estimate]
 
 
-def length_of(rows: Rows, error_rate: float, definition: str = "prefix") -> Estimate:
+def length_of(rows: Rows, error_rate: float, definition: str | None = None) -> Estimate:
     """The fit length of a model between positions, with the error that the samples give it.
 
     Args:
         rows: evaluation losses by ``position`` with ``value``, ``low`` and ``high``, of one model and seed.
+        error_rate: that is crossed.
+        definition: prefix or max, see `fit_length`; by default that of the record, prefix in figures.
     """
+    definition = number("definition", "prefix") if definition is None else definition
     ordered = sorted(rows, key=lambda row: row["position"])
     positions = [row["position"] for row in ordered]
     value, low, high = (
@@ -143,13 +146,15 @@ def slope(points: Sequence[tuple[float, Estimate]]) -> Estimate:
     return Estimate(math.fsum(share * y.value for share, y in shares), error)
 
 
-def lengths(own: Rows, rate: float = RATE) -> Lengths:
+def lengths(own: Rows, rate: float | None = None) -> Lengths:
     """Fit length by number of layers, from the losses by position of one task and seed."""
+    rate = number("rate", RATE) if rate is None else rate
     return {n: length_of(own.where(layers=n), rate) for n in layers_of(own)}
 
 
-def lengths_then(own: Rows, rate: float = RATE) -> Lengths:
+def lengths_then(own: Rows, rate: float | None = None) -> Lengths:
     """The same at one time of the training, see `limits_tables.drift`."""
+    rate = number("rate", RATE) if rate is None else rate
     return {row["layers"]: Estimate(row["length"]) for row in own.where(error_rate=rate)}
 
 
@@ -218,7 +223,7 @@ def slack_then(rate: float) -> Callable[[Rows], float | None]:
     """`slack` of the best model at one time of the training."""
 
     def measure(own: Rows) -> float | None:
-        worst = [row["worst"] for row in own.where(error_rate=RATE)]
+        worst = [row["worst"] for row in own.where(error_rate=number("rate", RATE))]
         return rate - min(worst) if worst and None not in worst else None
 
     return measure
@@ -227,9 +232,9 @@ def slack_then(rate: float) -> Callable[[Rows], float | None]:
 def by_depth(tables: Tables, tasks: Sequence[str]) -> str:
     """``Cyclic-DET 8.1, 11.3, 13.2 (whole positions 8, 11, 13) of 16``: mean fit lengths by depth."""
     said, depths = [], deep(tables)
-    counted = tables["fit-lengths"].where(predictor="model", by="epochs", error_rate=RATE)
+    counted = tables["fit-lengths"].where(predictor="model", by="epochs", error_rate=number("rate", RATE))
     for task, own in models(tables).where(task=tasks, layers=depths).by("task").items():
-        lengths_ = each(own, "layers", lambda one: length_of(one, RATE))
+        lengths_ = each(own, "layers", lambda one: length_of(one, number("rate", RATE)))
         whole = {row["layers"]: row["value"] for row in counted.where(task=task).pool("layers")}
         exact = ", ".join(f"{lengths_[n].value:.3g}" for n in depths if n in lengths_)
         integers = ", ".join(f"{whole[n]:.3g}" for n in depths if n in whole)
@@ -264,7 +269,9 @@ def learned_by(tables: Tables, tasks: Sequence[str], *layers: int) -> Gate:
     """Whether each of some models fits a position more than one that always gives the same answer, on each of the tasks."""
 
     def lead(own: Rows) -> Estimate:
-        return length_of(own.where(predictor="model"), RATE) - length_of(own.where(predictor="constant"), RATE)
+        return length_of(own.where(predictor="model"), number("rate", RATE)) - length_of(
+            own.where(predictor="constant"), number("rate", RATE)
+        )
 
     rows = tables["positions"].where(task=list(tasks), layers=layers)
     found = [over_seeds(own, lead, resolution=1.0) for own in rows.by("task", "layers").values()]
@@ -284,4 +291,4 @@ def rarely_asked(rows: Rows) -> tuple[Gate, ...]:
     if not own:
         return ()
     asked = 1 / (1 + max(own.values("position")))
-    return (regime(asked, 0, RARELY, "the share of actions after which the state is asked for"),)
+    return (regime(asked, 0, number("rarely", RARELY), "the share of actions after which the state is asked for"),)

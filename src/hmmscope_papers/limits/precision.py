@@ -25,6 +25,7 @@ from hmmscope.lab import (
     Tables,
     claim,
     lines,
+    number,
     pooled,
     room,
 )
@@ -243,7 +244,9 @@ def logarithmic(tables: Tables) -> Seen:
         rates[NAMES[product]] = pooled(growth["all"]).short()
     said = "; ".join(f"{name} {rate}" for name, rate in rates.items())
     text = f"Bits per doubling of T, over all lengths: {said}. A resolution of 1/T² needs 2."
-    gates = [room(math.log2(lengths[-1] / lengths[0]), DOUBLINGS, "the range of lengths, in doublings,")]
+    gates = [
+        room(math.log2(lengths[-1] / lengths[0]), number("doublings", DOUBLINGS), "the range of lengths, in doublings,")
+    ]
     return Seen(effects, text, gates, tuple(NAMES.values()))
 
 

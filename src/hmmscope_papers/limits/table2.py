@@ -27,6 +27,7 @@ from hmmscope.lab import (
     curve,
     level,
     lines,
+    number,
     regime,
     share,
 )
@@ -331,7 +332,8 @@ def cost(tables: Tables) -> Seen:
         )
         each_pass.append(row["to_plain"] / passes)
     worst = max(each_pass, key=lambda one: abs(math.log(one)), default=1.0)
-    gate = regime(worst, *PASS_RANGE, "the time of a pass over that of an ordinary one, where it is farthest from 1,")
+    low, high = number("pass_range", PASS_RANGE)
+    gate = regime(worst, low, high, "the time of a pass over that of an ordinary one, where it is farthest from 1,")
     seen = "; ".join(f"{_name_of(row)} {row['to_vanilla']:.3f}" for row in rows)
     return Seen(effects, f"Time as a share of the vanilla one: {seen or 'not measured'}.", gates=(gate,))
 

@@ -24,6 +24,7 @@ from hmmscope.lab import (
     curve,
     learned,
     lines,
+    number,
     pooled,
     regime,
 )
@@ -300,7 +301,10 @@ def remembering_worse(tables: Tables) -> Seen:
     short = short_depths(rows[0]["length"])
     effects = each_task(rows, REMEMBERING, lambda own: _ratio(own, short), "log10 of the ratio")
     text = f"{_shown(rows.where(task=list(REMEMBERING)), short)} log10 of the ratio: {told(effects)}."
-    gates = [_learned(tables, REMEMBERING, (0,)), _learned(tables, REMEMBERING, short, FALLEN_BEHIND)]
+    gates = [
+        _learned(tables, REMEMBERING, (0,)),
+        _learned(tables, REMEMBERING, short, number("fallen_behind", FALLEN_BEHIND)),
+    ]
     gates += _fair(tables, REMEMBERING, short)
     return Seen(effects, text, gates=gates, wanted=titles(REMEMBERING), drifts=_drifts(tables, REMEMBERING, short))
 
@@ -363,7 +367,7 @@ def printed_lds_rnn(tables: Tables) -> Seen:
     gap = pooled([Estimate(printed - LEAST_SHARE * floor, scatter)], "printed loss less the floor")
     text = f"The least possible loss is {floor:.4f} over 120 positions and {LEAST_SHARE * floor:.4f} over 121, of which the "
     text += f"first is known. The mean over one batch has standard deviation {scatter:.4f}."
-    gate = regime(WIDTH / 2 * scatter, 0, AT_FLOOR, averaged)
+    gate = regime(WIDTH / 2 * scatter, 0, number("at_floor", AT_FLOOR), averaged)
     return Seen(replace(gap, num_seeds=len(rows), degrees=-1), text, gates=(gate,))  # more seeds make no larger batch
 
 

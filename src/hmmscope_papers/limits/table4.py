@@ -19,6 +19,7 @@ from hmmscope.lab import (
     learned,
     lines,
     matched,
+    number,
     predicted,
     regime,
 )
@@ -216,7 +217,12 @@ def matmul_slower(tables: Tables) -> Seen:
         effects |= {task_title(task): found} if found else {}
     shares = each_task(rows, REMEMBERING, late_share, "")
     text = f"Share of the way down in the last two fifths: {told(shares)}."
-    return Seen(effects, text, gates=(matched(steps), _learned(rows, REMEMBERING, LEARNED)), wanted=titles(CYCLES))
+    return Seen(
+        effects,
+        text,
+        gates=(matched(steps), _learned(rows, REMEMBERING, number("learned", LEARNED))),
+        wanted=titles(CYCLES),
+    )
 
 
 @claim("limits-cycles-converged")
@@ -229,7 +235,7 @@ def cycles_converged(tables: Tables) -> Seen:
     )
     falls = each_task(rows, CYCLES, lambda own: level_at(own, 0.8) - level_at(own, 1.0), "of the trivial loss")
     text = f"Fall of the loss in the last fifth, as a share of the trivial loss: {told(falls)}."
-    return Seen(falls, text, gates=(_learned(rows, CYCLES, LEARNED), long), wanted=titles(CYCLES))
+    return Seen(falls, text, gates=(_learned(rows, CYCLES, number("learned", LEARNED)), long), wanted=titles(CYCLES))
 
 
 @claim("limits-matmul-fails")
@@ -239,7 +245,7 @@ def matmul_fails(tables: Tables) -> Seen:
     ends = each_task(rows, ("matmul", "cyclic-det"), lambda own: level_at(own, 1.0), "of the trivial loss")
     product = rows.where(task="matmul")
     half, end = (product.per_seed(lambda own, share=share: level_at(own, share)) for share in (0.5, 1.0))  # type: ignore[misc]
-    gate = _learned(rows, ("cyclic-det",), 1 - LEARNED)
+    gate = _learned(rows, ("cyclic-det",), 1 - number("learned", LEARNED))
     text = f"Final loss as a share of the trivial one: {told(ends)} (0.46 in the paper, 0.44 after 200 epochs)."
     return Seen(ends.get("MatMul"), text, gates=(gate,), drifts=mean_change(half, end))
 
@@ -261,7 +267,7 @@ def printed_rnd_converged(tables: Tables) -> Seen:
     floor = predicted(found, "nats")
     width = math.inf if floor.low is None or floor.high is None else (floor.high - floor.low) / 2
     scatter = "how far the floor of an instance may lie from the mean (the paper does not give its own), in nats,"
-    return Seen(floor, text, gates=(regime(width, 0, AT_FLOOR, scatter),))
+    return Seen(floor, text, gates=(regime(width, 0, number("at_floor", AT_FLOOR), scatter),))
 
 
 def _backwards(tables: Tables) -> set[float]:

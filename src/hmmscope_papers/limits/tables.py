@@ -18,6 +18,7 @@ from hmmscope.lab import (
     converged,
     curve,
     matched,
+    number,
     pooled,
 )
 from hmmscope.training.schedules import stage_length
@@ -238,14 +239,14 @@ def losses_at_rest(rows: Rows) -> Gate:
     """Whether mean evaluation losses are flat over the last quarter of training, or at their floor."""
 
     def change(end: dict[str, Any], before: dict[str, Any]) -> float:
-        return 0.0 if end["loss"] < LOSS_AT_REST else float(end["loss"] - before["loss"])
+        return 0.0 if end["loss"] < number("loss_at_rest", LOSS_AT_REST) else float(end["loss"] - before["loss"])
 
     facts = [name for name in (rows[0] if rows else ()) if name not in _NO_FACTS and name != "seed"]
     changes = {
         ", ".join(f"{fact} {own[0][fact]}" for fact in facts): mean_late_change(own, change)
         for own in (rows.by(*facts).values() if facts else ())
     }
-    return converged(changes, LOSS_AT_REST, "mean evaluation loss")
+    return converged(changes, number("loss_at_rest", LOSS_AT_REST), "mean evaluation loss")
 
 
 def mean_late_change(rows: Rows, change: Callable[[dict[str, Any], dict[str, Any]], float | None]) -> float | None:
@@ -305,7 +306,7 @@ def _at_share(rows: Rows, share: float) -> Rows:
     keys = [name for name in (rows[0] if rows else ()) if name not in _NO_FACTS] + ["error_rate"]
     found = Rows()
     for own in rows.by(*keys).values():
-        near = [row for row in own if share - _ABOUT - 1e-9 < row["share"] <= share + 1e-9]
+        near = [row for row in own if share - number("about", _ABOUT) - 1e-9 < row["share"] <= share + 1e-9]
         near = near or [min(own, key=lambda row: abs(row["share"] - share))]
         means = {name: _mean([row.get(name) for row in near]) for name in _SEEN}
         found.append(near[-1] | means)

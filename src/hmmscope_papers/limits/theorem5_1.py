@@ -6,7 +6,21 @@ import torch
 
 from hmmscope import Run, make_process, registry
 from hmmscope.constructions import limits_theorem5_1, smallest_scale
-from hmmscope.lab import Effect, Experiment, Figure, Measured, Rows, Seen, Tables, claim, curve, level, lines, pooled
+from hmmscope.lab import (
+    Effect,
+    Experiment,
+    Figure,
+    Measured,
+    Rows,
+    Seen,
+    Tables,
+    claim,
+    curve,
+    level,
+    lines,
+    number,
+    pooled,
+)
 from hmmscope_papers.theorems import (
     INTERVALS,
     always,
@@ -297,7 +311,15 @@ def orthogonal(tables: Tables) -> Seen:
         f"Over {max(kept.values('length'))} symbols the largest error is {worst['float64']:.1e} in float64 and "
         f"{worst['float32']:.1e} in float32; in float64 it grows as t to the power {growth.short()}, as rounding errors do."
     )
-    return Seen(always(double, lambda row: row["error"] <= ROUNDING_BOUND, "instance", unit="share of instances"), text)
+    return Seen(
+        always(
+            double,
+            lambda row: row["error"] <= number("rounding_bound", ROUNDING_BOUND),
+            "instance",
+            unit="share of instances",
+        ),
+        text,
+    )
 
 
 @claim("limits-theorem5.1-weights")

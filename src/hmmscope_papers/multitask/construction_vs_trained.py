@@ -25,6 +25,7 @@ from hmmscope.lab import (
     heatmap,
     learned,
     lines,
+    number,
     pooled,
 )
 from hmmscope.ties import largest
@@ -260,8 +261,12 @@ def _gates(tables: Tables) -> list[Gate]:
         return _estimate(own.one(predictor="trained")) - _estimate(own.one(predictor="untrained"))
 
     return [
-        learned(pooled(list(scores.per_seed(better).values()), "accuracy"), GAINED, "the same model before training"),
-        converged(changes, FLAT, "loss above the optimum (as a share of itself)"),
+        learned(
+            pooled(list(scores.per_seed(better).values()), "accuracy"),
+            number("gained", GAINED),
+            "the same model before training",
+        ),
+        converged(changes, number("flat", FLAT), "loss above the optimum (as a share of itself)"),
     ]
 
 
@@ -280,7 +285,7 @@ def onset(rows: Rows, network: str, target: str) -> float | None:
     xs, ys = zip(*sorted(before.items()), strict=True)
     found = sorted(kept.where(network=network), key=lambda row: row["layer"])
     gains = [row["accuracy"] - float(np.interp(row["depth"], xs, ys)) for row in found]
-    if max(gains) < GAINED:
+    if max(gains) < number("gained", GAINED):
         return None
     first = next(i for i, gain in enumerate(gains) if gain >= max(gains) / 2)
     if first == 0:

@@ -34,6 +34,7 @@ from hmmscope.lab import (
     level,
     lines,
     minus,
+    number,
 )
 from hmmscope_papers.multitask.places import Curves, onset_layer, peak_layer
 from hmmscope_papers.multitask.setting import PoolFigure, counting_rows, gates, in_regime, spread
@@ -73,8 +74,8 @@ class MultiTaskFig3a(PoolFigure):
         for name, model in run.beside_twins():
             for target, wanted in corpora.items():
                 found = [_probed(model, corpus, target, count) for corpus, count in wanted]
-                for number, data in enumerate(found):
-                    rows += _rows({"model": name, "target": target, "probe": number}, data, shuffled=name == "trained")
+                for place, data in enumerate(found):
+                    rows += _rows({"model": name, "target": target, "probe": place}, data, shuffled=name == "trained")
                 right = [resampled_curves(data.correct(), seed=i) for i, data in enumerate(found)]
                 curves.setdefault((name, target), []).append(np.mean(right, 0))
         return {"probes": rows, "frequencies": counting_rows(*corpora["component"][0]), "onsets": _onsets(curves)}
@@ -326,4 +327,7 @@ def _gain(tables: Tables, target: str) -> Effect:
 
 
 def _raised(tables: Tables) -> list[Gate]:
-    return [learned(_gain(tables, target), _RAISED, f"the untrained one at telling the {target}") for target in _SHORT]
+    return [
+        learned(_gain(tables, target), number("raised", _RAISED), f"the untrained one at telling the {target}")
+        for target in _SHORT
+    ]

@@ -32,6 +32,7 @@ from hmmscope.lab import (
     learned,
     lines,
     minus,
+    number,
     share,
 )
 from hmmscope.ties import largest
@@ -272,7 +273,11 @@ def peak_moves_up(tables: Tables) -> Seen:
         f"{effect_of(peaks['trained'])} a step, before training by {effect_of(peaks['untrained'])}. The layer that "
         f"makes 90 % of the rise moves by {effect_of(_slope(tables, 'trained', 'onset'))}."
     )
-    effect = effect_of(minus(peaks["trained"], peaks["untrained"]), "layers for each step back", resolution=_ONE_LAYER)
+    effect = effect_of(
+        minus(peaks["trained"], peaks["untrained"]),
+        "layers for each step back",
+        resolution=number("one_layer", _ONE_LAYER),
+    )
     return Seen(effect, text, gates=(*gates(tables), *_raised(tables, EARLIER)))
 
 
@@ -345,5 +350,5 @@ def _raised(tables: Tables, distances: range) -> list[Gate]:
         own, before = (_rows(tables, network, "best accuracy", k) for network in ("trained", "untrained"))
         gain = own.less(before)
         if gain is not None:
-            made.append(learned(gain, _RAISED, f"the untrained one at telling the token {k} back"))
+            made.append(learned(gain, number("raised", _RAISED), f"the untrained one at telling the token {k} back"))
     return made

@@ -8,7 +8,7 @@ import numpy as np
 
 from hmmscope import Run, observability, registry
 from hmmscope.analysis import bootstrap_ratio
-from hmmscope.lab import Effect, Experiment, Figure, Measured, Rows, Seen, Series, Tables, claim, lines, pooled
+from hmmscope.lab import Effect, Experiment, Figure, Measured, Rows, Seen, Series, Tables, claim, lines, number, pooled
 from hmmscope.schema import require
 from hmmscope_papers.multitask.forgetting import (
     CHAIN,
@@ -228,7 +228,7 @@ def geometric(tables: Tables) -> Seen:
 
 @claim("multitask-lemma1-gamma")
 def power_of_gamma(tables: Tables) -> Seen:
-    weak = Rows(row for row in tables["rates"] if 0 < row["observability"] <= WEAK)
+    weak = Rows(row for row in tables["rates"] if 0 < row["observability"] <= number("weak", WEAK))
     families = (CHAIN, LOW_RANK)
     slopes = {name: power_slopes(weak.where(family=name), "observability", "rate") for name in families}
     effects = {name: pooled(found, "power of gamma") for name, found in slopes.items() if None not in found}
@@ -272,7 +272,7 @@ def certificate(tables: Tables) -> Seen:
 
 @claim("multitask-lemma1-excess")
 def excess(tables: Tables) -> Seen:
-    weak = Rows(row for row in tables["rates"] if 0 < row["observability"] <= WEAK)
+    weak = Rows(row for row in tables["rates"] if 0 < row["observability"] <= number("weak", WEAK))
     slopes = {name: excess_powers(weak.where(family=name)) for name in (CHAIN, LOW_RANK)}
     effects = {name: pooled(found, "power of gamma") for name, found in slopes.items() if any(found)}
     said = [

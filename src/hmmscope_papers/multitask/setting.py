@@ -28,6 +28,7 @@ from hmmscope.lab import (
     Tables,
     flat,
     learned,
+    number,
     regime,
 )
 from hmmscope_papers.multitask.models import CYCLES, PARTS, multitask_plan
@@ -101,12 +102,12 @@ class PoolFigure(Experiment):
         """Those of the model in the paper's regime, and some of the others, each with its pool in the caption."""
         labels = sorted(tables["setting"].values("label"), key=lambda label: label != regime_label(tables))
         found = []
-        for number, label in enumerate(labels):
+        for place, label in enumerate(labels):
             own = of_label(tables, label)
             told = f"Pool of {_said(own, HMMS)} HMMs, each shown in {_said(own, PER_HMM)} prompts ({label})."
             for figure in self.drawn(own):
                 caption = f"{figure.caption} {told}"
-                if not number:
+                if not place:
                     found.append(replace(figure, caption=caption))
                 elif figure.name in self.of_all:
                     name = f"{figure.name}-{re.sub('[^a-z0-9]+', '-', label.lower())}"
@@ -206,7 +207,7 @@ def regime_label(tables: Tables) -> Any:
         hmms, prompts = (
             rows.where(label=label, quantity=name).pool("quantity")[0]["value"] for name in (HMMS, PER_HMM)
         )
-        return hmms < POOL[0], abs(math.log(prompts / PAPERS_PROMPTS))
+        return hmms < number("pool", POOL)[0], abs(math.log(prompts / number("papers_prompts", PAPERS_PROMPTS)))
 
     return min(rows.values("label"), key=distance, default=None)
 
@@ -239,7 +240,7 @@ def gates(tables: Tables) -> tuple[Gate, ...]:
         large_pool(tables),
         beyond_counting(tables),
         right_beyond_counting(tables),
-        flat(tables, SETTLED),
+        flat(tables, number("settled", SETTLED)),
     )
 
 
@@ -248,7 +249,8 @@ def few_prompts(tables: Tables) -> Gate:
     found = _of(tables, PER_HMM).effect()
     if found is None:
         return Gate("regime", False, "in how many prompts each HMM was shown is not recorded")
-    return regime(found.value, *PROMPTS_PER_HMM, "the number of prompts in which each HMM was shown (16 in the paper)")
+    low, high = number("prompts_per_hmm", PROMPTS_PER_HMM)
+    return regime(found.value, low, high, "the number of prompts in which each HMM was shown (16 in the paper)")
 
 
 def large_pool(tables: Tables) -> Gate:
@@ -256,7 +258,8 @@ def large_pool(tables: Tables) -> Gate:
     found = _of(tables, HMMS).effect()
     if found is None:
         return Gate("regime", False, "how many HMMs the pool had is not recorded")
-    return regime(found.value, *POOL, "the number of HMMs in the pool (8192 in the paper)")
+    low, high = number("pool", POOL)
+    return regime(found.value, low, high, "the number of HMMs in the pool (8192 in the paper)")
 
 
 def not_from_counts(tables: Tables) -> Gate:
@@ -265,7 +268,7 @@ def not_from_counts(tables: Tables) -> Gate:
     found, chance = rows.effect(), rows.effect("chance")
     if found is None or chance is None:
         return Gate("regime", False, "how often symbol counts alone name the HMM is not recorded")
-    most = chance.value + MOST_FROM_COUNTS * (1 - chance.value)
+    most = chance.value + number("most_from_counts", MOST_FROM_COUNTS) * (1 - chance.value)
     return regime(found.value, 0.0, most, "the accuracy with which symbol counts alone name the HMM")
 
 
@@ -274,7 +277,7 @@ def beyond_counting(tables: Tables) -> Gate:
     found = _of(tables, OVER_COUNTING).effect(unit="nats")
     if found is None:
         return Gate("learned", False, "whether the model is better than the best n-gram is not recorded")
-    return learned(found, LEARNED, "the best in-context n-gram")
+    return learned(found, number("learned", LEARNED), "the best in-context n-gram")
 
 
 def right_beyond_counting(tables: Tables) -> Gate:
@@ -284,8 +287,10 @@ def right_beyond_counting(tables: Tables) -> Gate:
         return Gate("learned", False, "by how much the model is right more often than the best n-gram is not recorded")
     least = -math.inf if found.low is None else found.low
     said = f"the model is right more often than the best in-context n-gram by {found}"
-    is_open = least >= RIGHT
-    return Gate("learned", is_open, said if is_open else f"{said}, not surely by {RIGHT:g}", (least, RIGHT))
+    is_open = least >= number("right", RIGHT)
+    return Gate(
+        "learned", is_open, said if is_open else f"{said}, not surely by {RIGHT:g}", (least, number("right", RIGHT))
+    )
 
 
 def _of(tables: Tables, quantity: str) -> Rows:

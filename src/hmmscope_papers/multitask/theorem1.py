@@ -23,6 +23,7 @@ from hmmscope.lab import (
     curve,
     level,
     lines,
+    number,
     pooled,
 )
 from hmmscope.seeds import numpy_generator
@@ -256,10 +257,10 @@ def _in_context(sizes: dict[str, Any]) -> list[dict]:
     whole, rows = score.positions >= SAMPLE_MEMORY, []
     for predictor, measures in score.measures.items():
         for metric in ("accuracy", "total_variation"):  # losses are infinite where the vector gives no probability
-            for number in np.unique(score.demonstrations) if metric in measures else ():
-                kept = whole & (score.demonstrations == number)
+            for seen in np.unique(score.demonstrations) if metric in measures else ():
+                kept = whole & (score.demonstrations == seen)
                 mean, low, high = (float(value) for value in bootstrap_means(measures[metric][:, kept].mean(1)))
-                names = {"x": int(number), "predictor": predictor, "metric": metric}
+                names = {"x": int(seen), "predictor": predictor, "metric": metric}
                 rows.append(names | {"value": mean, "low": min(low, mean), "high": max(high, mean)})
     return rows
 
@@ -388,7 +389,10 @@ def content(tables: Tables) -> Seen:
         f"The logits of the gathering layers vary by {early.short()} of their size, those above and the prediction by at "
         f"most {max(row['value'] for row in upper):.1e}."
     )
-    return Seen(always(upper, lambda row: row["value"] < ROUNDING, "instance", unit="share of prompts"), text)
+    return Seen(
+        always(upper, lambda row: row["value"] < number("rounding", ROUNDING), "instance", unit="share of prompts"),
+        text,
+    )
 
 
 @claim("multitask-theorem1-heads")

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from hmmscope.lab import Figure, Gate, Panel, Rows, Seen, Series, Tables, claim, lines, pooled, regime
+from hmmscope.lab import Figure, Gate, Panel, Rows, Seen, Series, Tables, claim, lines, number, pooled, regime
 from hmmscope_papers.theorems import always, band, plain, power_slopes
 
 #: As many rounding errors of a sum as a network's answer may have.
@@ -171,7 +171,9 @@ def _descent(tables: Tables) -> Seen:
     exact = Rows(row for row in rows if row["variant"] not in ("softmax gap 20", "float32", "causal"))
 
     def same(row: dict[str, Any]) -> bool:
-        return row["gather_error"] == 0 and max(row["weights_error"], row["prediction_error"]) < ROUNDING
+        return row["gather_error"] == 0 and max(row["weights_error"], row["prediction_error"]) < number(
+            "rounding", ROUNDING
+        )
 
     others = {
         name: max(row["prediction_error"] for row in group)
@@ -189,7 +191,7 @@ def _descent(tables: Tables) -> Seen:
 
 
 def _steps(tables: Tables) -> Seen:
-    most = max(tables["steps"].values("steps")) / LAYERS_TO_SEE
+    most = max(tables["steps"].values("steps")) / number("layers_to_see", LAYERS_TO_SEE)
     rates = Rows(row for row in tables["step-rates"] if row["condition"] <= most)
     text = f"{len(rates)} of {len(tables['step-rates'])} processes have a condition number of at most {most:.1f}."
     if not rates:
@@ -201,7 +203,7 @@ def _steps(tables: Tables) -> Seen:
 
 
 def _bounds(tables: Tables) -> Seen:
-    steps = Rows(row for row in tables["steps"] if row["error"] > ROUNDING)
+    steps = Rows(row for row in tables["steps"] if row["error"] > number("rounding", ROUNDING))
     draws = Rows(row for row in tables["samples"] if row["covered"])
     parts = {"generalisation": "generalisation_bound", "estimation": "estimation_bound", "total": "bound"}
     shares = Rows(

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from hmmscope import HMM, Run, as_kind, stationary_distribution
 from hmmscope.analysis import Histories, as_law, inference_mode, mean_row, model_outputs, sampled_histories
 from hmmscope.inference import filter_windows, fit_decay
-from hmmscope.lab import Role, Rows
+from hmmscope.lab import Role, Rows, number
 
 #: Observations before the longest window, so that the whole past is as good as an endless one.
 PAST = 40
@@ -130,7 +130,7 @@ def limited_by_memory(rows: Rows) -> dict[int, float]:
 
 def decay_rate(errors: Mapping[int, float]) -> float | None:
     """-d ln(error) / dk; None below two lengths with an error above rounding."""
-    points = {float(k): math.log(error) for k, error in errors.items() if error > _ROUNDING}
+    points = {float(k): math.log(error) for k, error in errors.items() if error > number("rounding", _ROUNDING)}
     return -fitted_line(points)[0] if len(points) > 1 else None
 
 
@@ -139,7 +139,7 @@ def exponential_rather(errors: Mapping[int, float]) -> float | None:
 
     The root of the mean squared deviation of ln(error) from the best line in ln(k), less that from the best line in k.
     """
-    points = {float(k): math.log(error) for k, error in errors.items() if error > _ROUNDING}
+    points = {float(k): math.log(error) for k, error in errors.items() if error > number("rounding", _ROUNDING)}
     if len(points) < 3:
         return None
     return fitted_line({math.log(k): y for k, y in points.items()})[1] - fitted_line(points)[1]

@@ -60,7 +60,7 @@ class Numbers(dict[str, Any]):
             raise unknown_name("numbers", name, self) from None
 
 
-_JUDGED: ContextVar[Mapping[str, Any]] = ContextVar("judged", default=MappingProxyType({}))
+_JUDGED: ContextVar[Mapping[str, Any] | None] = ContextVar("judged", default=None)
 
 
 @contextmanager
@@ -73,15 +73,21 @@ def judged_by(numbers: Mapping[str, Any]) -> Iterator[None]:
         _JUDGED.reset(before)
 
 
-def number(name: str) -> Any:
+def number(name: str, outside: Any = None) -> Any:
     """A number of the record that judges here and now, such as a threshold of a gate that several claims share.
+
+    Args:
+        name: in the record.
+        outside: what it is where nothing is judged, such as in a figure; None if it is asked for in a judgement alone.
 
     Raises:
         InputError: the record has none of that name, or nothing is judged.
     """
     known = _JUDGED.get()
-    if name not in known:
-        raise unknown_name("numbers", name, known)
+    if known is None and outside is not None:
+        return outside
+    if known is None or name not in known:
+        raise unknown_name("numbers", name, known or ())
     return known[name]
 
 
