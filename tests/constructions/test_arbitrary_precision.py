@@ -266,9 +266,6 @@ def test_claims_follow_the_tables(tables: dict[str, Rows]) -> None:
     assert "all are above it from T = 16 on" in found[error].text
     assert found[printed].verdict == "not reproduced"
     assert findings(tables)[error].verdict == "inconclusive"  # two processes decide nothing
-    floats = found["limits-theorem5.3-floats"]
-    assert floats.value in (10, None)
-    assert "its error is above 0.1 from T = 64 on" in floats.text
     assert len(experiment.Theorem53().figures(tables)) == 4
 
     one = changed(tables, "precision", lambda row: {"error": 1.0} if row["instance"] == (0, 0) else {})

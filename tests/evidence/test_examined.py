@@ -1,5 +1,6 @@
 """Whether a verdict turns under other choices."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hmmscope.lab.evidence.effects import Effect
 from hmmscope.lab.evidence.examined import turns, with_margin
 from hmmscope.lab.evidence.records import deviations
 from hmmscope.lab.evidence.rows import Rows, Tables
-from hmmscope.lab.evidence.verdicts import Above, Always, Below, Rule, Within
+from hmmscope.lab.evidence.verdicts import DECIDED, Above, Always, Below, Rule, Within
 
 HEADLINES = (Path(__file__).parent / "headlines.txt").read_text().split()
 PAPERS = Path(__file__).parents[2] / "src" / "hmmscope_papers"
@@ -61,9 +62,24 @@ def test_no_headline_becomes_a_question_or_is_dropped() -> None:
     assert {name for name in ruled if name.startswith(("limits-", "multitask-"))} <= set(HEADLINES)
 
 
-@pytest.mark.parametrize("paper", ["limits", "multitask"])
+@pytest.mark.parametrize("paper", ["limits", "multitask", "beliefs"])
 def test_every_deviation_is_a_fact_of_the_table(paper: str) -> None:
     for claim in registry.in_order("claim"):
         for scale in ("small", "medium"):
             for fact in deviations(PAPERS / paper / "claims", claim.experiment, scale):
                 assert fact
+
+
+def test_every_decided_row_on_training_says_what_differs_from_its_paper() -> None:
+    """Of experiments whose claims are a paper's; the row is that of the ledger."""
+    ledger = json.loads((PAPERS.parents[1] / "results" / "ledger.json").read_text())
+    trained = {
+        claim.name for claim in registry.in_order("claim") if claim.about == "training" and not claim.is_question
+    }
+    decided = [row for row in ledger if row["claim"] in trained and row["verdict"] in DECIDED]
+    assert [row["claim"] for row in decided if not row["differs"]] == []
+    assert len(decided) > 10
+
+
+def test_at_most_thirty_questions_stand_without_a_rule() -> None:
+    assert sum(claim.is_question for claim in registry.in_order("claim")) <= 30

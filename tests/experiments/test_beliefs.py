@@ -141,8 +141,6 @@ def test_discovery_says_what_was_found() -> None:
     found = {claim.name: claim.judge(tables) for claim in claims_of("discovery")}
     assert {one.verdict for one in found.values()} <= set(OF_QUESTIONS)
     assert "exactly 5" in found["states-from-predictions"].text
-    assert found["belief-without-labels"].value == pytest.approx(0.1)
-    assert found["operators-from-predictions"].value == pytest.approx(-0.05, abs=0.01)
     assert [figure.name for figure in experiment_named("discovery").figures(tables)] == ["states", "coordinates"]
 
 

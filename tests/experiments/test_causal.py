@@ -70,14 +70,12 @@ def test_the_circuit_has_induction_heads_and_an_untrained_network_has_none(known
     assert verdicts("mechanisms", still)["statistical-induction-heads"] == "not tested"
 
 
-def test_the_questions_find_what_the_circuit_does(known: Tables) -> None:
+def test_the_question_finds_what_the_circuit_does(known: Tables) -> None:
     found = {claim.name: claim.judge(known) for claim in claims_of("mechanisms")}
     assert found["statistical-induction-heads"].text.endswith("5 previous-token heads, 5 induction heads in 5 seeds.")
-    way, shared = found["mechanisms-way"], found["mechanisms-shared"]
+    way = found["mechanisms-way"]
     assert way.value is not None
     assert way.value < -0.01  # straight from the head: there is no MLP
-    assert shared.value == pytest.approx(0, abs=0.01)  # one head of a layer does all
-    assert "RRXOR, layer 2" in found["mechanisms-belief"].text
 
 
 def test_figures_of_mechanisms(known: Tables) -> None:

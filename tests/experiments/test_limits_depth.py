@@ -99,7 +99,7 @@ def test_thinner_signals_harm_the_transformer_more() -> None:
     assert closed("limits-hard-dose-slope", doses(thins, moving=1.2)) == ["converged"]
     assert "learned" in closed("limits-hard-dose-slope", swapped("limits-hard-dose", doses(thins)))
     found = judged(
-        "limits-hard-dose-threshold", doses(lambda n, actions: 24.0 if n == 0 else 0.5 if actions > 32 else 9.0)
+        "limits-hard-rare-threshold", doses(lambda n, actions: 24.0 if n == 0 else 0.5 if actions > 32 else 9.0)
     )
     assert found.unit == "doublings behind the RNN, 1 in 128"
     assert "although the RNN fits two at: 1 in 128." in found.text

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from hmmscope.lab.evidence.verdicts import OF_QUESTIONS
 from hmmscope_papers.limits.trainings import label_of
 from limits_cases import NOISE, SEEDS, closed, judged, swapped, verdict
 
@@ -109,9 +108,3 @@ def test_the_rnn_does_not_mind() -> None:
     assert "learned" in closed(name, swapped("limits-fig6", good))
     without = {key: [row for row in rows if row.get("layers")] for key, rows in good.items()}
     assert verdict(name, without) == "not tested"
-
-
-def test_per_token_is_a_question() -> None:
-    found = judged("limits-curriculum-per-token", curricula(lambda seed: 2.0 + NOISE[seed]))
-    assert found.verdict in OF_QUESTIONS
-    assert found.value == pytest.approx(2 / 16)

@@ -192,8 +192,6 @@ def test_questions_on_figure_3a() -> None:
     found = judged("multitask-task-without-training", tables_3a())
     assert (found.verdict in OF_QUESTIONS, found.value) == (True, pytest.approx(0.9))
     assert "from the trained model with 0.95" in found.text
-    found = judged("multitask-state-against-filter", tables_3a())
-    assert "the exact filter that knows the HMM reaches 1.00" in found.text
 
 
 # --------------------------------------------------------------------------------------------------------------------

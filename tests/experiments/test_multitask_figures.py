@@ -113,30 +113,7 @@ def test_figure_1_without_training() -> None:
     assert swapped is not None
     for name in (*RISES, "multitask-high-accuracy"):
         assert judged(name, swapped).verdict == "not tested"  # no gain over counting
-    assert judged("multitask-retrieval-or-estimation", swapped).value == 0
     assert swapped["positions"].where(predictor="model", x=3).effect().value == pytest.approx(0.1)  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize(
-    "pool, unseen, retrieval, words",
-    [
-        ((0.1, 0.11, 0.1), (0.5, 0.52, 0.5), UP, "It knows its pool; it estimates in context"),
-        ((0.1, 0.11, 0.1), (0.5, 0.52, 0.5), DOWN, "It knows its pool; what it does beyond the pool is worse than"),
-        ((0.1, 0.11, 0.1), (0.1, 0.11, 0.1), UP, "That it knows its pool does not show; it estimates in context"),
-        ((0.1, 0.5, 0.1), (0.5, 0.1, 0.1), OPEN, "That it knows its pool does not show; whether it estimates"),
-    ],
-)
-def test_retrieval_or_estimation(
-    pool: Sequence[float], unseen: Sequence[float], retrieval: Sequence[float], words: str
-) -> None:
-    effects = {"pool_loss_above_the_ceiling": pool, "unseen_loss_above_the_ceiling": unseen}
-    found = judged("multitask-retrieval-or-estimation", tables_1(**effects, unseen_gain_over_retrieval=retrieval))  # type: ignore[arg-type]
-    assert found.verdict in OF_QUESTIONS
-    assert found.text.startswith(words)
-    assert "which needs no training" not in found.text
-    worse = tables_1(unseen_gain_over_counting=DOWN)
-    assert "which needs no training" in judged("multitask-retrieval-or-estimation", worse).text
-    assert found.value == pytest.approx(np.mean(unseen) - np.mean(pool))
 
 
 def test_effects_are_differences_of_the_right_columns() -> None:
@@ -291,12 +268,6 @@ def test_upper_layers_less_the_untrained_network(name: str) -> None:
     assert judged(name, tables_2(UP, UP, untrained=UP)).verdict != "reproduced"
     only = {"effects": Rows(row for row in tables_2(UP, UP)["effects"] if row["metric"] == "cv")}
     assert "centred logits was not measured" in judged(name, only).text
-
-
-def test_last_layer() -> None:
-    found = judged("multitask-last-layer-reverts", tables_2(UP, UP))
-    assert found.verdict in OF_QUESTIONS
-    assert found.value == pytest.approx(0.9)
 
 
 @pytest.mark.parametrize("num_layers, difference", [(2, -1.0), (3, -2.0), (4, -2.0), (5, -3.0)])

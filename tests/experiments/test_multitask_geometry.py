@@ -200,16 +200,6 @@ def test_the_least_certain_process_is_shown() -> None:
     assert "Mess3 0.900 (0.300 before training, at most 1.000)" in found.text
 
 
-@pytest.mark.parametrize("name", ["multitask-belief-beyond-prediction", "multitask-belief-or-prediction"])
-def test_only_rrxor_tells_belief_from_prediction(name: str) -> None:
-    found = judged(name, effects(rrxor=[0.4, 0.41, 0.39], mess3=[-0.9, -0.9, -0.8]))
-    assert found.value == pytest.approx(0.4)
-
-
-def test_whose_belief() -> None:
-    assert judged("multitask-whose-belief", effects()).value == pytest.approx(0.9)
-
-
 def test_geometry_without_training_has_no_gains() -> None:
     swapped = experiment_named("multitask-geometry").without_training(effects())
     assert swapped is not None

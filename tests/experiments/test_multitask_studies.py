@@ -91,16 +91,6 @@ def test_only_lengths_that_memory_limits_are_looked_at() -> None:
     """Beyond them the model's error is flat, which looks like a power law and is not what the lemma is about."""
     tables = decay_tables(lambda seed, k: math.exp(-k), lengths=(1, 2, 3, 4, 6, 8), learning=math.exp(-4.5))
     assert list(limited_by_memory(tables["errors"].where(seed=0))) == [1, 2, 3, 4]
-    found = judged("multitask-context-decay", tables)
-    assert found.verdict in OF_QUESTIONS
-    assert "by seed: 4, 4, 4" in found.text
-    assert found.value is not None
-    assert found.value > 0
-    learned_little = judged(
-        "multitask-context-decay", decay_tables(lambda seed, k: math.exp(-k), learning=math.exp(-2.5))
-    )
-    assert learned_little.value is None
-    assert "No seed has three" in learned_little.text
 
 
 def test_decay_of_a_known_sequence() -> None:
@@ -153,28 +143,6 @@ def observability_tables(rate: Any, share: Any, learning: float = 1e-6) -> Table
 )
 def test_exact_rate_by_observability(rate: Any, verdict: str) -> None:
     assert judged("multitask-observability-rate", observability_tables(rate, lambda gamma: 0.5)).verdict == verdict
-
-
-def test_rate_of_trained_models_by_observability() -> None:
-    found = judged("multitask-observability-trained", observability_tables(lambda gamma: 1 + gamma, lambda gamma: 0.5))
-    assert (found.verdict in OF_QUESTIONS, found.value) == (True, pytest.approx(1.0))
-    limited = observability_tables(lambda gamma: 1.0, lambda gamma: 0.5, learning=0.09)
-    found = judged("multitask-observability-trained", limited)
-    assert found.value is None
-    assert "by observability: none" in found.text
-
-
-def test_share_missed_by_observability() -> None:
-    found = judged("multitask-observability-error", observability_tables(lambda gamma: 1.0, lambda gamma: 0.9 - gamma))
-    assert (found.verdict in OF_QUESTIONS, found.value) == (True, pytest.approx(0.6, abs=0.01))
-
-
-def test_nothing_to_know_is_no_share() -> None:
-    tables = observability_tables(lambda gamma: 1.0, lambda gamma: 0.9 - gamma)
-    for row in tables["errors"]:
-        if row["predictor"] == "stationary":
-            row["value"] = 1e-7
-    assert judged("multitask-observability-error", tables).value is None
 
 
 def test_exponent_of_a_known_power() -> None:
@@ -294,15 +262,6 @@ def test_the_switch_is_located_between_pools() -> None:
     never = judged("multitask-switch", phase_tables({16.0: 0.0, 64.0: 0.05}))
     assert never.value is None
     assert "none, none, none" in never.text
-
-
-def test_inference_and_retrieval_are_dated_within_a_training() -> None:
-    found = judged("multitask-inference-first", phase_tables({256.0: 0.2}))
-    assert found.value == pytest.approx(2.0)  # from step 4 to step 16
-    assert "inference at 256 prompts per HMM from step 4, 4, 4" in found.text
-    later = judged("multitask-inference-first", phase_tables({256.0: 0.2}, inference=16.0, retrieval=4.0))
-    assert later.value == pytest.approx(-2.0)
-    assert judged("multitask-inference-first", phase_tables({16.0: 0.0})).value is None
 
 
 class Answers(torch.nn.Module):

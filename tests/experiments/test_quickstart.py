@@ -85,9 +85,6 @@ def test_retrieval_is_told_from_learning() -> None:
     found = judged("quickstart-retrieval", tables())
     assert found.text.startswith("Yes: 1.30 nats, retrieval 2.80; right in 0.60, retrieval in 0.20, ")
     assert found.value == pytest.approx(1.5)
-    found = judged("quickstart-often", tables())
-    assert found.text == "Yes: 1.10 nats on its pool, 2.50 on HMMs never seen."
-    assert found.value == pytest.approx(1.4)
 
 
 def test_what_the_layers_hold_stands_beside_untrained_twins() -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from hmmscope import Run, belief_interventions, over_training, registry
-from hmmscope.analysis import Crossing, crossing, transition
+from hmmscope.analysis import Crossing, transition
 from hmmscope.lab import (
     PREDICTORS,
     Effect,
@@ -21,7 +21,6 @@ from hmmscope.lab import (
     effect_of,
     learned,
     lines,
-    pooled,
 )
 from hmmscope.ties import largest
 
@@ -42,8 +41,6 @@ _LOOKS: dict[str, tuple[str, Role]] = {
     "optimum": ("exact answer", "optimum"),
 }
 _STEP = "step of training"
-#: A last share, or R², below which nothing was learned that could be dated.
-_NOTHING = 0.1
 
 
 @registry.experiment("belief-development")
@@ -207,37 +204,3 @@ def unigrams_first(tables: Tables) -> Seen:
     )
     gates = (learned(gain, 0.02, "unigrams"),)
     return Seen(effect_of(apart, "doublings of the step between the transitions"), text, gates)
-
-
-@claim("belief-predictor-when")
-def filters_when(tables: Tables) -> Seen:
-    found = {}
-    for (process, _), title in MODELS.items():
-        if process != CHAINS:
-            effect = effect_of(_transitions(tables, process, "window-1", "optimum"), "doublings of step 1")
-            if effect is not None:
-                found[title] = effect
-    said = "; ".join(f"{title} {_step(effect)}" for title, effect in found.items())
-    return Seen(found, f"Nearer to the filter than to the law given one observation: {said or 'never'}.")
-
-
-def _halfway(own: Rows, column: str) -> Estimate | None:
-    """Log2 of the step from which on a column stays above half of its last value; None where that is next to nothing."""
-    rows = sorted(own.where(subspace="belief"), key=lambda row: row["step"])
-    values = [row[column] for row in rows]
-    if values[-1] < _NOTHING:
-        return None
-    return _place(crossing([row["step"] for row in rows], values, level=values[-1] / 2))
-
-
-@claim("belief-read-before-used")
-def read_before_used(tables: Tables) -> Seen:
-    effects, parts = {}, []
-    for rows, title in _each(_used(tables["interventions"])):
-        used = rows.per_seed(lambda own: _halfway(own, "value"))
-        read = rows.per_seed(lambda own: _halfway(own, "fitted") or Estimate(0.0))
-        later = [None if place is None else place - read[seed] for seed, place in used.items()]
-        if any(value is not None for value in later):
-            effects[title] = pooled(later, "doublings of the step")
-        parts.append(f"{title}: read {_step(effect_of(read))}, used {_step(effect_of(used))}")
-    return Seen(effects, f"{'; '.join(parts)}.")

@@ -166,14 +166,6 @@ def is_special(tables: Tables) -> Seen:
     )
 
 
-@claim("belief-is-all")
-def is_all(tables: Tables) -> Seen:
-    return _least(
-        _effects(tables, "swap", {"subspace": "whole"}),
-        "Belief's subspace less the whole stream, taken from another sample",
-    )
-
-
 @claim("belief-is-needed")
 def is_needed(tables: Tables) -> Seen:
     return _least(

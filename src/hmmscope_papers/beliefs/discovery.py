@@ -140,16 +140,3 @@ def states_counted(tables: Tables) -> Seen:
     effects = _by_process(rows, ("trained",))
     listed = "; ".join(f"{name} {effect.short()}, exactly {exact[name]:g}" for name, effect in effects.items())
     return Seen(effects, f"Recurrent states: {listed}.", (flat(tables),))
-
-
-@claim("operators-from-predictions")
-def operators_learned(tables: Tables) -> Seen:
-    effects = _by_process(tables["states"].where(quantity="distance"))
-    return Seen(effects, f"Total variation, trained less untrained: {_said(effects)}.", (flat(tables),))
-
-
-@claim("belief-without-labels")
-def belief_found(tables: Tables) -> Seen:
-    rows = _last_layer(tables["coordinates"]).where(quantity="matched", method="simplex")
-    gains, reached = _by_process(rows), _by_process(rows, ("trained",))
-    return Seen(gains, f"Trained {_said(reached)}; less untrained {_said(gains)}.", (flat(tables),))

@@ -270,36 +270,3 @@ def by_which_way(tables: Tables) -> Seen:
     each = {name: pooled([found[name] for found in by_seed.values()]) for name in senders}
     effect = pooled(list(rows.per_seed(more).values()), "nats more by the MLP")
     return Seen(effect, f"Nats when it no longer hears: {_said(each)}.")
-
-
-@claim("mechanisms-shared")
-def shared_work(tables: Tables) -> Seen:
-    effects, parts = {}, []
-    for process, rows in (
-        tables["ablations"].where(network="trained", quantity="loss", ablation="mean").by("process").items()
-    ):
-        together = rows.where(head=None).where(
-            part=[part for part in rows.values("part") if part.startswith("attention")]
-        )
-        layer = largest(together.pool("layer"), lambda row: row["value"])["layer"]
-        whole = together.where(layer=layer)
-        single = Rows(row for row in rows.where(layer=layer) if row["head"] is not None)
-
-        def more(seed_rows: Rows, single: Rows = single) -> Estimate:
-            row = seed_rows[0]
-            own = Rows(one for one in single if one.get("seed") == row.get("seed"))
-            return Estimate(row["value"] - sum(one["value"] for one in own), row["error"])
-
-        effects[process] = pooled(list(whole.per_seed(more).values()), "nats")
-        parts.append(f"{process}, layer {layer}, {whole.effect()} nats at once")
-    return Seen(effects, f"More than one by one: {_said(effects)}. {'; '.join(parts)}.")
-
-
-@claim("mechanisms-belief")
-def brings_belief(tables: Tables) -> Seen:
-    effects = {
-        f"{process}, layer {layer}": _trained_less_untrained(rows, f"attention {layer}", "belief")
-        for process, rows in tables["ablations"].where(process=HIDDEN).by("process").items()
-        for layer in sorted(rows.values("layer"))
-    }
-    return Seen(effects, f"R² lost, less before training: {_said(effects)}.")

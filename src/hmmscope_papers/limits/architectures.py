@@ -363,18 +363,6 @@ def forgetting(tables: Tables) -> Seen:
     return Seen(effects, _said(models), gates=(_learned(tables, ("transformer", depths[0]), FORGETTING),))
 
 
-@claim("limits-architectures-length")
-def length(tables: Tables) -> Seen:
-    """The theorem builds an RNN for every length; that a trained one goes on is not said."""
-    rows = _tracking(tables)
-    ends = _ends(rows)
-    if ends is None:
-        return Seen(None, _said(rows, beyond=True))
-    effects = each(rows, "task", _less(*ends, beyond=True), "loss of the Transformer less that of the RNN, beyond")
-    within = _learned(tables, ends[0], rows.values("task"))
-    return Seen(effects, f"{_said(rows, beyond=True)} Up to the training length {within.text}.")
-
-
 @claim("limits-architectures-tracking")
 def tracking(tables: Tables) -> Seen:
     """By task; of the others the longest fit length."""

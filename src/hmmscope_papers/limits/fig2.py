@@ -187,8 +187,6 @@ def _explorer(rows: Rows) -> Figure:
 
 #: A model has converged at a position when its evaluation loss stays below this.
 CONVERGED = 0.1
-#: A loss that is higher by no more than this is as good.
-MARGIN = 0.01
 #: Epochs that are averaged at the end of a training.
 LAST = 3
 #: Share of a training that the paper's curves leave out: the learning rate is still rising.

@@ -241,9 +241,6 @@ def _training_figure(rows: Rows) -> Figure:
 # ---------------------------------------------------------------------------------------------------------------------
 # Claims
 
-#: A length that does not grow with anything.
-CONSTANT = 2
-
 
 def _learned(tables: Tables, tasks: Sequence[str]) -> Gate:
     """Whether the Transformers have learned anything, at every depth."""

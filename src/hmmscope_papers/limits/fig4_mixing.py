@@ -306,29 +306,3 @@ def mixing_rnn(tables: Tables) -> Seen:
     gates = (equal_budgets(tables, labels), _learned(rows, "rnn"), _learned(rows))
     then = while_training(tables).with_columns(predictor=lambda row: row["network"], value=lambda row: row["loss"])
     return Seen(over_seeds(rows, more, "rise more than the RNN's"), text, gates=gates, drifts=drift(then, more))
-
-
-@claim("limits-mixing-window")
-def window(tables: Tables) -> Seen:
-    """Theorem 5.2 says that L layers suffice for 2^L positions; it does not say that they cannot do more."""
-    rows = tables["errors"]
-    reach = 2 ** rows[0]["layers"]
-
-    def advantage(own: Rows, beyond: bool = True) -> float | None:
-        errors = [
-            [row["value"] for row in own.where(predictor=name) if (row["position"] > reach) == beyond]
-            for name in ("uniform", "model")
-        ]
-        return sum(errors[0]) / len(errors[0]) - sum(errors[1]) / len(errors[1]) if all(errors) else None
-
-    means = {name: rows.where(predictor=name).pool("probability", "position") for name in ("model", "uniform")}
-    known = {(row["probability"], row["position"]): row["value"] for row in means["uniform"]}
-    better = [
-        row["position"]
-        for row in means["model"]
-        if known[row["probability"], row["position"]] - row["value"] > number("error_rate", ERROR_RATE)
-    ]
-    inside = over_seeds(rows, lambda own: advantage(own, False))
-    text = f"The last position at which it is {ERROR_RATE} better for any of them is {max(better, default=0)}; up to "
-    text += f"position {reach} it is better by {inside.short() if inside else 'an unknown number'}."
-    return Seen(over_seeds(rows, advantage, f"advantage beyond position {reach}"), text)

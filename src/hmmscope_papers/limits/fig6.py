@@ -175,8 +175,6 @@ def _against_epoch(tables: Tables) -> Figure:
 # ---------------------------------------------------------------------------------------------------------------------
 # Claims
 
-#: A fit length that differs by no more than this share of the sequence is comparable.
-COMPARABLE = 0.1
 #: A longer fit is longer by so many doublings at least.
 DOUBLINGS = 0.1
 #: Noise of log2 of a ratio of times that has to fit between what the plan fixes and the margin, twice.
@@ -361,30 +359,3 @@ def _between_seeds(rows: Rows) -> float:
     """What the fit lengths of one network differ by from seed to seed, mean over pairs; 0 of one seed."""
     pairs = list(combinations(map(share, rows), 2))
     return math.fsum(abs(one - other) for one, other in pairs) / len(pairs) if pairs else 0.0
-
-
-@claim("limits-curriculum-per-token")
-def curriculum_per_token(tables: Tables) -> Seen:
-    """A curriculum reads shorter sequences; without one the same tokens make fewer steps."""
-
-    def by_tokens(own: Rows) -> float | None:
-        kept = Rows()
-        for one in own.by("layers").values():
-            end = max(one.where(curriculum=True), key=lambda row: row["tokens"], default=None)
-            until = [row for row in one.where(curriculum=False) if end is not None and row["tokens"] <= end["tokens"]]
-            kept += [] if end is None else [end]
-            kept += sorted(until, key=lambda row: row["tokens"])[-1:]
-        return lead(kept)
-
-    effects = each_task(
-        _deep(tables["epochs"]), tuple(tables["epochs"].values("task")), by_tokens, "share of the length"
-    )
-    overall = over_seeds(
-        _deep(tables["epochs"]), lambda own: _mean_of([by_tokens(one) for one in own.by("task").values()])
-    )
-    return Seen(overall or effects, f"After as many tokens, with less without: {told(effects)}.")
-
-
-def _mean_of(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return math.fsum(known) / len(known) if known else None

@@ -216,9 +216,8 @@ def _budgets(tables: Tables) -> dict[str, dict[str, float]]:
     return found
 
 
-@claim("limits-hard-dose-threshold")
 def dose_threshold(tables: Tables) -> Seen:
-    """The rarest question first."""
+    """Doublings by which the best Transformer is behind the RNN, by dose, the rarest question first."""
     rows = _models(tables)
     found = each(rows, "actions", _behind, "doublings behind the RNN")
     effects = {f"1 in {actions}": found[actions] for actions in sorted(found, reverse=True)}

@@ -28,4 +28,4 @@ class LimitsHardRare(LimitsHardDose):
 @claim("limits-hard-rare-threshold")
 def rare_threshold(tables: Tables) -> Seen:
     """As `dose_threshold`, of one depth."""
-    return dose_threshold.measure(tables)
+    return dose_threshold(tables)

@@ -14,7 +14,6 @@ from hmmscope.constructions import (
     smallest_precision,
 )
 from hmmscope.lab import (
-    Effect,
     Experiment,
     Figure,
     Heatmap,
@@ -258,36 +257,6 @@ def _growth(rows: Rows, kept: Any) -> list[float | None]:
         lost = len(points) < 2 or any(bits is None for _, bits in points)
         found.append(None if lost else slope(*zip(*points, strict=True)))
     return found
-
-
-@claim("limits-precision-resolution")
-def resolution(tables: Tables) -> Seen:
-    kept = Rows(row for row in tables["smallest"] if row["bits"] is not None)
-    off = kept.with_columns(off=lambda row: row["bits"] - row["needed"])
-    exact, gelu = off.where(product=("relu01", "bilinear")), off.where(product="gelu")
-    per_process = [sum(row["off"] for row in group) / len(group) for group in exact.by("instance").values()]
-    ends = [f"{min(rows.values('off')):+.1f} to {max(rows.values('off')):+.1f}" for rows in (exact, gelu)]
-    missing = len(tables["smallest"]) - len(kept)
-    more = f" In {missing} cases more bits are needed than were tried." if missing else ""
-    text = (
-        f"With exact gadgets the fewest bits are {ends[0]} from 2 log2 T + 4, in {len(exact)} cases (a bit more or less "
-        f"depends on the order of summation); with GeLU {ends[1]}.{more}"
-    )
-    return Seen(pooled(per_process, "bits"), text)
-
-
-@claim("limits-precision-types")
-def types(tables: Tables) -> Seen:
-    rows, effects, said = tables["types"], {}, []
-    for name in TYPES:
-        works, fails = longest(rows, name)
-        if works is not None:
-            effects[name] = Effect(value=works, unit="length T")
-        upto = "at no length tried" if works is None else f"up to T = {works}"
-        said.append(f"{name} is right {upto}" + ("" if fails is None else f" and fails at {fails}"))
-    run = longest(rows, "float32", "measured")
-    same = "does the same" if run == longest(rows, "float32") else f"is right up to T = {run[0]}"
-    return Seen(effects or None, f"{'; '.join(said)}. The network in torch.float32 {same}.")
 
 
 def longest(rows: Rows, name: str, column: str = "error") -> tuple[int | None, int | None]:

@@ -129,8 +129,6 @@ def _figure(rows: Rows) -> Figure:
 REFERENCE, CUT = "CR-0.15", "CR-0.01"
 #: Rows of the definition that the paper prints and does not cut, but for the reference.
 COMPARED = ("RanHMM", "CR-0.03", "CR-0.05", "CR-0.1")
-#: A tenth of the range from one row to the next is no difference, nor is half a percent of a formula.
-MARGINS = {"steps": 1.0, "formula": 0.02}
 
 
 def from_printed(own: Rows) -> dict[str, float]:
@@ -156,21 +154,6 @@ def table1_values(tables: Tables) -> Seen:
     text = f"By the definition, cut at {PAPER_CAP} steps: {listed}. "
     text += f"From the printed difference to {REFERENCE}: {told(effects)}."
     return Seen(effects, text, wanted=COMPARED)
-
-
-@claim("limits-table1-offset")
-def table1_offset(tables: Tables) -> Seen:
-    """Of the rows that are not cut."""
-    rows = tables["mixing-times"]
-
-    def mean(own: Rows) -> float | None:
-        found = from_printed(own)
-        return sum(found.values()) / len(found) if found else None
-
-    kept = rows.where(process=[*COMPARED, REFERENCE, CUT]).pool("process", "printed", value="shifted")
-    listed = "; ".join(f"{row['process']} {row['shifted']:.1f} ({row['printed']:g})" for row in kept)
-    text = f"Less two steps and cut at {PAPER_CAP} (printed): {listed}. The paper mentions no such offset."
-    return Seen(over_seeds(rows, mean, "steps above the printed"), text)
 
 
 @claim("limits-table1-lds")

@@ -33,7 +33,6 @@ from hmmscope.lab import (
 )
 from hmmscope.schema import require, unknown_name
 from hmmscope.seeds import numpy_generator
-from hmmscope.ties import largest
 from hmmscope_papers.limits.trainings import TASKS, limits_config
 
 ALGORITHMS = ("naive", "two-phase")
@@ -304,8 +303,6 @@ def _panel(rows: Rows, task: str, column: str, label: str, printed: Series | Non
 # ---------------------------------------------------------------------------------------------------------------------
 # Claims
 
-#: How far a ratio of times may be from the ratio of passes.
-TIME_TOLERANCE = 0.15
 #: Least and largest time of a pass of the naive algorithm, in units of an ordinary one, at which times mean something.
 PASS_RANGE = (0.6, 1.3)
 
@@ -344,14 +341,3 @@ def passes(tables: Tables) -> Seen:
     rows = _naive(tables["costs"], 1)
     right = [row["passes"] == math.ceil(row["length"] / row["block_length"]) for row in rows]
     return Seen(share(right) if right else None, f"Passes are ceil(T / b) in {sum(right)} of {len(right)} cases.")
-
-
-@claim("limits-cot-two-phases")
-def two_phases(tables: Tables) -> Seen:
-    """It gives the same loss and gradients as the naive algorithm."""
-    costs = Rows(row for row in tables["costs"].where(algorithm="two-phase") if row["block_length"])
-    times = Rows(row for row in tables["times"].where(algorithm="two-phase") if row["block_length"])
-    slowest = largest(times, lambda row: row["to_plain"])
-    most = Effect(value=max(row["flops_ratio"] for row in costs), unit="times the operations")
-    text = f"The most time is {slowest['to_plain']:.2f} times that of a pass without ({_name_of(slowest)}). "
-    return Seen(most, text + "Loss and gradients are those of the naive algorithm.")

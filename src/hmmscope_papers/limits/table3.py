@@ -32,7 +32,6 @@ from hmmscope.ties import largest, smallest
 from hmmscope_papers.limits.printed import (
     LEAST_SHARE,
     TABLE_3,
-    floors,
     paper_floors,
     printed_gap,
     said_floor,
@@ -226,8 +225,6 @@ def _geometric(rows: Rows, name: str, role: Role) -> Series | None:
 MUCH = 1.0
 #: Least share of the way that models go which fall behind: less is nothing learned.
 FALLEN_BEHIND = 0.1
-#: A fresh loss above that of training by this share of the excess is overfitting.
-OVERFITTING = 0.1
 #: Scatter of a mean from which on it is too wide to be compared with a floor: a third of what the printed models differ by.
 AT_FLOOR = 0.01
 
@@ -369,15 +366,3 @@ def printed_lds_rnn(tables: Tables) -> Seen:
     text += f"first is known. The mean over one batch has standard deviation {scatter:.4f}."
     gate = regime(WIDTH / 2 * scatter, 0, number("at_floor", AT_FLOOR), averaged)
     return Seen(replace(gap, num_seeds=len(rows), degrees=-1), text, gates=(gate,))  # more seeds make no larger batch
-
-
-@claim("limits-printed-losses")
-def printed_losses(tables: Tables) -> Seen:
-    """The floors of Cyclic-DET and MatMul are 0."""
-    said = []
-    for task, printed in TABLE_3.items():
-        known = floors(tables, task, 0.01 if task == "cyclic-rnd" else None) or [0.0]
-        losses = ", ".join(f"{model} {loss:.4g}" for model, loss in printed.items())
-        said.append(f"{task_title(task)}: floor {math.fsum(known) / len(known):.4f}, printed {losses}")
-    law = "The floor of RanHMM depends on the instance and on the law of its matrices, which is not stated."
-    return Seen(None, f"{'; '.join(said)}. {law}")

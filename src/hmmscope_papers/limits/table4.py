@@ -163,8 +163,6 @@ def _figure(tables: Tables) -> Figure:
 # ---------------------------------------------------------------------------------------------------------------------
 # Claims
 
-#: A loss that moves by less than this share of the trivial loss in the last fifth of training has converged.
-AT_REST = 0.01
 #: A task is learned when the loss is below this share of the trivial loss.
 LEARNED = 0.1
 #: Half-width from which on an interval of floors is too wide to explain a printed loss, in nats.
@@ -272,17 +270,3 @@ def printed_rnd_converged(tables: Tables) -> Seen:
 
 def _backwards(tables: Tables) -> set[float]:
     return {row["backward"] for row in tables["paper-floors"] if row["backward"] is not None}
-
-
-@claim("limits-losses-by-epoch")
-def losses_by_epoch(tables: Tables) -> Seen:
-    """The losses at the shares of the training that the paper prints."""
-    said = []
-    for task, long, own in _each_run(tables["losses"]):
-        last = max(own.values("epoch"))
-        kept = own.where(epoch=sorted({max(1, round(share * last)) for share in SHARES}))
-        pooled = sorted(kept.pool("epoch", value="training_loss"), key=lambda row: row["epoch"])
-        said.append(
-            f"{_title(task, long)}: " + ", ".join(f"{row['training_loss']:.4g} ({row['epoch']})" for row in pooled)
-        )
-    return Seen(None, f"Mean training loss (epoch). {'; '.join(said)}.")

@@ -342,20 +342,6 @@ def _fails(row: dict[str, Any]) -> bool:
     return bool(row["diverges"] or row["error"] > FAILURE)
 
 
-@claim("limits-theorem5.1-alpha")
-def alpha(tables: Tables) -> Seen:
-    rows = tables["scale"]
-    fails = {factor: sum(map(_fails, group)) for factor, group in sorted(rows.by("factor").items())}
-    enough = next((factor for factor, count in fails.items() if not count), None)
-    below = [factor for factor in fails if enough is None or factor < enough]
-    text = "No α that was tried is right in all instances."
-    if enough is not None:
-        text = f"α = {enough:g} ‖b_0‖ is the smallest tried that is right in all instances; the proof takes 4."
-    if below:
-        text += f" With {below[-1]:g} ‖b_0‖ {fails[below[-1]]} of {len(rows) // len(fails)} networks go wrong."
-    return Seen(None if enough is None else Effect(value=enough, unit="α / ‖b_0‖"), text)
-
-
 @claim("limits-theorem5.1-start")
 def start(tables: Tables) -> Seen:
     rows = tables["start"]

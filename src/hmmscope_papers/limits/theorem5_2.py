@@ -33,7 +33,6 @@ from hmmscope_papers.theorems import (
     plain,
     power_slopes,
     ranges,
-    slope,
 )
 
 NAME = "limits-theorem5.2"
@@ -343,53 +342,3 @@ def weights(tables: Tables) -> Seen:
     powers = ", ".join(f"{a:.2f} (n = {n})" for a, n in zip(measured, rows.values("num_states"), strict=True))
     text = f"It grows as T to the power {powers}; the rounding of λ can change a power by 1/3 over the lengths tried."
     return Seen(pooled(off, "difference of exponents"), text)
-
-
-@claim("limits-theorem5.2-growth")
-def growth(tables: Tables) -> Seen:
-    names = ("GeLU with λ = 2^10, cycles", "exact product, orthogonal", "GeLU, orthogonal")
-    rows = tables["errors"].where(numbers="float64")
-    effects = {
-        name: pooled(power_slopes(rows.where(variant=name), "length", "error"), "exponent of T") for name in names
-    }
-    text = "; ".join(f"{name}: {effect.short()}" for name, effect in effects.items())
-    return Seen(
-        effects, f"Where the gadget's truncation is all the error it is linear, and where rounding is, less: {text}."
-    )
-
-
-@claim("limits-theorem5.2-relu")
-def relu(tables: Tables) -> Seen:
-    kept = tables["errors"].where(variant="ReLU, cycles")
-    worst = {numbers: max(row["error"] for row in rows) for numbers, rows in kept.by("numbers").items()}
-    text = (
-        f"Up to T = {max(kept.values('length'))} the largest error is {worst['float64']:.1e} in float64 and "
-        f"{worst['float32']:.1e} in float32, from the softmax alone."
-    )
-    return Seen(always(kept, lambda row: row["error"] <= 1e-15, "instance", unit="share of processes"), text)
-
-
-@claim("limits-theorem5.2-tight")
-def tight(tables: Tables) -> Seen:
-    fewer = Rows(row for row in tables["depth"] if row["layers"] < row["needed"])
-
-    def predicted(row: dict[str, Any]) -> bool:
-        return bool(row["first_wrong"] == row["predicted"] and row["all_wrong_there"])
-
-    text = f"{sum(map(predicted, fewer))} of {len(fewer)} such networks fail there first, in every sequence."
-    return Seen(always(fewer, predicted, "instance", unit="share of processes"), text)
-
-
-@claim("limits-theorem5.2-scale")
-def scale(tables: Tables) -> Seen:
-    kept = tables["best-scales"].with_columns(log2_error=lambda row: float(torch.tensor(row["error"]).log2()))
-    simulated = Rows(row for row in kept if row["bits"] != 53).by("instance").values()
-    slopes = {
-        column: pooled([slope(rows.values("bits"), [row[column] for row in rows]) for rows in simulated], "per bit")
-        for column in ("log2_error", "log2_scale")
-    }
-    text = (
-        f"The least error goes as 2^(p times {slopes['log2_error'].short()}), the best λ as 2^(p times "
-        f"{slopes['log2_scale'].short()})."
-    )
-    return Seen(slopes, text)

@@ -17,7 +17,6 @@ from hmmscope.constructions import (
     unlikely_observations,
 )
 from hmmscope.lab import (
-    Effect,
     Experiment,
     Figure,
     Measured,
@@ -396,21 +395,3 @@ def worst_errors(rows: Rows, arrangement: str, numbers: str) -> dict[int, float]
 def first_above_bound(errors: dict[int, float]) -> int | None:
     """The least length at which the error is above e^-T."""
     return next((n for n, error in errors.items() if error > math.exp(-n)), None)
-
-
-@claim("limits-theorem5.3-floats")
-def floats(tables: Tables) -> Seen:
-    rows = tables["floats"]
-    found = {(a, n): first_above_bound(worst_errors(rows, a, n)) for a in ARRANGEMENTS for n in DTYPES}
-    words = {key: "not up to the longest" if n is None else f"T = {n}" for key, n in found.items()}
-    shown = "; ".join(f"{name} {words[name, 'float64']} (float32: {words[name, 'float32']})" for name in ARRANGEMENTS)
-    own, residual = (worst_errors(rows, name, "float64") for name in list(ARRANGEMENTS)[:0:-1])
-    lost = min((n for n, value in residual.items() if value >= 0.1), default=None)
-    text = (
-        f"In float64: {shown}. No arrangement can stay below e^-T once that is less than rounding, from T = 37 on in "
-        "float64 and T = 17 in float32. The residual update keeps an absolute accuracy while the probability of the "
-        f"observations falls: its error is above 0.1 {'nowhere' if lost is None else f'from T = {lost} on'}; with a slot of "
-        f"its own for the product it is {own[max(own)]:.1e} at T = {max(own)}."
-    )
-    gelu = found["GeLU products", "float64"]
-    return Seen(None if gelu is None else Effect(value=gelu, unit="length, GeLU in float64"), text)

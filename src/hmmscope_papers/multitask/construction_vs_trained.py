@@ -28,7 +28,6 @@ from hmmscope.lab import (
     number,
     pooled,
 )
-from hmmscope.ties import largest
 from hmmscope_papers.multitask.models import MAX_DISTANCE, PARTS, multitask_config
 from hmmscope_papers.multitask.side_by_side import (
     attention_of_networks,
@@ -249,8 +248,6 @@ def _step_figure(rows: Rows) -> Figure:
 # ---------------------------------------------------------------------------------------------------------------------
 # Claims
 
-LAYERWISE = "[MultiTask] §4.2, Layerwise modeling"
-
 
 def _gates(tables: Tables) -> list[Gate]:
     """The model has learned its task, and goes on learning no more."""
@@ -356,50 +353,3 @@ def content_above(tables: Tables) -> Seen:
     said = ", ".join(f"{TITLES[name].lower()} {pooled(found).short()}" for name, found in effects.items())
     text = f"Upper less lower half: {said}."
     return Seen(pooled(differences, "coefficient of variation"), text, _gates(tables))
-
-
-@claim("construction-gradient-steps")
-def gradient_steps(tables: Tables) -> Seen:
-    """A step is a prediction itself: whatever predicts better than frequencies of symbols would gain something."""
-    rows = tables["steps"]
-    middle = max(rows.values("layer")) / 2
-
-    def best(own: Rows, network: str) -> Estimate:
-        return _estimate(largest((r for r in own.where(network=network) if r["layer"] > middle), lambda r: r["value"]))
-
-    found = {name: rows.per_seed(partial(best, network=name)) for name in ("trained", "untrained")}
-    differences = [found["trained"][seed] - found["untrained"][seed] for seed in rows.seeds()]
-    said = ", ".join(f"{TITLES[name].lower()} {pooled(list(one.values())).short()}" for name, one in found.items())
-    text = f"At best, mean over seeds: {said}. What it is added to explains {np.mean([r['base'] for r in rows]):.2f}."
-    return Seen(pooled(differences, "gain in R²"), text, _gates(tables))
-
-
-@claim("construction-heads")
-def heads(tables: Tables) -> Seen:
-    rows = tables["overlap"]
-    nearest = min(rows.values("offset"))
-    said = []
-    for offset, group in sorted(rows.by("offset").items()):
-        trained, control = (group.where(network=name) for name in ("trained", "untrained"))
-        layers = ", ".join(str(row["layer"]) for row in trained)
-        values = [float(np.mean([row["overlap"] for row in one])) for one in (trained, control)]
-        said.append(f"{offset} back {values[0]:.2f} (before training {values[1]:.2f}; in layer {layers} by seed)")
-
-    def gain(own: Rows) -> float:
-        own = own.where(offset=nearest)
-        return float(own.one(network="trained")["overlap"] - own.one(network="untrained")["overlap"])
-
-    return Seen(pooled(list(rows.per_seed(gain).values()), "overlap"), f"{'; '.join(said)}.")
-
-
-@claim("construction-likeness")
-def likeness(tables: Tables) -> Seen:
-    inner = Rows(row for row in tables["similarity"] if row["layer"] > 0 and row["constructed_layer"] > 0)
-
-    def best(own: Rows, network: str) -> float:
-        return max(float(row["value"]) for row in own.where(network=network))
-
-    found = {name: inner.per_seed(partial(best, network=name)) for name in ("trained", "untrained")}
-    differences = [found["trained"][seed] - found["untrained"][seed] for seed in inner.seeds()]
-    said = " and ".join(f"{TITLES[name].lower()} {pooled(list(one.values())).short()}" for name, one in found.items())
-    return Seen(pooled(differences, "linear CKA"), f"It is {said}.")

@@ -16,7 +16,6 @@ from hmmscope.lab import (
     claim,
     curve,
     effect_of,
-    flat,
     lines,
 )
 from hmmscope_papers.multitask.studies import untrained_answers, window_config
@@ -27,7 +26,6 @@ from hmmscope_papers.multitask.windows import (
     exact_rate,
     exponential_rather,
     histories_of,
-    limited_by_memory,
     window_rows,
 )
 
@@ -125,17 +123,3 @@ def memory_decay(tables: Tables) -> Seen:
         f"gamma^4 with an unknown c, and gamma^4 is {gamma**4:.3f} here (gamma = {gamma:g})."
     )
     return Seen({"decay": decay, "exponential or power law": better}, text)
-
-
-@claim("multitask-context-decay")
-def context_decay(tables: Tables) -> Seen:
-    rows = tables["errors"]
-    counts = ", ".join(str(len(found)) for found in rows.per_seed(limited_by_memory).values())
-    decay = effect_of(rows.per_seed(lambda own: decay_rate(limited_by_memory(own))))
-    better = effect_of(rows.per_seed(lambda own: exponential_rather(limited_by_memory(own))), "nats")
-    said = "" if decay is None else f"The excess falls by {decay.short()} nats with each observation more there. "
-    shape = "No seed has three, so the shape of the decay is not told."
-    if better is not None:
-        shape = f"ln(excess) is nearer to a straight line in k than to one in ln(k) by {better.short()} nats."
-    text = f"Memory limits the model at this many lengths, by seed: {counts}. {said}{shape}"
-    return Seen(better, text, gates=(flat(tables),))

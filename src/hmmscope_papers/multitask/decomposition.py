@@ -21,7 +21,6 @@ from hmmscope.lab import (
     lines,
     pooled,
 )
-from hmmscope.ties import smallest
 from hmmscope_papers.multitask.independent_windows import (
     FITTED_ERRORS,
     bound_row,
@@ -318,35 +317,6 @@ def covariance(tables: Tables) -> Seen:
         f"everything above holds; predictions of covered windows sum to one (to {off:.0e})."
     )
     return Seen(always(several, lambda row: not row["zero_eigenvalues"], "instance", unit="share of samples"), text)
-
-
-@claim("multitask-decomposition-stopping")
-def stopping(tables: Tables) -> Seen:
-    rows = tables["parts"]
-    few, longest = min(rows.values("samples")), max(rows.values("memory_length"))
-    found = rows.where(samples=few, memory_length=longest)
-    best, last = smallest(found, lambda row: row["total"]), found.one(steps="all")
-    text = (
-        f"With {few} samples and a memory of {longest}, the total error is least after {best['steps']} steps "
-        f"({best['total']:.3f}) and ends higher: stopping early regularises. The bound, a sum, sees no such thing."
-    )
-    return Seen(_ratio(last["draws"], best["draws"], "final over least error"), text)
-
-
-@claim("multitask-decomposition-memory")
-def memory(tables: Tables) -> Seen:
-    rows = tables["parts"].where(steps="all")
-    lengths, counts = ((min(found), max(found)) for found in (rows.values("memory_length"), rows.values("samples")))
-
-    def change(samples: int) -> Effect:
-        short, long = (rows.one(samples=samples, memory_length=length)["draws"] for length in lengths)
-        return _ratio(long, short, "ratio of errors, few samples")
-
-    text = (
-        f"From a memory of {lengths[0]} to {lengths[1]}, with {counts[0]:,} samples; with {counts[1]:,} it is "
-        f"{change(counts[1]).value:.2f}. The memory error falls geometrically, but there is more to estimate."
-    )
-    return Seen(change(counts[0]), text)
 
 
 def _ratio(draws: list[float], of: list[float], unit: str) -> Effect:

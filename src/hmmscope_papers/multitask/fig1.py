@@ -323,36 +323,6 @@ def rises_with_length(tables: Tables) -> Seen:
     return _rise(tables, "length", text)
 
 
-@claim("multitask-retrieval-or-estimation")
-def retrieval_or_estimation(tables: Tables) -> Seen:
-    own = in_regime(tables)
-    gap = {pool: _rows(own, "loss above the ceiling", pool) for pool in _pools(own)}
-    difference = gap["unseen"].less(gap["pool"], unit="nats more above the ceiling on HMMs never seen")
-    retrieval, counted = (_rows(own, f"gain over {name}", "unseen").effect() for name in ("retrieval", "counting"))
-    assert difference is not None
-    assert retrieval is not None
-    assert counted is not None
-    knows = "It knows its pool" if (difference.low or 0) > 0 else "That it knows its pool does not show"
-    tells = "; whether it estimates in context is open"
-    if (retrieval.low or 0) > 0:
-        tells = "; it estimates in context"
-    elif (retrieval.high or 0) < 0:
-        tells = "; what it does beyond the pool is worse than retrieval"
-    listed = ", ".join(f"{gap[pool].effect()} on {POOLS[pool]}" for pool in gap)
-    others = [
-        f"{prompts:.4g} prompts per HMM {part.where(pool='unseen').less(part.where(pool='pool'))}"
-        for prompts, part in sorted(_rows(of_cycles(tables), "loss above the ceiling", list(gap)).by("prompts").items())
-        if prompts is not None
-    ]
-    text = (
-        f"{knows}{tells}. Its loss above that of the filter that is told the HMM is {listed}. On HMMs never seen it gains "
-        f"{retrieval} nats over the Bayes mixture over its pool, and {counted} over the best n-gram"
-        f"{', which needs no training' if (counted.high or 0) < 0 else ''}. By how often each HMM was shown, the loss on "
-        f"HMMs never seen is above that on the pool, both against the ceiling, by: {'; '.join(others)}."
-    )
-    return Seen(difference, text)
-
-
 def _rise(tables: Tables, effect: str, text: str) -> Seen:
     trained, before = (_rows(tables, effect, network=network) for network in ("trained", "untrained"))
     return Seen(trained.less(before, unit="accuracy"), text, gates=gates(tables))

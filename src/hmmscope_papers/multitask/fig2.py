@@ -217,12 +217,6 @@ def _intervals(rows: Rows) -> str:
 
 #: The paper does not define its measure: both have to bear the claim out.
 _MEASURES = {"centred logits": "cv_centred", "logits as they are": "cv"}
-#: Variation that would matter, as a share of the size of a logit.
-_MATTERS = 0.05
-_READING = (
-    "{}, the variation of the lower half of the layers less that of the upper half, less the same before training, is "
-    "above zero by 0.05 or more, for centred logits and for logits as they are."
-)
 
 
 @claim("multitask-upper-layers-ignore-places")
@@ -239,16 +233,6 @@ def upper_layers_read_no_positions(tables: Tables) -> Seen:
 def upper_layers_shuffled_ids(tables: Tables) -> Seen:
     """The sentence to the letter: tokens stay, and what is read below the upper layers is corrupted too."""
     return _upper_layers(tables, "everywhere", "When position ids are permuted in all layers at once")
-
-
-@claim("multitask-last-layer-reverts")
-def last_layer(tables: Tables) -> Seen:
-    tables = in_regime(tables)
-    own, before = (
-        _effects(tables, "blocks", "last less before", "cv_centred", network) for network in ("trained", "untrained")
-    )
-    text = f"From the layer before to the last one the variation changes by {own.effect()}; before training by"
-    return Seen(own.effect(unit="variation"), f"{text} {before.effect()}.")
 
 
 def _upper_layers(tables: Tables, mode: str, begin: str) -> Seen:

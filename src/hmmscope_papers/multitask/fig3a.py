@@ -301,16 +301,6 @@ def without_learning(tables: Tables) -> Seen:
     return Seen(gain, text)
 
 
-@claim("multitask-state-against-filter")
-def against_filter(tables: Tables) -> Seen:
-    tables = in_regime(tables)
-    rows = tables["probes"].where(target="state", model="trained", labels="true")
-    best = max(row["accuracy"] for row in rows.pool("layer", value="accuracy"))
-    ceiling, gain = rows.pool("target", value="ceiling")[0]["ceiling"], _gain(tables, "state")
-    text = f"The hidden state is read with accuracy {best:.2f} at best; the exact filter that knows the HMM reaches"
-    return Seen(gain, f"{text} {ceiling:.2f}. At the last layer training adds {gain.short()}.")
-
-
 def _onset(tables: Tables, target: str, quantity: str = "onset") -> Effect:
     """The layer at which a curve of the trained model arrives."""
     found = tables["onsets"].where(model="trained", target=target, quantity=quantity).effect()

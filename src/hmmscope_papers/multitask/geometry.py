@@ -293,41 +293,6 @@ def belief_linear(tables: Tables) -> Seen:
     return Seen({NAMES[least]: gains[least]}, f"R² on held-out samples: {each}.", gates=(flat(tables),))
 
 
-@claim("multitask-belief-beyond-prediction")
-def belief_beyond_prediction(tables: Tables) -> Seen:
-    trained, law, before = (
-        of_beliefs(tables, quantity)["rrxor"].short() for quantity in ("trained", "from the prediction", "untrained")
-    )
-    text = (
-        f"On RRXOR the beliefs are read off the stream with R² {trained}; an affine function of the exact law of the next "
-        f"observation reaches {law}, the stream before training {before}."
-    )
-    unit = "R² above the better of prediction and untrained model"
-    gain = of_beliefs(tables, "trained - prediction and untrained", unit)["rrxor"]
-    return Seen(gain, text, gates=(flat(tables, label="rrxor"),))
-
-
-@claim("multitask-belief-or-prediction")
-def belief_or_prediction(tables: Tables) -> Seen:
-    less, law = of_beliefs(tables, "belief - next observation", "R²"), of_beliefs(tables, "from the prediction")
-    each = "; ".join(
-        f"{NAMES[p]} {round(one.value, 3) + 0.0} (from the exact law {law[p].value:.3f})" for p, one in less.items()
-    )
-    text = f"R² of the belief less that of the next-observation law, and of the belief from the exact law: {each}."
-    return Seen({"RRXOR": less["rrxor"]}, text)
-
-
-@claim("multitask-whose-belief")
-def whose_belief(tables: Tables) -> Seen:
-    known, ceiling = (of_beliefs(tables, quantity)["mess3-mixture"] for quantity in ("trained", "ceiling"))
-    mixed = of_beliefs(tables, "trained", "R²", MIXED_BELIEF)["mess3-mixture"]
-    text = (
-        f"The belief of the observer who does not know the component is read with R² {mixed.short()}; that in the true "
-        f"component with {known.short()}, of {ceiling.value:.3f} that the observations allow."
-    )
-    return Seen(mixed, text)
-
-
 def of_beliefs(tables: Tables, quantity: str, unit: str = "", target: str = BELIEF) -> dict[str, Effect]:
     """A quantity of each process that has the target, over seeds and samples."""
     rows = tables["effects"].where(target=target, quantity=quantity)

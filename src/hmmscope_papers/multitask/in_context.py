@@ -279,36 +279,8 @@ def _figure(rows: Rows, metric: str, title: str, y_label: str) -> Figure:
     )
 
 
-def _at_the_end(tables: Tables, by: str) -> dict[str, Effect]:
-    """Excess at the end of the context for the largest less the smallest value of a column, by network."""
-    effects = {}
-    rows = tables["convergence"]
-    ends = min(rows.values(by)), max(rows.values(by))
-
-    def more(own: Rows) -> float:
-        small, large = (float(np.mean([row["excess"] for row in own.where(**{by: end})])) for end in ends)
-        return large - small
-
-    for name, own in rows.by("network").items():
-        if name not in ("optimum", "untrained") and not name.startswith("order-"):
-            effects[name] = pooled(list(own.per_seed(more).values()), "nats")
-    return dict(sorted(effects.items(), key=lambda item: item[0] != "trained"))
-
-
 def _said(effects: dict[str, Effect]) -> str:
     return "; ".join(f"{_look(name)[0]} {effect.short()}" for name, effect in effects.items())
-
-
-@claim("in-context-mixing")
-def harder_if_slow(tables: Tables) -> Seen:
-    effects = _at_the_end(tables, "mixing")
-    return Seen(effects, f"Laziest less least lazy: {_said(effects)}.")
-
-
-@claim("in-context-entropy")
-def harder_if_noisy(tables: Tables) -> Seen:
-    effects = _at_the_end(tables, "noise")
-    return Seen(effects, f"Noisiest less least noisy: {_said(effects)}.")
 
 
 @claim("in-context-baum-welch")

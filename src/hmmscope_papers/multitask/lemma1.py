@@ -1,22 +1,18 @@
 """[MultiTask] Lemma 1: how fast a process is forgotten, against how well its observations tell states apart."""
 
-import itertools
 import math
 from typing import Any
 
 import numpy as np
 
-from hmmscope import Run, observability, registry
-from hmmscope.analysis import bootstrap_ratio
-from hmmscope.lab import Effect, Experiment, Figure, Measured, Rows, Seen, Series, Tables, claim, lines, number, pooled
+from hmmscope import Run, registry
+from hmmscope.lab import Experiment, Figure, Measured, Rows, Seen, Series, Tables, claim, lines, number, pooled
 from hmmscope.schema import require
 from hmmscope_papers.multitask.forgetting import (
     CHAIN,
-    HIDDEN,
     LOW_RANK,
     held_bit_error,
     held_bit_tables,
-    hidden_cycle,
     means_over_instances,
     memory_rows,
     processes,
@@ -205,8 +201,6 @@ def _held_figure(tables: Tables) -> Figure:
 # ---------------------------------------------------------------------------------------------------------------------
 # Claims
 
-LEMMA = "[MultiTask] Lemma 1"
-
 
 @claim("multitask-lemma1-geometric")
 def geometric(tables: Tables) -> Seen:
@@ -261,75 +255,8 @@ def contraction(tables: Tables) -> Seen:
     return Seen(held, f"On average it is off by {ratio.mean():.2f} of that ({ratio.min():.2f} to {ratio.max():.2f}).")
 
 
-@claim("multitask-lemma1-certificate")
-def certificate(tables: Tables) -> Seen:
-    informative = Rows(row for row in tables["memory"] if row["certificate"] < 1)
-    share = max(row["worst"] / row["certificate"] for row in informative)
-    histories = sum(row["histories"] for row in informative)
-    text = f"Of {histories:,} histories, in {len(informative)} pairs of process and memory length."
-    return Seen(Effect(value=share, unit="largest error over bound"), text)
-
-
-@claim("multitask-lemma1-excess")
-def excess(tables: Tables) -> Seen:
-    weak = Rows(row for row in tables["rates"] if 0 < row["observability"] <= number("weak", WEAK))
-    slopes = {name: excess_powers(weak.where(family=name)) for name in (CHAIN, LOW_RANK)}
-    effects = {name: pooled(found, "power of gamma") for name, found in slopes.items() if any(found)}
-    said = [
-        f"{name} {effects[name].short()}, {found.count(None)} of {len(found)} forget no faster than they mix"
-        for name, found in slopes.items()
-        if name in effects
-    ]
-    return Seen(effects, f"{'; '.join(said) or 'It exists nowhere'}. The guarantee gamma^4 is far too careful.")
-
-
 def excess_powers(rows: Rows) -> list[float | None]:
     """One power a process; None where its rate is not above mixing at every gamma."""
     below = {key for key, group in rows.by("instance").items() if min(row["excess"] for row in group) <= 0}
     powers = power_slopes(rows, "observability", "excess")
     return [None if key in below else power for key, power in zip(rows.values("instance"), powers, strict=True)]
-
-
-@claim("multitask-lemma1-monotone")
-def monotone(tables: Tables) -> Seen:
-    rates = Rows(row for row in tables["rates"] if row["observability"] > 0 and row["family"] != HIDDEN)
-    ordered = Rows(sorted(rates, key=lambda row: row["observability"]))
-    steps = Rows(
-        {"process": key, "mixing": late["mixing"], "grows": late["rate"] >= early["rate"]}
-        for key, group in ordered.by("family", "instance").items()
-        for early, late in itertools.pairwise(group)
-    )
-    falling = [row["mixing"] for row in steps if not row["grows"]]
-    found = "No rate falls."
-    if falling:
-        found = (
-            f"Where it falls the chains forget by themselves at {min(falling):.2f} nats per observation or more, and "
-            "informative observations keep alive what the chain alone would have lost."
-        )
-    return Seen(always(steps, lambda row: row["grows"], "process", unit="share of processes"), found)
-
-
-@claim("multitask-lemma1-singular")
-def singular(tables: Tables) -> Seen:
-    rows = tables["held-bit-memory"]
-    if len(rows) < 2:
-        return Seen(None, "The memories measured are too short to tell.")
-    least, most = (pick(rows, key=lambda row: row["observability"]) for pick in (min, max))
-    value, low, high = bootstrap_ratio(np.array(least["seeds"]), np.array(most["seeds"]))
-    text = (
-        f"It takes {pooled(least['seeds']).short()} observations at gamma = {least['observability']:g}, and "
-        f"{most['value']:.1f} at {most['observability']:g}. At gamma = 0 the error still falls: the hidden chain forgets by "
-        "itself, which the lemma does not use."
-    )
-    ratio = Effect(value=value, low=low, high=high, num_seeds=len(least["seeds"]), unit="ratio of memory lengths")
-    return Seen(ratio, text)
-
-
-@claim("multitask-lemma1-hidden")
-def hidden(tables: Tables) -> Seen:
-    row = tables["rates"].one(family=HIDDEN)
-    text = (
-        f"gamma is {observability(hidden_cycle(), 2).lower:.3f} for two observations (Assumption 4). The chain alone mixes "
-        f"at {row['mixing']:.2f}; ln(error) is off a straight line by up to {row['residual']:.2f}."
-    )
-    return Seen(Effect(value=row["rate"], unit="nats per observation"), text)

@@ -344,24 +344,6 @@ def _prompts_said(tables: Tables) -> str:
 # Questions
 
 
-@claim("multitask-strategies")
-def strategies(tables: Tables) -> Seen:
-    rows = _end(tables)
-    often, rarely = max(rows.values("prompts")), min(rows.values("prompts"))
-
-    def weight(prompts: float, pool: str, name: str) -> Rows:
-        return rows.where(prompts=prompts, pool=pool, strategy=name)
-
-    parts = []
-    for prompts in (often, rarely):
-        for pool in ("pool", "unseen"):
-            found = {name: weight(prompts, pool, name).effect() for name in _STRATEGIES}
-            listed = ", ".join(f"{name} {one.short()}" for name, one in found.items() if one is not None)
-            parts.append(f"{prompts:.4g} prompts per HMM, on {POOLS[pool]}: {listed}")
-    difference = weight(often, "unseen", "retrieval").less(weight(rarely, "unseen", "retrieval"), unit="weight")
-    return Seen(difference, f"{'; '.join(parts)}.")
-
-
 @claim("multitask-switch")
 def switch(tables: Tables) -> Seen:
     rows = tables["phases"].where(effect="retrieval")
@@ -371,32 +353,6 @@ def switch(tables: Tables) -> Seen:
     text = f"By prompts per HMM, the loss on held-out HMMs is above that on the pool by {listed} nats. {_where(found)}"
     effect = effect_of(_logs(found), "base-2 logarithm of prompts per HMM")
     return Seen(effect, text, gates=(equal_tokens(tables),))
-
-
-@claim("multitask-inference-first")
-def inference_first(tables: Tables) -> Seen:
-    rows, parts = tables["phases"], []
-    both: dict[Any, list[Estimate]] = {seed: [] for seed in rows.seeds()}
-    for prompts, own in sorted(rows.by("prompts").items()):
-        steps = {}
-        for name, level in (("inference", INFERS), ("retrieval", RETRIEVES)):
-            part = own.where(effect=name)
-            steps[name] = part.per_seed(lambda one, level=level: _crossed(one, "step", level))  # type: ignore[misc]
-            said = [f"{found.step:,.0f}" for found in steps[name].values() if found is not None]
-            parts.append(f"{name} at {prompts:.4g} prompts per HMM from step {', '.join(said) or 'none on'}")
-        for seed, first in steps["inference"].items():
-            second = steps["retrieval"][seed]
-            if first is not None and second is not None:
-                both[seed].append(Estimate(second.log2_step, second.error) - Estimate(first.log2_step, first.error))
-    means = {
-        seed: Estimate(
-            math.fsum(v.value for v in found) / len(found), math.hypot(*(v.error for v in found)) / len(found)
-        )
-        if found
-        else None
-        for seed, found in both.items()
-    }
-    return Seen(effect_of(means, "doublings of training from inference to retrieval"), f"By seed: {'; '.join(parts)}.")
 
 
 def _crossed(rows: Rows, key: str, level: float) -> Crossing | None:

@@ -231,17 +231,6 @@ def beyond_retrieval(tables: Tables) -> Seen:
     return _better(tables, "retrieval")
 
 
-@claim("quickstart-often")
-def by_heart(tables: Tables) -> Seen:
-    prompts = max(tables["effects"].values("prompts"))
-    above = tables["effects"].where(prompts=prompts, network="trained", effect="loss above the ceiling")
-    gap = above.where(pool="unseen").less(above.where(pool="pool"), unit="nats")
-    assert gap is not None
-    pool, unseen = (_end(tables, prompts, name, "loss")["model"] for name in ("pool", "unseen"))
-    says = {1: "Yes", 0: "Not told", -1: "No"}[_side(gap)]
-    return Seen(gap, f"{says}: {pool:.2f} nats on its pool, {unseen:.2f} on HMMs never seen.")
-
-
 @claim("quickstart-layers")
 def layers_hold(tables: Tables) -> Seen:
     rows = tables["layers"].where(prompts=min(tables["layers"].values("prompts")))

@@ -393,25 +393,3 @@ def content(tables: Tables) -> Seen:
         always(upper, lambda row: row["value"] < number("rounding", ROUNDING), "instance", unit="share of prompts"),
         text,
     )
-
-
-@claim("multitask-theorem1-heads")
-def heads(tables: Tables) -> Seen:
-    last = tables["heads"].where(steps=max(tables["heads"].values("steps")))
-    full, fewer = ([row["error"] for row in last.where(heads=2 * NUM_SYMBOLS - less)] for less in (0, 1))
-    text = f"With 2V heads it is {max(full):.1e} at most; what one head less leaves is not removed by more layers."
-    return Seen(pooled(fewer, "error with 2V - 1 heads"), text)
-
-
-@claim("multitask-theorem1-positions")
-def positions(tables: Tables) -> Seen:
-    rows = tables["positions"]
-    absolute = rows.where(positions="absolute").by("width").items()
-    wrong = {width: [row["wrong"] for row in group] for width, group in absolute}
-    enough = min((width for width, found in wrong.items() if max(found) == 0), default=None)
-    reach = "none of the widths tried is right in" if enough is None else f"{enough} is the first width right in"
-    text = (
-        f"With a rotating pair it is {max(row['wrong'] for row in rows.where(positions='rotating pair')):.2f}. With 8 "
-        f"coordinates it is {float(np.mean(wrong[8])):.2f}, and {reach} all {rows[0]['columns']} columns."
-    )
-    return Seen(pooled(wrong[2], "share of wrong tokens, 2 coordinates"), text)

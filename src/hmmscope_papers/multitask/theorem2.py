@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from hmmscope import HMM, Corpus, Prompts, Run, as_kind, make_process, observability, registry
-from hmmscope.lab import Effect, Experiment, Figure, Measured, Rows, Seen, Tables, claim, lines
+from hmmscope.lab import Experiment, Figure, Measured, Rows, Seen, Tables, claim, lines
 from hmmscope_papers.multitask.networks import (
     build_network,
     draw_demonstrations,
@@ -218,23 +218,3 @@ def depth(tables: Tables) -> Seen:
 
     text = f"{sum(map(right, rows))} of {len(rows)} networks do, with k up to {max(rows.values('futures'))}."
     return Seen(always(rows, right, "memory_length", "futures", "steps", unit="share of networks"), text)
-
-
-@claim("multitask-theorem2-marginals")
-def marginals(tables: Tables) -> Seen:
-    worst = max(row["difference"] for row in tables["marginals"])
-    text = f"No: on the same windows, after every step, {len(tables['marginals'])} pairs of networks differ by {worst:.1e}."
-    return Seen(Effect(value=worst, unit="difference of weights"), text)
-
-
-@claim("multitask-theorem2-observability")
-def observable(tables: Tables) -> Seen:
-    rows = tables["observability"].where(futures=(1, 2))
-    hand = rows.one(instance=0, futures=2)["upper"]
-    held = always(
-        rows,
-        lambda row: row["upper"] == 0 if row["futures"] == 1 else row["lower"] > 0,
-        "instance",
-        unit="share of processes",
-    )
-    return Seen(held, f"gamma_2 of the process chosen by hand is {hand:.4f}.")

@@ -16,24 +16,18 @@ from hmmscope.lab import (
     claim,
     curve,
     effect_of,
-    flat,
     lines,
 )
 from hmmscope.schema import require
 from hmmscope_papers.multitask.studies import untrained_answers, window_config
 from hmmscope_papers.multitask.windows import (
     LOOKS,
-    by_memory,
-    decay_rate,
     exact_rate,
     fitted_line,
     histories_of,
-    limited_by_memory,
     window_rows,
 )
 
-#: Least that there has to be to know of the next observation, nats; below it, shares of it say nothing.
-LEAST_KNOWN = 1e-5
 #: The exponent of the observability is fitted up to here: it describes weak observations.
 WEAK = 0.6
 
@@ -149,57 +143,6 @@ def exponent(tables: Tables) -> Seen:
     return Seen(effect, f"{said} {_slowed(rates.where(observability=_weak(rates)))}")
 
 
-@claim("multitask-observability-trained")
-def trained_rate(tables: Tables) -> Seen:
-    rows = tables["errors"]
-
-    def rates(own: Rows) -> dict[float, float]:
-        found = {gamma: decay_rate(limited_by_memory(part)) for gamma, part in own.by("observability").items()}
-        return {gamma: rate for gamma, rate in found.items() if rate is not None}
-
-    by_seed = rows.per_seed(rates)
-    slope = effect_of(
-        {seed: fitted_line(own)[0] if len(own) > 1 else None for seed, own in by_seed.items()},
-        "change of the rate per unit of observability",
-    )
-    each = {gamma: effect_of({seed: own.get(gamma) for seed, own in by_seed.items()}) for gamma in _gammas(rows)}
-    listed = ", ".join(
-        f"{gamma:g}: {rate} ({rate.num_seeds} of {len(by_seed)} seeds)"
-        for gamma, rate in each.items()
-        if rate is not None
-    )
-    text = (
-        f"Decay of the models' excess in nats an observation, by observability: {listed or 'none'}; elsewhere training "
-        "limits the model and not its memory."
-    )
-    return Seen(slope, text, gates=(flat(tables),))
-
-
-@claim("multitask-observability-error")
-def observability_error(tables: Tables) -> Seen:
-    rows, longest = tables["errors"], max(tables["errors"].values("memory"))
-    gammas = _gammas(rows)
-    shares = {gamma: rows.where(observability=gamma, memory=longest).per_seed(_missed) for gamma in gammas}
-    ends = effect_of(
-        {
-            seed: None if low is None or (high := shares[gammas[-1]].get(seed)) is None else low - high
-            for seed, low in shares[gammas[0]].items()
-        },
-        "share missed at the lowest observability, above that at the highest",
-    )
-    parts = []
-    for gamma in gammas:
-        missed = effect_of(shares[gamma])
-        own = rows.where(observability=gamma, memory=longest, predictor="model", metric="total_variation").effect()
-        parts.append(f"{gamma:g}: {missed} ({own})")
-    text = (
-        f"With {longest} observations seen, the model misses this share of what the whole past tells about the next "
-        f"observation, by observability: {', '.join(parts)}; in brackets the total variation itself, which is small at low "
-        "observability too, where there is little to know."
-    )
-    return Seen(ends, text, gates=(flat(tables),))
-
-
 def exponent_of(rows: Rows) -> float | None:
     """Slope of ln(rate - mixing) against ln(observability) up to `WEAK`, of one seed; None if one of them is not "
     "positive."""
@@ -243,9 +186,3 @@ def _weak(rows: Rows) -> list[float]:
 
 def _gammas(rows: Rows) -> list[float]:
     return sorted(rows.values("observability"))
-
-
-def _missed(rows: Rows) -> float | None:
-    """Excess of the model as a share of that of an observer who saw nothing, one seed; None with nothing to know."""
-    excess, nothing = (list(by_memory(rows, who, "excess").values()) for who in ("model", "stationary"))
-    return None if not excess or not nothing or nothing[0] < LEAST_KNOWN else excess[0] / nothing[0]
