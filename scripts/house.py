@@ -505,7 +505,7 @@ TURNS = (
     ("process", "hmmscope.processes.textbook", "Mess3Spec.build"),
     ("model", "hmmscope.models.base", "EncodedModel.__init__"),
     ("batch", "hmmscope.processes.process", "Process.sample_paths"),
-    ("loss", "hmmscope.corpora.targets", "Target.loss"),
+    ("loss", "hmmscope.corpora.judged", "Target.loss"),
     ("step", "torch.optim.adamw", "adamw"),
 )
 

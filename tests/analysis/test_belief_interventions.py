@@ -147,8 +147,8 @@ def test_refused(process: HMM) -> None:
         belief_interventions(model, Corpus(process, 6), num_samples=8)
     with pytest.raises(InputError, match="answer: unknown 'beleif'"):
         belief_interventions(model, Corpus(process, 6), answer="beleif")
-    with pytest.raises(InputError, match="a LinearGaussian has no matrices of finitely many states"):
-        belief_interventions(model, Corpus(make_process("ran-lds"), 6))
+    with pytest.raises(InputError, match="density is for vectors, and HMM has symbols"):
+        belief_interventions(model, Corpus(process, 6), answer="density", num_samples=16)
 
 
 def test_samples_take_the_belief_of_another_one_of_their_component() -> None:

@@ -169,6 +169,8 @@ def judged_answers(
             inputs = inputs.to(next((p.dtype for p in model.parameters()), torch.float64))
         outputs = model_outputs(model, inputs.to(device), asked.num_outputs, kind=asked.kind, block_length=block_length)
         outputs = outputs[:, asked.columns_on(outputs.device)]
+        if asked.kind == "density":
+            return asked.answer(outputs.cpu(), asked.labels(batch))
         return as_law(model, outputs) if asked.kind == "law" else outputs.cpu().double()
 
 

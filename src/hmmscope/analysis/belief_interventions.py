@@ -20,7 +20,9 @@ from hmmscope.analysis.layer_curves import Curves, resampled_curves, with_interv
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.headers import told_hmms
+from hmmscope.corpora.targets import check_target, make_target
 from hmmscope.processes.laws import Law
+from hmmscope.processes.vector_process import following
 from hmmscope.schema import require, unknown_name
 from hmmscope.seeds import torch_generator
 
@@ -77,7 +79,7 @@ def belief_interventions(
         num_samples: samples in all, of which the last quarter are changed.
         num_positions: how many positions, evenly spaced in the later three quarters of the sequence.
         num_random: random subspaces, averaged.
-        answer: what the model is asked: "observation", the next one, or "belief".
+        answer: what the model is asked: "observation", the next one, "belief", or of vectors "density".
         interventions: those that are wanted.
         ridge: of the regression.
         seed: of the random subspaces and of the bootstrap.
@@ -85,6 +87,7 @@ def belief_interventions(
     Returns:
         Rows (layer, layer_name, fitted, intervention, subspace, metric, value, low, high, error, before, after, samples).
         `fitted` is R² of the map on its own samples, by which a layer may be chosen; metric is "kl" or "total_variation",
+        or "squared" where a vector is expected: the mean squared distance of the means, coordinates as networks read them;
         before and after are means of D. Intervals are 95 % over the changed samples.
 
     Raises:
@@ -93,8 +96,7 @@ def belief_interventions(
     Source: ours; readouts as in Shai et al. (2024), patching as in `hmmscope.analysis.interventions`.
     """
     require(num_samples >= 16, "num_samples", "must be at least 16, to fit and to change", num_samples)
-    if answer not in ("observation", "belief"):
-        raise unknown_name("answer", answer, ("observation", "belief"))
+    check_target(answer, "answer")
     for intervention in interventions:
         if intervention not in INTERVENTIONS:
             raise unknown_name("interventions", intervention, INTERVENTIONS)
@@ -156,15 +158,22 @@ class _Task:
         self.donor, kept = (components.roll(-1), components) if hmms is not None else _others(components)
         require(len(kept) > 0, "num_samples", "must give two changed samples of one component", num_samples)
         self.changed, self.tokens = self.first + kept, batch.tokens[kept]
-        law = corpus.process.law if hmms is None else hmms.law
+        asked, process = make_target(answer, corpus.process, corpus.layout), corpus.process
+        self._asked, self.of_vectors = asked, process.real_valued and answer != "belief"
+        self.metrics = VECTOR_DISTANCES if self.of_vectors else DISTANCES
 
         def answers(beliefs_BPS: Tensor) -> Tensor:
+            if answer == "belief":
+                return beliefs_BPS
+            if self.of_vectors:
+                return process.as_read(following(process, beliefs_BPS))
+            law = process.law if hmms is None else hmms.law
             return exact_answers(law, beliefs_BPS, components[kept], answer)
 
         own = self.beliefs[self.changed][:, times]
         self.exact, self.wanted = answers(own), answers(own[self.donor])
         mean = answers(self.beliefs[: self.first, times].mean(0).expand_as(own))
-        self.worth = {name: of(self.exact, mean).mean(1).numpy() for name, of in DISTANCES.items()}
+        self.worth = {name: of(self.exact, mean).mean(1).numpy() for name, of in self.metrics.items()}
         self.plain = self._answers({})
 
     def distances(self, name: str, intervention: str, chosen: list[list[Edit]]) -> dict[str, tuple[Curves, Curves]]:
@@ -178,14 +187,18 @@ class _Task:
                 of(wanted, self.plain).mean(1).numpy(),
                 torch.stack([of(exact, found) for exact, found in after]).mean(0).numpy(),
             )
-            for metric, of in DISTANCES.items()
+            for metric, of in self.metrics.items()
         }
 
     def _answers(self, edits: dict[str, Edit], which: list[int] | None = None) -> Float64[Tensor, "sample position v"]:
         columns = self.columns if which is None else [self.columns[i] for i in which]
         with inference_mode(self.model) as device, intervene(self.model, edits):
-            outputs = model_outputs(self.model, self.tokens.to(device), self.exact.shape[-1])
-        return as_law(self.model, outputs[:, columns])
+            tokens = self.tokens.to(device)
+            tokens = tokens.to(next(self.model.parameters()).dtype) if tokens.is_floating_point() else tokens
+            outputs = model_outputs(self.model, tokens, self._asked.num_outputs, kind=self._asked.kind)[:, columns]
+        if not self.of_vectors:
+            return as_law(self.model, outputs)
+        return self._asked.process.as_read(self._asked.mean(outputs.cpu().double()))
 
 
 def _positions(corpus: Corpus, count: int) -> list[int]:
@@ -305,6 +318,12 @@ def total_variation(
     return (exact - found).abs().sum(-1) / 2
 
 
+def squared(exact: Float64[Tensor, "*batch y"], found: Float64[Tensor, "*batch y"]) -> Float64[Tensor, "*batch"]:
+    """Mean squared difference of the coordinates."""
+    return (exact - found).square().mean(-1)
+
+
+VECTOR_DISTANCES = {"squared": squared}
 DISTANCES = {"kl": divergence, "total_variation": total_variation}
 
 

@@ -64,6 +64,9 @@ class Score(Measures):
             ``excess``: KL(optimum || predictor), nats; ``total_variation``: half the L1 distance to the optimum.
             Of vectors ``loss``: squared error, averaged over coordinates; ``excess``: the same against the optimum;
             ``distance``: Euclidean distance to the optimum, for linear processes divided by max(1, its norm).
+            Of densities ``loss``: -log density of what was observed, nats; ``excess``: how far that is above the optimum's
+            (its mean is the KL divergence, a single one may be negative); ``distance``: Euclidean distance of the means,
+            each coordinate over its width.
             The evaluation loss of [Limits] is ``total_variation`` or ``distance``.
         demonstrations: number of earlier sequences in the sample, of each judged column (judged,).
         positions: number of observations of the sequence that are known there (judged,).
@@ -298,8 +301,9 @@ def _against(answer: torch.Tensor, optimum: torch.Tensor, asked: Target) -> dict
         entropy = torch.special.entr(optimum).sum(-1)
         cross_entropy = -(optimum * answer.log().where(optimum > 0, 0.0)).sum(-1)
         return {"excess": cross_entropy - entropy, "total_variation": asked.distance_terms(answer, optimum)}
+    above = (optimum - answer)[..., 0] if asked.kind == "density" else (answer - optimum).square().mean(-1)
     return {
-        "excess": (answer - optimum).square().mean(-1),
+        "excess": above,
         "distance": asked.distance_terms(answer, optimum),
     }
 

@@ -29,8 +29,8 @@ class Batch(Shown):
     """Some samples of a corpus.
 
     Attributes:
-        tokens: what a model reads (batch, column), the last token where an observation is missing; vectors (batch, column,
-            coordinate) for a linear process.
+        tokens: what a model reads (batch, column), the last token where an observation is missing; of processes of vectors
+            (batch, column, coordinate), centred and scaled by `process.scale`.
         observations: the symbols, or vectors, without delimiters (batch, time).
         states: the hidden states behind them (batch, time).
         components: the mixture component of each sample (batch,), or None for a single process.
@@ -114,7 +114,7 @@ class Corpus:
             paths = self.process.sample_paths_on(samples, self.layout.starts, self.seed, self.stream)
         told = paths.components if self.layout.telling else None
         header = None if told is None else self.process.tell(told)
-        tokens = self.layout.tokens(paths.observations, self.num_symbols, header)
+        tokens = self.layout.tokens(self.process.as_read(paths.observations), self.num_symbols, header)
         if has_gaps(self.process):
             tokens = tokens.masked_fill(tokens == MISSING, self.num_tokens - 1)
         return Batch(tokens, *paths)

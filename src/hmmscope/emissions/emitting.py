@@ -5,7 +5,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -19,8 +19,9 @@ from hmmscope.processes.hmm import check_names
 from hmmscope.processes.matrices import as_html, as_text, brief_names
 from hmmscope.processes.observations import as_vectors
 from hmmscope.processes.probability_rows import ROW_SUM_TOLERANCE, as_float64, require_shape
-from hmmscope.processes.process import Paths, Process, check_samples
+from hmmscope.processes.process import Paths, check_samples
 from hmmscope.processes.stationary import stationary_law
+from hmmscope.processes.vector_process import VectorProcess
 from hmmscope.schema import require
 from hmmscope.text import in_a_line, in_brief
 from hmmscope.ties import descending, steady
@@ -31,7 +32,7 @@ _ROUNDING = 1e-13
 _HORIZON = 64
 
 
-class EmittingHMM(Process):
+class EmittingHMM(VectorProcess):
     """state_0 ~ initial;  state_{t+1} ~ transition[state_t];  observation_t ~ the law of state_t
 
     A family of laws is a subclass. It names its arrays in `file_arrays` after "initial" and "transition", keeps them as
@@ -64,10 +65,7 @@ class EmittingHMM(Process):
         InputError: rows that are no laws; names that are empty, double or of the wrong number.
     """
 
-    group, real_valued = "EmittingHMM", True
-    default_target = "density"
-    #: What the laws of a density head are, see `hmmscope.corpora.densities`.
-    density: ClassVar[str] = "gaussian"
+    group, default_target = "EmittingHMM", "density"
     #: Uniform numbers that an observation takes.
     num_draws: int
 
@@ -189,7 +187,6 @@ class EmittingHMM(Process):
         return Observed(found.predicted @ self.means, ahead, found.log_likelihood_terms, {"belief": found.beliefs})
 
     def following(self, beliefs: Tensor) -> Tensor:
-        """E[o_{t+1}] of an observer with these beliefs about state t."""
         return beliefs @ self.transition @ self.means
 
     def smooth(self, observations: Tensor, *, starts: object = None) -> Float64[Tensor, "batch time state"]:
@@ -234,13 +231,6 @@ class EmittingHMM(Process):
     def scale(self) -> tuple[Float64[Tensor, "coordinate"], Float64[Tensor, "coordinate"]]:
         """Mean and standard deviation of each coordinate over the first 64 observations."""
         return self._scale
-
-    def as_read(
-        self, observations: Float64[Tensor, "batch time coordinate"]
-    ) -> Float64[Tensor, "batch time coordinate"]:
-        """What a network reads: each coordinate less its mean, over its standard deviation."""
-        mean_Y, deviation_Y = self.scale
-        return (observations - mean_Y) / deviation_Y
 
     @cached_property
     def law_digest(self) -> str:

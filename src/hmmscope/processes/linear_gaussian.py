@@ -20,7 +20,8 @@ from hmmscope.processes.hmm import texts
 from hmmscope.processes.kalman import forgetting_factor, kalman_filter, steady_step
 from hmmscope.processes.orthogonal import float_digest, haar_orthogonal
 from hmmscope.processes.probability_rows import as_float64
-from hmmscope.processes.process import Paths, Process, check_samples
+from hmmscope.processes.process import Paths, check_samples
+from hmmscope.processes.vector_process import VectorProcess
 from hmmscope.schema import require
 from hmmscope.seeds import check_seed, philox_key
 from hmmscope.ties import steady
@@ -30,7 +31,7 @@ LINEAR_THRESHOLD = 0.05
 _ARRAYS = ("transition", "output", "initial", "state_noise", "output_noise")
 
 
-class LinearGaussian(Process):
+class LinearGaussian(VectorProcess):
     """state_t = transition @ state_{t-1} + N(0, state_noise);  observation_t = output @ state_t + N(0, output_noise)
 
     from a known state `initial` before time 0. States and observations of a sample are float64 vectors. They are
@@ -55,7 +56,6 @@ class LinearGaussian(Process):
         InputError: a wrong shape, a number that is not finite, a covariance that is not positive definite.
     """
 
-    real_valued = True
     file_format = "hmmscope-linear-gaussian"
     file_arrays = ("transition", "output")
     file_fields = ("initial", "state_noise", "output_noise", "title", "source")
@@ -141,6 +141,9 @@ class LinearGaussian(Process):
                 "covariance": torch.cat([part.covariances for part in parts], 1),
             },
         )
+
+    def following(self, beliefs: Float64[Tensor, "*batch state"]) -> Float64[Tensor, "*batch coordinate"]:
+        return beliefs @ (self.output_YS @ self.transition_SS).T
 
     def mixing_time(self) -> float:
         """Steps to a twentieth of an error in the mean: ln(0.05) / ln(`forgetting_factor`)."""

@@ -75,8 +75,7 @@ class Process(ABC):
         group: what errors call kinds that know the same together, in place of the names of their classes.
         real_valued: whether observations are vectors of numbers, not symbols.
         default_target: what a model of it is trained for if nobody says: "observation" or "belief".
-        why_not: why nobody knows its predictions, where that is so.
-        instead: what may be asked in its place, for errors.
+        why_not, instead: why nobody knows its predictions, if so, and what may be asked in their place, for errors.
         data: the sequences that samples are windows of; None for a process that draws them.
         weights_M: law of the component, (1,) for a single process.
         law: initial law and transitions of every component, multiples of 2^-32.
@@ -86,8 +85,7 @@ class Process(ABC):
         reading: of a process fitted to sequences, how these were read; None else. No digest covers it.
         file_format: what files of this kind of process call themselves. A subclass that says it is a kind of its own,
             and `hmmscope.load_process` reads its files.
-        file_arrays: the arrays of such a file that must be there.
-        file_fields: what else it may hold.
+        file_arrays, file_fields: the arrays of such a file that must be there, and what else it may hold.
     """
 
     file_format: ClassVar[str] = ""
@@ -236,6 +234,10 @@ class Process(ABC):
     def told(self, entries: Tensor) -> "Process":
         """What headers (batch, entry) tell, as a mixture of one component a sample."""
         raise self.lacks(TELLING)
+
+    def as_read(self, observations: Tensor) -> Tensor:
+        """Observations as networks read them: as they are."""
+        return observations
 
     def part(self, stream: str) -> Any:
         """The sequences that a stream takes its windows from; None for a process that draws them."""
@@ -410,9 +412,7 @@ class Process(ABC):
 
         Args:
             samples: sample numbers (B,) in [0, 2^40), which is not checked on a GPU.
-            starts: as in `sample_paths`.
-            seed: as in `sample_paths`.
-            stream: as in `sample_paths`.
+            starts, seed, stream: as in `sample_paths`.
         """
         device = samples.device
         if device.type == "cpu" or type(self).sample_paths is not Process.sample_paths:

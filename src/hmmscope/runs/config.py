@@ -13,7 +13,7 @@ import torch
 from hmmscope import registry
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Layout, Sequences
-from hmmscope.corpora.targets import TARGETS
+from hmmscope.corpora.targets import check_target
 from hmmscope.errors import InputError
 from hmmscope.models.decoder import RoFormerSpec
 from hmmscope.models.given import GivenModelSpec
@@ -58,8 +58,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
-        if self.target not in TARGETS:
-            raise unknown_name("target", str(self.target), TARGETS)
+        check_target(str(self.target))
         for name, kind in _REGISTERED.items():
             value = _as_spec(name, getattr(self, name))
             object.__setattr__(self, name, value)

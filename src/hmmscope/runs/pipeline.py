@@ -225,6 +225,10 @@ def ports_of(config: RunConfig, target: Target) -> Ports:
 
 def engine_of(config: RunConfig, ports: Ports, num_processes: int = 1) -> Choice:
     """The engine of a training whose device is known, and why; see `choose_engine`. It may take steps of each to tell."""
+    if config.target.startswith("density"):
+        if config.training.engine == "compiled":
+            raise InputError("training.engine: compiled does not cover a density; use torch")
+        return Choice("torch", f"target = {config.target} (the compiled engine has no densities)")
     columns, found = config.layout.num_columns, partial(timing, config, ports)
     return choose_engine(config.model, ports, config.training, columns, num_processes, found)
 

@@ -48,8 +48,7 @@ class Evaluation:
             )
             total += self._target.loss(outputs, labels).item() * len(samples.tokens)
             if self._optimum is not None:
-                answer = outputs.double().cpu()
-                answer = answer.softmax(-1) if self._target.kind == "law" else answer
+                answer = self._target.answer(outputs.cpu(), labels.cpu())
                 optimum = self._optimum[number * _BATCH : (number + 1) * _BATCH]
                 distances.append(self._target.distance_terms(answer, optimum))
         model.train()

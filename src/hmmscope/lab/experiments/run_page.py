@@ -22,6 +22,13 @@ from hmmscope.training.schedules import training_tokens
 from hmmscope.training.signals import deferred_signals
 
 _ASKED = {"observation": "The next observation", "belief": "The belief about the hidden state"}
+_ASKED |= {"density": "The density of the next observation"}
+
+
+def _asked(run: Run) -> str:
+    """What its model is asked for, in words."""
+    return _ASKED[run.config.target.partition("-")[0]]
+
 
 #: Title and unit of each measure; the loss and the excess have the unit of the target.
 _PANELS = {
@@ -112,6 +119,7 @@ def description(run: Run, command: str) -> Description:
     label = {"demonstrations": "demonstrations before the sequence", "positions": "position in the sequence"}[axis]
     target, given = run.target, run.process.data is not None
     shown = {"law": ("accuracy", "loss", "excess", "total_variation"), "vector": ("loss", "excess", "distance")}
+    shown["density"] = shown["vector"]
     panels = [
         predictors_panel(along, metric, _PANELS[metric][0], label, _PANELS[metric][1] or target.unit)
         for metric in shown[target.kind]
@@ -120,7 +128,7 @@ def description(run: Run, command: str) -> Description:
     predictions = Figure(
         name="predictions",
         title="Answers beside the optimum" if target.exact else "Answers beside n-grams",
-        caption=f"{_ASKED[run.config.target]}: the model"
+        caption=f"{_asked(run)}: the model"
         + (
             ", the exact answer"
             if target.exact
@@ -138,7 +146,7 @@ def description(run: Run, command: str) -> Description:
         "format": store.FORMATS["experiment"],
         "experiment": "train",
         "title": f"{model_name(run.config.model)} on {title}",
-        "summary": f"A model trained for {_ASKED[run.config.target].lower()}, beside "
+        "summary": f"A model trained for {_asked(run).lower()}, beside "
         + ("the exact answer of the same process." if target.exact else "n-grams, because no exact answer is known."),
         "scale": "own",
         "version": __version__,
@@ -199,8 +207,8 @@ def _distance_finding(summary: dict, kind: str) -> Finding:
             high=None,
             unit="nats per answer",
         )
-    unit = {"law": "nats per answer", "vector": "mean squared error"}[kind]
-    measure = {"law": "mean KL divergence from", "vector": "mean squared distance, per coordinate, to"}[kind]
+    unit = "mean squared error" if kind == "vector" else "nats per answer"
+    measure = "mean squared distance, per coordinate, to" if kind == "vector" else "mean KL divergence from"
     share = (
         f", {100 * summary['excess'] / summary['bayes_loss']:.1f} % of its loss" if summary["bayes_loss"] > 0 else ""
     )
