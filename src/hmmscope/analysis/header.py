@@ -77,9 +77,7 @@ def header(
     Source: the entropy by position as in Agarwal, Dalal and Misra (2025), arXiv 2512.22471; the excess, the baselines and
     the intervals are ours.
     """
-    check_corpus(corpus)
-    if corpus.layout.telling is None:
-        raise InputError("corpus: must have the layout header; Corpus(process, layout=hmmscope.Header(length=...))")
+    behind_headers(corpus)
     require(num_samples >= 2, "num_samples", "must be at least 2", num_samples)
     asked = make_target(target, corpus.process, corpus.layout)
     samples = [corpus[i : min(i + BATCH, num_samples)] for i in range(0, num_samples, BATCH)]
@@ -110,6 +108,14 @@ def header(
         found = [torch.cat([asked.answer_of(pool, batch) for batch in samples]) for pool in pools]  # type: ignore[attr-defined]
         rows += _pooled([_rows(BAYES, laws, exact, asked, **about) for laws in found])
     return rows
+
+
+def behind_headers(corpus: Corpus) -> int:
+    """How many columns the header has; InputError for a corpus in another layout."""
+    check_corpus(corpus)
+    if corpus.layout.telling is None:
+        raise InputError("corpus: must have the layout header; Corpus(process, layout=hmmscope.Header(length=...))")
+    return corpus.layout.telling.num_entries
 
 
 def prior_pool(process: Process, num_hmms: int, number: int = 0) -> Process:

@@ -1,0 +1,179 @@
+"""Inside a network behind headers: does it hold the numbers that it was told, and does an edited header move its answers?"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hmmscope import registry
+from hmmscope.analysis.activations import as_law, inference_mode, model_outputs, read_stream, residual_layers
+from hmmscope.analysis.activations import capture as heard
+from hmmscope.analysis.geometry import read_off
+from hmmscope.analysis.header import behind_headers
+from hmmscope.analysis.interventions import intervene, patch
+from hmmscope.analysis.layer_curves import resampled_curves, with_interval
+from hmmscope.analysis.twins import NO_COLUMNS, NUM_TWINS, draw_twins
+from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.corpora.corpus import Batch, Corpus
+from hmmscope.corpora.targets import make_target
+from hmmscope.schema import require
+from hmmscope.seeds import numpy_generator
+
+#: Where the header is edited: in the tokens, which every layer reads, or in the stream of its columns at one layer.
+TOKENS = "tokens"
+
+
+@registry.instrument("header-memory")
+def header_memory(
+    model: nn.Module,
+    corpus: Corpus,
+    *,
+    layers: Sequence[str] | None = None,
+    num_samples: int = 512,
+    num_twins: int = NUM_TWINS,
+    seed: int = 0,
+) -> list[dict]:
+    """Held-out R² of the header's numbers as affine functions of each layer at the last observation, beside untrained twins.
+
+    A filter needs the matrices at every step, so a recurrent network has to carry them; a Transformer may look them up.
+
+    Args:
+        model: any module; models of this library are read at their residual taps.
+        corpus: in the layout `header`.
+        layers: module names, if the model has no residual taps.
+        num_samples: samples, of which the last quarter tests the maps.
+        num_twins: untrained networks that are read beside the model, at least three; 0 for none.
+        seed: of the bootstrap and of the twins.
+
+    Returns:
+        Rows (part "transition" or "emission", layer, layer_name, r2, low, high, samples, twins, share, share_low,
+        share_high, beyond_twins), as `geometry` has them.
+
+    Raises:
+        InputError: a corpus in another layout, or an unknown layer.
+    """
+    length = behind_headers(corpus)
+    require(num_samples >= 8, "num_samples", "must be at least 8, to fit and to test on", num_samples)
+    names = list(layers) if layers is not None else residual_layers(model)
+    last = np.array([corpus.layout.num_observations - 1])
+    entries = (corpus[0:num_samples].tokens[:, :length] - corpus.num_symbols).double()
+    size = corpus.process.num_states
+    parts = {"transition": entries[:, : size * (size - 1)], "emission": entries[:, size * (size - 1) :]}
+    stream = read_stream(model, corpus, last, names, num_samples)
+    twins = [
+        read_stream(twin, corpus, last, names, num_samples) for twin in draw_twins(model, num_twins, seed=seed).models
+    ]
+    rows = []
+    for part, values in parts.items():
+        for layer, name in enumerate(names):
+            own = read_off(stream[layer : layer + 1], values, num_samples, seed=seed)
+            beside = [read_off(one[layer : layer + 1], values, num_samples, seed=seed) for one in twins]
+            found = with_interval(own.r2(seed=seed)[:, 0])
+            r2 = {"r2": found["value"], "low": found["low"], "high": found["high"], "samples": num_samples}
+            columns = own.beyond(beside).columns() if beside else NO_COLUMNS
+            rows.append({"part": part, "layer": layer, "layer_name": name} | r2 | columns)
+    return rows
+
+
+@registry.instrument("header-edits")
+def header_edits(
+    model: nn.Module,
+    corpus: Corpus,
+    *,
+    layers: Sequence[str] | None = None,
+    num_samples: int = 256,
+    seed: int = 0,
+) -> list[dict]:
+    """Change one entry of the header, and ask whether the answers move to those of the filter of the new HMM.
+
+    The entry is exchanged with the last one of its row, which the header does not say. The observations stay. The header is
+    edited in the tokens; or, layer by layer, in the stream: what the columns of the header hold there is replaced by what
+    they hold of the edited header, so that layers above hear of the new HMM, and those below have read the old one.
+
+    The value is the share of the way that the answers in the later half go to the new filter's,
+
+        1 - D(new filter, model after) / D(new filter, model before);
+
+    one if the model filters with the new HMM, zero if it does not hear the edit; D is the KL divergence in nats. The control
+    ``other`` puts the header of another sample there: a change too, and not the one that is asked for.
+
+    Args:
+        model: any module; models of this library are changed at their residual taps.
+        corpus: in the layout `header`. Samples that the new HMM does not allow are left out.
+        layers: module names, if the model has no residual taps.
+        num_samples: samples.
+        seed: of the choice of entries and of the bootstrap.
+
+    Returns:
+        Rows (where, layer, edit "own" or "other", value, low, high, error, before, after, samples); where is "tokens", or
+        the name of a layer.
+
+    Raises:
+        InputError: a corpus in another layout, an unknown layer, or no sample that the new HMM allows.
+    """
+    length = behind_headers(corpus)
+    target = make_target("observation", corpus.process, corpus.layout)
+    batch = corpus[0:num_samples]
+    edited = exchanged(corpus, batch.tokens, seed)
+    exact = target.optimum(Batch(edited, batch.observations, batch.states, batch.components))
+    half = exact.shape[1] // 2
+    kept = (exact[:, half:].sum(-1) > 0.5).all(1).nonzero()[:, 0]
+    require(len(kept) >= 2, "num_samples", "must give two samples that the edited header allows", num_samples)
+    old, new, wanted = batch.tokens[kept], edited[kept], exact[kept][:, half:]
+    names = list(layers) if layers is not None else residual_layers(model)
+    columns = torch.from_numpy(target.columns[half:])
+
+    def answers(tokens: Tensor, edits: dict[str, Any]) -> Float64[Tensor, "sample judged symbol"]:
+        with inference_mode(model) as device, intervene(model, edits):
+            return as_law(model, model_outputs(model, tokens.to(device), corpus.num_symbols)[:, columns])
+
+    def away(laws: Tensor) -> np.ndarray:
+        found: np.ndarray = (
+            (torch.special.xlogy(wanted, wanted) - torch.special.xlogy(wanted, laws)).sum(-1).mean(1).numpy()
+        )
+        return found
+
+    before = away(answers(old, {}))
+    other = old.clone()
+    other[:, :length] = new.roll(1, 0)[:, :length]
+    changes = {"own": new, "other": other}
+    rows = [_row(TOKENS, None, edit, before, away(answers(tokens, {})), seed) for edit, tokens in changes.items()]
+    for edit, tokens in changes.items():
+        with inference_mode(model) as device:
+            held = heard(model, names, tokens.to(device), lambda x: x[:, :length])
+        for layer, name in enumerate(names):
+            change = {name: patch(_whole(held[name], old.shape[1]), positions=slice(0, length))}
+            rows.append(_row(name, layer, edit, before, away(answers(old, change)), seed))
+    return rows
+
+
+def exchanged(corpus: Corpus, tokens: Int64[Tensor, "batch column"], seed: int) -> Int64[Tensor, "batch column"]:
+    """The tokens with one entry of each header exchanged with the last one of its row, of those that differ by a quarter."""
+    told = corpus.process.told(tokens[:, : behind_headers(corpus)] - corpus.num_symbols).law
+    values, lasts = [], []
+    for matrix in (told.transition_MSS, told.emission_MSV):
+        values.append(matrix[..., :-1].flatten(1))
+        lasts.append(matrix[..., -1:].expand_as(matrix[..., :-1]).flatten(1))
+    value, last = torch.cat(values, 1), torch.cat(lasts, 1)
+    assert corpus.process.telling is not None
+    unit = corpus.process.telling.num_values - 1
+    apart = (value - last).abs()
+    drawn = torch.from_numpy(numpy_generator(seed, "header-edits").random(apart.shape))
+    chosen = (drawn + 2 * (apart >= 0.25) + apart / 8).argmax(1)
+    found, rows = tokens.clone(), torch.arange(len(tokens))
+    found[rows, chosen] = (last[rows, chosen] * unit).round().long() + corpus.num_symbols
+    return found
+
+
+def _whole(held: Tensor, num_columns: int) -> Tensor:
+    """Values of the first columns as of all of them, as `patch` takes them."""
+    return nn.functional.pad(held, (0, 0, 0, num_columns - held.shape[1]))
+
+
+def _row(where: str, layer: int | None, edit: str, before: np.ndarray, after: np.ndarray, seed: int) -> dict[str, Any]:
+    means = resampled_curves(np.stack([after, before], 1), seed=seed)
+    share = with_interval(1 - means[:, 0] / means[:, 1])
+    about = {"where": where, "layer": layer, "edit": edit}
+    return about | share | {"before": float(before.mean()), "after": float(after.mean()), "samples": len(before)}
