@@ -75,6 +75,20 @@ def test_what_the_network_gains_adds_up(study: studies.Study) -> None:
     assert best["value"] == pytest.approx(
         rows[f"HMM-{best['states']}"]["value"] - rows[best["run"]]["value"], abs=1e-12
     )
+    counting = {
+        name: row["value"]
+        for name, row in rows.items()
+        if row["family"] in ("n-gram", "context trees") and row["chosen"]
+    }
+    assert counting[best["counting"]] == min(
+        counting.values()
+    )  # the better of the two, whichever the validation part says
+    gain = counting[best["counting"]] - rows[best["run"]]["value"]
+    assert best["over_counting_value"] == pytest.approx(gain, abs=1e-12)
+    states = [json.loads(line) for line in (study.path / "tables" / "states.jsonl").read_text().splitlines()]
+    chosen = next(row for row in states if row["chosen"])
+    if best["states"] != chosen["num_states"]:  # only where the validation part is sure
+        assert rows[f"HMM-{best['states']}"]["validation"] < rows[f"HMM-{chosen['num_states']}"]["validation"]
     contexts = [json.loads(line) for line in (study.path / "tables" / "contexts.jsonl").read_text().splitlines()]
     assert {row["symbols_before"] for row in contexts} == {1, 2, 3}
     assert {row["context"] for row in contexts if row["symbols_before"] == 1} <= set("abc")
@@ -88,6 +102,7 @@ def test_its_page_and_findings(study: studies.Study) -> None:
     assert about["command"].startswith("hmmscope study pairs --out pairs --length 12 --states 1,2")
     findings = json.loads((study.path / "findings.json").read_text())
     assert "the best HMM" in findings[0]["title"]
+    assert findings[1]["title"].endswith("counting")
     assert any("belief" in one["title"] for one in findings) == (study.hmm.num_states > 1)
     draw_folder(study.path)
     page = write_page([study.path], study.path / "report.html").read_text()

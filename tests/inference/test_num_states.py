@@ -9,7 +9,7 @@ import torch
 import hmmscope as hs
 from hmmscope.errors import InputError
 from hmmscope.inference.loop_inputs import flat_sequences
-from hmmscope.inference.num_states import choose_num_states, held_out_mean
+from hmmscope.inference.num_states import best_predictor, choose_num_states, held_out_mean
 from inference_cases import planted
 
 #: As many sequences as in the first column, of so many observations; a fifth of them is held out.
@@ -113,3 +113,17 @@ def test_bad_requests_are_refused():
         choose_num_states(observations, observations, [], 2)
     with pytest.raises(InputError, match=r"^held_out: must hold at least one"):
         choose_num_states(observations, observations[:0], [1], 2)
+
+
+def test_the_best_predictor_is_that_of_bic_unless_another_is_surely_better() -> None:
+    """Five held-out sequences: noise around a difference does not decide, a difference of two errors does."""
+    lengths = np.full(5, 30)
+    noise = np.array([1.0, -1.0, 0.5, -0.5, 0.0])
+    logs = {1: -20 + noise, 2: np.full(5, -20.0), 4: np.full(5, -25.0)}
+    bics = {1: 130.0, 2: 100.0, 4: 120.0}
+    assert best_predictor(bics, {**logs, 1: logs[1] + 0.1}, lengths) == 2
+    assert best_predictor(bics, {**logs, 1: logs[1] + 1.0}, lengths) == 1
+    assert best_predictor(bics, {**logs, 4: logs[2]}, lengths) == 2
+    assert best_predictor(bics, {**logs, 2: np.array([-np.inf, *logs[2][1:]])}, lengths) == 1
+    assert best_predictor(bics, {size: log[:1] for size, log in logs.items()}, lengths[:1]) == 2  # one has no error
+    assert best_predictor(bics, {}, lengths) == 2

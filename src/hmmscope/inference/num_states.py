@@ -170,5 +170,22 @@ def choice_reason(
     )
 
 
+def best_predictor(bics: dict[int, float], logs: dict[int, NDArray[np.float64]], lengths: NDArray[np.int64]) -> int:
+    """The number of states whose HMM is taken to predict best: that of BIC, or the one with the largest held-out likelihood
+    if that is larger by more than a standard error of the difference. Of few sequences the largest alone is noise.
+
+    Args:
+        bics, logs, lengths: as for `choice_reason`.
+    """
+    chosen, _ = choice_reason(bics, {}, lengths)
+    best = max(logs, key=lambda size: float(logs[size].sum()), default=chosen)
+    if best == chosen or not math.isfinite(logs[best].sum()):
+        return chosen
+    if not math.isfinite(logs[chosen].sum()):
+        return best
+    gain = held_out_mean(logs[best] - logs[chosen], lengths)
+    return best if gain.mean > gain.error else chosen
+
+
 def _states(size: int) -> str:
     return f"{size} state{'s' * (size != 1)}"

@@ -35,7 +35,16 @@ from hmmscope.errors import RefusedError
 from hmmscope.lab.experiments.parts import Made
 from hmmscope.lab.study.fitted_hmm import fitted_hmm
 from hmmscope.lab.study.study_page import SUMMARY, figures, findings, intervals
-from hmmscope.lab.study.study_tables import Curves, contexts, counters, entropies, num_states, per_symbol, positions
+from hmmscope.lab.study.study_tables import (
+    Curves,
+    contexts,
+    counters,
+    entropies,
+    num_states,
+    opponent,
+    per_symbol,
+    positions,
+)
 from hmmscope.machine import environment, machine_line
 from hmmscope.models.base import parameter_count
 from hmmscope.processes.files import load_process
@@ -62,7 +71,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "roformer": {"num_layers": 2, "width": 64, "num_heads": 4},
 }
 #: Version of what a study measures: raised when its tables on the same data and networks change, never otherwise.
-MEASUREMENT = 1
+MEASUREMENT = 2
 #: Passes through the training part that are tried one after the other, as long as more of them help.
 PASSES = (8, 16, 32, 64)
 
@@ -115,7 +124,7 @@ class Study:
 
     Attributes:
         path: its folder.
-        hmm: the HMM that predicts the validation part best; the table `states` has the number of states by BIC.
+        hmm: the HMM that stands against the networks; the table `states` has the number of states by BIC.
         run: the best network by the validation part.
     """
 
@@ -150,8 +159,9 @@ def study(
     """Compare counting, HMMs of growing size and networks on sequences whose law nobody knows.
 
     All are fitted to the training part, and what counts (n-grams with a strength for each order, and the mixture of all
-    context trees) is tuned there. The validation part chooses the order of the n-gram, the HMM that stands against the
-    networks, which is the one that predicts best, and how long each network is trained. All losses are of the test part.
+    context trees) is tuned there. The validation part chooses the order of the n-gram and how long each network is trained.
+    The HMM that stands against the networks is that of BIC, unless another predicts the validation part better by more than
+    a standard error (`hmmscope.inference.num_states.best_predictor`). All losses are of the test part.
     How many states the sequences speak for is another question: BIC answers it (the table `states`).
 
     Args:
@@ -368,7 +378,8 @@ def _measure_all(
     say("study: measuring")
     store.make_folder(path / "tables")
     judged = {stream: _losses(work, stream, hmms, runs) for stream in ("evaluate", "test")}
-    rows = list(_predictors(work, hmms, runs, *judged.values()))
+    against = opponent(_searches(path, hmms), judged["evaluate"])
+    rows = list(_predictors(work, hmms, runs, *judged.values(), against=against))
     chosen = {row["family"]: row for row in rows if row["chosen"]}
     network = next(run for run in runs if run.path.name == chosen["network"]["name"])
     hmm, test = hmms[chosen["HMM"]["size"]], judged["test"]
@@ -382,6 +393,9 @@ def _measure_all(
     store.write_table(path / "tables" / "beliefs.jsonl", list(_beliefs(work, hmm, network)))
     value, low, high = per_symbol(gain)
     best = {"states": hmm.num_states, "run": network.path.name, "value": value, "low": low, "high": high}
+    counting = smallest([chosen["n-gram"], chosen["context trees"]], lambda row: row["value"])["name"]
+    over = dict(zip(("value", "low", "high"), per_symbol(test[counting] - test[network.path.name]), strict=True))
+    best |= {"counting": counting} | {f"over_counting_{name}": number for name, number in over.items()}
     store.write_table(file, [best])
     made.note("study", [f"tables/{table.name}" for table in (path / "tables").glob("*.jsonl")])
     return best
@@ -414,9 +428,15 @@ def _losses(work: Prepared, stream: str, hmms: dict[int, HMM], runs: Sequence[Ru
 
 
 def _predictors(
-    work: Prepared, hmms: dict[int, HMM], runs: Sequence[Run], validation: dict[str, Curves], test: dict[str, Curves]
+    work: Prepared,
+    hmms: dict[int, HMM],
+    runs: Sequence[Run],
+    validation: dict[str, Curves],
+    test: dict[str, Curves],
+    *,
+    against: int,
 ) -> Iterator[dict[str, Any]]:
-    """Rows of the table of predictors."""
+    """Rows of the table of predictors; the HMM of `against` states is chosen, and others by the validation part."""
     num_symbols, train = work.data.num_symbols, work.parts[0]
     known = counters(train, [order for order in range(work.spec.order + 1) if f"n-gram-{order}" in test])
     for size in hmms:
@@ -427,7 +447,9 @@ def _predictors(
         known[run.path.name] = about | {"network": run.config.model.name, "seed": run.config.seed}
     means = {name: float(np.nanmean(validation[name])) for name in known}
     families = {about["family"] for about in known.values()}
+    families.discard("HMM")
     best = {smallest((n for n in known if known[n]["family"] == family), means.__getitem__) for family in families}
+    best.add(f"HMM-{against}")
     for name, about in known.items():
         value, low, high = per_symbol(test[name])
         numbers = {"value": value, "low": low, "high": high, "bits": value / math.log(2), "validation": means[name]}

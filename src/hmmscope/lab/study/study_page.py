@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hmmscope import ties
+from hmmscope.inference.monte_carlo import FEW
 from hmmscope.analysis.twins import LEAST_SHARE
 from hmmscope.lab.evidence.effects import Effect
 from hmmscope.lab.evidence.figure import Bars, Figure, Series
@@ -16,8 +17,9 @@ from hmmscope.ties import descending
 SUMMARY = (
     "Sequences whose law nobody knows, predicted symbol by symbol by n-grams and the mixture of all context trees, by "
     "hidden Markov models of growing size and by networks. All are fitted to the training part, and the counts are tuned "
-    "there; the validation part chooses the order of the n-gram, the HMM that predicts best and how long a network is "
-    "trained; all losses are of the test part. What the best network knows beyond the best HMM is where it loses less; how "
+    "there; the validation part chooses the order of the n-gram and how long a network is trained; the HMM against the "
+    "networks is that of BIC, unless another predicts the validation part better by more than a standard error; all losses "
+    "are of the test part. What the best network knows beyond the best HMM is where it loses less; how "
     "much of the HMM is in the network is how well the HMM's belief can be read from its layers."
 )
 _NATS = "nats a symbol"
@@ -41,9 +43,10 @@ def intervals(num_pieces: int, num_sequences: int, num_all: int) -> str:
     if num_pieces == 1:
         return f"There are no intervals: the test part is one of {num_all} {which}."
     alone = "; neighbouring pieces are taken to be independent" if cut else ""
+    law = "by Student's law" if num_pieces < FEW else "by the bootstrap (1000 resamples)"
     return (
-        f"Intervals are 95 % bootstrap intervals over the test part, {num_pieces} of {num_all} {which} (1000 resamples)"
-        f"{alone}. They do not cover what another training would give."
+        f"Intervals are 95 % intervals over the test part, {num_pieces} of {num_all} {which}, {law}{alone}. They do not "
+        "cover what another training would give."
     )
 
 
@@ -76,8 +79,7 @@ def _predictors(rows: Rows) -> Figure:
         name="predictors",
         title="How well the next symbol is predicted",
         caption="Loss on the test part. Left: all predictors by what they count or learn: different n-grams seen, free "
-        "parameters of an HMM, weights of a network. Right: the HMMs on the validation part, which chooses, and on the test "
-        "part.",
+        "parameters of an HMM, weights of a network. Right: the HMMs on the validation part and on the test part.",
         panels=(
             lines("All predictors", *families, x_label="parameters", y_label=_NATS, log_x=True),
             lines(
@@ -152,8 +154,7 @@ def findings(tables: Tables, num_seeds: int) -> list[Finding]:
     gram, tree, hmm, net = (_chosen(tables, family) for family in ("n-gram", "context trees", "HMM", "network"))
     (best,) = tables["chosen"]
     gain = Effect(value=best["value"], low=best["low"], high=best["high"], unit=_NATS)
-    sure = "beats" if best["low"] > 0 else "does not beat" if best["high"] < 0 else "is not told apart from"
-    title, alone = f"The best network {sure} the best HMM", net["pieces"] < 2
+    title, alone = f"The best network {_compared(gain)} the best HMM", net["pieces"] < 2
     if alone:  # nobody knows how far its losses are from those of other pieces
         title = "One piece of the test part does not tell whether the best network beats the best HMM"
     seeds = f"{num_seeds} seed{'s' * (num_seeds != 1)} of each network"
@@ -166,6 +167,15 @@ def findings(tables: Tables, num_seeds: int) -> list[Finding]:
             Effect(value=best["value"], unit=_NATS) if alone else gain,
         )
     ]
+    if "counting" in best and not alone:
+        over = Effect(
+            value=best["over_counting_value"],
+            low=best["over_counting_low"],
+            high=best["over_counting_high"],
+            unit=_NATS,
+        )
+        text = f"Against {_called(best['counting'])}, which of the two counts better on the test part."
+        found.append(_found(f"The best network {_compared(over)} counting", text, over))
     for row in tables.get("states", ()):
         if row["chosen"]:
             found.append(_found(f"How many states: {row['num_states']}, by BIC", f"{row['reason']}."))
@@ -196,6 +206,18 @@ def findings(tables: Tables, num_seeds: int) -> list[Finding]:
             title = f"The HMM's belief is read {how}"
         found.append(_found(title, text, effect))
     return found
+
+
+def _compared(gain: Effect) -> str:
+    """What is said of the network by an interval of its gain."""
+    assert gain.low is not None
+    assert gain.high is not None
+    return "beats" if gain.low > 0 else "does not beat" if gain.high < 0 else "is not told apart from"
+
+
+def _called(name: str) -> str:
+    """A predictor that counts, in words."""
+    return f"the n-gram of order {name.removeprefix('n-gram-')}" if name.startswith("n-gram-") else "the context trees"
 
 
 def _found(title: str, text: str, effect: Effect | None = None) -> Finding:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hmmscope.analysis.counting import TREE
 from hmmscope.analysis.intervals import bootstrap_ratio
 from hmmscope.corpora.corpus import Corpus
-from hmmscope.inference.num_states import choice_reason, held_out_mean
+from hmmscope.inference.num_states import best_predictor, choice_reason, held_out_mean
 from hmmscope.sequences.data import SequenceData
 
 #: Positions are averaged between these.
@@ -68,10 +68,8 @@ def num_states(searches: dict[int, dict[str, Any]], validation: dict[str, Curves
         searches: what is known of the fit of each number of states, with its ``bic``.
         validation: losses of each HMM, by name.
     """
-    losses = {size: validation[f"HMM-{size}"] for size in searches}
-    lengths = np.isfinite(next(iter(losses.values()))).sum(1)
-    logs = {size: -np.nansum(loss, 1) for size, loss in losses.items()}
-    chosen, reason = choice_reason({size: about["bic"] for size, about in searches.items()}, logs, lengths)
+    bics, logs, lengths = _judged(searches, validation)
+    chosen, reason = choice_reason(bics, logs, lengths)
     rows = []
     for size, about in searches.items():
         judged = held_out_mean(logs[size], lengths)
@@ -79,6 +77,21 @@ def num_states(searches: dict[int, dict[str, Any]], validation: dict[str, Curves
         row = {"num_states": size, "held_out": judged.mean, "held_out_error": error} | about
         rows.append(row | {"chosen": size == chosen, "reason": reason if size == chosen else None})
     return rows
+
+
+def opponent(searches: dict[int, dict[str, Any]], validation: dict[str, Curves]) -> int:
+    """States of the HMM that stands against the networks, see `best_predictor`; arguments as for `num_states`."""
+    return best_predictor(*_judged(searches, validation))
+
+
+def _judged(
+    searches: dict[int, dict[str, Any]], validation: dict[str, Curves]
+) -> tuple[dict[int, float], dict[int, Curves], NDArray[np.int64]]:
+    """BIC of each number of states, its log-likelihoods of the pieces of the validation part, and their lengths."""
+    losses = {size: validation[f"HMM-{size}"] for size in searches}
+    lengths = np.asarray(np.logical_not(np.isnan(next(iter(losses.values()))))).sum(1)
+    logs = {size: -np.nansum(loss, 1) for size, loss in losses.items()}
+    return {size: about["bic"] for size, about in searches.items()}, logs, lengths
 
 
 def positions(losses: dict[str, Curves]) -> Iterator[dict[str, Any]]:

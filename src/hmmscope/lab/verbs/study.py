@@ -27,7 +27,7 @@ def study(options: Study) -> None:
         raise InputError("out: give a new folder for the study, --out DIR (or --dry-run)")
     found = studies.study(source, options.out, resume=options.resume, quiet=options.quiet, spec=spec)
     for row in found.table():
-        chosen = "  (chosen on the validation part)" if row["chosen"] else ""
+        chosen = "  (chosen)" if row["chosen"] else ""
         interval = f" [{row['low']:.4f}, {row['high']:.4f}]" if row["pieces"] > 1 else ""
         say(f"{row['name']:<28} {row['value']:.4f}{interval} nats, {row['bits']:.3f} bits{chosen}")
     print_findings(found.path)
