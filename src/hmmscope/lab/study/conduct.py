@@ -11,7 +11,6 @@
 Each part is written whole when it is finished; an interrupted study goes on where it was.
 """
 
-import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,8 +18,6 @@ from datetime import date
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from hmmscope import __version__, registry
 from hmmscope.analysis.activations import residual_layers
@@ -33,18 +30,10 @@ from hmmscope.corpora.layouts import Sequences
 from hmmscope.corpora.targets import make_target
 from hmmscope.errors import RefusedError
 from hmmscope.lab.experiments.parts import Made
+from hmmscope.lab.study import study_tables
 from hmmscope.lab.study.fitted_hmm import fitted_hmm
 from hmmscope.lab.study.study_page import SUMMARY, figures, findings, intervals
-from hmmscope.lab.study.study_tables import (
-    Curves,
-    contexts,
-    counters,
-    entropies,
-    num_states,
-    opponent,
-    per_symbol,
-    positions,
-)
+from hmmscope.lab.study.study_tables import Curves, opponent, over_counting, per_symbol, predictor_rows
 from hmmscope.machine import environment, machine_line
 from hmmscope.models.base import parameter_count
 from hmmscope.processes.files import load_process
@@ -62,7 +51,6 @@ from hmmscope.sequences.data import READING_OPTIONS, SequenceData, read_as
 from hmmscope.storage import disk, seals, store
 from hmmscope.storage.rundir import config_difference
 from hmmscope.text import say as say_aloud
-from hmmscope.ties import smallest
 from hmmscope.training.spec import TrainingSpec
 
 #: Networks whose sizes are chosen here; others have their own defaults.
@@ -378,24 +366,27 @@ def _measure_all(
     say("study: measuring")
     store.make_folder(path / "tables")
     judged = {stream: _losses(work, stream, hmms, runs) for stream in ("evaluate", "test")}
-    against = opponent(_searches(path, hmms), judged["evaluate"])
-    rows = list(_predictors(work, hmms, runs, *judged.values(), against=against))
+    searches = _searches(path, hmms)
+    known, against = _known(work, hmms, runs, judged["test"]), opponent(searches, judged["evaluate"])
+    rows = predictor_rows(known, *judged.values(), against)
     chosen = {row["family"]: row for row in rows if row["chosen"]}
     network = next(run for run in runs if run.path.name == chosen["network"]["name"])
     hmm, test = hmms[chosen["HMM"]["size"]], judged["test"]
     gain = test[chosen["HMM"]["name"]] - test[network.path.name]
-    store.write_table(path / "tables" / "predictors.jsonl", rows)
-    store.write_table(path / "tables" / "states.jsonl", num_states(_searches(path, hmms), judged["evaluate"]))
-    store.write_table(path / "tables" / "entropies.jsonl", entropies(work.parts[0], work.spec.order))
-    names = [row["name"] for row in rows if row["chosen"]]
-    store.write_table(path / "tables" / "positions.jsonl", list(positions({name: test[name] for name in names})))
-    store.write_table(path / "tables" / "contexts.jsonl", contexts(work.corpus("test"), gain))
-    store.write_table(path / "tables" / "beliefs.jsonl", list(_beliefs(work, hmm, network)))
-    value, low, high = per_symbol(gain)
-    best = {"states": hmm.num_states, "run": network.path.name, "value": value, "low": low, "high": high}
-    counting = smallest([chosen["n-gram"], chosen["context trees"]], lambda row: row["value"])["name"]
-    over = dict(zip(("value", "low", "high"), per_symbol(test[counting] - test[network.path.name]), strict=True))
-    best |= {"counting": counting} | {f"over_counting_{name}": number for name, number in over.items()}
+    named = {row["name"]: test[row["name"]] for row in chosen.values()}
+    tables: dict[str, list[dict[str, Any]]] = {
+        "predictors": rows,
+        "states": study_tables.num_states(searches, judged["evaluate"]),
+        "entropies": study_tables.entropies(work.parts[0], work.spec.order),
+        "positions": list(study_tables.positions(named)),
+        "contexts": study_tables.contexts(work.corpus("test"), gain),
+        "beliefs": list(_beliefs(work, hmm, network)),
+    }
+    for name, table in tables.items():
+        store.write_table(path / "tables" / f"{name}.jsonl", table)
+    best: dict[str, Any] = {"states": hmm.num_states, "run": network.path.name}
+    best |= dict(zip(("value", "low", "high"), per_symbol(gain), strict=True))
+    best |= over_counting([chosen["n-gram"], chosen["context trees"]], test, network.path.name)
     store.write_table(file, [best])
     made.note("study", [f"tables/{table.name}" for table in (path / "tables").glob("*.jsonl")])
     return best
@@ -427,33 +418,19 @@ def _losses(work: Prepared, stream: str, hmms: dict[int, HMM], runs: Sequence[Ru
     return found
 
 
-def _predictors(
-    work: Prepared,
-    hmms: dict[int, HMM],
-    runs: Sequence[Run],
-    validation: dict[str, Curves],
-    test: dict[str, Curves],
-    *,
-    against: int,
-) -> Iterator[dict[str, Any]]:
-    """Rows of the table of predictors; the HMM of `against` states is chosen, and others by the validation part."""
+def _known(
+    work: Prepared, hmms: dict[int, HMM], runs: Sequence[Run], test: dict[str, Curves]
+) -> dict[str, dict[str, Any]]:
+    """What is known of each predictor, by its name: family, size, parameters."""
     num_symbols, train = work.data.num_symbols, work.parts[0]
-    known = counters(train, [order for order in range(work.spec.order + 1) if f"n-gram-{order}" in test])
+    known = study_tables.counters(train, [order for order in range(work.spec.order + 1) if f"n-gram-{order}" in test])
     for size in hmms:
         free = size - 1 + size * (size - 1) + size * (num_symbols - 1)
         known[f"HMM-{size}"] = {"family": "HMM", "size": size, "parameters": free}
     for run in runs:
         about = {"family": "network", "size": run.config.training.num_steps, "parameters": parameter_count(run.model)}
         known[run.path.name] = about | {"network": run.config.model.name, "seed": run.config.seed}
-    means = {name: float(np.nanmean(validation[name])) for name in known}
-    families = {about["family"] for about in known.values()}
-    families.discard("HMM")
-    best = {smallest((n for n in known if known[n]["family"] == family), means.__getitem__) for family in families}
-    best.add(f"HMM-{against}")
-    for name, about in known.items():
-        value, low, high = per_symbol(test[name])
-        numbers = {"value": value, "low": low, "high": high, "bits": value / math.log(2), "validation": means[name]}
-        yield {"name": name} | about | numbers | {"pieces": len(test[name]), "chosen": name in best}
+    return known
 
 
 def _beliefs(work: Prepared, hmm: HMM, run: Run) -> Iterator[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """The tables of a study: what losses and counts say, by predictor, position and context."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +13,7 @@ from hmmscope.analysis.intervals import bootstrap_ratio
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.inference.num_states import best_predictor, choice_reason, held_out_mean
 from hmmscope.sequences.data import SequenceData
+from hmmscope.ties import smallest
 
 #: Positions are averaged between these.
 EDGES = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024)
@@ -45,6 +46,36 @@ def counters(data: SequenceData, orders: Iterable[int]) -> dict[str, dict[str, A
         found[f"n-gram-{order}"] = {"family": "n-gram", "size": order, "parameters": seen}
         found[TREE] = {"family": "context trees", "size": order, "parameters": seen}
     return found
+
+
+def predictor_rows(
+    known: Mapping[str, dict[str, Any]], validation: dict[str, Curves], test: dict[str, Curves], against: int
+) -> list[dict[str, Any]]:
+    """A row for each predictor with its loss; one of each family is chosen, the HMM of `against` states and of the other
+    families by the validation part.
+
+    Args:
+        known: what is known of each predictor, by name, with its ``family``.
+        validation, test: losses, by name.
+        against: number of states.
+    """
+    means = {name: float(np.nanmean(validation[name])) for name in known}
+    families = {about["family"] for about in known.values()} - {"HMM"}
+    best = {smallest((n for n in known if known[n]["family"] == family), means.__getitem__) for family in families}
+    rows = []
+    for name, about in known.items():
+        value, low, high = per_symbol(test[name])
+        numbers = {"value": value, "low": low, "high": high, "bits": value / math.log(2), "validation": means[name]}
+        chosen = name in best or name == f"HMM-{against}"
+        rows.append({"name": name} | about | numbers | {"pieces": len(test[name]), "chosen": chosen})
+    return rows
+
+
+def over_counting(rows: Sequence[dict[str, Any]], test: dict[str, Curves], network: str) -> dict[str, Any]:
+    """What a network gains over the one of these rows that counts better on the test part, with its interval."""
+    name = smallest(rows, lambda row: row["value"])["name"]
+    numbers = zip(("value", "low", "high"), per_symbol(test[name] - test[network]), strict=True)
+    return {"counting": name} | {f"over_counting_{part}": number for part, number in numbers}
 
 
 def entropies(data: SequenceData, order: int) -> list[dict[str, Any]]:
