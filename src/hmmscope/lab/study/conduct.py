@@ -368,7 +368,7 @@ def _measure_all(
     judged = {stream: _losses(work, stream, hmms, runs) for stream in ("evaluate", "test")}
     searches = _searches(path, hmms)
     known, against = _known(work, hmms, runs, judged["test"]), opponent(searches, judged["evaluate"])
-    rows = predictor_rows(known, *judged.values(), against)
+    rows = predictor_rows(known, judged["evaluate"], judged["test"], against)
     chosen = {row["family"]: row for row in rows if row["chosen"]}
     network = next(run for run in runs if run.path.name == chosen["network"]["name"])
     hmm, test = hmms[chosen["HMM"]["size"]], judged["test"]
