@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hmmscope import ties
-from hmmscope.inference.monte_carlo import FEW
 from hmmscope.analysis.twins import LEAST_SHARE
+from hmmscope.inference.monte_carlo import FEW
 from hmmscope.lab.evidence.effects import Effect
 from hmmscope.lab.evidence.figure import Bars, Figure, Series
 from hmmscope.lab.evidence.finding import Finding
