@@ -88,6 +88,18 @@ def test_the_same_on_sequences_of_unequal_lengths(
     assert (ours[1] - theirs[1]).abs().max() < 1e-11
 
 
+@pytest.mark.parametrize("model", [DECODER, RNN], ids=["decoder", "rnn"])
+def test_the_same_on_sequences_with_gaps(model: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing observation is a token of its own, and nothing is asked there."""
+    monkeypatch.setattr(NextGiven, "loss", exact_loss)
+    path = tmp_path / "gaps.txt"
+    path.write_text("".join(f"{'01-34'[k % 5 :]}{'4-0' * (k % 3)}{k % 5}\n" for k in range(30)))
+    data = {"name": "data", "path": str(path), "unit": "characters", "missing": ["-"], "symbols": list("01234")}
+    ours, theirs = (followed(engine, model, 20, torch.float64, process=data) for engine in ("compiled", "torch"))
+    assert max(abs(a - b) for a, b in zip(ours[0], theirs[0], strict=True)) < 1e-11
+    assert (ours[1] - theirs[1]).abs().max() < 1e-11
+
+
 def run_of(model: dict, engine: str, **options) -> RunConfig:
     return config(model, **{**RECIPE, "engine": engine, **options})
 
