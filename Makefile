@@ -17,7 +17,7 @@ endif
 DEMO := runs/demo
 PAPERS := $(wildcard results/*/multitask-*/findings.json results/*/limits-*/findings.json)
 
-.PHONY: demo test types units test-slow test-soak test-kernels test-gpu test-page test-slurm test-extras check-package docs notebooks controls format break lock sbom clean
+.PHONY: demo test types units test-slow test-soak test-kernels test-gpu test-page test-slurm test-extras check-package docs notebooks controls format break mutate lock sbom clean
 
 demo: .venv/.installed
 	$(BIN)/hmmscope run quickstart --scale small --out $(DEMO) --resume
@@ -104,6 +104,14 @@ format: .venv/.installed
 # Tries to break everything, and writes docs/laboratory.md; SIZES="--only --kills 1000" chooses and adds to what was measured.
 break: .venv/.installed
 	$(BIN)/python tests/laboratory $(SIZES)
+
+# Mutants of the core, so many of each package, under the tests that run their line: how many are noticed, in docs/laboratory.md.
+MUTANTS ?= 12
+CORE := analysis runs storage sequences inference processes corpora training evidence
+mutate: .venv/.installed
+	$(BIN)/python -m pip install -q --disable-pip-version-check coverage
+	nice -n 10 $(BIN)/python tests/laboratory/mutants.py
+	nice -n 10 $(BIN)/python tests/laboratory --only $(foreach one,$(CORE),--mutants-$(one) $(MUTANTS))
 
 # What is locked, with hashes: the newest versions that pyproject.toml allows, except torch (see constraints/README.md).
 lock:

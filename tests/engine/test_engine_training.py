@@ -55,6 +55,14 @@ def test_the_same_trajectory_in_float64(model: dict, options: dict, monkeypatch:
     assert (ours[1] - theirs[1]).abs().max() < 1e-11
 
 
+@pytest.mark.parametrize("model", [DECODER, RNN], ids=["decoder", "rnn"])
+def test_a_last_grain_of_fewer_samples_adds_its_gradient(model: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Target, "loss", exact_loss)
+    options = {"batch": 6, "num_grains": 2, "num_trajectories": 9}  # an epoch ends with a batch of 3: grains of 2 and 1
+    ours, theirs = (followed(engine, model, 6, torch.float64, **options) for engine in ("compiled", "torch"))
+    assert (ours[1] - theirs[1]).abs().max() < 1e-11
+
+
 def test_the_same_losses_at_first_in_float32() -> None:
     """Ten steps, of several layers: later the smallest differences grow, in torch alone as well."""
     model = {**DECODER, "num_layers": 4, "width": 64, "num_heads": 8}

@@ -60,6 +60,9 @@ SIZES = {
     "uncovered": (1000, "seal_trials"),
     "refusals": (500, "seal_trials"),
 }
+#: Of `make mutate`, which makes the maps that they need.
+MUTANTS = ("analysis", "runs", "storage", "sequences", "inference", "processes", "corpora", "training", "evidence")
+SIZES |= {f"mutants-{package}": (0, "mutant_trials") for package in MUTANTS}
 JOURNAL, PAGE = ROOT / "results" / "laboratory.jsonl", ROOT / "docs" / "laboratory.md"
 
 _HEAD = """# The laboratory

@@ -15,11 +15,9 @@ from typed_trials import TEXTS
 
 #: Verbs of which every call is short, or that say with --dry-run what they would do.
 _VERBS: dict[str, list[str]] = {
-    "list": [],
     "show": ["umbrella"],
     "sample": ["umbrella", "-n", "2", "--length", "4"],
-    "oracle": ["letters-hmm", "text.txt"],
-    "facts": ["umbrella"],
+    "ask": ["letters-hmm", "text.txt"],
     "fit": ["text.txt", "--states", "2", "--restarts", "1", "--iterations", "2", "--out", "x.json"],
     "train": ["umbrella", "--dry-run"],
     "sweep": ["umbrella", "--vary", "training.num_steps=1,2", "--dry-run"],
@@ -27,11 +25,9 @@ _VERBS: dict[str, list[str]] = {
     "run": ["limits-fig6", "--scale", "smoke", "--dry-run"],
     "claims": ["kept"],
     "report": ["kept", "-o", "x.html"],
-    "figures": ["kept", "-o", "x-figures"],
-    "verify": ["kept"],
+    "check": ["kept"],
     "analyse": ["run", "curves"],
     "explore": ["run", "-o", "x.html"],
-    "export": ["run", "--out", "x-model"],
 }
 _SIZES = [
     "0",

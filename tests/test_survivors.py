@@ -1,0 +1,131 @@
+"""What mutants of the core survived once: each test fails for the mutant that it is named after."""
+
+import importlib
+import inspect
+import json
+import pkgutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from hmmscope import analysis, inference
+from hmmscope.analysis.discovery import model_words
+from hmmscope.analysis.intervals import bootstrap_means
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.corpora.layouts import Sequences
+from hmmscope.errors import InputError, ResourceError
+from hmmscope.inference.mixed_states import mixed_states
+from hmmscope.lab.evidence import clouds, verdicts
+from hmmscope.models.base import make_model
+from hmmscope.processes import cycles
+from hmmscope.processes.files import load_process
+from hmmscope.runs import fitting
+from hmmscope.runs.settings import settings
+from hmmscope.storage import mapped, store
+
+#: Numbers that a caller gets who says nothing, of the functions of these packages. A change of one is a change for users.
+DEFAULTS = Path(__file__).with_name("defaults.json")
+
+
+def defaults() -> dict[str, dict[str, float]]:
+    """Numbers by default, of all public functions of the analysis and inference, and of fits."""
+    found = {}
+    modules = [
+        importlib.import_module(f"{package.__name__}.{one.name}")
+        for package in (analysis, inference)
+        for one in pkgutil.iter_modules(package.__path__)
+    ]
+    for module in (*modules, fitting):
+        for name, one in sorted(vars(module).items()):
+            if inspect.isfunction(one) and one.__module__ == module.__name__ and not name.startswith("_"):
+                given = {p.name: p.default for p in inspect.signature(one).parameters.values()}
+                numbers = {key: value for key, value in given.items() if type(value) in (int, float)}
+                if numbers:
+                    found[f"{module.__name__}.{name}"] = numbers
+    return found
+
+
+def test_numbers_by_default_are_those_that_were() -> None:
+    """If a default is meant to change: `python tests/test_survivors.py` writes them anew, and the changelog says so."""
+    kept = json.loads(DEFAULTS.read_text())
+    now = defaults()
+    assert {name: now[name] for name in kept if name in now} == {name: kept[name] for name in kept if name in now}
+    assert len(kept) > 40
+
+
+def test_a_draw_of_equal_cycles_is_left_out_and_the_next_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    same = torch.tensor([[1, 2, 0], [1, 2, 0]])
+    other = torch.tensor([[1, 2, 0], [2, 0, 1]])
+    monkeypatch.setattr(cycles, "_DRAWS", 3)
+    monkeypatch.setattr(cycles, "random_cycles", lambda *_, **__: torch.cat([same, other, other]))
+    monkeypatch.setattr(cycles, "_generate", lambda *_: True)
+    asked = SimpleNamespace(num_symbols=2, num_states=3, group_order=3, seed=0, distinct=True)
+    kind = next(one for one in vars(cycles).values() if inspect.isclass(one) and "cycles" in vars(one))
+    assert torch.equal(kind.cycles(asked), other)
+
+
+def test_an_error_that_is_not_about_determinism_is_raised_as_it_is() -> None:
+    spec = SimpleNamespace(num_threads=1, deterministic=True)
+    with pytest.raises(RuntimeError, match=r"^out of luck$"), settings(spec):
+        raise RuntimeError("out of luck")
+    said = r"training\.deterministic: x has no deterministic form"
+    with pytest.raises(InputError, match=said), settings(spec):
+        raise RuntimeError("x has no deterministic form. And more")
+
+
+def test_words_that_are_longer_than_the_layout_are_refused() -> None:
+    corpus = Corpus(load_process("umbrella"), layout=Sequences(length=3, placeholder=True))
+    law = model_words(make_model("rnn", num_symbols=2, num_tokens=3, width=4, max_length=4), corpus)
+    with pytest.raises(InputError, match="words: must have at most 3 symbols, got 4"):
+        law(torch.zeros(1, 4, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("name", ["a", "ab", "abc", "abcd", "abcde"])
+def test_a_header_with_texts_is_as_long_as_tensors_need(name: str, tmp_path: Path) -> None:
+    data = store.tensor_bytes({"x": torch.zeros(2)}, {name: "text"})
+    assert int.from_bytes(data[:8], "little") % 8 == 0  # tensors begin where every type of theirs may
+
+
+def test_tensors_without_numbers_are_mapped(tmp_path: Path) -> None:
+    """The header fills the file."""
+    store.write_tensors(tmp_path / "x.safetensors", {"x": torch.zeros(0)})
+    tensors = mapped.map_tensors(tmp_path / "x.safetensors")[0]
+    assert tensors["x"].shape == (0,)
+
+
+def test_more_mixed_states_than_memory_holds_are_refused() -> None:
+    with pytest.raises(ResourceError, match="mixed_states: needs"):
+        mixed_states(load_process("umbrella"), max_states=10**13)
+
+
+def test_what_is_left_out_of_a_list_is_counted() -> None:
+    assert verdicts._some(["a", "b", "c"]) == "a, b, c"
+    assert verdicts._some(["a", "b", "c", "d"]) == "a, b, c and 1 more"
+
+
+def test_places_of_certainty_are_a_triangle_in_the_middle_of_the_square() -> None:
+    """Equal sides, a margin on each side, and what is below is as much as what is above."""
+    a, b, c = clouds.CORNERS
+    sides = [float(np.linalg.norm(one - other)) for one, other in ((a, b), (b, c), (c, a))]
+    assert sides == pytest.approx([1 / 1.28] * 3)
+    assert (a[0] + b[0]) / 2 == pytest.approx(0.5)
+    assert a[1] + c[1] == pytest.approx(1)
+    assert clouds.CORNERS.min() > 0.05
+
+
+def test_colours_come_back_to_the_nearest_step() -> None:
+    levels = np.arange(256)[:, None] / 255 * np.ones(3)
+    assert np.array_equal(clouds.unpack_colours(clouds.pack_colours(levels)), levels)
+    near = clouds.unpack_colours(clouds.pack_colours(np.full((1, 3), 0.6 / 255)))
+    assert near.tolist() == [[1 / 255] * 3]
+
+
+def test_an_interval_of_one_sample_is_its_value() -> None:
+    assert [float(x) for x in bootstrap_means(np.array([3.0]))] == [3, 3, 3]
+
+
+if __name__ == "__main__":
+    DEFAULTS.write_text(json.dumps(defaults(), indent=1) + "\n")
