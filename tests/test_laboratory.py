@@ -5,7 +5,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
@@ -110,6 +110,13 @@ def test_an_internal_error_is_found_with_its_place(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(typed_trials, "parse_spec", lambda *_: [][1])
     report = conduct("typed", tmp_path / "room", 3, 7)
     assert (report.violations, report.broken[0]) == (3, "TrainingSpec: IndexError: list index out of range at")
+
+
+def test_two_drivers_that_meet_in_the_locked_section_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert conduct("drivers", tmp_path / "good", 2, 7).broken == []
+    monkeypatch.setattr(run_trials.grid, "changing_grid", lambda out: nullcontext())
+    report = conduct("drivers", tmp_path / "bad", 2, 7)
+    assert "two were inside" in report.broken[0]
 
 
 def test_what_comes_back_different_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,10 +45,12 @@ SIZES = {
     "interrupts": (50, "run_trials"),
     "starts": (200, "run_trials"),
     "sweeps": (100, "run_trials"),
+    "drivers": (50, "run_trials"),
     "resizes": (10, "run_trials"),
     "resumptions": (20, "run_trials"),
     "verb-kills": (1000, "verb_trials"),
     "verb-errors": (1000, "verb_trials"),
+    "mounts": (100, "verb_trials"),
     "bytes": (3, "folder_trials"),
     "packages": (1000, "input_trials"),
     "typed": (100_000, "typed_trials"),
@@ -68,8 +70,9 @@ JOURNAL, PAGE = ROOT / "results" / "laboratory.jsonl", ROOT / "docs" / "laborato
 _HEAD = """# The laboratory
 
 `make break` tries to break what the library promises: it kills, cuts the power, fills disks, alters bytes and writes
-nonsense, each in a sandbox that can write memory of its own and nothing else. This page is made by it, of all that was
-measured so far (results/laboratory.jsonl has each part with its seed and machine).
+nonsense, each in a sandbox that can write memory of its own and nothing else; it changes single values by their type and
+structure, saves and reads back, and measures how often intervals cover. `make mutate` changes the core itself. This page is
+made by it, of all that was measured so far (results/laboratory.jsonl has each part with its seed and machine).
 `make break SIZES="--only --kills 1000 --suites flaky"` adds to the counts of these two; a short form is part of `make test`.
 """
 

@@ -1,5 +1,6 @@
 """Trainings, sweeps and commands that are killed or told to stop, and must end as if nothing had happened."""
 
+import mmap
 import os
 import random
 import shutil
@@ -15,11 +16,13 @@ from typing import Any
 import distributed_script as several
 import sweeps_crash
 import training_crash
+from hmmscope.lab.sweeps import grid
 from hmmscope.lab.sweeps.run_task import RunTask
 from hmmscope.lab.tasks import local
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.training import train
 from hmmscope.training import updates
+from training_crash import fork, wait
 from trials import Report, trial
 
 
@@ -171,3 +174,40 @@ def _die_in(step: int) -> None:
         return loss(*given, **options)
 
     updates.target_loss = deadly
+
+
+@trial("drivers")
+def drivers(folder: Path, number: int, rng: random.Random) -> Report:
+    """Two drivers of one sweep that meet where its grid is changed: one at a time, and the grid has all points."""
+    report = Report(
+        "G18", "two drivers that extend one sweep at once, each waiting for the other inside the locked section"
+    )
+    sides = [["1e-3", "2e-3"], ["1e-3", "2e-3", "3e-3"]]
+    grids = [grid.expand({"base": None, "vary": {"training.learning_rate": side}}, {}) for side in sides]
+    for attempt in range(number):
+        out, inside = folder / str(attempt), mmap.mmap(-1, 3)  # how many are inside, whether two were, who waits
+        grid.make_folder(out, grids[0], shared=True)
+
+        def extend(points: Any, out: Path = out, inside: mmap.mmap = inside) -> None:
+            real = grid._read_grid
+
+            def read(where: Path) -> Any:
+                inside[0] += 1
+                until = time.monotonic() + 0.15
+                while time.monotonic() < until:  # as long as it takes the other to come in, if it could
+                    inside[1] |= inside[0] > 1
+                    time.sleep(0.001)
+                inside[0] -= 1
+                return real(where)
+
+            grid._read_grid = read  # type: ignore[assignment]
+            grid.extend_folder(out, points, shared=True)
+            os._exit(0)
+
+        children = [fork(lambda points=points: extend(points)) for points in grids]  # type: ignore[misc]
+        codes = [wait(child) for child in children]
+        report.trials += 1
+        names = {point.name for point in grid.load_points(out)}
+        if codes != [0, 0] or inside[1] or names != {point.name for point in grids[1]}:
+            report.found(f"{codes}: {'two were inside' if inside[1] else f'{len(names)} points'}")
+    return report

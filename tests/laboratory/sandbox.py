@@ -15,15 +15,20 @@ ROOM = Path("/tmp/hmmscope-laboratory")
 KERNELS = Path.home() / ".cache" / "hmmscope-laboratory"
 INSIDE = "HMMSCOPE_LABORATORY"
 _MEMORY, _PROCESSES = 12 << 30, 2048
+#: File systems inside the room: a small one, to be filled, and one that nobody can write to.
+FULL, READ_ONLY, FULL_BYTES = ROOM / "full", ROOM / "readonly", 512 << 10
 _MOUNTS = r"""
 set -e
 mount --make-rprivate /
 ip link set lo up
 mount -t tmpfs -o size=2g,mode=0700 none {room}
 cp -r {kernels} {room}/numba
+mkdir {room}/full {room}/readonly
+mount -t tmpfs -o size={full},mode=0700 none {room}/full
+mount -t tmpfs -o ro,mode=0700 none {room}/readonly
 mount -t tmpfs -o size=1g,mode=0700 none /dev/shm
 for m in $(awk '{{print $5}}' /proc/self/mountinfo | sort -ru); do
-  case "$m" in {room}|/dev/shm|/proc*) ;; *) mount -o remount,bind,ro "$m" 2>/dev/null || true ;; esac
+  case "$m" in {room}|{room}/full|/dev/shm|/proc*) ;; *) mount -o remount,bind,ro "$m" 2>/dev/null || true ;; esac
 done
 cd {room}
 exec prlimit --nproc={processes} --as={memory} --core=0 \
@@ -62,7 +67,7 @@ def run(words: list[str], seconds: float, *, bounded: bool = True) -> subprocess
     ROOM.mkdir(mode=0o700, exist_ok=True)
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     script = _MOUNTS.format(
-        room=ROOM, kernels=KERNELS, processes=_PROCESSES, memory=_MEMORY if bounded else "unlimited"
+        room=ROOM, kernels=KERNELS, full=FULL_BYTES, processes=_PROCESSES, memory=_MEMORY if bounded else "unlimited"
     )
     apart = [
         "setpriv",

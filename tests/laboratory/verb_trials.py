@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import sandbox
 import sweeps_crash
 from folder_trials import TINY
 from hmmscope.errors import RefusedError, ResourceError
@@ -21,6 +22,20 @@ from rundir_cases import OPERATIONS, leftovers
 from training_crash import fork, wait
 from trials import Report, trial
 
+SHORT_STUDY = [
+    "--states",
+    "1,2",
+    "--restarts",
+    "1",
+    "--iterations",
+    "2",
+    "--networks",
+    "rnn",
+    "--max_steps",
+    "2",
+    "--order",
+    "1",
+]
 #: The words of each verb in a folder with `text.txt`, a finished `run` and a finished `theorem`. It writes into `out`.
 VERBS = {
     "train": ["train", "umbrella", *TINY, "--training.checkpoint_every", "1", "--out", "out/run", "--resume"],
@@ -33,6 +48,7 @@ VERBS = {
     "export": ["analyse", "run", "--export", "out/model"],
     "sample": ["sample", "umbrella", "-n", "3", "--length", "5", "--out", "out/x.safetensors"],
     "oracle": ["ask", "letters-hmm", "text.txt", "--out", "out/beliefs.jsonl"],
+    "study": ["study", "text.txt", *SHORT_STUDY, "--out", "out/study", "--resume"],
     "explore": ["explore", "run", "--out", "out/live.html"],
     "facts": ["ask", "umbrella", "--out", "out/facts.json"],
 }
@@ -163,7 +179,7 @@ def prepared(folder: Path, names: list[str]) -> list[Verb]:
         decoder = ["--model.name", "decoder", "--model.width", "8", "--model.num_layers", "1", "--model.num_heads", "2"]
         short = TINY[: TINY.index("--model.name")]
         for words in (
-            ["sample", "letters-hmm", "-n", "3", "--length", "9", "--out", "text.txt"],
+            ["sample", "letters-hmm", "-n", "30", "--length", "9", "--out", "text.txt"],
             ["train", "umbrella", *short, *decoder, "--out", "run"],
             ["run", "multitask-theorem2", "--scale", "smoke", "--out", "theorem"],
         ):
@@ -226,6 +242,37 @@ def verb_errors(folder: Path, number: int, rng: random.Random) -> Report:
             report.found(f"{what}: {ended}: {verb.said()}")
         elif wrong := verb.again(ended):
             report.found(f"{what}: {wrong}")
+    report.note = "exit codes " + ", ".join(f"{code}: {count}" for code, count in sorted(codes.items()))
+    return report
+
+
+@trial("mounts")
+def mounts(folder: Path, number: int, rng: random.Random) -> Report:
+    """Each verb on a file system that is full after so many bytes, or that nobody can write to; then again with room."""
+    report = Report(
+        "G7", "every verb that writes, on a mounted file system that is full or read-only, then with room again"
+    )
+    codes: dict[int, int] = {}
+    place, filler = sandbox.FULL / "out", sandbox.FULL / "filler"
+    for verb in _turns(folder, number):
+        real = verb.folder / "out"
+        shutil.rmtree(real)
+        read_only, free = rng.random() < 0.2, rng.choice((0, 4096, rng.randrange(sandbox.FULL_BYTES)))
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir()
+        filler.write_bytes(bytes(max(0, shutil.disk_usage(sandbox.FULL).free - free)))
+        real.symlink_to(sandbox.READ_ONLY if read_only else place)
+        ended = verb.end(lambda: None)
+        report.trials += 1
+        codes[ended] = codes.get(ended, 0) + 1
+        filler.unlink()
+        what = f"{verb.name}: {'read-only' if read_only else f'{free} bytes free'}"
+        if ended not in (0, ResourceError.exit_code) or "Traceback" in verb.said() or (read_only and not ended):
+            report.found(f"{what}: {ended}: {verb.said()}")
+        elif not read_only and (wrong := verb.again(ended)):
+            report.found(f"{what}: {wrong}")
+        real.unlink()
+        real.mkdir()
     report.note = "exit codes " + ", ".join(f"{code}: {count}" for code, count in sorted(codes.items()))
     return report
 
