@@ -138,7 +138,7 @@ clean:
 .venv/.installed: pyproject.toml constraints/torch.txt constraints/locked.txt
 	$(PYTHON) -m venv $(VENV_OPTIONS) .venv
 	$(PIP) --no-deps $(CONSTRAINT) torch & \
-	$(PIP) --no-deps --require-hashes -r constraints/locked.txt; code=$$?; wait $$! && exit $$code
+	$(PIP) --no-deps --only-binary :all: --require-hashes -r constraints/locked.txt; code=$$?; wait $$! && exit $$code
 	$(PIP) $(CONSTRAINT) torch
 	$(PIP) --no-deps --no-build-isolation -e .
 	touch $@

@@ -50,7 +50,7 @@ def test_everything_that_the_readme_installs_is_locked() -> None:
     assert asked - found.keys() == {"torch"}
     assert all(found.values())
     makefile = (ROOT / "Makefile").read_text()
-    assert "--no-deps --require-hashes -r constraints/locked.txt" in makefile
+    assert "--no-deps --only-binary :all: --require-hashes -r constraints/locked.txt" in makefile
     assert "--no-deps --no-build-isolation -e ." in makefile
 
 
