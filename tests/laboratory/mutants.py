@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[2]
 SRC, TESTS, MAPS = ROOT / "src" / "hmmscope", ROOT / "tests", ROOT / "build" / "mutants"
@@ -146,7 +147,12 @@ def write_map(package: str) -> None:
         words = [sys.executable, "-m", "coverage", "run", f"--rcfile={rc}", "-m", "pytest", "-n", "0", "-q"]
         words += [*(str(TESTS / name) for name in PACKAGES[package]), "--basetemp", f"{place}/tests"]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        subprocess.run(words, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+        words += ["--junitxml", f"{place}/x.xml"]
+        ended = subprocess.run(words, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
+        if ended.returncode > 1:
+            sys.exit(f"{package}: its tests could not be run")
+        cases = ElementTree.parse(f"{place}/x.xml").iter("testcase")
+        failed = {case.attrib["name"].partition("[")[0] for case in cases if case.find("failure") is not None}
         data = coverage.CoverageData(f"{place}/data")
         data.read()
         files = {path.stem: path.relative_to(ROOT).as_posix() for path in TESTS.rglob("test_*.py")}
@@ -154,7 +160,11 @@ def write_map(package: str) -> None:
         for file in data.measured_files():
             for line, contexts in data.contexts_by_lineno(file).items():
                 named = (context.split(".") for context in contexts if context)
-                tests = {f"{files[parts[0]]}::{parts[-1]}" for parts in named if parts[0] in files}
+                tests = {
+                    f"{files[parts[0]]}::{parts[-1]}"
+                    for parts in named
+                    if parts[0] in files and parts[-1] not in failed
+                }
                 found[Path(file).relative_to(SRC).as_posix()][str(line)] = sorted(tests)
     (MAPS / f"{package.replace('/', '-')}.json").write_text(json.dumps(found))
 

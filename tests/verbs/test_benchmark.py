@@ -175,7 +175,9 @@ def test_invented_predictions_are_refused_where_the_model_is_run(entered, copied
     stated = {key: value for key, value in about.items() if key not in ("format", "bench")}
     tasks = tasks_of("light", FEW)
     sealed_again(copied, make_card(stated, tasks, submitting.read_measured(copied, tasks, 1)))
-    assert "scores again" in hs.check_submission(copied)  # nothing but the model can tell
+    told = hs.check_submission(copied)  # nothing but the model can tell
+    assert "scores again" in told
+    assert told.endswith(" files, 0 not covered")
     failing("from what the model says", hs.check_submission, copied, run=str(entered / "mine.py"))
 
 

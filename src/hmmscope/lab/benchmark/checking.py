@@ -56,8 +56,8 @@ def check_submission(folder: str | Path, *, run: Any = None) -> str:
         raise InputError(f"{path}: not the folder of a submission")
     if about.get("bench") != VERSION:
         raise RefusedError(f"{path}: is of HMM-bench {about.get('bench')}, and this is {VERSION}")
-    seal = seals.open_sealed(path)
-    if seal is None:
+    found = seals.survey(path)
+    if found.kind is None:
         raise RefusedError(f"{path}: has no seal, so it is not finished; go on with benchmark --resume")
     tasks = tasks_of(about["track"], about["entered"])
     budget = BUDGETS[about["track"]]
@@ -74,7 +74,7 @@ def check_submission(folder: str | Path, *, run: Any = None) -> str:
     how = (
         "and its predictions from the model" if entry is not None else "from stored predictions; no code of it was run"
     )
-    return f"{path}: {about['name']}, {about['track']} track: {parts} scores again {how}"
+    return f"{path}: {about['name']}, {about['track']} track: {parts} scores again {how}; {found}"
 
 
 def _entered(path: Path, about: dict[str, Any], run: Any) -> Entry:
