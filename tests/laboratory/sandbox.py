@@ -16,7 +16,7 @@ KERNELS = Path.home() / ".cache" / "hmmscope-laboratory"
 INSIDE = "HMMSCOPE_LABORATORY"
 _MEMORY, _PROCESSES = 12 << 30, 2048
 #: File systems inside the room: a small one, to be filled, and one that nobody can write to.
-FULL, READ_ONLY, FULL_BYTES = ROOM / "full", ROOM / "readonly", 512 << 10
+FULL, READ_ONLY, FULL_BYTES = ROOM / "full", ROOM / "readonly", 64 << 20
 _MOUNTS = r"""
 set -e
 mount --make-rprivate /

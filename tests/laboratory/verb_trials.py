@@ -257,7 +257,7 @@ def mounts(folder: Path, number: int, rng: random.Random) -> Report:
     for verb in _turns(folder, number):
         real = verb.folder / "out"
         shutil.rmtree(real)
-        read_only, free = rng.random() < 0.2, rng.choice((0, 4096, rng.randrange(sandbox.FULL_BYTES)))
+        read_only, free = rng.random() < 0.2, rng.choice((0, 4096, rng.randrange(512 << 10)))
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir()
         filler.write_bytes(bytes(max(0, shutil.disk_usage(sandbox.FULL).free - free)))
