@@ -6,6 +6,7 @@ import io
 import os
 import random
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -85,8 +86,14 @@ READ: dict[str, list[list[str]]] = {
         ["claims", "kept"],
     ],
 }
+#: Seconds after which a command is said to hang, and the code that stands for it.
+_LONGEST, _HANGS = 300, 99
 #: Held by who is at work, and emptied: no file of a folder.
 _LOCKS = ("lock", "grid.lock")
+
+
+class _HangError(BaseException):
+    pass
 
 
 def rooms(place: Path) -> list[str]:
@@ -114,13 +121,21 @@ def called(words: list[str]) -> tuple[int, str, set[Path]]:
         with real(path, **options) as file:
             yield file
 
-    disk.reading = noted
+    def ring(*_: Any) -> None:
+        raise _HangError
+
+    disk.reading, before = noted, signal.signal(signal.SIGALRM, ring)
+    signal.alarm(_LONGEST)
     try:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             code = cli.main([*words, "-q"] if words[0] not in ("sweep", "claims") else words)
     except SystemExit as ended:
         code = int(ended.code or 0)
+    except _HangError:
+        code = _HANGS
     finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
         disk.reading = real
     return code, said.getvalue(), read
 
@@ -209,7 +224,7 @@ def refusals(folder: Path, number: int, rng: random.Random) -> Report:
             code, said, _ = called(given)
             now = tree(place)
         what = f"{reason}: {' '.join(given)[:120]}: {code}"
-        if code == 70 or "Traceback" in said:
+        if code in (70, _HANGS) or "Traceback" in said:
             report.found(f"{what}: {said[-200:]}")
         elif code and now != expected:
             other = {one for one, _ in now.items() ^ expected.items()}
