@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -88,8 +89,14 @@ READ: dict[str, list[list[str]]] = {
 }
 #: Seconds after which a command is said to hang, and the code that stands for it.
 _LONGEST, _HANGS = 300, 99
+_POPEN = subprocess.Popen
 #: Held by who is at work, and emptied: no file of a folder.
 _LOCKS = ("lock", "grid.lock")
+
+
+def _started(*words: Any, **options: Any) -> Any:
+    """A worker is forked; whatever else is started, is started."""
+    return sweeps_crash.Forked(*words, **options) if {"stdin", "env"} <= options.keys() else _POPEN(*words, **options)
 
 
 class _HangError(BaseException):
@@ -99,7 +106,7 @@ class _HangError(BaseException):
 def rooms(place: Path) -> list[str]:
     """A finished folder of every kind in a room; their names."""
     with contextlib.chdir(place), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local.subprocess, "Popen", sweeps_crash.Forked)
+        patch.setattr(local.subprocess, "Popen", _started)
         for words in (
             ["sample", "letters-hmm", "-n", "40", "--length", "12", "--out", "text.txt"],
             *(words for commands in MADE.values() for words in commands),
@@ -183,7 +190,7 @@ def uncovered(folder: Path, number: int, rng: random.Random) -> Report:
         )
         before = tree(place)
         with contextlib.chdir(place), pytest.MonkeyPatch.context() as patch:
-            patch.setattr(local.subprocess, "Popen", sweeps_crash.Forked)
+            patch.setattr(local.subprocess, "Popen", _started)
             code, said, read = called(words)
         report.trials += 1
         codes[code] = codes.get(code, 0) + 1
