@@ -98,7 +98,7 @@ def test_tensors_without_numbers_are_mapped(tmp_path: Path) -> None:
 
 def test_more_mixed_states_than_memory_holds_are_refused() -> None:
     with pytest.raises(ResourceError, match="mixed_states: needs"):
-        mixed_states(load_process("umbrella"), max_states=10**13)
+        mixed_states(load_process("umbrella"), max_states=10**13, max_depth=1)
 
 
 def test_what_is_left_out_of_a_list_is_counted() -> None:
