@@ -420,9 +420,9 @@ def _point(out: Path, data: dict[str, Any]) -> Point:
     try:
         config, name = _read_config(json.dumps(data["config"]))
     except HmmscopeError as error:
-        raise DamagedError(f"{path}: {data['name']}: {error}; made by another version? {_ANEW}") from error
+        raise DamagedError(f"{path}: {shown(data['name'])}: {error}; made by another version? {_ANEW}") from error
     if name != data["name"]:
         raise DamagedError(
-            f"{path}: {data['name']}: holds another configuration; altered, or made by another version; {_ANEW}"
+            f"{path}: {shown(data['name'])}: holds another configuration; altered, or made by another version; {_ANEW}"
         )
     return Point(data["name"], data["varied"], config)
