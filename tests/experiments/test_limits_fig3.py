@@ -135,8 +135,11 @@ def test_a_fit_without_room_to_double_says_nothing_of_doubling() -> None:
     assert closed(name, fits(lambda t, n, s: 9 + n - 0.02 * s if t == "cyclic-det" else 2**n)) == ["room"]
 
 
-def test_what_no_depth_fits_is_not_short_of_depth() -> None:
-    assert closed("limits-constant-depth", fits(lambda t, n, s: 8 - 0.02 * s)) == ["learned"]
+def test_what_no_depth_fits_is_denied_and_said() -> None:
+    """A row is not kept from being judged because what it comes to is unwelcome."""
+    found = judged("limits-constant-depth", fits(lambda t, n, s: 8 - 0.02 * s))
+    assert found.verdict == "not at this budget"
+    assert "no depth fits" in found.text
 
 
 def test_what_nears_the_rate_is_not_yet_above_it() -> None:

@@ -115,7 +115,7 @@ def test_a_finding_is_a_line() -> None:
 
 def test_the_quickstart_claims_nothing() -> None:
     asked = claims_of("quickstart")
-    assert len(asked) == 4
+    assert len(asked) == 3
     assert all(claim.is_question and claim.source == OURS for claim in asked)
 
 

@@ -1,0 +1,16 @@
+"""Tables of these tests are made up, of few seeds with any spread: their rules are judged without asking for power."""
+
+import pytest
+
+from hmmscope.lab.evidence.verdicts import Gate
+
+#: Those that make tables as an experiment would have them.
+WITH_POWER = ("test_limits_law",)
+
+
+@pytest.fixture(autouse=True)
+def whatever_its_power(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What closes a row for its power is tested in `tests/evidence/test_power.py`."""
+    if request.module.__name__.rpartition(".")[2] not in WITH_POWER:
+        able = Gate("power", True, "not asked of tables that are made up")
+        monkeypatch.setattr("hmmscope.lab.evidence.claim.powered", lambda *given, **named: (able, None))
