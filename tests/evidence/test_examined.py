@@ -1,17 +1,21 @@
 """Whether a verdict turns under other choices."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from acts import altered_probe
 from hmmscope import registry
+from hmmscope.analysis.fit_length import DEFINITIONS
 from hmmscope.lab.evidence.claim import Claim, Seen
 from hmmscope.lab.evidence.effects import Effect
-from hmmscope.lab.evidence.examined import turns, with_margin
-from hmmscope.lab.evidence.records import deviations
+from hmmscope.lab.evidence.examined import OTHERWISE, turns, with_margin
+from hmmscope.lab.evidence.records import Numbers, deviations
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.evidence.verdicts import DECIDED, Above, Always, Below, Rule, Within
+from reach import reached
 
 HEADLINES = (Path(__file__).parent / "headlines.txt").read_text().split()
 PAPERS = Path(__file__).parents[2] / "src" / "hmmscope_papers"
@@ -83,3 +87,29 @@ def test_every_decided_row_on_training_says_what_differs_from_its_paper() -> Non
 
 def test_at_most_thirty_questions_stand_without_a_rule() -> None:
     assert sum(claim.is_question for claim in registry.in_order("claim")) <= 30
+
+
+def test_what_reads_fit_lengths_is_judged_by_both_error_rates_and_definitions() -> None:
+    """Of [Limits] §4.1: 0.05 and 0.1; all positions up to it, or the largest that is fitted."""
+    assert OTHERWISE == {"rate": (0.05, 0.1), "definition": DEFINITIONS}
+    own = (":length_of", ":crossing_length")
+    reading = [
+        claim
+        for claim in registry.in_order("claim")
+        if not claim.is_question and any(key.endswith(own) for key in reached(claim.measure)[0])
+    ]
+    assert len(reading) > 10
+    without = [claim.name for claim in reading if not {"rate", "definition"} <= set(claim.numbers)]
+    assert without == ["limits-cycles-converged"]  # which asks the paper's plan for its steps, and reads no length
+
+
+def test_another_error_rate_or_definition_gives_another_length() -> None:
+    """On the frozen tables, of a claim that adds up fit lengths."""
+    claim: Claim = registry.lookup("claim", "limits-fit-length-grows")
+    tables = altered_probe(claim.experiment, 0)
+
+    def value(**numbers: object) -> float | None:
+        return replace(claim, numbers=Numbers(claim.numbers | numbers)).judge(tables).value
+
+    assert value() == value(rate=0.1, definition="prefix")
+    assert value(rate=0.05) != value()
