@@ -48,6 +48,14 @@ def test_a_row_that_turns_says_by_what() -> None:
     assert turns(rated, rows(0.3, 0.31, 0.3, 0.31, 0.3)) == ["rate 0.05"]
 
 
+def test_a_seed_less_turns_by_what_it_says_and_not_by_the_power_that_it_takes_away() -> None:
+    values = (1.0, 1.036, 0.964, 1.048, 0.952)
+    rule = Within(0.1, bound=1.0)
+    assert claim_of(rule).judge(rows(*values)).verdict == "reproduced"
+    assert claim_of(rule).judge(rows(*values[:4])).verdict == "not tested"
+    assert turns(claim_of(rule), rows(*values)) == ["margin × ½"]
+
+
 def test_margins() -> None:
     assert with_margin(Above(0, matters=0.1), 2) == Above(0, matters=0.2)
     assert with_margin(Below(0.1), 0.5) == Below(0.05)

@@ -90,14 +90,15 @@ class Claim(Record):
         """Whether nothing was claimed."""
         return self.rule is None
 
-    def judge(self, tables: Mapping[str, Any], *, mirrored: bool = False) -> Finding:
+    def judge(self, tables: Mapping[str, Any], *, mirrored: bool = False, power: bool = True) -> Finding:
         """The verdict of tables.
 
         Args:
             tables: lists of rows by name.
             mirrored: turn every effect to the other side of the rule's bound, to test the rule.
+            power: whether the rule has to show that it could have come out either way.
         """
-        return self.finding(self.seen(tables), mirrored=mirrored)
+        return self.finding(self.seen(tables), mirrored=mirrored, power=power)
 
     def seen(self, tables: Mapping[str, Any]) -> Seen:
         """What the function measures on tables, by the numbers of the record."""
@@ -116,12 +117,12 @@ class Claim(Record):
         with at_level(self.level), judged_by(self.numbers):
             yield
 
-    def finding(self, seen: Seen, *, mirrored: bool = False) -> Finding:
+    def finding(self, seen: Seen, *, mirrored: bool = False, power: bool = True) -> Finding:
         """The verdict of what was seen, see `judge`."""
         with at_level(self.level):
-            return self._finding(seen, mirrored)
+            return self._finding(seen, mirrored, power)
 
-    def _finding(self, seen: Seen, mirrored: bool) -> Finding:
+    def _finding(self, seen: Seen, mirrored: bool, power: bool) -> Finding:
         effects = seen.by_name()
         if mirrored and self.rule is not None:
             effects = {name: effect.mirrored(self.rule.bound) for name, effect in effects.items()}
@@ -129,7 +130,7 @@ class Claim(Record):
         if self.rule is not None and seen.drifts is not None:
             gates += (settled(self.rule, effects, seen.drifts_by_name(-1 if mirrored else 1)),)
         verdict, decides, text = self._decide(effects, seen, gates)
-        if self.rule is not None and not isinstance(self.rule, Always) and verdict in DECIDED:
+        if power and self.rule is not None and not isinstance(self.rule, Always) and verdict in DECIDED:
             able, _ = self._powered(effects, verdict, seen)
             gates += (able,)
             if not able.is_open:

@@ -1,7 +1,7 @@
 """What a verdict would be under other choices.
 
 A decided row is fragile if it turns when its margin is halved or doubled, at another error rate or definition of what is
-read, or without any one seed.
+read, or without any one seed. Its power is not asked again: fewer seeds always have less.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,17 +30,17 @@ def _otherwise(claim: Claim, tables: Tables) -> Iterator[tuple[str, Verdict]]:
     for factor, name in ((0.5, "margin × ½"), (2.0, "margin × 2")):
         rule = with_margin(claim.rule, factor)
         if rule is not None:
-            yield name, replace(claim, rule=rule).finding(seen).verdict
+            yield name, replace(claim, rule=rule).finding(seen, power=False).verdict
     for name, values in OTHERWISE.items():
         for value in values if name in claim.numbers else ():
             if value != claim.numbers[name]:
                 other = replace(claim, numbers=Numbers(claim.numbers | {name: value}))
-                yield f"{name} {value}", other.judge(tables).verdict
+                yield f"{name} {value}", other.judge(tables, power=False).verdict
     seeds = {seed for rows in tables.values() for seed in Rows(rows).seeds() if seed is not None}
     if claim.about == "training":
         for seed in sorted(seeds):
             kept = {name: Rows(row for row in rows if row.get("seed") != seed) for name, rows in tables.items()}
-            yield f"without seed {seed}", claim.judge(kept).verdict
+            yield f"without seed {seed}", claim.judge(kept, power=False).verdict
 
 
 def with_margin(rule: Rule | None, factor: float) -> Rule | None:
