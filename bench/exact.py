@@ -9,15 +9,17 @@ import torch
 
 from bench.contest import Contest, installed, noise
 from hmmscope.corpora.corpus import Corpus
+from hmmscope.emissions.chain import filter_states
 from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import fit_baum_welch
-from hmmscope.inference.fast import mixture_predictions
+from hmmscope.inference.fast import log_likelihood, mixture_predictions
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.loop_inputs import over_lanes
 from hmmscope.inference.memory import memory_beliefs
 from hmmscope.inference.mixture_posterior import filter_mixture
 from hmmscope.inference.paths import most_likely_states
 from hmmscope.inference.smoothing import expected_counts, smooth_beliefs
+from hmmscope.interop.hmmlearn import to_hmmlearn
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.make import make_process
 from hmmscope.processes.mixture import Mixture
@@ -30,6 +32,8 @@ MEMORY, ITERATIONS = 8, 3
 LONG = ((4, 1, 10**6), (4, 2, 10**6), (4, 8, 10**5), (8, 1, 10**6))
 #: (whether the last state leads back to the first, states, sequences, length) of states with three ways out of each.
 SPARSE = ((False, 256, 1, 2000), (True, 256, 1, 2000), (False, 256, 64, 128))
+#: (states, sequences, length) of filters whose log-likelihoods are given.
+NUMBERS = ((4, 1, 10**5), (8, 256, 128))
 #: (states, symbols, sequences, length) that estimators are fitted to from the same start.
 ESTIMATED = ((2, 6, 1, 10**4), (4, 8, 1, 10**5), (8, 8, 256, 128), (16, 16, 1, 3 * 10**4))
 
@@ -40,6 +44,7 @@ def contests(*, peers: bool, device: str = "cpu") -> list[Contest]:
         raise InputError("device: exact answers to users' calls are measured on the processor")
     found = [contest for shape, few in SHAPES for contest in _shape(*shape, few=few, peers=peers)]
     found += [contest for shape in LONG for contest in _long(*shape, peers=peers)]
+    found += [_numbers(*shape, peers=peers) for shape in NUMBERS]
     if peers and installed("hmmlearn"):
         found += [_estimator(*shape) for shape in ESTIMATED]
     return [*found, _mixture()]
@@ -131,6 +136,23 @@ def _estimator(states: int, symbols: int, batch: int, length: int) -> Contest:
     for way in ("log", "scaling"):
         fit = functools.partial(_fitted, functools.partial(Theirs, states, implementation=way, **options), X, lengths)
         contest.add(f"hmmlearn, {way}", fit, ITERATIONS * batch * length)
+    return contest
+
+
+def _numbers(states: int, batch: int, length: int, *, peers: bool) -> Contest:
+    """The filter of a Gaussian HMM once log-likelihoods are given, beside that of symbols, and with them computed."""
+    process = make_process("random-gaussian", num_states=states, dimension=2)
+    seen, tokens = Corpus(process, length=length)[0:batch].observations, batch * length
+    chain, logs = process.chain, process.log_likelihoods(seen)  # type: ignore[attr-defined]
+    hmm = _process(states, 8)
+    symbols = Corpus(hmm, length=length)[0:batch].observations
+    contest = Contest(f"filter_states, {states} states, {batch} x {length}", "tokens")
+    contest.add("hmmscope, log-likelihoods given", lambda: filter_states(chain, logs), tokens)
+    contest.add("hmmscope, symbols", lambda: filter_beliefs(hmm, symbols), tokens)
+    contest.add("hmmscope, log_likelihood of vectors", lambda: log_likelihood(process, seen), tokens)
+    if peers and installed("hmmlearn"):
+        model, rows, lengths = to_hmmlearn(process), seen.flatten(0, 1).numpy(), [length] * batch
+        contest.add("hmmlearn, score", lambda: model.score(rows, lengths), tokens)
     return contest
 
 

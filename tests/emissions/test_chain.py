@@ -146,6 +146,24 @@ def test_rows_one_after_the_other_count_as_sequences_side_by_side() -> None:
         count_rows(process.chain, rows, lengths)
 
 
+def test_many_states_and_few_have_one_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with restarts, padding, an impossible prefix, and what floats lose."""
+    chain = gaussian().chain
+    logs = 30 * torch.randn(5, 12, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    logs[1, 4:] -= torch.tensor([0.0, 900.0, 500.0])
+    logs[1, 8], logs[2, 5] = torch.tensor([-3000.0, 0.0, 0.0]), -torch.inf
+    starts = torch.zeros(12, dtype=torch.bool)
+    starts[[0, 7]] = True
+    given = {"starts": starts, "lengths": [12, 12, 12, 3, 0]}
+    one = filter_states(chain, logs, **given)
+    monkeypatch.setattr("hmmscope.emissions.chain.FEW_STATES", 1)
+    other = filter_states(chain, logs, **given)
+    assert torch.equal(one.impossible_at, other.impossible_at)
+    for part in ("beliefs", "predicted", "log_likelihood_terms"):
+        close(getattr(one, part)[[0, 1, 3, 4]], getattr(other, part)[[0, 1, 3, 4]])
+    close(one.log_likelihood_terms[2, :5], other.log_likelihood_terms[2, :5])
+
+
 @pytest.mark.parametrize("range_of", [35.0, 250.0, 500.0])
 def test_what_only_one_state_explains_is_not_lost_between_two_looks(range_of: float) -> None:
     """States that never change, and observations that speak for each in turn: nothing is left of either in floats."""

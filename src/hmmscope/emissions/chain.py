@@ -9,8 +9,10 @@ Where the states of one observation differ by more than `RANGE` nats, a row does
 gone through in logarithms (`hmmscope.kernels.logarithms`), some ten times slower.
 """
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +24,7 @@ from hmmscope.errors import InputError
 from hmmscope.inference.compiled import run_filter
 from hmmscope.inference.counts import Counts, add_counts
 from hmmscope.inference.filtering import first_impossible
-from hmmscope.inference.loop_inputs import flat_sequences, tables
+from hmmscope.inference.loop_inputs import FEW_STATES, flat_sequences, tables
 from hmmscope.inference.paths import PathResult, most_likely_states, sample_state_paths
 from hmmscope.inference.ragged import check_ragged
 from hmmscope.inference.smoothing import expected_counts, smooth_beliefs
@@ -32,6 +34,7 @@ from hmmscope.processes.laws import StateEmitting
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.seeds import numpy_generator
+from hmmscope.sequences.encoding import Alphabet
 
 #: Largest difference, in nats, between the states of an observation in the compiled loops.
 RANGE = 600.0
@@ -115,18 +118,81 @@ def filter_states(
 
     Cost: O(batch * time * S^2).
     """
+    batch, time, size = log_likelihoods.shape
+    numbers = torch.arange(batch * time).view(batch, time)
+    if size > FEW_STATES:
+        return _filter_many(chain, log_likelihoods, starts, lengths)
+    _, mask, inside = check_ragged(numbers, Alphabet(None, max(1, batch * time)), starts, lengths)
+    _check_states(chain, log_likelihoods)
+    logs, counts = np.ascontiguousarray(log_likelihoods.numpy()), inside.sum(1).numpy()
+    (predicted, beliefs), terms = np.zeros((2, *logs.shape)), np.zeros((batch, time))
+    doubtful, law = np.zeros(batch, np.bool_), [np.ascontiguousarray(part) for part in _arrays(chain)]
+    good: list[bool] = []
+
+    def run(part: slice) -> None:
+        own = (array[part] for array in (predicted, beliefs, terms, doubtful))
+        good.append(logarithms.filter_rows(*law, logs[part], mask.numpy(), counts[part], *own))
+
+    _on_threads(batch, run)
+    if not all(good):
+        raise InputError("log_likelihoods: must be numbers or -inf")
+    known, ahead, terms_BT = (torch.from_numpy(part) for part in (beliefs, predicted, terms))
+    for b in np.flatnonzero(doubtful).tolist():
+        for part in _parts(mask, int(counts[b])):
+            known[b, part], terms_BT[b, part] = _in_logarithms(chain, log_likelihoods[b, part])
+            ahead[b, part.start] = chain.initial_S
+            ahead[b, part.start + 1 : part.stop] = known[b, part.start : part.stop - 1] @ chain.transition_SS
+    return StatesFiltered(known, ahead, terms_BT, terms_BT.sum(1), first_impossible(terms_BT))
+
+
+def _arrays(chain: Chain) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    return chain.initial_S.numpy(), chain.transition_SS.numpy()
+
+
+def _filter_many(chain: Chain, log_likelihoods: Tensor, starts: object, lengths: object) -> StatesFiltered:
+    """The filter of many states, by the loops that symbols go through."""
     seen = _Seen(chain, log_likelihoods)
     rows, mask, inside = check_ragged(seen.rows_BT, seen.alphabet, starts, lengths)
     found = run_filter(seen.law, rows, mask, inside.sum(1))
     beliefs, terms_BT = torch.from_numpy(found.beliefs), torch.from_numpy(found.terms)
     terms_BT = terms_BT + seen.scale_BT.where(inside & (terms_BT > -torch.inf), 0.0)
     for b, part in seen.apart(mask, inside):
-        alpha_TS, total_T = _forward(chain, log_likelihoods[b, part])
-        beliefs[b, part] = (alpha_TS - total_T[:, None].clamp_min(-1e300)).exp()
-        terms_BT[b, part] = torch.diff(total_T, prepend=total_T.new_zeros(1)).where(total_T > -torch.inf, -torch.inf)
+        beliefs[b, part], terms_BT[b, part] = _in_logarithms(chain, log_likelihoods[b, part])
     moved = torch.cat([beliefs[:, :1], beliefs[:, :-1] @ chain.transition_SS], 1)
     predicted = torch.where(mask[:, None], chain.initial_S, moved) * inside[..., None]
     return StatesFiltered(beliefs, predicted, terms_BT, terms_BT.sum(1), first_impossible(terms_BT))
+
+
+def _in_logarithms(chain: Chain, logs_TS: Tensor) -> tuple[Tensor, Tensor]:
+    """Beliefs and terms of one sequence."""
+    alpha_TS, total_T = _forward(chain, logs_TS)
+    terms_T = torch.diff(total_T, prepend=total_T.new_zeros(1)).where(total_T > -torch.inf, -torch.inf)
+    return (alpha_TS - total_T[:, None].clamp_min(-1e300)).exp(), terms_T
+
+
+def _on_threads(batch: int, run: Callable[[slice], None]) -> None:
+    """Call `run` for as many parts of a batch as torch has threads."""
+    width = max(1, min(torch.get_num_threads(), batch))
+    ends = [batch * k // width for k in range(width + 1)]
+    parts = [slice(begin, end) for begin, end in itertools.pairwise(ends)]
+    if width == 1:
+        run(parts[0])
+        return
+    with ThreadPoolExecutor(width) as pool:
+        list(pool.map(run, parts))
+
+
+def _parts(starts_T: Tensor, length: int) -> Iterator[slice]:
+    """Where the sequences of one row begin and end."""
+    begins = starts_T.nonzero()[:, 0].tolist()
+    for begin, end in zip(begins, [*begins[1:], length], strict=True):
+        if begin < min(end, length):
+            yield slice(begin, min(end, length))
+
+
+def _check_states(chain: Chain, log_likelihoods: Tensor) -> None:
+    if log_likelihoods.shape[2] != len(chain.initial_S):
+        raise InputError(f"log_likelihoods: must have {len(chain.initial_S)} states, got {log_likelihoods.shape[2]}")
 
 
 def smooth_states(
@@ -247,8 +313,7 @@ class _Seen(Process):
 
     def __init__(self, chain: Chain, log_likelihoods: Tensor) -> None:
         batch, time, size = log_likelihoods.shape
-        if size != len(chain.initial_S):
-            raise InputError(f"log_likelihoods: must have {len(chain.initial_S)} states, got {size}")
+        _check_states(chain, log_likelihoods)
         if bool((log_likelihoods.isnan() | (log_likelihoods == torch.inf)).any()):
             raise InputError("log_likelihoods: must be numbers or -inf")
         largest_BT = log_likelihoods.amax(2)
@@ -263,17 +328,15 @@ class _Seen(Process):
 
     def apart(self, starts_T: Tensor, inside_BT: Tensor) -> Iterator[tuple[int, slice]]:
         """The sequences that do not fit in floats: number in the batch, and where they begin and end."""
-        begins = starts_T.nonzero()[:, 0].tolist()
         for b in self.wide_BT.any(1).nonzero()[:, 0].tolist():
-            length = int(inside_BT[b].sum())
-            for begin, end in zip(begins, [*begins[1:], length], strict=True):
-                if begin < min(end, length):
-                    yield b, slice(begin, min(end, length))
+            for part in _parts(starts_T, int(inside_BT[b].sum())):
+                yield b, part
 
 
 def _logs(chain: Chain) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     with np.errstate(divide="ignore"):
-        return np.log(chain.initial_S.numpy()), np.log(chain.transition_SS.numpy())
+        initial_S, moves_SS = map(np.log, _arrays(chain))
+    return initial_S, moves_SS
 
 
 def _forward(chain: Chain, logs_TS: Tensor) -> tuple[Tensor, Tensor]:

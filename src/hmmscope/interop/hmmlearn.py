@@ -1,25 +1,36 @@
-"""hmmlearn: `CategoricalHMM`, both ways."""
+"""hmmlearn: `CategoricalHMM`, `GaussianHMM`, `GMMHMM` and `PoissonHMM`, both ways."""
 
 from typing import Any
 
+import numpy as np
+
+from hmmscope.emissions.gaussian import GaussianHMM
+from hmmscope.emissions.gaussian_mixture import GaussianMixtureHMM
+from hmmscope.emissions.poisson import PoissonHMM
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.interop.numbers import numbers, source_of
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.narrow import as_kind
+from hmmscope.processes.process import Process
 
-_HINT = "fit it, or set startprob_, transmat_ and emissionprob_; only CategoricalHMM emits symbols"
+_HINT = "fit it, or set startprob_, transmat_ and what its states emit; only CategoricalHMM emits symbols"
 
 
-def from_hmmlearn(model: Any, *, allow_drop_tiny: bool = False) -> HMM:
-    """An HMM from a fitted `hmmlearn.hmm.CategoricalHMM`.
+def from_hmmlearn(model: Any, *, allow_drop_tiny: bool = False) -> Any:
+    """The process of a fitted model of hmmlearn, or of an estimator of `hmmscope.sklearn`.
 
     Args:
-        model: anything with `startprob_` (S,), `transmat_` (S, S) and `emissionprob_` (S, V).
-        allow_drop_tiny: round positive probabilities below 2^-32, most of them to zero; else they become 2^-32.
+        model: with `startprob_` (S,), `transmat_` (S, S), and `emissionprob_` (S, V) for an `HMM`, `means_` and covariances
+            for a `GaussianHMM`, these and `weights_` for a `GaussianMixtureHMM`, or `lambdas_` for a `PoissonHMM`.
+        allow_drop_tiny: of an HMM: round positive probabilities below 2^-32, most of them to zero; else they become 2^-32.
 
     Raises:
-        InputError: another kind of model, one that is not fitted, or matrices that are not an HMM.
+        InputError: another kind of model, one that is not fitted, or arrays that are no such process.
     """
+    for field, made in (("lambdas_", _poisson), ("weights_", _mixture), ("means_", _gaussian)):
+        if getattr(model, field, None) is not None:
+            chain = numbers(model, "startprob_", 1, _HINT), numbers(model, "transmat_", 2, _HINT)
+            return made(model, *chain, source=source_of(model, "hmmlearn"))
     if getattr(model, "n_trials", 1) != 1:
         raise InputError(
             f"{type(model).__name__}: emits counts of {model.n_trials} trials; only n_trials = 1 is a symbol"
@@ -33,20 +44,77 @@ def from_hmmlearn(model: Any, *, allow_drop_tiny: bool = False) -> HMM:
     )
 
 
-def to_hmmlearn(hmm: HMM) -> Any:
-    """A `hmmlearn.hmm.CategoricalHMM` that looks fitted, with the same bits.
+def _poisson(model: Any, initial: Any, transition: Any, **texts: Any) -> PoissonHMM:
+    return PoissonHMM(initial, transition, numbers(model, "lambdas_", 2, _HINT), **texts)
+
+
+def _gaussian(model: Any, initial: Any, transition: Any, **texts: Any) -> GaussianHMM:
+    shape, covariances = (
+        model.covariance_type,
+        np.asarray(model._covars_ if hasattr(model, "_covars_") else model.covars_),
+    )
+    if shape == "spherical":
+        covariances = covariances.reshape(len(initial), -1)[:, 0]  # hmmlearn repeats a variance for each feature
+    return GaussianHMM(initial, transition, numbers(model, "means_", 2, _HINT), covariances, shape, **texts)
+
+
+def _mixture(model: Any, initial: Any, transition: Any, **texts: Any) -> GaussianMixtureHMM:
+    weights, centres = numbers(model, "weights_", 2, _HINT), numbers(model, "means_", 3, _HINT)
+    return GaussianMixtureHMM(
+        initial, transition, weights, centres, np.asarray(model.covars_), model.covariance_type, **texts
+    )
+
+
+def to_hmmlearn(hmm: Process) -> Any:
+    """The model of hmmlearn that looks fitted, with the same bits.
+
+    Args:
+        hmm: an `HMM`, `GaussianHMM`, `GaussianMixtureHMM` or `PoissonHMM`.
 
     Raises:
-        InputError: not an HMM whose states emit.
+        InputError: another kind of process.
         ResourceError: hmmlearn is not installed.
     """
-    hmm = as_kind(hmm, HMM, "hmm")
     try:
-        from hmmlearn.hmm import CategoricalHMM
+        import hmmlearn.hmm as theirs
     except ImportError:
         raise ResourceError("to_hmmlearn: needs hmmlearn; pip install 'hmmscope[hmm]'") from None
-    model = CategoricalHMM(n_components=hmm.num_states, n_features=hmm.num_symbols)
-    model.startprob_ = hmm.initial_S.numpy().copy()
-    model.transmat_ = hmm.transition_SS.numpy().copy()
-    model.emissionprob_ = hmm.emission_SV.numpy().copy()
+    arrays = {name: tensor.numpy().copy() for name, tensor in hmm.file_tensors().items()}
+    model = _MAKERS.get(hmm.file_format, _their_symbols)(theirs, hmm, arrays)
+    model.n_features = hmm.num_symbols
+    model.startprob_, model.transmat_ = arrays["initial"], arrays["transition"]
     return model
+
+
+def _their_poisson(theirs: Any, hmm: Process, arrays: dict[str, Any]) -> Any:
+    model = theirs.PoissonHMM(hmm.num_states)
+    model.lambdas_ = arrays["rates"]
+    return model
+
+
+def _their_gaussian(theirs: Any, hmm: Process, arrays: dict[str, Any]) -> Any:
+    model = theirs.GaussianHMM(hmm.num_states, hmm.file_texts()["covariance_type"])
+    model.means_, model.covars_ = arrays["means"], arrays["covariances"]
+    return model
+
+
+def _their_mixture(theirs: Any, hmm: Process, arrays: dict[str, Any]) -> Any:
+    shape = hmm.file_texts()["covariance_type"]
+    model = theirs.GMMHMM(hmm.num_states, arrays["weights"].shape[1], covariance_type=shape)
+    model.weights_, model.means_, model.covars_ = (arrays[name] for name in ("weights", "centres", "covariances"))
+    return model
+
+
+def _their_symbols(theirs: Any, hmm: Process, arrays: dict[str, Any]) -> Any:
+    as_kind(hmm, HMM, "hmm")
+    model = theirs.CategoricalHMM(hmm.num_states, n_features=hmm.num_symbols)
+    model.emissionprob_ = arrays["emission"]
+    return model
+
+
+#: How their models are made, by what our files call a kind.
+_MAKERS = {
+    PoissonHMM.file_format: _their_poisson,
+    GaussianHMM.file_format: _their_gaussian,
+    GaussianMixtureHMM.file_format: _their_mixture,
+}

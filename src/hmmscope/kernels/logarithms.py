@@ -88,3 +88,49 @@ def likeliest(initial, moves, logs, pointers, states):  # type: ignore[no-untype
         states[t] = -1 if found == -np.inf else state
         state = pointers[t, state] if t > 0 else state
     return found
+
+
+@kernel()
+def filter_rows(initial, transition, logs, starts, lengths, predicted, beliefs, terms, doubtful):  # type: ignore[no-untyped-def]
+    """The forward filter of sequences (B, T, S), rows of log-likelihoods scaled by the largest of a state that can be.
+
+    A sequence in which a positive belief falls below 1e-280 is in doubt, and left as it is from there on: a later one may
+    ask for what floats have lost. Beliefs are zeros and terms -inf from an impossible observation on.
+
+    Returns:
+        False if a log-likelihood is NaN or +inf.
+    """
+    size = len(initial)
+    for b in range(len(logs)):
+        for t in range(lengths[b]):
+            for j in range(size):
+                predicted[b, t, j] = initial[j] if starts[t] else 0.0
+            if not starts[t]:
+                for i in range(size):
+                    weight = beliefs[b, t - 1, i]
+                    if weight > 0.0:
+                        for j in range(size):
+                            predicted[b, t, j] += weight * transition[i, j]
+            largest = -np.inf
+            for j in range(size):
+                if not logs[b, t, j] < np.inf:
+                    return False
+                if predicted[b, t, j] > 0.0 and logs[b, t, j] > largest:
+                    largest = logs[b, t, j]
+            if largest == -np.inf:
+                terms[b, t : lengths[b]] = -np.inf
+                break
+            total = 0.0
+            for j in range(size):
+                before = predicted[b, t, j]
+                if before > 0.0 and logs[b, t, j] > -np.inf:
+                    after = before * np.exp(logs[b, t, j] - largest)
+                    doubtful[b] |= after < 1e-280
+                    beliefs[b, t, j] = after
+                    total += after
+            for j in range(size):
+                beliefs[b, t, j] /= total
+            terms[b, t] = largest + np.log(total)
+            if doubtful[b]:
+                break
+    return True

@@ -153,6 +153,8 @@ def as_vectors(
     """
     if isinstance(observations, np.ma.MaskedArray):
         observations = np.ma.filled(observations.astype(np.float64), np.nan)
+    if isinstance(observations, np.ndarray) and not observations.flags.writeable:
+        observations = observations.copy()
     if isinstance(observations, list | tuple) and any(isinstance(one, Tensor | np.ndarray) for one in observations):
         each = [as_vectors(one, num_coordinates)[0][0] for one in observations]
         if lengths is not None:

@@ -105,7 +105,7 @@ def _numbers(one: Any) -> Float64[Tensor, "..."]:
         if isinstance(one, np.ma.MaskedArray):
             one = np.ma.filled(one.astype(np.float64), np.nan)
         array = one.detach().cpu().numpy() if isinstance(one, Tensor) else np.asarray(one)
-        found = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64))
+        found = torch.from_numpy(np.array(array, dtype=np.float64))
     except (ValueError, TypeError):
         raise InputError(f"source: must be numbers, got {shown(one)}") from None
     if bool(found.isinf().any()):

@@ -10,6 +10,8 @@ if importlib.util.find_spec("sklearn") is None:
     raise ImportError("hmmscope.sklearn: needs scikit-learn; pip install 'hmmscope[sklearn]'")
 
 from hmmscope.sklearn.categorical import CategoricalHMM
+from hmmscope.sklearn.counted import PoissonHMM
+from hmmscope.sklearn.gaussians import GaussianHMM
 from hmmscope.sklearn.monitor import ConvergenceMonitor
 
-__all__ = ["CategoricalHMM", "ConvergenceMonitor"]
+__all__ = ["CategoricalHMM", "ConvergenceMonitor", "GaussianHMM", "PoissonHMM"]

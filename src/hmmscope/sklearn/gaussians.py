@@ -1,0 +1,159 @@
+"""Gaussian vectors: each state has a mean and a covariance."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.cluster import KMeans
+
+from hmmscope.axes import Float64, Tensor
+from hmmscope.emissions.densities import SHAPES
+from hmmscope.emissions.gaussian import GaussianHMM as GaussianProcess
+from hmmscope.errors import InputError
+from hmmscope.schema import unknown_name
+from hmmscope.sklearn.estimator import Array
+from hmmscope.sklearn.real_valued import RealValuedHMM
+
+
+class GaussianHMM(RealValuedHMM):
+    """A hidden Markov model whose states emit Gaussian vectors, in the place of `hmmlearn.hmm.GaussianHMM`.
+
+    mean_i = (means_weight means_prior + sum_t w_ti x_t) / (means_weight + sum_t w_ti)
+    diag:  variance_i = (covars_prior + means_weight (mean_i - means_prior)^2 + sum_t w_ti (x_t - mean_i)^2)
+                        / (max(covars_weight - 1, 0) + sum_t w_ti),      w_ti = P(state t = i | X)
+
+    "spherical" is the mean of these over features; "full" and "tied" have matrices, and max(covars_weight - features, 0).
+
+    Source: Rabiner (1989); the interface and the priors are those of hmmlearn 0.3.
+
+    Args:
+        n_components: number of states S.
+        covariance_type: "diag", "full", "tied" or "spherical".
+        min_covar: added to the variances that a fit begins with.
+        startprob_prior, transmat_prior: of Dirichlet rows, numbers or arrays; 1 is no prior.
+        means_prior, means_weight: of the means.
+        covars_prior, covars_weight: of the covariances: what is added to sums of squares, and for how many observations.
+        algorithm, random_state, n_iter, tol, verbose, implementation, n_init: as `CategoricalHMM`.
+        params, init_params: letters of "s" (start), "t" (transitions), "m" (means), "c" (covariances).
+
+    Attributes:
+        startprob_, transmat_: as `CategoricalHMM`.
+        means_: (S, feature).
+        covars_: covariance matrices (S, feature, feature); set in the shape of `covariance_type`: (S, feature), (S, feature,
+            feature), (feature, feature) or (S,).
+        monitor_: how the last fit went.
+    """
+
+    parts = RealValuedHMM.parts | {"m": "means_", "c": "_covars_"}
+    means_: Array
+    _covars_: Array
+
+    def __init__(
+        self,
+        n_components: int = 1,
+        covariance_type: str = "diag",
+        min_covar: float = 1e-3,
+        startprob_prior: Any = 1.0,
+        transmat_prior: Any = 1.0,
+        means_prior: Any = 0,
+        means_weight: Any = 0,
+        covars_prior: Any = 1e-2,
+        covars_weight: float = 1,
+        algorithm: str = "viterbi",
+        random_state: Any = None,
+        n_iter: int = 10,
+        tol: float = 1e-2,
+        verbose: bool = False,
+        params: str = "stmc",
+        init_params: str = "stmc",
+        implementation: str = "log",
+        n_init: int = 1,
+    ) -> None:
+        self.n_components = n_components
+        self.covariance_type = covariance_type
+        self.min_covar = min_covar
+        self.startprob_prior = startprob_prior
+        self.transmat_prior = transmat_prior
+        self.means_prior = means_prior
+        self.means_weight = means_weight
+        self.covars_prior = covars_prior
+        self.covars_weight = covars_weight
+        self.algorithm = algorithm
+        self.random_state = random_state
+        self.n_iter = n_iter
+        self.tol = tol
+        self.verbose = verbose
+        self.params = params
+        self.init_params = init_params
+        self.implementation = implementation
+        self.n_init = n_init
+
+    @property
+    def covars_(self) -> Array:
+        """Covariance matrices (S, feature, feature)."""
+        spread = self.process().spread
+        return (spread if spread.ndim == 3 else spread.diag_embed()).numpy().copy()
+
+    @covars_.setter
+    def covars_(self, covars: Any) -> None:
+        self._covars_ = np.array(covars, np.float64)
+
+    def process(self) -> GaussianProcess:
+        return GaussianProcess(self.startprob_, self.transmat_, self.means_, self._covars_, self.covariance_type)
+
+    def _check_options(self) -> None:
+        super()._check_options()
+        if self.covariance_type not in SHAPES:
+            raise unknown_name("covariance_type", self.covariance_type, SHAPES)
+
+    def _check_emissions(self) -> None:
+        self.process()
+
+    def _begin_emissions(self, X: NDArray[Any], random: np.random.RandomState) -> dict[str, Array]:
+        """Means by k-means, and the covariance of all rows for every state."""
+        gaps = np.isnan(X)
+        filled = np.where(gaps, np.nanmean(X, 0), X) if gaps.any() else X
+        if len(filled) < self.n_components:
+            raise InputError(f"X: must have at least {self.n_components} rows, one a state, got {len(filled)}")
+        means = KMeans(self.n_components, random_state=self.random_state, n_init=10).fit(filled).cluster_centers_
+        whole = np.atleast_2d(np.cov(filled.T)) + self.min_covar * np.eye(X.shape[1])
+        size = self.n_components
+        shapes = {"spherical": np.full(size, whole.mean()), "tied": whole, "full": np.tile(whole, (size, 1, 1))}
+        return {"means_": means, "_covars_": shapes.get(self.covariance_type, np.tile(np.diag(whole), (size, 1)))}
+
+    def _maximise_emissions(self, X: NDArray[Any], visits: Float64[Tensor, "row state"]) -> None:
+        weights, gaps = visits.numpy(), np.isnan(X)
+        matrices = self.covariance_type in ("full", "tied")
+        if gaps.any() and matrices and "c" in self.params:
+            raise InputError(
+                "X: with missing entries covariance_type must be diag or spherical here; hmmscope.fit takes all"
+            )
+        filled = np.where(gaps, 0.0, X) if gaps.any() else X
+        total = weights.T @ (~gaps).astype(np.float64)
+        if "m" in self.params:
+            sums = self.means_weight * self.means_prior + weights.T @ filled
+            weight = self.means_weight + total
+            self.means_ = np.divide(sums, weight, out=np.array(self.means_, np.float64), where=weight > 0)
+        if "c" in self.params:
+            away = self.means_ - self.means_prior
+            self._covars_ = (
+                self._matrices(filled, weights, away) if matrices else self._variances(filled, ~gaps, weights, away)
+            )
+
+    def _variances(self, filled: Array, seen: NDArray[np.bool_], weights: Array, away: Array) -> Array:
+        squares = np.stack(
+            [w @ np.where(seen, filled - mean, 0.0) ** 2 for w, mean in zip(weights.T, self.means_, strict=True)]
+        )
+        weight = max(self.covars_weight - 1, 0) + weights.T @ seen.astype(np.float64)
+        found = (self.covars_prior + self.means_weight * away**2 + squares) / np.maximum(weight, 1e-5)
+        return found.mean(1) if self.covariance_type == "spherical" else found
+
+    def _matrices(self, X: Array, weights: Array, away: Array) -> Array:
+        scatters = []
+        for w, mean, prior in zip(weights.T, self.means_, away, strict=True):
+            rows = X - mean
+            scatters.append(self.means_weight * np.outer(prior, prior) + (rows * w[:, None]).T @ rows)
+        weight = max(self.covars_weight - X.shape[1], 0)
+        if self.covariance_type == "tied":
+            return (self.covars_prior + np.sum(scatters, 0)) / (weight + weights.sum())
+        return (self.covars_prior + np.stack(scatters)) / (weight + weights.sum(0))[:, None, None]
