@@ -13,6 +13,7 @@ from hmmscope.corpora.density_heads import head_of
 from hmmscope.corpora.layouts import Prompts, Sequences
 from hmmscope.errors import InputError
 from hmmscope.models.base import Tap
+from hmmscope.runs.config import configure
 
 MOVES = [[0.9, 0.1], [0.3, 0.7]]
 
@@ -174,3 +175,4 @@ def test_what_cannot_be_asked_is_said_in_a_line(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=said):
             attempt()
     assert hs.make_target("belief", channels, layout).num_outputs == 2
+    assert configure("random-gaussian").target == "density"

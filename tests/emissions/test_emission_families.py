@@ -13,6 +13,7 @@ import hmmscope as hs
 from emission_cases import close, enumerated
 from hmmscope.emissions.expectation import fit_emissions
 from hmmscope.errors import InputError
+from hmmscope.inference.process_facts import process_facts
 
 hmmlearn = pytest.importorskip("hmmlearn.hmm")
 
@@ -168,7 +169,7 @@ def test_what_is_said_of_it(family: hs.EmittingHMM) -> None:
     assert "±" in str(family) or "channel 0" in str(family)
     assert len(family.card()) == 2
     assert family.in_words() == "2 states, 2 coordinates"
-    assert "stationary law" in dict(family.facts())
+    assert dict(process_facts(family)).keys() == {"stationary law", "2nd eigenvalue", "entropy rate"}
     rate = hs.entropy_rate(family, num_samples=50, length=60)
     longer = hs.entropy_rate(family, num_samples=200, length=300, seed=1)
     assert rate.low - 0.02 < longer.value < rate.high + 0.02

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -177,6 +177,8 @@ class RandomGaussianSpec:
         separation: standard deviation of the means.
         seed: of means and rows.
     """
+
+    default_target: ClassVar[str] = GaussianHMM.default_target
 
     num_states: int = 3
     dimension: int = 2

@@ -10,7 +10,7 @@ from hmmscope.errors import InputError, ResourceError
 from hmmscope.inference.entropy import EntropyRate, entropy_rate
 from hmmscope.inference.observability import Observability, numerical_rank, observability
 from hmmscope.inference.stationary_law import state_transitions, stationary_distribution
-from hmmscope.processes.answers import COMPONENTS, WORDS
+from hmmscope.processes.answers import COMPONENTS, PATHS, WORDS
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.ties import descending, steady
@@ -97,6 +97,10 @@ def process_facts(process: Process) -> list[tuple[str, str]]:
     """(name, value) of `known_facts` or `mixture_facts`, where it takes no more than a second or two; else nothing."""
     if COMPONENTS in process.by_law:
         return mixture_facts(process)
+    if process.real_valued and PATHS in process.answered() and process.num_states <= MAX_STATES:
+        rate = entropy_rate(process)
+        ends = f"95 % {steady(rate.low):z.4f} to {steady(rate.high):z.4f}, sampled"
+        return [*process.facts(), ("entropy rate", f"{steady(rate.value):z.4f} nats an observation ({ends})")]
     if WORDS not in process.by_law:
         return process.facts()
     return facts_in_words(process, known_facts(process)) if process.num_states <= MAX_STATES else []

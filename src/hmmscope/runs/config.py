@@ -156,7 +156,7 @@ def configure(
         known: Any = None if is_dataclass(built) else built  # of a spec nothing is known before it is built
         window = getattr(known, "window", None)
         config = RunConfig(process=source, layout=Sequences() if window is None else Sequences(length=window))
-        config = replace(config, target=getattr(known, "default_target", config.target))
+        config = replace(config, target=getattr(built, "default_target", config.target))
     changes: dict[str, Any] = {"model": model, "target": target, "layout": layout, "seed": seed, "training": training}
     if length is not None:
         changes["layout"] = Sequences(length=length)
