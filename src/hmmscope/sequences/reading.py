@@ -196,7 +196,7 @@ def _column(asked: Asked, name: str, rows: list[Any]) -> list[Any]:
     """One field of rows that are mappings."""
     for number, row in enumerate(rows, 1):
         if name not in row:
-            raise InputError(f"{asked.what}: row {number}: has no field {name!r}")
+            raise InputError(f"{asked.what}: row {number}: has no field {shown(name)}")
     return [row[name] for row in rows]
 
 

@@ -91,7 +91,8 @@ def reading(path: Path, *, own: bool, limit: int = MOST_BYTES) -> Iterator[Buffe
                 raise InputError(f"{path}: {size} bytes, more than the {limit} allowed")
             yield file
     except OSError as error:
-        raise wrong(f"{path}: cannot be read ({error.strerror})") from error
+        name = str(path) if len(str(path)) <= 1000 else f"{str(path)[:100]}..."
+        raise wrong(f"{name}: cannot be read ({error.strerror})") from error
 
 
 def check_name(path: Path) -> None:
