@@ -68,7 +68,7 @@ class Trained(Protocol):
         """The model after so many steps."""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class BeliefMap(Shown):
     """What is read of the belief from one layer, point by point, on samples that the map was not fitted to.
 
