@@ -57,7 +57,7 @@ def section(number: int, row: dict[str, Any], sentence: str, answer: str) -> str
         "Rule": row["rule"],
         "Gates": "; ".join(gates) or "none",
         "Differs from the paper": "; ".join(row["differs"]) or "nothing",
-        "Budget": row["budget"] or "no training",
+        "Budget": row["budget"] or "no training, or a law that reaches the budget of the paper",
         "Effect": f"{effect}, {seeds}, scale {row['scale']}",
         "Standing": "; ".join(
             [
