@@ -122,7 +122,7 @@ def make(control: str, experiment: str) -> None:
             out,
             overrides=overrides(control, experiment),
             seeds=SEEDS,
-            engine=ExecutorOptions(jobs=1),
+            executor=ExecutorOptions(jobs=1),
             resume=True,
             quiet=True,
         )

@@ -4,8 +4,10 @@ They were measured as trained ones are, by ``make controls``; what is kept of it
 """
 
 import importlib.util
+import inspect
 import json
 import lzma
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -60,6 +62,10 @@ def script() -> ModuleType:
 
 def test_the_script_makes_all_controls_of_experiments_with_claims_on_training(script: ModuleType) -> None:
     assert tuple(script.STEPS) == CONTROLS
+    called = inspect.getsource(script.make)
+    given = re.findall(r"^ {12}(\w+)=", called, re.MULTILINE)
+    assert given
+    assert set(given) <= inspect.signature(script.run_experiment).parameters.keys()
     assert [name for name in script.EXPERIMENTS if not on_training(name)] == []
     assert {path.name.removesuffix(".json.xz") for path in FOLDERS} <= set(script.EXPERIMENTS)
 
