@@ -86,7 +86,7 @@ docs: .venv/.installed
 	mkdir -p docs/_build/extra
 	$(BIN)/python scripts/write_pages.py --pictures
 	$(BIN)/hmmscope train docs/live.yaml --out docs/_build/live --resume -q
-	$(BIN)/hmmscope explore docs/_build/live -q -o docs/_build/extra/live.html
+	$(BIN)/hmmscope look docs/_build/live -q -o docs/_build/extra/live.html
 	rm -f docs/_build/extra/ledger-table.html
 	$(BIN)/hmmscope claims $(dir $(PAPERS) $(filter-out $(PAPERS),$(wildcard results/*/*/findings.json))) -q --out docs/_build/extra/ledger-table.html
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html

@@ -32,7 +32,7 @@ train fitted.json --out run --training.num_steps 4 --training.batch_size 4 --lay
 train fitted.json --dry-run --layout.length 8
 analyse run probe --target state --num_samples 64 -q
 export run --out exported -q
-explore run -o explore.html
+look run -o look.html
 report run -o run.html
 sweep fitted.json --vary model.width=8,16 --model.name rnn --training.num_steps 4 --layout.length 8 --out sweep --jobs 1 -q
 study days.txt --states 1,2 --restarts 1 --iterations 3 --max_steps 20 --networks rnn --out study -q

@@ -27,7 +27,7 @@ from hmmscope.analysis.activations import capture
 from hmmscope.analysis.shuffle import attention_taps
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
 from hmmscope.constructions.regression import demonstration_samples, least_squares, optimisation_bound
-from hmmscope.lab.report.look import GREY, INK, RULE
+from hmmscope.lab.report.series_look import GREY, INK, RULE
 
 LETTERS = "ABC|"
 #: Of the lecture: shape of the prompt, memory, steps of the walk, steps of the error curve, step size.

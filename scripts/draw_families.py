@@ -24,8 +24,8 @@ from PIL import Image
 import hmmscope as hs
 from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.evidence.panels import triangle
-from hmmscope.lab.report.look import GREY, INK
 from hmmscope.lab.report.plots import figure_files
+from hmmscope.lab.report.series_look import GREY, INK
 from hmmscope.processes.automata import multiplication_table
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#b5539a")

@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Circle, FancyArrowPatch
 
 import hmmscope as hs
-from hmmscope.lab.report.look import GREY, INK, RULE
+from hmmscope.lab.report.series_look import GREY, INK, RULE
 from hmmscope.processes.cycles import transition_edges
 
 COLORS = ("#0072b2", "#d55e00", "#009e73")

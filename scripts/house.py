@@ -256,6 +256,10 @@ LAYOUT: dict[str, tuple[str, set[str]]] = {
         "HMM-bench: tasks that are frozen, and submissions that anybody can score again",
         SMALL | COMPONENTS | {"runs", "storage", "reprs"},
     ),
+    "lab.looking": (
+        "one model beside its optimum, on one page",
+        SMALL | COMPONENTS | {"runs", "storage", "reprs", "lab.report"},
+    ),
     "lab.report": (
         "files to a page; it knows nothing of models and trainers",
         {"errors", "schema", "storage", "ties", "text", "lab.evidence"},
@@ -265,7 +269,16 @@ LAYOUT: dict[str, tuple[str, set[str]]] = {
         SMALL
         | COMPONENTS
         | {"interop", "runs", "storage", "machine"}
-        | {"lab.tasks", "lab.sweeps", "lab.evidence", "lab.experiments", "lab.study", "lab.report", "lab.benchmark"},
+        | {
+            "lab.tasks",
+            "lab.sweeps",
+            "lab.evidence",
+            "lab.experiments",
+            "lab.study",
+            "lab.looking",
+            "lab.report",
+            "lab.benchmark",
+        },
     ),
     "lab.cli": ("the command line", {"errors", "text", "schema", "lab.verbs"}),
     "hmmscope_papers": (

@@ -1,6 +1,6 @@
 """How long a reader waits for the first picture of a page: milliseconds from navigation to the frame that shows it.
 
-    python scripts/time_pages.py runs/demo/report.html explore.html
+    python scripts/time_pages.py runs/demo/report.html look.html
 
 Each page is opened five times in a browser that has nothing in its cache, from disk; the median and the longest are printed,
 and how busy the machine was. Needs Playwright and Chromium (the extra e2e).
@@ -17,7 +17,7 @@ CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 #: Notes the frame after the first chart, triangle or tape has something in it.
 WATCH = """
 window.firstPicture = new Promise((resolve) => {
-  const drawn = () => document.querySelector(".plot > svg > *, .triangle svg > *, .chips > *");
+  const drawn = () => document.querySelector(".plot > svg > *, .triangle svg > *, .maps canvas, .chips > *");
   const watch = new MutationObserver(() => {
     if (!drawn()) return;
     watch.disconnect();

@@ -97,7 +97,7 @@ def test_command_line_knows_them(installed: dict[str, str], tmp_path: Path) -> N
 def test_a_kind_of_its_own_is_known_to_every_verb(installed: dict[str, str], tmp_path: Path) -> None:
     words, run_folder, page = tmp_path / "words.npz", tmp_path / "run", tmp_path / "page.html"
     training = "--training.num_steps 30 --training.batch_size 16 --layout.length 12 --model.width 16"
-    shown, _, told, trained, belief, probed = hmmscope(
+    shown, _, told, trained, belief, probed, looked = hmmscope(
         installed,
         "show renewal",
         f"sample renewal -n 3 --length 10 --out {words}",
@@ -105,6 +105,7 @@ def test_a_kind_of_its_own_is_known_to_every_verb(installed: dict[str, str], tmp
         f"train renewal {training} --out {run_folder}",
         f"analyse {run_folder} geometry --num_samples 64",
         f"analyse {run_folder} probe --target previous-1 --num_samples 64",
+        f"look {run_folder} --out {page} --samples 16",
     )
     assert "all equally likely" in shown
     assert re.search(r"3 sequences, 30 observations: log-likelihood -\d+\.\d+ nats", told)
@@ -112,12 +113,12 @@ def test_a_kind_of_its_own_is_known_to_every_verb(installed: dict[str, str], tmp
     assert "optimum" in trained
     assert "residual.1" in belief
     assert "residual.1" in probed
+    assert "the exact optimum" in looked
     lacking = {
         f"oracle renewal {words} --smooth": "--smooth needs smoothing, and Renewal has none; EmittingHMM, HMM",
         f"oracle renewal {words} --memory 2": "--memory needs finite memory, and Renewal has none; GeneralisedHMM, HMM",
         "facts renewal": "no facts about Renewal",
         "facts renewal --mixing": "--mixing needs mixing time, and Renewal has none; HMM, LabelledHMM, LinearGaussian have",
-        f"explore {run_folder} --out {page}": "a live page computes HMMs and mixtures of them, not a Renewal",
     }
     done = run(installed, "-c", REFUSED, *lacking)
     assert done.returncode == 0, done.stderr

@@ -54,6 +54,7 @@ _HOME = {
     "RunConfig": "runs.config",
     "train": "runs.training",
     "over_training": "runs.development",
+    "look": "lab.looking.looking",
     "study": "lab.study.conduct",
     "benchmark": "lab.benchmark.submission",
     "check_submission": "lab.benchmark.checking",
@@ -167,6 +168,7 @@ if TYPE_CHECKING:
     from hmmscope.inference.stationary_law import stationary_distribution as stationary_distribution
     from hmmscope.lab.benchmark.checking import check_submission as check_submission
     from hmmscope.lab.benchmark.submission import benchmark as benchmark
+    from hmmscope.lab.looking.looking import look as look
     from hmmscope.lab.study.conduct import study as study
     from hmmscope.models.base import make_model as make_model
     from hmmscope.processes.answers import Observed as Observed

@@ -129,7 +129,7 @@ def experiment(name: str) -> Callable[[T], T]:
 
 
 def page(name: str) -> Callable[[T], T]:
-    """Register a function (folder, out or None) -> path of the page that it wrote, by the kind of the folder."""
+    """Register a function (folder or run, out or None) that makes a page, by the kind of what is shown."""
     return _register("page", name)
 
 

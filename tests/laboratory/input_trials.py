@@ -160,7 +160,7 @@ def _memory() -> int:
 
 _WORDS = [
     *("run", "train", "sweep", "sample", "ask", "fit", "study", "analyse", "claims", "report"),
-    *("explore", "check", "show", "--out", "--scale", "smoke", "--seeds", "-n", "--length"),
+    *("look", "check", "show", "--out", "--scale", "smoke", "--seeds", "-n", "--length"),
     *("--training.num_steps", "--model.width", "--resume", "--dry-run", "--table", "--first", "--states", "--paths"),
     *(
         "umbrella",
@@ -193,7 +193,7 @@ _WORDS = [
     ),
 ]
 #: Words of which the work may be long, or is not of this trial.
-_LONG = {"run", "explore", "study"}
+_LONG = {"run", "look", "study"}
 
 
 @trial("commands")

@@ -27,7 +27,7 @@ _VERBS: dict[str, list[str]] = {
     "report": ["kept", "-o", "x.html"],
     "check": ["kept"],
     "analyse": ["run", "curves"],
-    "explore": ["run", "-o", "x.html"],
+    "look": ["run", "-o", "x.html"],
 }
 _SIZES = [
     "0",

@@ -49,7 +49,7 @@ VERBS = {
     "sample": ["sample", "umbrella", "-n", "3", "--length", "5", "--out", "out/x.safetensors"],
     "oracle": ["ask", "letters-hmm", "text.txt", "--out", "out/beliefs.jsonl"],
     "study": ["study", "text.txt", *SHORT_STUDY, "--out", "out/study", "--resume"],
-    "explore": ["explore", "run", "--out", "out/live.html"],
+    "look": ["look", "run", "--out", "out/live.html"],
     "facts": ["ask", "umbrella", "--out", "out/facts.json"],
 }
 _CODES = (errno.EIO, errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EACCES)

@@ -1,10 +1,11 @@
 """Runs with live pages, which the tests in a browser share."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from hmmscope.lab.report.live_page import write_live_page
+from hmmscope.lab.report.look_page import write_look
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.live import live_data
 from hmmscope.runs.pipeline import Run
@@ -36,6 +37,15 @@ CASES: dict[str, tuple[dict, dict, dict]] = {
     "lstm": (MESS3, SEQUENCES, {"name": "lstm", "width": 12, "num_layers": 2, "learn_initial": True}),
     "gru": (MESS3, SEQUENCES, {"name": "gru", "width": 12}),
 }
+
+
+def write_live_page(live: dict[str, Any], out: Path) -> Path:
+    """The page of a model of which nothing is shown but what the page computes."""
+    nothing = dict.fromkeys(("invalid", "learned", "beliefs", "attention", "push", "trace"))
+    losses = [{"name": "model", "role": "model", "value": 1.0, "low": 0.9, "high": 1.1}]
+    about = {"name": live["model"]["name"], "process": live["title"], "unit": "nats", "samples": 8, "length": 20}
+    told = {"steps": live["model"]["steps"], "before": "a twin", "unknown": [live["title"]]}
+    return write_look(nothing | about | told | {"losses": losses, "live": live}, out)
 
 
 def made(root: Path, name: str) -> tuple[Run, Path]:

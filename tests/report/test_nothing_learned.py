@@ -17,7 +17,6 @@ import pytest
 import hmmscope as hs
 from hmmscope.analysis.geometry import geometry
 from hmmscope.lab.cli import main
-from hmmscope.lab.report.live_page import write_live_page
 from hmmscope.lab.report.page import write_page
 from hmmscope.runs import live
 from hmmscope.runs.pipeline import Run
@@ -75,7 +74,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 def test_pages_praise_nothing(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "EXAMPLES", 2000)
-    said = read(write_live_page(live.live_data(run), tmp_path / "live.html"))
+    said = read(hs.look(run, num_samples=64, num_points=200).save(tmp_path / "look.html"))
     assert "The network was never told of states." in said
     assert praise(said) == []
     assert praise(read(write_page([run.path], tmp_path / "report.html"))) == []

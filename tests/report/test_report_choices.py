@@ -7,7 +7,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from hmmscope.lab.evidence.figure import Bars, Cloud, Explorer, Figure, Heatmap, Lines
-from hmmscope.lab.report import interactive, look, plots
+from hmmscope.lab.report import interactive, plots, series_look
 from hmmscope.lab.report.compare import compare
 from hmmscope.lab.report.differences import MOST_ROWS, config_rows, finding_rows, verdict_summary
 from hmmscope.lab.report.explorer import MOST_CURVES, first_text, selected, still, views
@@ -43,31 +43,31 @@ def test_a_legend_lies_inside_the_picture_and_below_the_panels(names: list[str],
 
 
 def test_ordered_names_get_colours_in_order() -> None:
-    found = look.looks(many(DEPTHS[:7]))
+    found = series_look.looks(many(DEPTHS[:7]))
     colours = [found["model", name].color for name in DEPTHS[:7]]
     light = [sum(int(one[i : i + 2], 16) * part for i, part in ((1, 0.3), (3, 0.59), (5, 0.11))) for one in colours]
     assert light == sorted(light)
     assert len(set(colours)) == 7
-    shuffled = look.looks(many([DEPTHS[i] for i in (3, 0, 6, 1, 5, 2, 4)]))
+    shuffled = series_look.looks(many([DEPTHS[i] for i in (3, 0, 6, 1, 5, 2, 4)]))
     assert [shuffled["model", name].color for name in DEPTHS[:7]] == colours
 
 
 def test_two_ordered_families_and_plain_names_stay_apart() -> None:
     names = [*(f"a: {name}" for name in DEPTHS[:4]), *(f"b: {name}" for name in DEPTHS[:4]), "LSTM", "Mamba"]
-    found = look.looks(many(names))
+    found = series_look.looks(many(names))
     assert len({found["model", name].color for name in names}) == 10
     assert {found["model", name].dash for name in names[:4]} != {found["model", name].dash for name in names[4:8]}
 
 
 def test_two_numbers_are_no_order() -> None:
-    plain = look.looks(many(["LSTM", "RNN"]))
-    assert [how.color for how in look.looks(many(DEPTHS[:2])).values()] == [how.color for how in plain.values()]
+    plain = series_look.looks(many(["LSTM", "RNN"]))
+    assert [how.color for how in series_look.looks(many(DEPTHS[:2])).values()] == [how.color for how in plain.values()]
 
 
 @pytest.mark.parametrize("role", ["model", "baseline", "control", "other"])
 def test_a_dozen_series_of_one_role_have_a_dozen_looks(role: Any) -> None:
     series = tuple(line(name=name, role=role) for name in WORDS[:12])
-    found = look.looks(a_figure(lines(series=series)))
+    found = series_look.looks(a_figure(lines(series=series)))
     assert len({(how.color, how.dash, how.marker) for how in found.values()}) == 12
 
 

@@ -17,7 +17,7 @@ from cli_cases import assert_one_line, call  # noqa: F401 - fixture
 from hmmscope.errors import ResourceError
 from hmmscope.lab.evidence import clouds, panels
 from hmmscope.lab.evidence.figure import Figure
-from hmmscope.lab.report import interactive, latex, look, plots
+from hmmscope.lab.report import interactive, latex, plots, series_look
 from hmmscope.storage import store
 from report_cases import a_figure, bars, demo_figures, demo_folder, heat, lines
 
@@ -41,7 +41,7 @@ def lab(colour: str, seen: Any) -> np.ndarray:
 @pytest.mark.parametrize("kind", BLINDNESS)
 def test_colours_differ_for_colour_blind_readers(kind: str) -> None:
     corners = [to_hex(colour) for colour in clouds.CERTAIN]
-    models = [one.color for one in look.looks_of([("model", name) for name in ("one", "two", "three")]).values()]
+    models = [one.color for one in series_look.looks_of([("model", name) for name in ("one", "two", "three")]).values()]
     for colours in (corners, models):
         seen = [lab(colour, BLINDNESS[kind]) for colour in colours]
         assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 15  # about 2 can be noticed

@@ -60,13 +60,13 @@ def test_a_run_made_in_python_ends_in_a_page(runs: dict[str, Run], call: Callabl
         runs["known"].report("page.txt")
 
 
-def test_what_the_command_line_can_build_it_analyses_and_explores(runs: dict[str, Run], call: Callable) -> None:
-    for words in (["analyse", "known", "geometry"], ["explore", "known", "-o", "live.html"]):
+def test_what_the_command_line_can_build_it_analyses_and_looks_at(runs: dict[str, Run], call: Callable) -> None:
+    for words in (["analyse", "known", "geometry"], ["look", "known", "-o", "live.html"]):
         told = call(*words)
         assert (told.code, told.error) == (0, "")
     for words in (
         ["analyse", "own", "geometry"],
-        ["explore", "own", "-o", "live.html"],
+        ["look", "own", "-o", "live.html"],
         ["analyse", "own", "--export", "x"],
     ):
         told = call(*words)
@@ -121,6 +121,6 @@ def test_a_run_without_its_seal_is_marked_wherever_it_is_read(runs: dict[str, Ru
     assert summary is not None
     store.write_json(path / "done.json", summary | {"loss": 0.125})
     assert "none, so nothing says that these files are as they were written" in runs["known"].report().read_text()
-    for words in (["analyse", "known", "curves"], ["explore", "known", "-o", "live.html"]):
+    for words in (["analyse", "known", "curves"], ["look", "known", "-o", "live.html"]):
         assert "warning: known: has no seal" in call(*words).error
     assert call("check", "known").code == 4

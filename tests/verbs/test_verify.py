@@ -80,7 +80,7 @@ def test_whatever_a_verb_writes_into_a_run_is_covered(call: Callable, trained: P
     shutil.copytree(trained, tmp_path / "run")
     for words in (
         ["report", "run", "-o", "run/page.html"],
-        ["explore", "run", "-o", "run/live.html"],
+        ["look", "run", "-o", "run/live.html"],
         ["report", "run", "--figures", "run/drawn", "--style", "web"],
         ["analyse", "run", "curves"],
         ["analyse", "run", "--export", "run/model"],

@@ -17,6 +17,7 @@ from hmmscope.analysis.geometry import (
     BELIEF,
     MIXED_BELIEF,
     PREDICTION,
+    Fit,
     Readout,
     belief_targets,
     belief_times,
@@ -184,7 +185,7 @@ class BeliefMap(Shown):
     def _repr_png_(self) -> bytes:
         """The picture, for a notebook."""
         data = io.BytesIO()
-        self.plot().savefig(data, format="png", dpi=110)
+        self.plot().savefig(data, format="png", dpi=72)
         return data.getvalue()
 
 
@@ -234,7 +235,7 @@ def belief_map(
     taken = registry.adapted(net, None if layer is None else [layer])
     names = residual_layers(taken) if layer is None else [layer]
     check_layers(taken, names)
-    reader = _Reader.of(corpus, num_samples, num_points, observer)
+    reader = BeliefReader.of(corpus, num_samples, num_points, observer)
     found = [reader.measured(taken, names)]
     twins = draw_twins(net, num_twins, seed=seed)
     adapted = [registry.adapted(twin, None if layer is None else [layer]) for twin in twins.models]
@@ -278,7 +279,7 @@ def corpus_for(model: nn.Module, process: Any, length: int | None = None, seed: 
 
 
 @dataclass(frozen=True, eq=False)
-class _Reader:
+class BeliefReader:
     """Samples with their exact beliefs.
 
     Attributes:
@@ -304,7 +305,7 @@ class _Reader:
     @classmethod
     def of(
         cls, corpus: Corpus, num_samples: int, num_points: int, observer: HMM | LabelledHMM | None = None
-    ) -> "_Reader":
+    ) -> "BeliefReader":
         if corpus.process.data is not None and observer is None:
             raise InputError(
                 "observer: nobody knows the law of given sequences; give an HMM fitted to them, hs.fit(...).hmm"
@@ -328,12 +329,24 @@ class _Reader:
 
     def drawn(self, model: nn.Module, name: str) -> Points:
         """The points as they are read from a layer (point, state)."""
-        train = torch.arange(len(self.belief)) < (3 * self.num_samples // 4) * len(self.times)
-        inside, shown = self.inside
-        train = train if inside is None else train & inside
-        fit = fit_affine(self._stream(model, [name], range(self.num_samples))[:, train], self.belief[train])
+        fit, shown = self.fit(model, name), self.inside[1]
         values = torch.cat([fit(part)[0] for part in self._parts(model, name)])
         return (values if shown is None else values[shown])[: len(self.points)].numpy()
+
+    def fit(self, model: nn.Module, name: str) -> Fit:
+        """The map from a layer to the belief, of the first three quarters of the samples."""
+        inside = self.inside[0]
+        train = torch.arange(len(self.belief)) < (3 * self.num_samples // 4) * len(self.times)
+        train = train if inside is None else train & inside
+        return fit_affine(self._stream(model, [name], range(self.num_samples))[:, train], self.belief[train])
+
+    def beside(
+        self, model: nn.Module, name: str, corpus: Corpus
+    ) -> tuple[Float64[Tensor, "time state"], Float64[Tensor, "time state"]]:
+        """The exact beliefs of the first sample of another corpus of the same layout, and what is read of them."""
+        targets = belief_targets(corpus, self.times, 1)
+        stream = read_stream(model, corpus, self.times, [name], 1)
+        return targets.get(MIXED_BELIEF, targets[BELIEF]), self.fit(model, name)(stream)[0]
 
     def _parts(self, model: nn.Module, name: str) -> Iterable[Tensor]:
         at_once = max(1, _AT_ONCE // len(self.times))

@@ -99,7 +99,8 @@ NO_COLUMNS = dict.fromkeys(("twins", "share", "share_low", "share_high", "beyond
 def draw_twins(model: nn.Module, num_twins: int = NUM_TWINS, *, seed: int = 0) -> Twins:
     """Copies of a network with new first weights, each from a seed of its own; the network stays as it is.
 
-    A model of this library is built again from its spec, one of transformers from its configuration. In any other module
+    A model of this library is built again from its spec, one of transformers from its configuration, one of
+    TransformerLens by the laws of the model within it. In any other module
     every submodule with weights is drawn by its ``reset_parameters``, as those of torch have it; what a module's own
     ``__init__`` did to the weights of its submodules is not repeated.
 
@@ -150,6 +151,10 @@ def _draw(module: nn.Module, seed: int) -> None:
     if isinstance(module, SequenceModel) and not isinstance(module, GivenModel) and module.spec is not None:
         module.load_state_dict(build_model(module.spec, module.ports, seed).state_dict())
         return
+    original = getattr(module, "original_model", None)
+    if isinstance(original, nn.Module) and hasattr(type(original), "_init_weights"):  # of TransformerLens
+        _draw_in_place(original)
+        return
     if hasattr(getattr(module, "config", None), "to_dict") and hasattr(module, "init_weights"):  # of transformers
         module.load_state_dict(type(module)(copy.deepcopy(module.config)).state_dict())
         return
@@ -159,6 +164,16 @@ def _draw(module: nn.Module, seed: int) -> None:
         if hasattr(module, name):
             getattr(module, name)()
             return
+
+
+def _draw_in_place(original: nn.Module) -> None:
+    """New weights in a model of transformers whose parts were taken apart, each by the law of its kind."""
+    draw: Any = type(original)._init_weights  # type: ignore[attr-defined]
+    for part in original.modules():
+        if type(part).__module__.startswith(("torch.", "transformers.")):
+            for drawn in (part, *part.parameters(recurse=False)):
+                drawn.__dict__.pop("_is_hf_initialized", None)
+            draw(original, part)
 
 
 @contextmanager

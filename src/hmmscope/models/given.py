@@ -171,7 +171,7 @@ class GivenModelSpec:
         return (
             f"{path}: its model is a {name} of your own, which only Python can build: run = hs.load_run({str(path)!r}, "
             f"model={name}(...)), then hs.probe(run.model, run.corpus('probe'), ...) and the other instruments; its page "
-            f"needs no weights: run.report(), hmmscope report {path}"
+            f"needs no weights: run.report(), hmmscope report {path}; that of the model beside its optimum is run.look()"
         )
 
     def build(self, ports: Ports, generator: torch.Generator) -> GivenModel:

@@ -1,9 +1,10 @@
-"""A trained run as plain data that a page can compute with: weights, process, maps from each layer to the belief.
+"""A model as plain data that a page can compute with: weights, process, maps from each layer to the belief.
 
 Numbers are base64 of little-endian arrays: float32 for the model, float64 for the process and the maps.
 """
 
 import base64
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from hmmscope.analysis.activations import read_stream, residual_layers
+from hmmscope.analysis.activations import inference_mode, read_stream, residual_layers
 from hmmscope.analysis.belief_interventions import writing
 from hmmscope.analysis.geometry import RIDGE, fit_affine, mixed_beliefs, read_off
 from hmmscope.analysis.layer_curves import Curves
@@ -25,6 +26,7 @@ from hmmscope.inference.mixture_posterior import filter_mixture
 from hmmscope.models.attention import Attention
 from hmmscope.models.base import parameter_count
 from hmmscope.models.decoder import Decoder
+from hmmscope.models.given import logits_of
 from hmmscope.models.recurrent import Recurrent
 from hmmscope.processes.answers import COMPONENTS, STATES
 from hmmscope.processes.process import Process
@@ -39,84 +41,157 @@ MOST_CONTEXTS, LONGEST_CONTEXT = 4096, 2
 
 
 def live_data(run: Run, process: Process | None = None) -> dict[str, Any]:
-    """What `hmmscope.lab.report.live_page` shows of a run.
+    """What the live section of a page shows of a run.
 
     Args:
         run: of a model that predicts the next observation.
         process: HMMs from which the page draws in place of those of the run, whose symbols they have; the maps are fitted
             and the optimum is computed for them.
 
-    The maps are fitted as `geometry` does, on three quarters of the samples of the stream "probe", at every observation;
-    R² is that of the last quarter, beside that of untrained twins. `learned` says how far the losses have come, `beyond`
-    what is read of the belief beyond the twins, each network at the layer that fits its own training examples best. Beside a
-    map stands its inverse, see `writing`: how the stream changes where the belief that is read changes.
+    Raises:
+        InputError: a model or a process that the page cannot compute, or one that is too large for it.
+    """
+    if run.config.target != "observation" or run.config.training.block_length:
+        raise InputError("run: a live page shows models that predict the next observation in one pass")
+    layout, seed, own = run.config.layout, run.config.seed, process is None
+    shown = run.process if process is None else process
+    probe, held_out = (Corpus(shown, layout=layout, seed=seed, stream=stream) for stream in ("probe", "evaluate"))
+    data = live_model_data(run.model, probe, held_out, run.corpus("train"), name=run.config.model.name)
+    about = shown.title or shown.in_words()
+    data["title"] = (
+        f"{run.config.model.name} on {about}" if own else f"{data['model']['name']} on HMMs never seen ({about})"
+    )
+    data["model"]["steps"] = run.config.training.num_steps
+    return data | {"excess": (run.summary or {}).get("excess") if own else None}
+
+
+def live_model_data(
+    model: nn.Module, probe: Corpus, held_out: Corpus, training: Corpus, *, name: str = ""
+) -> dict[str, Any]:
+    """What the live section of a page shows of a model that predicts the next observation.
+
+    The maps are fitted as `geometry` does, on three quarters of the samples of `probe`, at every observation; R² is that of
+    the last quarter, beside that of untrained twins. `learned` says how far the losses have come, `beyond` what is read of
+    the belief beyond the twins, each network at the layer that fits its own training examples best. Beside a map stands
+    its inverse, see `writing`: how the stream changes where the belief that is read changes.
+
+    Args:
+        model: one of those that `in_browser` knows.
+        probe: samples on which maps are fitted and measured.
+        held_out: samples on which the losses are measured.
+        training: samples in which n-grams and the constant answer count.
+        name: of the model; by default its class.
 
     Raises:
         InputError: a model or a process that the page cannot compute, or one that is too large for it.
     """
-    own, layout = process is None, run.config.layout
-    process = run.process if process is None else process
-    _check(run, process)
-    corpus = Corpus(process, layout=layout, seed=run.config.seed, stream="probe")
-    about = process.title or process.in_words()
-    readouts, beyond = _readouts(run.model, corpus)
-    held_out = Corpus(process, layout=layout, seed=run.config.seed, stream="evaluate")
-    gone = learned(run.model, held_out, run.corpus("train"))
+    name = name or type(model).__name__
+    found = in_browser(model, probe)
+    if found is None:
+        raise InputError(f"model: a live page computes causal decoders, rnn, lstm and gru, not {name}")
+    process, layout = probe.process, probe.layout
+    _check(model, process, layout.num_columns)
+    readouts, beyond = _readouts(model, probe)
+    gone = learned(model, held_out, training)
+    about, tensors = found
+    sizes = {"name": name, "parameters": parameter_count(model), "steps": None, "columns": layout.num_columns}
     return {
-        "title": f"{run.config.model.name} on {about}"
-        if own
-        else f"{run.config.model.name} on HMMs never seen ({about})",
-        "model": _model(run),
-        "tensors": {name: _packed(tensor, "<f4") for name, tensor in run.model.state_dict().items()},
+        "title": f"{name} on {process.title or process.in_words()}",
+        "model": sizes | about,
+        "tensors": {key: _packed(tensor, "<f4") for key, tensor in tensors.items()},
         "process": _process(process),
         "layout": {"delimiter": layout.has_delimiter, "lengths": list(layout.sequence_lengths)},
         "readouts": readouts,
         "beyond": beyond,
         "learned": {"verdict": gone.verdict, "bar": gone.bar, "text": str(gone)},
-        "ngram": None if COMPONENTS in process.by_law else _ngram(run.corpus("train")),
-        "excess": (run.summary or {}).get("excess") if own else None,
+        "ngram": None if COMPONENTS in process.by_law else _ngram(training),
+        "excess": None,
     }
 
 
-def _check(run: Run, process: Process) -> None:
-    model = run.model
-    plain = isinstance(model, Recurrent) or (
-        isinstance(model, Decoder)
-        and model.causal
-        and all(isinstance(block.attention, Attention) for block in model.blocks)
-    )
-    if not plain:
-        raise InputError(f"model: a live page computes causal decoders, rnn, lstm and gru, not {run.config.model.name}")
-    if run.config.target != "observation" or run.config.training.block_length:
-        raise InputError("run: a live page shows models that predict the next observation in one pass")
+def _check(model: nn.Module, process: Process, columns: int) -> None:
     if not {STATES, COMPONENTS} & process.by_law:
         raise InputError(f"process: a live page computes HMMs and mixtures of them, not a {type(process).__name__}")
     sizes = {
         "parameters": (parameter_count(model), MOST_WEIGHTS),
         "probabilities": (sum(rows.numel() for rows in process.law.rows()), MOST_PROBABILITIES),
-        "columns": (run.config.layout.num_columns, MOST_COLUMNS),
+        "columns": (columns, MOST_COLUMNS),
     }
     for what, (count, most) in sizes.items():
         if count > most:
             raise InputError(f"run: a live page carries at most {most:,} {what}, and this run has {count:,}")
 
 
-def _model(run: Run) -> dict[str, Any]:
-    model, spec = run.model, run.config.model
-    found: dict[str, Any] = {"name": spec.name, "parameters": parameter_count(model), "layers": len(model.residual) - 1}
-    found |= {"steps": run.config.training.num_steps, "columns": run.config.layout.num_columns}
-    if isinstance(model, Recurrent):
+def in_browser(model: nn.Module, corpus: Corpus) -> tuple[dict[str, Any], Mapping[str, Tensor]] | None:
+    """A model as the page computes it, sizes and weights; None for one that it cannot compute.
+
+    Known are our causal decoders and recurrent networks, and modules of one's own that are an embedding, one
+    ``torch.nn.RNN``, ``LSTM`` or ``GRU``, and a linear head: known by giving the same answers.
+    """
+    if isinstance(model, Recurrent) and model.spec is not None:
+        spec: Any = model.spec
         kind = spec.name if spec.name != "rnn" else spec.nonlinearity
-        return found | {"kind": "recurrent", "cell": kind, "tokens": model.num_tokens, "heads": 0}
-    decoder = getattr(spec, "decoder", spec)
-    return found | {
-        "kind": "decoder",
-        "heads": decoder.num_heads,
-        "positions": decoder.positions,
-        "scale": model.blocks[0].attention.scale,
-        "rotary_base": decoder.rotary_base,
-        "max_length": model.ports.max_length,
+        sizes = {"kind": "recurrent", "cell": kind, "tokens": model.num_tokens, "heads": 0}
+        return sizes | {"layers": len(model.layers)}, model.state_dict()
+    if isinstance(model, Decoder) and model.spec is not None:
+        mixers: list[Any] = [block.attention for block in model.blocks]
+        if not model.causal or not all(isinstance(mixer, Attention) for mixer in mixers):
+            return None
+        decoder: Any = getattr(model.spec, "decoder", model.spec)
+        return {
+            "kind": "decoder",
+            "layers": len(model.blocks),
+            "heads": decoder.num_heads,
+            "positions": decoder.positions,
+            "scale": mixers[0].scale,
+            "rotary_base": decoder.rotary_base,
+            "max_length": model.ports.max_length,
+        }, model.state_dict()
+    return _own_recurrent(model, corpus)
+
+
+#: The linear algebra of a recurrent module of one's own, by its class.
+_CELLS = {nn.LSTM: "lstm", nn.GRU: "gru"}
+
+
+def _own_recurrent(model: nn.Module, corpus: Corpus) -> tuple[dict[str, Any], Mapping[str, Tensor]] | None:
+    """A module of an embedding, one recurrent module and a head, if they are all that it does."""
+    parts: dict[type[nn.Module], list[Any]] = {kind: [] for kind in (nn.Embedding, nn.RNNBase, nn.Linear)}
+    for module in model.modules():
+        kind = next((kind for kind in parts if isinstance(module, kind)), None)
+        if kind is not None:
+            parts[kind].append(module)
+        elif next(module.parameters(recurse=False), None) is not None:
+            return None  # weights that the page would not know of
+    if any(len(found) != 1 for found in parts.values()):
+        return None
+    embedding, layers, head = (parts[kind][0] for kind in (nn.Embedding, nn.RNNBase, nn.Linear))
+    if layers.bidirectional or getattr(layers, "proj_size", 0) or head.in_features != layers.hidden_size:
+        return None
+    tokens = corpus[0:4].tokens
+    with torch.no_grad(), inference_mode(model) as device:
+        tokens = tokens.to(device)
+        x = embedding(tokens)
+        x = layers(x if layers.batch_first else x.transpose(0, 1))[0]
+        expected = head(x if layers.batch_first else x.transpose(0, 1))
+        answer = logits_of(model(tokens), tokens, corpus.num_symbols)
+    expected = expected[..., : corpus.num_symbols]
+    if expected.shape != answer.shape or not torch.allclose(expected, answer, atol=1e-5):
+        return None
+    weights: dict[str, Tensor] = {
+        "embedding.weight": embedding.weight,
+        "head.weight": head.weight[: corpus.num_symbols],
     }
+    size = corpus.num_symbols
+    weights["head.bias"] = torch.zeros(size) if head.bias is None else head.bias[:size]
+    for layer in range(layers.num_layers):
+        for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+            found = getattr(layers, f"{name}_l{layer}", None)
+            rows = layers.weight_hh_l0.shape[0]
+            weights[f"layers.{layer}.{name}_l0"] = torch.zeros(rows) if found is None else found
+    cell = next((cell for kind, cell in _CELLS.items() if isinstance(layers, kind)), None) or layers.nonlinearity
+    sizes = {"kind": "recurrent", "cell": cell, "tokens": embedding.num_embeddings, "heads": 0}
+    return sizes | {"layers": layers.num_layers}, weights
 
 
 def _process(process: Process) -> dict[str, Any]:

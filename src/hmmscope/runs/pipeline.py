@@ -150,6 +150,13 @@ class Run:
         page: Path = registry.lookup("page", "run")(self.path, out)
         return page
 
+    def look(self, out: str | Path | None = None) -> Any:
+        """The model beside its exact optimum, before and after training: inline in a notebook, and as a page in `out`.
+
+        See `hmmscope.look`.
+        """
+        return registry.lookup("page", "look")(self, out)
+
 
 def _beside(summary: dict) -> str:
     """What a loss is to be compared with, in words."""

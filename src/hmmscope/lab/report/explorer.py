@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from hmmscope.lab.evidence.figure import Explorer, ExplorerCurve, Figure, Lines, Series
-from hmmscope.lab.report.look import Key, Look, looks_of
+from hmmscope.lab.report.series_look import Key, Look, looks_of
 
 #: Most curves shown at once: of what is studied, and of references to it.
 MOST_CURVES, MOST_REFERENCES = 16, 6

@@ -3,9 +3,9 @@
 from typing import Any
 
 from hmmscope.lab.evidence.figure import Bars, Cloud, Explorer, Figure, Heatmap, Lines, Panel
-from hmmscope.lab.report import look
+from hmmscope.lab.report import series_look
 from hmmscope.lab.report.explorer import MOST_CURVES, MOST_REFERENCES, REFERENCES, views
-from hmmscope.lab.report.look import Key, Look
+from hmmscope.lab.report.series_look import Key, Look
 from hmmscope.lab.report.wording import shorten
 from hmmscope.text import visible
 
@@ -14,7 +14,7 @@ _MOST_ROWS = 14  # labels along y of a heat map
 
 def figure_data(figure: Figure) -> dict[str, Any]:
     """Names, looks and values of all panels. Series refer to looks by number."""
-    found, columns = look.looks(figure), look.columns(figure)
+    found, columns = series_look.looks(figure), series_look.columns(figure)
     return {
         "name": figure.name,
         "columns": columns,
@@ -44,10 +44,10 @@ def look_data(key: Key, how: Look) -> dict[str, Any]:
         "color": how.color,
         "width": 1.25 * how.width,
         "dash": [1.25 * length for length in how.dash],
-        "path": look.MARKER_PATHS.get(how.marker, ""),
+        "path": series_look.MARKER_PATHS.get(how.marker, ""),
         "opacity": how.opacity,
         "level": how.level,
-        "mark": role in look.MARKS,
+        "mark": role in series_look.MARKS,
     }
 
 
@@ -57,7 +57,7 @@ def panel_data(panel: Panel, order: list[Key], columns: int = 1) -> dict[str, An
         return {"kind": "explorer", "title": visible(panel.title), **_axes(panel), **_explorer(panel)}
     if isinstance(panel, Lines | Bars):
         values = [
-            {"look": order.index(look.key(one)), "x": one.x, "y": one.y, "low": one.low, "high": one.high}
+            {"look": order.index(series_look.key(one)), "x": one.x, "y": one.y, "low": one.low, "high": one.high}
             for one in panel.series
         ]
         kind = {"kind": "lines", **_axes(panel)} if isinstance(panel, Lines) else {"kind": "bars", **_bar_axes(panel)}
@@ -80,8 +80,8 @@ def _axes(panel: Lines | Explorer) -> dict[str, Any]:
         "log_y": panel.log_y,
         "y_min": panel.y_min,
         "y_max": panel.y_max,
-        "floor": look.log_floor_of(curves) if panel.log_y else None,
-        "ticks": look.log_ticks(x for curve in curves for x in curve.x) if panel.log_x else None,
+        "floor": series_look.log_floor_of(curves) if panel.log_y else None,
+        "ticks": series_look.log_ticks(x for curve in curves for x in curve.x) if panel.log_x else None,
         "whole": all(x.is_integer() for curve in curves for x in curve.x),
     }
 
@@ -93,8 +93,11 @@ def _bar_axes(panel: Bars) -> dict[str, Any]:
 
 
 def _heatmap(panel: Heatmap, columns: int) -> dict[str, Any]:
-    name, low, high = look.color_range(panel)
-    shown = {"x": look.thinned(panel.x, look.MOST_LABELS[columns]), "y": look.thinned(panel.y, _MOST_ROWS)}
+    name, low, high = series_look.color_range(panel)
+    shown = {
+        "x": series_look.thinned(panel.x, series_look.MOST_LABELS[columns]),
+        "y": series_look.thinned(panel.y, _MOST_ROWS),
+    }
     labels = {"x": [visible(one) for one in panel.x], "y": [visible(one) for one in panel.y]}
     return {
         **{f"{axis}_label": visible(getattr(panel, f"{axis}_label")) for axis in "xyz"},

@@ -253,11 +253,15 @@ class Report(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explore(Options):
-    """a live page: the trained model and its optimum, computed in the reader's browser"""
+class Look(Options):
+    """one model beside its exact optimum, on one page; where it can, the page computes the model"""
 
-    run: str = given("the folder of a run")
-    out: str = said("the page", "explore.html", metavar="FILE", flags=("-o", "--out"))
+    model: str = given("the folder of a run or of a Hugging Face model, or FILE.py:NAME of one of your own")
+    process: str | None = given("what it was trained on: a name or a file; a run has its own", default=None)
+    out: str = said("the page", "look.html", metavar="FILE", flags=("-o", "--out"))
+    length: int | None = said("observations a sample (default: 64, or what it can read)", metavar="T")
+    samples: int = said("held-out samples of the losses", 256, metavar="N")
+    layers: str | None = said("where the belief is read (default: the residual stream)", metavar="A,B")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,5 +294,5 @@ class Check(Options):
 #: The verbs in the order in which help lists them.
 VERBS: dict[str, type] = {
     one.__name__.lower(): one
-    for one in (Show, Run, Train, Sweep, Sample, Ask, Fit, Study, Analyse, Claims, Report, Explore, Benchmark, Check)
+    for one in (Show, Run, Train, Sweep, Sample, Ask, Fit, Study, Analyse, Claims, Report, Look, Benchmark, Check)
 }

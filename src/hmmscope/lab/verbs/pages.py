@@ -2,12 +2,17 @@
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hmmscope import registry
 from hmmscope.errors import InputError, code_and_line
 from hmmscope.lab.report.folder import Experiment, described, read_experiment
 from hmmscope.storage import seals
 from hmmscope.storage.disk import refuse_special
+
+if TYPE_CHECKING:
+    from hmmscope.lab.looking.looking import Look
+    from hmmscope.runs.pipeline import Run
 
 
 def read_folder(folder: Path) -> Experiment:
@@ -61,3 +66,11 @@ def page_of_run(folder: Path, out: str | Path | None = None) -> Path:
     except ModuleNotFoundError as error:
         raise InputError(code_and_line(error)[1]) from error
     return write_page_of([read_folder(folder)], place)
+
+
+@registry.page("look")
+def look_of_run(run: "Run", out: str | Path | None = None) -> "Look":
+    """The look of a finished run, and its page where `out` says so."""
+    from hmmscope.lab.looking.looking import look
+
+    return look(run, out=out)

@@ -209,7 +209,7 @@ class Explorer {
 
   #layers() {
     this.layers = this.data.readouts.map((readout, layer) => {
-      const name = layer ? `layer ${layer}` : this.data.model.kind === "decoder" ? "embedding" : "input";
+      const name = layer ? `layer ${layer}` : this.data.tensors["embedding.weight"] ? "embedding" : "input";
       const canvas = element("canvas", { "aria-hidden": true });
       const { r2, twins } = readout.belief;
       const untrained = typeof twins === "number" ? `, untrained ${twins.toFixed(3)}` : "";

@@ -125,7 +125,7 @@ class Decoder {
   }
 }
 
-/** torch.nn.RNN (relu, tanh), LSTM and GRU on one-hot tokens. A push moves the state itself, so that it is carried on. */
+/** torch.nn.RNN (relu, tanh), LSTM and GRU on one-hot tokens or on rows of a table. A push moves the state itself, so that it is carried on. */
 class Recurrent {
   constructor(about, tensors) {
     this.about = about;
@@ -144,8 +144,7 @@ class Recurrent {
 
   step(memory, token, { push = null } = {}) {
     const at = memory.length++;
-    let x = new Float64Array(this.about.tokens);
-    x[token] = 1;
+    let x = this.#read(token);
     if (push && push.layer === 0 && push.column === at) Numbers.addTo(x, push.delta);
     const streams = [x];
     const states = memory.states[at].map((state, layer) => {
@@ -158,6 +157,15 @@ class Recurrent {
     memory.states.push(states);
     const logits = Numbers.linear(this.tensors["head.weight"], this.tensors["head.bias"], x);
     return { streams, patterns: [], law: Numbers.softmax(logits) };
+  }
+
+  /** The token as the first layer reads it: one-hot, or its row of a table. */
+  #read(token) {
+    const table = this.tensors["embedding.weight"];
+    if (table) return Float64Array.from(table.subarray(token * table.shape[1], (token + 1) * table.shape[1]));
+    const x = new Float64Array(this.about.tokens);
+    x[token] = 1;
+    return x;
   }
 
   #cell(layer, x, [h, c]) {

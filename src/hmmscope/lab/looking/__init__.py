@@ -1,0 +1,1 @@
+"""One model beside its exact optimum, on one page."""

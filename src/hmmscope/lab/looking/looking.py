@@ -1,0 +1,200 @@
+"""`look`: from a model and what it was trained on to its page."""
+
+import html
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from hmmscope.analysis.activations import inference_mode, model_outputs
+from hmmscope.analysis.belief_map import corpus_for
+from hmmscope.analysis.twins import NUM_TWINS, Twins, draw_twins
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.corpora.targets import make_target
+from hmmscope.errors import HmmscopeError, InputError
+from hmmscope.lab.looking.measuring import Subject, measured
+from hmmscope.lab.report.look_page import render_look, write_look
+from hmmscope.models.given import model_name
+from hmmscope.processes.process import Process
+from hmmscope.runs.pipeline import Run, load_run
+from hmmscope.schema import require, shown
+from hmmscope.sequences.data import SequenceData
+
+#: What stands before training where a run has kept its first weights, and where it has not.
+FIRST_WEIGHTS, A_TWIN = "this network with its first weights", "an untrained network of the same architecture"
+
+
+@dataclass(frozen=True, repr=False)
+class Look:
+    """A model beside its optimum: what was measured, and its page.
+
+    Attributes:
+        data: everything that the page shows.
+        path: of the page, where it was written.
+    """
+
+    data: dict[str, Any]
+    path: Path | None = None
+
+    @property
+    def losses(self) -> list[dict[str, Any]]:
+        """Rows (name, role, value, low, high): the optimum, the model, counting, untrained twins."""
+        return list(self.data["losses"])
+
+    @property
+    def layers(self) -> list[dict[str, Any]]:
+        """Rows of R² by layer, of the model, its twins and before training, and the share beyond the twins."""
+        beliefs = self.data["beliefs"]
+        drawn = ("after", "before")
+        return (
+            [] if beliefs is None else [{k: v for k, v in row.items() if k not in drawn} for row in beliefs["layers"]]
+        )
+
+    @property
+    def unknown(self) -> list[str]:
+        """What the page cannot know, a sentence each."""
+        return list(self.data["unknown"])
+
+    def html(self) -> str:
+        """The page."""
+        return render_look(self.data)
+
+    def save(self, out: str | Path) -> Path:
+        """Write the page, at once and whole.
+
+        Raises:
+            InputError: `out` does not end in .html.
+        """
+        return write_look(self.data, Path(out))
+
+    def __repr__(self) -> str:
+        rows = ", ".join(f"{row['name']} {row['value']:.4f}" for row in self.losses)
+        beliefs = self.data["beliefs"]
+        read = f"; belief in {beliefs['best']}: {beliefs['text']}" if beliefs else ""
+        where = f"; page: {self.path}" if self.path else ""
+        return f"Look({self.data['name']} on {self.data['process']}: {rows} {self.data['unit']}{read}{where})"
+
+    def _repr_html_(self) -> str:
+        """The page inline, in a frame of its own."""
+        page = html.escape(self.html(), quote=True)
+        frame = "width:100%;height:760px;border:1px solid #ccc;border-radius:8px"
+        return f'<iframe title="hmmscope look" sandbox="allow-scripts" style="{frame}" srcdoc="{page}"></iframe>'
+
+
+def look(
+    model: nn.Module | Run | str | Path,
+    process: Process | Corpus | SequenceData | str | Path | None = None,
+    out: str | Path | None = None,
+    *,
+    layers: Sequence[str] | None = None,
+    length: int | None = None,
+    num_samples: int = 256,
+    num_points: int = 4000,
+    num_twins: int = NUM_TWINS,
+    seed: int = 0,
+) -> Look:
+    """Look at one model beside its exact optimum: one offline page, or inline in a notebook.
+
+    The page has the loss beside the optimum, counting at its best and untrained twins; belief maps by layer with a switch
+    between before and after training, and what training added to them; attention; and one intervention to drag. Where the
+    page can compute the model (our decoders and recurrent networks, modules of one's own that are an embedding, an RNN, LSTM
+    or GRU, and a head), it does so on symbols of the reader's; of others it shows what was computed. What it cannot know
+    stands on it.
+
+    Args:
+        model: any module from tokens (batch, time) to logits, of transformers or TransformerLens, a construction; a run, or
+            the folder of one.
+        process: what the model was trained on: a process, its name or file, a corpus, or sequences. Of a run its own.
+        out: where the page is written, ending in .html.
+        layers: names of modules in which the belief is read; by default the residual stream.
+        length: observations of a sample; by default 64, or what the model can read if that is less.
+        num_samples: held-out samples of the losses.
+        num_points: beliefs that are drawn.
+        num_twins: untrained twins, at least three; 0 for none.
+        seed: of samples and twins.
+
+    Raises:
+        InputError: no model or no process, one that does not fit the other, or `out` without .html.
+    """
+    if out is not None and Path(out).suffix not in (".html", ".htm"):
+        raise InputError(f"out: must end in .html, got {os.fspath(out)!r}")
+    require(num_points >= 100, "num_points", "must be at least 100", num_points)
+    given = load_run(model) if isinstance(model, str | Path) else model
+    if isinstance(given, Run):
+        subject = _of_run(given, process, num_twins, length)
+    elif isinstance(given, nn.Module):
+        subject = _of_module(given, process, num_twins, length, seed)
+    else:
+        raise InputError(f"model: must be a module, a run or the folder of a run, got {shown(model)}")
+    data = measured(subject, num_samples=num_samples, num_points=num_points, layers=layers)
+    return Look(data, None if out is None else write_look(data, Path(out)))
+
+
+def _of_module(model: nn.Module, process: Any, num_twins: int, length: int | None, seed: int) -> Subject:
+    """A model alone: nobody knows its first weights, so a twin stands before training."""
+    probe = corpus_for(model, process, length, seed)
+    layout = probe.layout
+    _rehearsed(model, probe)
+    held_out, training = (
+        Corpus(probe.process, layout=layout, seed=probe.seed, stream=s) for s in ("evaluate", "train")
+    )
+    twins = draw_twins(model, num_twins, seed=seed)
+    target = make_target("observation", probe.process, layout)
+    return Subject(
+        model=model,
+        name=type(model).__name__,
+        probe=probe,
+        held_out=held_out,
+        training=training,
+        target=target,
+        block_length=0,
+        twins=twins,
+        before=_first(twins),
+        before_is=A_TWIN,
+    )
+
+
+def _rehearsed(model: nn.Module, corpus: Corpus) -> None:
+    """One forward pass without gradients, after which nothing in the model holds on to those of its training.
+
+    Raises:
+        InputError: the model fails, or does not fit the process.
+    """
+    tokens = corpus[0:2].tokens
+    try:
+        with inference_mode(model) as device:
+            model_outputs(model, tokens.to(device), corpus.num_symbols)
+    except HmmscopeError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"model: {type(model).__name__} fails on tokens {tuple(tokens.shape)}: {reason}") from error
+
+
+def _of_run(run: Run, process: Any, num_twins: int, length: int | None) -> Subject:
+    """A run on its own process and layout."""
+    if process is not None or length is not None:
+        raise InputError("process: a run has its own, and its own length; look at run.model to choose others")
+    if run.summary is None:
+        raise InputError(f"{run.path}: the run is not finished; go on with it, or look at run.model with a process")
+    twins = draw_twins(run.model, num_twins, seed=run.config.seed)
+    return Subject(
+        model=run.model,
+        name=model_name(run.config.model),
+        probe=run.corpus("probe"),
+        held_out=run.corpus("evaluate"),
+        training=run.corpus("train"),
+        target=run.target,
+        block_length=run.config.training.block_length,
+        twins=twins,
+        before=run.untrained(),
+        before_is=FIRST_WEIGHTS,
+        steps=run.config.training.num_steps,
+    )
+
+
+def _first(twins: Twins) -> nn.Module | None:
+    return twins.models[0] if twins.models else None

@@ -1,0 +1,76 @@
+"""One intervention, computed beforehand: the belief that is read from a layer is moved towards a state, step by step."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from hmmscope import registry
+from hmmscope.analysis.activations import as_law, inference_mode, model_outputs, read_stream
+from hmmscope.analysis.belief_interventions import exact_answers, writing
+from hmmscope.analysis.geometry import BELIEF, RIDGE, belief_targets, belief_times, fit_affine
+from hmmscope.analysis.interventions import add, intervene
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.errors import InputError
+from hmmscope.processes.answers import STATES
+
+#: Steps of the way, states that are pushed to, and samples that the map is fitted to.
+STEPS, MOST_STATES, SAMPLES = 10, 8, 512
+
+
+def pushed(model: nn.Module, corpus: Corpus, layer: str) -> dict[str, Any]:
+    """What the model answers where the belief at one position of one layer is moved towards each state.
+
+    At share a of the way to state s the belief b' = (1 - a) b + a e_s is to be read there, and x + (b' - read(x)) G stands
+    in the place of x; see `belief_interventions`. Beside the model's answer stands that of an observer who believes b'.
+
+    Raises:
+        InputError: a process whose belief is not the law of its state: of a mixture, or of infinitely many states.
+    """
+    process = corpus.process
+    if STATES not in process.by_law:
+        raise InputError("the page pushes the belief about the state of one HMM, and this process is none")
+    taken, times = registry.adapted(model, [layer]), belief_times(corpus)
+    stream = read_stream(taken, corpus, times, [layer], SAMPLES)[0].double()
+    belief = belief_targets(corpus, times, SAMPLES)[BELIEF]
+    fit = fit_affine(stream[None], belief, RIDGE)
+    read_DS = (fit.weights / fit.scale.transpose(1, 2))[0]
+    centred = stream - stream.mean(0)
+    back_SD = writing(read_DS, centred.T @ centred / len(stream))
+    here = (3 * len(times)) // 4
+    batch = corpus[SAMPLES : SAMPLES + 1]
+    x = read_stream(taken, corpus, times[here : here + 1], [layer], 1, first=SAMPLES)[0].double()
+    before = fit(x[None])[0, 0]
+    exact = belief_targets(corpus, times[here : here + 1], 1, first=SAMPLES)[BELIEF][0]
+    states = range(min(process.num_states, MOST_STATES))
+    shares = torch.arange(STEPS + 1, dtype=torch.float64) / STEPS
+    corners = torch.eye(process.num_states, dtype=torch.float64)
+    wanted_NS = torch.cat([(1 - shares)[:, None] * exact + shares[:, None] * corners[state] for state in states])
+    change_ND = (wanted_NS - before) @ back_SD
+    column = int(corpus.layout.columns[times[here]])
+    with inference_mode(taken) as device:
+        tokens = batch.tokens[:, : column + 1].expand(len(wanted_NS), -1).to(device)
+        edit = add(change_ND[:, None, :].float(), positions=column)
+        with intervene(taken, {layer: edit}):
+            laws = as_law(taken, model_outputs(taken, tokens, corpus.num_symbols)[:, -1])
+        free = as_law(taken, model_outputs(taken, tokens[:1], corpus.num_symbols)[:, -1])[0]
+    wanted = exact_answers(
+        process.law, wanted_NS[:, None], torch.zeros(len(wanted_NS), dtype=torch.int64), "observation"
+    )
+    symbols = process.symbols or tuple(map(str, range(process.num_symbols)))
+    names = process.states or tuple(map(str, range(process.num_states)))
+    return {
+        "layer": layer,
+        "symbols": [str(symbol) for symbol in symbols],
+        "states": [str(names[state]) for state in states],
+        "steps": STEPS,
+        "seen": [str(symbols[int(symbol)]) for symbol in batch.observations[0, : int(times[here]) + 1]],
+        "free": _rounded(free),
+        "belief": _rounded(exact),
+        "model": _rounded(laws.unflatten(0, (len(states), STEPS + 1))),
+        "exact": _rounded(wanted[:, 0].unflatten(0, (len(states), STEPS + 1))),
+    }
+
+
+def _rounded(values: torch.Tensor) -> Any:
+    return values.double().mul(1e5).round().div(1e5).tolist()

@@ -1,0 +1,73 @@
+"""The page of one model: losses, beliefs before and after training, attention, a trace or the model itself; one file."""
+
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from hmmscope import __version__
+from hmmscope.errors import InputError
+from hmmscope.lab.report.page import LIVE_SCRIPTS, is_triangular, json_element, policy, resource, template
+from hmmscope.storage import store
+from hmmscope.storage.disk import refuse_special
+
+
+def write_look(data: dict[str, Any], out: Path) -> Path:
+    """Write the page of what was measured of a model to `out`, at once and whole; returns `out`.
+
+    Raises:
+        InputError: `out` does not end in .html.
+    """
+    if out.suffix not in (".html", ".htm"):
+        raise InputError(f"out: must end in .html, got {str(out)!r}")
+    refuse_special(out)
+    store.write_text(out, render_look(data))
+    return out
+
+
+def render_look(data: dict[str, Any]) -> str:
+    """The page as text."""
+    live = data["live"]
+    names = ["theme.js", *(LIVE_SCRIPTS if live else ("live/numbers.js", "live/pictures.js")), "live/look.js"]
+    scripts = [resource(name) for name in names]
+    return template("live/look.html.j2").render(
+        data=data,
+        live=live,
+        triangular=live is not None and is_triangular(live),
+        said=sentence(data),
+        version=__version__,
+        style=Markup(resource("base.css") + resource("live/explore.css") + resource("live/look.css")),
+        policy=policy(scripts),
+        payload=Markup(json_element({key: value for key, value in data.items() if key != "live"})),
+        live_payload=Markup(json_element(live)),
+        scripts=[Markup(script) for script in scripts],
+    )
+
+
+#: What training did to the belief that is read, by verdict.
+_BEYOND = {
+    "more": "Training put more of the belief into it than an untrained network holds",
+    "no more": "Of the belief it holds no more than untrained networks do",
+    "less": "Of the belief it holds less than untrained networks do",
+    "not told": "Whether training put the belief into it is not told",
+}
+
+
+def sentence(data: dict[str, Any]) -> str:
+    """What the page found, in a sentence or two."""
+    if data["invalid"]:
+        return f"INVALID: {data['invalid']}."
+    losses = {row["role"]: row for row in data["losses"]}
+    found = []
+    if "exact" in losses:
+        above = losses["model"]["value"] - losses["exact"]["value"]
+        found.append(f"It is {above:.4f} {data['unit']} above the exact optimum.")
+    if "ngram" in losses:
+        gap = losses["ngram"]["value"] - losses["model"]["value"]
+        found.append(f"Counting at its best is {abs(gap):.4f} {'worse' if gap > 0 else 'better'}.")
+    learned, beliefs = data["learned"], data["beliefs"]
+    if learned is not None and learned["verdict"] == "nothing":
+        found.append(f"It has learned nothing: it is no better than {learned['bar']}.")
+    if beliefs is not None:
+        found.append(f"{_BEYOND[beliefs['verdict']]}: {beliefs['text'].removeprefix('not told: ')}.")
+    return " ".join(found)

@@ -1,0 +1,76 @@
+"""The verb `look`: one model beside its exact optimum, as a page."""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from hmmscope.errors import HmmscopeError, InputError
+from hmmscope.interop import from_huggingface
+from hmmscope.lab.looking.looking import look as look_at
+from hmmscope.lab.verbs.options import Look
+from hmmscope.lab.verbs.pages import page_place
+from hmmscope.storage.rundir import RunDir
+from hmmscope.text import say
+
+
+def look(options: Look) -> None:
+    """Write the page of a run, of a model in the layout of Hugging Face, or of a model that a Python file makes."""
+    place = page_place(options.out)
+    named = None if options.layers is None else options.layers.split(",")
+    thing = load_model(options.model)
+    found = look_at(thing, options.process, length=options.length, num_samples=options.samples, layers=named)
+    say(f"page: {found.save(place)}")
+    if not options.quiet:
+        for row in found.losses:
+            say(f"{row['value']:.4f} [{row['low']:.4f}, {row['high']:.4f}] {found.data['unit']}  {row['name']}")
+        if found.data["beliefs"] is not None:
+            say(f"belief in {found.data['beliefs']['best']}: {found.data['beliefs']['text']}")
+
+
+def load_model(name: str) -> Any:
+    """A run's folder by its name, or the model that a folder of Hugging Face or a Python file, FILE.py:NAME, stands for.
+
+    Raises:
+        InputError: none of these, or a file whose NAME is no module and makes none.
+    """
+    file, colon, attribute = name.rpartition(":")
+    if colon and file.endswith(".py"):
+        return _made_by(Path(file), attribute)
+    if name.endswith(".py"):
+        raise InputError(f"model: say what makes the model, {name}:NAME, a module or a function without arguments")
+    if not os.path.isdir(name):
+        raise InputError(f"model: there is no folder {name!r}; give a run, a folder of Hugging Face, or FILE.py:NAME")
+    if os.path.lexists(Path(name) / "seeds.json") or os.path.lexists(Path(name) / "checkpoints"):
+        RunDir.open(Path(name))
+        return name
+    return from_huggingface(name)
+
+
+def _made_by(file: Path, attribute: str) -> nn.Module:
+    """What NAME in a Python file is or makes; the file is run, as Python runs it."""
+    if not file.is_file():
+        raise InputError(f"model: there is no file {str(file)!r}")
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(file.parent.resolve()))
+    try:
+        spec.loader.exec_module(module)
+        found = getattr(module, attribute, None)
+        if callable(found) and not isinstance(found, nn.Module):
+            found = found()
+    except HmmscopeError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"model: {file}:{attribute} fails ({type(error).__name__}: {reason})") from error
+    finally:
+        sys.path.remove(str(file.parent.resolve()))
+    if not isinstance(found, nn.Module):
+        raise InputError(f"model: {attribute!r} in {file} is no module and makes none, got {type(found).__name__}")
+    return found

@@ -1,0 +1,222 @@
+"""Looking at a model: the page shows what the instruments measure, and what it cannot know stands on it."""
+
+import base64
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import hmmscope as hs
+from hmmscope.analysis.activations import as_law, model_outputs
+from hmmscope.errors import InputError
+from hmmscope.lab.cli import main
+from hmmscope.lab.looking.looking import Look, look
+from hmmscope.lab.looking.pushing import pushed
+
+RRXOR, MESS3 = hs.make_process("rrxor"), hs.make_process("mess3")
+FEW: dict[str, Any] = {"length": 12, "num_samples": 24, "num_points": 120}
+
+
+class Own(nn.Module):
+    """An embedding, a recurrent module and a head, with time first inside."""
+
+    def __init__(self, kind: type[nn.RNNBase] = nn.LSTM, num_symbols: int = 3, **options: Any) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(num_symbols, 5), nn.Linear(6, num_symbols)
+        self.layers = kind(5, 6, **options)  # type: ignore[call-arg]
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layers(self.embedding(tokens.T))[0].transpose(0, 1))
+
+
+class Gated(Own):
+    """The same with one thing more, which a page does not know of."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return super().forward(tokens).tanh()
+
+
+class Filter(nn.Module):
+    """The exact answer, of the belief that stands in its one layer."""
+
+    def __init__(self, process: hs.LabelledHMM) -> None:
+        super().__init__()
+        self.process, self.residual = process, nn.ModuleList([nn.Identity()])
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        belief = self.residual[0](hs.filter_beliefs(self.process, tokens).beliefs.float())
+        return (belief.double().clamp_min(0) @ self.process.law.ahead()[0]).clamp_min(1e-9).log() * self.scale
+
+
+def test_losses_are_those_of_evaluate() -> None:
+    model = hs.make_model("rnn", num_symbols=2, width=6)
+    page = look(model, RRXOR, **FEW)
+    held_out = hs.Corpus(RRXOR, 12, stream="evaluate")
+    score = hs.evaluate(model, held_out, num_samples=24)
+    by_role = {row["role"]: row["value"] for row in page.losses}
+    assert by_role["model"] == pytest.approx(score.loss)
+    assert by_role["exact"] == pytest.approx(score.bayes_loss)
+    assert by_role["ngram"] == pytest.approx(score.baseline[1])  # type: ignore[index]
+    assert {"model", "exact", "ngram", "twin"} == set(by_role)
+    assert "above the exact optimum" in page.html()
+
+
+def test_layers_hold_what_geometry_reads_beside_twins_and_before_training(tmp_path: Path) -> None:
+    run = hs.train(RRXOR, tmp_path / "run", model="rnn", length=12, num_steps=3)
+    page = run.look(tmp_path / "look.html")
+    assert isinstance(page, Look)
+    assert page.path == tmp_path / "look.html"
+    rows = [
+        row
+        for row in hs.probe(run.model, run.corpus("probe"), target="belief", num_samples=512)
+        if row["labels"] == "true"
+    ]
+    for own, row in zip(page.layers, rows, strict=True):
+        assert own["r2"] == pytest.approx(row["r2"], abs=1e-9)
+        assert own["twins"] == pytest.approx(row["twins"], abs=0.05)  # of other draws
+    first = look(run.untrained(), run.corpus("probe"), num_points=100, num_samples=8)
+    assert [row["r2_before"] for row in page.layers] == pytest.approx([row["r2"] for row in first.layers])
+    assert "this network with its first weights" in page.html()
+
+
+def test_a_module_of_a_known_kind_runs_in_the_page_and_any_other_does_not() -> None:
+    for kind, options in (
+        (nn.LSTM, {"num_layers": 2}),
+        (nn.GRU, {}),
+        (nn.RNN, {"nonlinearity": "relu", "bias": False}),
+    ):
+        model = Own(kind, **options)
+        live = look(model, MESS3, **FEW).data["live"]
+        assert live["model"]["cell"] == {nn.LSTM: "lstm", nn.GRU: "gru", nn.RNN: "relu"}[kind]
+        packed = live["tensors"]["layers.0.weight_hh_l0"]
+        weights = np.frombuffer(base64.b64decode(packed["data"]), packed["type"]).reshape(packed["shape"])
+        np.testing.assert_array_equal(weights, model.layers.weight_hh_l0.detach())
+    other = look(Gated(), MESS3, **FEW)  # the same parts, other answers
+    assert other.data["live"] is None
+    assert any("the page cannot compute it" in line for line in other.unknown)
+
+
+def test_one_sequence_and_one_intervention_stand_in_for_a_model_that_does_not_run() -> None:
+    model = Gated()
+    page = look(model, MESS3, **FEW)
+    trace, sample = page.data["trace"], hs.Corpus(MESS3, 12, stream="evaluate")[0:1]
+    with torch.no_grad():
+        laws = as_law(model, model_outputs(model, sample.tokens, 3))[0]
+    np.testing.assert_allclose(trace["model"], laws, atol=1e-4)
+    exact = hs.filter_beliefs(MESS3, sample.observations)
+    np.testing.assert_allclose(trace["belief"], exact.beliefs[0], atol=1e-4)
+    np.testing.assert_allclose(trace["exact"], exact.next_observation[0], atol=1e-4)
+    assert page.data["push"]["layer"] == page.data["beliefs"]["best"]
+
+
+def test_a_model_that_uses_its_belief_goes_where_it_is_pushed() -> None:
+    found = pushed(Filter(RRXOR), hs.Corpus(RRXOR, 12, stream="probe"), "residual.0")
+    np.testing.assert_allclose(found["model"], found["exact"], atol=2e-3)
+    assert np.abs(np.array(found["model"][0][-1]) - found["free"]).max() > 0.05
+    deaf = hs.make_model("rnn", num_symbols=2, width=4)
+    with torch.no_grad():
+        deaf.head.weight.zero_()
+    still = pushed(deaf, hs.Corpus(RRXOR, 12, stream="probe"), "residual.1")
+    np.testing.assert_allclose(still["model"], np.broadcast_to(still["free"], np.shape(still["model"])), atol=1e-5)
+
+
+def test_what_cannot_be_known_says_so() -> None:
+    told = "\n".join(look(Filter(RRXOR), RRXOR, **FEW).unknown)
+    assert "What training added: no untrained twins" in told
+    assert "Filter has no softmax attention" in told
+    data = hs.SequenceData(hs.Corpus("golden-mean", 9)[0:60].observations)
+    page = look(hs.make_model("rnn", num_symbols=2, width=4), data, num_samples=4)
+    told = "\n".join(page.unknown)
+    assert "The optimum: " in told
+    assert "The belief: nobody knows the law of given sequences" in told
+    assert page.layers == []
+    assert {row["role"] for row in page.losses} >= {"model", "ngram"}
+    mixture = hs.make_process("random-mixture", num_components=3, num_states=3, num_symbols=3)
+    assert look(Gated(), mixture, **FEW).data["push"] is None
+
+
+def test_attention_is_that_of_the_model() -> None:
+    pytest.importorskip("transformers")
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=3, n_positions=16, n_embd=8, n_layer=2, n_head=2)).eval()
+    page = look(model, MESS3, **FEW)
+    heads = page.data["attention"]["heads"]
+    assert [head["name"] for head in heads] == [f"layer {layer}, head {head}" for layer in (1, 2) for head in (1, 2)]
+    pattern = np.frombuffer(base64.b64decode(heads[3]["pattern"]), "u1").reshape(12, 12)
+    name = "blocks.1.attention.pattern"
+    expected = hs.capture(model, [name], hs.Corpus(MESS3, 12, stream="evaluate")[0:1].tokens)[name][0, 1]
+    np.testing.assert_allclose(pattern / 255, expected, atol=0.003)
+    assert page.layers[1]["twins"] is not None
+
+
+def test_the_page_is_one_file_that_fetches_nothing_and_a_notebook_has_it_inline() -> None:
+    page = look(Gated(), MESS3, **FEW)
+    source = page.html()
+    assert "default-src &#39;none&#39;" in source
+    assert not re.search(r"(src|href)=", source.replace("default-src", ""))
+    assert "<canvas" not in source  # drawn by its scripts
+    assert page._repr_html_().startswith("<iframe")
+    assert "Gated on Mess3" in repr(page)
+
+
+OWN = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.cell, self.head = nn.Embedding(3, 4), nn.GRU(4, 4, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, tokens):
+        return self.head(self.cell(self.embedding(tokens))[0])
+
+def broken():
+    raise RuntimeError("no weights here")
+"""
+
+
+def test_the_command_line_looks_at_a_model_that_a_file_makes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(OWN)
+    assert main(["look", "mine.py:Net", "mess3", "--length", "10", "--samples", "16", "-o", "x.html"]) == 0
+    out = capsys.readouterr().out
+    assert "page: x.html" in out
+    assert "the exact optimum" in out
+    assert "Net on Mess3" in Path("x.html").read_text()
+    for words, line in (
+        (["mine.py", "mess3"], "model: say what makes the model, mine.py:NAME"),
+        (["mine.py:Nest", "mess3"], "model: 'Nest' in mine.py is no module and makes none"),
+        (["mine.py:broken", "mess3"], "model: mine.py:broken fails (RuntimeError: no weights here)"),
+        (["none.py:Net", "mess3"], "model: there is no file 'none.py'"),
+        (["nowhere", "mess3"], "model: there is no folder 'nowhere'"),
+        (["mine.py:Net"], "process: a model alone does not say what it was trained on"),
+        (["mine.py:Net", "mess3", "-o", "x.txt"], "out: must end in .html"),
+    ):
+        assert main(["look", *words]) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1, error
+        assert line in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ({"model": 3, "process": MESS3}, "model: must be a module, a run or the folder of a run, got 3"),
+        ({"model": Own(), "process": MESS3, "out": "x.txt"}, "out: must end in .html"),
+        ({"model": Own(), "process": MESS3, "num_points": 3}, "num_points: must be at least 100"),
+        ({"model": Own(num_symbols=2), "process": MESS3}, "model: knows no token 2"),
+        ({"model": nn.Linear(3, 3), "process": MESS3}, "model: Linear fails on tokens"),
+    ],
+)
+def test_what_is_refused(arguments: dict[str, Any], line: str) -> None:
+    with pytest.raises(InputError, match=re.escape(line)):
+        look(**arguments)
