@@ -106,7 +106,7 @@ def streams_noted(name: str) -> Iterator[None]:
 
     def sample_noted(corpus: Corpus, index: Any) -> Any:
         if measuring[0]:
-            noted.add(corpus.stream)
+            noted.add(corpus.stream_name)
         return sample(corpus, index)
 
     def measure_noted(*arguments: Any) -> Any:

@@ -206,7 +206,7 @@ def _predictors(
     found: list[Callable[[Batch], Laws]] = []
     if asked.exact:
         found.append(lambda batch: {"optimum": asked.optimum(batch)})
-    if baselines and corpus.process.data is not None and corpus.stream in JUDGING:  # not on what it counted
+    if baselines and corpus.process.data is not None and corpus.stream_name in JUDGING:  # not on what it counted
         trained = TrainedCounting(corpus.process, ngram_order)
         found.append(lambda batch: trained.predictions(batch.observations, asked.positions))
     if isinstance(asked, NextObservation | NextGiven):

@@ -295,7 +295,7 @@ def count(
     assert test is not None
     require(train.num_symbols == test.num_symbols, "train", f"must have {test.num_symbols} symbols", train.num_symbols)
     require(train.layout == test.layout, "train", "must be laid out like test", train.layout)
-    same = (train.process.digest, train.seed, train.stream) == (test.process.digest, test.seed, test.stream)
+    same = (train.process.digest, train.seed, train.stream_name) == (test.process.digest, test.seed, test.stream_name)
     if same:
         raise InputError("train: holds the samples of test; take another stream, such as stream='counting'")
     return judge_counting(tune_counting(train, orders=orders), test, num_samples)

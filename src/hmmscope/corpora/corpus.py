@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.corpora.batches import CorpusStream
 from hmmscope.corpora.layouts import Layout, Sequences
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.kernels.philox import CORPUS_VERSION, MAX_SAMPLES
@@ -42,6 +43,10 @@ class Batch(Shown):
     components: Int64[Tensor, "batch"] | None
 
 
+#: How a training loop of somebody else reads a corpus.
+_LOADED = "DataLoader(corpus.stream(batch_size=64), batch_size=None)"
+
+
 class Corpus:
     """Samples 0, 1, 2, ... (up to 2^40) of a process; nothing is stored.
 
@@ -53,7 +58,10 @@ class Corpus:
         stream: the random stream ("corpus", "train", "evaluate", "probe"); streams of one seed are independent.
         device: where batches are made and stay; the same bits everywhere. On a GPU nothing is copied from the host.
 
-    ``corpus[0:1024]``, ``corpus[[5, 3]]`` and ``corpus[7]`` give a `Batch`.
+    ``corpus[0:1024]``, ``corpus[[5, 3]]`` and ``corpus[7]`` give a `Batch`; ``corpus.stream(64)`` gives batches without end.
+
+    Attributes:
+        stream_name: the random stream.
     """
 
     __iter__ = None  # a corpus has no end
@@ -71,7 +79,7 @@ class Corpus:
         if length is not None and layout is not None:
             raise InputError("length: give either a length or a layout")
         philox_key(seed, stream)
-        self.process, self.seed, self.stream = as_process(process), seed, stream
+        self.process, self.seed, self.stream_name = as_process(process), seed, stream
         if length is None and layout is None:
             length = self.process.window
             if length is None:
@@ -91,27 +99,51 @@ class Corpus:
         return num_tokens(self.process, self.layout)
 
     def __repr__(self) -> str:
-        return f"Corpus({self.process!r}, {self.layout!r}, seed={self.seed}, stream={self.stream!r})"
+        return f"Corpus({self.process!r}, {self.layout!r}, seed={self.seed}, stream={self.stream_name!r})"
 
     def different(self, num_samples: int) -> int:
         """`num_samples`, or fewer if the samples from 0 on repeat before: windows of given sequences come to an end."""
-        different = self.process.num_different(self.stream, self.layout.num_observations)
+        different = self.process.num_different(self.stream_name, self.layout.num_observations)
         return num_samples if different is None else min(num_samples, different)
 
     def _repr_html_(self) -> str:
-        facts = {"process": repr(self.process), "layout": repr(self.layout), "seed": self.seed, "stream": self.stream}
+        facts = {
+            "process": repr(self.process),
+            "layout": repr(self.layout),
+            "seed": self.seed,
+            "stream": self.stream_name,
+        }
         return html_table("Corpus", facts | {"tokens of a sample": self.layout.num_columns})
 
     def on(self, device: torch.device | str) -> "Corpus":
         """The same samples, made on another device."""
-        return Corpus(self.process, seed=self.seed, layout=self.layout, stream=self.stream, device=device)
+        return Corpus(self.process, seed=self.seed, layout=self.layout, stream=self.stream_name, device=device)
+
+    def stream(
+        self,
+        batch_size: int | None = None,
+        rank: int = 0,
+        world: int = 1,
+        *,
+        num_samples: int | None = None,
+        first: int = 0,
+        exact: bool = True,
+    ) -> CorpusStream:
+        """Batches with their exact answers for a training loop of your own: an iterable data set, see `CorpusStream`."""
+        return CorpusStream(self, batch_size, rank, world, num_samples=num_samples, first=first, exact=exact)
+
+    def __len__(self) -> int:
+        raise TypeError(f"a corpus has no end; take {_LOADED}, or of some samples corpus[0:1024]")
+
+    def __bool__(self) -> bool:
+        return True
 
     def __getitem__(self, index: Index) -> Batch:
         if self.device.type == "cpu":
-            paths = self.process.sample_paths(_indices(index), self.layout.starts, self.seed, self.stream)
+            paths = self.process.sample_paths(_indices(index), self.layout.starts, self.seed, self.stream_name)
         else:
             samples = _indices_on(index, self.device)
-            paths = self.process.sample_paths_on(samples, self.layout.starts, self.seed, self.stream)
+            paths = self.process.sample_paths_on(samples, self.layout.starts, self.seed, self.stream_name)
         told = paths.components if self.layout.telling else None
         header = None if told is None else self.process.tell(told)
         tokens = self.layout.tokens(self.process.as_read(paths.observations), self.num_symbols, header)
@@ -122,7 +154,7 @@ class Corpus:
     def digest(self, num_samples: int) -> str:
         """sha256 of the first samples (observations, states, components, little-endian) and of what they depend on."""
         header = f"hmmscope-corpus/{CORPUS_VERSION}/{self.process.law_digest}/{type(self.layout).__name__}"
-        sha = hashlib.sha256(f"{header}/{self._layout_data}/{self.seed}/{self.stream}/{num_samples}".encode())
+        sha = hashlib.sha256(f"{header}/{self._layout_data}/{self.seed}/{self.stream_name}/{num_samples}".encode())
         for first in range(0, num_samples, 4096):
             batch = self[first : min(first + 4096, num_samples)]
             for part in (batch.observations, batch.states, batch.components):

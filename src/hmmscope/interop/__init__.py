@@ -1,6 +1,7 @@
 """Hidden Markov models and trained networks of other libraries, in and out. Foreign objects are known by attributes."""
 
 from hmmscope.interop.any_module import TappedModule
+from hmmscope.interop.dataset_folder import export_dataset
 from hmmscope.interop.dynamax import from_dynamax
 from hmmscope.interop.hmmer import from_pyhmmer, load_hmmer
 from hmmscope.interop.hmmlearn import from_hmmlearn, to_hmmlearn
@@ -14,6 +15,7 @@ __all__ = [
     "HuggingFaceModel",
     "TappedModule",
     "TransformerLensModel",
+    "export_dataset",
     "export_huggingface",
     "from_dynamax",
     "from_hmmlearn",

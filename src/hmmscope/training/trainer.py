@@ -64,7 +64,7 @@ class Lessons:
             if length != layout.num_observations:
                 assert isinstance(layout, Sequences)
                 layout = replace(layout, length=length)
-            process, seed, stream = self.corpus.process, self.corpus.seed, self.corpus.stream
+            process, seed, stream = self.corpus.process, self.corpus.seed, self.corpus.stream_name
             stage = Corpus(process, layout=layout, seed=seed, stream=stream, device=self._device)
             self._stages[length] = stage, self._target.on(layout)
         return self._stages[length]
