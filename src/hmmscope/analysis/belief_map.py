@@ -104,8 +104,8 @@ class BeliefMap(Shown):
         if self.from_prediction < SAME_AS_PREDICTION:
             return ""
         return (
-            "The belief is an affine function of the prediction here, so whatever predicts well holds it: a belief of its "
-            "own shows on a process such as rrxor, or under an intervention."
+            "Here the belief is an affine function of the prediction, so this map cannot tell the two apart: take a process "
+            "such as rrxor, or intervene."
         )
 
     def coordinates(self, values: Points | None = None) -> NDArray[np.float64]:

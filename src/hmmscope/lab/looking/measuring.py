@@ -179,7 +179,7 @@ def _beliefs(
         names[own.chosen], reader.points, reader.points, None, 1.0, 1.0, 1.0, whole, reader.from_prediction
     )
     if plane.note:
-        unknown.append(f"Whether it holds a belief of its own. {plane.note}")
+        unknown.append(f"Whether there is a belief beside the prediction. {plane.note}")
     exact = plane.coordinates(reader.points)
     box = _box(exact, triangle=reader.points.shape[1] == 3)
     states = subject.probe.process.states or tuple(map(str, range(reader.points.shape[1])))

@@ -59,12 +59,14 @@ def sentence(data: dict[str, Any]) -> str:
         return f"INVALID: {data['invalid']}."
     losses = {row["role"]: row for row in data["losses"]}
     found = []
+    model, counting = losses["model"]["value"], losses.get("ngram")
     if "exact" in losses:
-        above = losses["model"]["value"] - losses["exact"]["value"]
-        found.append(f"It is {above:.4f} {data['unit']} above the exact optimum.")
-    if "ngram" in losses:
-        gap = losses["ngram"]["value"] - losses["model"]["value"]
-        found.append(f"Counting at its best is {abs(gap):.4f} {'worse' if gap > 0 else 'better'}.")
+        optimum = losses["exact"]["value"]
+        beside = f", counting at its best {counting['value'] - optimum:.4f}" if counting else ""
+        found.append(f"It is {model - optimum:.4f} {data['unit']} above the exact optimum{beside}.")
+    elif counting:
+        side = "above" if counting["value"] > model else "below"
+        found.append(f"Counting at its best is {abs(counting['value'] - model):.4f} {data['unit']} {side} the model.")
     learned, beliefs = data["learned"], data["beliefs"]
     if learned is not None and learned["verdict"] == "nothing":
         found.append(f"It has learned nothing: it is no better than {learned['bar']}.")
