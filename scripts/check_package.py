@@ -20,30 +20,29 @@ ROOT = Path(__file__).parents[1]
 #: A line each; what stands before a line must be there for it.
 COMMANDS = """
 --version
-doctor
-list
+check
+show
 show umbrella
-facts umbrella
+ask umbrella
 sample umbrella -n 40 --length 12 --out days.txt -q
-oracle umbrella days.txt --out days.jsonl -q
+ask umbrella days.txt --out days.jsonl -q
 fit days.txt --states 2 --iterations 3 --restarts 1 --out fitted.json -q
 show fitted.json
 train fitted.json --out run --training.num_steps 4 --training.batch_size 4 --layout.length 8 -q
 train fitted.json --dry-run --layout.length 8
 analyse run probe --target state --num_samples 64 -q
-export run --out exported -q
+analyse run --export exported -q
 look run -o look.html
 report run -o run.html
 sweep fitted.json --vary model.width=8,16 --model.name rnn --training.num_steps 4 --layout.length 8 --out sweep --jobs 1 -q
 study days.txt --states 1,2 --restarts 1 --iterations 3 --max_steps 20 --networks rnn --out study -q
 run limits-table1 --scale smoke --out table1 -q
-paper limits --scale smoke --out paper --jobs 2 -q
+run limits --scale smoke --out paper --jobs 2 -q
 claims
 claims paper/limits-fig3
-verify run sweep study paper/limits-fig3
+check run sweep study paper/limits-fig3
 report paper/limits-fig3 run -o both.html
-figures paper/limits-fig3 --style web -o figures -q
-bench sampling --repeats 1
+report paper/limits-fig3 --style web --figures figures -q
 """
 
 

@@ -101,7 +101,7 @@ def test_a_kind_of_its_own_is_known_to_every_verb(installed: dict[str, str], tmp
         installed,
         "show renewal",
         f"sample renewal -n 3 --length 10 --out {words}",
-        f"oracle renewal {words}",
+        f"ask renewal {words}",
         f"train renewal {training} --out {run_folder}",
         f"analyse {run_folder} geometry --num_samples 64",
         f"analyse {run_folder} probe --target previous-1 --num_samples 64",
@@ -115,10 +115,10 @@ def test_a_kind_of_its_own_is_known_to_every_verb(installed: dict[str, str], tmp
     assert "residual.1" in probed
     assert "the exact optimum" in looked
     lacking = {
-        f"oracle renewal {words} --smooth": "--smooth needs smoothing, and Renewal has none; EmittingHMM, HMM",
-        f"oracle renewal {words} --memory 2": "--memory needs finite memory, and Renewal has none; GeneralisedHMM, HMM",
-        "facts renewal": "no facts about Renewal",
-        "facts renewal --mixing": "--mixing needs mixing time, and Renewal has none; HMM, LabelledHMM, LinearGaussian have",
+        f"ask renewal {words} --smooth": "--smooth needs smoothing, and Renewal has none; EmittingHMM, HMM",
+        f"ask renewal {words} --memory 2": "--memory needs finite memory, and Renewal has none; GeneralisedHMM, HMM",
+        "ask renewal": "no facts about Renewal",
+        "ask renewal --mixing": "--mixing needs mixing time, and Renewal has none; HMM, LabelledHMM, LinearGaussian have",
     }
     done = run(installed, "-c", REFUSED, *lacking)
     assert done.returncode == 0, done.stderr
@@ -163,7 +163,7 @@ def test_module_that_does_not_import_is_one_clear_line(installed: dict[str, str]
     broken.mkdir()
     (broken / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
     (broken / "entry_points.txt").write_text("[hmmscope]\nbroken = not_there_at_all\n")
-    code = "import sys; from hmmscope.lab.cli import main; sys.exit(main(['list', 'models']))"
+    code = "import sys; from hmmscope.lab.cli import main; sys.exit(main(['show', 'models']))"
     done = run(installed, "-c", code)
     assert done.returncode == 2
     assert done.stderr.startswith("error[2] plugin broken (not_there_at_all): ModuleNotFoundError")

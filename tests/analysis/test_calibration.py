@@ -70,7 +70,7 @@ def shifted(by: int) -> Answer:
 
 
 def without_starts(self: NextObservation, batch: Batch) -> torch.Tensor:
-    return optimal_predictions(self.process, batch.observations).predicted_observation[:, self._kept]
+    return optimal_predictions(self.process, batch.observations).predicted_observation[:, self.kept]
 
 
 FAULTS = {"one late": shifted(1), "one early": shifted(-1), "ignores starts": without_starts}

@@ -22,6 +22,7 @@ from hmmscope.lab.experiments.running import run_experiment
 from hmmscope.lab.report import plots
 from hmmscope.lab.verbs import findings
 from hmmscope.lab.verbs import run as verb
+from hmmscope.lab.verbs.options import Run
 from hmmscope.runs.config import config_from_data
 from hmmscope.storage import store
 from hmmscope.storage.rundir import read_journal
@@ -131,7 +132,16 @@ def smoke(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     out = tmp_path_factory.getbasetemp() / "smoke" / request.param
     with streams_noted(request.param), pytest.MonkeyPatch.context() as patch:
         patch.setitem(plots.STYLES, "paper", replace(plots.STYLES["paper"], endings=("svg",)))
-        verb.run(request.param, "smoke", str(out), False, True, on_cpu(request.param))
+        verb.run(
+            Run(
+                experiment=request.param,
+                scale="smoke",
+                out=str(out),
+                resume=False,
+                quiet=True,
+                overrides=on_cpu(request.param),
+            )
+        )
     return request.param, out
 
 
@@ -188,12 +198,30 @@ def test_smoke_is_not_run_twice_into_one_folder(smoke: tuple[str, Path]) -> None
     name, out = smoke
     before = state(out)
     with pytest.raises(RefusedError, match="exists"):
-        verb.run(name, "smoke", str(out), False, True, on_cpu(name))
+        verb.run(Run(experiment=name, scale="smoke", out=str(out), resume=False, quiet=True, overrides=on_cpu(name)))
     if plan_of(name):
         with pytest.raises(RefusedError, match=r"training\.learning_rate"):
-            verb.run(name, "smoke", str(out), True, True, {**on_cpu(name), "training.learning_rate": "0.5"})
+            verb.run(
+                Run(
+                    experiment=name,
+                    scale="smoke",
+                    out=str(out),
+                    resume=True,
+                    quiet=True,
+                    overrides={**on_cpu(name), "training.learning_rate": "0.5"},
+                )
+            )
     with pytest.raises(RefusedError, match="another plan"):
-        verb.run(name, experiment_named(name).scales[1], str(out), True, True, on_cpu(name))
+        verb.run(
+            Run(
+                experiment=name,
+                scale=experiment_named(name).scales[1],
+                out=str(out),
+                resume=True,
+                quiet=True,
+                overrides=on_cpu(name),
+            )
+        )
     assert state(out) == before
 
 
@@ -208,7 +236,7 @@ def test_smoke_resumed_uses_what_is_there(
         made += out.rglob("tables/*")  # of seeds they are put together again from the parts
     times = {path: path.stat().st_mtime_ns for path in made}
     capsys.readouterr()
-    verb.run(name, "smoke", str(out), True, True, on_cpu(name))
+    verb.run(Run(experiment=name, scale="smoke", out=str(out), resume=True, quiet=True, overrides=on_cpu(name)))
     assert state(out) == before
     kept = {path: time for path, time in times.items() if path.is_file() and path.name not in ("lock",)}
     assert {path: path.stat().st_mtime_ns for path in kept} == kept  # neither trained nor measured again
@@ -248,7 +276,16 @@ def test_experiments_refuse_what_they_cannot_measure(name: str, tmp_path: Path) 
         refused += [({"training.num_steps": "3"}, "trains no model")]
     for overrides, error in refused:
         with pytest.raises(InputError, match=error):
-            verb.run(name, "smoke", str(tmp_path / "new"), False, True, overrides)
+            verb.run(
+                Run(
+                    experiment=name,
+                    scale="smoke",
+                    out=str(tmp_path / "new"),
+                    resume=False,
+                    quiet=True,
+                    overrides=overrides,
+                )
+            )
     with pytest.raises(InputError, match="did you mean 'smoke'"):
-        verb.run(name, "smok", str(tmp_path / "new"), False, True, {})
+        verb.run(Run(experiment=name, scale="smok", out=str(tmp_path / "new"), resume=False, quiet=True, overrides={}))
     assert list(tmp_path.iterdir()) == []

@@ -29,6 +29,7 @@ from hmmscope.lab.sweeps.grid import run_name
 from hmmscope.lab.sweeps.run_task import taking_part
 from hmmscope.lab.tasks import driver
 from hmmscope.lab.tasks.executors import ExecutorOptions
+from hmmscope.lab.verbs import options
 from hmmscope.lab.verbs import run as verb
 from hmmscope.lab.worker import task_of
 from hmmscope.runs import pipeline, training
@@ -307,7 +308,18 @@ def test_what_is_trained_is_measured_and_nothing_else(tmp_path: Path, capsys: py
     assert store.read_json(again / "experiment.json")["whole_seeds"] == [0]
     tables = [store.read_table(folder / "tables" / "losses.jsonl") for folder in (tmp_path / "out", again)]
     assert tables[0] == tables[1] != []
-    verb.run("test-seeded", "smoke", str(tmp_path / "none"), False, True, {}, trained=str(tmp_path), measure_only=True)
+    verb.run(
+        options.Run(
+            experiment="test-seeded",
+            scale="smoke",
+            out=str(tmp_path / "none"),
+            resume=False,
+            quiet=True,
+            overrides={},
+            trained=str(tmp_path),
+            measure_only=True,
+        )
+    )
     assert "no seed is whole yet" in capsys.readouterr().out
     assert len(names(tmp_path / "trained")) == len(WIDTHS)
 

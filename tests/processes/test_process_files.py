@@ -33,6 +33,7 @@ MAKERS: dict[str, Callable[[], Process]] = {
     "generalised": lambda: hs.make_process("probability-clock"),
     "matrices": lambda: hs.make_process("matmul"),
     "fresh": lambda: hs.make_process("fresh-hmms", num_states=3, seed=4),
+    "told": lambda: hs.make_process("told-hmms"),
     "pairs": lambda: hs.make_process(
         "composed-cycles", num_parts=4, num_states=6, num_symbols=3, pool="held-out", seed=4
     ),

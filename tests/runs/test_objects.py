@@ -247,7 +247,7 @@ def test_models_with_logits_are_models(tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", [Net(1), Causal()], ids=["embedding", "vocabulary"])
 def test_too_small_a_vocabulary_is_one_line(model: nn.Module) -> None:
     process = hs.HMM([1.0], [[1.0]], [[0.2] * 5])
-    with pytest.raises(InputError, match="model: knows no token 4, which the samples hold; (it knows|give it)"):
+    with pytest.raises(InputError, match=r"model: knows no token 4, which the samples hold; (it knows|give it)"):
         hs.evaluate(model, hs.Corpus(process, 50), num_samples=2)
     layer = "read" if isinstance(model, Net) else "net.read"
     with pytest.raises(InputError, match="model: knows no token 4"):

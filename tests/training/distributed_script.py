@@ -25,6 +25,7 @@ import torch
 
 from hmmscope.lab import cli
 from hmmscope.lab.verbs import train as verb
+from hmmscope.lab.verbs.options import Train
 from hmmscope.runs import training
 from hmmscope.runs.config import config_from_data, load_config
 from hmmscope.storage import store
@@ -260,9 +261,11 @@ def distances(one: Path, other: Path) -> dict[str, float]:
     }
 
 
-def trained(config: str, out: str, resume: bool, overrides: dict[str, str], **others: Any) -> None:
+def trained(asked: Train) -> None:
     """What the verb does, without a page and with a short score."""
-    training.train(load_config(Path(config), overrides), out, resume=resume, num_samples=16)
+    assert asked.out is not None
+    config = load_config(Path(asked.config), asked.overrides)
+    training.train(config, asked.out, resume=asked.resume, num_samples=16)
 
 
 if __name__ == "__main__":

@@ -278,11 +278,18 @@ def test_a_run_that_is_told_to_stop_while_it_is_described_is_sealed(
     def told(path: Path, data: object) -> None:
         write_json(path, data)
         if path.name == "findings.json":
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
+
+    def ended(*about: object) -> None:
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(store, "write_json", told)
-    with pytest.raises(KeyboardInterrupt):
-        describe_run(load_run(tmp_path / "run"), "hmmscope train")
+    before = signal.signal(signal.SIGTERM, ended)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            describe_run(load_run(tmp_path / "run"), "hmmscope train")
+    finally:
+        signal.signal(signal.SIGTERM, before)
     assert seals.open_sealed(tmp_path / "run") is not None
     assert (tmp_path / "run" / "experiment.json").is_file()
 

@@ -277,12 +277,13 @@ def test_every_process_can_be_sampled_and_judged(name: str, call: Callable, tmp_
     fields = {field.name for field in registry.entries("process")[name].__dataclass_fields__.values()}
     mixed = "num_components" in fields
     options = [word for key, value in SMALL.items() if mixed and key in fields for word in (f"--{key}", value)]
-    sampled = call("sample", name, *options, "-n", 3, "--length", 5, "--out", "s.txt")
+    file = "s.jsonl" if name in ("ran-lds", "random-gaussian", "matmul") else "s.txt"  # vectors are not text
+    sampled = call("sample", name, *options, "-n", 3, "--length", 5, "--out", file)
     assert (sampled.code, sampled.error) == (0, "")
-    assert len((tmp_path / "s.txt").read_text().splitlines()) == 3
+    assert len((tmp_path / file).read_text().splitlines()) == 3
     if mixed:  # their default sizes are those of experiments
         return
-    judged = call("ask", name, "s.txt", "--out", "o.jsonl")
+    judged = call("ask", name, file, "--out", "o.jsonl")
     if name in WITHOUT_EXACT_ANSWER:
         assert_one_line(judged, 2)
         if name != "matmul":  # vectors are not read from text; a fresh pool can be trained on without an exact answer

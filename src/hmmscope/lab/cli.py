@@ -198,6 +198,8 @@ def _refuse_unknown(verb: str, rest: Sequence[str]) -> None:
     options = [flag for one in named for flag in _flags(one)]
     for word in rest:
         flag = word.partition("=")[0]
+        if flag in ("--seed", "--target") and issubclass(record, Changing):  # fields of no section
+            continue
         if issubclass(record, Changing) and not difflib.get_close_matches(flag, options, 1, 0.85):
             continue
         if flag.startswith("--") and "." not in flag:

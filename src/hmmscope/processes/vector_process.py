@@ -35,7 +35,7 @@ class VectorProcess(Process):
         self, observations: Float64[Tensor, "batch time coordinate"]
     ) -> Float64[Tensor, "batch time coordinate"]:
         """What a network reads: each coordinate less its centre, over its width."""
-        centre_Y, width_Y = self.scale
+        centre_Y, width_Y = (one.to(observations.device) for one in self.scale)
         return (observations - centre_Y) / width_Y
 
     @abstractmethod

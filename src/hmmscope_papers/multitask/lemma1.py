@@ -132,7 +132,9 @@ def _memory_figure(rows: Rows) -> Figure:
 
 def _rate_figure(rows: Rows) -> Figure:
     def curves(quantity: str) -> list[Series | None]:
-        found = Rows(row for row in rows.where(quantity=quantity) if row["low"] > 0)
+        found = rows.where(quantity=quantity)
+        if quantity == "excess":  # its axes are logarithmic
+            found = Rows(row for row in found if row["low"] > 0)
         families = [(name, found.where(family=name)) for name in (CHAIN, LOW_RANK)]
         return [plain(kept, "observability", name, "model") for name, kept in families if len(kept) > 1]
 
