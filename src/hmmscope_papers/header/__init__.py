@@ -1,1 +1,0 @@
-"""HMMs that stand in the prompt: who filters what it is told."""
