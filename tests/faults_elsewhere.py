@@ -138,8 +138,8 @@ IN_DATA = (
     Fault(
         "a corpus digest without its seed",
         "corpora/corpus.py",
-        "/{self.seed}/{self.stream}/{num_samples}",
-        "/{self.stream}/{num_samples}",
+        "/{self.seed}/{self.stream_name}/{num_samples}",
+        "/{self.stream_name}/{num_samples}",
         ("corpora/test_corpus.py::test_pinned_bits",),
     ),
     Fault(

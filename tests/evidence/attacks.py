@@ -240,7 +240,7 @@ def folders() -> list[str]:
         f"{scale}/{path.name}"
         for scale in ("small", "medium")
         for path in (RESULTS / scale).iterdir()
-        if on_training(path.name)
+        if on_training(path.name) and (path / "findings.json").is_file()  # not of a campaign that is under way
     )
 
 

@@ -278,8 +278,8 @@ def corpus_for(model: nn.Module, process: Any, length: int | None = None, seed: 
     return Corpus(made, length=length or made.window or min(LENGTH, *limits, LENGTH), seed=seed, stream="probe")
 
 
-@dataclass(frozen=True, eq=False)
-class BeliefReader:
+@dataclass(frozen=True, eq=False, repr=False)
+class BeliefReader(Shown):
     """Samples with their exact beliefs.
 
     Attributes:

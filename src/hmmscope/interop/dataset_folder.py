@@ -43,7 +43,7 @@ def export_dataset(
     if not os.path.isdir(path.parent):
         raise InputError(f"path: there is no folder {path.parent}")
     if corpus.process.real_valued:
-        raise InputError("corpus: is of vectors, and a data set is of tokens")
+        raise InputError("corpus: is of vectors, and what is exported holds tokens")
     counts = {"train": num_train, "test": num_test}
     for split, count in counts.items():
         require(count >= 1, f"num_{split}", "must be at least 1", count)
