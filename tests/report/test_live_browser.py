@@ -43,6 +43,13 @@ def mess3_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made(tmp_path_factory.mktemp("live"), "roformer")[1]
 
 
+@pytest.fixture(scope="module")
+def whole_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page with everything that is measured of the run."""
+    root = tmp_path_factory.mktemp("look")
+    return made(root, "roformer")[0].look(root / "look.html").path
+
+
 def test_the_network_is_that_of_torch_on_100_random_inputs(browser: Any, case: tuple[Run, Path]) -> None:
     run, file = case
     watched = Watched(browser, file)
@@ -164,15 +171,17 @@ def test_heads_are_taken_away_and_beliefs_pushed(browser: Any, mess3_page: Path)
 
 @pytest.mark.parametrize("width", [390, 1400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_fits_and_shows_the_triangle_early(
+def test_the_page_fits_and_shows_its_first_picture_early(
     browser: Any,
-    mess3_page: Path,
+    whole_page: Path,
     width: int,
     scheme: Any,
 ) -> None:
-    watched = Watched(browser, mess3_page, viewport={"width": width, "height": 844}, color_scheme=scheme)
+    watched = Watched(browser, whole_page, viewport={"width": width, "height": 844}, color_scheme=scheme)
     watched.assert_fits()
-    assert watched.page.locator(".triangle").first.bounding_box()["y"] < 600
+    assert watched.page.locator(".maps canvas").first.bounding_box()["y"] < 600
+    watched.page.locator("[data-when=before]").click()
+    assert "before training" in watched.page.locator(".maps figcaption").nth(1).inner_text()
     page = watched.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert page == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 27)"}[scheme]
     watched.assert_quiet()
