@@ -276,14 +276,3 @@ def test_claims_follow_the_tables(tables: dict[str, Rows]) -> None:
     assert findings(derived)[bits].verdict == "reproduced"
     small = changed(tables, "normaliser-ends", lambda row: {"sum_high": 1.2})
     assert findings(small)[printed].verdict == "reproduced"
-
-
-def test_no_number_counts_as_an_error_without_bound() -> None:
-    rows = Rows(
-        {"arrangement": "GeLU products", "numbers": "float64", "length": n, "error": error}
-        for n, error in [(2, 1e-3), (2, 1e-2), (4, 1e-3), (4, None)]
-    )
-    errors = experiment.worst_errors(rows, "GeLU products", "float64")
-    assert errors == {2: 1e-2, 4: math.inf}
-    assert experiment.first_above_bound(errors) == 4
-    assert experiment.first_above_bound({2: 1e-2}) is None

@@ -29,7 +29,6 @@ from hmmscope_papers.multitask.windows import (
     exact_rate,
     exponential_rather,
     histories_of,
-    limited_by_memory,
     window_rows,
 )
 from multitask_tables import judged
@@ -85,12 +84,6 @@ def test_decay_with_too_few_lengths_is_not_tested() -> None:
     found = judged(DECAY, decay_tables(lambda seed, k: math.exp(-k), lengths=(1, 2)))
     assert found.verdict == "not tested"
     assert "Fewer than three lengths" in found.text
-
-
-def test_only_lengths_that_memory_limits_are_looked_at() -> None:
-    """Beyond them the model's error is flat, which looks like a power law and is not what the lemma is about."""
-    tables = decay_tables(lambda seed, k: math.exp(-k), lengths=(1, 2, 3, 4, 6, 8), learning=math.exp(-4.5))
-    assert list(limited_by_memory(tables["errors"].where(seed=0))) == [1, 2, 3, 4]
 
 
 def test_decay_of_a_known_sequence() -> None:

@@ -171,20 +171,6 @@ def test_the_factor_of_the_rank(power: float, verdict: str) -> None:
     assert claim.judge({}).verdict == "not tested"
 
 
-def test_powers_of_rates_below_mixing_are_missing_and_not_left_out() -> None:
-    from hmmscope_papers.multitask.lemma1 import excess_powers
-
-    for power in (2, 4):
-        rows = Rows(
-            {"instance": str(i), "observability": gamma, "excess": (1 + i) * gamma**power}
-            for i in range(3)
-            for gamma in (0.1, 0.2, 0.4)
-        )
-        assert excess_powers(rows) == pytest.approx([power] * 3)
-        rows[4]["excess"] = -0.1
-        assert [one is None for one in excess_powers(rows)] == [False, True, False]
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_scales_have_the_same_sizes(name: str) -> None:
     experiment = experiment_named(name)

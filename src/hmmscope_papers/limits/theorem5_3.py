@@ -384,14 +384,3 @@ def normaliser(tables: Tables) -> Seen:
         f"[{low:.4g}, {high:.4g}], with an error of {max(errors):.1e}."
     )
     return Seen(always(printed, lambda row: row["sum_high"] <= 1.5, "instance", unit="share of processes"), text)
-
-
-def worst_errors(rows: Rows, arrangement: str, numbers: str) -> dict[int, float]:
-    """Largest error over instances at each length; no number counts as infinite."""
-    kept = rows.where(arrangement=arrangement, numbers=numbers).by("length")
-    return {n: max(math.inf if row["error"] is None else row["error"] for row in kept[n]) for n in sorted(kept)}
-
-
-def first_above_bound(errors: dict[int, float]) -> int | None:
-    """The least length at which the error is above e^-T."""
-    return next((n for n, error in errors.items() if error > math.exp(-n)), None)

@@ -255,10 +255,3 @@ def contraction(tables: Tables) -> Seen:
     names = ("family", "instance", "observability")
     held = always(rows, lambda row: row["excess_over_belief"] <= 1e-12, *names, unit="share of processes")
     return Seen(held, f"On average it is off by {ratio.mean():.2f} of that ({ratio.min():.2f} to {ratio.max():.2f}).")
-
-
-def excess_powers(rows: Rows) -> list[float | None]:
-    """One power a process; None where its rate is not above mixing at every gamma."""
-    below = {key for key, group in rows.by("instance").items() if min(row["excess"] for row in group) <= 0}
-    powers = power_slopes(rows, "observability", "excess")
-    return [None if key in below else power for key, power in zip(rows.values("instance"), powers, strict=True)]

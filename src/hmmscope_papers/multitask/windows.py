@@ -117,17 +117,6 @@ def by_memory(rows: Rows, predictor: str, metric: str) -> dict[int, float]:
     return {row["memory"]: row["value"] for row in rows.where(predictor=predictor, metric=metric)}
 
 
-def limited_by_memory(rows: Rows) -> dict[int, float]:
-    """The model's excess, of one seed, at the lengths below the first one at which training left more than memory did."""
-    excess, exact = (by_memory(rows, who, "excess") for who in ("model", "memory"))
-    learning, found = by_memory(rows, "model", "learning"), {}
-    for k in sorted(excess):
-        if exact[k] < learning[k]:
-            break
-        found[k] = excess[k]
-    return found
-
-
 def decay_rate(errors: Mapping[int, float]) -> float | None:
     """-d ln(error) / dk; None below two lengths with an error above rounding."""
     points = {float(k): math.log(error) for k, error in errors.items() if error > number("rounding", _ROUNDING)}
