@@ -223,7 +223,7 @@ IN_INFERENCE = (
     ),
     Fault(
         "hindsight loses what seemed negligible",
-        "inference/compiled.py",
+        "inference/compiled_backward.py",
         "for row, beliefs in filtered.doubtful.items():",
         "for row, beliefs in ():",
         ("inference/test_smoothing.py::test_what_seemed_negligible_comes_back",),

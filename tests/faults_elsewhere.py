@@ -89,7 +89,7 @@ IN_BITS = (
     ),
     Fault(
         "running mixture not rescaled",
-        "kernels/filter_passes.py",
+        "kernels/mixtures.py",
         "total[n] *= scale",
         "total[n] *= 1.0",
         ("inference/test_fast.py::test_the_largest_weight_may_change_hands",),

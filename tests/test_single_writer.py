@@ -16,7 +16,7 @@ PACKAGE = Path(hmmscope.__file__).parent
 PAPERS = PACKAGE.with_name("hmmscope_papers")
 WRITERS = {"storage/disk.py", "storage/store.py", "storage/rundir.py", "storage/journal.py"}
 #: Who opens other files than those of users: the system's own, and those of this package.
-OPENERS = {"storage/disk.py", "machine.py", "engine/phases.py", "lab/report/page.py", "lab/report/drawing.py"}
+OPENERS = {"storage/disk.py", "machine.py", "kernels/phases.py", "lab/report/page.py", "lab/report/drawing.py"}
 OPENERS |= {"registry.py", "lab/verbs/catalogue.py"}
 OPENERS |= {"interop/huggingface.py", "interop/pretrained.py"}  # by transformers, which reads safetensors alone
 #: Who prints: `say`, and what tells of errors and progress on the standard error.

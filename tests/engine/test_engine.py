@@ -10,10 +10,12 @@ from numba.core.errors import TypingError
 
 from engine_cases import DECODER, MIXTURE, PROMPTS, RNN, VECTORS, config, exact_loss, gradients, parts, worst
 from hmmscope.corpora.targets import Target
-from hmmscope.engine import functions, layout, tiles
+from hmmscope.engine import functions, layout
 from hmmscope.engine.layout import plan
 from hmmscope.engine.sizes import Sizes, unfit
+from hmmscope.engine.tiles import transpose
 from hmmscope.errors import InputError
+from hmmscope.kernels.tiles import FLAGS, LANES, product
 from hmmscope.training import compiled_steps as compiled
 from hmmscope.training.compiled_steps import Compiled
 from hmmscope.training.parallel import Single
@@ -177,12 +179,12 @@ def test_a_wrong_gradient_is_seen() -> None:
 
 @njit
 def _transposed(rows, cols, source, result):  # type: ignore[no-untyped-def]
-    tiles.transpose(rows, cols, source, 0, cols, result, 0, rows)
+    transpose(rows, cols, source, 0, cols, result, 0, rows)
 
 
 @njit
 def _multiplied(rows, cols, terms, a, b, c, add, bias):  # type: ignore[no-untyped-def]
-    tiles.product(rows, cols, 1, terms, a, 0, terms, 1, 0, b, 0, cols, 0, c, 0, cols, add, bias, 0)
+    product(rows, cols, 1, terms, a, 0, terms, 1, 0, b, 0, cols, 0, c, 0, cols, add, bias, 0)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -203,7 +205,7 @@ def test_products_and_transpositions(dtype: type) -> None:
     np.testing.assert_array_equal(result, source.T)
 
 
-@njit(fastmath=tiles.FLAGS)
+@njit(fastmath=FLAGS)
 def _of_all(x, raised, bent, slope, turned):  # type: ignore[no-untyped-def]
     for i in range(len(x)):
         raised[i], turned[i] = functions.exponential(x[i]), functions.tangent(x[i])
@@ -238,9 +240,9 @@ def test_plans_cover_each_sample_once() -> None:
             for threads in (1, 2, 7):
                 made = plan(sizes, steps, batch, threads, 4)
                 assert [n for first, count in made.chunks for n in range(first, first + count)] == list(range(batch))
-                assert made.lanes % tiles.LANES == 0
+                assert made.lanes % LANES == 0
                 assert max(count for _, count in made.chunks) <= made.lanes <= 64
-                assert len(made.chunks) >= min(threads, -(-batch // tiles.LANES))
+                assert len(made.chunks) >= min(threads, -(-batch // LANES))
 
 
 def test_sizes_are_checked_at_the_door() -> None:
@@ -260,7 +262,7 @@ def test_sizes_are_checked_at_the_door() -> None:
 
 @njit
 def _of_another_layout(x, result):  # type: ignore[no-untyped-def]
-    tiles.transpose(16, 16, x, 0, 16, result, 0, 16)
+    transpose(16, 16, x, 0, 16, result, 0, 16)
 
 
 def test_nothing_is_compiled_for_another_layout() -> None:

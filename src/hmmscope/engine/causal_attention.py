@@ -10,8 +10,9 @@ Queries come in blocks; a block looks at the keys up to its own end, and what li
 from typing import NamedTuple
 
 from hmmscope.engine.functions import exponential
-from hmmscope.engine.phases import X0, X1, X2, X3, phase
-from hmmscope.engine.tiles import FLAGS, LANES, lane_product, lanes_sum, lanes_take, lanes_times, lanes_top, wide
+from hmmscope.engine.tiles import lane_product, lanes_sum, lanes_take, lanes_times, lanes_top
+from hmmscope.kernels.phases import X0, X1, X2, X3, phase
+from hmmscope.kernels.tiles import FLAGS, LANES, wide
 
 
 class Heads(NamedTuple):

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from hmmscope.engine.causal_attention import Heads
 from hmmscope.engine.rnn import CellMaps, CellWork
 from hmmscope.engine.sizes import Sizes
-from hmmscope.engine.tiles import LANES
 from hmmscope.engine.transformer import Maps, Work
 from hmmscope.errors import InputError
+from hmmscope.kernels.tiles import LANES
 
 Array = NDArray[Any]
 _Maps = TypeVar("_Maps", Maps, CellMaps)

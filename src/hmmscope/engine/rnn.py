@@ -23,8 +23,8 @@ from hmmscope.engine.chunks import (
     turned,
 )
 from hmmscope.engine.functions import tangent
-from hmmscope.engine.phases import I1, I2, X1, X2, X3, X4, entry, phase
-from hmmscope.engine.tiles import FLAGS, wide
+from hmmscope.kernels.phases import I1, I2, X1, X2, X3, X4, entry, phase
+from hmmscope.kernels.tiles import FLAGS, wide
 
 
 class Cells(NamedTuple):

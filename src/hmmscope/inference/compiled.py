@@ -1,14 +1,13 @@
-"""From processes and batches to the compiled loops, and back: the filter and the smoother of one HMM on the processor.
+"""From processes and batches to the compiled loops, and back: the filter of one HMM on the processor.
 
 Many states with few ways out of each, or of few sequences: `hmmscope.kernels.sparse`. Up to 64 states:
 `hmmscope.kernels.registers`. Few states, or few sequences, or transitions that emit, or negative numbers:
-`hmmscope.kernels.lanes`. Many states: a matrix product a step, with one compiled pass between two of them. A sequence whose
-belief has an entry below 1e-100 is gone over again by `hmmscope.kernels.careful`, because what is negligible now may be all
-that is left later. So nothing is lost to underflow: a probability of zero is zero, and every other one is right to its last
-digits.
+`hmmscope.kernels.lanes`. Many states: `hmmscope.kernels.many_states`. A sequence whose belief has an entry below 1e-100
+is gone over again by `hmmscope.kernels.careful`, because what is negligible now may be all that is left later. So nothing
+is lost to underflow: a probability of zero is zero, and every other one is right to its last digits.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -30,9 +29,8 @@ from hmmscope.inference.loop_inputs import (
     tables,
     with_emissions,
 )
-from hmmscope.inference.products import products_backward, products_forward
 from hmmscope.inference.ragged import check_ragged, counted, silent
-from hmmscope.kernels import careful, lanes, registers, sparse
+from hmmscope.kernels import careful, lanes, many_states, registers, sparse
 from hmmscope.processes.laws import ROUNDING, Law, seeing, symbol_law
 from hmmscope.processes.observations import Observations
 from hmmscope.processes.process import Process
@@ -40,6 +38,12 @@ from hmmscope.reprs import Shown
 
 #: A law with a positive entry below this is in doubt, looked at so often: see `hmmscope.kernels.lanes`.
 SMALLEST = {np.dtype(np.float64): (1e-100, 8), np.dtype(np.float32): (1e-17, 1)}
+
+#: Of many states: (least sum, least positive entry) of a law in no doubt. In float32 only what vanishes in a step is seen.
+FLOORS = {np.dtype(np.float64): (0.0, 1e-100), np.dtype(np.float32): (1e-25, 0.0)}
+
+#: Sequences of a block of products, of whole tiles.
+ROWS, TILE_ROWS = 96, 6
 
 #: Where a positive transition or emission is below this, a law is looked at after every step instead.
 SHRINKS = 2.0**-40
@@ -95,23 +99,8 @@ def run_filter(
     beliefs, ahead = empty((batch, time, found.num_states)), empty((batch, time, len(laws.opening)))
     norms = np.ones((batch, time)) if ragged else np.empty((batch, time))
     doubtful = np.zeros(len(work.rows), np.bool_)
-    if few(found, work):
-        together = len(laws.opening) <= FEW_SYMBOLS and not (one_by_one(found) or row_by_row(found, work))
-        forward(found, work, doubtful, beliefs=beliefs, norms=norms, laws=laws, ahead=ahead if together else None)
-    else:
-        together, prediction_SV = True, torch.from_numpy(laws.prediction)
-        norms_TB, doubts_B = np.empty((time, batch)), np.zeros(batch, np.bool_)
-        next_BV = prediction_SV.new_empty(batch, len(laws.opening))
-        for t, after in products_forward(found, observations_BT, work.starts, norms_TB, doubts_B, beliefs):
-            if predict:
-                torch.mm(torch.from_numpy(after), prediction_SV, out=next_BV)
-                ahead[:, t] = next_BV.numpy()
-        for restart in np.flatnonzero(work.starts[1:]).tolist() if predict else ():
-            ahead[:, restart] = laws.opening * (norms_TB[restart, :, None] > 0)
-        norms[:], doubtful = norms_TB.T, doubts_B[work.rows]
-        if ragged:
-            beyond = np.arange(time) >= lengths_B.numpy()[:, None]
-            beliefs[beyond], ahead[beyond], norms[beyond] = 0.0, 0.0, 1.0
+    together = len(laws.opening) <= FEW_SYMBOLS and not (one_by_one(found) or row_by_row(found, work))
+    forward(found, work, doubtful, beliefs=beliefs, norms=norms, laws=laws, ahead=ahead if together else None)
     terms = np.full(norms.shape, -np.inf)
     np.log(
         norms, out=terms, where=norms > (ROUNDING if law.signed else 0.0)
@@ -178,6 +167,9 @@ def forward(
     dtype, size = process.first.dtype, process.num_states
     smallest, every = SMALLEST[dtype]
     least = _least(process)
+    if not few(process, work):
+        forward_in_products(process, work, doubtful, beliefs, norms, laws, ahead, totals, ends, openers)
+        return
     if ends is None and openers is None and least >= SHRINKS and side_by_side(process, work):
         _forward_side_by_side(process, work, doubtful, beliefs, norms, laws, ahead, totals)
         return
@@ -252,6 +244,59 @@ def _forward_side_by_side(
     in_blocks(work, len(work.rows), run, together=1)
 
 
+def forward_in_products(
+    process: Tables,
+    work: Sequences,
+    doubtful: NDArray[np.bool_],
+    beliefs: NDArray | None = None,
+    norms: NDArray | None = None,
+    laws: NextLaws | None = None,
+    ahead: NDArray | None = None,
+    totals: NDArray | None = None,
+    ends: NDArray[np.int64] | None = None,
+    openers: NDArray[np.int64] | None = None,
+) -> None:
+    """`forward` of many states, whose transitions are gone through in products of matrices."""
+    dtype, size = process.first.dtype, process.num_states
+    floor, smallest = (dtype.type(number) for number in FLOORS[dtype])
+    least = min(float(part[part > 0].min(initial=1.0)) for part in (process.step, process.emission))
+    doubtful |= least < smallest
+    no_rows, no_sums, no_places = np.empty((0, size), dtype), np.empty(0, dtype), work.rows[:0]
+    if ahead is None or laws is None:
+        laws, ahead = NextLaws(np.empty(0), np.empty((size, 0))), np.empty((0, 0))
+    opening, prediction = (part.astype(dtype, copy=False) for part in laws)
+    ahead = ahead.reshape(-1, max(1, len(opening))).astype(dtype, copy=False)
+    beliefs = no_rows if beliefs is None else beliefs.reshape(-1, size)
+    single = dtype == np.float32
+    sums = no_sums if norms is None else norms.reshape(-1)
+    if single and (norms is not None or totals is not None):  # logarithms are summed in float64 in any case
+        sums = np.ones(len(work.symbols), dtype)
+    run_forward, step = many_states.forward.load(dtype), many_states.packed(process.step[0])
+    prediction, starts = many_states.packed(prediction), work.starts.astype(np.int64)
+
+    def run(part: slice) -> None:
+        own, count = work.part(part), len(work.rows[part])
+        rows = [np.zeros((count, many_states.width_of(n, dtype)), dtype) for n in (size, size, len(opening))]
+        doubts, logs = np.zeros(count, np.int64), np.zeros(0 if totals is None or single else count, dtype)
+        run_forward(
+            *(process.first, step, process.emission, opening, prediction),
+            *(work.symbols if openers is None else openers, *own[:3], starts, floor, smallest),
+            *(no_places if ends is None else ends[part], beliefs, sums, ahead, logs, doubts),
+            *(*rows, np.zeros(max(count, size), dtype)),
+        )
+        doubtful[part] |= doubts > 0
+        if totals is not None and single:
+            with np.errstate(divide="ignore"):
+                spans = zip(own.offsets.tolist(), own.lengths.tolist(), strict=True)
+                logs = np.array([np.log(sums[at : at + n].astype(np.float64)).sum() for at, n in spans])
+        if totals is not None:
+            totals[part] += logs
+
+    in_blocks(work, ROWS, run, together=TILE_ROWS)
+    if single and norms is not None:
+        norms.reshape(-1)[:] = sums
+
+
 def filter_carefully(
     process: Tables, symbols_T: Int64[Tensor, "time"], starts: NDArray[np.bool_], terms: NDArray[np.float64]
 ) -> Weights:
@@ -262,112 +307,3 @@ def filter_carefully(
     symbols = np.ascontiguousarray(symbols_T.numpy())
     careful.forward(first, *process.into, emission, symbols, starts, *found, terms[: len(symbols_T)])
     return found
-
-
-def run_smoother(
-    filtered: Filtered, smoothed: NDArray[np.float64], weights: NDArray[np.float64] | None = None
-) -> NDArray[np.bool_]:
-    """Write P(state t | all) (batch, time, state), and weights of `lanes.backward`, zeros where there is nothing to say.
-
-    Returns which sequences are possible (batch,). Weights of doubtful rows are not to be used.
-    """
-    process, size = filtered.tables, filtered.tables.num_states
-    possible: NDArray[np.bool_] = np.all(filtered.terms > -np.inf, axis=1)
-    work = filtered.work.part(~np.isin(filtered.work.rows, list(filtered.doubtful)))
-    if one_by_one(process):
-        _smooth_one_by_one(filtered, work, smoothed, weights)
-    elif side_by_side(process, work):
-        _smooth_side_by_side(filtered, work, smoothed, weights)
-    elif few(process, work):
-        nothing, transposed = np.empty((0, size)), process.transposed()
-        flat = [array.reshape(-1, size) for array in (filtered.beliefs, smoothed)]
-        kept = nothing if weights is None else weights.reshape(-1, size)
-
-        def run(part: slice) -> None:
-            own = work.part(part)
-            lanes.backward(
-                *(work.width, transposed, process.emission, *own[:3], own.starts, flat[0], filtered.norms.reshape(-1)),
-                *(flat[1], kept, nothing[:, 0], np.empty((0, 0)), nothing),
-            )
-
-        in_blocks(work, len(work.rows), run)
-    else:
-        products_backward(process, filtered.work, filtered.beliefs, filtered.norms, smoothed, weights)
-    smoothed[~possible] = 0.0
-    for row, beliefs in filtered.doubtful.items():
-        if possible[row]:
-            smooth_carefully(filtered, row, beliefs, smoothed[row, : len(beliefs.mantissa)], np.empty((0, size, size)))
-    return possible
-
-
-def _smooth_side_by_side(
-    filtered: Filtered, work: Sequences, smoothed: NDArray[np.float64], weights: NDArray[np.float64] | None
-) -> None:
-    """Emissions are taken into the matrices only where no weights are asked for, which stand between the two."""
-    process = filtered.tables if weights is not None else with_emissions(filtered.tables)
-    flat, nothing = padded(replace(process, step=process.transposed())), np.empty(0)
-    kept = nothing if weights is None else weights.reshape(-1)
-
-    def run(part: slice) -> None:
-        own = work.part(part)
-        registers.backward(
-            *(flat.states, flat.step, flat.emission, *own[:3], own.starts, filtered.beliefs.reshape(-1)),
-            *(filtered.norms.reshape(-1), smoothed.reshape(-1), kept, nothing, nothing, nothing),
-        )
-
-    in_blocks(work, len(work.rows), run, together=1)
-
-
-def _smooth_one_by_one(
-    filtered: Filtered, work: Sequences, smoothed: NDArray[np.float64], weights: NDArray[np.float64] | None
-) -> None:
-    process = filtered.tables
-    nothing = np.empty((0, process.num_states))
-    kept = nothing if weights is None else weights.reshape(-1, process.num_states)
-
-    def run(part: slice) -> None:
-        own = work.part(part)
-        sparse.backward(
-            *(
-                *process.out_of,
-                process.emission,
-                *own[:3],
-                own.starts,
-                filtered.beliefs.reshape(-1, process.num_states),
-            ),
-            *(filtered.norms.reshape(-1), smoothed.reshape(-1, process.num_states), kept),
-            *(nothing[:, 0], nothing, nothing),
-        )
-
-    in_blocks(work, len(work.rows), run, together=1)
-
-
-def smooth_carefully(
-    filtered: Filtered, row: int, beliefs: Weights, smoothed: NDArray[np.float64], pairs: NDArray[np.float64]
-) -> None:
-    """The careful smoother of a row that was in doubt."""
-    process, work = filtered.tables, filtered.work
-    time = filtered.beliefs.shape[1]
-    symbols = work.symbols[row * time : row * time + len(beliefs.mantissa)]
-    entries = process.into, process.out_of, process.states_emit
-    careful.smooth(*entries, symbols, work.starts, *beliefs, smoothed, pairs, pairs[:0, 0])
-
-
-def careful_counts(
-    process: Tables,
-    symbols: NDArray[np.int64],
-    starts: NDArray[np.bool_],
-    first: NDArray[np.float64],
-    transitions: NDArray[np.float64],
-    visits: NDArray[np.float64],
-) -> float:
-    """Add the expected counts of one sequence; its log-likelihood, and nothing added if that is -inf."""
-    size, terms = process.num_states, np.empty(len(symbols))
-    beliefs = filter_carefully(process, torch.from_numpy(symbols), starts, terms)
-    if terms[-1] > -np.inf:
-        smoothed = np.empty((len(symbols), size))
-        entries = process.into, process.out_of, True
-        careful.smooth(*entries, symbols, starts, *beliefs, smoothed, np.empty((0, size, size)), transitions)
-        first += smoothed[starts[: len(symbols)]].sum(0)
-        np.add.at(visits, symbols, smoothed)
-    return float(terms.sum())

@@ -4,7 +4,7 @@ Many components go through the recursion together, as one batched matrix product
 
     following_t = belief_{t-1} @ transition;  joint_t = following_t * emission[:, o_t];  belief_t = joint_t / sum(joint_t)
 
-so that time is the only loop. As in `hmmscope.kernels.filter_passes`, a sum below a floor marks its (component, sequence) as
+so that time is the only loop. As in `hmmscope.kernels.many_states`, a sum below a floor marks its (component, sequence) as
 doubtful, for the caller to go over again by the recursion of `forward`.
 """
 

@@ -14,10 +14,9 @@ from hmmscope.inference.compiled import filter_carefully, forward, run_filter
 from hmmscope.inference.device import FLOORS, beliefs_there, fits_there, log_likelihood_there, mixture_predictions_there
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.forward import forward_steps
-from hmmscope.inference.loop_inputs import few, sequences, tables
+from hmmscope.inference.loop_inputs import sequences, tables
 from hmmscope.inference.mixture_posterior import filter_mixture, predicted_before
 from hmmscope.inference.pools import run_mixture
-from hmmscope.inference.products import products_forward
 from hmmscope.inference.ragged import check_own, check_ragged, counted
 from hmmscope.machine import require_memory_on
 from hmmscope.processes.laws import seeing, symbol_law
@@ -70,16 +69,9 @@ def log_likelihood(
     process = tables(seeing(hmm.law, observations), dtype=np.float64 if dtype == torch.float64 else np.float32)
     work = sequences(observations, starts, counts)
     totals, doubtful = np.zeros(len(observations)), np.zeros(len(work.rows), np.bool_)
-    if is_ragged or few(process, work):
-        found = np.zeros(len(work.rows))
-        forward(process, work, doubtful, totals=found)
-        totals[work.rows] = found
-    else:
-        norms_TB = np.empty(observations.shape[::-1])
-        for _ in products_forward(process, observations, work.starts, norms_TB, doubtful):
-            pass
-        with np.errstate(divide="ignore"):
-            totals[:] = np.log(np.ascontiguousarray(norms_TB.T)).sum(1)  # in pairs, which a sum over rows is not
+    found = np.zeros(len(work.rows))
+    forward(process, work, doubtful, totals=found)
+    totals[work.rows] = found
     for row in work.rows[doubtful].tolist():
         terms = np.empty(int(counts[row]))
         filter_carefully(process, observations[row, : len(terms)], work.starts[: len(terms)], terms)

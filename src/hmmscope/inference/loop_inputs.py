@@ -17,12 +17,15 @@ from hmmscope.kernels.vectors import padded_size
 from hmmscope.processes.laws import Law
 from hmmscope.reprs import Shown
 
-#: Up to this many states compiled loops beat matrix products, and up to this many sequences for any number of states.
-FEW_STATES, FEW_SEQUENCES = 32, 4
+#: Up to this many states compiled loops beat products of matrices.
+FEW_STATES = 32
 
 #: Up to this many states they go side by side in registers, and up to this many sequences even where products beat lanes.
 most_side_by_side = registers.MOST
-FEW_BESIDE = 32
+FEW_BESIDE = 2
+
+#: Up to this many sequences the filter goes through all transitions that emit, the states side by side in memory.
+FEW_SEQUENCES = 4
 
 #: Of more states, transitions are gone through one by one where at most this share of them can be made.
 sparse_share = 1 / 16
@@ -223,8 +226,8 @@ def in_blocks(
 
 def few(process: Tables, work: Sequences) -> bool:
     """Whether the compiled loops are the faster road."""
-    sequences_are_few = len(work.rows) <= (FEW_BESIDE if process.num_states <= most_side_by_side else FEW_SEQUENCES)
-    return process.num_states <= FEW_STATES or sequences_are_few or not process.states_emit or one_by_one(process)
+    beside = process.num_states <= most_side_by_side and len(work.rows) <= FEW_BESIDE
+    return process.num_states <= FEW_STATES or beside or not process.states_emit or one_by_one(process)
 
 
 def one_by_one(process: Tables) -> bool:
@@ -234,8 +237,8 @@ def one_by_one(process: Tables) -> bool:
 
 
 def row_by_row(process: Tables, work: Sequences) -> bool:
-    """Whether the filter of few sequences goes through all transitions, the states of a sequence side by side in memory."""
-    large = process.num_states > registers.MOST and most_side_by_side > 0
+    """Whether the filter of few sequences goes through all transitions that emit, the states side by side in memory."""
+    large = process.num_states > registers.MOST and most_side_by_side > 0 and not process.states_emit
     return large and len(work.rows) <= FEW_SEQUENCES and not process.signed
 
 

@@ -1,7 +1,7 @@
 """The filter of a mixture on the processor: one question, whatever the sizes, with the posterior or without.
 
-Few states: `hmmscope.kernels.mixtures`, all components at each step. Many states: one component after another, in matrix
-products, with running sums relative to the largest weight, so that memory does not grow with the number of components.
+Few states: `hmmscope.kernels.mixtures`, all components at each step. Many states: one component after another, in products
+of matrices, with running sums relative to the largest weight, so that memory does not grow with the number of components.
 Where a component's law may lose an entry, the sequence, or the component on that sequence, is gone over by
 `hmmscope.kernels.careful`.
 """
@@ -11,16 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope.axes import Bool, Float64, Int64, Tensor
-from hmmscope.inference.compiled import SMALLEST, filter_carefully
+from hmmscope.inference.compiled import SMALLEST, NextLaws, filter_carefully, forward_in_products
 from hmmscope.inference.loop_inputs import FEW_STATES, Sequences, Tables, in_blocks, sequences, tables
-from hmmscope.inference.products import products_forward
 from hmmscope.inference.ragged import silent
 from hmmscope.kernels import careful, mixtures
-from hmmscope.kernels.filter_passes import accumulate
+from hmmscope.kernels.mixtures import accumulate
 from hmmscope.processes.laws import Law, symbol_law
-
-#: Bytes of beliefs that wait to be turned into predictions together.
-WAITING_BYTES = 2**21
 
 Found = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
 
@@ -48,11 +44,11 @@ def run_mixture(
     running = _Running(batch, time, num_symbols)
     for m in weights_M.nonzero()[:, 0].tolist():
         process = tables(law, m, np.float64 if dtype == torch.float64 else np.float32)
-        logs_TB, ahead_TBV = _component(process, law.initial_MS[m].numpy(), num_symbols, observations_BT, work)
-        log_joint_TB = logs_TB.cumsum(0) + float(weights_M[m].log())
+        logs_BT, ahead_BTV = _component(process, law.initial_MS[m].numpy(), num_symbols, observations_BT, work)
+        log_joint_BT = logs_BT.cumsum(1) + float(weights_M[m].log())
         if posterior:
-            kept[:, :, m] = log_joint_TB.T
-        running.add(log_joint_TB, ahead_TBV)
+            kept[:, :, m] = log_joint_BT
+        running.add(log_joint_BT, ahead_BTV)
     inside = np.arange(time) < lengths_B.numpy()[:, None]
     if posterior:
         kept[:, :, (weights_M == 0).numpy()] = -np.inf
@@ -103,7 +99,7 @@ def _few_states(
             ahead = beliefs @ prediction[m]
             begins = np.flatnonzero(work.starts[1 : length + 1])
             ahead[begins] = opening[m] * beliefs[begins].any(1, keepdims=True)
-            running.add(joint[0, :, m, None], ahead[:, None])
+            running.add(joint[:, :, m], ahead[None])
         own = slice(row, row + 1), slice(0, length)
         running.write(joint[: len(posterior)], following[own], terms[own])
         if len(posterior):
@@ -117,54 +113,45 @@ def _component(
     observations_BT: Int64[Tensor, "batch time"],
     work: Sequences,
 ) -> tuple[NDArray[np.float64], NDArray[np.floating]]:
-    """log P(o_t | past) (time, batch) of one component, and P(o_{t+1} | o_0..o_t) (time, batch, symbol)."""
-    (batch, time), size, starts = observations_BT.shape, process.num_states, work.starts
+    """log P(o_t | past) (batch, time) of one component, zero in padding; P(o_{t+1} | o_0..o_t) (batch, time, symbol)."""
+    (batch, time), dtype = observations_BT.shape, process.first.dtype
     emission_SV = process.emission.T[:, :num_symbols]  # without what stands for a missing one
-    following_SV, opening_V = process.step[0] @ emission_SV, initial_S.astype(process.first.dtype) @ emission_SV
-    norms_TB, doubtful = np.empty((time, batch)), np.zeros(batch, np.bool_)
-    ahead_TBV = np.empty((time, batch, emission_SV.shape[1]), process.first.dtype)
-    together = max(1, WAITING_BYTES // (size * batch * process.first.itemsize))
-    waiting = np.empty((together, batch, size), process.first.dtype)
-    for t, belief_BS in products_forward(process, observations_BT, starts, norms_TB, doubtful):
-        waiting[t % together] = belief_BS
-        if t % together == together - 1 or t + 1 == time:
-            done = slice(t - t % together, t + 1)
-            np.matmul(waiting[: t % together + 1], following_SV, out=ahead_TBV[done])
-    for restart in np.flatnonzero(starts[1:]).tolist():
-        ahead_TBV[restart] = opening_V * (norms_TB[restart, :, None] > 0)
+    laws = NextLaws(initial_S.astype(dtype) @ emission_SV, process.step[0] @ emission_SV)
+    norms_BT, doubtful = np.ones((batch, time), dtype), np.zeros(len(work.rows), np.bool_)
+    ahead_BTV = np.zeros((batch, time, emission_SV.shape[1]), dtype)
+    forward_in_products(process, work, doubtful, norms=norms_BT, laws=laws, ahead=ahead_BTV)
     with np.errstate(divide="ignore"):
-        logs_TB = np.log(norms_TB)
-    for row in np.flatnonzero(doubtful).tolist():
-        terms, beliefs = np.empty(time), np.empty((time, size))
-        careful.plain(*filter_carefully(process, observations_BT[row], starts, terms), beliefs)
-        logs_TB[:, row], ahead_TBV[:, row] = terms, beliefs @ following_SV
-        begins = np.flatnonzero(starts[1:])
-        ahead_TBV[begins, row] = opening_V * beliefs[begins].any(1, keepdims=True)
-    return logs_TB, ahead_TBV
+        logs_BT = np.log(norms_BT, dtype=np.float64)
+    for row, length in zip(work.rows[doubtful].tolist(), work.lengths[doubtful].tolist(), strict=True):
+        terms, beliefs = np.empty(length), np.empty((length, process.num_states))
+        careful.plain(*filter_carefully(process, observations_BT[row, :length], work.starts, terms), beliefs)
+        logs_BT[row, :length] = terms
+        laws.predict(beliefs[None], work.starts[:length], ahead_BTV[row : row + 1, :length])
+    return logs_BT, ahead_BTV
 
 
 class _Running:
     """Sums over components, seen one after another, of weights and predictions, relative to the largest weight so far."""
 
     def __init__(self, batch: int, time: int, num_symbols: int) -> None:
-        self.largest = np.full((time, batch), -np.inf)
-        self.total = np.zeros((time, batch))
-        self.mixed = np.zeros((time, batch, num_symbols))
+        self.largest = np.full((batch, time), -np.inf)
+        self.total = np.zeros((batch, time))
+        self.mixed = np.zeros((batch, time, num_symbols))
 
-    def add(self, log_joint_TB: NDArray[np.float64], ahead_TBV: NDArray[np.floating]) -> None:
+    def add(self, log_joint_BT: NDArray[np.float64], ahead_BTV: NDArray[np.floating]) -> None:
         """Take in a component with log P(component, o_0..o_t) and P(o_{t+1} | o_0..o_t)."""
         num_symbols = self.mixed.shape[2]
         accumulate(
-            *(np.ascontiguousarray(log_joint_TB).reshape(-1), ahead_TBV.reshape(-1, num_symbols)),
+            *(np.ascontiguousarray(log_joint_BT).reshape(-1), ahead_BTV.reshape(-1, num_symbols)),
             *(self.largest.reshape(-1), self.total.reshape(-1), self.mixed.reshape(-1, num_symbols)),
         )
 
     def write(self, posterior: NDArray[np.float64], following: NDArray[np.float64], terms: NDArray[np.float64]) -> None:
         """Write results (batch, time, ..); `posterior` holds the logarithms of the joint weights, or has no rows."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            joint = (self.largest + np.log(self.total)).T
+            joint = self.largest + np.log(self.total)
             possible = joint > -np.inf
-            following[:] = np.where(possible[..., None], (self.mixed / self.total[..., None]).transpose(1, 0, 2), 0.0)
+            following[:] = np.where(possible[..., None], self.mixed / self.total[..., None], 0.0)
             before = np.concatenate([np.zeros((len(joint), 1)), joint[:, :-1]], 1)
             terms[:] = np.where(possible, joint - before, -np.inf)
             if len(posterior):

@@ -7,7 +7,8 @@ import torch
 
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.errors import InputError
-from hmmscope.inference.compiled import filter_batch, run_smoother, smooth_carefully
+from hmmscope.inference.compiled import filter_batch
+from hmmscope.inference.compiled_backward import run_smoother, smooth_carefully
 from hmmscope.inference.counts import Counts, add_counts
 from hmmscope.inference.filtering import first_impossible
 from hmmscope.inference.loop_inputs import sequences, tables

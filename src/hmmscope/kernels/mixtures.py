@@ -135,3 +135,27 @@ def mixed(  # type: ignore[no-untyped-def]
                         posterior[place, m] = share[m, lane]
                 if t + 1 == length[lane]:
                     doubtful[begin + lane] = doubts[lane] > 0
+
+
+@kernel()
+def accumulate(log_weight, predicted, largest, total, mixed):  # type: ignore[no-untyped-def]
+    """Add a component to running mixtures: total and mixed (..., V) are relative to exp(largest), float64.
+
+    log_weight (N,) is the component's log weight, predicted (N, V) what it predicts, largest and total (N,), mixed (N, V).
+    """
+    for n in range(log_weight.shape[0]):
+        weight = log_weight[n]
+        if weight == -np.inf:
+            continue
+        if weight > largest[n]:
+            scale = math.exp(largest[n] - weight) if largest[n] > -np.inf else 0.0
+            total[n] *= scale
+            for v in range(mixed.shape[1]):
+                mixed[n, v] *= scale
+            largest[n] = weight
+            share = 1.0
+        else:
+            share = math.exp(weight - largest[n])
+        total[n] += share
+        for v in range(mixed.shape[1]):
+            mixed[n, v] += share * predicted[n, v]

@@ -15,7 +15,8 @@ from sklearn.utils.validation import check_is_fitted, check_random_state
 
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.errors import InputError
-from hmmscope.inference.compiled import filter_batch, run_smoother
+from hmmscope.inference.compiled import filter_batch
+from hmmscope.inference.compiled_backward import run_smoother
 from hmmscope.inference.counts import Counts, add_counts
 from hmmscope.inference.fast import log_likelihood
 from hmmscope.inference.loop_inputs import Tables, flat_sequences, sequences, side_by_side, tables

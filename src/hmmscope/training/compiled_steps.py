@@ -25,11 +25,11 @@ from hmmscope.engine.layout import (
     recurrent_shapes,
     recurrent_work,
 )
-from hmmscope.engine.phases import Entry
 from hmmscope.engine.rnn import CellMaps, Cells, recurrent_chunk, recurrent_gradient, recurrent_maps
 from hmmscope.engine.sizes import Sizes
 from hmmscope.engine.transformer import Maps, Shape, decoder_chunk, decoder_gradient, decoder_maps
 from hmmscope.errors import InputError
+from hmmscope.kernels.phases import Entry
 from hmmscope.models.attention import Attention
 from hmmscope.models.base import SequenceModel
 from hmmscope.models.decoder import Decoder, input_features, sinusoids

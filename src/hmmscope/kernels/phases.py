@@ -5,6 +5,7 @@ compiled some fifty times. A `phase` is a C function under a symbol of its own i
 with the kinds below, so that nothing is ever compiled for another layout.
 """
 
+import functools
 import hashlib
 import inspect
 import types as python
@@ -39,23 +40,23 @@ intrinsic: Any = extending.intrinsic
 _PLAIN = {int: types.int64, float: types.float64, bool: types.boolean, python.NoneType: types.void}
 
 
-def _text() -> str:
+@functools.cache
+def _text(folder: Path) -> str:
+    """A digest of the files of a folder."""
     digest = hashlib.sha256()
-    for file in sorted(Path(__file__).parent.glob("*.py")):
+    for file in sorted(folder.glob("*.py")):
         digest.update(file.read_bytes())
     return digest.hexdigest()
 
 
-_TEXT = _text()
-
-
-def _kept(function: Any) -> Any:
-    """Keep what was compiled for later processes, as long as no file of the engine changes.
+def _kept(function: Any, source: Callable[..., Any]) -> Any:
+    """Keep what was compiled of `source` for later processes, as long as no file in its folder or in this one changes.
 
     numba by itself looks at the file of the function alone, and would go on with old code of the others.
     """
     function.enable_caching()
-    function._cache._cache_file._source_stamp = _TEXT
+    folders = {Path(file).parent for file in (__file__, inspect.getfile(source))}
+    function._cache._cache_file._source_stamp = "".join(_text(folder) for folder in sorted(folders))
     return function
 
 
@@ -112,7 +113,7 @@ class _Phase(_Compiled):
         return f"{self.function.__module__}.{self.function.__qualname__}.{number}"
 
     def make(self, signature: Any, number: Any) -> Any:
-        made = _kept(CFunc(self.function, sigutils.normalize_signature(signature), {}, self.options))
+        made = _kept(CFunc(self.function, sigutils.normalize_signature(signature), {}, self.options), self.function)
         with alone(made):
             made.compile()
         llvmlite.binding.add_symbol(self.symbol(number), made.address)
@@ -166,7 +167,7 @@ class Entry(_Compiled):
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         super().__init__(function, options)
-        self.called = _kept(njit(**self.options, nogil=True)(function))
+        self.called = _kept(njit(**self.options, nogil=True)(function), function)
 
     def make(self, signature: Any, number: Any) -> Any:
         self.called.disable_compile(False)

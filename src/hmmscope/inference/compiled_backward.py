@@ -1,0 +1,168 @@
+"""The smoother and expected counts of one HMM by the compiled loops, from what `hmmscope.inference.compiled` has filtered.
+
+Which loops go through a process is decided as there.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hmmscope.inference.compiled import ROWS, TILE_ROWS, Filtered, Weights, filter_carefully
+from hmmscope.inference.loop_inputs import (
+    Sequences,
+    Tables,
+    few,
+    in_blocks,
+    one_by_one,
+    padded,
+    side_by_side,
+    with_emissions,
+)
+from hmmscope.kernels import careful, lanes, many_states, registers, sparse
+
+
+def run_smoother(
+    filtered: Filtered, smoothed: NDArray[np.float64], weights: NDArray[np.float64] | None = None
+) -> NDArray[np.bool_]:
+    """Write P(state t | all) (batch, time, state), and weights of `lanes.backward`, zeros where there is nothing to say.
+
+    Returns which sequences are possible (batch,). Weights of doubtful rows are not to be used.
+    """
+    process, size = filtered.tables, filtered.tables.num_states
+    possible: NDArray[np.bool_] = np.all(filtered.terms > -np.inf, axis=1)
+    work = filtered.work.part(~np.isin(filtered.work.rows, list(filtered.doubtful)))
+    if one_by_one(process):
+        _smooth_one_by_one(filtered, work, smoothed, weights)
+    elif side_by_side(process, work):
+        _smooth_side_by_side(filtered, work, smoothed, weights)
+    elif few(process, work):
+        nothing, transposed = np.empty((0, size)), process.transposed()
+        flat = [array.reshape(-1, size) for array in (filtered.beliefs, smoothed)]
+        kept = nothing if weights is None else weights.reshape(-1, size)
+
+        def run(part: slice) -> None:
+            own = work.part(part)
+            lanes.backward(
+                *(work.width, transposed, process.emission, *own[:3], own.starts, flat[0], filtered.norms.reshape(-1)),
+                *(flat[1], kept, nothing[:, 0], np.empty((0, 0)), nothing),
+            )
+
+        in_blocks(work, len(work.rows), run)
+    else:
+        nothing = np.empty((0, size))
+        flat = [nothing if array is None else array.reshape(-1, size) for array in (smoothed, weights)]
+        backward_in_products(
+            *(process, work, filtered.beliefs.reshape(-1, size), filtered.norms.reshape(-1), *flat),
+        )
+    smoothed[~possible] = 0.0
+    for row, beliefs in filtered.doubtful.items():
+        if possible[row]:
+            smooth_carefully(filtered, row, beliefs, smoothed[row, : len(beliefs.mantissa)], np.empty((0, size, size)))
+    return possible
+
+
+def _smooth_side_by_side(
+    filtered: Filtered, work: Sequences, smoothed: NDArray[np.float64], weights: NDArray[np.float64] | None
+) -> None:
+    """Emissions are taken into the matrices only where no weights are asked for, which stand between the two."""
+    process = filtered.tables if weights is not None else with_emissions(filtered.tables)
+    flat, nothing = padded(replace(process, step=process.transposed())), np.empty(0)
+    kept = nothing if weights is None else weights.reshape(-1)
+
+    def run(part: slice) -> None:
+        own = work.part(part)
+        registers.backward(
+            *(flat.states, flat.step, flat.emission, *own[:3], own.starts, filtered.beliefs.reshape(-1)),
+            *(filtered.norms.reshape(-1), smoothed.reshape(-1), kept, nothing, nothing, nothing),
+        )
+
+    in_blocks(work, len(work.rows), run, together=1)
+
+
+def _smooth_one_by_one(
+    filtered: Filtered, work: Sequences, smoothed: NDArray[np.float64], weights: NDArray[np.float64] | None
+) -> None:
+    process = filtered.tables
+    nothing = np.empty((0, process.num_states))
+    kept = nothing if weights is None else weights.reshape(-1, process.num_states)
+
+    def run(part: slice) -> None:
+        own = work.part(part)
+        sparse.backward(
+            *(
+                *process.out_of,
+                process.emission,
+                *own[:3],
+                own.starts,
+                filtered.beliefs.reshape(-1, process.num_states),
+            ),
+            *(filtered.norms.reshape(-1), smoothed.reshape(-1, process.num_states), kept),
+            *(nothing[:, 0], nothing, nothing),
+        )
+
+    in_blocks(work, len(work.rows), run, together=1)
+
+
+def backward_in_products(
+    process: Tables,
+    work: Sequences,
+    beliefs: NDArray[np.float64],
+    norms: NDArray[np.float64],
+    smoothed: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    counts: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]] | None = None,
+    num_threads: int | None = None,
+) -> None:
+    """`lanes.backward` of many states; counts of firsts (S,), pairs (S, S) and symbols (V, S), whose blocks are one."""
+    size, run_backward = process.num_states, many_states.backward.load(np.float64)
+    step, width = many_states.packed(process.transposed()[0]), many_states.width_of(size, np.dtype(np.float64))
+    starts = work.starts.astype(np.int64)
+    firsts, pairs, visits = (np.empty(0), np.empty((0, width)), np.empty((0, size))) if counts is None else counts
+    sums = np.zeros((len(pairs), width))
+
+    def run(part: slice) -> None:
+        own, count = work.part(part), len(work.rows[part])
+        rows = np.zeros((3, count, width))
+        run_backward(
+            *(step, process.emission, *own[:3], starts, beliefs, norms, smoothed, weights, firsts, sums, visits),
+            *(*rows, np.zeros(max(count, size))),
+        )
+
+    if counts is None:
+        in_blocks(work, ROWS, run, together=TILE_ROWS)
+    else:
+        run(slice(None))
+        pairs += sums[:, :size]
+
+
+def smooth_carefully(
+    filtered: Filtered, row: int, beliefs: Weights, smoothed: NDArray[np.float64], pairs: NDArray[np.float64]
+) -> None:
+    """The careful smoother of a row that was in doubt."""
+    process, work = filtered.tables, filtered.work
+    time = filtered.beliefs.shape[1]
+    symbols = work.symbols[row * time : row * time + len(beliefs.mantissa)]
+    entries = process.into, process.out_of, process.states_emit
+    careful.smooth(*entries, symbols, work.starts, *beliefs, smoothed, pairs, pairs[:0, 0])
+
+
+def careful_counts(
+    process: Tables,
+    symbols: NDArray[np.int64],
+    starts: NDArray[np.bool_],
+    first: NDArray[np.float64],
+    transitions: NDArray[np.float64],
+    visits: NDArray[np.float64],
+) -> float:
+    """Add the expected counts of one sequence; its log-likelihood, and nothing added if that is -inf."""
+    size, terms = process.num_states, np.empty(len(symbols))
+    beliefs = filter_carefully(process, torch.from_numpy(symbols), starts, terms)
+    if terms[-1] > -np.inf:
+        smoothed = np.empty((len(symbols), size))
+        entries = process.into, process.out_of, True
+        careful.smooth(*entries, symbols, starts, *beliefs, smoothed, np.empty((0, size, size)), transitions)
+        first += smoothed[starts[: len(symbols)]].sum(0)
+        np.add.at(visits, symbols, smoothed)
+    return float(terms.sum())

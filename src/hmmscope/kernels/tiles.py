@@ -1,0 +1,235 @@
+"""Matrix products in tiles of registers, of float32 and float64: of training, and of filters with many states.
+
+A tile is a block of rows x vectors of the result that stays in registers while the sum runs:
+
+    C[i, j] = (C[i, j]) + (bias[i]) + sum_k A[i, k] B[k, j]        i < rows, j < columns, one fused multiply-add a term
+
+A and C are addressed by strides, so that transposed operands cost nothing; the columns of a vector of B and C lie side by
+side. Each number of the result is one chain of fused multiply-adds over k, so its bits depend neither on the tile nor on
+the width of the vectors. Nothing here checks bounds: sizes are checked where work arrays are made.
+"""
+
+from typing import Any, NamedTuple
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.registry import cpu_target
+
+from hmmscope.kernels.phases import X1, Row, intrinsic, phase
+
+#: What the compiler may do to arithmetic. No "nnan" and no "ninf": numbers that are not finite are looked for. A loop over
+#: several arrays is compiled twice, with and without vectors, and where the arrays lie decides which is run; so sums are
+#: reordered (`SUMS`) only in loops that write nothing, and "arcp", which holds for vectors alone, is never given.
+FLAGS = {"contract", "nsz"}
+SUMS = {"reassoc", "contract", "nsz"}
+
+
+def _lanes() -> int:
+    """Numbers of a vector: what fills a register in float32; it decides speed only."""
+    _, _, features = cpu_target.target_context.codegen().magic_tuple()
+    return 16 if "+avx512f" in features else 8
+
+
+#: Numbers of a vector in float32, and the most vectors of a row of a tile: 64 columns with AVX-512, 16 without.
+LANES = _lanes()
+VECTORS = 4 if LANES == 16 else 2
+_I64, _I32 = ir.IntType(64), ir.IntType(32)
+
+
+class Sums(NamedTuple):
+    """What a tile sums: `outer` blocks of `inner` terms; arrays, places of the first numbers, strides; and the biases."""
+
+    outer: Any
+    inner: Any
+    A: Any
+    a: Any
+    a_row: Any
+    a_k: Any
+    a_outer: Any
+    B: Any
+    b: Any
+    b_col: Any
+    b_k: Any
+    b_outer: Any
+    C: Any
+    c: Any
+    c_row: Any
+    c_col: Any
+    bias: Any
+
+
+class Emitter:
+    """Writes instructions on vectors of `lanes` numbers of one type."""
+
+    def __init__(self, context: Any, builder: Any, dtype: Any, lanes: int = LANES) -> None:
+        self.context, self.builder, self.lanes = context, builder, lanes
+        self.vector = ir.VectorType(context.get_value_type(dtype), lanes)
+        self.align = dtype.bitwidth // 8
+        self._fma_name = f"llvm.fma.v{lanes}f{dtype.bitwidth}"
+
+    def data(self, kind: Any, array: Any) -> Any:
+        return self.context.make_array(kind)(self.context, self.builder, array).data
+
+    def at(self, start: Any, stride: Any, number: int) -> Any:
+        return self.builder.add(start, self.builder.mul(stride, ir.Constant(_I64, number)))
+
+    def _place(self, data: Any, offset: Any) -> Any:
+        return self.builder.bitcast(self.builder.gep(data, [offset]), self.vector.as_pointer())
+
+    def load(self, data: Any, offset: Any) -> Any:
+        loaded = self.builder.load(self._place(data, offset))
+        loaded.align = self.align
+        return loaded
+
+    def store(self, value: Any, data: Any, offset: Any) -> None:
+        self.builder.store(value, self._place(data, offset)).align = self.align
+
+    def spread(self, data: Any, offset: Any) -> Any:
+        """One number in all lanes."""
+        nothing = ir.Constant(self.vector, ir.Undefined)
+        number = self.builder.load(self.builder.gep(data, [offset]))
+        first = self.builder.insert_element(nothing, number, ir.Constant(_I32, 0))
+        return self.shuffle(first, nothing, [0] * self.lanes)
+
+    def shuffle(self, left: Any, right: Any, lanes: list[int]) -> Any:
+        return self.builder.shuffle_vector(left, right, ir.Constant(ir.VectorType(_I32, self.lanes), lanes))
+
+    def fma(self, a: Any, b: Any, c: Any) -> Any:
+        kind = ir.FunctionType(self.vector, [self.vector] * 3)
+        return self.builder.call(cgutils.get_or_insert_function(self.builder.module, kind, self._fma_name), [a, b, c])
+
+
+def write_tile(e: Emitter, rows: int, vectors: int, spread: bool, sums: Sums, add: Any, bias: Any) -> None:
+    """Write a tile; A is read by single numbers (`spread`) or by vectors, one a lane. Every stride is in numbers.
+
+    The sum runs over `outer` blocks of `inner` terms; `bias` is of the first row.
+    """
+    builder, s = e.builder, sums
+    cells = [(row, col) for row in range(rows) for col in range(vectors)]
+    places = [e.at(e.at(s.c, s.c_row, row), s.c_col, col) for row, col in cells]
+    zero, one = ir.Constant(_I64, 0), ir.Constant(_I64, 1)
+    biases = [e.spread(s.bias, e.at(bias, one, row)) for row in range(rows)]
+    begin = builder.block
+    adding, outside, inside, after, end = (
+        builder.append_basic_block(name) for name in ("adding", "outside", "inside", "after", "end")
+    )
+    builder.cbranch(add, adding, outside)
+
+    builder.position_at_end(adding)
+    before = [builder.fadd(e.load(s.C, place), biases[row]) for (row, _), place in zip(cells, places, strict=True)]
+    builder.branch(outside)
+
+    builder.position_at_end(outside)
+    count, a_now, b_now = (builder.phi(_I64) for _ in range(3))
+    for phi, value in ((count, zero), (a_now, s.a), (b_now, s.b)):
+        phi.add_incoming(value, begin)
+        phi.add_incoming(value, adding)
+    totals = [builder.phi(e.vector) for _ in cells]
+    for phi, (row, _), value in zip(totals, cells, before, strict=True):
+        phi.add_incoming(biases[row], begin)
+        phi.add_incoming(value, adding)
+    builder.branch(inside)
+
+    builder.position_at_end(inside)
+    k, a_k_now, b_k_now = (builder.phi(_I64) for _ in range(3))
+    inner_totals = [builder.phi(e.vector) for _ in cells]
+    b_vectors = [e.load(s.B, e.at(b_k_now, s.b_col, col)) for col in range(vectors)]
+    a_read = e.spread if spread else e.load
+    a_vectors = [a_read(s.A, e.at(a_k_now, s.a_row, row)) for row in range(rows)]
+    grown = [e.fma(a_vectors[row], b_vectors[col], phi) for (row, col), phi in zip(cells, inner_totals, strict=True)]
+    for phi, start, step in ((k, zero, one), (a_k_now, a_now, s.a_k), (b_k_now, b_now, s.b_k)):
+        phi.add_incoming(start, outside)
+        phi.add_incoming(builder.add(phi, step), inside)
+    for phi, start, value in zip(inner_totals, totals, grown, strict=True):
+        phi.add_incoming(start, outside)
+        phi.add_incoming(value, inside)
+    builder.cbranch(builder.icmp_signed("<", builder.add(k, one), s.inner), inside, after)
+
+    builder.position_at_end(after)
+    for phi, step in ((count, one), (a_now, s.a_outer), (b_now, s.b_outer)):
+        phi.add_incoming(builder.add(phi, step), after)
+    for phi, value in zip(totals, grown, strict=True):
+        phi.add_incoming(value, after)
+    builder.cbranch(builder.icmp_signed("<", builder.add(count, one), s.outer), outside, end)
+
+    builder.position_at_end(end)
+    for value, place in zip(grown, places, strict=True):
+        e.store(value, s.C, place)
+
+
+def _stripe(vectors: int) -> Any:
+    """All rows of a product whose columns are that many vectors, in tiles of 6, then 4, 2 and 1 rows."""
+
+    @intrinsic
+    def stripe(  # type: ignore[no-untyped-def]
+        typing, rows, outer, inner, A, a, a_row, a_k, a_outer, B, b, b_k, b_outer, C, c, c_row, add, bias, first
+    ):
+        i = types.int64
+
+        def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+            e = Emitter(context, builder, A.dtype, 32 * LANES // A.dtype.bitwidth)
+            rows, outer, inner, A_, a, a_row, a_k, a_outer, B_, b, b_k, b_outer, C_, c, c_row, add, bias_, first = (
+                arguments
+            )
+            adding, done, col = builder.trunc(add, ir.IntType(1)), ir.Constant(_I64, 0), ir.Constant(_I64, e.lanes)
+            sums = Sums(
+                outer, inner, e.data(A, A_), a, a_row, a_k, a_outer, e.data(B, B_), b, col, b_k, b_outer,
+                e.data(C, C_), c, c_row, col, e.data(bias, bias_),
+            )  # fmt: skip
+            for height in (6, 4, 2, 1):
+                count = builder.udiv(builder.sub(rows, done), ir.Constant(_I64, height))
+                with cgutils.for_range(builder, count) as loop:
+                    row = builder.add(done, builder.mul(loop.index, ir.Constant(_I64, height)))
+                    here = sums._replace(
+                        a=builder.add(a, builder.mul(row, a_row)), c=builder.add(c, builder.mul(row, c_row))
+                    )
+                    write_tile(e, height, vectors, True, here, adding, builder.add(first, row))
+                done = builder.add(done, builder.mul(count, ir.Constant(_I64, height)))
+            return context.get_dummy_value()
+
+        return types.void(i, i, i, A, i, i, i, i, B, i, i, i, C, i, i, types.boolean, bias, i), emit
+
+    return stripe
+
+
+@intrinsic
+def wide(typing):  # type: ignore[no-untyped-def]
+    """Said first in a function: its loops may use whole registers, which some processors are not given by default."""
+
+    def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        set.add(builder.function.attributes, '"prefer-vector-width"="512"')  # unknown to llvmlite, known to LLVM
+        return context.get_dummy_value()
+
+    return types.void(), emit
+
+
+_stripe4, _stripe3, _stripe2, _stripe1 = (_stripe(min(vectors, VECTORS)) for vectors in (4, 3, 2, 1))
+
+
+@phase()
+def product(
+    rows: int, cols: int, outer: int, inner: int, A: Row, a: int, a_row: int, a_k: int, a_outer: int,
+    B: Row, b: int, b_k: int, b_outer: int, C: Row, c: int, c_row: int, add: bool, bias: X1, first: int,
+) -> None:  # fmt: skip
+    """C[i, j] = (C[i, j] if add) + bias[first + i] + sum A[i, k] B[k, j]; `cols` fill whole registers.
+
+    Sums run over `outer` blocks of `inner` terms; `a`, `b`, `c` are the places of the first numbers, the rest are strides.
+    """
+    if outer < 1 or inner < 1:
+        return
+    lanes, done = LANES * 4 // A.itemsize, 0
+    while done < cols:
+        vectors, to, at = (cols - done) // lanes, c + done, b + done
+        if vectors >= VECTORS:
+            _stripe4(rows, outer, inner, A, a, a_row, a_k, a_outer, B, at, b_k, b_outer, C, to, c_row, add, bias, first)
+            done += VECTORS * lanes
+        elif vectors >= 3:
+            _stripe3(rows, outer, inner, A, a, a_row, a_k, a_outer, B, at, b_k, b_outer, C, to, c_row, add, bias, first)
+            done += 3 * lanes
+        elif vectors == 2:
+            _stripe2(rows, outer, inner, A, a, a_row, a_k, a_outer, B, at, b_k, b_outer, C, to, c_row, add, bias, first)
+            done += 2 * lanes
+        else:
+            _stripe1(rows, outer, inner, A, a, a_row, a_k, a_outer, B, at, b_k, b_outer, C, to, c_row, add, bias, first)
+            done += lanes
