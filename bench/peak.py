@@ -22,7 +22,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from hmmscope.kernels.tiles import LANES
+from hmmscope.kernels.products import LANES
 from hmmscope.machine import processor
 
 #: Sums side by side: two multipliers with a latency of five steps need ten, and registers hold no more.

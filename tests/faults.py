@@ -181,9 +181,9 @@ IN_INFERENCE = (
     ),
     Fault(
         "sums in float32",
-        "inference/fast.py",
-        "totals[:] = np.log(np.ascontiguousarray(norms_TB.T)).sum(1)",
-        "totals[:] = np.cumsum(np.log(norms_TB), 0, np.float32)[-1]",
+        "kernels/many_states.py",
+        "chance, logs = np.ones(rows), np.zeros(rows)",
+        "chance, logs = np.ones(rows), np.zeros(rows, np.float32)",
         (f"{_LONG}test_many_states",),
     ),
     Fault(

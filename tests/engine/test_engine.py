@@ -15,7 +15,7 @@ from hmmscope.engine.layout import plan
 from hmmscope.engine.sizes import Sizes, unfit
 from hmmscope.engine.tiles import transpose
 from hmmscope.errors import InputError
-from hmmscope.kernels.tiles import FLAGS, LANES, product
+from hmmscope.kernels.products import FLAGS, LANES, product
 from hmmscope.training import compiled_steps as compiled
 from hmmscope.training.compiled_steps import Compiled
 from hmmscope.training.parallel import Single

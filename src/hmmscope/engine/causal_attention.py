@@ -12,7 +12,7 @@ from typing import NamedTuple
 from hmmscope.engine.functions import exponential
 from hmmscope.engine.tiles import lane_product, lanes_sum, lanes_take, lanes_times, lanes_top
 from hmmscope.kernels.phases import X0, X1, X2, X3, phase
-from hmmscope.kernels.tiles import FLAGS, LANES, wide
+from hmmscope.kernels.products import FLAGS, LANES, wide
 
 
 class Heads(NamedTuple):

@@ -14,7 +14,7 @@ from numba import njit
 from hmmscope.engine.functions import exponential
 from hmmscope.engine.tiles import transpose
 from hmmscope.kernels.phases import I1, I2, X1, X2, X3, phase
-from hmmscope.kernels.tiles import FLAGS, SUMS, product, wide
+from hmmscope.kernels.products import FLAGS, SUMS, product, wide
 
 
 class Asked(NamedTuple):

@@ -15,7 +15,7 @@ so that no chunk of samples ever meets gain and shift. Offsets below 0 stand for
 import math
 
 from hmmscope.kernels.phases import X1, X2, entry, phase
-from hmmscope.kernels.tiles import FLAGS, SUMS, wide
+from hmmscope.kernels.products import FLAGS, SUMS, wide
 
 
 @phase(fastmath=SUMS)

@@ -13,7 +13,7 @@ from hmmscope.engine.rnn import CellMaps, CellWork
 from hmmscope.engine.sizes import Sizes
 from hmmscope.engine.transformer import Maps, Work
 from hmmscope.errors import InputError
-from hmmscope.kernels.tiles import LANES
+from hmmscope.kernels.products import LANES
 
 Array = NDArray[Any]
 _Maps = TypeVar("_Maps", Maps, CellMaps)

@@ -24,7 +24,7 @@ from hmmscope.engine.chunks import (
 )
 from hmmscope.engine.functions import tangent
 from hmmscope.kernels.phases import I1, I2, X1, X2, X3, X4, entry, phase
-from hmmscope.kernels.tiles import FLAGS, wide
+from hmmscope.kernels.products import FLAGS, wide
 
 
 class Cells(NamedTuple):

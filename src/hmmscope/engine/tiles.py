@@ -10,7 +10,7 @@ from llvmlite import ir
 from numba import types
 
 from hmmscope.kernels.phases import X1, Row, intrinsic, phase
-from hmmscope.kernels.tiles import LANES, VECTORS, Emitter, Sums, write_tile
+from hmmscope.kernels.products import LANES, VECTORS, Emitter, Sums, write_tile
 
 _I64 = ir.IntType(64)
 

@@ -30,7 +30,7 @@ from hmmscope.engine.folding import fold, unfold
 from hmmscope.engine.functions import gelu
 from hmmscope.engine.tiles import transpose
 from hmmscope.kernels.phases import I1, I2, X1, X2, X3, X4, entry, phase
-from hmmscope.kernels.tiles import FLAGS, wide
+from hmmscope.kernels.products import FLAGS, wide
 
 
 class Shape(NamedTuple):

@@ -261,40 +261,30 @@ def forward_in_products(
     floor, smallest = (dtype.type(number) for number in FLOORS[dtype])
     least = min(float(part[part > 0].min(initial=1.0)) for part in (process.step, process.emission))
     doubtful |= least < smallest
-    no_rows, no_sums, no_places = np.empty((0, size), dtype), np.empty(0, dtype), work.rows[:0]
+    no_rows, no_sums, no_places = np.empty((0, size), dtype), np.empty(0), work.rows[:0]
     if ahead is None or laws is None:
         laws, ahead = NextLaws(np.empty(0), np.empty((size, 0))), np.empty((0, 0))
     opening, prediction = (part.astype(dtype, copy=False) for part in laws)
     ahead = ahead.reshape(-1, max(1, len(opening))).astype(dtype, copy=False)
     beliefs = no_rows if beliefs is None else beliefs.reshape(-1, size)
-    single = dtype == np.float32
-    sums = no_sums if norms is None else norms.reshape(-1)
-    if single and (norms is not None or totals is not None):  # logarithms are summed in float64 in any case
-        sums = np.ones(len(work.symbols), dtype)
+    norms = no_sums if norms is None else norms.reshape(-1)
     run_forward, step = many_states.forward.load(dtype), many_states.packed(process.step[0])
     prediction, starts = many_states.packed(prediction), work.starts.astype(np.int64)
 
     def run(part: slice) -> None:
         own, count = work.part(part), len(work.rows[part])
         rows = [np.zeros((count, many_states.width_of(n, dtype)), dtype) for n in (size, size, len(opening))]
-        doubts, logs = np.zeros(count, np.int64), np.zeros(0 if totals is None or single else count, dtype)
+        doubts = np.zeros(count, np.int64)
         run_forward(
             *(process.first, step, process.emission, opening, prediction),
             *(work.symbols if openers is None else openers, *own[:3], starts, floor, smallest),
-            *(no_places if ends is None else ends[part], beliefs, sums, ahead, logs, doubts),
+            *(no_places if ends is None else ends[part], beliefs, norms, ahead),
+            *(no_sums if totals is None else totals[part], doubts),
             *(*rows, np.zeros(max(count, size), dtype)),
         )
         doubtful[part] |= doubts > 0
-        if totals is not None and single:
-            with np.errstate(divide="ignore"):
-                spans = zip(own.offsets.tolist(), own.lengths.tolist(), strict=True)
-                logs = np.array([np.log(sums[at : at + n].astype(np.float64)).sum() for at, n in spans])
-        if totals is not None:
-            totals[part] += logs
 
     in_blocks(work, ROWS, run, together=TILE_ROWS)
-    if single and norms is not None:
-        norms.reshape(-1)[:] = sums
 
 
 def filter_carefully(

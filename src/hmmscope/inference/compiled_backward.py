@@ -51,11 +51,9 @@ def run_smoother(
 
         in_blocks(work, len(work.rows), run)
     else:
-        nothing = np.empty((0, size))
-        flat = [nothing if array is None else array.reshape(-1, size) for array in (smoothed, weights)]
-        backward_in_products(
-            *(process, work, filtered.beliefs.reshape(-1, size), filtered.norms.reshape(-1), *flat),
-        )
+        kept = np.empty((0, size)) if weights is None else weights.reshape(-1, size)
+        rows, norms = filtered.beliefs.reshape(-1, size), filtered.norms.reshape(-1)
+        backward_in_products(process, work, rows, norms, smoothed.reshape(-1, size), kept)
     smoothed[~possible] = 0.0
     for row, beliefs in filtered.doubtful.items():
         if possible[row]:
@@ -113,7 +111,6 @@ def backward_in_products(
     smoothed: NDArray[np.float64],
     weights: NDArray[np.float64],
     counts: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]] | None = None,
-    num_threads: int | None = None,
 ) -> None:
     """`lanes.backward` of many states; counts of firsts (S,), pairs (S, S) and symbols (V, S), whose blocks are one."""
     size, run_backward = process.num_states, many_states.backward.load(np.float64)

@@ -73,9 +73,8 @@ def _add(process: Tables, work: Sequences, found: Counts) -> NDArray[np.bool_]:
             *(beliefs.ravel(), norms, nothing[:, 0], nothing[:, 0], found.first, sums.ravel(), found.visits.ravel()),
         )
     elif sure.any() and not few(process, work):
-        backward_in_products(
-            *(process, work.part(sure), beliefs, norms, nothing, nothing), counts=(found.first, sums, found.visits)
-        )
+        visited = found.first, sums, found.visits
+        backward_in_products(process, work.part(sure), beliefs, norms, nothing, nothing, counts=visited)
     elif sure.any():
         lanes.backward(
             *(work.width, process.transposed(), process.emission, work.symbols, work.offsets[sure], work.lengths[sure]),

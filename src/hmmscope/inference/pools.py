@@ -117,11 +117,11 @@ def _component(
     (batch, time), dtype = observations_BT.shape, process.first.dtype
     emission_SV = process.emission.T[:, :num_symbols]  # without what stands for a missing one
     laws = NextLaws(initial_S.astype(dtype) @ emission_SV, process.step[0] @ emission_SV)
-    norms_BT, doubtful = np.ones((batch, time), dtype), np.zeros(len(work.rows), np.bool_)
+    norms_BT, doubtful = np.ones((batch, time)), np.zeros(len(work.rows), np.bool_)
     ahead_BTV = np.zeros((batch, time, emission_SV.shape[1]), dtype)
     forward_in_products(process, work, doubtful, norms=norms_BT, laws=laws, ahead=ahead_BTV)
     with np.errstate(divide="ignore"):
-        logs_BT = np.log(norms_BT, dtype=np.float64)
+        logs_BT = np.log(norms_BT)
     for row, length in zip(work.rows[doubtful].tolist(), work.lengths[doubtful].tolist(), strict=True):
         terms, beliefs = np.empty(length), np.empty((length, process.num_states))
         careful.plain(*filter_carefully(process, observations_BT[row, :length], work.starts, terms), beliefs)

@@ -14,8 +14,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from hmmscope.kernels.phases import I1, X0, X1, X2, X3, entry, phase
-from hmmscope.kernels.tiles import LANES, SUMS, VECTORS, product, wide
+from hmmscope.kernels.phases import D1, I1, X0, X1, X2, X3, entry, phase
+from hmmscope.kernels.products import LANES, SUMS, VECTORS, product, wide
 
 
 def width_of(size: int, dtype: np.dtype) -> int:
@@ -55,7 +55,7 @@ def _times(rows: int, cols: int, law: X2, panels: X3, result: X2, zeros: X1) -> 
 def forward(
     first: X2, panels: X3, emission: X2, opening: X1, prediction: X3,
     openers: I1, symbols: I1, offsets: I1, lengths: I1, starts: I1, floor: X0, smallest: X0, ends: I1,
-    beliefs: X2, norms: X1, ahead: X2, totals: X1, doubtful: I1,
+    beliefs: X2, norms: D1, ahead: X2, totals: D1, doubtful: I1,
     law: X2, following: X2, mixed: X2, zeros: X1,
 ) -> None:  # fmt: skip
     """The filter of a block; arrays as in `hmmscope.kernels.lanes`, and work arrays of a row for each sequence.

@@ -26,7 +26,8 @@ from numpy.typing import DTypeLike
 
 from hmmscope.kernels.compiling import alone
 
-#: Kinds of arguments: arrays of numbers by their axes, of indices, one number, and an array of any axes read as one row.
+#: Kinds of arguments: arrays of numbers by their axes, of indices, of float64 whatever the numbers are, one number, and an
+#: array of any axes read as one row.
 X0 = Annotated[Any, "number", 0]
 X1 = Annotated[Any, "number", 1]
 X2 = Annotated[Any, "number", 2]
@@ -34,6 +35,7 @@ X3 = Annotated[Any, "number", 3]
 X4 = Annotated[Any, "number", 4]
 I1 = Annotated[Any, "index", 1]
 I2 = Annotated[Any, "index", 2]
+D1 = Annotated[Any, "double", 1]
 Row = Annotated[Any, "row", 1]
 
 intrinsic: Any = extending.intrinsic
@@ -68,7 +70,7 @@ def _typed(kind: Any, number: Any) -> Any:
         fields = get_type_hints(kind, include_extras=True)
         return types.BaseTuple.from_types([_typed(fields[name], number) for name in kind._fields], kind)
     _, of, axes = get_args(kind)
-    element = types.int64 if of == "index" else number
+    element = {"index": types.int64, "double": types.float64}.get(of, number)
     return types.Array(element, axes, "C") if axes else element
 
 
@@ -78,7 +80,7 @@ def _numbers(kind: Any, given: Any) -> Iterator[Any]:
         fields = get_type_hints(kind, include_extras=True)
         for name, field in zip(kind._fields, given.types, strict=True):
             yield from _numbers(fields[name], field)
-    elif isinstance(given, types.Array) and get_args(kind)[1] != "index":
+    elif isinstance(given, types.Array) and get_args(kind)[1] in ("number", "row"):
         yield given.dtype
 
 

@@ -29,7 +29,6 @@ from hmmscope.engine.rnn import CellMaps, Cells, recurrent_chunk, recurrent_grad
 from hmmscope.engine.sizes import Sizes
 from hmmscope.engine.transformer import Maps, Shape, decoder_chunk, decoder_gradient, decoder_maps
 from hmmscope.errors import InputError
-from hmmscope.kernels.phases import Entry
 from hmmscope.models.attention import Attention
 from hmmscope.models.base import SequenceModel
 from hmmscope.models.decoder import Decoder, input_features, sinusoids
@@ -185,7 +184,7 @@ class _Family:
     maps: Any
     gradient: Any
 
-    def load(self, model: Decoder | Recurrent, *entries: Entry) -> None:
+    def load(self, model: Decoder | Recurrent, *entries: Any) -> None:
         """Compile for the numbers of a model, or read what was compiled before."""
         self.chunk, self.maps, self.gradient = (
             entry.load(model.head.weight.detach().numpy().dtype) for entry in entries
