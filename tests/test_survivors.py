@@ -12,19 +12,24 @@ import pytest
 import torch
 
 from hmmscope import analysis, inference
+from hmmscope.analysis import geometry
 from hmmscope.analysis.discovery import model_words
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Sequences
-from hmmscope.errors import InputError, ResourceError
+from hmmscope.corpora.tokenized import Text
+from hmmscope.errors import DamagedError, InputError, ResourceError
 from hmmscope.inference.mixed_states import mixed_states
 from hmmscope.lab.evidence import clouds, verdicts
 from hmmscope.models.base import make_model
 from hmmscope.processes import cycles
 from hmmscope.processes.files import load_process
+from hmmscope.processes.make import make_process
 from hmmscope.runs import fitting
 from hmmscope.runs.settings import settings
-from hmmscope.storage import mapped, store
+from hmmscope.sequences.data import SequenceData
+from hmmscope.storage import mapped, seals, store
+from tokenizer_cases import tokenizer
 
 #: Numbers that a caller gets who says nothing, of the functions of these packages. A change of one is a change for users.
 DEFAULTS = Path(__file__).with_name("defaults.json")
@@ -125,6 +130,55 @@ def test_colours_come_back_to_the_nearest_step() -> None:
 
 def test_an_interval_of_one_sample_is_its_value() -> None:
     assert [float(x) for x in bootstrap_means(np.array([3.0]))] == [3, 3, 3]
+
+
+def test_a_text_of_someone_else_may_be_a_link_and_a_missing_one_is_bad_input(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("\ufeffé")
+    (tmp_path / "link").symlink_to("text")
+    assert store.read_text(tmp_path / "link", limit=9) == "é"
+    with pytest.raises(InputError, match="nothing: cannot be read"):
+        store.read_text(tmp_path / "nothing", limit=9)
+
+
+def test_an_inner_folder_whose_seal_is_gone_is_told_from_one_with_another(tmp_path: Path) -> None:
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    store.write_json(inner / "experiment.json", {})
+    seals.write_seal(inner, "experiment", {})
+    digest = seals.digest_of(inner)
+    seals.write_seal(tmp_path, "experiment", {"folders": {"inner": digest}})
+    assert [str(seals.survey(tmp_path)), seals.survey(tmp_path).runs] == ["1 file, 0 not covered", 0]
+    store.write_json(inner / "experiment.json", {"a": 1})
+    seals.remove_seal(inner)
+    with pytest.raises(DamagedError, match="inner: has no seal"):
+        seals.survey(tmp_path)
+    seals.write_seal(inner, "experiment", {})
+    with pytest.raises(DamagedError, match="inner: is not what was sealed"):
+        seals.survey(tmp_path)
+
+
+def test_demonstrations_of_text_may_have_one_observation() -> None:
+    made = {"tokenizer": tokenizer("bytes"), "names": 3, "length": 2, "num_demonstrations": 1}
+    assert Text(**made, demonstration_length=1).sequence_lengths == (1, 2)
+    with pytest.raises(InputError, match="demonstration_length: must be at least 1, got 0"):
+        Text(**made, demonstration_length=0)
+
+
+def test_a_name_that_is_not_one_token_is_passed_over() -> None:
+    """H to Z are not."""
+    assert Text(tokenizer=tokenizer("pieces"), names=9, length=2).names == (*"ABCDEFG", "t", "the")
+
+
+def test_an_observer_with_components_needs_samples_with_components(unchecked: None) -> None:
+    corpus, observer = Corpus(load_process("umbrella"), 4), make_process("markov-mixture", num_states=2, num_symbols=2)
+    with pytest.raises(InputError, match="observer: must be one HMM where samples have no components"):
+        geometry.belief_targets(corpus, np.arange(4), 2, observer=observer)
+
+
+def test_what_is_streamed_and_what_is_read_have_the_same_seed(tmp_path: Path) -> None:
+    SequenceData([[0, 1, 1], [1, 0]]).save(tmp_path / "x.npz")
+    whole = SequenceData(tmp_path / "x.npz")
+    assert SequenceData.from_encoded(whole._encoded, "x").seed == whole.seed == 0
 
 
 if __name__ == "__main__":

@@ -1,21 +1,113 @@
 """Mutants of the core: how many of them a test notices, by package."""
 
 import contextlib
+import importlib
 import os
 import random
 import shutil
 import signal
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-import torch
-
-from mutants import EQUIVALENT, PACKAGES, ROOT, SRC, Mutant, drawn, tests_of
+from source_mutants import EQUIVALENT, PACKAGES, ROOT, SRC, Mutant, drawn, tests_of
 from trials import Report, Trial, trial
 
-#: Tests that are asked of one mutant, and the processor time that they have together, seconds.
-_MOST_TESTS, _MOST_SECONDS = 12, 120
+#: Tests of one mutant are asked, the shortest first, until they take so long together, seconds; then the process that runs
+#: them is ended after so many of processor time, and of any time.
+_ASKED, _PROCESSOR, _LONGEST = 20.0, 90.0, 400.0
+_WORDS = ("-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-p", "no:timeout", "-p", "no:randomly")
+_MARKS = "addopts=-m 'not gpu and not e2e and not slow and not soak and not slurm'"
+#: Imported once, before children are forked.
+_LIBRARIES = ("torch", "numba", "scipy.stats", "hypothesis", "jaxtyping", "beartype", "pytest", "yaml", "safetensors.torch")
+_HANGS = 98
+
+
+class Room:
+    """A copy of the sources, in which one file at a time is another.
+
+    Args:
+        folder: where it is made.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._fail = folder, {}
+        shutil.copytree(SRC.parent, folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+        for name in _LIBRARIES:
+            importlib.import_module(name)
+
+    def noticed(self, mutant: Mutant, tests: Sequence[str]) -> str:
+        """The test that fails with the mutant in the place of its file, and passes without it; empty if none does."""
+        asked = [test for test in tests if not self._fail.get(test)]
+        while asked:
+            if not (first := self._failing(asked, mutant)):
+                return ""
+            alone = asked if first == "no end" else [first]
+            if first not in self._fail:
+                self._fail[first] = bool(self._failing(alone, None))
+            if not self._fail[first]:
+                return first
+            asked = [test for test in asked if test not in alone]
+        return ""
+
+    def _failing(self, tests: Sequence[str], mutant: Mutant | None) -> str:
+        """The first of these tests that fails, in a process of its own; "no end" of one that is ended."""
+        said = self.folder / "failed"
+        said.write_text("")
+        path = self.folder / "src" / "hmmscope" / mutant.file if mutant else None
+        before = path.read_text() if path else ""
+        if path and mutant:
+            path.write_text(mutant.source)
+        child = os.fork()
+        if not child:
+            with contextlib.suppress(BaseException):
+                os.setpgid(0, 0)
+                self._run(tests, said)
+            os._exit(97)
+        code = _waited(child)
+        if path:
+            path.write_text(before)
+            for stale in (path.parent / "__pycache__").glob(f"{path.stem}.*"):  # of the same second and size, it may be
+                stale.unlink()
+        shutil.rmtree(self.folder / "tests", ignore_errors=True)
+        return "" if code == 0 else said.read_text() or ("no end" if code == _HANGS else tests[0])
+
+    def _run(self, tests: Sequence[str], said: Path) -> None:
+        signal.setitimer(signal.ITIMER_PROF, _PROCESSOR)  # ends it as a kill does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os.dup2(1, 2)
+        os.chdir(ROOT)
+        sys.path[:] = [str(self.folder / "src"), *(one for one in sys.path if not one.startswith(str(ROOT / "tests")))]
+        os.environ["PYTHONPATH"] = sys.path[0]  # of processes that tests start
+        for name, module in list(sys.modules.items()):
+            file = str(getattr(module, "__file__", None) or "")
+            if name.partition(".")[0].startswith("hmmscope") or file.startswith(str(ROOT / "tests")):
+                del sys.modules[name]
+        import pytest
+
+        class First:
+            def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+                if report.failed:
+                    said.write_text(report.nodeid)
+
+        words = [*_WORDS, "--basetemp", str(self.folder / "tests"), "-o", _MARKS, *tests]
+        os._exit(pytest.main(words, plugins=[First()]))
+
+
+def _waited(child: int) -> int:
+    """How it ended; one that takes too long is ended, with what it started."""
+    until = time.monotonic() + _LONGEST
+    ended, status = os.waitpid(child, os.WNOHANG)
+    while not ended and time.monotonic() < until:
+        time.sleep(0.02)
+        ended, status = os.waitpid(child, os.WNOHANG)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    if not ended:
+        _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    return _HANGS if code in (-signal.SIGPROF, -signal.SIGKILL) else code
 
 
 def interval(right: int, count: int) -> tuple[float, float]:
@@ -25,71 +117,44 @@ def interval(right: int, count: int) -> tuple[float, float]:
     return (middle - half) / (1 + z * z / count), (middle + half) / (1 + z * z / count)
 
 
-def survives(mutant: Mutant, tests: list[str], room: Path) -> bool:
-    """Whether all of these tests pass with the mutant in the place of its file, in a process of their own."""
-    path = room / "src" / "hmmscope" / mutant.file
-    before = path.read_text()
-    path.write_text(mutant.source)
-    child = os.fork()
-    if not child:
-        with contextlib.suppress(BaseException):
-            signal.setitimer(signal.ITIMER_PROF, _MOST_SECONDS)  # ends it as a kill does
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            os.dup2(1, 2)
-            os.chdir(ROOT)
-            sys.path[:0] = [str(room / "src")]
-            for name in [name for name in sys.modules if name.partition(".")[0] in ("hmmscope", "hmmscope_papers")]:
-                del sys.modules[name]
-            import pytest
-
-            words = [
-                "-x",
-                "-q",
-                "-n",
-                "0",
-                "-p",
-                "no:cacheprovider",
-                "-p",
-                "no:timeout",
-                "--basetemp",
-                str(room / "tests"),
-            ]
-            os._exit(pytest.main([*words, "-o", "addopts=-m 'not gpu and not e2e and not slow and not soak'", *tests]))
-        os._exit(99)
-    _, status = os.waitpid(child, 0)
-    path.write_text(before)
-    shutil.rmtree(room / "tests", ignore_errors=True)
-    return os.waitstatus_to_exitcode(status) == 0
+def chosen(seconds: dict[str, float]) -> list[str]:
+    """The shortest tests, as many as are asked, and one in any case."""
+    asked, total = [], 0.0
+    for name, one in seconds.items():
+        total += one
+        if asked and total > _ASKED:
+            break
+        asked.append(name)
+    return asked
 
 
 def of_package(package: str) -> Trial:
     def mutants_of(folder: Path, number: int, rng: random.Random) -> Report:
-        """Mutants drawn by seed, each under tests that run its line: how many are noticed."""
+        """Mutants drawn by seed, each under the tests that run its line: how many are noticed."""
         report = Report("G16", f"mutants of {package}, drawn by seed, under tests that run the line")
-        shutil.copytree(SRC.parent, folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
-        assert np.__version__
-        assert torch.__version__  # imported once, before children are forked
+        room = Room(folder)
         noticed = equivalent = 0
         for mutant in drawn(package, number, rng):
             line = (SRC / mutant.file).read_text().splitlines()[mutant.line - 1].strip()
-            tests = tests_of(package, mutant)
-            rng.shuffle(tests)
             if (mutant.file, line) in EQUIVALENT:
                 equivalent += 1
                 continue
             report.trials += 1
-            if tests and not survives(mutant, tests[:_MOST_TESTS], folder):
+            tests = chosen(tests_of(mutant))
+            if room.noticed(mutant, tests):
                 noticed += 1
             else:
                 report.found(f"{mutant.file}:{mutant.line}: {mutant.what}" + " (no test runs it)" * (not tests))
-        low, high = interval(noticed, max(1, report.trials))
-        report.note = (
-            f"{noticed} of {report.trials} noticed: {noticed / max(1, report.trials):.0%} [{low:.0%}, {high:.0%}]"
-        )
-        report.note += f"; {equivalent} are equivalent" * bool(equivalent)
+        report.note = rate(noticed, report.trials) + f"; {equivalent} are equivalent" * bool(equivalent)
         return report
 
     return mutants_of
+
+
+def rate(noticed: int, count: int) -> str:
+    """A kill rate with its interval."""
+    low, high = interval(noticed, max(1, count))
+    return f"{noticed} of {count} noticed: {noticed / max(1, count):.0%} [{low:.0%}, {high:.0%}]"
 
 
 NAMES = {f"mutants-{package.rpartition('/')[2]}": package for package in PACKAGES}

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import distributed_script as several
 import sweeps_crash
 import training_crash
@@ -119,6 +121,57 @@ def sweeps(folder: Path, number: int, rng: random.Random) -> Report:
     victims = f"{killed['worker']} workers, {killed['server']} fork servers and {killed['driver']} drivers"
     report.note = f"{victims}, in {len(found['sweeps'])} sweeps"
     return report
+
+
+#: Seconds without a step after which a worker of the long sweep is killed.
+_SILENCE = 5.0
+
+
+@trial("runs")
+def runs(folder: Path, number: int, rng: random.Random) -> Report:
+    """One long sweep, of whose workers one in a hundred is killed or stopped: every run as in a sweep that nobody disturbs."""
+    report = Report("G17", "runs of one sweep, one in a hundred of whose workers is killed, or stopped and never goes on")
+    grid_of = {"base": sweeps_crash.BASE, "vary": {"seed": list(range(number))}}
+    points, outs = grid.expand(grid_of, {}), [folder / "whole", folder / "attacked"]
+    struck = {signal.SIGKILL: 0, signal.SIGSTOP: 0}
+    thresholds = sorted(rng.randrange(number) for _ in range(max(1, number // 100)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local.subprocess, "Popen", sweeps_crash.Forked)
+        for out in outs:
+            driver = fork(lambda out=out: _drive(points, out))  # type: ignore[misc]
+            left, status = list(thresholds) if out.name == "attacked" else [], None
+            while status is None:
+                time.sleep(0.002 if left else 0.05)
+                begun = len(os.listdir(out / "runs")) if (out / "runs").exists() else 0
+                servers = sweeps_crash.children(driver)
+                if left and begun > left[0] and (victims := [one for pid in servers for one in sweeps_crash.children(pid)]):
+                    number_of = (signal.SIGKILL, signal.SIGSTOP)[len(left) % 2]
+                    os.kill(rng.choice(victims), number_of)
+                    struck[number_of] += 1
+                    left.pop(0)
+                ended, code = os.waitpid(driver, os.WNOHANG)
+                status = os.waitstatus_to_exitcode(code) if ended else None
+            if status:
+                report.found(f"{out.name}: the driver ended with {status}")
+    report.trials = number
+    # the last of the points is left out by `fingerprint`, where it is one that diverges
+    whole, attacked = (sweeps_crash.fingerprint([*points, points[0]], out) for out in outs)
+    for name in sorted(whole.keys() | attacked.keys()):
+        if whole.get(name) != attacked.get(name):
+            report.found(f"{name} is another")
+    steps = list(range(1, sweeps_crash.NUM_STEPS + 1))
+    for point in points:
+        if sweeps_crash.steps_of(outs[1], point) != steps:
+            report.found(f"{point.name}: steps {sweeps_crash.steps_of(outs[1], point)}")
+    if extra := {path.name for path in (outs[1] / "runs").iterdir()} ^ {point.name for point in points}:
+        report.found(f"left or lost: {sorted(extra)[:3]}")
+    report.note = f"{struck[signal.SIGKILL]} workers killed, {struck[signal.SIGSTOP]} stopped"
+    return report
+
+
+def _drive(points: Any, out: Path) -> int:
+    rows = sweeps_crash.run_sweep(points, out, sweeps_crash.LocalExecutor(2, silence=_SILENCE))
+    return int(any(row["state"] != "done" for row in rows))
 
 
 #: A state of 9.7 MB, weights and two moments of each, and little else to do.

@@ -1,38 +1,32 @@
-"""Mutants of the core: what is drawn, and which tests run the line. `python tests/laboratory/mutants.py` makes the maps.
+"""Mutants of the core: what is drawn, and which tests run the line. `python tests/laboratory/source_mutants.py` makes the maps.
 
-    build/mutants/<package>.json    for each file of a package and each line of it, the tests that run it
+    build/mutants/tests.<folder>.<file>.json    for each line of each module, the tests of a file that run it; see `covering`
 
 A mutant is one change of one place: another comparison, operator, constant or truth value, a statement left out, `break` for
 `continue`. Left alone are what is no code (annotations, texts, docstrings), how objects print, and loops that are compiled.
 """
 
 import ast
+import difflib
+import hashlib
 import json
 import os
 import random
 import subprocess
 import sys
-import tempfile
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from xml.etree import ElementTree
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 SRC, TESTS, MAPS = ROOT / "src" / "hmmscope", ROOT / "tests", ROOT / "build" / "mutants"
-#: Packages of the core, and the folders of tests that are asked of each line.
-PACKAGES: dict[str, tuple[str, ...]] = {
-    "analysis": ("analysis",),
-    "runs": ("runs",),
-    "storage": ("storage",),
-    "sequences": ("sequences",),
-    "inference": ("inference",),
-    "processes": ("processes",),
-    "corpora": ("corpora",),
-    "training": ("training", "engine"),
-    "lab/evidence": ("evidence",),
-}
+#: Packages of the core.
+PACKAGES = ("storage", "sequences", "corpora", "runs", "inference", "processes", "training", "analysis", "lab/evidence")
+#: Where the tests are that are asked of each line, whichever package it is in.
+ASKED = ("storage", "sequences", "corpora", "runs", "evidence", "processes", "inference", "training", "engine", "analysis")
+ASKED += ("emissions", "test_survivors.py")
 #: Mutants that change nothing that anyone can see, by file and the line as it reads, each with its reason.
 EQUIVALENT: dict[tuple[str, str], str] = {}
 _SWAPS: dict[type[ast.AST], type[ast.AST]] = {
@@ -128,49 +122,54 @@ def drawn(package: str, number: int, rng: random.Random) -> list[Mutant]:
     return mutants
 
 
-def tests_of(package: str, mutant: Mutant) -> list[str]:
-    """The tests that run its line, as the map of the package says; of a place that is run on import, those of its file."""
-    lines: dict[str, list[str]] = json.loads((MAPS / f"{package.replace('/', '-')}.json").read_bytes()).get(
-        mutant.file, {}
-    )
-    return lines.get(str(mutant.line)) or sorted({one for tests in lines.values() for one in tests})
+def tests_of(mutant: Mutant) -> dict[str, float]:
+    """The tests that run its line, with their seconds, the shortest first; of what is run on import, those of its module."""
+    found: dict[str, float] = {}
+    anywhere: dict[str, float] = {}
+    for about in _maps():
+        if mutant.file in about["lines"]:
+            lines, seconds = about["lines"][mutant.file], about["seconds"]
+            then = _line_then(about["texts"][mutant.file], (SRC / mutant.file).read_text(), mutant.line)
+            found |= {name: seconds[name] for name in lines.get(str(then), ())}
+            anywhere |= {name: seconds[name] for names in lines.values() for name in names}
+    return dict(sorted((found or anywhere).items(), key=lambda one: one[1]))
 
 
-def write_map(package: str) -> None:
-    """Run the tests of a package once under coverage.py, and write down which of them run which line."""
-    import coverage
+@cache
+def _maps() -> list[dict[str, Any]]:
+    return [json.loads(path.read_bytes()) for path in sorted(MAPS.glob("*.json"))]
 
+
+@cache
+def _line_then(then: str, now: str, line: int) -> int | None:
+    """Which line of an older text this one was, if it is in both."""
+    if then == now:
+        return line
+    for one in difflib.SequenceMatcher(None, now.splitlines(), then.splitlines(), autojunk=False).get_matching_blocks():
+        if one.a < line <= one.a + one.size:
+            return line - one.a + one.b
+    return None
+
+
+def write_maps(folder: str) -> None:
+    """Run those tests of a folder under coverage.py that are new or others since their map was made."""
     MAPS.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as place:
-        rc = Path(place) / "rc"
-        rc.write_text(f"[run]\nsource = {SRC / package}\ndynamic_context = test_function\ndata_file = {place}/data\n")
-        words = [sys.executable, "-m", "coverage", "run", f"--rcfile={rc}", "-m", "pytest", "-n", "0", "-q"]
-        words += [*(str(TESTS / name) for name in PACKAGES[package]), "--basetemp", f"{place}/tests"]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        words += ["--junitxml", f"{place}/x.xml"]
-        ended = subprocess.run(words, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
-        if ended.returncode > 1:
-            sys.exit(f"{package}: its tests could not be run")
-        cases = ElementTree.parse(f"{place}/x.xml").iter("testcase")
-        failed = {case.attrib["name"].partition("[")[0] for case in cases if case.find("failure") is not None}
-        data = coverage.CoverageData(f"{place}/data")
-        data.read()
-        files = {path.stem: path.relative_to(ROOT).as_posix() for path in TESTS.rglob("test_*.py")}
-        found: dict[str, dict[str, list[str]]] = defaultdict(dict)
-        for file in data.measured_files():
-            for line, contexts in data.contexts_by_lineno(file).items():
-                named = (context.split(".") for context in contexts if context)
-                tests = {
-                    f"{files[parts[0]]}::{parts[-1]}"
-                    for parts in named
-                    if parts[0] in files and parts[-1] not in failed
-                }
-                found[Path(file).relative_to(SRC).as_posix()][str(line)] = sorted(tests)
-    (MAPS / f"{package.replace('/', '-')}.json").write_text(json.dumps(found))
+    place = TESTS / folder
+    stale = []
+    for path in [place] if place.is_file() else sorted(place.rglob("test_*.py")):
+        kept = MAPS / (path.relative_to(ROOT).as_posix().replace("/", ".") + ".json")
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        if not kept.exists() or json.loads(kept.read_bytes())["digest"] != digest:
+            stale.append(str(path))
+    if stale:
+        print(folder, len(stale), flush=True)
+        words = [sys.executable, "-m", "pytest", "-n", "0", "-q", "-p", "covering", "--no-header", *stale]
+        paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "MAPS": str(MAPS), "PYTHONPATH": os.pathsep.join(paths)}
+        if subprocess.run(words, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL).returncode > 1:
+            sys.exit(f"{folder}: its tests could not be run")
 
 
 if __name__ == "__main__":
-    for one in sys.argv[1:] or PACKAGES:
-        if not (MAPS / f"{one.replace('/', '-')}.json").exists():
-            print(one, flush=True)
-            write_map(one)
+    for one in sys.argv[1:] or ASKED:
+        write_maps(one)

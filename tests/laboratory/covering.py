@@ -1,0 +1,53 @@
+"""A plugin of pytest (`-p covering`): which test runs which line of the library, and the seconds that each takes.
+
+With the fixtures that are made for it: they are often what runs a line. Written by test file into the folder `MAPS`.
+"""
+
+import hashlib
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import coverage
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SRC = ROOT / "src" / "hmmscope"
+_cover = coverage.Coverage(data_file=None, source=[str(SRC)], messages=False)
+_cover.start()
+_seconds: dict[str, float] = defaultdict(float)
+_failed: set[str] = set()
+
+
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    _cover.switch_context(item.nodeid)
+    yield
+    _cover.switch_context("")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _seconds[report.nodeid] += report.duration
+    if not report.passed:  # what is skipped notices nothing
+        _failed.add(report.nodeid)
+
+
+def pytest_sessionfinish() -> None:
+    """A map of each test file: what it was, its tests, and of each line of each module the tests that run it."""
+    _cover.stop()
+    data, maps = _cover.get_data(), Path(os.environ["MAPS"])
+    files = {name.partition("::")[0] for name in _seconds}
+    found: dict[str, dict[str, dict[int, list[str]]]] = {name: {} for name in files}
+    for source in data.measured_files():
+        name = Path(source).relative_to(SRC).as_posix()
+        for line, contexts in data.contexts_by_lineno(source).items():
+            for test in sorted(set(contexts) & _seconds.keys() - _failed):
+                found[test.partition("::")[0]].setdefault(name, {}).setdefault(line, []).append(test)
+    texts = {name: (SRC / name).read_text() for lines in found.values() for name in lines}
+    for file, lines in found.items():
+        seconds = {name: round(_seconds[name], 3) for name in _seconds if name.partition("::")[0] == file}
+        about = {"digest": hashlib.sha256((ROOT / file).read_bytes()).hexdigest(), "seconds": seconds, "lines": lines}
+        about["texts"] = {name: texts[name] for name in lines}
+        (maps / (file.replace("/", ".") + ".json")).write_text(json.dumps(about))
