@@ -135,10 +135,11 @@ clean:
 
 # Byte code is left to the first import of what is imported: compiling all of it takes as long as the rest. Torch is unpacked
 # while the others are fetched; then comes what its build needs beyond them.
-.venv/.installed: pyproject.toml constraints/torch.txt constraints/locked.txt
+.venv/.installed: pyproject.toml constraints/torch.txt constraints/locked.txt constraints/pip.txt
 	$(PYTHON) -m venv $(VENV_OPTIONS) .venv
-	$(PIP) --no-deps $(CONSTRAINT) torch & \
+	$(PIP) --no-deps --only-binary :all: --require-hashes -r constraints/pip.txt
+	$(PIP) --no-deps --only-binary :all: $(CONSTRAINT) torch & \
 	$(PIP) --no-deps --only-binary :all: --require-hashes -r constraints/locked.txt; code=$$?; wait $$! && exit $$code
-	$(PIP) $(CONSTRAINT) torch
+	$(PIP) --only-binary :all: $(CONSTRAINT) torch
 	$(PIP) --no-deps --no-build-isolation -e .
 	touch $@

@@ -54,6 +54,14 @@ def test_everything_that_the_readme_installs_is_locked() -> None:
     assert "--no-deps --no-build-isolation -e ." in makefile
 
 
+def test_pip_itself_is_fetched_by_its_digest_before_anything_else() -> None:
+    recipe = (ROOT / "Makefile").read_text().partition(".venv/.installed: ")[2].splitlines()
+    calls = [line.partition("$(PIP) ")[2] for line in recipe if "$(PIP) " in line]
+    assert calls[0] == "--no-deps --only-binary :all: --require-hashes -r constraints/pip.txt"
+    assert all("--only-binary :all:" in line or line.endswith("-e .") for line in calls)
+    assert [len(digests) for digests in locked((ROOT / "constraints" / "pip.txt").read_text()).values()] == [1]
+
+
 def test_what_is_no_lock_is_found() -> None:
     assert locked("a==1 \\\n    --hash=sha256:" + "0" * 64) == {"a": ["0" * 64]}
     for line in ("a>=1", "a==1", "-e .", "--index-url x"):
@@ -97,6 +105,7 @@ open(sys.argv[sys.argv.index("--output-file") + 1], "w").write("hmmscope" if tol
         ".venv-lock/bin/cyclonedx-py": writes,
         "constraints/locked.txt": "",
         "constraints/torch.txt": "",
+        "constraints/pip.txt": "",
         "pyproject.toml": "",
         ".venv/.installed": "",
     }.items():
