@@ -60,6 +60,7 @@ SIZES = {
     "coverage": (2000, "interval_trials"),
     "alarms": (10_000, "interval_trials"),
     "leaks": (1000, "interval_trials"),
+    "folders": (100, "seal_trials"),
     "uncovered": (1000, "seal_trials"),
     "refusals": (500, "seal_trials"),
 }

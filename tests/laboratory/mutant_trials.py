@@ -20,7 +20,17 @@ _ASKED, _PROCESSOR, _LONGEST = 20.0, 90.0, 400.0
 _WORDS = ("-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-p", "no:timeout", "-p", "no:randomly")
 _MARKS = "addopts=-m 'not gpu and not e2e and not slow and not soak and not slurm'"
 #: Imported once, before children are forked.
-_LIBRARIES = ("torch", "numba", "scipy.stats", "hypothesis", "jaxtyping", "beartype", "pytest", "yaml", "safetensors.torch")
+_LIBRARIES = (
+    "torch",
+    "numba",
+    "scipy.stats",
+    "hypothesis",
+    "jaxtyping",
+    "beartype",
+    "pytest",
+    "yaml",
+    "safetensors.torch",
+)
 _HANGS = 98
 
 

@@ -129,8 +129,10 @@ _SILENCE = 5.0
 
 @trial("runs")
 def runs(folder: Path, number: int, rng: random.Random) -> Report:
-    """One long sweep, of whose workers one in a hundred is killed or stopped: every run as in a sweep that nobody disturbs."""
-    report = Report("G17", "runs of one sweep, one in a hundred of whose workers is killed, or stopped and never goes on")
+    """One long sweep, of whose workers one in a hundred is killed or stopped: every run is as in one that nobody disturbs."""
+    report = Report(
+        "G17", "runs of one sweep, one in a hundred of whose workers is killed, or stopped and never goes on"
+    )
     grid_of = {"base": sweeps_crash.BASE, "vary": {"seed": list(range(number))}}
     points, outs = grid.expand(grid_of, {}), [folder / "whole", folder / "attacked"]
     struck = {signal.SIGKILL: 0, signal.SIGSTOP: 0}
@@ -144,7 +146,11 @@ def runs(folder: Path, number: int, rng: random.Random) -> Report:
                 time.sleep(0.002 if left else 0.05)
                 begun = len(os.listdir(out / "runs")) if (out / "runs").exists() else 0
                 servers = sweeps_crash.children(driver)
-                if left and begun > left[0] and (victims := [one for pid in servers for one in sweeps_crash.children(pid)]):
+                if (
+                    left
+                    and begun > left[0]
+                    and (victims := [one for pid in servers for one in sweeps_crash.children(pid)])
+                ):
                     number_of = (signal.SIGKILL, signal.SIGSTOP)[len(left) % 2]
                     os.kill(rng.choice(victims), number_of)
                     struck[number_of] += 1

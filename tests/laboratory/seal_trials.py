@@ -5,6 +5,7 @@ import hashlib
 import io
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -40,6 +41,11 @@ MADE = {
     "theorem": [["run", "multitask-theorem2", "--scale", "smoke", "--out", "theorem"]],
     "seeded": [["run", "limits-fig6", "--scale", "smoke", "--out", "seeded", "--trained", "pool"]],
     "study": [["study", "text.txt", *STUDY, "--out", "study"]],
+    "quick": [["run", "quickstart", "--scale", "smoke", "--out", "quick"]],
+    "bench": [
+        ["benchmark", "rnn", "--tasks", "parity,told", "--steps", "2", "--out", "bench/entry", "--keep", "bench"],
+        ["benchmark", "--board", "bench"],
+    ],
 }
 #: The verbs that read each folder; what they write lies beside it or, where they go on with it, in it.
 READ: dict[str, list[list[str]]] = {
@@ -80,6 +86,8 @@ READ: dict[str, list[list[str]]] = {
         ["study", "text.txt", *STUDY, "--out", "study", "--resume"],
         *([verb, f"study/hmms/2.{ending}", *more] for verb, ending, more in [("ask", "json", ["text.txt"])]),
     ],
+    "quick": [["check", "quick"], ["report", "quick", "-o", "x.html"], ["claims", "quick"]],
+    "bench": [["check", "bench"], ["check", "bench/entry"], ["benchmark", "--board", "bench", "--out", "x-board"]],
     "kept": [
         ["check", "kept"],
         ["report", "kept", "-o", "x.html"],
@@ -162,6 +170,34 @@ def tree(place: Path) -> dict[str, str]:
     }
 
 
+@trial("folders")
+def folders(folder: Path, number: int, rng: random.Random) -> Report:
+    """Every folder that a verb makes, as it leaves it: `check` of it ends with 0 and says that all files are covered."""
+    report = Report(
+        "G28", "every kind of folder that a verb writes, pools and submissions in them too: what `check` says"
+    )
+    place = folder / "room"
+    place.mkdir()
+    rooms(place)
+    made = sorted(path for path in place.iterdir() if path.is_dir())
+    inside = [place / "bench" / "entry", *sorted((place / "sweep" / "runs").iterdir())[:1]]
+    files = 0
+    for path in [*made, *inside][:number]:
+        name = path.relative_to(place).as_posix()
+        with contextlib.chdir(place):
+            code, *_ = called(["check", name])
+        said = _verified(place, name)
+        report.trials += 1
+        counts = re.search(r"(\d+) files?, 0 not covered", said)
+        files += int(counts[1]) if counts else 0
+        if code or not counts:
+            report.found(f"check {name}: {code}: {said}")
+    report.note = (
+        f"{files} files in {', '.join(path.relative_to(place).as_posix() for path in made)} and what is in them"
+    )
+    return report
+
+
 @trial("uncovered")
 def uncovered(folder: Path, number: int, rng: random.Random) -> Report:
     """A byte of any file of a finished folder is changed: no verb that reads the file may end with 0 and say nothing."""
@@ -176,7 +212,7 @@ def uncovered(folder: Path, number: int, rng: random.Random) -> Report:
             code, said, _ = called(["check", name])
         report.trials += 1
         if code or "0 not covered" not in _verified(place, name):
-            report.found(f"verify {name}: {code}: {_verified(place, name)}")
+            report.found(f"check {name}: {code}: {_verified(place, name)}")
     whole = place.with_name("whole")
     shutil.copytree(place, whole, symlinks=True)
     pairs = [(path.relative_to(place), words) for one in names for path in files_of(place / one) for words in READ[one]]

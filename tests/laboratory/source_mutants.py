@@ -1,4 +1,4 @@
-"""Mutants of the core: what is drawn, and which tests run the line. `python tests/laboratory/source_mutants.py` makes the maps.
+"""Mutants of the core: what is drawn, and which tests run the line. Run as a script it makes the maps:
 
     build/mutants/tests.<folder>.<file>.json    for each line of each module, the tests of a file that run it; see `covering`
 
@@ -25,7 +25,18 @@ SRC, TESTS, MAPS = ROOT / "src" / "hmmscope", ROOT / "tests", ROOT / "build" / "
 #: Packages of the core.
 PACKAGES = ("storage", "sequences", "corpora", "runs", "inference", "processes", "training", "analysis", "lab/evidence")
 #: Where the tests are that are asked of each line, whichever package it is in.
-ASKED = ("storage", "sequences", "corpora", "runs", "evidence", "processes", "inference", "training", "engine", "analysis")
+ASKED = (
+    "storage",
+    "sequences",
+    "corpora",
+    "runs",
+    "evidence",
+    "processes",
+    "inference",
+    "training",
+    "engine",
+    "analysis",
+)
 ASKED += ("emissions", "test_survivors.py")
 #: Mutants that change nothing that anyone can see, by file and the line as it reads, each with its reason.
 EQUIVALENT: dict[tuple[str, str], str] = {}

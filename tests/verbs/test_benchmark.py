@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 import hmmscope as hs
+from hmmscope.errors import DamagedError, HmmscopeError
 from hmmscope.lab.benchmark import submission as submitting
-from hmmscope.lab.benchmark.board import keep_card, markdown, page, read_cards
+from hmmscope.lab.benchmark.board import check_board, keep_card, markdown, page, read_cards, write_card
 from hmmscope.lab.benchmark.card import make_card, over_seeds
 from hmmscope.lab.benchmark.entries import entry_of
 from hmmscope.lab.benchmark.frozen import DIGESTS
@@ -307,7 +308,7 @@ def test_the_board_reads_submissions_and_cards(entered, tmp_path):
     assert kept.stat().st_size < 20_000
     assert "weights" in json.loads(kept.read_text())
     card = json.loads(kept.read_text())
-    store.write_json(tmp_path / "cards" / "better.json", card | {"name": "<better>", "solved": over_seeds([0.9, 0.8])})
+    write_card(card | {"name": "<better>", "solved": over_seeds([0.9, 0.8])}, tmp_path / "cards")
     text = markdown(read_cards(tmp_path / "cards"))
     assert text.index("<better> (not ranked) | 0.850 [") < text.index("small gru (not ranked)")
     assert "counting, no training" in text
@@ -317,5 +318,40 @@ def test_the_board_reads_submissions_and_cards(entered, tmp_path):
     assert main(["benchmark", "--board", str(tmp_path / "cards"), "--out", str(tmp_path / "board"), "-q"]) == 0
     assert (tmp_path / "board" / "leaderboard.html").is_file()
     failing("no finished submission", read_cards, entered / "out" / "tasks")
-    store.write_json(tmp_path / "cards" / "old.json", card | {"bench": "0"})
+    failing("is a submission; give the folder that it lies in", read_cards, entered / "out")
+    write_card(card | {"bench": "0"}, tmp_path / "cards")
     failing("a card of HMM-bench 0", read_cards, tmp_path / "cards")
+
+
+def test_a_folder_of_cards_is_checked(entered, tmp_path, capsys):
+    kept = keep_card(entered / "out", tmp_path / "cards")
+    assert main(["benchmark", "--board", str(kept.parent), "-q"]) == 0
+    capsys.readouterr()
+    assert main(["check", str(kept.parent)]) == 0
+    said = "1 card of HMM-bench 1; the leaderboard follows from them; 3 files, 0 not covered\n"
+    assert capsys.readouterr().out == f"{kept.parent}: {said}"
+    (kept.parent / "notes").write_text("mine")
+    assert "4 files, 1 not covered: notes" in check_board(kept.parent)
+    board, text = kept.parent / "leaderboard.md", kept.read_text()
+    board.write_text(board.read_text().replace("small", "large"))
+    with pytest.raises(DamagedError, match=r"leaderboard\.md: does not follow from the cards"):
+        check_board(kept.parent)
+    card = json.loads(text)
+    store.write_json(kept, card | {"seeds": 2})
+    with pytest.raises(DamagedError, match="is not the card of its name"):
+        read_cards(kept.parent)
+    kept.unlink()
+    for value, said in (([card], "is no card of HMM-bench"), (card | {"costs": 3}, "is no whole card")):
+        store.write_json(kept, value)
+        with pytest.raises(HmmscopeError, match=said):
+            read_cards(kept.parent)
+
+
+def test_a_folder_of_submissions_is_checked(entered, tmp_path):
+    shutil.copytree(entered / "out", tmp_path / "all" / "one")
+    told = check_board(tmp_path / "all")
+    assert told.endswith(" files, 0 not covered")
+    assert "leaderboard" not in told
+    (tmp_path / "all" / "one" / "card.json").write_text("{}")
+    with pytest.raises(DamagedError):
+        check_board(tmp_path / "all")

@@ -3,14 +3,19 @@
 import hashlib
 import html
 import json
+import re
 from pathlib import Path
 from typing import Any
 
-from hmmscope.errors import InputError
+from hmmscope.errors import DamagedError, InputError
 from hmmscope.lab.benchmark.card import Card
 from hmmscope.lab.benchmark.submission import CARD, ENTRY
 from hmmscope.lab.benchmark.tasks import TASKS, VERSION
 from hmmscope.storage import seals, store
+from hmmscope.text import in_a_line
+
+#: Its page and table, without the ending; and how cards are named that are kept.
+BOARD, _KEPT = "leaderboard", re.compile(r".+-(light|full)-[0-9a-f]{12}\.json")
 
 _STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:75em;margin:2em auto;padding:0 1em}table{border-collapse:collapse}"
@@ -29,23 +34,78 @@ def read_cards(folder: str | Path) -> list[dict[str, Any]]:
     """The cards of the submissions and the card files in a folder, the best first; of submissions the seal is opened.
 
     Raises:
-        InputError: none there, or cards of another version of the bench.
-        DamagedError: a submission that is not as it was sealed; a card whose digest is not the one in it.
+        InputError: none there, another JSON file, or cards of another version of the bench.
+        DamagedError: a submission that is not as it was sealed; a card whose digest is not the one in its name.
     """
+    place = Path(folder)
+    if (place / ENTRY).is_file():
+        raise InputError(f"{place}: is a submission; give the folder that it lies in")
     found = []
-    for path in sorted(Path(folder).iterdir()):
-        if (path / ENTRY).is_file() and (path / CARD).is_file():
+    for path in sorted(place.iterdir()):
+        if _is_submission(path):
             seal = seals.open_sealed(path)
             if seal is not None:
-                found.append(store.read_json(path / CARD, own=True) | {"seal": seal.digest})
+                found.append(_read_card(path / CARD, own=True) | {"seal": seal.digest})
         elif path.suffix == ".json":
-            found.append(store.read_json(path))
-    for card in found:
-        if card.get("bench") != VERSION:
-            raise InputError(f"{folder}: holds a card of HMM-bench {card.get('bench')}, and this is {VERSION}")
+            card = _read_card(path)
+            if path.name != _file_name(card):
+                raise DamagedError(
+                    f"{path}: is not the card of its name; copy it again with --keep ({_file_name(card)})"
+                )
+            found.append(card)
     if not found:
-        raise InputError(f"{folder}: holds no finished submission and no card")
+        raise InputError(f"{place}: holds no finished submission and no card")
     return sorted(found, key=lambda card: (card["track"], not card["ranked"], -card["solved"]["value"], card["name"]))
+
+
+def _is_submission(path: Path) -> bool:
+    return (path / ENTRY).is_file() and (path / CARD).is_file()
+
+
+def _read_card(path: Path, *, own: bool = False) -> dict[str, Any]:
+    """A card of this version that has what a leaderboard shows."""
+    card = store.read_json(path, own=own)
+    if not isinstance(card, dict) or "bench" not in card:
+        raise InputError(f"{path}: is no card of HMM-bench")
+    if card["bench"] != VERSION:
+        raise InputError(f"{path}: holds a card of HMM-bench {in_a_line(str(card['bench']))}, and this is {VERSION}")
+    try:
+        _table([card])
+        _file_name(card)
+    except (AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise DamagedError(f"{path}: is no whole card ({in_a_line(str(error))})") from None
+    return card
+
+
+def is_board(folder: Path) -> bool:
+    """Whether a folder holds submissions, or cards under the names that they are kept by."""
+    return folder.is_dir() and any(_is_submission(one) or _KEPT.fullmatch(one.name) for one in folder.iterdir())
+
+
+def check_board(folder: Path) -> str:
+    """Compare cards with their names, submissions with their seals, and a leaderboard with both; a line that says so.
+
+    Raises:
+        InputError, DamagedError: see `read_cards`; or the leaderboard there does not follow from what is there.
+    """
+    cards = read_cards(folder)
+    made = {f"{BOARD}.html": page(cards), f"{BOARD}.md": markdown(cards)}
+    covered: list[str] = []
+    beyond: list[str] = []
+    for path in sorted(folder.iterdir()):
+        if _is_submission(path):
+            found = seals.survey(path)
+            covered += [f"{path.name}/{name}" for name in found.covered]
+            beyond += [f"{path.name}/{name}" for name in found.beyond]
+        elif path.is_dir():
+            beyond += [one.relative_to(folder).as_posix() for one in sorted(path.rglob("*")) if not one.is_dir()]
+        elif path.name in made and store.read_text(path, limit=1 << 26) != made[path.name]:
+            raise DamagedError(f"{path}: does not follow from the cards; make it again with --board {folder}")
+        else:
+            (covered if path.name in made or path.suffix == ".json" else beyond).append(path.name)
+    follows = "; the leaderboard follows from them" * any(name in covered for name in made)
+    told = seals.Survey(tuple(covered), tuple(beyond), 0, None)
+    return f"{folder}: {len(cards)} card{'s' * (len(cards) != 1)} of HMM-bench {VERSION}{follows}; {told}"
 
 
 def board_rows(cards: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -109,11 +169,19 @@ def keep_card(submission: Path, folder: Path) -> Path:
     if seal is None:
         raise InputError(f"{submission}: not a finished submission")
     card = store.read_json(submission / CARD, own=True) | {"seal": seal.digest}
-    name = hashlib.sha256(json.dumps(card, sort_keys=True).encode()).hexdigest()[:12]
-    kept = folder / f"{card['name'].replace('/', '-').replace(' ', '-')}-{card['track']}-{name}.json"
+    return write_card(card, folder)
+
+
+def write_card(card: dict[str, Any], folder: Path) -> Path:
+    """Write a card under the name that ends in its digest."""
     store.make_folder(folder)
-    store.write_json(kept, card)
-    return kept
+    store.write_json(folder / _file_name(card), card)
+    return folder / _file_name(card)
+
+
+def _file_name(card: dict[str, Any]) -> str:
+    digest = hashlib.sha256(json.dumps(card, sort_keys=True).encode()).hexdigest()[:12]
+    return f"{card['name'].replace('/', '-').replace(' ', '-')}-{card['track']}-{digest}.json"
 
 
 def _table(cards: list[dict[str, Any]]) -> list[list[str]]:

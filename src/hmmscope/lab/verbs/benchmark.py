@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from hmmscope.errors import InputError
-from hmmscope.lab.benchmark.board import keep_card, markdown, page, read_cards
+from hmmscope.lab.benchmark.board import BOARD, keep_card, markdown, page, read_cards
 from hmmscope.lab.benchmark.card import as_text
 from hmmscope.lab.benchmark.submission import benchmark as enter
 from hmmscope.lab.benchmark.tasks import BUDGETS, VERSION, tasks_of
@@ -45,7 +45,7 @@ def _make_board(options: Benchmark, board: str) -> None:
         raise InputError("board: reads submissions; give no model with it")
     cards = read_cards(board)
     say(markdown(cards).rstrip())
-    page_file = Path(options.out or board) / "leaderboard.html"
+    page_file = Path(options.out or board) / f"{BOARD}.html"
     store.make_folder(page_file.parent)
     store.write_text(page_file, page(cards))
     store.write_text(page_file.with_suffix(".md"), markdown(cards))

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from hmmscope.errors import InputError
+from hmmscope.lab.benchmark.board import check_board, is_board
 from hmmscope.lab.benchmark.checking import check_submission
 from hmmscope.lab.benchmark.submission import ENTRY
 from hmmscope.lab.verbs.doctor import doctor
@@ -14,14 +15,15 @@ from hmmscope.text import say
 def check(options: Check) -> int:
     """Check the seal of each folder and what follows from its files; without a folder, the installation.
 
-    Submissions are scored again from what is stored in them, or with `run` from the model too.
+    Submissions are scored again from what is stored in them, or with `run` from the model too. A folder that holds
+    submissions or cards is one of a leaderboard.
 
     Returns:
         0 if all is well; 5 for an installation that lacks what is needed.
 
     Raises:
         InputError: `run` without submissions alone to run it on.
-        DamagedError, RefusedError: see `hmmscope.lab.verbs.verify.verify` and `check_submission`.
+        DamagedError, RefusedError: see `hmmscope.lab.verbs.verify.verify`, `check_submission` and `check_board`.
     """
     submissions = [folder for folder in options.folders if (Path(folder) / ENTRY).is_file()]
     others = [folder for folder in options.folders if folder not in submissions]
@@ -29,10 +31,11 @@ def check(options: Check) -> int:
         raise InputError("run: is the model of a submission; give the folder of one")
     if not options.folders:
         return doctor()
-    for folder in submissions:
-        said = check_submission(folder, run=options.run)
+    boards = [folder for folder in others if is_board(Path(folder))]
+    checked = (check_submission(folder, run=options.run) for folder in submissions)
+    for said in (*checked, *(check_board(Path(folder)) for folder in boards)):
         if not options.quiet:
             say(said)
-    if others:
+    if others := [folder for folder in others if folder not in boards]:
         verify(others, options.quiet)
     return 0
