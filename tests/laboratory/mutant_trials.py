@@ -44,6 +44,7 @@ class Room:
     def __init__(self, folder: Path) -> None:
         self.folder, self._fail = folder, {}
         shutil.copytree(SRC.parent, folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+        sys.dont_write_bytecode = False  # what is not changed is compiled once
         for name in _LIBRARIES:
             importlib.import_module(name)
 
@@ -120,13 +121,6 @@ def _waited(child: int) -> int:
     return _HANGS if code in (-signal.SIGPROF, -signal.SIGKILL) else code
 
 
-def interval(right: int, count: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share."""
-    z, share = 1.96, right / count
-    middle, half = share + z * z / (2 * count), z * (share * (1 - share) / count + z * z / (4 * count * count)) ** 0.5
-    return (middle - half) / (1 + z * z / count), (middle + half) / (1 + z * z / count)
-
-
 def chosen(seconds: dict[str, float]) -> list[str]:
     """The shortest tests, as many as are asked, and one in any case."""
     asked, total = [], 0.0
@@ -155,16 +149,10 @@ def of_package(package: str) -> Trial:
                 noticed += 1
             else:
                 report.found(f"{mutant.file}:{mutant.line}: {mutant.what}" + " (no test runs it)" * (not tests))
-        report.note = rate(noticed, report.trials) + f"; {equivalent} are equivalent" * bool(equivalent)
+        report.note = f"{noticed} noticed, {equivalent} equivalent"
         return report
 
     return mutants_of
-
-
-def rate(noticed: int, count: int) -> str:
-    """A kill rate with its interval."""
-    low, high = interval(noticed, max(1, count))
-    return f"{noticed} of {count} noticed: {noticed / max(1, count):.0%} [{low:.0%}, {high:.0%}]"
 
 
 NAMES = {f"mutants-{package.rpartition('/')[2]}": package for package in PACKAGES}

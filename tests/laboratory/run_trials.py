@@ -129,7 +129,7 @@ _SILENCE = 5.0
 
 @trial("runs")
 def runs(folder: Path, number: int, rng: random.Random) -> Report:
-    """One long sweep, of whose workers one in a hundred is killed or stopped: every run is as in one that nobody disturbs."""
+    """One long sweep, of whose workers one in a hundred is killed or stopped: each run as in one that nobody disturbs."""
     report = Report(
         "G17", "runs of one sweep, one in a hundred of whose workers is killed, or stopped and never goes on"
     )

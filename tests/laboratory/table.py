@@ -1,5 +1,6 @@
 """The table of goals G1 to G34 from all that was measured so far."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -173,9 +174,19 @@ def markdown(records: Sequence[Mapping[str, Any]]) -> list[str]:
                 trials, violations = (sum(one[key] for one in own) for key in ("trials", "violations"))
                 dates = " to ".join(dict.fromkeys(f"{one['date']}, {one['source']}" for one in (own[0], own[-1])))
                 counts = f"{trials:,} | **{violations}** | {dates}" if trials or violations else counts
-                note = _cell(own[-1]["note"])
+                note = _cell(rates(own) if attack.startswith("mutants of") else own[-1]["note"])
             lines.append(f"| {goal} | {meaning} | {attack} | {counts} | {note} |")
     return lines
+
+
+def rates(records: Sequence[Mapping[str, Any]]) -> str:
+    """The kill rate of the mutants of all records, with Wilson's 95 % interval."""
+    count, missed = (sum(one[key] for one in records) for key in ("trials", "violations"))
+    z, share = 1.96, 1 - missed / max(1, count)
+    middle, spread = share + z * z / (2 * count), z * (share * (1 - share) / count + z * z / (4 * count * count)) ** 0.5
+    low, high = ((middle + side) / (1 + z * z / count) for side in (-spread, spread))
+    equal = sum(int(found[1]) for one in records if (found := re.search(r"(\d+) equivalent", one["note"])))
+    return f"{count - missed} of {count} noticed: {share:.0%} [{low:.0%}, {high:.0%}]; {equal} more equivalent"
 
 
 def branches(measured: Mapping[str, Any]) -> tuple[int, int, list[str]]:

@@ -284,7 +284,7 @@ class Check(Options):
     """whether folders are as they were written and their numbers follow; without one, this installation"""
 
     folders: tuple[str, ...] = given(
-        "of runs, experiments, sweeps, pools, exports, submissions, cards (default: versions, exact bits, disk, memory, extras)",
+        "of runs, experiments, sweeps, pools, exports, submissions, cards (default: versions, exact bits, disk, extras)",
         metavar="FOLDER",
         default=(),
     )
