@@ -4,6 +4,8 @@ import importlib
 import inspect
 import json
 import pkgutil
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from hmmscope import analysis, inference
+from hmmscope import analysis, corpora, inference, processes, runs, sequences, storage, training
 from hmmscope.analysis import geometry
 from hmmscope.analysis.discovery import model_words
 from hmmscope.analysis.intervals import bootstrap_means
@@ -25,32 +27,39 @@ from hmmscope.models.base import make_model
 from hmmscope.processes import cycles
 from hmmscope.processes.files import load_process
 from hmmscope.processes.make import make_process
-from hmmscope.runs import fitting
 from hmmscope.runs.settings import settings
 from hmmscope.sequences.data import SequenceData
 from hmmscope.storage import mapped, seals, store
 from tokenizer_cases import tokenizer
 
-#: Numbers that a caller gets who says nothing, of the functions of these packages. A change of one is a change for users.
+#: Numbers and truth values that a caller gets who says nothing. A change of one is a change for users.
 DEFAULTS = Path(__file__).with_name("defaults.json")
+PACKAGES = (analysis, inference, corpora, sequences, processes, runs, training, storage)
 
 
 def defaults() -> dict[str, dict[str, float]]:
-    """Numbers by default, of all public functions of the analysis and inference, and of fits."""
+    """Numbers by default of all public functions, classes and methods of the core."""
     found = {}
-    modules = [
-        importlib.import_module(f"{package.__name__}.{one.name}")
-        for package in (analysis, inference)
-        for one in pkgutil.iter_modules(package.__path__)
-    ]
-    for module in (*modules, fitting):
-        for name, one in sorted(vars(module).items()):
-            if inspect.isfunction(one) and one.__module__ == module.__name__ and not name.startswith("_"):
-                given = {p.name: p.default for p in inspect.signature(one).parameters.values()}
-                numbers = {key: value for key, value in given.items() if type(value) in (int, float)}
-                if numbers:
-                    found[f"{module.__name__}.{name}"] = numbers
+    for package in PACKAGES:
+        for module in (
+            importlib.import_module(f"{package.__name__}.{one.name}") for one in pkgutil.iter_modules(package.__path__)
+        ):
+            for name, one in sorted(vars(module).items()):
+                if getattr(one, "__module__", "") == module.__name__ and not name.startswith("_"):
+                    for path, numbers in _numbers(name, one):
+                        found[f"{module.__name__}.{path}"] = numbers
     return found
+
+
+def _numbers(name: str, one: object) -> Iterator[tuple[str, dict[str, float]]]:
+    methods = vars(one).items() if inspect.isclass(one) else ()
+    called = [(f"{name}.{key}", getattr(value, "__func__", value)) for key, value in methods if key[0] != "_"]
+    for path, function in [(name, one), *called]:
+        if inspect.isfunction(function) or (inspect.isclass(function) and path == name):
+            with suppress(ValueError, TypeError):  # a class whose signature nobody knows
+                given = {p.name: p.default for p in inspect.signature(function).parameters.values()}
+                if numbers := {key: value for key, value in given.items() if type(value) in (int, float, bool)}:
+                    yield path, numbers
 
 
 def test_numbers_by_default_are_those_that_were() -> None:
@@ -58,7 +67,7 @@ def test_numbers_by_default_are_those_that_were() -> None:
     kept = json.loads(DEFAULTS.read_text())
     now = defaults()
     assert {name: now[name] for name in kept if name in now} == {name: kept[name] for name in kept if name in now}
-    assert len(kept) > 40
+    assert len(kept) > 190
 
 
 def test_a_draw_of_equal_cycles_is_left_out_and_the_next_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,6 +188,38 @@ def test_what_is_streamed_and_what_is_read_have_the_same_seed(tmp_path: Path) ->
     SequenceData([[0, 1, 1], [1, 0]]).save(tmp_path / "x.npz")
     whole = SequenceData(tmp_path / "x.npz")
     assert SequenceData.from_encoded(whole._encoded, "x").seed == whole.seed == 0
+
+
+def test_batches_have_a_sequence_at_least() -> None:
+    with pytest.raises(InputError, match="batch_size: must be at least 1, got 0"):
+        next(SequenceData([[0, 1]]).batches(0))
+
+
+@pytest.mark.parametrize("index", [-1, 2**40, [0, 2**40]])
+def test_samples_that_have_no_number_are_refused(index: object) -> None:
+    with pytest.raises(InputError, match=r"index: samples are numbered from 0 to 2\^40 - 1"):
+        Corpus(load_process("umbrella"), 4)[index]
+
+
+def test_a_seal_of_a_newer_version_is_no_seal_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.write_json(tmp_path / "experiment.json", {})
+    with monkeypatch.context() as patch:
+        patch.setattr(seals, "VERSION", seals.VERSION + 1)
+        seals.write_seal(tmp_path, "experiment", {})
+        assert seals.read_seal(tmp_path) is not None
+    with pytest.raises(DamagedError, match=f"version {seals.VERSION + 1}, not {seals.VERSION}"):
+        seals.read_seal(tmp_path)
+
+
+def test_texts_beside_tensors_are_written_as_they_are() -> None:
+    assert "é".encode() in store.tensor_bytes({"x": torch.zeros(1)}, {"a": "é"})
+
+
+def test_a_header_beyond_all_use_is_not_read(tmp_path: Path) -> None:
+    for size, fails in ((1 << 10, False), ((16 << 20) + 8, True)):
+        (tmp_path / "x.safetensors").write_bytes(size.to_bytes(8, "little") + b"{}".ljust(size))
+        with pytest.raises(DamagedError, match="longer than the file") if fails else nullcontext():
+            assert mapped.map_tensors(tmp_path / "x.safetensors") == ({}, {})
 
 
 if __name__ == "__main__":
