@@ -9,7 +9,8 @@ import torch
 
 from bench.contest import Contest, installed, noise
 from hmmscope.corpora.corpus import Corpus
-from hmmscope.emissions.chain import filter_states
+from hmmscope.emissions.chain import count_states, filter_states, likeliest_states, smooth_states
+from hmmscope.emissions.gaussian import GaussianHMM
 from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import fit_baum_welch
 from hmmscope.inference.fast import log_likelihood, mixture_predictions
@@ -32,8 +33,8 @@ MEMORY, ITERATIONS = 8, 3
 LONG = ((4, 1, 10**6), (4, 2, 10**6), (4, 8, 10**5), (8, 1, 10**6))
 #: (whether the last state leads back to the first, states, sequences, length) of states with three ways out of each.
 SPARSE = ((False, 256, 1, 2000), (True, 256, 1, 2000), (False, 256, 64, 128))
-#: (states, sequences, length) of filters whose log-likelihoods are given.
-NUMBERS = ((4, 1, 10**5), (8, 256, 128))
+#: States, and (sequences, length), of answers from log-likelihoods that are given.
+GIVEN, GIVEN_SHAPES = (2, 4, 8, 16, 64), ((1, 10**5), (100, 1000))
 #: (states, symbols, sequences, length) that estimators are fitted to from the same start.
 ESTIMATED = ((2, 6, 1, 10**4), (4, 8, 1, 10**5), (8, 8, 256, 128), (16, 16, 1, 3 * 10**4))
 
@@ -44,7 +45,8 @@ def contests(*, peers: bool, device: str = "cpu") -> list[Contest]:
         raise InputError("device: exact answers to users' calls are measured on the processor")
     found = [contest for shape, few in SHAPES for contest in _shape(*shape, few=few, peers=peers)]
     found += [contest for shape in LONG for contest in _long(*shape, peers=peers)]
-    found += [_numbers(*shape, peers=peers) for shape in NUMBERS]
+    given = [(states, *shape) for shape in GIVEN_SHAPES for states in GIVEN]
+    found += [contest for shape in given for contest in _numbers(*shape, peers=peers)]
     if peers and installed("hmmlearn"):
         found += [_estimator(*shape) for shape in ESTIMATED]
     return [*found, _mixture()]
@@ -139,21 +141,29 @@ def _estimator(states: int, symbols: int, batch: int, length: int) -> Contest:
     return contest
 
 
-def _numbers(states: int, batch: int, length: int, *, peers: bool) -> Contest:
-    """The filter of a Gaussian HMM once log-likelihoods are given, beside that of symbols, and with them computed."""
-    process = make_process("random-gaussian", num_states=states, dimension=2)
+def _numbers(states: int, batch: int, length: int, *, peers: bool) -> list[Contest]:
+    """Answers of a Gaussian HMM once log-likelihoods are given, beside those of symbols; a filter that computes them too."""
+    process = as_kind(make_process("random-gaussian", num_states=states, dimension=2), GaussianHMM)
     seen, tokens = Corpus(process, length=length)[0:batch].observations, batch * length
-    chain, logs = process.chain, process.log_likelihoods(seen)  # type: ignore[attr-defined]
-    hmm = _process(states, 8)
+    chain, logs, hmm = process.chain, process.log_likelihoods(seen), _process(states, 8)
     symbols = Corpus(hmm, length=length)[0:batch].observations
-    contest = Contest(f"filter_states, {states} states, {batch} x {length}", "tokens")
-    contest.add("hmmscope, log-likelihoods given", lambda: filter_states(chain, logs), tokens)
-    contest.add("hmmscope, symbols", lambda: filter_beliefs(hmm, symbols), tokens)
-    contest.add("hmmscope, log_likelihood of vectors", lambda: log_likelihood(process, seen), tokens)
+    pairs: tuple[tuple[Callable[..., Any], Callable[..., Any]], ...] = (
+        (filter_states, filter_beliefs),
+        (smooth_states, smooth_beliefs),
+        (likeliest_states, most_likely_states),
+        (count_states, expected_counts),
+    )
+    found = []
+    for given, of_symbols in pairs:
+        contest = Contest(f"{given.__name__}, {states} states, {batch} x {length}", "tokens")
+        contest.add("hmmscope, log-likelihoods given", functools.partial(given, chain, logs), tokens)
+        contest.add("hmmscope, symbols", functools.partial(of_symbols, hmm, symbols), tokens)
+        found.append(contest)
+    found[0].add("hmmscope, log_likelihood of vectors", lambda: log_likelihood(process, seen), tokens)
     if peers and installed("hmmlearn"):
         model, rows, lengths = to_hmmlearn(process), seen.flatten(0, 1).numpy(), [length] * batch
-        contest.add("hmmlearn, score", lambda: model.score(rows, lengths), tokens)
-    return contest
+        found[0].add("hmmlearn, score", lambda: model.score(rows, lengths), tokens)
+    return found
 
 
 def _fitted(make: Callable[[], Any], X: np.ndarray, lengths: list[int]) -> Any:

@@ -5,6 +5,7 @@ import torch
 
 import hmmscope as hs
 from emission_cases import close, enumerated
+from hmmscope.emissions import in_logarithms
 from hmmscope.emissions.chain import (
     Chain,
     count_rows,
@@ -156,7 +157,7 @@ def test_many_states_and_few_have_one_filter(monkeypatch: pytest.MonkeyPatch) ->
     starts[[0, 7]] = True
     given = {"starts": starts, "lengths": [12, 12, 12, 3, 0]}
     one = filter_states(chain, logs, **given)
-    monkeypatch.setattr("hmmscope.emissions.chain.FEW_STATES", 1)
+    monkeypatch.setattr("hmmscope.emissions.chain.MOST", 1)
     other = filter_states(chain, logs, **given)
     assert torch.equal(one.impossible_at, other.impossible_at)
     for part in ("beliefs", "predicted", "log_likelihood_terms"):
@@ -173,3 +174,52 @@ def test_what_only_one_state_explains_is_not_lost_between_two_looks(range_of: fl
     assert float(found.log_likelihood) == pytest.approx(-12 * range_of, rel=1e-12)
     assert found.beliefs[0, -1].tolist() == pytest.approx([0.5, 0.5], abs=1e-9)
     assert count_states(chain, logs).visits[0, 0].tolist() == pytest.approx([0.5, 0.5], abs=1e-9)
+
+
+STAYS = [[1.0, 0.0, 0.0], [0.0, 0.9, 0.1], [0.2, 0.0, 0.8]]
+DENSE = [[0.98, 0.01, 0.01], [0.3, 0.4, 0.3], [0.1, 0.1, 0.8]]
+
+
+@pytest.mark.parametrize("range_of", [3.0, 90.0, 1500.0])
+@pytest.mark.parametrize(
+    "rows",
+    [DENSE, STAYS, [[1 - 2e-150, 1e-150, 1e-150], *DENSE[1:]], [[1 - 1e-150, 1e-150, 0.0], *STAYS[1:]]],
+    ids=["dense", "sparse", "dense with tiny ones", "sparse with a tiny one"],
+)
+def test_what_floats_hold_is_what_logarithms_hold(rows: list, range_of: float) -> None:
+    """200 observations of any width, by transitions of every kind: with what is never lost, and with what may be."""
+    chain = Chain(torch.tensor([0.5, 0.5, 0.0]).double(), torch.tensor(rows, dtype=torch.float64))
+    random = torch.Generator().manual_seed(3)
+    logs = range_of * torch.randn(4, 50, 3, generator=random, dtype=torch.float64)
+    logs[0, 20, 1], logs[1, 7] = -torch.inf, 0.0
+    found, counts, best = filter_states(chain, logs), count_states(chain, logs), likeliest_states(chain, logs)
+    moves = torch.zeros(3, 3, dtype=torch.float64)
+    for b, own in enumerate(logs):
+        beliefs, terms = in_logarithms.filtered(chain, own)
+        torch.testing.assert_close(found.beliefs[b], beliefs, rtol=0, atol=1e-11)  # sums of up to 10^5 nats
+        torch.testing.assert_close(found.log_likelihood_terms[b], terms, rtol=1e-12, atol=1e-9)
+        smoothed, pairs, _ = in_logarithms.smoothed(chain, own)
+        moves += pairs
+        torch.testing.assert_close(counts.visits[b], smoothed, rtol=0, atol=1e-9)
+        states, total = in_logarithms.likeliest(chain, own)
+        assert torch.equal(best.states[b], states)
+        torch.testing.assert_close(float(best.log_probability[b]), total, rtol=1e-12, atol=0)
+    torch.testing.assert_close(counts.transitions, moves, rtol=0, atol=1e-8)
+    close(smooth_states(chain, logs), counts.visits)
+
+
+def test_any_number_of_threads_gives_the_same_digits() -> None:
+    """Sums over sequences too, whose blocks do not go by the number of threads."""
+    process = gaussian()
+    logs = process.log_likelihoods(hs.Corpus(process, length=300)[0:60].observations)
+    answers = {}
+    before = torch.get_num_threads()
+    try:
+        for count in (1, 3):
+            torch.set_num_threads(count)
+            counts, filtered = count_states(process.chain, logs), filter_states(process.chain, logs)
+            best = likeliest_states(process.chain, logs)
+            answers[count] = [*vars(counts).values(), *vars(filtered).values(), *vars(best).values()]
+    finally:
+        torch.set_num_threads(before)
+    assert all(map(torch.equal, answers[1], answers[3]))

@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope.axes import Float64, Int64, Tensor
-from hmmscope.emissions.chain import Chain, draw_states, filter_states, likeliest_states, smooth_states
+from hmmscope.emissions.chain import draw_states, filter_states, likeliest_states, smooth_states
+from hmmscope.emissions.states import Chain
 from hmmscope.errors import InputError
 from hmmscope.processes.answers import Observed
 from hmmscope.processes.hmm import check_names

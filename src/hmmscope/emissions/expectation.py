@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from hmmscope.axes import Float64, Int64, Tensor
-from hmmscope.emissions.chain import StateCounts, count_rows
+from hmmscope.emissions.chain import count_rows
 from hmmscope.emissions.emitting import EmittingHMM
+from hmmscope.emissions.states import StateCounts
 from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import PARTS, SAME, TRIED_ITERATIONS
 from hmmscope.inference.restarts import Restarts

@@ -91,46 +91,17 @@ def likeliest(initial, moves, logs, pointers, states):  # type: ignore[no-untype
 
 
 @kernel()
-def filter_rows(initial, transition, logs, starts, lengths, predicted, beliefs, terms, doubtful):  # type: ignore[no-untyped-def]
-    """The forward filter of sequences (B, T, S), rows of log-likelihoods scaled by the largest of a state that can be.
-
-    A sequence in which a positive belief falls below 1e-280 is in doubt, and left as it is from there on: a later one may
-    ask for what floats have lost. Beliefs are zeros and terms -inf from an impossible observation on.
-
-    Returns:
-        False if a log-likelihood is NaN or +inf.
-    """
-    size = len(initial)
-    for b in range(len(logs)):
-        for t in range(lengths[b]):
-            for j in range(size):
-                predicted[b, t, j] = initial[j] if starts[t] else 0.0
-            if not starts[t]:
-                for i in range(size):
-                    weight = beliefs[b, t - 1, i]
-                    if weight > 0.0:
-                        for j in range(size):
-                            predicted[b, t, j] += weight * transition[i, j]
-            largest = -np.inf
-            for j in range(size):
-                if not logs[b, t, j] < np.inf:
-                    return False
-                if predicted[b, t, j] > 0.0 and logs[b, t, j] > largest:
-                    largest = logs[b, t, j]
-            if largest == -np.inf:
-                terms[b, t : lengths[b]] = -np.inf
-                break
-            total = 0.0
-            for j in range(size):
-                before = predicted[b, t, j]
-                if before > 0.0 and logs[b, t, j] > -np.inf:
-                    after = before * np.exp(logs[b, t, j] - largest)
-                    doubtful[b] |= after < 1e-280
-                    beliefs[b, t, j] = after
-                    total += after
-            for j in range(size):
-                beliefs[b, t, j] /= total
-            terms[b, t] = largest + np.log(total)
-            if doubtful[b]:
-                break
-    return True
+def path_totals(initial, moves, logs, offsets, lengths, starts, states, totals):  # type: ignore[no-untyped-def]
+    """The logarithm of the probability of paths and observations (n,): rows (N, S), states (N,) of a possible path or -1."""
+    for row in range(len(offsets)):
+        total = 0.0
+        for t in range(lengths[row]):
+            place = offsets[row] + t
+            now = states[place]
+            if now < 0:
+                total = -np.inf
+            elif starts[t]:
+                total += initial[now] + logs[place, now]
+            else:
+                total += moves[states[place - 1], now] + logs[place, now]
+        totals[row] = total

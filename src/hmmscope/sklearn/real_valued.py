@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from sklearn.utils import Tags
 from sklearn.utils.validation import validate_data
 
-from hmmscope.emissions.chain import StateCounts, count_rows, filter_states, likeliest_states, smooth_states
+from hmmscope.emissions.chain import count_rows, filter_states, likeliest_states, smooth_states
 from hmmscope.emissions.emitting import EmittingHMM
+from hmmscope.emissions.states import StateCounts
 from hmmscope.errors import InputError
 from hmmscope.inference.counts import Counts
 from hmmscope.sklearn.estimator import Array, HiddenMarkovModel, Seen

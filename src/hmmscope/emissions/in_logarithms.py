@@ -1,0 +1,64 @@
+"""One sequence in logarithms, for likelihoods that no float holds side by side: some ten times slower."""
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hmmscope.axes import Tensor
+from hmmscope.emissions.states import Chain
+from hmmscope.kernels import logarithms
+
+
+def filtered(chain: Chain, logs_TS: Tensor) -> tuple[Tensor, Tensor]:
+    """Beliefs and terms of one sequence."""
+    alpha_TS, total_T = _forward(chain, logs_TS)
+    terms_T = torch.diff(total_T, prepend=total_T.new_zeros(1)).where(total_T > -torch.inf, -torch.inf)
+    return (alpha_TS - total_T[:, None].clamp_min(-1e300)).exp(), terms_T
+
+
+def _logs(chain: Chain) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    with np.errstate(divide="ignore"):
+        initial_S, moves_SS = map(np.log, (chain.initial_S.numpy(), chain.transition_SS.numpy()))
+    return initial_S, moves_SS
+
+
+def _forward(chain: Chain, logs_TS: Tensor) -> tuple[Tensor, Tensor]:
+    """log P(o_0..o_t, state t) (T, S), and its sum over states (T,)."""
+    alpha_TS, total_T = np.empty(logs_TS.shape), np.empty(len(logs_TS))
+    logarithms.forward(*_logs(chain), logs_TS.contiguous().numpy(), alpha_TS, total_T)
+    return torch.from_numpy(alpha_TS), torch.from_numpy(total_T)
+
+
+def smoothed(chain: Chain, logs_TS: Tensor) -> tuple[Tensor, Tensor, float]:
+    """P(state t | all) (T, S), the sum of P(state t, state t + 1 | all) (S, S), and log P(all)."""
+    alpha_TS, total_T = _forward(chain, logs_TS)
+    found, pairs_SS, total = np.zeros(logs_TS.shape), np.zeros(chain.transition_SS.shape), float(total_T[-1])
+    if total > -math.inf:
+        logs = logs_TS.contiguous().numpy()
+        logarithms.backward(_logs(chain)[1], logs, alpha_TS.numpy(), total, found, pairs_SS)
+    return torch.from_numpy(found), torch.from_numpy(pairs_SS), total
+
+
+def likeliest(chain: Chain, logs_TS: Tensor) -> tuple[Tensor, float]:
+    states, pointers = np.empty(len(logs_TS), np.int64), np.empty(logs_TS.shape, np.int64)
+    total = logarithms.likeliest(*_logs(chain), logs_TS.contiguous().numpy(), pointers, states)
+    return torch.from_numpy(states), float(total)
+
+
+def drawn(chain: Chain, logs_TS: Tensor, uniforms_PT: Tensor) -> Tensor:
+    """Paths (path, T), backward from the last state; -1 for an impossible sequence."""
+    alpha_TS, total_T = _forward(chain, logs_TS)
+    paths = torch.full((len(uniforms_PT), len(logs_TS)), -1)
+    if total_T[-1] == -torch.inf:
+        return paths
+    for t in range(len(logs_TS) - 1, -1, -1):
+        after = 0.0 if t == len(logs_TS) - 1 else chain.transition_SS.T.log()[paths[:, t + 1]]
+        law_PS = torch.softmax((alpha_TS[t] + after).expand(len(paths), -1), 1)
+        cumulated = law_PS.cumsum(1)
+        drawn = torch.searchsorted(cumulated / cumulated[:, -1:], uniforms_PT[:, t : t + 1].contiguous(), right=True)[
+            :, 0
+        ]
+        paths[:, t] = drawn.clamp(max=law_PS.shape[1] - 1)
+    return paths
