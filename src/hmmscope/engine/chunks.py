@@ -14,7 +14,7 @@ from numba import njit
 from hmmscope.engine.functions import exponential
 from hmmscope.engine.tiles import transpose
 from hmmscope.kernels.phases import I1, I2, X1, X2, X3, phase
-from hmmscope.kernels.products import FLAGS, SUMS, product, wide
+from hmmscope.kernels.products import FLAGS, LANES, SUMS, VECTORS, product, wide
 
 
 class Asked(NamedTuple):
@@ -35,6 +35,9 @@ class Asked(NamedTuple):
     weight: float
     kind: int
 
+
+#: Columns of a tile.
+_STRIPE = VECTORS * LANES
 
 #: Terms of a sum of `mapped_back` before the next ones: their rows of a map, read across, stay in the caches.
 _BLOCK = 128
@@ -274,11 +277,14 @@ def add_rows(x: X3, steps: int, samples: int, total: X1) -> None:
 
 @phase()
 def turned(x: X3, steps: int, samples: int, result: X2) -> None:
-    """result[n, i] = x[i, n] of all columns."""
+    """result[n, i] = x[i, n] of all columns, in stripes of i as wide as a tile, each in one piece."""
     panels, width, size = x.shape
     for panel in range(panels):
         used = columns_of(panel, steps, samples, size)
-        transpose(width, used, x, panel * width * size, size, result, panel * size * width, width)
+        for i in range(0, width, _STRIPE):
+            across = min(_STRIPE, width - i)
+            place = panels * size * i + panel * size * across
+            transpose(across, used, x, (panel * width + i) * size, size, result, place, across)
 
 
 @phase()
@@ -287,10 +293,13 @@ def add_outer(dy: X3, x: X2, steps: int, samples: int, width: int, total: X2, ze
     rows, size = dy.shape[1:]
     whole = (steps * samples) // size
     last = steps * samples - whole * size
-    at, begin = rows * size, size * width
-    product(rows, width, whole, size, dy, 0, size, 1, at, x, 0, width, begin, total, 0, width, True, zeros, 0)
-    at, begin = whole * at, whole * begin
-    product(rows, width, min(last, 1), last, dy, at, size, 1, 0, x, begin, width, 0, total, 0, width, True, zeros, 0)
+    at = rows * size
+    for i in range(0, width, _STRIPE):
+        across = min(_STRIPE, width - i)
+        b, panel = len(dy) * size * i, size * across
+        product(rows, across, whole, size, dy, 0, size, 1, at, x, b, across, panel, total, i, width, True, zeros, 0)
+        a, b = whole * at, b + whole * panel
+        product(rows, across, min(last, 1), last, dy, a, size, 1, 0, x, b, across, 0, total, i, width, True, zeros, 0)
 
 
 @phase()
