@@ -73,7 +73,7 @@ controls: .venv/.installed
 test-extras:
 	test -x .venv-extras/bin/python || $(PYTHON) -m venv $(VENV_OPTIONS) .venv-extras
 	.venv-extras/bin/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) \
-		-e ".[pages,hmm,models,test,lens,loops,ray,slurm,hmmer,peers,tables]"
+		-e ".[pages,hmm,models,pretrained,test,lens,loops,ray,slurm,hmmer,peers,tables]"
 	.venv-extras/bin/pytest -rs tests/interop tests/models tests/sequences tests/sweeps/test_sweep_engines.py
 
 # Builds the package, installs its wheel into an empty environment outside of the checkout, and runs every verb there.

@@ -226,7 +226,7 @@ LAYOUT: dict[str, tuple[str, set[str]]] = {
     ),
     "interop": (
         "other people's HMMs and models",
-        {"errors", "schema", "registry", "axes", "processes", "emissions", "models", "corpora", "storage", "reprs"},
+        SMALL - {"facade", "ties", "seeds"} | {"processes", "emissions", "models", "corpora", "storage", "reprs"},
     ),
     "lab.evidence": (
         "rows, effects, rules, gates, claims, ledger, panels: one vocabulary from tables to verdicts",

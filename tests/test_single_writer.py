@@ -18,10 +18,15 @@ WRITERS = {"storage/disk.py", "storage/store.py", "storage/rundir.py", "storage/
 #: Who opens other files than those of users: the system's own, and those of this package.
 OPENERS = {"storage/disk.py", "machine.py", "kernels/phases.py", "lab/report/page.py", "lab/report/drawing.py"}
 OPENERS |= {"registry.py", "lab/verbs/catalogue.py"}
-OPENERS |= {"interop/huggingface.py", "interop/pretrained.py"}  # by transformers, which reads safetensors alone
+OPENERS |= {
+    "interop/huggingface.py",
+    "interop/pretrained.py",
+    "interop/smollm2.py",
+}  # by transformers, which reads safetensors alone
 #: Who prints: `say`, and what tells of errors and progress on the standard error.
 PRINTERS = {
     "text.py",
+    "interop/smollm2.py",
     "lab/cli.py",
     "lab/worker.py",
     "lab/sweeps/table.py",

@@ -72,6 +72,22 @@ def test_the_law_is_that_of_the_names_where_they_are_predicted(separator: str) -
     assert share[0].tolist() == pytest.approx(logits.softmax(-1)[:, names].sum(-1).tolist(), abs=1e-6)
 
 
+@torch.no_grad()
+def test_the_head_computes_the_names_alone() -> None:
+    """A vocabulary is most of a small model's head; its weights, which the embedding shares, are as before afterwards."""
+    theirs = language_model()
+    model, text = pretrained(theirs, SYMBOLS, tokenizer=tokenizer("bytes"), length=6)
+    tokens = hs.Corpus(HMM, layout=text)[0:2].tokens
+    given, weights = [], theirs.lm_head.weight
+    handle = theirs.lm_head.register_forward_hook(lambda head, inputs, output: given.append(output.shape[-1]))
+    found = model(tokens)
+    whole = theirs(tokens).logits
+    handle.remove()
+    assert given == [SYMBOLS, tokenizer("bytes").get_vocab_size()]
+    assert (found - whole[..., list(text.symbol_tokens)]).abs().max() < 1e-6
+    assert theirs.lm_head.weight is weights is theirs.transformer.wte.weight
+
+
 def test_instruments_read_at_the_names() -> None:
     model, text = pretrained(language_model(), SYMBOLS, tokenizer=tokenizer("bytes"), length=12, separator="commas")
     corpus = hs.Corpus(HMM, layout=text, stream="probe")

@@ -96,8 +96,8 @@ class TappedModel(SequenceModel):
                 positions = torch.cat([cache["positions"], positions], 1)
             cache["inputs"], cache["positions"] = inputs, positions
         with self.connected():
-            logits = self._logits(inputs, None if positions is None else positions.expand(len(inputs), -1))
-        return logits[:, -time:, self._outputs]
+            outputs = self._wanted(inputs, None if positions is None else positions.expand(len(inputs), -1))
+        return outputs[:, -time:]
 
     def __repr__(self) -> str:
         taps = sum(isinstance(module, Tap) for module in self.modules())
@@ -123,6 +123,10 @@ class TappedModel(SequenceModel):
     @abstractmethod
     def _logits(self, inputs: Tensor, positions: Tensor | None) -> Tensor:
         """Logits of all tokens (batch, time, vocabulary)."""
+
+    def _wanted(self, inputs: Tensor, positions: Tensor | None) -> Tensor:
+        """Logits of the outputs (batch, time, output)."""
+        return self._logits(inputs, positions)[..., self._outputs]
 
 
 class HuggingFaceModel(TappedModel):
@@ -187,6 +191,18 @@ class HuggingFaceModel(TappedModel):
             placed = {name: whole[name] for name in self._placed}
         found: Tensor = self.model(input_ids=inputs, **self._options, **placed).logits
         return found
+
+    def _wanted(self, inputs: Tensor, positions: Tensor | None) -> Tensor:
+        """The head computes the logits of the symbols alone: a whole vocabulary is a third of a small model's work."""
+        head: Any = self.model.get_output_embeddings()  # type: ignore[operator]
+        if not isinstance(self._outputs, list) or type(head) is not nn.Linear:
+            return super()._wanted(inputs, positions)
+        whole: dict[str, Any] = dict(head._parameters)
+        head._parameters.update({name: None if rows is None else rows[self._outputs] for name, rows in whole.items()})
+        try:
+            return self._logits(inputs, positions)
+        finally:
+            head._parameters.update(whole)
 
     def _connect(self, stack: ExitStack) -> None:
         layers = [self.model.get_submodule(path) for path in self._layers]

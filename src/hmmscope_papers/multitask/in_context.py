@@ -11,10 +11,12 @@ from hmmscope import (
     Corpus,
     Run,
     Sequences,
+    as_kind,
     entropy_rate,
     evaluate,
     filter_beliefs,
     likeliest,
+    make_process,
     mixing_time,
     registry,
 )
@@ -37,7 +39,6 @@ from hmmscope.lab import (
     lines,
     pooled,
 )
-from hmmscope.seeds import numpy_generator
 from hmmscope_papers.theorems import by_scale
 
 NAME = "in-context"
@@ -122,7 +123,7 @@ class InContext(Experiment):
         predictions, convergence = [], []
         for mixing in sizes["mixing"]:
             for noise in sizes["noise"]:
-                hmm = lazy_chain(mixing, noise, run.config.seed)
+                hmm = as_kind(make_process("lazy-chain", stay=mixing, noise=noise, seed=run.config.seed), HMM)
                 about = {"mixing": mixing, "noise": noise}
                 rows = [about | row for row in _predictions(hmm, networks, sizes, run.config.seed)]
                 predictions += rows
@@ -158,18 +159,6 @@ class InContext(Experiment):
         ]
 
 
-def lazy_chain(mixing: float, noise: float, seed: int) -> HMM:
-    """A chain that stays where it is with probability `mixing`, and whose symbol names its state but for `noise`.
-
-    transition = mixing I + (1 - mixing) D,   emission = (1 - noise) I + noise D',   D and D' with Dirichlet(1) rows
-    """
-    rng = numpy_generator(seed, "lazy-chain")
-    ones, eye = np.ones(NUM_STATES), np.eye(NUM_STATES)
-    transition = mixing * eye + (1 - mixing) * rng.dirichlet(ones, NUM_STATES)
-    emission = (1 - noise) * eye + noise * rng.dirichlet(ones, NUM_STATES)
-    return HMM(ones / NUM_STATES, transition, emission, allow_drop_tiny=True)
-
-
 def _predictions(
     hmm: HMM, networks: dict[str, tuple[nn.Module, Any]], sizes: dict[str, Any], seed: int
 ) -> list[dict[str, Any]]:
@@ -181,28 +170,28 @@ def _predictions(
         score = evaluate(model, corpus, num_samples=sizes["samples"], baselines=number == 0)
         names = {"model": name} if number else {key: name if key == "model" else key for key in score.measures}
         for key, network in names.items():
-            rows += _binned(score, key, network, edges)
+            rows += binned_score(score, key, network, edges)
         if isinstance(model, HuggingFaceModel):
             with inference_mode(model) as device:
                 tokens = corpus[0 : sizes["fits"]].tokens.to(device)
                 share = model.share_of_outputs(tokens)[:, layout.columns[1:] - 1].mean(0).cpu().numpy()
-            rows += _rows(name, "share", np.arange(1, len(share) + 1), share, edges)
+            rows += binned(name, "share", np.arange(1, len(share) + 1), share, edges)
     observations = Corpus(hmm, layout=Sequences(length=sizes["length"]), seed=seed, stream="evaluate")[
         0 : sizes["fits"]
     ].observations
-    return rows + _baum_welch(hmm, observations, edges)
+    return rows + baum_welch_rows(hmm, observations, edges)
 
 
-def _binned(score: Score, predictor: str, network: str, edges: list[int]) -> list[dict[str, Any]]:
+def binned_score(score: Score, predictor: str, network: str, edges: list[int]) -> list[dict[str, Any]]:
     found = score.measures[predictor]
     rows = []
     for metric in METRICS:
         values = found[metric].mean(0) if metric in found else np.zeros(len(score.positions))  # the optimum's excess
-        rows += _rows(network, metric, score.positions, values, edges)
+        rows += binned(network, metric, score.positions, values, edges)
     return rows
 
 
-def _rows(network: str, metric: str, positions: Any, values: Any, edges: list[int]) -> list[dict[str, Any]]:
+def binned(network: str, metric: str, positions: Any, values: Any, edges: list[int]) -> list[dict[str, Any]]:
     """Means over the positions from each edge up to the next one."""
     return [
         {"network": network, "metric": metric, "position": begin, "value": float(values[inside].mean())}
@@ -211,7 +200,7 @@ def _rows(network: str, metric: str, positions: Any, values: Any, edges: list[in
     ]
 
 
-def _baum_welch(hmm: HMM, observations: torch.Tensor, edges: list[int]) -> list[dict[str, Any]]:
+def baum_welch_rows(hmm: HMM, observations: torch.Tensor, edges: list[int]) -> list[dict[str, Any]]:
     """Baum-Welch, fitted to what has been seen of the sequence up to the middle of each interval."""
     seen = [min(round(edge * 2**0.5), observations.shape[1] - 1) for edge in edges]
     law = baum_welch_predictions(

