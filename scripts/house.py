@@ -63,7 +63,7 @@ def outward(modules: Modules) -> list[str]:
     found = []
     for path, text in modules.items():
         own = order.index(ring(path))
-        for one in read(path, text)[0]:
+        for one in read(path, text).imports:
             target = "papers" if one.name.startswith(PAPERS.name) else "lab" if lab(one.name) else "library"
             if order.index(target) > own and path not in ("__init__.py", "__main__.py"):
                 found.append(f"{path}:{one.line}: {one.name}")
@@ -77,8 +77,9 @@ def lab(name: str) -> bool:
 
 def paper_names(modules: Modules) -> list[str]:
     """The names of library and lab that the papers use: imported ones, and attributes of imported modules."""
+    doors = {module_name(path) for path in modules}
     return sorted(
-        {name for path, text in modules.items() if ring(path) == "papers" for name in used(path, text, modules)}
+        {name for path, text in modules.items() if ring(path) == "papers" for name in used(path, text, doors)}
     )
 
 
@@ -95,25 +96,23 @@ def public(modules: Modules) -> set[str]:
     while left:
         door = left.pop()
         path, text = doors[door], modules[doors[door]]
-        names = [one.name for one in read(path, text)[0] if one.name.split(".")[0] == "hmmscope"]
+        names = [one.name for one in read(path, text).imports if one.name.split(".")[0] == "hmmscope"]
         names = [name for name in names if not name.startswith("hmmscope.facade.")]
         if not path.endswith("__init__.py"):
-            defined = (node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef | ast.ClassDef))
-            found |= {f"{door}.{node.name}" for node in defined if not node.name.startswith("_")}
+            found |= {f"{door}.{name}" for name in read(path, text).defined if not name.startswith("_")}
             continue
         left += [name for name in names if name in doors]
         found |= {f"{door}.{name.rpartition('.')[2]}" for name in names if name not in doors}
     return found
 
 
-def used(path: str, text: str, modules: Modules) -> set[str]:
+def used(path: str, text: str, doors: set[str]) -> set[str]:
     """Dotted names of library and lab that a module uses; of a module that it imports, the attributes that it asks for.
 
-    A module that is handed on, or whose attributes are asked for by a text, is a name itself.
+    A module that is handed on, or whose attributes are asked for by a text, is a name itself. `doors` are all modules.
     """
-    doors = {module_name(one) for one in modules}
     found, known = set[str](), dict[str, str]()
-    for one in read(path, text)[0]:
+    for one in read(path, text).imports:
         if one.name.split(".")[0] != "hmmscope":
             continue
         if one.name in doors and one.known_as:
@@ -121,13 +120,11 @@ def used(path: str, text: str, modules: Modules) -> set[str]:
             known[one.known_as] = "hmmscope" if one.known_as == "hmmscope" else one.name
         else:
             found.add(one.name)
-    tree = ast.parse(text)
-    asked = {id(node.value): node for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and node.id in known:
-            name, whole = known[node.id], asked.get(id(node))
-            while whole is not None and name in doors:
-                name, whole = f"{name}.{whole.attr}", asked.get(id(whole))
+    for first, *attributes in (chain.split(".") for chain in read(path, text).chains):
+        if first in known:
+            name = known[first]
+            while attributes and name in doors:
+                name = f"{name}.{attributes.pop(0)}"
             found.add(name)
     return found
 
@@ -153,11 +150,10 @@ def long_modules(modules: Modules) -> list[str]:
 def long_functions(modules: Modules) -> list[str]:
     """Functions of more than 80 lines."""
     return [
-        f"{path}:{node.lineno}: {node.name}, {length} lines"
+        f"{path}:{line}: {name}, {length} lines"
         for path, text in modules.items()
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        if (length := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_FUNCTION
+        for line, name, length in read(path, text).functions
+        if length > MAX_FUNCTION
     ]
 
 
@@ -346,7 +342,7 @@ def write_parts(page: Path = CONTRIBUTING) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Imports
+# What is read in a module: all at once, for parsing takes the time
 
 
 @dataclass(frozen=True)
@@ -368,42 +364,132 @@ class Import:
     at_all: bool = True
 
 
-@cache
-def read(path: str, text: str) -> tuple[tuple[Import, ...], tuple[tuple[int, str, str], ...]]:
-    """What a module imports, by statements and by `import_module` of a text that stands there.
+@dataclass(frozen=True)
+class Reading:
+    """What the sections ask of a module.
 
-    The second part is (line, of what, name) of the attributes in it that begin with a single underscore.
+    Attributes:
+        imports: by statements, and by `import_module` of a text that stands there.
+        attributes: (line, of what, name) of those that begin with a single underscore.
+        chains: dotted names, ``a.b.c``, from a name through its attributes.
+        defined: functions and classes at the top.
+        functions: (line, name, lines) of all.
+        bases: of each class, the last parts of the names of its bases.
+        asked: (line, names) of each question whether something is of a kind, by the names that it asks for. `ANY_KIND`
+            is among them where it asks for whatever only some kinds have.
     """
-    found: list[Import] = []
+
+    imports: tuple[Import, ...]
+    attributes: tuple[tuple[int, str, str], ...]
+    chains: frozenset[str]
+    defined: tuple[str, ...]
+    functions: tuple[tuple[int, str, int], ...]
+    bases: Mapping[str, frozenset[str]]
+    asked: tuple[tuple[int, frozenset[str]], ...]
+
+
+ANY_KIND = "*"
+
+
+@cache
+def read(path: str, text: str) -> Reading:
+    """Read a module."""
+    tree = ast.parse(text)
+    imports: list[Import] = []
     attributes: list[tuple[int, str, str]] = []
-    left: list[tuple[ast.AST, bool, bool]] = [(ast.parse(text), True, True)]
+    chains: set[str] = set()
+    functions: list[tuple[int, str, int]] = []
+    bases: dict[str, frozenset[str]] = {}
+    asked: list[tuple[int, frozenset[str]]] = []
+    left: list[tuple[ast.AST, bool, bool]] = [(tree, True, True)]
     while left:
         node, at_import, at_all = left.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             at_import = False
+            if not isinstance(node, ast.Lambda):
+                functions.append((node.lineno, node.name, (node.end_lineno or node.lineno) - node.lineno + 1))
         elif isinstance(node, ast.If):
             at_all = at_all and "TYPE_CHECKING" not in ast.unparse(node.test)
             at_import = at_import and at_all
-        elif isinstance(node, ast.Import):
-            for alias in node.names:
-                known_as = alias.asname or alias.name.split(".")[0]
-                found.append(Import(node.lineno, alias.name, known_as, at_import, at_all))
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                own = module_name(path).split(".")
-                parents = own if path.endswith("__init__.py") else own[:-1]
-                base = ".".join([*parents[: len(parents) - node.level + 1], *([base] if base else [])])
-            for alias in node.names:
-                name = f"{base}.{alias.name}"
-                found.append(Import(node.lineno, name, alias.asname or alias.name, at_import, at_all))
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
-            if node.args and isinstance(node.args[0], ast.Constant):
-                found.append(Import(node.lineno, str(node.args[0].value), "", at_import, at_all))
-        elif isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
-            attributes.append((node.lineno, ast.unparse(node.value), node.attr))
+        elif isinstance(node, ast.ClassDef):
+            bases[node.name] = frozenset(ast.unparse(base).rpartition(".")[2] for base in node.bases)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            imports += [Import(*of, at_import, at_all) for of in _imported(path, node)]
+        elif isinstance(node, ast.Name | ast.Attribute):
+            parts = _dotted(node).split(".")
+            named = parts[0] != NAMELESS  # or what is inside has its turn
+            for at in range(1 if named else len(parts) - 1, len(parts)):
+                if parts[at].startswith("_") and not parts[at].startswith("__"):
+                    attributes.append((node.lineno, ".".join(parts[:at]), parts[at]))
+            if named:
+                chains.add(".".join(parts))
+                continue
+        elif isinstance(node, ast.Call) and _dotted(node.func).endswith(("import_module", "__import__")):
+            texts = [one.value for one in node.args[:1] if isinstance(one, ast.Constant)]
+            imports += [Import(node.lineno, str(name), "", at_import, at_all) for name in texts]
+        if names := _kinds_asked_for(node):
+            asked.append((getattr(node, "lineno", 1), names))
         left += [(child, at_import, at_all) for child in ast.iter_child_nodes(node)]
-    return tuple(sorted(found, key=lambda one: one.line)), tuple(attributes)
+    imports.sort(key=lambda one: one.line)
+    defined = tuple(node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef))
+    return Reading(tuple(imports), tuple(attributes), frozenset(chains), defined, tuple(functions), bases, tuple(asked))
+
+
+#: In place of what is no name, in the chain of the attributes of it.
+NAMELESS = "()"
+
+
+def _dotted(node: ast.AST) -> str:
+    if isinstance(node, ast.Attribute):
+        return f"{_dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else NAMELESS
+
+
+def _imported(path: str, node: ast.Import | ast.ImportFrom) -> Iterator[tuple[int, str, str]]:
+    """Line, name and the name in the module of what a statement imports."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            yield node.lineno, alias.name, alias.asname or alias.name.split(".")[0]
+        return
+    base = node.module or ""
+    if node.level:
+        own = module_name(path).split(".")
+        parents = own if path.endswith("__init__.py") else own[:-1]
+        base = ".".join([*parents[: len(parents) - node.level + 1], *([base] if base else [])])
+    for alias in node.names:
+        yield node.lineno, f"{base}.{alias.name}", alias.asname or alias.name
+
+
+def _kinds_asked_for(node: ast.AST) -> frozenset[str]:
+    """The names of what may be kinds of process, if the node asks whether something is of one."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) >= 2:
+        if node.func.id in ("isinstance", "issubclass"):
+            return _names(node.args[1])
+        if node.func.id == "hasattr":
+            of = ast.unparse(node.args[0]).rpartition(".")[2].removesuffix("()")
+            return frozenset({ANY_KIND} if of in ("process", "hmm", "mixture", "law") else ())
+    if isinstance(node, ast.MatchClass):
+        return _names(node.cls)
+    if isinstance(node, ast.Compare):
+        sides = [node.left, *node.comparators]
+        texts = {side.value for side in sides if isinstance(side, ast.Constant) and isinstance(side.value, str)}
+        if not any(ast.unparse(side).startswith("type(") for side in sides if texts):
+            texts = set()
+        return frozenset(texts).union(
+            *(_names(side) for side in sides if isinstance(side, ast.Name | ast.Attribute | ast.Tuple))
+        )
+    return frozenset()
+
+
+def _names(node: ast.AST) -> frozenset[str]:
+    inside = list(ast.walk(node))
+    return frozenset(one.id for one in inside if isinstance(one, ast.Name)) | frozenset(
+        one.attr for one in inside if isinstance(one, ast.Attribute)
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Circles
 
 
 def circles(modules: Modules) -> list[str]:
@@ -417,7 +503,7 @@ def circles(modules: Modules) -> list[str]:
     for path, text in modules.items():
         own = module_name(path)
         if own in names:
-            imported = {one.name for one in read(path, text)[0] if one.at_all}
+            imported = {one.name for one in read(path, text).imports if one.at_all}
             inside = {name if name in names else name.rpartition(".")[0] for name in imported}
             graph[own] = inside & names - {own}
     reached = {name: _reached(name, graph) for name in names}
@@ -443,12 +529,7 @@ KINDS_MAY_BE_KNOWN = ("processes/", "kernels/")
 
 def kinds_of_process(modules: Modules) -> set[str]:
     """Names of the classes that derive from `Process`, and of the forms of their laws."""
-    bases = {
-        node.name: {ast.unparse(base).rpartition(".")[2] for base in node.bases}
-        for text in modules.values()
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.ClassDef)
-    }
+    bases = {name: of for path, text in modules.items() for name, of in read(path, text).bases.items()}
     found = {"Process", "StateEmitting", "EdgeEmitting"} & set(bases)
     while more := {name for name, of in bases.items() if of & found} - found:
         found |= more
@@ -458,39 +539,13 @@ def kinds_of_process(modules: Modules) -> set[str]:
 def kind_tests(modules: Modules) -> list[str]:
     """Questions after the kind of a process: `isinstance`, `issubclass`, `match`, comparisons of a kind or of its name,
     and `hasattr` or `getattr` of a ``process``, ``hmm``, ``mixture`` or ``law``."""
-    kinds = kinds_of_process(modules)
+    kinds = kinds_of_process(modules) | {ANY_KIND}
     return [
-        f"{path}:{node.lineno}: {lines[node.lineno - 1].strip()}"
+        f"{path}:{line}: {text.splitlines()[line - 1].strip()}"
         for path, text in modules.items()
-        if (lines := text.splitlines()) or True
-        for node in ast.walk(ast.parse(text))
-        if _asks_for_kind(node, kinds)
+        for line, names in read(path, text).asked
+        if names & kinds
     ]
-
-
-def _asks_for_kind(node: ast.AST, kinds: set[str]) -> bool:
-    if isinstance(node, ast.Call) and len(node.args) >= 2:
-        called = ast.unparse(node.func)
-        if called in ("isinstance", "issubclass"):
-            return bool(_names(node.args[1]) & kinds)
-        of = ast.unparse(node.args[0]).rpartition(".")[2].removesuffix("()")
-        return called == "hasattr" and of in ("process", "hmm", "mixture", "law")
-    if isinstance(node, ast.MatchClass):
-        return bool(_names(node.cls) & kinds)
-    if isinstance(node, ast.Compare):
-        sides = [node.left, *node.comparators]
-        texts = {side.value for side in sides if isinstance(side, ast.Constant)}
-        types = any(ast.unparse(side).startswith("type(") for side in sides)
-        named = any(_names(side) & kinds for side in sides if isinstance(side, ast.Name | ast.Attribute | ast.Tuple))
-        return named or (types and bool(texts & kinds))
-    return False
-
-
-def _names(node: ast.AST) -> set[str]:
-    inside = list(ast.walk(node))
-    return {one.id for one in inside if isinstance(one, ast.Name)} | {
-        one.attr for one in inside if isinstance(one, ast.Attribute)
-    }
 
 
 def kind_tests_elsewhere(modules: Modules) -> list[str]:
@@ -645,10 +700,9 @@ SECTIONS = (
 )
 
 
-def above(modules: Modules) -> Iterator[str]:
+def above(found: Mapping[Section, list[str]]) -> Iterator[str]:
     """A line for each section that is above its limit, and one for each place of it."""
-    for section in SECTIONS:
-        places = section.find(modules)
+    for section, places in found.items():
         if section.most is not None and len(places) > section.most:
             yield section.line(len(places))
             yield from (f"  {place}" for place in places)
@@ -659,12 +713,11 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="fail where something is above its limit")
     parser.add_argument("--write", action="store_true", help="make the parts of CONTRIBUTING.md anew")
     options, modules = parser.parse_args(), sources()
-    check = options.check
     if options.write:
         write_parts()
-    for section in SECTIONS:
-        print(section.line(len(section.find(modules))))
-    wrong = list(above(modules)) if check else []
+    found = {section: section.find(modules) for section in SECTIONS}
+    print("\n".join(section.line(len(places)) for section, places in found.items()))
+    wrong = list(above(found)) if options.check else []
     print("\n".join(wrong), file=sys.stderr, end="\n" if wrong else "")
     return int(bool(wrong))
 

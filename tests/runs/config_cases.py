@@ -27,6 +27,7 @@ def section(kind: str, name: str) -> dict[str, Any]:
     """A registered spec with its defaults, as data."""
     required = {
         ("process", "file"): {"path": "umbrella"},
+        ("process", "random-mixture"): {"num_components": 8},  # one of 8192, built for a header, takes many seconds
         ("process", "data"): {"path": "a.txt"},
         ("process", "given"): {"kind": "HMM", "digest": "0" * 64},
         ("model", "given"): {"class_name": "Net", "shapes": ["weight 3x4"]},
