@@ -3,7 +3,8 @@
 import gc
 import os
 import shutil
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 import annotations
+import forking
 
 #: Without kernels: compiled functions cannot close over checked ones.
 ANNOTATED = ("inference", "processes", "corpora", "models", "constructions", "training", "analysis")
@@ -57,6 +59,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         params = getattr(getattr(item, "callspec", None), "params", {})
         group = f"smoke-{params['smoke']}" if "smoke" in params else item.path.name
         item.add_marker(pytest.mark.xdist_group(group))
+
+
+_SEEN = [0.0]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Each report has the processor time since the one before it."""
+    report = yield
+    before, _SEEN[0] = _SEEN[0], forking.seconds()
+    report.processor = _SEEN[0] - before
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Processor time by folder, largest first; imports are those of the first test of a worker."""
+    used: Counter[str] = Counter()
+    for report in (one for reports in terminalreporter.stats.values() for one in reports):
+        if isinstance(report, pytest.TestReport):
+            used[Path(report.nodeid.partition("::")[0]).parent.name] += getattr(report, "processor", 0.0)
+    listed = ", ".join(f"{folder} {seconds:.0f}" for folder, seconds in used.most_common() if seconds >= 0.5)
+    terminalreporter.write_line(f"processor seconds: {used.total():.0f}, of which {listed}")
+
+
+def pytest_unconfigure() -> None:
+    forking.stop()
 
 
 def pytest_collection_finish() -> None:

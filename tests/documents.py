@@ -137,7 +137,7 @@ def call(words: list[str]) -> tuple[int, str, str]:
 
 def serve() -> None:
     """Run pages, each in a fork, as they are asked for on standard input: a line with the page, and one with a folder."""
-    from hmmscope import registry
+    from hmmscope import load_process, registry
     from hmmscope.lab import cli
     from hmmscope.lab.report import plots
 
@@ -146,6 +146,7 @@ def serve() -> None:
     for kind in ("process", "layout", "model", "instrument", "experiment", "claim"):
         registry.entries(kind)
     assert cli
+    load_process("umbrella")  # compiled functions are looked up, for which numba loads all that it has
     gc.freeze()  # what children share with this process they neither look through nor copy
     for page in sys.stdin:
         folder = sys.stdin.readline().strip()

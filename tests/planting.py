@@ -1,24 +1,12 @@
 """Tests on a copy of the package in a process of its own, forked from one that has imported all but the package."""
 
 import contextlib
-import multiprocessing
 import os
 import sys
 import tempfile
 from pathlib import Path
 
-LIBRARIES = [
-    "torch",
-    "numba",
-    "scipy.stats",
-    "safetensors.torch",
-    "rich",
-    "yaml",
-    "hypothesis",
-    "beartype",
-    "jaxtyping",
-    "pytest",
-]
+import forking
 
 
 def run(root: Path, options: list[str], cache: Path | None) -> tuple[int | None, str]:
@@ -29,11 +17,8 @@ def run(root: Path, options: list[str], cache: Path | None) -> tuple[int | None,
         options: of pytest.
         cache: where compiled functions are kept; None: beside their files.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(LIBRARIES)
     with tempfile.NamedTemporaryFile("r", dir=root) as printed:
-        process = context.Process(target=_run, args=(root, options, cache, printed.name))
-        process.start()
+        process = forking.start(_run, root, options, cache, printed.name)
         process.join()
         return process.exitcode, printed.read()
 

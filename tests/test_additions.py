@@ -3,10 +3,11 @@
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+import forking
 
 ROOT = Path(__file__).parents[1]
 #: Most lines of each.
@@ -45,7 +46,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def run(environment: dict[str, str], *words: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *words], env=environment, cwd=cwd, capture_output=True, text=True)
+    return forking.run([*words], env=environment, cwd=cwd)
 
 
 #: Runs command lines one after the other in a process, with a zero before what each prints.

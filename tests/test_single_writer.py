@@ -6,6 +6,7 @@ module reads a format that can run code. What is printed goes through `text.say`
 
 import ast
 import re
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -78,17 +79,22 @@ def opens_for_writing(call: ast.Call, name: str) -> bool:
     return any(isinstance(text, str) and bool(WRITE_MODE.fullmatch(text)) for text in texts)
 
 
+@lru_cache(maxsize=1)
+def nodes(source: str) -> list[ast.AST]:
+    """Every node of a module, which several questions are asked about in a row."""
+    return list(ast.walk(ast.parse(source)))
+
+
 def offences(source: str, writer: bool = False) -> list[str]:
     """`line: what` for each forbidden call or import of a module."""
     found = []
-    tree = ast.parse(source)
-    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)]
+    assigned = [node for node in nodes(source) if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)]
     in_memory = {
         ast.unparse(node.targets[0])
         for node in assigned
         if dotted(node.value.func).rpartition(".")[2] in ("BytesIO", "StringIO")  # type: ignore[attr-defined]
     }
-    for node in ast.walk(tree):
+    for node in nodes(source):
         if isinstance(node, ast.Import | ast.ImportFrom):
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
             found += [f"{node.lineno}: import {name}" for name in modules if name.split(".")[0] in CODE_MODULES]
@@ -111,7 +117,7 @@ def offences(source: str, writer: bool = False) -> list[str]:
 
 def calls(source: str, names: set[str]) -> list[str]:
     """`line: what` for each call of one of these names."""
-    found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    found = [node for node in nodes(source) if isinstance(node, ast.Call)]
     dotted_names = [(node.lineno, dotted(node.func).replace("numpy.", "np.")) for node in found]
     return [f"{line}: {name}" for line, name in dotted_names if matches(name, names)]
 

@@ -4,8 +4,6 @@ import json
 import os
 import random
 import shutil
-import subprocess
-import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+import forking
 from hmmscope.errors import DamagedError, HmmscopeError
 from hmmscope.storage import disk, store
 from hmmscope.storage.rundir import RunDir, read_journal
@@ -195,8 +194,7 @@ def memory_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def script(mode: str, folder: Path, *arguments: object) -> dict:
     """The report of rundir_crash.py."""
-    command = [sys.executable, str(Path(__file__).with_name("rundir_crash.py")), mode, str(folder)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*command, *map(str, arguments)], capture_output=True, text=True, env=environment)
+    command = [str(Path(__file__).with_name("rundir_crash.py")), mode, str(folder)]
+    done = forking.run([*command, *map(str, arguments)])
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

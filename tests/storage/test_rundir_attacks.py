@@ -217,11 +217,14 @@ def test_interrupt_leaves_nothing_behind(run: RunDir, monkeypatch: Any) -> None:
         assert contents(run.path) == before
 
 
-def test_power_cuts_lose_nothing(tmp_path: Path, memory_folder: Path, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("states, different", [(1500, 400), pytest.param(6000, 800, marks=pytest.mark.slow)])
+def test_power_cuts_lose_nothing(
+    states: int, different: int, tmp_path: Path, memory_folder: Path, monkeypatch: Any
+) -> None:
     log = train_under_record(tmp_path, monkeypatch)
-    distinct, wrong = examine(log, memory_folder, 6000)
+    distinct, wrong = examine(log, memory_folder, states)
     assert wrong == []
-    assert distinct > 800
+    assert distinct > different
 
 
 @pytest.mark.parametrize("variant", BROKEN)
@@ -237,11 +240,12 @@ def test_power_cuts_find_a_broken_store(tmp_path: Path, memory_folder: Path, mon
     assert len(wrong) > 5
 
 
-def test_200_kills_lose_nothing(tmp_path: Path) -> None:
-    report = script("kills", tmp_path, 200, 0, "ours")
+@pytest.mark.parametrize("kills", [60, pytest.param(200, marks=pytest.mark.slow)])
+def test_kills_lose_nothing(kills: int, tmp_path: Path) -> None:
+    report = script("kills", tmp_path, kills, 0, "ours")
     assert report["violation"] is None
-    assert report["killed"] == 200
-    assert report["interrupted"] >= 20  # kills that struck in the middle of a save
+    assert report["killed"] == kills
+    assert report["interrupted"] >= kills / 10  # kills that struck in the middle of a save
     assert report["steps"] > 20
 
 

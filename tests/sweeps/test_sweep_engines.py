@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import forking
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.lab.sweeps.grid import Point, expand, make_folder
 from hmmscope.lab.sweeps.run_task import RunTask
@@ -29,9 +30,7 @@ LONG = {"base": BASE | {"training": BASE["training"] | {"num_steps": 10**6, "eva
 
 
 def script(folder: Path, *modes: str, timeout: float = 500) -> dict[str, Any]:
-    command = [sys.executable, str(SCRIPT), str(folder), *modes]
-    environment = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", NUMBA_NUM_THREADS="1")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment)
+    done = forking.run([str(SCRIPT), str(folder), *modes], timeout=timeout)
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

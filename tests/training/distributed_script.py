@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo
+import torch.distributed.fsdp
 
 from hmmscope.lab import cli
 from hmmscope.lab.verbs import train as verb
@@ -32,6 +34,9 @@ from hmmscope.storage import store
 from hmmscope.storage.rundir import RunDir, read_journal
 from hmmscope.training import parallel, trainer, updates, watch
 from training_crash import CONFIG, wait
+
+assert torch._dynamo
+assert torch.distributed.fsdp  # both of which DDP and FSDP2 load: once, not in every child
 
 #: Seconds after which a process counts as hung.
 HUNG = 150

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+import forking
 from hmmscope.errors import HmmscopeError, InputError, RefusedError
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.training import train
@@ -48,9 +49,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
 
 def run_script(folder: Path, *modes: str) -> dict[str, dict]:
     folder.mkdir(exist_ok=True)
-    command = [sys.executable, str(SCRIPT), str(folder), *modes]
-    alone = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # no threads in a process that forks
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500, env=alone)
+    done = forking.run([str(SCRIPT), str(folder), *modes], env=os.environ | forking.ONE_THREAD)
     assert done.returncode == 0, done.stderr
     found: dict[str, dict] = json.loads(done.stdout.splitlines()[-1])
     return found

@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+import forking
 from hmmscope.analysis.curves import evaluate
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.layouts import Prompts, Sequences
@@ -160,10 +159,18 @@ def test_a_training_loads_no_compiler(tmp_path: Path) -> None:
         "import sys; from hmmscope.lab.cli import main; code = main(sys.argv[1:]);"
         "assert code == 0 and 'torch._dynamo' not in sys.modules"
     )
-    words = ["train", "umbrella", "--training.num_steps", "1", "--training.engine", "torch", "-q"]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *words, "--out", str(tmp_path / "run")], capture_output=True, text=True
-    )
+    words = [
+        "train",
+        "umbrella",
+        "--training.num_steps",
+        "1",
+        "--training.engine",
+        "torch",
+        "--layout.length",
+        "16",
+        "-q",
+    ]
+    done = forking.run(["-c", code, *words, "--out", str(tmp_path / "run")])
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+import forking
 from hmmscope.processes.hmm import HMM
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.storage import store
@@ -122,9 +121,8 @@ class Constant(nn.Module):
 @pytest.fixture(scope="module")
 def crashes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
     """Reports of the script, by mode."""
-    command = [sys.executable, str(SCRIPT), str(tmp_path_factory.mktemp("crashes"))]
-    command += ["kills=22", "saves=8", "signals=4", "limit=3"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    command = [str(SCRIPT), str(tmp_path_factory.mktemp("crashes")), "kills=22", "saves=8", "signals=4", "limit=3"]
+    done = forking.run(command)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -188,8 +189,13 @@ def test_verbs_that_need_no_tensor_load_no_torch(words: str, tmp_path: Path) -> 
     assert len(done.stdout.splitlines()) > 5
 
 
+#: Looked up once for all names: it is the same for each, and takes most of the time.
+LOOKED_UP = cache(catalogue.catalogue)
+
+
 @pytest.mark.parametrize("name", [name for kind in KINDS for name in registry.entries(kind)])
-def test_show_what_is_registered(name: str, call: Callable) -> None:
+def test_show_what_is_registered(name: str, call: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "catalogue", LOOKED_UP)
     called = call("show", name)
     assert (called.code, called.error) == (0, "")
     assert name in called.out.splitlines()[0]

@@ -22,7 +22,13 @@ class Rows(list[dict[str, Any]]):
 
         A row that lacks one of the columns is not among them.
         """
-        return Rows(row for row in self if all(key in row and _fits(row[key], fields[key]) for key in fields))
+        kept: list[dict[str, Any]] = self
+        for key, wanted in fields.items():
+            if isinstance(wanted, set | frozenset | list | tuple):
+                kept = [row for row in kept if key in row and row[key] in wanted]
+            else:
+                kept = [row for row in kept if key in row and row[key] == wanted]
+        return Rows(kept)
 
     def one(self, **fields: Any) -> dict[str, Any]:
         """The only row that has these values.
@@ -43,8 +49,10 @@ class Rows(list[dict[str, Any]]):
         """The rows of each combination of values, in order of appearance; of one column the key is the value itself."""
         groups: dict[Any, Rows] = {}
         for row in self:
-            key = tuple(row.get(column) for column in columns)
-            groups.setdefault(key[0] if len(columns) == 1 else key, Rows()).append(row)
+            key = row.get(columns[0]) if len(columns) == 1 else tuple([row.get(column) for column in columns])
+            if key not in groups:
+                groups[key] = Rows()
+            groups[key].append(row)
         return groups
 
     def seeds(self) -> list[Any]:
@@ -53,7 +61,7 @@ class Rows(list[dict[str, Any]]):
 
     def per_seed(self, measure: Callable[["Rows"], T]) -> dict[Any, T]:
         """What `measure` makes of the rows of each seed."""
-        return {seed: measure(Rows(row for row in self if row.get("seed") == seed)) for seed in self.seeds()}
+        return {seed: measure(own) for seed, own in self.by("seed").items()}
 
     def with_columns(self, **columns: Callable[[dict[str, Any]], Any]) -> "Rows":
         """The rows with further columns, each computed from its row."""
@@ -130,10 +138,6 @@ Tables = Mapping[str, Rows]
 def as_tables(tables: Mapping[str, Iterable[dict[str, Any]]]) -> dict[str, Rows]:
     """Plain lists of rows as `Tables`."""
     return {name: Rows(rows) for name, rows in tables.items()}
-
-
-def _fits(value: Any, wanted: Any) -> bool:
-    return value in wanted if isinstance(wanted, set | frozenset | list | tuple) else bool(value == wanted)
 
 
 def _estimate(rows: list[dict[str, Any]], value: str) -> Estimate | None:
