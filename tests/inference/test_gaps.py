@@ -193,6 +193,9 @@ def test_what_a_mixture_did_not_show(kind):
     stuck = hs.Mixture([0.5, 0.5], [hs.HMM([1.0], [[1.0]], [[0.0, 1.0]])] * 2)
     assert hs.missing_laws(stuck, never).sum() == 0
     assert (hs.sample_missing(stuck, never) == -1).all()
+    zeros = hs.HMM([1.0], [[1.0]], [[1.0, 0.0]])
+    unlikely = hs.Mixture([0.0, 1.0], [zeros, hs.HMM([1.0], [[1.0]], [[0.0, 1.0]])])  # only one of weight 0 explains it
+    assert (hs.sample_missing(unlikely, never) == -1).all()
 
 
 @settings(max_examples=10, deadline=None)
@@ -218,6 +221,57 @@ def test_a_mixture_finds_its_component_across_gaps(seed):
     there = mixture_predictions_there(law, mixture.weights_M, checked, starts, torch.float64)
     torch.testing.assert_close(there[0], streamed.predicted_observation, rtol=1e-10, atol=1e-13)
     torch.testing.assert_close(there[1], found.log_likelihood_terms, rtol=1e-10, atol=1e-13)
+
+
+@settings(max_examples=10, deadline=None)
+@given(SEEDS)
+def test_states_and_paths_of_a_mixture_are_over_its_components(seed):
+    """Smoother, likeliest path and draws with gaps, against every path of every component."""
+    rng = np.random.default_rng(seed)
+    weights, hmms = random_mixture(rng)[:2]
+    mixture = hs.Mixture(weights, [hs.HMM(*one) for one in hmms])
+    seen = with_gaps(rng, 4, mixture.num_symbols)
+    enumerated = (
+        oracles.paths_with_gaps(oracles.enumerate_hidden_paths, oracles.exact(one), seen, mixture.num_symbols)
+        for one in hmms
+    )
+    joint = {
+        (m, path): Fraction(float(mixture.weights_M[m])) * mass
+        for m, paths in enumerate(enumerated)
+        for path, mass in paths.items()
+        if mass and mixture.weights_M[m]
+    }
+    by_path: dict[tuple, Fraction] = {}
+    for (_, path), mass in joint.items():
+        by_path[path] = by_path.get(path, Fraction(0)) + mass
+    beliefs = hs.smooth_beliefs(mixture, encoded(seen))[0]
+    found = hs.most_likely_states(mixture, encoded(seen))
+    drawn = hs.sample_state_paths(mixture, encoded(seen), num_paths=20, seed=seed)[:, 0]
+    if not joint:
+        assert (beliefs.any(), found.log_probability, found.component) == (False, -torch.inf, -1)
+        assert (found.states == -1).all()
+        assert (drawn == -1).all()
+        return
+    close(beliefs, floats(oracles.smoothed_from_paths(by_path, mixture.num_states, len(seen))[0]))
+    assert float(found.log_probability) == pytest.approx(oracles.log_of(max(joint.values())), abs=1e-9)
+    told = joint[int(found.component), tuple(found.states[0].tolist())]
+    assert oracles.log_of(told) == pytest.approx(float(found.log_probability), abs=1e-9)
+    assert all(tuple(path) in by_path for path in drawn.tolist())
+    assert torch.equal(drawn[:7], hs.sample_state_paths(mixture, encoded(seen), num_paths=7, seed=seed)[:, 0])
+
+
+def test_draws_of_a_mixture_are_of_its_components_and_of_their_number():
+    """Two components that never leave their state tell which one was drawn; a sequence has its draws by its number."""
+    still = [hs.HMM(first, np.eye(2), [[0.5, 0.5], [0.5, 0.5]]) for first in ([1.0, 0.0], [0.0, 1.0])]
+    mixture = hs.Mixture([0.3, 0.7], still)
+    seen = torch.tensor([[0, hs.MISSING, 1], [1, 1, 0]])
+    drawn = hs.sample_state_paths(mixture, seen, num_paths=4000, seed=2)
+    assert drawn[:, 0, 0].double().mean() == pytest.approx(0.7, abs=4.5 * np.sqrt(0.21 / 4000))
+    assert (drawn == drawn[..., :1]).all()
+    alone = hs.sample_state_paths(mixture, seen[1:], num_paths=4000, seed=2, indices=[1])
+    assert torch.equal(alone[:, 0], drawn[:, 1])
+    ragged = hs.smooth_beliefs(mixture, hs.SequenceData([[0, 1, 1], [0]]))
+    assert ragged[1].tolist() == [[pytest.approx(0.3), pytest.approx(0.7)], [0, 0], [0, 0]]
 
 
 @pytest.mark.parametrize("size", [3, 40])
@@ -315,6 +369,36 @@ def test_what_functions_take():
     ragged = hs.filter_beliefs(UMBRELLA, [["rain", "sun", "sun"], ["sun"]])
     assert ragged.beliefs[1, 1:].sum() == 0
     assert torch.equal(ragged.log_likelihood[:1], exact[:1])
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_column_is_one_sequence_as_it_is_for_a_fit():
+    """(time, 1) of NumPy is read as `SequenceData` reads it; lists of one symbol are refused with both readings."""
+    exact = hs.smooth_beliefs(UMBRELLA, [0, 1, 1])
+    names = np.array([["rain"], ["sun"], ["sun"]])
+    for column in (np.array([[0], [1], [1]]), names, names[:, 0], np.ma.masked_equal([[0], [1], [1]], 7)):
+        assert torch.equal(hs.smooth_beliefs(UMBRELLA, column), exact)
+        assert torch.equal(hs.observe(UMBRELLA, column).laws["belief"], hs.filter_beliefs(UMBRELLA, [0, 1, 1]).beliefs)
+    assert hs.filter_beliefs(UMBRELLA, torch.tensor([[0], [1], [1]])).beliefs.shape == (3, 1, 2)  # (batch, time)
+    both = r"3 lists of one symbol can be read in two ways: .* one sequence of 3.* with axis=1 as 3 of 1"
+    with pytest.raises(InputError, match=both):
+        hs.log_likelihood(UMBRELLA, [[0], [1], [1]])
+    cut = hs.log_likelihood(UMBRELLA, [[0], [1], [1]], lengths=[2, 1])
+    assert torch.equal(cut, hs.log_likelihood(UMBRELLA, [[0, 1], [1]]))
+
+
+def test_an_observer_of_different_lengths_knows_nothing_beyond_their_end():
+    mixture = hs.Mixture([0.5, 0.5], [UMBRELLA, hs.HMM([0.5, 0.5], np.eye(2), [[0.9, 0.1], [0.2, 0.8]])])
+    for process in (UMBRELLA, mixture):
+        found, alone = (
+            hs.observe(process, np.array([[0], [1], [1], [0]]), lengths=[3, 1]),
+            hs.observe(process, torch.tensor([[0]])),
+        )
+        for name in ("predicted_observation", "next_observation", "log_likelihood_terms"):
+            close(getattr(found, name)[1, :1], getattr(alone, name)[0])
+            assert not getattr(found, name)[1, 1:].any()
+    with pytest.raises(InputError, match="lengths: a FreshMarkovChains is observed in sequences of one length here"):
+        hs.observe(hs.make_process("fresh-markov-chains"), torch.tensor([[0, 1]]), lengths=[1])
 
 
 @pytest.mark.usefixtures("unchecked")

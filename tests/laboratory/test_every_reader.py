@@ -100,6 +100,49 @@ READERS: dict[str, Callable[[list, Path], tuple[Any, dict]]] = {
     **{ending: saved(ending) for ending in (".npz", ".safetensors", ".jsonl")},
 }
 
+
+def parquet(rows: list, folder: Path) -> tuple[Any, dict]:
+    """Sequences as lists in a column."""
+    pyarrow, tables = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    tables.write_table(pyarrow.table({"id": list(range(len(rows))), "s": rows}), folder / "a.parquet")
+    return folder / "a.parquet", {"column": "s", "missing": "none"}
+
+
+def events(make: str) -> Callable[[list, Path], tuple[Any, dict]]:
+    """One observation a row, in the table that `make` makes of columns: "pandas.DataFrame"."""
+    library, _, kind = make.partition(".")
+
+    def source(rows: list, folder: Path) -> tuple[Any, dict]:
+        table: Any = pytest.importorskip(library)
+        for name in kind.split("."):
+            table = getattr(table, name)
+        columns = dict(zip(("u", "s"), map(list, zip(*long_column(rows), strict=True)), strict=True))
+        return table(columns), {"column": "s", "group": "u", "missing": "none"}
+
+    return source
+
+
+def texts(rows: list, _: Path) -> tuple[Any, dict]:
+    """A text a row."""
+    lines = text(rows, "", "-").split()
+    return pytest.importorskip("datasets").Dataset.from_dict({"s": lines}), {
+        "column": "s",
+        "unit": "characters",
+        "missing": "-",
+    }
+
+
+TABLES: dict[str, Callable[[list, Path], tuple[Any, dict]]] = {
+    "parquet": parquet,
+    "arrow": events("pyarrow.table"),
+    "pandas": events("pandas.DataFrame"),
+    "polars": events("polars.DataFrame"),
+    "polars, lazy": events("polars.LazyFrame"),
+    "datasets": events("datasets.Dataset.from_dict"),
+    "datasets of texts": texts,
+}
+READERS |= TABLES
+
 #: One of each in every run; the whole cross is slow.
 QUICK = [("csv", "one long"), ("column and lengths", "many short"), ("frame", "gaps")]
 CROSS = [(reader, shape) for reader in READERS for shape in SHAPES]

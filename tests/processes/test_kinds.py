@@ -15,9 +15,9 @@ from hmmscope.processes.process import kinds
 
 SEEN = torch.zeros(1, 3, dtype=torch.int64)
 LACKING: dict[str, tuple[Callable[[], object], str]] = {
-    "smoothing of a mixture": (
-        lambda: hs.smooth_beliefs(pool(), SEEN),
-        "process: Mixture has no smoothing; EmittingHMM, HMM, LabelledHMM have; take one of its HMMs",
+    "memory of a mixture": (
+        lambda: hs.memory_beliefs(pool(), SEEN, 2),
+        "process: Mixture has no probabilities of words; GeneralisedHMM, HMM, LabelledHMM have; hmmscope.filter_mixture",
     ),
     "filter of a mixture": (
         lambda: hs.filter_beliefs(pool(), SEEN),
@@ -25,11 +25,11 @@ LACKING: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "paths of a signed law": (
         lambda: hs.most_likely_states(hs.make_process("post-quantum"), SEEN),
-        "process: GeneralisedHMM has no hidden paths; EmittingHMM, HMM, LabelledHMM have",
+        "process: GeneralisedHMM has no hidden paths; ComposedCycles, EmittingHMM, HMM, LabelledHMM, Mixture have",
     ),
     "draws of a signed law": (
         lambda: hs.sample_state_paths(hs.make_process("post-quantum"), SEEN),
-        "process: GeneralisedHMM has no hidden paths; EmittingHMM, HMM, LabelledHMM have",
+        "process: GeneralisedHMM has no hidden paths; ComposedCycles, EmittingHMM, HMM, LabelledHMM, Mixture have",
     ),
     "components of an HMM": (
         lambda: hs.filter_mixture(hs.load_process("umbrella"), SEEN),

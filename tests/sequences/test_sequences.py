@@ -248,10 +248,16 @@ def test_two_readings_are_both_said(tmp_path: Path, name: str, text: str, both: 
             "a.csv",
             "s\na\n\nb\n",
             {"column": "s", "unit": "lines"},
-            "row 2: column s: is empty; if nothing was observed",
+            "row 3: column s: is empty; if nothing was observed",
         ),
-        ("a.csv", "id,s\n1,ab\n2,\n", {"column": "s"}, "row 2: is empty; leave it out, or say unit='lines'"),
-        ("a.csv", "a,b\n1,0\n,\n", {"column": "a", "unit": "lines"}, "row 2: column a: is empty"),
+        ("a.csv", "id,s\n1,ab\n2,\n", {"column": "s"}, "row 3: is empty; leave it out, or say unit='lines'"),
+        ("a.csv", "a,b\n1,0\n,\n", {"column": "a", "unit": "lines"}, "row 3: column a: is empty"),
+        ("a.csv", "id,s\n\n1,ab\n\n2,\n", {"column": "s"}, "row 5: is empty"),  # as an editor counts them
+        ("a.csv", "0,1\n\n0,-\n", {"symbols": 2, "unit": "words"}, "row 3, symbol 2: '-' is not one of"),
+        ("a.csv", "id,s\n\n1,a\n2\n", {"column": "s"}, "row 4: 1 cells where the header has 2"),
+        ("a.csv", "u,s\n7,a\n7,\n", GROUPED, "row 3: column s: is empty"),
+        ("a.jsonl", '{"s": [0, 1]}\n\n{"s": [0.5]}\n', {}, "row 3: must be a list of whole numbers"),
+        ("a.jsonl", '{"s": [0]}\n\n{"t": [0]}\n', {}, "row 3: has no field 's'"),
         (
             "a.txt",
             "0 1 1\n1 0 x 1\n",
@@ -436,7 +442,7 @@ def test_a_fitted_hmm_knows_how_to_read(tmp_path: Path, ending: str) -> None:
 
 def test_an_empty_cell_is_no_symbol(tmp_path: Path) -> None:
     path = written(tmp_path, "g.csv", "u,s\n1,a\n1,\n,a\n")
-    refused(lambda: SequenceData(path, column="s", unit="lines"), "g.csv: row 2: column s: is empty")
+    refused(lambda: SequenceData(path, column="s", unit="lines"), "g.csv: row 3: column s: is empty")
     refused(lambda: SequenceData(path, column="s", group="u"), "column u: is empty")
     refused(lambda: SequenceData(written(tmp_path, "d.csv", "s,s\na,b\n"), column="s"), "2 columns are named 's'")
 

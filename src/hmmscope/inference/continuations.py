@@ -96,7 +96,7 @@ def _of_mixture(
     observations = shares_BM.new_zeros(*sizes, mixture.num_symbols)
     states, drawn = shares_BM.new_zeros(*sizes, mixture.num_states), torch.full((2, num_draws, *sizes), -1)
     for number in shares_BM.any(0).nonzero()[:, 0].tolist():
-        mine = torch.from_numpy((chosen == number) & shares_BM[:, number].cpu().numpy().astype(bool))
+        mine = torch.from_numpy(chosen == number)
         count = num_draws if bool(mine.any()) else 0
         part = forecast(mixture.component(number), observed, steps, lengths=lengths, num_draws=count, seed=seed)
         share_B11 = shares_BM[:, number, None, None]

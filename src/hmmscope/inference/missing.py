@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from hmmscope.axes import Float64, Int64, Tensor
-from hmmscope.inference.mixture_posterior import components_known, drawn_components
+from hmmscope.inference.mixture_posterior import by_component, drawn_components
 from hmmscope.inference.paths import sample_state_paths
 from hmmscope.inference.ragged import blank, check_ragged, counted
 from hmmscope.inference.smoothing import smooth_pairs
@@ -37,15 +37,15 @@ def missing_laws(
         Zeros for an impossible sequence and beyond its end.
     """
     hmm.require(GAPS)
+    if COMPONENTS in hmm.by_law:
+        asked = by_component(hmm, observations, starts, lengths)
+        laws_BTV = asked.shares.new_zeros(*asked.observations.shape, hmm.num_symbols)
+        for number in asked.likely:
+            own = missing_laws(hmm.component(number), asked.observations, **asked.options)
+            laws_BTV += asked.shares[:, number, None, None] * own
+        return laws_BTV
     checked, mask, inside = check_ragged(observations, hmm.alphabet, starts, lengths)
     given = checked.masked_fill(checked == hmm.num_symbols, MISSING)
-    if COMPONENTS in hmm.by_law:
-        known: dict[str, Any] = {"starts": mask, "lengths": counted(inside)}
-        shares_BM = components_known(hmm, given, **known)
-        laws_BTV = shares_BM.new_zeros(*given.shape, hmm.num_symbols)
-        for number in shares_BM.any(0).nonzero()[:, 0].tolist():
-            laws_BTV += shares_BM[:, number, None, None] * missing_laws(hmm.component(number), given, **known)
-        return laws_BTV
     found = smooth_pairs(hmm, given, starts=mask, lengths=counted(inside))
     if hmm.law.states_emit:
         laws_BTV = found.beliefs @ hmm.law.symbols()[0]
@@ -91,17 +91,17 @@ def sample_missing(
         (draw, batch, time); -1 for an impossible sequence and beyond the end of a shorter one.
     """
     hmm.require(GAPS)
-    checked, mask, inside = check_ragged(observations, hmm.alphabet, starts, lengths)
-    given = checked.masked_fill(checked == hmm.num_symbols, MISSING)
     if COMPONENTS in hmm.by_law:
-        known: dict[str, Any] = {"starts": mask, "lengths": counted(inside)}
-        shares_BM = components_known(hmm, given, **known)
-        whose = torch.from_numpy(drawn_components(shares_BM, num_draws, seed, "component-of-gaps"))
-        filled = torch.full((num_draws, *given.shape), -1)
-        for number in whose.unique().tolist():
-            own = sample_missing(hmm.component(number), given, num_draws=num_draws, seed=seed, **known)
+        asked = by_component(hmm, observations, starts, lengths)
+        whose = torch.from_numpy(drawn_components(asked.shares, num_draws, seed, "component-of-gaps"))
+        filled = torch.full((num_draws, *asked.observations.shape), -1)
+        for number in asked.likely:
+            drawing: dict[str, Any] = {"num_draws": num_draws, "seed": seed, **asked.options}
+            own = sample_missing(hmm.component(number), asked.observations, **drawing)
             filled = torch.where((whose == number)[..., None], own, filled)
         return filled
+    checked, mask, inside = check_ragged(observations, hmm.alphabet, starts, lengths)
+    given = checked.masked_fill(checked == hmm.num_symbols, MISSING)
     states = sample_state_paths(
         hmm, given, num_paths=num_draws, seed=seed, starts=mask, lengths=counted(inside)
     ).numpy()

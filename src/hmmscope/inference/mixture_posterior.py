@@ -1,6 +1,8 @@
 """Exact inference in a mixture of HMMs: which component, and what comes next."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,7 +13,7 @@ from hmmscope.errors import InputError
 from hmmscope.inference.filtering import first_impossible, stacked
 from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.pools import run_mixture
-from hmmscope.inference.ragged import blank, check_ragged, counted, silent
+from hmmscope.inference.ragged import blank, check_ragged, counted, given_again, silent
 from hmmscope.machine import free_on, require_memory_on
 from hmmscope.processes.answers import COMPONENTS
 from hmmscope.processes.laws import Law, seeing, symbol_law
@@ -113,14 +115,45 @@ def components_known(
     return shares_BM * (found.impossible_at < 0)[:, None]
 
 
+class ByComponent(NamedTuple):
+    """Sequences that are asked about component by component.
+
+    Attributes:
+        observations: (batch, time), what is missing is `MISSING`.
+        options: `starts` and `lengths`, for the functions that take them.
+        shares: P(component | all observations) (batch, component), as `components_known` gives it.
+    """
+
+    observations: Int64[Tensor, "batch time"]
+    options: dict[str, Any]
+    shares: Float64[Tensor, "batch component"]
+
+    @property
+    def likely(self) -> list[int]:
+        """Numbers of the components that some sequence may come from."""
+        found: list[int] = self.shares.any(0).nonzero()[:, 0].tolist()
+        return found
+
+
+def by_component(mixture: Process, observations: Symbols, starts: object, lengths: object) -> ByComponent:
+    """What each component is to be asked about, and how likely each is given everything (arguments of `filter_mixture`)."""
+    given, options, _ = given_again(observations, mixture.alphabet, starts, lengths)
+    return ByComponent(given, options, components_known(mixture, given, **options))
+
+
 def drawn_components(
-    shares_BM: Float64[Tensor, "batch component"], num_draws: int, seed: int, stream: str
+    shares_BM: Float64[Tensor, "batch component"],
+    num_draws: int,
+    seed: int,
+    stream: str,
+    numbers: Iterable[int] | None = None,
 ) -> NDArray[np.int64]:
-    """Draws of the component of each sequence (draw, batch), each sequence from numbers of its own."""
+    """Draws of the component of each sequence (draw, batch), each by its number: 0, 1, .. if not given; -1 if impossible."""
     drawn = np.zeros((num_draws, len(shares_BM)), np.int64)
-    for b, cumulated in enumerate(shares_BM.cpu().numpy().cumsum(1)):
-        target = numpy_generator(seed, stream, b).random(num_draws) * cumulated[-1]
-        drawn[:, b] = (cumulated > target[:, None]).argmax(1)
+    rows = shares_BM.cpu().numpy().cumsum(1)
+    for b, (number, cumulated) in enumerate(zip(numbers or range(len(rows)), rows, strict=True)):
+        target = numpy_generator(seed, stream, number).random(num_draws) * cumulated[-1]
+        drawn[:, b] = (cumulated > target[:, None]).argmax(1) if cumulated[-1] > 0 else -1
     return drawn
 
 

@@ -1,17 +1,19 @@
 """What the ideal observer knows and predicts, for any process that has an exact answer."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from hmmscope.axes import Float64, Int, Tensor
+from hmmscope.errors import InputError
 from hmmscope.inference.fast import mixture_predictions
 from hmmscope.inference.filtering import FilterResult, filter_beliefs
 from hmmscope.inference.memory import memory_beliefs
 from hmmscope.inference.mixture_posterior import filter_mixture, predicted_before
+from hmmscope.inference.ragged import blank, given_again
 from hmmscope.processes.answers import COMPONENTS, MEMORY, PREDICTIONS, Observed
 from hmmscope.processes.make import as_process
-from hmmscope.processes.observations import as_vectors, check_observations
+from hmmscope.processes.observations import Observations, as_vectors, check_observations
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 
@@ -19,7 +21,7 @@ from hmmscope.reprs import Shown
 _FEW_COMPONENTS = 512
 
 
-def observe(process: Process, observations: Tensor, *, starts: object = None) -> Observed:
+def observe(process: Process, observations: Observations, *, starts: object = None, lengths: object = None) -> Observed:
     """What the observer knows who knows the process, but not what is hidden: beliefs, predictions, log-likelihoods.
 
     Of one HMM the law "belief" of its states, of a generalised one its "vector", of a mixture the law "component"; a kind
@@ -29,23 +31,29 @@ def observe(process: Process, observations: Tensor, *, starts: object = None) ->
         process: of any kind.
         observations: symbols in [0, V) (batch, time), or vectors (batch, time, coordinate), in which NaN is missing.
         starts: optional mask (time,), true where a new sequence begins; the first is true.
+        lengths: optional, as for `filter_beliefs`; beyond the end of a shorter sequence everything is zero. Of processes
+            that answer from a law of finitely many states.
 
     Raises:
         InputError: a process without an exact answer; the message says why there is none, and which kinds have one.
     """
     process = as_process(process)
     if PREDICTIONS not in process.by_law:
+        if lengths is not None:
+            raise InputError(f"lengths: a {type(process).__name__} is observed in sequences of one length here")
         if PREDICTIONS in process.answered() and process.real_valued:
             observations = as_vectors(observations, process.num_symbols)[0]
         elif PREDICTIONS in process.answered():
             observations, starts = check_observations(observations, process.alphabet, starts)
         return process.observe(observations, starts=starts)
+    given, options, inside = given_again(observations, process.alphabet, starts, lengths)
     if COMPONENTS in process.by_law:
-        mixed = filter_mixture(process, observations, starts=starts)
-        before = predicted_before(mixed.first_observation, mixed.next_observation)
+        mixed = filter_mixture(process, given, **options)
+        before = blank(predicted_before(mixed.first_observation, mixed.next_observation), inside)
         laws = {"component": mixed.component_posterior}
         return Observed(before, mixed.next_observation, mixed.log_likelihood_terms, laws)
-    return _observed(process, filter_beliefs(process, observations, starts=starts))
+    found = _observed(process, filter_beliefs(process, given, **options))
+    return replace(found, predicted_observation=blank(found.predicted_observation, inside))
 
 
 def observe_with_memory(process: Process, observations: Tensor, memory_length: int) -> Observed:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,11 +22,12 @@ from hmmscope.inference.loop_inputs import (
     side_by_side,
     tables,
 )
+from hmmscope.inference.mixture_posterior import ByComponent, by_component, drawn_components
 from hmmscope.inference.ragged import check_own, check_ragged, counted
 from hmmscope.kernels import careful, registers, sparse
 from hmmscope.kernels.vectors import padded_size
 from hmmscope.kernels.viterbi import likeliest, path_terms
-from hmmscope.processes.answers import PATHS
+from hmmscope.processes.answers import COMPONENTS, PATHS
 from hmmscope.processes.laws import seeing
 from hmmscope.processes.observations import Observations
 from hmmscope.processes.process import Process
@@ -43,11 +45,13 @@ class PathResult(Shown):
     Attributes:
         states: (batch, time); -1 everywhere for an impossible sequence, and beyond the end of a shorter one.
         log_probability: log P(states, o_0..o_{T-1}) of that path (batch,), nats; -inf for an impossible sequence. Never
-            above the log-likelihood, which is over all paths.
+            above the log-likelihood, which is over all paths. Of a mixture log P(component, states, o_0..o_{T-1}).
+        component: of a mixture the component whose states these are (batch,), -1 for an impossible sequence; else None.
     """
 
     states: Int64[Tensor, "batch time"]
     log_probability: Float64[Tensor, "batch"]
+    component: Int64[Tensor, "batch"] | None = None
 
 
 def most_likely_states(
@@ -57,6 +61,8 @@ def most_likely_states(
 
     best_0(j) = log initial[j] + log emission[j, o_0]
     best_t(j) = max_i (best_{t-1}(i) + log transition[i, j]) + log emission[j, o_t]
+
+    Of a mixture it is the component and path with the largest joint probability; ties go to the lowest component.
 
     Where transitions emit, log labelled[o_t][i, j] takes the place of transition and emission, and the start state,
     which is not part of the path, is summed over: best_0 = log(initial @ labelled[o_0]).
@@ -68,7 +74,7 @@ def most_likely_states(
     Source: Viterbi (1967).
 
     Args:
-        hmm: S states, V symbols; states or transitions emit.
+        hmm: S states, V symbols; states or transitions emit; or a mixture of such.
         observations: symbols in [0, V), shape (batch, time).
         starts: optional mask (time,), true where a new sequence begins; the first is true.
         lengths: optional number of observations of each sequence (batch,); what lies beyond is padding. Or as in
@@ -77,8 +83,10 @@ def most_likely_states(
     Raises:
         InputError: a symbol outside [0, V); bad starts or lengths.
 
-    Cost: O(batch * time * S^2).
+    Cost: O(batch * time * S^2), of a mixture for each component.
     """
+    if COMPONENTS in hmm.by_law:
+        return _of_mixture(hmm, observations, starts, lengths)
     if PATHS not in hmm.by_law:
         own, inside = check_own(hmm, observations, lengths)
         states, logs = hmm.likeliest_path(own, starts=starts)
@@ -93,6 +101,20 @@ def most_likely_states(
         entries = process.into._replace(weights=np.rint(np.log(process.into.weights) * _GRID) / _GRID)
     narrow = side_by_side(process, work)
     return likeliest_paths(exact, rounded, work, checked.shape, narrow=narrow, entries=entries)
+
+
+def _of_mixture(mixture: Process, observations: Observations, starts: object, lengths: object) -> PathResult:
+    """The likeliest component and path."""
+    asked = by_component(mixture, observations, starts, lengths)
+    states, best = torch.full_like(asked.observations, -1), torch.full(asked.shares.shape[:1], -torch.inf).double()
+    component = torch.full_like(best, -1, dtype=torch.int64)
+    for number in asked.likely:
+        own = most_likely_states(mixture.component(number), asked.observations, **asked.options)
+        joint = own.log_probability + mixture.weights_M[number].log()
+        better = (joint * _GRID).round() > (best * _GRID).round()
+        states, best = torch.where(better[:, None], own.states, states), torch.where(better, joint, best)
+        component = component.masked_fill(better, number)
+    return PathResult(states, best, component)
 
 
 def likeliest_paths(
@@ -166,6 +188,8 @@ def sample_state_paths(
     state_{T-1} ~ belief_{T-1}
     P(state_t = i | state_{t+1} = j, o) ∝ belief_t(i) * transition[i, j]
 
+    Of a mixture first component ~ P(component | o), then a path of that component.
+
     Source: forward filtering, backward sampling; Scott (2002), "Bayesian methods for hidden Markov models".
 
     Args:
@@ -185,13 +209,13 @@ def sample_state_paths(
         own, inside = check_own(hmm, observations, lengths)
         paths = hmm.draw_paths(own, num_paths=num_paths, seed=seed, starts=starts)
         return paths.where(inside, -1)
-    filtered = filter_batch(hmm, observations, starts, lengths)
-    batch, time, size = filtered.beliefs.shape
-    numbers = torch.arange(batch) if indices is None else torch.as_tensor(indices)
-    if numbers.shape != (batch,) or numbers.dtype.is_floating_point or bool((numbers < 0).any()):
-        raise InputError(f"indices: must be {batch} whole numbers of at least 0")
     if num_paths < 0:
         raise InputError(f"num_paths: must be at least 0, got {num_paths}")
+    if COMPONENTS in hmm.by_law:
+        return _drawn_of_mixture(hmm, by_component(hmm, observations, starts, lengths), num_paths, seed, indices)
+    filtered = filter_batch(hmm, observations, starts, lengths)
+    batch, time, size = filtered.beliefs.shape
+    numbers = _streams(indices, batch)
     process, work = filtered.tables, filtered.work
     paths_BPT = np.full((batch, num_paths, time), -1)
     possible_B: NDArray[np.bool_] = np.all(filtered.terms > -np.inf, axis=1)
@@ -204,3 +228,25 @@ def sample_state_paths(
                 *(*filtered.doubtful.get(row, known), uniforms, paths_BPT[row, :, :length]),
             )
     return torch.from_numpy(paths_BPT).transpose(0, 1)
+
+
+def _streams(indices: object, batch: int) -> Int64[Tensor, "batch"]:
+    """The number of the stream of random numbers of each sequence."""
+    numbers = torch.arange(batch) if indices is None else torch.as_tensor(indices)
+    if numbers.shape != (batch,) or numbers.dtype.is_floating_point or bool((numbers < 0).any()):
+        raise InputError(f"indices: must be {batch} whole numbers of at least 0")
+    return numbers
+
+
+def _drawn_of_mixture(
+    mixture: Process, asked: ByComponent, num_paths: int, seed: int, indices: object
+) -> Int64[Tensor, "path batch time"]:
+    """Draws of the component of each path, and of a path of that component."""
+    numbers = _streams(indices, len(asked.shares))
+    whose = torch.from_numpy(drawn_components(asked.shares, num_paths, seed, "component-of-paths", numbers.tolist()))
+    paths = torch.full((num_paths, *asked.observations.shape), -1)
+    drawing: dict[str, Any] = {"num_paths": num_paths, "seed": seed, "indices": numbers, **asked.options}
+    for number in asked.likely:
+        own = sample_state_paths(mixture.component(number), asked.observations, **drawing)
+        paths = torch.where((whose == number)[..., None], own, paths)
+    return paths

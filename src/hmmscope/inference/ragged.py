@@ -1,5 +1,7 @@
 """Batches of sequences of different lengths, padded at the end."""
 
+from typing import Any
+
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
@@ -8,6 +10,7 @@ from hmmscope.errors import InputError
 from hmmscope.processes.observations import as_batch, as_vectors, checked, whole_batch
 from hmmscope.processes.process import Process
 from hmmscope.sequences.encoding import Alphabet
+from hmmscope.sequences.gaps import MISSING
 
 
 def check_ragged(
@@ -28,7 +31,7 @@ def check_ragged(
     Raises:
         InputError: as `check_observations`; lengths of another shape, type or range.
     """
-    observations, known = as_batch(observations, alphabet)
+    observations, known = as_batch(observations, alphabet, lengths)
     if known is not None and lengths is not None:
         raise InputError("lengths: are for arrays; these observations have lengths of their own")
     lengths, num_symbols = known if lengths is None else lengths, alphabet.count or 0
@@ -52,6 +55,15 @@ def check_ragged(
     inside = torch.arange(time, device=counts.device) < counts.to(torch.int64)[:, None]
     found, mask = checked(observations.where(inside, torch.zeros_like(observations)), num_symbols, starts, gaps=True)
     return found, mask, inside
+
+
+def given_again(
+    observations: object, alphabet: Alphabet, starts: object, lengths: object
+) -> tuple[Int64[Tensor, "batch time"], dict[str, Any], Bool[Tensor, "batch time"]]:
+    """`check_ragged` as it may be given to another function: observations, its `starts` and `lengths`, where they are."""
+    checked, mask, inside = check_ragged(observations, alphabet, starts, lengths)
+    given = checked.masked_fill(checked == (alphabet.count or 0), MISSING)
+    return given, {"starts": mask, "lengths": counted(inside)}, inside
 
 
 def check_own(

@@ -12,9 +12,10 @@ from hmmscope.inference.compiled_backward import run_smoother, smooth_carefully
 from hmmscope.inference.counts import Counts, add_counts
 from hmmscope.inference.filtering import first_impossible
 from hmmscope.inference.loop_inputs import sequences, tables
+from hmmscope.inference.mixture_posterior import by_component
 from hmmscope.inference.ragged import blank, check_own, check_ragged, counted
 from hmmscope.machine import require_memory
-from hmmscope.processes.answers import SMOOTHING, STATES
+from hmmscope.processes.answers import COMPONENTS, SMOOTHING, STATES
 from hmmscope.processes.laws import seeing
 from hmmscope.processes.observations import Observations, Symbols
 from hmmscope.processes.process import Process
@@ -48,12 +49,13 @@ def smooth_beliefs(
     smoothed_{T-1} = belief_{T-1}
     smoothed_t(i) = sum_j belief_t(i) * transition[i, j] * smoothed_{t+1}(j) / (belief_t @ transition)(j)
 
-    with labelled[o_{t+1}] in place of transition where transitions emit (state t is the state after observation t).
+    with labelled[o_{t+1}] in place of transition where transitions emit (state t is the state after observation t). Of a
+    mixture it is the law of the number of the state in its component: sum_m P(component m | o) smoothed_t by m.
 
     Source: Rauch, Tung and Striebel (1965), for finitely many states.
 
     Args:
-        hmm: S states, V symbols; states or transitions emit.
+        hmm: S states, V symbols; states or transitions emit; or a mixture of such.
         observations: symbols in [0, V), shape (batch, time).
         starts: optional mask (time,), true where a new sequence begins; the first is true.
         lengths: optional number of observations of each sequence (batch,); what lies beyond is padding. Or as in
@@ -66,8 +68,16 @@ def smooth_beliefs(
     Raises:
         InputError: a symbol outside [0, V); bad starts or lengths.
 
-    Cost: O(batch * time * S^2). A row with positive beliefs below 1e-100 is gone over again, some ten times slower.
+    Cost: O(batch * time * S^2), of a mixture for each component. A row with positive beliefs below 1e-100 is gone over
+    again, some ten times slower.
     """
+    if COMPONENTS in hmm.by_law:
+        asked = by_component(hmm, observations, starts, lengths)
+        mixed_BTS = asked.shares.new_zeros(*asked.observations.shape, hmm.num_states)
+        for number in asked.likely:
+            own = smooth_beliefs(hmm.component(number), asked.observations, **asked.options)
+            mixed_BTS += asked.shares[:, number, None, None] * own
+        return mixed_BTS
     if SMOOTHING not in hmm.by_law:
         own, inside = check_own(hmm, observations, lengths)
         return blank(hmm.smooth(own, starts=starts), inside)

@@ -7,7 +7,7 @@ import torch
 
 from hmmscope.axes import Tensor
 from hmmscope.errors import InputError
-from hmmscope.processes.answers import BELIEFS, COMPONENTS, FORECASTS, GAPS, PREDICTIONS
+from hmmscope.processes.answers import BELIEFS, COMPONENTS, FORECASTS, GAPS, PATHS, PREDICTIONS, SMOOTHING
 from hmmscope.processes.hmm import HMM, check_names, texts
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.laws import EdgeEmitting, Law, StateEmitting, stack
@@ -32,8 +32,10 @@ class Mixture(Process):
         InputError: no components, different sizes, or symbols of different names.
     """
 
-    by_law = frozenset({PREDICTIONS, BELIEFS, COMPONENTS, FORECASTS, GAPS})
-    instead = "take one of its HMMs: mixture[0].save(FILE), or facts --component 0"
+    by_law = frozenset({PREDICTIONS, BELIEFS, SMOOTHING, PATHS, COMPONENTS, FORECASTS, GAPS})
+    instead = (
+        "hmmscope.filter_mixture has it of all; or take one of its HMMs: mixture[0].save(FILE), or ask --component 0"
+    )
     file_format = "hmmscope-mixture"
     file_arrays: ClassVar[tuple[str, ...]] = ("weights", "initial")
     file_fields: ClassVar[tuple[str, ...]] = (

@@ -26,15 +26,28 @@ Symbols = Int[Tensor, "batch time"] | Int[Tensor, "time"] | SequenceData | NDArr
 Observations = Symbols | Float[Tensor, "batch time coordinate"] | Float[Tensor, "row coordinate"] | Float[Tensor, "row"]
 
 
-def as_batch(observations: object, alphabet: Alphabet) -> tuple[Tensor, Int64[Tensor, "batch"] | None]:
+def as_batch(
+    observations: object, alphabet: Alphabet, lengths: object = None
+) -> tuple[Tensor, Int64[Tensor, "batch"] | None]:
     """Symbols (batch, time), unchecked, and the lengths of the sequences where these are known.
 
-    Arrays of one dimension are one sequence, and so is a list of the alphabet's names. Lists of such lists, and of
-    sequences of different lengths, are read as `SequenceData` reads them. Masked entries of NumPy are `MISSING`.
+    Tensors are (batch, time). All else is read as `SequenceData` reads it: an array of one dimension is one sequence, and so
+    is a column (time, 1) and a list of the alphabet's names; of lists of one symbol both readings are said, unless there
+    are `lengths`. Masked entries of NumPy are `MISSING`.
 
     Raises:
-        InputError: what is no batch of symbols, or has names that the alphabet has not.
+        InputError: what is no batch of symbols, can be read in two ways, or has names that the alphabet has not.
     """
+    if isinstance(observations, np.ndarray) and observations.ndim == 2 and observations.shape[1] == 1:
+        observations = observations.T
+    elif _is_column(observations):
+        if lengths is None:
+            count, how = len(observations), "hmmscope.SequenceData(rows, axis=0)"  # type: ignore[arg-type]
+            raise InputError(
+                f"observations: {count} lists of one symbol can be read in two ways: as one sequence of {count}, which "
+                f"{how} is, or with axis=1 as {count} of 1"
+            )
+        observations = [row[0] for row in observations]  # type: ignore[attr-defined]
     if isinstance(observations, np.ma.MaskedArray) and observations.dtype.kind in "iu":
         observations = np.ma.filled(observations.astype(np.int64), MISSING)
     if not isinstance(observations, SequenceData):
@@ -47,9 +60,19 @@ def as_batch(observations: object, alphabet: Alphabet) -> tuple[Tensor, Int64[Te
     return _coded(observations, alphabet).padded()
 
 
+def _is_column(rows: object) -> bool:
+    """Whether these are several lists of one symbol."""
+    return (
+        isinstance(rows, list | tuple)
+        and len(rows) > 1
+        and all(isinstance(r, list | tuple) and len(r) == 1 for r in rows)
+    )
+
+
 def _read(rows: object, alphabet: Alphabet) -> SequenceData:
     """Lists that are no array; InputError says where they cannot be read, and for a text or path, which no filter reads."""
     how = "hmmscope.SequenceData(rows, symbols=hmm.symbols)"
+    rows = rows.tolist() if isinstance(rows, np.ndarray) else rows
     if not isinstance(rows, list | tuple):
         raise InputError(f"observations: must be symbols (batch, time), got {shown(rows)}; {how} reads texts and files")
     if all(isinstance(name, str) and name in (alphabet.names or ()) for name in rows):

@@ -47,6 +47,7 @@ class Asked:
         self.missing = alphabet.missing
         self.own = False  # whether its file is one of this library's
         self.has_gaps = False  # whether its file says that V stands for a missing observation
+        self.row_numbers: Sequence[int] | None = None  # of the rows of a file, as an editor or spreadsheet counts them
         self.has_axes = False  # whether it is an array of two dimensions, whose axis of time matters
 
     def understood(self, found: Encoded) -> Encoded:
@@ -120,9 +121,10 @@ class Asked:
             f"{self.what}: holds no array '{OBSERVATIONS}' but {found}; choose one with column= (--column)"
         )
 
-    def at(self, noun: str, first: int = 1) -> Callable[[int], str]:
-        """Names row `number`; the whole source for -1."""
-        return lambda number: self.what if number < 0 else f"{self.what}: {noun} {number + first}"
+    def at(self, noun: str) -> Callable[[int], str]:
+        """Names row `number`; the whole source for -1. Rows of a file are named by their number there."""
+        known = self.row_numbers if noun == "row" else None
+        return lambda n: self.what if n < 0 else f"{self.what}: {noun} {n + 1 if known is None else known[n]}"
 
     def numbers(self, rows: Sequence[Any], how: str, noun: str = "sequence") -> Encoded:
         return encode_numbers(within(rows, self.lengths), self.alphabet, how, self.at(noun))

@@ -146,10 +146,12 @@ def _read_csv(text: str, asked: Asked, delimiter: str) -> Encoded:
     if not any(rows):
         raise InputError(f"{asked.what}: holds no sequence")
     one_column = len(next(filter(None, rows))) == 1  # whose blank lines are empty cells
-    rows = [row or [""] for row in rows if row or one_column]
+    numbers = [number for number, row in enumerate(rows, 1) if row or one_column]
+    rows = [rows[number - 1] or [""] for number in numbers]
     header = asked.choose(name.strip() for name in rows[0])
     if asked.column is None:
-        cells = [[cell.strip() for cell in row] for row in rows if row != [""]]
+        numbers = [number for number, row in zip(numbers, rows, strict=True) if row != [""]]
+        asked.row_numbers, cells = numbers, [[cell.strip() for cell in row] for row in rows if row != [""]]
         for row in cells:
             while row and not row[-1]:
                 row.pop()
@@ -166,25 +168,28 @@ def _read_csv(text: str, asked: Asked, delimiter: str) -> Encoded:
         return replace(asked.words(asked.along(cells), "rows of names", "row"), reading=Reading(unit="words"))
     if header.count(asked.column) > 1:
         raise InputError(f"{asked.what}: column: {header.count(asked.column)} columns are named {shown(asked.column)}")
-    for number, row in enumerate(rows[1:], 2):
+    asked.row_numbers = numbers[1:]
+    for number, row in enumerate(rows[1:]):
         if len(row) != len(header):
-            raise InputError(f"{asked.what}: row {number}: {len(row)} cells where the header has {len(header)}")
+            raise InputError(f"{asked.at('row')(number)}: {len(row)} cells where the header has {len(header)}")
     return asked.table(header, lambda name: [row[header.index(name)].strip() for row in rows[1:]])
 
 
 def _read_json_lines(text: str, asked: Asked) -> Encoded:
-    rows = []
+    rows, numbers = [], []
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
+            numbers.append(number)
             try:
                 rows.append(json.loads(line))
             except (ValueError, RecursionError) as error:
                 reason = " ".join(str(error).split())[:100]
                 raise DamagedError(f"{asked.what}: line {number}: not JSON ({reason})") from None
+    asked.row_numbers = numbers
     if rows and all(isinstance(row, Mapping) for row in rows):
         alphabet = rows[0].get("alphabet", {})  # as `hmmscope sample` and `SequenceData.save` write it
         if not isinstance(alphabet, Mapping):
-            raise InputError(f"{asked.what}: row 1: alphabet: must be a mapping with symbols, got {shown(alphabet)}")
+            raise InputError(f"{asked.at('row')(0)}: alphabet: must be a mapping with symbols, got {shown(alphabet)}")
         names = asked.of_file(alphabet)
         found = asked.table(rows[0], lambda name: _column(asked, name, rows))
         return _renamed(found, names, asked)
@@ -194,9 +199,9 @@ def _read_json_lines(text: str, asked: Asked) -> Encoded:
 
 def _column(asked: Asked, name: str, rows: list[Any]) -> list[Any]:
     """One field of rows that are mappings."""
-    for number, row in enumerate(rows, 1):
+    for number, row in enumerate(rows):
         if name not in row:
-            raise InputError(f"{asked.what}: row {number}: has no field {shown(name)}")
+            raise InputError(f"{asked.at('row')(number)}: has no field {shown(name)}")
     return [row[name] for row in rows]
 
 

@@ -258,7 +258,8 @@ def _viterbi(
     for row, state in zip(rows, states, strict=True):
         row["viterbi"] = state
     said = " ".join(names[s] for s in states[:_SHOWN])
-    return [f"likeliest path: {said}{_dots(rows)} (log-probability {_digits(float(path.log_probability[0]))})"]
+    of = "" if path.component is None else f" of component {int(path.component[0])}"
+    return [f"likeliest path{of}: {said}{_dots(rows)} (log-probability {_digits(float(path.log_probability[0]))})"]
 
 
 def _paths(
