@@ -75,6 +75,7 @@ test-extras:
 	.venv-extras/bin/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) \
 		-e ".[pages,hmm,models,pretrained,test,lens,loops,ray,slurm,hmmer,peers,tables]"
 	.venv-extras/bin/pytest -rs tests/interop tests/models tests/sequences tests/sweeps/test_sweep_engines.py
+	.venv-extras/bin/pytest -rs -m "slow or not slow" tests/laboratory/test_every_reader.py
 
 # Builds the package, installs its wheel into an empty environment outside of the checkout, and runs every verb there.
 check-package: .venv/.installed

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from bench import curve, engine, exact, filtering, mixture, probes, sampling, training
+from bench import curve, engine, estimators, exact, filtering, mixture, probes, sampling, training
 from bench.contest import Contest, summary
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.lab.cli import answered
@@ -20,10 +20,10 @@ from hmmscope.storage import store
 from hmmscope.text import say
 
 #: What `all` measures.
-WORKS = ("sampling", "filtering", "exact", "mixture", "probes", "training", "engine")
+WORKS = ("sampling", "filtering", "exact", "estimators", "mixture", "probes", "training", "engine")
 #: What `people` measures: the shapes that users meet, whose file `scripts/draw_speed.py` makes the page of.
-PEOPLE = ("filtering", "exact", "mixture", "training", "engine")
-_ON_PROCESSORS = ("exact", "probes", "engine")
+PEOPLE = ("filtering", "exact", "estimators", "mixture", "training", "engine")
+_ON_PROCESSORS = ("exact", "estimators", "probes", "engine")
 
 
 def bench(
@@ -66,6 +66,7 @@ def bench(
             sampling.contests,
             filtering.contests,
             exact.contests,
+            estimators.contests,
             mixture.contests,
             probes.contests,
             trained,
@@ -142,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "work",
         nargs="?",
         default="all",
-        help="sampling, filtering, exact, mixture, probes, training, engine; people, what users meet; curve (default: all)",
+        help=f"{', '.join(WORKS)}; people, what users meet; curve (default: all)",
     )
     parser.add_argument("--peers", action="store_true", help="also measure hmmlearn, dynamax, pomegranate, plain loops")
     parser.add_argument("--threads", type=int, nargs="+", default=[1], metavar="N", help="numbers of threads")

@@ -35,8 +35,6 @@ LONG = ((4, 1, 10**6), (4, 2, 10**6), (4, 8, 10**5), (8, 1, 10**6))
 SPARSE = ((False, 256, 1, 2000), (True, 256, 1, 2000), (False, 256, 64, 128))
 #: States, and (sequences, length), of answers from log-likelihoods that are given.
 GIVEN, GIVEN_SHAPES = (2, 4, 8, 16, 64), ((1, 10**5), (100, 1000))
-#: (states, symbols, sequences, length) that estimators are fitted to from the same start.
-ESTIMATED = ((2, 6, 1, 10**4), (4, 8, 1, 10**5), (8, 8, 256, 128), (16, 16, 1, 3 * 10**4))
 
 
 def contests(*, peers: bool, device: str = "cpu") -> list[Contest]:
@@ -47,8 +45,6 @@ def contests(*, peers: bool, device: str = "cpu") -> list[Contest]:
     found += [contest for shape in LONG for contest in _long(*shape, peers=peers)]
     given = [(states, *shape) for shape in GIVEN_SHAPES for states in GIVEN]
     found += [contest for shape in given for contest in _numbers(*shape, peers=peers)]
-    if peers and installed("hmmlearn"):
-        found += [_estimator(*shape) for shape in ESTIMATED]
     return [*found, _mixture()]
 
 
@@ -124,23 +120,6 @@ def _calls(hmm: HMM, name_of: str, batch: int, length: int, *, peers: bool) -> l
     return list(found.values())
 
 
-def _estimator(states: int, symbols: int, batch: int, length: int) -> Contest:
-    """`fit` of our `CategoricalHMM` and of hmmlearn's, in both of its ways, from the same seed."""
-    from hmmlearn.hmm import CategoricalHMM as Theirs
-
-    from hmmscope.sklearn import CategoricalHMM
-
-    X = Corpus(_process(states, symbols), length=length)[0:batch].observations.reshape(-1, 1).numpy()
-    lengths, contest = [length] * batch, Contest(f"CategoricalHMM.fit, {states} states, {batch} x {length}", "tokens")
-    options: dict[str, Any] = {"n_iter": ITERATIONS, "tol": -np.inf, "random_state": 0}
-    ours = CategoricalHMM(states, **options)
-    contest.add("hmmscope.sklearn", lambda: ours.fit(X, lengths), ITERATIONS * batch * length)
-    for way in ("log", "scaling"):
-        fit = functools.partial(_fitted, functools.partial(Theirs, states, implementation=way, **options), X, lengths)
-        contest.add(f"hmmlearn, {way}", fit, ITERATIONS * batch * length)
-    return contest
-
-
 def _numbers(states: int, batch: int, length: int, *, peers: bool) -> list[Contest]:
     """Answers of a Gaussian HMM once log-likelihoods are given, beside those of symbols; a filter that computes them too."""
     process = as_kind(make_process("random-gaussian", num_states=states, dimension=2), GaussianHMM)
@@ -164,10 +143,6 @@ def _numbers(states: int, batch: int, length: int, *, peers: bool) -> list[Conte
         model, rows, lengths = to_hmmlearn(process), seen.flatten(0, 1).numpy(), [length] * batch
         found[0].add("hmmlearn, score", lambda: model.score(rows, lengths), tokens)
     return found
-
-
-def _fitted(make: Callable[[], Any], X: np.ndarray, lengths: list[int]) -> Any:
-    return make().fit(X, lengths)
 
 
 def _over_lanes(run: Callable[[], Any]) -> Any:

@@ -9,12 +9,24 @@ import numpy as np
 import pytest
 
 import hmmscope as hs
+from hmmscope.lab.cli import main
 from hmmscope.lab.study.conduct import StudySpec
+from hmmscope.storage import store
 
 NAMES = "abc"
 #: Two states that stay; what is None was not observed.
 SHAPES = {"one long": (1, 600), "many short": (40, 15), "gaps": (40, 15)}
 STUDY = StudySpec(length=20, states=(1, 2), restarts=1, iterations=3, order=1, networks=("rnn",), max_steps=2)
+#: The same on the command line.
+SMALL_STUDY = {
+    "length": 20,
+    "states": "1,2",
+    "restarts": 1,
+    "iterations": 3,
+    "order": 1,
+    "networks": "rnn",
+    "max_steps": 2,
+}
 
 
 def drawn(shape: str) -> list[list[str | None]]:
@@ -145,6 +157,22 @@ READERS |= TABLES
 
 #: One of each in every run; the whole cross is slow.
 QUICK = [("csv", "one long"), ("column and lengths", "many short"), ("frame", "gaps")]
+#: Those that are files.
+FILES = (
+    "characters",
+    "words",
+    "lines",
+    "fasta",
+    "fastq",
+    "csv",
+    "json",
+    "json lines",
+    "npz",
+    "parquet",
+    ".npz",
+    ".safetensors",
+    ".jsonl",
+)
 CROSS = [(reader, shape) for reader in READERS for shape in SHAPES]
 
 
@@ -164,12 +192,39 @@ def test_every_reader_goes_everywhere(tmp_path: Path, reader: str, shape: str) -
     exact = hs.log_likelihood(fitted.hmm, data)
     assert float(exact.sum()) == pytest.approx(fitted.log_likelihood, rel=1e-7)  # the law is quantised after the fit
     assert hs.missing_laws(fitted.hmm, data).shape == (len(rows), data.longest, 3)
-    if shape == "one long" or reader in dict(QUICK):
-        study = hs.study(source, tmp_path / "study", **options, spec=STUDY)
-        assert {row["family"] for row in study.table()} == {"n-gram", "context trees", "HMM", "network"}
+    study = hs.study(source, tmp_path / "study", **options, spec=STUDY)
+    assert {row["family"] for row in study.table()} == {"n-gram", "context trees", "HMM", "network"}
     network: dict[str, Any] = {"model": {"name": "rnn", "width": 8}, "num_steps": 2}
     run = hs.train(source, tmp_path / "run", length=15, **network, **options)  # type: ignore[arg-type]
     assert run.summary is not None
     assert np.isfinite(run.summary["loss"])
     assert run.process.data.num_missing == data.num_missing
     assert run.process.data.num_observations == data.num_observations
+
+
+@pytest.mark.parametrize(
+    ("reader", "shape"),
+    [pytest.param(*one, marks=[] if one == ("csv", "gaps") else pytest.mark.slow) for one in CROSS if one[0] in FILES],
+)
+def test_every_file_goes_through_every_verb(tmp_path: Path, reader: str, shape: str) -> None:
+    """`fit` is told how to read; `ask` with what was fitted needs no word of it."""
+    rows = drawn(shape)
+    source, options = READERS[reader](rows, tmp_path)
+    how = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+
+    def verb(*argv: object) -> None:
+        assert main([*map(str, argv), "--quiet"]) == 0
+
+    fitted, table = tmp_path / "h.json", tmp_path / "asked.jsonl"
+    verb("fit", source, *how, "--states", 2, "--restarts", 1, "--iterations", 3, "--out", fitted)
+    verb("ask", fitted, source, "--smooth", "--viterbi", "--out", table)
+    asked = store.read_table(table)
+    assert [row["observation"] for row in asked] == [None if v < 0 else v for row in numbers(rows) for v in row]
+    smoothed = hs.smooth_beliefs(hs.load_process(fitted), hs.SequenceData(source, **options))
+    assert asked[0]["smoothed"] == pytest.approx(smoothed[0, 0].tolist(), abs=1e-12)
+    spec = [word for name, value in SMALL_STUDY.items() for word in (f"--{name}", value)]
+    verb("study", source, *how, "--out", tmp_path / "study", *spec)
+    assert (tmp_path / "study" / "report.html").exists()
+    sizes = ["--model", "rnn", "--model.width", 8, "--layout.length", 15, "--training.num_steps", 2]
+    verb("train", source, *how, "--out", tmp_path / "run", *sizes)
+    assert np.isfinite((hs.load_run(tmp_path / "run").summary or {})["loss"])

@@ -175,7 +175,8 @@ def _read(source: Any, reading: Mapping[str, Any]) -> Any:
     named = isinstance(source, str | Path) and "\n" not in str(source)
     if reading and named and not os.path.exists(source):
         ready = process_data(str(source))["name"] != "data"
-    ready = ready or not (named or hasattr(source, "__len__") or hasattr(source, "__iter__"))
+    readable = named or any(hasattr(source, name) for name in ("__len__", "__iter__", "collect_schema"))  # a lazy frame
+    ready = ready or not readable
     if ready and reading:
         raise InputError(f"{next(iter(reading))}: is for sequences that are still to be read, got {shown(source)}")
     return source if ready or (named and not reading) else read_as(source, reading)
