@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 import hmmscope as hs
 from hmmscope.inference.process_facts import process_facts
@@ -72,12 +73,19 @@ def test_hindsight_of_an_impossible_sequence(capsys, tmp_path):
     assert rows[0]["smoothed"] == [0.0, 0.0]
 
 
-def test_hindsight_is_for_one_hmm(capsys, tmp_path):
+def test_hindsight_of_a_mixture_is_of_one_of_its_components(capsys, tmp_path):
     words = tmp_path / "words.txt"
-    words.write_text("0 1 0\n")
-    code, _, error = said(capsys, "ask", "markov-mixture", str(words), "--viterbi")
+    words.write_text("0 1 ? 0\n")
+    asked = ("ask", "markov-mixture", str(words), "--missing", "?")
+    code, out, _ = said(capsys, *asked, "--viterbi", "--smooth", "--paths", "2")
+    mixture, seen = hs.make_process("markov-mixture"), torch.tensor([[0, 1, hs.MISSING, 0]])
+    path = hs.most_likely_states(mixture, seen)
+    assert code == 0
+    assert f"likeliest path of component {int(path.component)}: {' '.join(map(str, path.states[0].tolist()))} (" in out
+    assert "smoothed: 0 1.000, 1 1.000, " in out  # a chain is seen
+    assert "path 1: 0 1 " in out
+    code, _, error = said(capsys, *asked, "--memory", "2")
     assert code == 2
-    assert error == (
-        "error[2] process: --viterbi needs hidden paths, and Mixture has none; EmittingHMM, HMM, LabelledHMM have; take one "
-        "of its HMMs: mixture[0].save(FILE), or facts --component 0\n"
+    assert error.endswith(
+        "hmmscope.filter_mixture has it of all; or take one of its HMMs: mixture[0].save(FILE), or --component 0\n"
     )

@@ -77,7 +77,7 @@ def test_oracle_of_a_generalised_hmm(call: Callable, tmp_path: Path) -> None:
     refused = call("ask", "post-quantum", "words.txt", "--viterbi")
     assert_one_line(refused, 2)
     assert (
-        "--viterbi needs hidden paths, and GeneralisedHMM has none; EmittingHMM, HMM, LabelledHMM have" in refused.error
+        "--viterbi needs hidden paths, and GeneralisedHMM has none; ComposedCycles, EmittingHMM, HMM" in refused.error
     )
 
 
@@ -544,10 +544,10 @@ REFUSED: dict[str, tuple[int, list[object], str]] = {
     "states beyond memory": (5, ["ask", "huge.npz", "--blocks", 10], "GiB"),
     "no JSON": (2, ["ask", "umbrella", "--out", "facts.txt"], "out: must end in .json"),
     "existing": (3, ["ask", "umbrella", "--out", "there.json"], "there.json: exists"),
-    "paths of a mixture": (
+    "paths of vectors": (
         2,
-        ["ask", "markov-mixture", "n.txt", "--paths", 1],
-        "--paths needs hidden paths, and Mixture has none",
+        ["ask", "post-quantum", "n.txt", "--paths", 1],
+        "--paths needs hidden paths, and Generalised",
     ),
     "two for one HMM": (
         2,

@@ -33,9 +33,7 @@ class Mixture(Process):
     """
 
     by_law = frozenset({PREDICTIONS, BELIEFS, SMOOTHING, PATHS, COMPONENTS, FORECASTS, GAPS})
-    instead = (
-        "hmmscope.filter_mixture has it of all; or take one of its HMMs: mixture[0].save(FILE), or ask --component 0"
-    )
+    instead = "hmmscope.filter_mixture has it of all; or take one of its HMMs: mixture[0].save(FILE), or --component 0"
     file_format = "hmmscope-mixture"
     file_arrays: ClassVar[tuple[str, ...]] = ("weights", "initial")
     file_fields: ClassVar[tuple[str, ...]] = (
