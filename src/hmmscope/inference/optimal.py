@@ -41,11 +41,13 @@ def observe(process: Process, observations: Observations, *, starts: object = No
     if PREDICTIONS not in process.by_law:
         if lengths is not None:
             raise InputError(f"lengths: a {type(process).__name__} is observed in sequences of one length here")
-        if PREDICTIONS in process.answered() and process.real_valued:
-            observations = as_vectors(observations, process.num_symbols)[0]
-        elif PREDICTIONS in process.answered():
-            observations, starts = check_observations(observations, process.alphabet, starts)
-        return process.observe(observations, starts=starts)
+        if PREDICTIONS not in process.answered():
+            raise process.lacks(PREDICTIONS)
+        if process.real_valued:
+            seen = as_vectors(observations, process.num_symbols)[0]
+        else:
+            seen, starts = check_observations(observations, process.alphabet, starts)
+        return process.observe(seen, starts=starts)
     given, options, inside = given_again(observations, process.alphabet, starts, lengths)
     if COMPONENTS in process.by_law:
         mixed = filter_mixture(process, given, **options)
