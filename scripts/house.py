@@ -254,7 +254,7 @@ LAYOUT: dict[str, tuple[str, set[str]]] = {
     ),
     "lab.looking": (
         "one model beside its optimum, on one page",
-        SMALL | COMPONENTS | {"runs", "storage", "reprs", "lab.report"},
+        SMALL | COMPONENTS | {"runs", "storage", "reprs", "lab.experiments", "lab.report"},
     ),
     "lab.report": (
         "files to a page; it knows nothing of models and trainers",

@@ -2,7 +2,6 @@
 
 import itertools
 import re
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,10 @@ import pytest
 from hmmscope.errors import InputError
 from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.evidence.rows import Rows
-from hmmscope.lab.experiments.run_page import describe_run
 from hmmscope.lab.report import interactive, plots, series_look
 from hmmscope.lab.report.explorer import MOST_CURVES, selected, still
 from hmmscope.lab.report.folder import read_experiment
 from hmmscope.lab.report.wording import format_cell, shorten
-from hmmscope.machine import machine_line
-from hmmscope.runs.config import config_from_data
-from hmmscope.runs.training import train as train_run
 from hmmscope.storage import store
 from hmmscope_papers.multitask import fig2, fig7
 from report_cases import (
@@ -209,21 +204,6 @@ def test_long_tables_scroll_in_a_box_under_their_header(folder: Path) -> None:
     assert re.search(r"\.long \{ max-height: 70vh; overflow: auto; \}", source)
     assert re.search(r"\.long th \{ position: sticky; top: 0;", source)
     assert "td.right { white-space: nowrap; }" in source
-
-
-def test_the_page_of_a_run_has_its_day_and_machine(tmp_path: Path) -> None:
-    config = config_from_data(
-        {
-            "process": {"name": "random-hmm", "num_states": 2, "num_symbols": 2},
-            "layout": {"name": "sequences", "length": 4},
-            "model": {"name": "rnn", "num_layers": 1, "width": 4},
-            "training": {"num_steps": 1, "batch_size": 2},
-        }
-    )
-    describe_run(train_run(config, tmp_path / "run", num_samples=8, quiet=True), "hmmscope train")
-    about = store.read_json(tmp_path / "run" / "experiment.json")
-    assert about["created"] == date.today().isoformat()
-    assert {"name": "measured on", "value": machine_line()} in about["facts"]
 
 
 def test_print_keeps_the_warning(folder: Path) -> None:

@@ -19,13 +19,13 @@ from hmmscope.corpora.layouts import Sequences
 from hmmscope.corpora.targets import make_target
 from hmmscope.errors import DamagedError, InputError, NonFiniteError, RefusedError, ResourceError
 from hmmscope.lab import cli
-from hmmscope.lab.experiments.run_page import describe_run
+from hmmscope.lab.experiments.run_page import description
 from hmmscope.models.base import make_model
 from hmmscope.processes.hmm import HMM
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.pipeline import load_run
 from hmmscope.runs.training import train
-from hmmscope.storage import disk, seals, store
+from hmmscope.storage import disk, store
 from hmmscope.storage.rundir import RunDir, read_journal
 from hmmscope.training import trainer
 from hmmscope.training.signals import Interrupted, deferred_signals
@@ -266,32 +266,7 @@ def test_a_linked_evaluation_is_not_read(whole: Path, tmp_path: Path) -> None:
     (tmp_path / "linked").mkdir()
     (tmp_path / "linked" / "evaluation.jsonl").symlink_to(whole / "evaluation.jsonl")
     with pytest.raises(DamagedError, match="a symbolic link, which is not followed"):
-        describe_run(replace(run, path=tmp_path / "linked"), "hmmscope train")
-
-
-def test_a_run_that_is_told_to_stop_while_it_is_described_is_sealed(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(whole, tmp_path / "run")
-    write_json = store.write_json
-
-    def told(path: Path, data: object) -> None:
-        write_json(path, data)
-        if path.name == "findings.json":
-            signal.raise_signal(signal.SIGTERM)
-
-    def ended(*about: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(store, "write_json", told)
-    before = signal.signal(signal.SIGTERM, ended)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            describe_run(load_run(tmp_path / "run"), "hmmscope train")
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert seals.open_sealed(tmp_path / "run") is not None
-    assert (tmp_path / "run" / "experiment.json").is_file()
+        description(replace(run, path=tmp_path / "linked"))
 
 
 def test_nothing_is_left_of_what_cannot_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ from torch import nn
 import hmmscope as hs
 from cli_cases import assert_one_line, call  # noqa: F401 - a fixture
 from hmmscope.errors import InputError
-from hmmscope.lab.report.drawing import draw_folder
 from hmmscope.runs.pipeline import Run
 from hmmscope.storage import seals, store
 from hmmscope.storage.rundir import RunDir
@@ -36,28 +35,38 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Run]:
     return {name: hs.train(mess3, name, model=model, length=8, num_steps=3) for name, model in models.items()}
 
 
-def test_a_run_made_in_python_ends_in_a_page(runs: dict[str, Run], call: Callable, tmp_path: Path) -> None:
-    for name, run in runs.items():
-        before = {path: path.read_bytes() for path in Path(name).rglob("*") if path.is_file()}
-        assert call("report", name, "-o", f"{name}.html").out == f"page: {name}.html\n"
-        page = Path(f"{name}.html").read_text()
-        assert {path: path.read_bytes() for path in Path(name).rglob("*") if path.is_file()} == before
-        for shown in ("Loss over training", "Answers beside the optimum", f"{run.summary['loss']:.4f}", "Bayes floor"):
-            assert shown in page
-        assert "unsealed" not in page
-        assert run.report() == Path(name) / "report.html"
-        assert (Path(name) / "report.html").read_text() == page
-        assert run.report("other.html") == Path("other.html")
-        told = call("check", name)
-        assert (told.code, told.error) == (0, "")
-        assert told.out.endswith(" 0 not covered\n")
-        assert call("report", name, "--figures", f"figures-{name}", "-q").code == 0
-        assert {path.suffix for path in Path(f"figures-{name}").iterdir()} == {".pdf", ".png"}
-    assert "<title>rnn on Mess3" in Path("known.html").read_text()
+def test_a_run_made_in_python_ends_in_one_page(runs: dict[str, Run], call: Callable) -> None:
+    """The same by run.report(), by run.look and on the command line, from one measurement."""
+    before = {path: path.read_bytes() for path in Path("known").rglob("*") if path.is_file()}
+    assert call("report", "known", "-o", "known.html").out == "page: known.html\n"
+    page = Path("known.html").read_text()
+    assert {path: path.read_bytes() for path in Path("known").rglob("*") if path.is_file()} == before
+    for shown in ("Loss over training", "Answers beside the optimum", "Loss beside the optimum", "before training"):
+        assert shown in page
+    assert f"{runs['known'].summary['loss']:.4f}" in page
+    assert "hmmscope train known --out NEW" in page
+    assert "unsealed" not in page
+    assert runs["known"].report() == Path("known/report.html")
+    assert Path("known/report.html").read_text() == page
+    told = call("check", "known")
+    assert (told.code, told.error) == (0, "")
+    assert told.out.endswith(" 0 not covered\n")
+    assert call("look", "known", "-o", "look.html", "-q").code == 0
+    assert Path("look.html").read_text() == page
+    assert runs["own"].report("own.html") == Path("own.html")
     assert "<title>Net on Mess3" in Path("own.html").read_text()
-    assert call("report", "known", "own", "-o", "both.html").code == 0
     with pytest.raises(InputError, match=r"out: must end in \.html"):
         runs["known"].report("page.txt")
+
+
+def test_runs_are_compared_and_drawn_from_their_files_alone(runs: dict[str, Run], call: Callable) -> None:
+    assert call("report", "known", "own", "-o", "both.html").code == 0
+    page = Path("both.html").read_text()
+    assert "Compared" in page
+    assert f"{runs['own'].summary['loss']:.4f}" in page
+    for name in runs:
+        assert call("report", name, "--figures", f"figures-{name}", "-q").code == 0
+        assert {path.suffix for path in Path(f"figures-{name}").iterdir()} == {".pdf", ".png"}
 
 
 def test_what_the_command_line_can_build_it_analyses_and_looks_at(runs: dict[str, Run], call: Callable) -> None:
@@ -67,6 +76,7 @@ def test_what_the_command_line_can_build_it_analyses_and_looks_at(runs: dict[str
     for words in (
         ["analyse", "own", "geometry"],
         ["look", "own", "-o", "live.html"],
+        ["report", "own", "-o", "live.html"],
         ["analyse", "own", "--export", "x"],
     ):
         told = call(*words)
@@ -76,18 +86,20 @@ def test_what_the_command_line_can_build_it_analyses_and_looks_at(runs: dict[str
             "hs.load_run('own', model=Net(...))",
             "hs.probe(run.model,",
             "run.report()",
-            "hmmscope report own",
+            "hmmscope look FILE.py:Net own",
         ):
             assert advice in told.error
     run = hs.load_run("own", model=Net())  # the advice, followed
     rows = hs.probe(run.model, run.corpus("probe"), target="belief", layers=["cell"], num_samples=16)
     assert rows[0]["layer_name"] == "cell"
     assert repr(run).startswith("Run(Net on Mess3, 3 steps")
+    Path("mine.py").write_text(Path(__file__).read_text().partition("@pytest.fixture")[0])
+    assert call("look", "mine.py:Net", "own", "-o", "again.html", "-q").code == 0
+    assert "3 steps" in Path("again.html").read_text()
 
 
 def test_the_folder_of_a_run_trains_it_again(runs: dict[str, Run], call: Callable) -> None:
     """As its page says: on the process that was handed over, of which the folder has a copy."""
-    assert "hmmscope train known --out NEW" in runs["known"].report().read_text()
     assert call("train", "known", "--out", "again", "-q").code == 0
     assert Path("again/metrics.jsonl").read_bytes() == Path("known/metrics.jsonl").read_bytes()
     told = call("train", "own", "--out", "more", "-q")
@@ -95,10 +107,9 @@ def test_the_folder_of_a_run_trains_it_again(runs: dict[str, Run], call: Callabl
     assert not Path("more").exists()
 
 
-def test_what_was_added_stays_covered_when_a_run_is_described(runs: dict[str, Run], call: Callable) -> None:
+def test_what_was_added_stays_covered_when_a_run_is_resumed(runs: dict[str, Run], call: Callable) -> None:
     runs["known"].report()
     assert call("train", "known", "--out", "known", "--resume", "-q").code == 0
-    draw_folder(Path("known"))
     assert seals.survey(Path("known")).beyond == ()
     assert call("report", "known", "-o", "known.html").code == 0
 

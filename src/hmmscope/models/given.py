@@ -170,8 +170,8 @@ class GivenModelSpec:
         name = model_name(self)
         return (
             f"{path}: its model is a {name} of your own, which only Python can build: run = hs.load_run({str(path)!r}, "
-            f"model={name}(...)), then hs.probe(run.model, run.corpus('probe'), ...) and the other instruments; its page "
-            f"needs no weights: run.report(), hmmscope report {path}; that of the model beside its optimum is run.look()"
+            f"model={name}(...)), then run.report(), hs.probe(run.model, run.corpus('probe'), ...) and the other "
+            f"instruments; on the command line, hmmscope look FILE.py:{name} {path}"
         )
 
     def build(self, ports: Ports, generator: torch.Generator) -> GivenModel:

@@ -141,14 +141,13 @@ class Run:
     def report(self, out: str | Path | None = None) -> Path:
         """Write the page of the finished run, by default ``report.html`` in its folder, and return its path.
 
-        It is made of the run's files, as ``hmmscope report RUN`` makes it: weights are not needed, so that a run of a module
-        of your own has it too.
+        It is the page of `look`.
 
         Raises:
             InputError: the run is not finished, or `out` does not end in .html.
         """
-        page: Path = registry.lookup("page", "run")(self.path, out)
-        return page
+        place: Path = self.look(self.path / "report.html" if out is None else out).path
+        return place
 
     def look(self, out: str | Path | None = None) -> Any:
         """The model beside its exact optimum, before and after training: inline in a notebook, and as a page in `out`.

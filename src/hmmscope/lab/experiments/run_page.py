@@ -1,11 +1,11 @@
-"""A single training run described like an experiment, so that the same report shows it."""
+"""A single training run described like an experiment: its curves and facts, for its page and for comparisons."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import date
 from typing import Any
 
 from hmmscope import __version__
+from hmmscope.errors import InputError
 from hmmscope.lab.evidence.figure import Figure, Lines
 from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.panels import curve, lines
@@ -13,13 +13,11 @@ from hmmscope.lab.evidence.rows import Rows
 from hmmscope.lab.evidence.verdicts import answer
 from hmmscope.lab.experiments.experiment import INTERVALS
 from hmmscope.lab.experiments.looks import PREDICTORS
-from hmmscope.machine import environment, machine_line
-from hmmscope.models.given import model_name
+from hmmscope.models.given import GivenModelSpec, model_name
 from hmmscope.runs.pipeline import Run
-from hmmscope.storage import seals, store
+from hmmscope.storage import store
 from hmmscope.storage.rundir import read_journal
 from hmmscope.training.schedules import training_tokens
-from hmmscope.training.signals import deferred_signals
 
 _ASKED = {"observation": "The next observation", "belief": "The belief about the hidden state"}
 _ASKED |= {"density": "The density of the next observation"}
@@ -83,7 +81,7 @@ class Description:
     """A finished run as an experiment.
 
     Attributes:
-        about: what experiment.json holds.
+        about: what experiment.json of an experiment holds.
         findings: how far it is from its optimum.
         figures: its predictions, and its loss over training.
     """
@@ -93,26 +91,21 @@ class Description:
     figures: tuple[Figure, ...]
 
 
-def describe_run(run: Run, command: str) -> None:
-    """Write experiment.json, findings.json and figures into the folder of a finished run that `command` made.
+def description(run: Run) -> Description:
+    """A finished run, described from its files; its weights are not needed.
 
-    SIGINT and SIGTERM wait until it is sealed again.
+    Raises:
+        InputError: the run is not finished; the line says how to go on with it.
     """
-    found = description(run, command)
-    with deferred_signals(), seals.taken_off(run.path):
-        store.make_folder(run.path / "figures")
-        for number, figure in enumerate(found.figures, 1):
-            store.write_json(run.path / "figures" / f"{number:02d}-{figure.name}.json", figure.to_data())
-        store.write_json(run.path / "findings.json", [finding.to_data() for finding in found.findings])
-        today = {"created": date.today().isoformat()}
-        measured = {"facts": [*found.about["facts"], {"name": "measured on", "value": machine_line()}]}
-        store.write_json(run.path / "experiment.json", found.about | today | measured)
-        seals.write_seal(run.path, "run", {"finished_by": environment()})
-
-
-def description(run: Run, command: str) -> Description:
-    """A finished run, described from its files; its weights are not needed."""
-    assert run.summary is not None
+    own = isinstance(run.config.model, GivenModelSpec)
+    goes_on = f"in Python, hs.train(..., {str(run.path)!r}, model=..., resume=True) goes on with it"
+    if not own:
+        goes_on = f"hmmscope train {run.path} --out {run.path} --resume goes on with it"
+    if run.summary is None:
+        raise InputError(f"{run.path}: the run is not finished, and a page shows finished ones; {goes_on}")
+    again = f"hmmscope train {run.path} --out NEW"
+    if own:
+        again = f"hs.train(..., model={model_name(run.config.model)}(...)), with the configuration below"
     rows = Rows(store.read_table(run.path / "evaluation.jsonl"))
     axis = "demonstrations" if len(rows.where(axis="demonstrations").values("x")) > 1 else "positions"
     along = rows.where(axis=axis)
@@ -150,7 +143,7 @@ def description(run: Run, command: str) -> Description:
         + ("the exact answer of the same process." if target.exact else "n-grams, because no exact answer is known."),
         "scale": "own",
         "version": __version__,
-        "command": command,
+        "command": again,
         "created": "",
         "facts": run_facts({"model": run}),
         "invalid": run.summary["invalid"],

@@ -1,6 +1,7 @@
 """`look`: from a model and what it was trained on to its page."""
 
 import html
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,13 +16,16 @@ from hmmscope.analysis.twins import NUM_TWINS, Twins, draw_twins
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.targets import make_target
 from hmmscope.errors import HmmscopeError, InputError
+from hmmscope.lab.experiments.run_page import description
 from hmmscope.lab.looking.measuring import Subject, measured
+from hmmscope.lab.report.folder import UNSEALED
 from hmmscope.lab.report.look_page import render_look, write_look
 from hmmscope.models.given import model_name
 from hmmscope.processes.process import Process
 from hmmscope.runs.pipeline import Run, load_run
 from hmmscope.schema import require, shown
 from hmmscope.sequences.data import SequenceData
+from hmmscope.storage import seals
 
 #: What stands before training where a run has kept its first weights, and where it has not.
 FIRST_WEIGHTS, A_TWIN = "this network with its first weights", "an untrained network of the same architecture"
@@ -123,13 +127,14 @@ def look(
         raise InputError(f"out: must end in .html, got {os.fspath(out)!r}")
     require(num_points >= 100, "num_points", "must be at least 100", num_points)
     given = load_run(model) if isinstance(model, str | Path) else model
+    made = _made(given) if isinstance(given, Run) else None
     if isinstance(given, Run):
         subject = _of_run(given, process, num_twins, length)
     elif isinstance(given, nn.Module):
         subject = _of_module(given, process, num_twins, length, seed)
     else:
         raise InputError(f"model: must be a module, a run or the folder of a run, got {shown(model)}")
-    data = measured(subject, num_samples=num_samples, num_points=num_points, layers=layers)
+    data = measured(subject, num_samples=num_samples, num_points=num_points, layers=layers) | {"made": made}
     return Look(data, None if out is None else write_look(data, Path(out)))
 
 
@@ -178,8 +183,6 @@ def _of_run(run: Run, process: Any, num_twins: int, length: int | None) -> Subje
     """A run on its own process and layout."""
     if process is not None or length is not None:
         raise InputError("process: a run has its own, and its own length; look at run.model to choose others")
-    if run.summary is None:
-        raise InputError(f"{run.path}: the run is not finished; go on with it, or look at run.model with a process")
     twins = draw_twins(run.model, num_twins, seed=run.config.seed)
     return Subject(
         model=run.model,
@@ -194,6 +197,19 @@ def _of_run(run: Run, process: Any, num_twins: int, length: int | None) -> Subje
         before_is=FIRST_WEIGHTS,
         steps=run.config.training.num_steps,
     )
+
+
+def _made(run: Run) -> dict[str, Any]:
+    """What a run's files say of it: its curves, facts, configuration, and what makes it again."""
+    found = description(run)
+    sealed = seals.open_sealed(run.path, weights=False) is not None
+    return {
+        "name": run.path.name,
+        "figures": found.figures,
+        "facts": [*found.about["facts"], *([] if sealed else [{"name": "seal", "value": UNSEALED}])],
+        "command": found.about["command"],
+        "config": json.dumps(found.about["config"], indent=2, ensure_ascii=False),
+    }
 
 
 def _first(twins: Twins) -> nn.Module | None:

@@ -7,8 +7,8 @@ from markupsafe import Markup
 
 from hmmscope import __version__
 from hmmscope.errors import InputError
-from hmmscope.lab.report.page import LIVE_SCRIPTS, is_triangular, json_element, policy, resource, template
-from hmmscope.storage import store
+from hmmscope.lab.report.page import LIVE_SCRIPTS, figure_view, is_triangular, json_element, policy, resource, template
+from hmmscope.storage import seals, store
 from hmmscope.storage.disk import refuse_special
 
 
@@ -22,23 +22,32 @@ def write_look(data: dict[str, Any], out: Path) -> Path:
         raise InputError(f"out: must end in .html, got {str(out)!r}")
     refuse_special(out)
     store.write_text(out, render_look(data))
+    seals.cover(out)
     return out
 
 
 def render_look(data: dict[str, Any]) -> str:
     """The page as text."""
-    live = data["live"]
+    live, made = data["live"], data["made"]
     names = ["theme.js", *(LIVE_SCRIPTS if live else ("live/numbers.js", "live/pictures.js")), "live/look.js"]
+    figures: list[dict[str, Any]] = []
+    drawn = [] if made is None else [figure_view(one, figures, "run", made["name"]) for one in made["figures"]]
+    if drawn:
+        names += ["chart.js", "page.js"]
     scripts = [resource(name) for name in names]
+    styles = ["base.css", *(["page.css"] if drawn else []), "live/explore.css", "live/look.css"]
     return template("live/look.html.j2").render(
         data=data,
         live=live,
         triangular=live is not None and is_triangular(live),
         said=sentence(data),
         version=__version__,
-        style=Markup(resource("base.css") + resource("live/explore.css") + resource("live/look.css")),
+        style=Markup("".join(map(resource, styles))),
         policy=policy(scripts),
-        payload=Markup(json_element({key: value for key, value in data.items() if key != "live"})),
+        payload=Markup(json_element({key: value for key, value in data.items() if key not in ("live", "made")})),
+        made=made,
+        drawn=drawn,
+        figures=Markup(json_element(figures)),
         live_payload=Markup(json_element(live)),
         scripts=[Markup(script) for script in scripts],
     )

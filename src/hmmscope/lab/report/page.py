@@ -74,7 +74,7 @@ def render_page(experiments: list[Experiment]) -> str:
     compared = []
     if len(experiments) > 1:
         found = {label: list(one.figures) for label, one in zip(labels, experiments, strict=True)}
-        compared = [_figure(figure, figures, "compared", "compared") for figure in compare(found)]
+        compared = [figure_view(figure, figures, "compared", "compared") for figure in compare(found)]
     sections = [
         _section(one, label, figures, f"experiment-{number}")
         for number, (one, label) in enumerate(zip(experiments, labels, strict=True), 1)
@@ -115,7 +115,7 @@ def _together(experiments: list[Experiment], labels: list[str]) -> dict[str, Any
 
 def _section(experiment: Experiment, label: str, data: list[dict[str, Any]], anchor: str) -> dict[str, Any]:
     findings = [finding_view(finding) for finding in experiment.findings]
-    figures = [_figure(figure, data, anchor, experiment.about.experiment) for figure in experiment.figures]
+    figures = [figure_view(figure, data, anchor, experiment.about.experiment) for figure in experiment.figures]
     return {
         "anchor": anchor,
         "label": label,
@@ -137,7 +137,7 @@ def _first_sentence(words: str) -> str:
     return found.group() if found else words
 
 
-def _figure(figure: Figure, data: list[dict[str, Any]], section: str, experiment: str) -> dict[str, Any]:
+def figure_view(figure: Figure, data: list[dict[str, Any]], section: str, experiment: str) -> dict[str, Any]:
     """What the template shows of a figure; its values are added to `data`, where the script finds them by number.
 
     It is given away under the name that `hmmscope report --figures` gives it.

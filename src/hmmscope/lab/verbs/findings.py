@@ -1,6 +1,7 @@
 """How findings are printed, and the page that stands with them."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from hmmscope.lab.evidence.finding import UNJUDGED, Finding
@@ -10,18 +11,23 @@ from hmmscope.storage import store
 from hmmscope.text import say
 
 
-def print_findings(folder: Path) -> None:
-    """The sentences of findings.json."""
-    about = store.read_json(folder / "experiment.json", own=True)
-    for data in store.read_json(folder / "findings.json", own=True):
-        finding = Finding.from_data(data)
-        if about["scale"] == UNJUDGED:
+def print_findings(findings: Iterable[Finding], *, scale: str | None = None, invalid: str | None = None) -> None:
+    """The sentences of findings."""
+    for finding in findings:
+        if scale == UNJUDGED:
             say(f"* {finding.title} (not tested: {UNJUDGED})")
             continue
         number = finding.number()
         say(f"* {finding.title} ({finding.verdict}): {finding.text}{f' ({number})' if number else ''}")
-    if about["invalid"]:
-        say(f"INVALID: {about['invalid']}")
+    if invalid:
+        say(f"INVALID: {invalid}")
+
+
+def print_findings_of(folder: Path) -> None:
+    """The sentences of the findings of an experiment."""
+    about = store.read_json(folder / "experiment.json", own=True)
+    found = [Finding.from_data(data) for data in store.read_json(folder / "findings.json", own=True)]
+    print_findings(found, scale=about["scale"], invalid=about["invalid"])
 
 
 def show_page(folder: Path) -> None:
@@ -33,5 +39,5 @@ def show_page(folder: Path) -> None:
     if os.access(folder, os.W_OK) or not page.is_file():
         draw_folder(folder)
         write_page([folder], page)
-    print_findings(folder)
+    print_findings_of(folder)
     say(f"page: {page}")

@@ -12,7 +12,8 @@ from hmmscope.errors import HmmscopeError, InputError
 from hmmscope.interop import from_huggingface
 from hmmscope.lab.looking.looking import look as look_at
 from hmmscope.lab.verbs.options import Look
-from hmmscope.lab.verbs.pages import page_place
+from hmmscope.lab.verbs.pages import is_run, page_place
+from hmmscope.runs.pipeline import load_run
 from hmmscope.storage.rundir import RunDir
 from hmmscope.text import say
 
@@ -21,8 +22,10 @@ def look(options: Look) -> None:
     """Write the page of a run, of a model in the layout of Hugging Face, or of a model that a Python file makes."""
     place = page_place(options.out)
     named = None if options.layers is None else options.layers.split(",")
-    thing = load_model(options.model)
-    found = look_at(thing, options.process, length=options.length, num_samples=options.samples, layers=named)
+    thing, process = load_model(options.model), options.process
+    if isinstance(thing, nn.Module) and process is not None and is_run(Path(process)):
+        thing, process = load_run(process, model=thing), None  # the module of one's own that this run has trained
+    found = look_at(thing, process, length=options.length, num_samples=options.samples, layers=named)
     say(f"page: {found.save(place)}")
     if not options.quiet:
         for row in found.losses:

@@ -257,7 +257,9 @@ class Look(Options):
     """one model beside its exact optimum, on one page; where it can, the page computes the model"""
 
     model: str = given("the folder of a run or of a Hugging Face model, or FILE.py:NAME of one of your own")
-    process: str | None = given("what it was trained on: a name or a file; a run has its own", default=None)
+    process: str | None = given(
+        "what it was trained on: a name or a file; of FILE.py:NAME also its run; a run has its own", default=None
+    )
     out: str = said("the page", "look.html", metavar="FILE", flags=("-o", "--out"))
     length: int | None = said("observations a sample (default: 64, or what it can read)", metavar="T")
     samples: int = said("held-out samples of the losses", 256, metavar="N")

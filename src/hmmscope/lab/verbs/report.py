@@ -1,4 +1,4 @@
-"""The verb `report`: one page from folders, or their figures as files."""
+"""The verb `report`: one page from folders, or their figures as files; of a single run its look."""
 
 from pathlib import Path
 
@@ -6,15 +6,23 @@ from hmmscope.errors import InputError
 from hmmscope.lab.report.page import write_page_of
 from hmmscope.lab.verbs.figures import write_figures
 from hmmscope.lab.verbs.options import Report
-from hmmscope.lab.verbs.pages import page_place, read_folder
+from hmmscope.lab.verbs.pages import is_run, look_of_run, page_place, read_folder
 from hmmscope.text import say
 
 
 def report(options: Report) -> None:
-    """Write one page of experiments and runs; with `figures`, their figures, and a page only if asked to."""
+    """Write one page: of one run its look, of experiments and of several runs what they found, compared.
+
+    With `figures`, their figures as files, and a page only if asked to.
+    """
     if options.style is not None and options.figures is None:
         raise InputError("--style: is of figures; add --figures FOLDER")
     place = page_place(options.out or "report.html") if options.out or options.figures is None else None
+    if options.figures is None and place is not None and len(options.folders) == 1 and is_run(Path(options.folders[0])):
+        from hmmscope.runs.pipeline import load_run
+
+        say(f"page: {look_of_run(load_run(options.folders[0]), place).path}")
+        return
     found = [read_folder(Path(folder)) for folder in options.folders]
     if options.figures is not None:
         write_figures(found, Path(options.figures), style=options.style or "paper", quiet=options.quiet)

@@ -5,7 +5,7 @@ from hmmscope.lab.report.drawing import draw_folder
 from hmmscope.lab.report.page import write_page
 from hmmscope.lab.study import conduct as studies
 from hmmscope.lab.study.conduct import StudySpec, prepare
-from hmmscope.lab.verbs.findings import print_findings
+from hmmscope.lab.verbs.findings import print_findings_of
 from hmmscope.lab.verbs.options import Study
 from hmmscope.runs.dry_run import as_text, estimate
 from hmmscope.schema import parse_spec
@@ -30,7 +30,7 @@ def study(options: Study) -> None:
         chosen = "  (chosen)" if row["chosen"] else ""
         interval = f" [{row['low']:.4f}, {row['high']:.4f}]" if row["pieces"] > 1 else ""
         say(f"{row['name']:<28} {row['value']:.4f}{interval} nats, {row['bits']:.3f} bits{chosen}")
-    print_findings(found.path)
+    print_findings_of(found.path)
     draw_folder(found.path)
     say(f"page: {write_page([found.path], found.path / 'report.html')}")
 

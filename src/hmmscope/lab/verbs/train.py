@@ -8,7 +8,7 @@ from typing import Any
 
 from hmmscope import registry
 from hmmscope.errors import InputError
-from hmmscope.lab.experiments.run_page import describe_run
+from hmmscope.lab.experiments.run_page import description
 from hmmscope.lab.verbs.findings import print_findings
 from hmmscope.lab.verbs.options import Train
 from hmmscope.processes.files import shipped_processes
@@ -37,11 +37,9 @@ def train(options: Train) -> None:
         say(configured.process.build().data.describe())
     begin, resume, tracker = options.begin, options.resume, options.tracker
     trained = training.train(configured, out, begin=begin, resume=resume, quiet=quiet, tracker=tracker)
-    changes = [f"--{key} {value}" for key, value in options.overrides.items()]
-    if os.access(out, os.W_OK) or not (Path(out) / "findings.json").is_file():
-        describe_run(trained, " ".join(["hmmscope train", options.config, "--out", Path(out).name, *changes]))
-    print_findings(trained.path)
-    say(f"run: {trained.path}   page: hmmscope report {trained.path} -o report.html")
+    found = description(trained)
+    print_findings(found.findings, invalid=found.about["invalid"])
+    say(f"run: {trained.path}   page: hmmscope look {trained.path} -o look.html")
 
 
 def run_config(source: str, overrides: dict[str, str], reading: Mapping[str, Any] | None = None) -> RunConfig:
