@@ -1,5 +1,6 @@
 """Packages whose names are imported on first use, so that the command line starts without torch."""
 
+import difflib
 import importlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -21,7 +22,9 @@ def lazily(
         if name in whole:
             return importlib.import_module(f"{package}.{whole[name]}")
         if name not in home:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            near = difflib.get_close_matches(name, [*home, *whole], 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
         return getattr(importlib.import_module(f"{package}.{home[name]}"), name)
 
     names: Iterable[str] = {*home, *whole}

@@ -229,4 +229,8 @@ def build_spec(kind: str, data: dict[str, Any], where: str) -> Any:
         size = sizes()[data["name"]]
         data = size.fields | data | {"name": size.model}
     cls = lookup(kind, data["name"], f"{where}.name")
-    return parse_spec(cls, {key: value for key, value in data.items() if key != "name"}, where)
+    fields = {key: value for key, value in data.items() if key != "name"}
+    for key in fields:
+        if isinstance(key, str) and key not in cls.__dataclass_fields__:
+            raise unknown_name(f"{where}.{key}", key, ["name", *cls.__dataclass_fields__])
+    return parse_spec(cls, fields, where)

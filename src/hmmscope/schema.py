@@ -53,7 +53,19 @@ def listed(names: Iterable[object]) -> str:
     return ", ".join(words) + (f" and {rest} more" if rest else "")
 
 
-def unknown_name(field: str, name: object, known: Iterable[str]) -> InputError:
+class UnknownNameError(InputError):
+    """A name that is not in a closed list.
+
+    Attributes:
+        name, known: the name, and the list.
+    """
+
+    def __init__(self, message: str, name: object, known: Iterable[str]) -> None:
+        super().__init__(message)
+        self.name, self.known = name, tuple(known)
+
+
+def unknown_name(field: str, name: object, known: Iterable[str]) -> UnknownNameError:
     """The error for a name that is not in a closed list."""
     options = sorted(known)
     text = name[:100] if isinstance(name, str) else ""
@@ -61,7 +73,7 @@ def unknown_name(field: str, name: object, known: Iterable[str]) -> InputError:
     hint = f"; did you mean {shown(near[0])}?" if near and difflib.get_close_matches(text, near[:1]) else ""
     if len(listed(options)) < len(", ".join(options)):  # not all are listed: what is like it comes first
         options.sort(key=lambda option: option not in near)
-    return InputError(f"{field}: unknown {shown(name)}{hint} (known: {listed(options)})")
+    return UnknownNameError(f"{field}: unknown {shown(name)}{hint} (known: {listed(options)})", name, options)
 
 
 def parse_spec(cls: type, data: Any, where: str) -> Any:

@@ -9,9 +9,11 @@ from torch import nn
 
 import hmmscope as hs
 from hmmscope import registry
+from hmmscope.analysis.activations import require_module
 from hmmscope.analysis.interventions import patch
 from hmmscope.errors import InputError
 from hmmscope.interop import TappedModule
+from hmmscope.models.given import as_module
 
 TOKENS, WIDTH = 5, 8
 
@@ -188,3 +190,20 @@ def test_what_is_refused() -> None:
         pass
     with pytest.raises(InputError, match="model: Linear fails on tokens"):
         TappedModule(nn.Linear(2, 2))
+
+
+def test_functions_and_dictionaries_are_scored_and_what_is_no_module_is_one_line() -> None:
+    corpus, weights = hs.Corpus(hs.make_process("mess3"), length=6), nn.Embedding(3, 3)
+
+    class Named(nn.Module):
+        def forward(self, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"loss": tokens, "logits": weights(tokens)}
+
+    scores = [
+        hs.evaluate(model, corpus, num_samples=8).loss for model in (weights, lambda tokens: weights(tokens), Named())
+    ]
+    assert scores[0] == scores[1] == scores[2]
+    with pytest.raises(InputError, match="model: must be a torch module or a function of tokens, got 3"):
+        as_module(3)
+    with pytest.raises(InputError, match="model: must be a torch module, whose layers can be read, got 3"):
+        require_module(3)

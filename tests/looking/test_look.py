@@ -2,6 +2,8 @@
 
 import base64
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +125,15 @@ def test_a_model_that_uses_its_belief_goes_where_it_is_pushed() -> None:
         deaf.head.weight.zero_()
     still = pushed(deaf, hs.Corpus(RRXOR, 12, stream="probe"), "residual.1")
     np.testing.assert_allclose(still["model"], np.broadcast_to(still["free"], np.shape(still["model"])), atol=1e-5)
+
+
+def test_the_page_of_a_model_needs_no_matplotlib() -> None:
+    """torch brings what the page is made with; only pictures as files need more."""
+    code = (
+        "import sys; sys.modules['matplotlib'] = sys.modules['rich'] = None\n"
+        "import hmmscope.lab.looking.looking, hmmscope.lab.report.look_page, hmmscope.lab.verbs.look"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
 
 
 def test_what_cannot_be_known_says_so() -> None:

@@ -45,6 +45,18 @@ def test_a_chain_of_budgets_ends_in_the_bits_of_runs_that_begin_at_nothing(tmp_p
     assert RunDir.open(tmp_path / "chained-24").checkpoint_steps() == [20, 24]  # a longer one may begin at 20
 
 
+def test_another_engine_goes_on_where_one_stopped(tmp_path: Path) -> None:
+    """From the same checkpoint both engines reach the same weights, but for rounding."""
+    short = hs.train(recipe(12, engine="torch"), tmp_path / "short")
+    ends = [
+        hs.train(recipe(24, engine=engine), tmp_path / engine, begin=short.path).summary["loss"]
+        for engine in ("torch", "compiled")
+    ]
+    assert ends[0] == pytest.approx(ends[1], rel=1e-5)  # rounding of float32 in 14 steps
+    steps = [row["step"] for row in read_journal(tmp_path / "compiled" / "timing.jsonl") if "step" in row]
+    assert steps == [15, 20, 24]
+
+
 def test_the_last_common_step_is_where_rates_part(tmp_path: Path) -> None:
     """The end of the shorter one, after its decay, is not common; nor is an evaluation of its last step."""
     short = hs.train(recipe(12), tmp_path / "short")

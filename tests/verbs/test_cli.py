@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+import hmmscope as hs
 from cli_cases import BAD, KINDS, SMALL, TINY, VERBS, WITHOUT_EXACT_ANSWER, assert_one_line, call, rubbish, trained  # noqa: F401 - fixtures
 from hmmscope import __version__, registry
 from hmmscope.corpora.corpus import Corpus
@@ -353,3 +354,47 @@ def test_ctrl_c_at_any_instant_is_no_traceback(module: str, before: str, code: i
     words = [sys.executable, "-c", _INTERRUPTED.format(module=module, before=before)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stderr) == (code, said)
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        ("shw", "did you mean 'show'?"),
+        ("train mess3 --ouy x", "did you mean '--out'?"),
+        ("train mess3 --out x --num_steps 3", "num_steps: is a field of training; say --training.num_steps"),
+        ("train mess3 --out x --model.nam rnn", "model.nam: unknown 'nam'; did you mean 'name'?"),
+        ("sample mess3 --seet 3", "hmmscope sample: unknown '--seet'; did you mean '--seed'?"),
+        ("sample mess3 --emision 3", "hmmscope sample: unknown '--emision'; did you mean '--emission'?"),
+        ("ask mess3 --mixin", "did you mean '--mixing'?"),
+        ("fit x.txt --num-state 3", "hmmscope fit: unknown '--num-state'"),  # and not that --states is missing
+        ("study x.csv --stats 3 --out x", "hmmscope study: unknown '--stats'; did you mean '--states'?"),
+    ],
+)
+def test_unknown_words_are_told_with_what_is_near(
+    words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x.csv").write_text("a\n" * 40)
+    assert main(words.split()) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert not Path("x").exists()
+
+
+def test_unknown_words_of_python_are_told_with_what_is_near() -> None:
+    process = hs.make_process("mess3")
+    for asked, said in (
+        (lambda: hs.train(process, "x", learning_rate=1), "say training={'learning_rate': ...}"),
+        (lambda: hs.train(process, "x", num_step=1), "did you mean 'num_steps'?"),
+        (lambda: hs.fit([[0, 1]], 2, restart=3), "did you mean 'num_restarts'?"),
+        (
+            lambda: hs.look(hs.make_model("rnn", num_symbols=3), process, layers=["residul.1"]),
+            "did you mean residual.1?",
+        ),
+    ):
+        with pytest.raises(hs.InputError) as found:
+            asked()
+        assert said in str(found.value)
+    with pytest.raises(AttributeError, match=r"did you mean 'fit'\?"):
+        hs.fitt  # noqa: B018 - the look-up is what fails

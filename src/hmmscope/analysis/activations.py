@@ -18,14 +18,26 @@ from hmmscope.corpora.targets import Target
 from hmmscope.errors import InputError
 from hmmscope.models.block_cot import block_outputs
 from hmmscope.models.given import known_tokens, logits_of
+from hmmscope.schema import shown
 
 #: Samples in one forward pass of an instrument.
 BATCH = 64
 
 
+def require_module(model: Any) -> None:
+    """InputError unless there is a module whose layers can be read."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model: must be a torch module, whose layers can be read, got {shown(model)}")
+
+
 @contextmanager
 def inference_mode(model: nn.Module) -> Iterator[torch.device]:
-    """The model in evaluation mode without gradients; yields its device and puts its mode back."""
+    """The model in evaluation mode without gradients; yields its device and puts its mode back.
+
+    Raises:
+        InputError: no module.
+    """
+    require_module(model)
     was_training = model.training
     model.eval()
     try:
@@ -80,6 +92,7 @@ def residual_layers(model: nn.Module) -> list[str]:
     Raises:
         InputError: no layers are found; the message names modules that can be named instead.
     """
+    require_module(model)
     model = registry.adapted(model)
     names = [name for name, _ in model.named_modules() if name.startswith("residual.")]
     if not names:
@@ -92,6 +105,7 @@ def residual_layers(model: nn.Module) -> list[str]:
 
 def check_layers(model: nn.Module, names: Sequence[str], *, field: str = "layers") -> None:
     """InputError, with the nearest name, for a name that is neither a module of the model nor an activation of ours."""
+    require_module(model)
     modules_named(registry.adapted(model, names), names, field=field)
 
 

@@ -33,6 +33,7 @@ from hmmscope.corpora.targets import PADDING, Labels, NextGiven, NextObservation
 from hmmscope.errors import InputError
 from hmmscope.inference.likeliest import likeliest
 from hmmscope.inference.mixture_posterior import filter_known_component
+from hmmscope.models.given import as_module
 from hmmscope.processes.given_sequences import JUDGING
 from hmmscope.processes.process import Process
 from hmmscope.reprs import html_rows, plot_rows
@@ -126,7 +127,7 @@ class Score(Measures):
 
 
 def evaluate(
-    model: nn.Module,
+    model: nn.Module | Callable[[Tensor], Any],
     corpus: Corpus,
     *,
     num_samples: int = 256,
@@ -138,7 +139,7 @@ def evaluate(
     ngram_order: int = MAX_ORDER,
     counting: Counting | None = None,
 ) -> Score:
-    """Score any module on samples first .. first + num_samples - 1 of a corpus, beside the exact optimum.
+    """Score a module or a function on samples first .. first + num_samples - 1 of a corpus, beside the exact optimum.
 
     Predictors: ``model``; ``optimum`` (the Bayes predictor that knows the process, or believes its prior where it has
     one; none for fresh pools whose optimum nobody knows). Of next symbols also ``known-component`` (for mixtures and fresh
@@ -168,6 +169,7 @@ def evaluate(
             is taken or another number of symbols.
     """
     check_corpus(corpus)
+    model = as_module(model)
     num_samples = corpus.different(num_samples)
     require(num_samples >= 1, "num_samples", "must be at least 1", num_samples)
     asked = make_target(target, corpus.process, corpus.layout) if isinstance(target, str) else target

@@ -9,13 +9,13 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn, get_args, get_origin
 
 from hmmscope.errors import HmmscopeError, InputError, code_and_line
 from hmmscope.lab.verbs.options import VERBS, Changing
-from hmmscope.schema import unknown_name
+from hmmscope.schema import UnknownNameError, unknown_name
 from hmmscope.text import in_a_line
 
 _EPILOG = """\
@@ -157,6 +157,8 @@ def _dispatch(argv: list[str], own_process: bool) -> int:
     named = next((word for word in words if not word.startswith("-")), None)
     if named is not None and named not in VERBS:
         raise unknown_name("verb", named, VERBS)
+    if named is not None:  # before what is required is missed
+        _refuse_unknown(named, [word for word in words if re.match(r"--[a-zA-Z]", word)])
     arguments, rest = build_parser().parse_known_args(words)
     if arguments.version:
         from hmmscope import __version__
@@ -182,7 +184,10 @@ def _dispatch(argv: list[str], own_process: bool) -> int:
     if own_process:
         gc.freeze()
         gc.enable()
-    code = function(record(**values)) or 0
+    try:
+        code = function(record(**values)) or 0
+    except UnknownNameError as error:
+        raise _with_options(error, arguments.verb, values.get("overrides", {})) from error
     for written in filter(None, (values.get(name) for name in ("out", "figures", "export"))):
         from hmmscope.lab.verbs.endings import under_seal
 
@@ -193,11 +198,11 @@ def _dispatch(argv: list[str], own_process: bool) -> int:
 def _refuse_unknown(verb: str, rest: Sequence[str]) -> None:
     """InputError for what a verb does not take, with the nearest that it does; fields of a configuration have errors of
     their own, unless one is nearly the name of an option."""
-    record = VERBS[verb]
-    named = [one for one in dataclasses.fields(record) if one.metadata and not one.metadata.get("place")]
-    options = [flag for one in named for flag in _flags(one)]
+    record, options = VERBS[verb], _options(VERBS[verb])
     for word in rest:
         flag = word.partition("=")[0]
+        if flag in (*options, "--help", "--version"):
+            continue
         if flag in ("--seed", "--target") and issubclass(record, Changing):  # fields of no section
             continue
         if issubclass(record, Changing) and not difflib.get_close_matches(flag, options, 1, 0.85):
@@ -206,6 +211,20 @@ def _refuse_unknown(verb: str, rest: Sequence[str]) -> None:
             raise unknown_name(f"hmmscope {verb}", flag, options)
         if not issubclass(record, Changing):
             raise InputError(f"{word}: unexpected; see hmmscope {verb} --help")
+
+
+def _with_options(error: UnknownNameError, verb: str, overrides: Mapping[str, str]) -> InputError:
+    """The error for a field that nothing has, with the options of the verb if it was written like one: without a dot."""
+    if not isinstance(error.name, str) or error.name not in overrides:
+        return error
+    flags = [f"--{name}" for name in error.known if name.isidentifier() and name != "name"]
+    return unknown_name(f"hmmscope {verb}", f"--{error.name}", dict.fromkeys([*flags, *_options(VERBS[verb])]))
+
+
+def _options(record: type) -> list[str]:
+    """The options of a verb, as they are written."""
+    named = [one for one in dataclasses.fields(record) if one.metadata and not one.metadata.get("place")]
+    return [flag for one in named for flag in _flags(one)]
 
 
 def _flags(one: dataclasses.Field) -> Sequence[str]:

@@ -1,6 +1,6 @@
 """Modules that were handed over: any map from tokens (batch, time) to logits (batch, time, symbol) as a model of ours."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,14 +17,14 @@ from hmmscope.seeds import derived_seed
 
 
 def logits_of(output: Any, inputs: Tensor, num_outputs: int) -> Float[Tensor, "batch time output"]:
-    """The logits in what a module gave: a tensor, a tuple that begins with one, or an object with ``.logits``.
+    """The logits in what a module gave: a tensor, a tuple that begins with one, or ``logits`` of an object or a dict.
 
     Outputs beyond `num_outputs` (a delimiter) are cut off: probabilities are then given that a symbol follows.
 
     Raises:
         InputError: no tensor (batch, time, output), or fewer outputs than symbols.
     """
-    logits = getattr(output, "logits", output)
+    logits = output["logits"] if isinstance(output, dict) and "logits" in output else getattr(output, "logits", output)
     if isinstance(logits, tuple):
         logits = logits[0]
     if not isinstance(logits, Tensor) or logits.ndim != 3 or logits.shape[:2] != inputs.shape[:2]:
@@ -33,6 +33,30 @@ def logits_of(output: Any, inputs: Tensor, num_outputs: int) -> Float[Tensor, "b
     if logits.shape[2] < num_outputs:
         raise InputError(f"model: gives {logits.shape[2]} logits, the corpus has {num_outputs} symbols")
     return logits[..., :num_outputs]
+
+
+class Function(nn.Module):
+    """A plain function from tokens to logits, as a module."""
+
+    def __init__(self, function: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, inputs: Tensor) -> Any:
+        return self.function(inputs)
+
+
+def as_module(model: Any) -> nn.Module:
+    """A module as it is, and a function from tokens to logits as a module.
+
+    Raises:
+        InputError: neither.
+    """
+    if isinstance(model, nn.Module):
+        return model
+    if not callable(model) or isinstance(model, type):
+        raise InputError(f"model: must be a torch module or a function of tokens, got {shown(model)}")
+    return Function(model)
 
 
 @contextmanager

@@ -3,6 +3,8 @@
 What a training is at a step depends on the steps before it alone, and these on the configuration. Two runs that differ in
 their number of steps, and in nothing that comes earlier, are one up to there: with the schedule "wsd", up to the decay of
 the shorter one. So budgets 600, 1200, 2400, ..., each with its own decay, cost one trunk and its branches.
+
+The engine may be another one, from there on: its steps differ from those of the first by rounding.
 """
 
 from dataclasses import dataclass
@@ -16,7 +18,16 @@ from hmmscope.training.schedules import learning_rate, stage_length
 from hmmscope.training.spec import TrainingSpec
 
 #: What may differ, as long as the steps that are taken over are the same.
-FREE = ("num_steps", "schedule", "epoch_steps", "halve_every", "final_fraction", "checkpoint_every", "milestones")
+FREE = (
+    "num_steps",
+    "schedule",
+    "epoch_steps",
+    "halve_every",
+    "final_fraction",
+    "checkpoint_every",
+    "milestones",
+    "engine",
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -166,11 +166,19 @@ def configure(
     return config
 
 
+def _unknown_option(name: str) -> InputError:
+    """The error for a keyword that a configuration does not take; a field of training says where it stands."""
+    if name in TrainingSpec.__dataclass_fields__:
+        return InputError(f"{name}: is a field of training; say training={{{name!r}: ...}}")
+    taken = [one for one in signature(configure).parameters if one not in ("reading", "source")]
+    return unknown_name("option", name, [*taken, *READING_OPTIONS])
+
+
 def _read(source: Any, reading: Mapping[str, Any]) -> Any:
     """Whatever `SequenceData` is made of as such, if it is nothing else, or if it is said how it is read."""
     for name in reading:
         if name not in READING_OPTIONS:
-            raise unknown_name("option", name, [*signature(configure).parameters, *READING_OPTIONS])
+            raise _unknown_option(name)
     ready = isinstance(source, RunConfig | Corpus) or is_process(source) or is_dataclass(source)
     named = isinstance(source, str | Path) and "\n" not in str(source)
     if reading and named and not os.path.exists(source):
@@ -207,6 +215,8 @@ def config_from_data(data: object, overrides: dict[str, str] | None = None) -> R
             merged[section] = text
     known = {*_REGISTERED, "target", "training", "seed"}
     for key in merged:
+        if key in TrainingSpec.__dataclass_fields__:
+            raise InputError(f"{key}: is a field of training; say --training.{key}, or put it under training:")
         if key not in known:
             raise unknown_name(path_of("", key), key, known)
     if "seed" in merged:

@@ -195,7 +195,7 @@ def fit(
         require(len(sizes) == 1, "num_states", "must be one number for a stream", num_states)
         require(tied_emissions is None, "tied_emissions", "are not for a stream", tied_emissions)
         return _fit_stream(source, sizes[0], options, quiet, reading)
-    data = read_as(source, reading)
+    data = read_as(source, reading, [*options, "num_states", "emission", "validation", "stream", "quiet"])
     apart, judges, how = _held_out(data, validation) if len(sizes) > 1 else (data, None, "")
     work = _work(apart, sizes[-1])
     with _Count((len(sizes) * num_restarts + (judges is not None)) * max_iterations, quiet) as heard:

@@ -4,7 +4,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 from hmmscope.axes import Int64, Tensor
 from hmmscope.errors import InputError, RefusedError
 from hmmscope.reprs import html_table
-from hmmscope.schema import require, shown
+from hmmscope.schema import require, shown, unknown_name
 from hmmscope.seeds import check_seed, numpy_generator
 from hmmscope.sequences.asked import FORMAT, Asked
 from hmmscope.sequences.encoding import Alphabet, Encoded, summary
@@ -419,8 +419,20 @@ class SequenceData(Dataset[Tensor]):
         store.write_bytes(target, buffer.getvalue())
 
 
-def read_as(source: Any, reading: Mapping[str, Any]) -> SequenceData:
-    """`SequenceData` of a source and options of reading; InputError for options where it is read already."""
+def read_as(source: Any, reading: Mapping[str, Any], beside: Iterable[str] = ()) -> SequenceData:
+    """`SequenceData` of a source and options of reading.
+
+    Args:
+        source: of `SequenceData`, or such.
+        reading: its options, by name.
+        beside: names of options that the caller takes besides, which are told with these where one is unknown.
+
+    Raises:
+        InputError: an unknown option, or options where all is read already.
+    """
+    for name in reading:
+        if name not in READING_OPTIONS:
+            raise unknown_name("option", name, [*READING_OPTIONS, *beside])
     if not isinstance(source, SequenceData):
         return SequenceData(source, **reading)
     if reading:

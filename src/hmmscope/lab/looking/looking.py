@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from hmmscope.analysis.activations import inference_mode, model_outputs
+from hmmscope.analysis.activations import check_layers, inference_mode, model_outputs
 from hmmscope.analysis.belief_map import corpus_for
 from hmmscope.analysis.twins import NUM_TWINS, Twins, draw_twins
 from hmmscope.corpora.corpus import Corpus
@@ -134,6 +134,7 @@ def look(
         subject = _of_module(given, process, num_twins, length, seed)
     else:
         raise InputError(f"model: must be a module, a run or the folder of a run, got {shown(model)}")
+    check_layers(subject.model, layers or ())
     data = measured(subject, num_samples=num_samples, num_points=num_points, layers=layers) | {"made": made}
     return Look(data, None if out is None else write_look(data, Path(out)))
 

@@ -8,9 +8,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import matplotlib
-from matplotlib.colors import to_hex
-
 from hmmscope.lab.evidence.figure import ROLES, Bars, Cloud, ExplorerCurve, Figure, Heatmap, Lines, Role, Series
 
 INK, GREY, RULE = "#1f2328", "#6b7280", "#e5e7eb"
@@ -39,8 +36,42 @@ MARKER_PATHS = {
     "cross": "M12 2h2v3h3v2h-3v3h-2V7H9V5h3z",
     "ring": "M7.4 6a5.6 5.6 0 1 0 11.2 0a5.6 5.6 0 1 0 -11.2 0zM8.6 6a4.4 4.4 0 1 1 8.8 0a4.4 4.4 0 1 1 -8.8 0z",
 }
-#: Colour maps of ordered names, and the part of each that stands out from white: contrast above 2.3.
-_SCALES = (("viridis", 0.0, 0.7), ("YlOrRd", 0.5, 1.0), ("PuRd", 0.4, 1.0))
+#: Colours of ordered names, evenly along the part of a scale that stands out from white: contrast above 2.3.
+_SCALES = (
+    (
+        "#440154",
+        "#482071",
+        "#443b84",
+        "#39558c",
+        "#2f6c8e",
+        "#26828e",
+        "#1f968b",
+        "#25ab82",
+        "#44bf70",
+    ),  # viridis, from 0 to 0.7
+    (
+        "#fd8c3c",
+        "#fc6c33",
+        "#fc4d2a",
+        "#ef3323",
+        "#e2191c",
+        "#cf0c21",
+        "#bb0026",
+        "#9d0026",
+        "#800026",
+    ),  # YlOrRd, from 0.5 to 1
+    (
+        "#cd8bc2",
+        "#db6fb5",
+        "#e24da1",
+        "#e72989",
+        "#d81b6a",
+        "#c30e52",
+        "#a20347",
+        "#840034",
+        "#67001f",
+    ),  # PuRd, from 0.4 to 1
+)
 _CROWDED = 8  # above so many series lines are thinner, and bands lighter but those of models
 #: Least decades of a logarithmic axis whose ticks are the powers of ten alone: below, there may be one to see, or none.
 LEAST_DECADES = 2
@@ -130,11 +161,8 @@ def _scale(names: list[str]) -> dict[str, dict[str, Any]]:
         left = sorted(member for member in members if member[1] not in found)
         if len({number for number, _ in left}) < max(_ORDERED, len(left)) or count == len(_SCALES):
             continue
-        name, low, high = _SCALES[count]
-        colors = matplotlib.colormaps[name]
         for i, (_, member) in enumerate(left):
-            color = to_hex(colors(low + (high - low) * i / (len(left) - 1)))
-            found[member] = {"color": color, "dash": _DASHES[count]}
+            found[member] = {"color": _between(_SCALES[count], i / (len(left) - 1)), "dash": _DASHES[count]}
         count += 1
     return found
 
@@ -167,6 +195,15 @@ def _look(role: str, index: int) -> Look:
         level=level,
         opacity=0.18 if role == "model" else 0.08,
     )
+
+
+def _between(colours: tuple[str, ...], share: float) -> str:
+    """The colour at a share of the way along a scale."""
+    place = share * (len(colours) - 1)
+    before = min(int(place), len(colours) - 2)
+    ends = [[int(one[i : i + 2], 16) for i in (1, 3, 5)] for one in colours[before : before + 2]]
+    mixed = (round(a + (place - before) * (b - a)) for a, b in zip(*ends, strict=True))
+    return "#" + "".join(f"{channel:02x}" for channel in mixed)
 
 
 def color_range(panel: Heatmap) -> tuple[str, float, float]:

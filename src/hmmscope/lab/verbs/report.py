@@ -18,12 +18,12 @@ def report(options: Report) -> None:
     if options.style is not None and options.figures is None:
         raise InputError("--style: is of figures; add --figures FOLDER")
     place = page_place(options.out or "report.html") if options.out or options.figures is None else None
+    found = [read_folder(Path(folder)) for folder in options.folders]
     if options.figures is None and place is not None and len(options.folders) == 1 and is_run(Path(options.folders[0])):
         from hmmscope.runs.pipeline import load_run
 
         say(f"page: {look_of_run(load_run(options.folders[0]), place).path}")
         return
-    found = [read_folder(Path(folder)) for folder in options.folders]
     if options.figures is not None:
         write_figures(found, Path(options.figures), style=options.style or "paper", quiet=options.quiet)
     if place is not None:
