@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The campaign of docs/campaigns.md, from where it was left, on one processor core; stop it at any time, and commit results/.
+# The campaign of protocols/README.md, from where it was left, on one processor core; stop it at any time, and commit results/.
 #
 #     nice bash scripts/campaign.sh
 #

@@ -3,7 +3,7 @@
 Run from the root of the repository:
 
     python scripts/compare_results.py REVISION            prints the differences, and ends with 1 if there is one
-    python scripts/compare_results.py REVISION --out docs/results-compared.md
+    python scripts/compare_results.py REVISION --out compared.md
 
 The marks by which findings know their rules are left out. Figures that either side does not keep are drawn of its tables by
 the experiments as they are now.

@@ -44,7 +44,7 @@ COLORS = {
 }
 #: Width of pictures of two panels.
 PAGE = 1536
-#: One picture of each experiment for docs/experiments-theorems.md.
+#: One picture of each experiment for docs/constructions.md.
 TAKEN = {
     "limits-theorem5.1": "error-by-scale",
     "limits-theorem5.2": "depth",

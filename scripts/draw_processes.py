@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/processes-limits.md: a transition diagram, and beliefs in the simplex.
+"""Draw the pictures of docs/processes.md: a transition diagram, and beliefs in the simplex.
 
 Run from the root of the repository:
 

@@ -215,9 +215,47 @@ def draw() -> None:
         store.write_bytes(picture, buffer.getvalue())
 
 
+#: What the gallery begins with: picture, title, page, and what makes it.
+FIRST = (
+    ("mess3-beliefs.png", "What can be believed of Mess3", "processes", "`scripts/draw_processes.py`"),
+    ("first-picture.gif", "A network while it learns", "other-models", "`scripts/draw_first_picture.py`"),
+    ("groups.png", "Two groups", "processes", "`scripts/draw_families.py`"),
+    (
+        "theorem1-learning.png",
+        "A network that learns in its stream",
+        "lecture-theorem1",
+        "`scripts/draw_constructions.py`",
+    ),
+)
+#: The question of which an experiment's first figure is the answer.
+LEAD = {
+    "belief-geometry": "Is the belief in the stream?",
+    "belief-interventions": "Does the network use it?",
+    "multitask-fig1": "Retrieval, counting, or learning from the prompt?",
+    "limits-fig3": "How far does depth reach?",
+    "limits-theorem5.2": "What can a Transformer hold?",
+    "mechanisms": "Which head does what?",
+}
+
+
 def gallery() -> list[str]:
-    """A card for each figure of the largest finished scale that is kept, with its command."""
-    lines = ["# Gallery", "", "Every figure in `results/`, by experiment. The command stands on its page.", ""]
+    """Beliefs as pictures and a lead figure of each question; then each figure of the largest finished scale that is kept."""
+    lines = ["# Gallery", "", "::::{grid} 1 1 2 2", ":gutter: 2", ""]
+    for picture, title, page, said in FIRST:
+        lines += [
+            f":::{{grid-item-card}} {title}",
+            f":img-top: img/{picture}",
+            f":link: {page}",
+            ":link-type: doc",
+            said,
+        ]
+        lines += [":::", ""]
+    for name, title in LEAD.items():
+        folder = kept(name)[0]
+        shown = _picture(folder, figures(folder)[0])
+        lines += [f":::{{grid-item-card}} {title}", f":img-top: img/experiments/{shown}", f":link: experiments/{name}"]
+        lines += [":link-type: doc", f"`hmmscope run {name} --scale {folder.parent.name}`{_with(folder)}", ":::", ""]
+    lines += ["::::", "", "Every figure in `results/` follows, by experiment. The command stands on its page.", ""]
     for paper, prefix in (("[MultiTask]", "multitask-"), ("[Limits]", "limits-"), ("Ours", "")):
         names = [name for name in registry.entries("experiment") if name.startswith(prefix) and kept(name)]
         if not prefix:

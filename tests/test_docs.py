@@ -1,0 +1,67 @@
+"""The documentation stays small and whole: words, entries of the side bar, pages that are reached, links."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+#: Made by scripts: the gallery, the sheet of ten headlines, and the names of the interface.
+MADE = {"gallery.md", "judged.md", "reference.md"}
+MOST_WORDS, MOST_ENTRIES = 30_000, 16
+
+
+def prose(text: str) -> str:
+    """A page without what stands in fences and without what a script made of it."""
+    text = re.sub(r"<!-- [\w -]+: made by .*? -->.*?<!-- end -->", "", text, flags=re.DOTALL)
+    return re.sub(r"^(`{3,}|:{3,})[^\n]*\n.*?^\1\s*$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def entries(page: Path) -> list[Path]:
+    """What the tables of contents of a page name, in order; patterns by the pages that are there."""
+    found = []
+    for block in re.findall(r"^```\{toctree\}\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL):
+        for name in (line.strip() for line in block.splitlines() if line.strip() and not line.startswith(":")):
+            there = sorted(page.parent.glob(name + ".md")) if "*" in name else [page.parent / f"{name}.md"]
+            found += [one for one in there if one != page]
+    return found
+
+
+def slugs(text: str) -> set[str]:
+    """The anchors of a page's headings, as MyST makes them."""
+    heads = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)|[`*]", r"\1", head).strip().lower() for head in heads)
+    return {re.sub(r"[^\w\- ]", "", head).replace(" ", "-") for head in plain}
+
+
+def test_hand_written_words_are_few() -> None:
+    counted = {page.name: len(prose(page.read_text("utf-8")).split()) for page in PAGES if page.name not in MADE}
+    assert sum(counted.values()) <= MOST_WORDS, sorted(counted.items(), key=lambda item: -item[1])
+
+
+def test_the_side_bar_is_short_and_reaches_every_page() -> None:
+    assert len(entries(DOCS / "index.md")) <= MOST_ENTRIES
+    reached, waiting = set(), [DOCS / "index.md"]
+    while waiting:
+        page = waiting.pop()
+        if page.is_file() and page not in reached:
+            reached.add(page)
+            waiting += entries(page)
+    pages = {*PAGES, *(DOCS / "experiments").glob("*.md")}
+    assert sorted(page.name for page in pages - reached) == []
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES], ids=lambda page: page.stem)
+def test_links_lead_to_a_heading_that_is_there(page: Path) -> None:
+    text = prose(page.read_text("utf-8"))
+    for target, anchor in re.findall(r"\]\(([\w./-]*\.md)?#([\w-]+)\)", text):
+        there = page.parent / target if target else page
+        if there.suffix == ".md" and "experiments" not in there.parts:
+            assert anchor in slugs(there.read_text("utf-8")), f"{page.name}: {target}#{anchor}"
+
+
+def test_the_checks_see_what_is_wrong(tmp_path: Path) -> None:
+    assert prose("a b\n```python\nc d e\n```\nf <!-- x: made by y --> g h <!-- end -->").split() == ["a", "b", "f"]
+    assert slugs("# How many states?\n```\n# no\n```\n## `report`, look") == {"how-many-states", "report-look"}
