@@ -239,7 +239,7 @@ LEAD = {
 
 
 def gallery() -> list[str]:
-    """Beliefs as pictures and a lead figure of each question; then each figure of the largest finished scale that is kept."""
+    """Beliefs as pictures, a lead figure of each question, and all figures of the largest scale that is kept."""
     lines = ["# Gallery", "", "::::{grid} 1 1 2 2", ":gutter: 2", ""]
     for picture, title, page, said in FIRST:
         lines += [
