@@ -387,13 +387,13 @@ def test_unknown_words_of_python_are_told_with_what_is_near() -> None:
     for asked, said in (
         (lambda: hs.train(process, "x", learning_rate=1), "say training={'learning_rate': ...}"),
         (lambda: hs.train(process, "x", num_step=1), "did you mean 'num_steps'?"),
-        (lambda: hs.fit([[0, 1]], 2, restart=3), "did you mean 'num_restarts'?"),
+        (lambda: hs.fit([[0, 1]], 2, restarts=3), "did you mean 'num_restarts'?"),
         (
             lambda: hs.look(hs.make_model("rnn", num_symbols=3), process, layers=["residul.1"]),
             "did you mean residual.1?",
         ),
     ):
-        with pytest.raises(hs.InputError) as found:
+        with pytest.raises(hs.HmmscopeError) as found:
             asked()
         assert said in str(found.value)
     with pytest.raises(AttributeError, match=r"did you mean 'fit'\?"):
