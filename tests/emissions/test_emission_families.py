@@ -242,7 +242,7 @@ def test_numbers_of_states_are_chosen_by_bic() -> None:
     seen = drawn(gaussian("full"), 1500)
     found = hs.fit(seen, [1, 2, 3], covariance_type="full", num_restarts=3, max_iterations=40)
     assert found.hmm.num_states == 2
-    assert found.reason.startswith("2 states: the smallest BIC")
+    assert found.reason.startswith("2 states, 95 % [2, 2]: the smallest BIC")
     assert [row["chosen"] for row in found.table()] == [False, True, False]
     assert len(found.lines()) >= 5
 

@@ -9,7 +9,7 @@ import torch
 import hmmscope as hs
 from hmmscope.errors import InputError
 from hmmscope.inference.loop_inputs import flat_sequences
-from hmmscope.inference.num_states import best_predictor, choose_num_states, held_out_mean
+from hmmscope.inference.num_states import Support, best_predictor, choose_num_states, held_out_mean
 from inference_cases import planted
 
 #: As many sequences as in the first column, of so many observations; a fifth of them is held out.
@@ -71,7 +71,9 @@ def test_both_rules_stand_beside_each_other():
         blocks = terms.reshape(20, 12).sum(1)
         assert found.held_out_errors[size] == pytest.approx(blocks.std(ddof=1) / 12 / 20**0.5, rel=1e-9)
     by_bic = found.fits[3].bic - found.fits[2].bic
-    assert found.reason.startswith(f"2 states: the smallest BIC, {by_bic:.1f} below that of 3 states; the held-out ")
+    low, high = found.support.interval(2)
+    start = f"2 states, 95 % [{low}, {high}]: the smallest BIC, {by_bic:.1f} below that of 3 states; the held-out "
+    assert found.reason.startswith(start)
     alone = choose_num_states(rows[:8], rows[8:9], [2], 3, **options)
     assert alone.reason == "2 states: no other number was tried"
     assert 0 < alone.held_out_errors[2] < 0.5  # one sequence, in blocks
@@ -127,3 +129,24 @@ def test_the_best_predictor_is_that_of_bic_unless_another_is_surely_better() -> 
     assert best_predictor(bics, {**logs, 2: np.array([-np.inf, *logs[2][1:]])}, lengths) == 1
     assert best_predictor(bics, {size: log[:1] for size, log in logs.items()}, lengths[:1]) == 2  # one has no error
     assert best_predictor(bics, {}, lengths) == 2
+
+
+def test_the_interval_holds_what_is_chosen_and_leaves_out_what_is_hardly_possible():
+    """Shares .97, .02 and .01, of which 2.5 % may be left out at each end."""
+    logs = {1: -100.0, 2: math.log(0.97), 3: math.log(0.02), 4: math.log(0.01)}
+    support = Support(logs, by_laplace=True)
+    assert support.shares[2] == pytest.approx(0.97)
+    assert support.interval(2) == (2, 3)
+    assert support.interval(1) == (1, 3)
+    assert Support({2: 0.0, 3: 0.0}, by_laplace=False).interval(2) == (2, 3)
+
+
+def test_the_evidence_is_of_every_number_and_goes_by_bic_where_parts_are_fixed():
+    flat, lengths = planted(2, 3, count=12, length=60)
+    work, options = flat_sequences(flat, lengths), {"num_restarts": 2, "max_iterations": 30}
+    found = choose_num_states(work, torch.from_numpy(flat[:120].reshape(2, 60)), [1, 2, 3], 3, **options)
+    assert found.support.by_laplace
+    assert max(found.support.log_evidence, key=found.support.log_evidence.get) == 2
+    start = found.fits[2].hmm
+    fixed = choose_num_states(work, torch.from_numpy(flat[:120].reshape(2, 60)), [2], 3, start=start, **options)
+    assert fixed.support.log_evidence == {2: -fixed.fits[2].bic / 2}

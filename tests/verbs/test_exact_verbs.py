@@ -500,7 +500,7 @@ def test_fit_chooses_among_sizes_and_streams(call: Callable) -> None:
     called = call("fit", "u.txt", "--states", "1,2", "--out", "chosen.json", "--iterations", 10)
     assert (called.code, without_progress(called.error)) == (0, "")
     assert re.search(r"\n +1 +3 +\d+\.\d\d +-0\.\d{6} ± 0\.\d{6}  chosen\n +2 +\d+ +\d+\.\d\d +-0\.", called.out)
-    assert "\n1 state: the smallest BIC, " in called.out
+    assert "\n1 state, 95 % [1, 2]: the smallest BIC, " in called.out
     assert re.search(r", best two of \d+ restarts agree\n", called.out)
     assert load_process("chosen.json").num_states in (1, 2)
     called = call(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.emissions.chain import draw_states, filter_states, likeliest_states, smooth_states
+from hmmscope.emissions.conjugate import Conjugate
 from hmmscope.emissions.states import Chain
 from hmmscope.errors import InputError
 from hmmscope.processes.answers import Observed
@@ -148,6 +149,15 @@ class EmittingHMM(VectorProcess):
     def checked(cls, observations: Float64[Tensor, "*batch coordinate"]) -> Float64[Tensor, "*batch coordinate"]:
         """The observations; InputError for what the family cannot emit."""
         return observations
+
+    @classmethod
+    def conjugate(cls, observations: Float64[Tensor, "row coordinate"], **options: Any) -> Conjugate:
+        """A weak prior of the laws, from which `Fit.posterior` draws given observations; `options` are of the family.
+
+        Raises:
+            InputError: a family that has none.
+        """
+        raise InputError(f"posterior: {cls.__name__} has no conjugate prior; GaussianHMM and PoissonHMM have one")
 
     @property
     def narrowest(self) -> Float64[Tensor, "state coordinate"]:

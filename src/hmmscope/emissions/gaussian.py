@@ -10,6 +10,7 @@ import torch
 
 from hmmscope import registry
 from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.emissions.conjugate import NormalInverseWishart, refuse_missing, refuse_others
 from hmmscope.emissions.densities import (
     check_covariances,
     check_shape,
@@ -155,6 +156,25 @@ class GaussianHMM(EmittingHMM):
             observations, visits, self.covariance_type, self.means, self.covariances, floor
         )
         return {"means": means, "covariances": covariances}
+
+    @classmethod
+    def conjugate(
+        cls,
+        observations: Float64[Tensor, "row coordinate"],
+        *,
+        covariance_type: str = "diag",
+        strength: float = 0.01,
+        degrees: float | None = None,
+        share: float = 0.1,
+        **others: Any,
+    ) -> NormalInverseWishart:
+        """Centre: that of all observations; spread: `share` of their variance; `degrees`: 2, of matrices 2 + coordinates."""
+        refuse_others(others, ("strength", "degrees", "share"))
+        refuse_missing(observations, covariance_type)
+        _, centre, deviation = completed(observations)
+        usual = 2.0 + (len(centre) if covariance_type in ("full", "tied") else 0)
+        spread = share * deviation.square()
+        return NormalInverseWishart(covariance_type, centre, spread, strength, usual if degrees is None else degrees)
 
 
 def completed(observations: Float64[Tensor, "row coordinate"]) -> tuple[Tensor, Tensor, Tensor]:

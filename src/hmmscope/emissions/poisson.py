@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.emissions.conjugate import GammaRates, refuse_others
 from hmmscope.emissions.densities import scattered_centres
 from hmmscope.emissions.emitting import EmittingHMM, numbers_of
 from hmmscope.emissions.gaussian import completed
@@ -127,3 +128,11 @@ class PoissonHMM(EmittingHMM):
         weight = visits.T @ (~observations.isnan()).double()
         mean = visits.T @ observations.nan_to_num(0.0) / weight.where(weight > 0, 1.0)
         return {"rates": torch.maximum(mean.where(weight > 0, self.rates), floor)}
+
+    @classmethod
+    def conjugate(
+        cls, observations: Float64[Tensor, "row coordinate"], *, strength: float = 1.0, **others: Any
+    ) -> GammaRates:
+        """Mean of the rates: that of all counts; shape `strength`."""
+        refuse_others(others, ("strength",))
+        return GammaRates(observations.nanmean(0), strength)

@@ -1,7 +1,7 @@
 """How many states: HMMs of several sizes by the Bayesian information criterion, and by held-out likelihood."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hmmscope.axes import Int, Tensor
 from hmmscope.inference.baum_welch import BaumWelchFit, as_sequences, fit_baum_welch, held_out_log_likelihoods
 from hmmscope.inference.filtering import filter_beliefs
+from hmmscope.inference.laplace import laplace
 from hmmscope.inference.loop_inputs import Sequences
 from hmmscope.processes.hmm import HMM
 from hmmscope.schema import require
@@ -44,6 +45,7 @@ class NumStatesChoice:
         held_out: mean log-probability of a held-out observation under each, nats.
         held_out_errors: standard errors of these means over sequences, or over blocks of few sequences.
         reason: why this number, in one line, and what the held-out sequences say of it.
+        support: what else the observations leave possible.
     """
 
     num_states: int
@@ -51,6 +53,46 @@ class NumStatesChoice:
     held_out: dict[int, float]
     held_out_errors: dict[int, float]
     reason: str
+    support: "Support"
+
+
+@dataclass(frozen=True)
+class Support:
+    """How far observations speak for each number of states, if all that were tried were equally likely before.
+
+    Attributes:
+        log_evidence: log P(observations | number of states), nats.
+        by_laplace: by Laplace's method (`hmmscope.inference.laplace`); else -BIC / 2, which is coarser.
+    """
+
+    log_evidence: dict[int, float]
+    by_laplace: bool
+
+    @property
+    def shares(self) -> dict[int, float]:
+        """P(number of states | observations)."""
+        most = max(self.log_evidence.values())
+        weights = {size: math.exp(log - most) for size, log in self.log_evidence.items()}
+        return {size: weight / sum(weights.values()) for size, weight in weights.items()}
+
+    def interval(self, chosen: int) -> tuple[int, int]:
+        """The least number and the largest that are left when up to 2.5 % are cut off at each end, and `chosen` between."""
+        sizes, below = sorted(self.shares), 0.0
+        low = high = sizes[0]
+        for size in sizes:
+            if below <= 0.025:
+                low = size
+            if below < 0.975:
+                high = size
+            below += self.shares[size]
+        return min(low, chosen), max(high, chosen)
+
+
+def support_of(fits: Mapping[int, BaumWelchFit], work: Sequences | None) -> Support:
+    """Of some fits: by Laplace's method if they are of packed sequences `work`, with every part free, and small enough."""
+    found = {size: None if work is None else laplace(work, one.hmm) for size, one in fits.items()}
+    logs = {size: one.log_evidence for size, one in found.items() if one is not None}
+    return Support(logs, True) if len(logs) == len(fits) else Support({s: -f.bic / 2 for s, f in fits.items()}, False)
 
 
 def choose_num_states(
@@ -87,11 +129,13 @@ def choose_num_states(
     for size in sorted(set(candidates)):
         fits[size] = fit_baum_welch(observations, size, num_symbols, lengths=lengths, **options)
         logs[size] = _logs(fits[size].hmm, judged, units)
-    lengths = _seen(judged, units, num_symbols)
-    chosen, reason = choice_reason({size: one.bic for size, one in fits.items()}, logs, lengths)
-    scores = {size: held_out_mean(own, lengths) for size, own in logs.items()}
+    restricted = any(options.get(name) for name in ("fixed", "start", "tied_emissions"))
+    support = support_of(fits, None if restricted else as_sequences(observations, num_symbols, lengths))
+    seen = _seen(judged, units, num_symbols)
+    chosen, reason = choice_reason({size: one.bic for size, one in fits.items()}, logs, seen, support)
+    scores = {size: held_out_mean(own, seen) for size, own in logs.items()}
     means, errors = ({size: getattr(one, name) for size, one in scores.items()} for name in ("mean", "error"))
-    return NumStatesChoice(chosen, fits, means, errors, reason)
+    return NumStatesChoice(chosen, fits, means, errors, reason, support)
 
 
 def _units(judged: Sequences) -> list[NDArray[np.int64]]:
@@ -141,7 +185,10 @@ def held_out_mean(logs: NDArray[np.float64], lengths: NDArray[np.int64]) -> Held
 
 
 def choice_reason(
-    bics: dict[int, float], logs: dict[int, NDArray[np.float64]], lengths: NDArray[np.int64]
+    bics: dict[int, float],
+    logs: dict[int, NDArray[np.float64]],
+    lengths: NDArray[np.int64],
+    support: Support | None = None,
 ) -> tuple[int, str]:
     """The number of states with the smallest BIC, and that it is, with what held-out sequences say, in one line.
 
@@ -149,12 +196,15 @@ def choice_reason(
         bics: of each number of states.
         logs: log-likelihoods of held-out sequences (n,) under each; empty if there are none.
         lengths: of those sequences (n,).
+        support: what the interval is of.
     """
     chosen, *others = sorted(bics, key=lambda size: bics[size])
     if not others:
         return chosen, f"{_states(chosen)}: no other number was tried"
     second, ahead = others[0], bics[others[0]] - bics[chosen]
-    by_bic = f"{_states(chosen)}: the smallest BIC, {ahead:.1f} below that of {_states(second)}"
+    between = f", 95 % [{', '.join(map(str, support.interval(chosen)))}]" if support else ""
+    by_bic = f"{_states(chosen)}{between}: the smallest BIC, {ahead:.1f} below that of {_states(second)}"
+    by_bic += "" if support is None or support.by_laplace else "; the interval goes by BIC alone"
     if not logs:
         return chosen, by_bic
     best = max(logs, key=lambda size: float(logs[size].sum()))

@@ -81,6 +81,10 @@ class HMM(Process):
         """The same from another initial law."""
         return HMM(initial, self.transition_SS, self.emission_SV, allow_drop_tiny=True)
 
+    def replaced(self, **arrays: Any) -> "HMM":
+        """The same with other arrays: `initial`, `transition`, `emission`."""
+        return HMM(**self.file_tensors() | arrays, symbols=self.symbols, states=self.states, allow_drop_tiny=True)
+
     def card(self) -> list[str]:
         """What each state does: how often it starts, what it emits, and where it goes."""
         states = tuple(map(in_brief, self.states or (f"state {s}" for s in range(self.num_states))))

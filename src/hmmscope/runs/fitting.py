@@ -10,12 +10,14 @@ import numpy as np
 
 from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import BaumWelchFit, fit_baum_welch, fit_stream, held_out_log_likelihoods
+from hmmscope.inference.gibbs import Chains, Prior
 from hmmscope.inference.loop_inputs import Sequences, flat_sequences
-from hmmscope.inference.num_states import choice_reason, choose_num_states
+from hmmscope.inference.num_states import Support, choice_reason, choose_num_states, support_of
 from hmmscope.machine import require_memory
 from hmmscope.processes.hmm import HMM
 from hmmscope.reprs import html_rows
 from hmmscope.runs.number_sequences import emission_of, fit_vectors, read_vectors, refuse
+from hmmscope.runs.posterior import Posterior, posterior_of
 from hmmscope.schema import require
 from hmmscope.seeds import numpy_generator
 from hmmscope.sequences.data import SequenceData, read_as
@@ -38,6 +40,8 @@ class Fit:
         held_out_errors: standard errors of these means over sequences, or over blocks of few sequences.
         reason: why this number of states, in one line; empty if there was no choice.
         num_fitted: how many symbols `fits` are of, where fewer than all.
+        support: how far the observations speak for each number of states; None if there was no choice.
+        material: what `posterior` goes by; empty after a stream, and if parts were fixed or tied.
     """
 
     hmm: Any
@@ -48,6 +52,8 @@ class Fit:
     reason: str = ""
     whole: BaumWelchFit | None = None
     num_fitted: int = 0
+    support: Support | None = None
+    material: tuple[Any, ...] = field(default=(), compare=False)
 
     @property
     def final(self) -> Any:
@@ -64,11 +70,52 @@ class Fit:
         """Whether the last iteration gained less than the tolerance."""
         return bool(self.fits) and self.final.converged
 
+    @property
+    def interval(self) -> tuple[int, int]:
+        """The 95 % interval of the number of states, of those tried; see `hmmscope.inference.num_states.Support`."""
+        size = self.hmm.num_states
+        return (size, size) if self.support is None else self.support.interval(size)
+
+    def posterior(
+        self,
+        num_draws: int = 500,
+        *,
+        num_chains: int = 4,
+        warm_up: int = 250,
+        every: int = 1,
+        seed: int = 0,
+        initial: float = 1.0,
+        transition: float = 1.0,
+        emission: float = 1.0,
+        **laws: Any,
+    ) -> Posterior:
+        """Draws of all parameters given all that it was fitted to, by exact Gibbs sampling: intervals of every entry.
+
+        Args:
+            num_draws, num_chains, warm_up, every, seed: see `hmmscope.inference.gibbs.Chains`.
+            initial, transition, emission: concentrations of Dirichlet priors, see `hmmscope.inference.gibbs.Prior`.
+            laws: of numbers, options of the prior of what states emit (`EmittingHMM.conjugate`): `strength`, `degrees`,
+                `share`.
+
+        Raises:
+            InputError: after a stream, or where parts were fixed or tied; a family without a conjugate prior; options out of
+                range; scipy, which matches labels, is not there.
+            ResourceError: the draws do not fit in memory.
+        """
+        if not self.material:
+            raise InputError(
+                "posterior: needs all sequences at once, and every part free: no stream, fixed, start or tied"
+            )
+        prior = Prior(initial=initial, transition=transition, emission=emission)
+        chains = Chains(num_draws=num_draws, num_chains=num_chains, warm_up=warm_up, every=every, seed=seed)
+        return posterior_of(self.hmm, self.material, prior, chains, laws)
+
     def table(self) -> list[dict[str, Any]]:
         """A row for each number of states: log-likelihoods in nats a symbol, BIC, the search, which was chosen."""
         return [
             {"num_states": size, "log_likelihood": fit.log_likelihood / (self.num_fitted or self.num_observations)}
             | {"bic": fit.bic}
+            | ({} if self.support is None else {"share": self.support.shares[size]})
             | self._judged(size)
             | {
                 "restarts": fit.num_restarts,
@@ -208,7 +255,8 @@ def fit(
         whole = None if apart is data else _on_to_all(data, chosen, options)
     hmm, reason = _named((whole or chosen).hmm, data, "Baum-Welch fit"), choice.reason + how
     errors, num_fitted = choice.held_out_errors, apart.num_observations
-    return Fit(hmm, data.num_observations, choice.fits, choice.held_out, errors, reason, whole, num_fitted)
+    about, material = (errors, reason, whole, num_fitted, choice.support), _material(data, options)
+    return Fit(hmm, data.num_observations, choice.fits, choice.held_out, *about, material)
 
 
 def _fit_numbers(
@@ -222,16 +270,29 @@ def _fit_numbers(
         fits, best, reason = fit_vectors(data, list(sizes), emission, options | {"heard": heard}, more)
     hmm = fits[best].hmm.replaced()
     hmm.title = f"{emission} fit"
-    return Fit(hmm, len(data.rows), fits, reason=reason)
+    support = Support({size: -one.bic / 2 for size, one in fits.items()}, by_laplace=False) if len(sizes) > 1 else None
+    material = () if _restricted(options) else (data,)
+    return Fit(hmm, len(data.rows), fits, reason=reason, support=support, material=material)
 
 
 def _without_judges(data: SequenceData, work: Sequences, sizes: Sequence[int], options: dict[str, Any]) -> Fit:
     """One number of states, or the one with the smallest criterion."""
     fits = {size: fit_baum_welch(work, size, data.num_symbols, **options) for size in sizes}
-    best, reason = choice_reason({size: one.bic for size, one in fits.items()}, {}, np.empty(0, np.int64))
+    support = support_of(fits, None if _restricted(options) else work) if len(sizes) > 1 else None
+    best, reason = choice_reason({size: one.bic for size, one in fits.items()}, {}, np.empty(0, np.int64), support)
     hmm = _named(fits[best].hmm, data, "Baum-Welch fit")
     reason = f"{reason}; nothing could be held out" if len(sizes) > 1 else ""
-    return Fit(hmm, data.num_observations, fits, reason=reason)
+    return Fit(hmm, data.num_observations, fits, reason=reason, support=support, material=_material(data, options))
+
+
+def _restricted(options: dict[str, Any]) -> bool:
+    """Whether something was given that a posterior under the usual priors would not keep to."""
+    return any(options.get(name) for name in ("fixed", "start", "tied_emissions"))
+
+
+def _material(data: SequenceData, options: dict[str, Any]) -> tuple[Any, ...]:
+    """What a posterior goes by."""
+    return () if _restricted(options) else (data,)
 
 
 def _on_to_all(data: SequenceData, chosen: BaumWelchFit, options: dict[str, Any]) -> BaumWelchFit:

@@ -13,7 +13,7 @@ from hmmscope.emissions.gaussian import GaussianHMM
 from hmmscope.emissions.gaussian_mixture import GaussianMixtureHMM
 from hmmscope.emissions.poisson import PoissonHMM
 from hmmscope.errors import InputError
-from hmmscope.inference.num_states import choice_reason
+from hmmscope.inference.num_states import Support, choice_reason
 from hmmscope.schema import shown, unknown_name
 
 #: Families by name, and which of their options `hmmscope.fit` takes.
@@ -146,7 +146,8 @@ def fit_vectors(
         if name not in (*known, "floor"):
             raise unknown_name("fit", name, (*known, "floor", "axis", "lengths"))
     found = {size: fit_emissions(family, data.rows, data.lengths, size, **options, **more) for size in sizes}
-    best, reason = choice_reason({size: one.bic for size, one in found.items()}, {}, np.empty(0, np.int64))
+    support = Support({size: -one.bic / 2 for size, one in found.items()}, by_laplace=False)
+    best, reason = choice_reason({size: one.bic for size, one in found.items()}, {}, np.empty(0, np.int64), support)
     return found, best, reason if len(sizes) > 1 else ""
 
 

@@ -1,0 +1,146 @@
+"""How often what is said of a fit is right, on planted data: number of states, its interval, and intervals of every entry.
+
+    python scripts/fit_statistics.py --sets 1000        go on to 1000 data sets of each kind; stop it and start it at will
+    python scripts/fit_statistics.py                    print the table of those that were made
+
+A data set is one sequence of 1,000 to 20,000 symbols (evenly in the logarithm) of an HMM of 1 to 5 states and 6 symbols.
+States stay with one probability and show a symbol of their own with another: .9 and .88 ("separated"), or one of .7, .8, .9
+and one of .6, .7 ("weaker"). It is fitted as a user would, `hs.fit(symbols, [1, ..., 6])`, and with the planted number of
+states, whose posterior (2 chains of 250 draws) gives the intervals of entries. Rows are in results/fit-statistics.jsonl.
+"""
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import hmmscope as hs
+from hmmscope.inference.chains import matching
+from hmmscope.inference.loop_inputs import flat_sequences
+from hmmscope.inference.num_states import support_of
+from hmmscope.machine import machine_line
+
+KEPT = Path(__file__).resolve().parents[1] / "results" / "fit-statistics.jsonl"
+SIZES, NUM_SYMBOLS = range(1, 7), 6
+KINDS = ("separated", "weaker")
+PARTS = ("initial", "transition", "emission")
+
+
+def planted(num_states: int, stay: float, own: float) -> hs.HMM:
+    """States that stay, and show a symbol of their own; the rest is shared equally."""
+    transition = np.full((num_states, num_states), (1 - stay) / max(1, num_states - 1))
+    np.fill_diagonal(transition, stay if num_states > 1 else 1.0)
+    emission = np.full((num_states, NUM_SYMBOLS), (1 - own) / (NUM_SYMBOLS - 1))
+    np.fill_diagonal(emission, own)
+    return hs.HMM(np.full(num_states, 1 / num_states), transition, emission)
+
+
+def measured(kind: str, number: int) -> dict[str, Any]:
+    """One data set: what is planted, what is said, and how long it took (seconds of this process)."""
+    random = np.random.default_rng((KINDS.index(kind), number))
+    size, length = 1 + number % 5, round(math.exp(random.uniform(math.log(1000), math.log(20_000))))
+    stay, own = (
+        (0.9, 0.88)
+        if kind == "separated"
+        else (float(random.choice([0.7, 0.8, 0.9])), float(random.choice([0.6, 0.7])))
+    )
+    truth = planted(size, stay, own)
+    symbols = hs.Corpus(truth, length=length, seed=number)[0:1].observations
+    row: dict[str, Any] = {"kind": kind, "set": number, "states": size, "length": length, "stay": stay, "own": own}
+    begun = time.process_time()
+    fit = hs.fit(symbols.tolist(), list(SIZES), symbols=NUM_SYMBOLS)
+    row["fit_seconds"] = round(time.process_time() - begun, 3)
+    begun = time.process_time()
+    support_of(fit.fits, flat_sequences(symbols.flatten().numpy(), np.array([length])))
+    row["interval_seconds"] = round(time.process_time() - begun, 3)
+    best = max(fit.held_out, key=lambda one: fit.held_out[one])
+    near = [one for one, mean in fit.held_out.items() if mean >= fit.held_out[best] - fit.held_out_errors[best]]
+    row |= {"bic": fit.hmm.num_states, "largest_held_out": best, "one_error": min(near), "interval": list(fit.interval)}
+    row["shares"] = [round(share, 4) for share in fit.support.shares.values()] if fit.support else []
+    return row | entries(truth, symbols)
+
+
+def entries(truth: hs.HMM, symbols: torch.Tensor) -> dict[str, Any]:
+    """How many entries of each array their intervals hold, of how many; labels are matched by what states emit."""
+    fit = hs.fit(symbols.tolist(), truth.num_states, symbols=NUM_SYMBOLS)
+    begun = time.process_time()
+    posterior = fit.posterior(250, num_chains=2, warm_up=125)
+    seconds = round(time.process_time() - begun, 3)
+    own = matching((fit.hmm.emission_SV @ truth.emission_SV.T).numpy())
+    planted_arrays = truth.file_tensors()
+    found: dict[str, Any] = {"posterior_seconds": seconds}
+    for name in PARTS:
+        drawn = posterior.arrays[name].flatten(0, 1)[:, own]
+        drawn = drawn[:, :, own] if name == "transition" else drawn
+        low, high = torch.quantile(drawn, torch.tensor([0.025, 0.975], dtype=torch.float64), dim=0)
+        held = (low <= planted_arrays[name]) & (planted_arrays[name] <= high)
+        sure = truth.num_states == 1 and name != "emission"
+        found[name] = [0, 0] if sure else [int(held.sum()), held.numel()]
+    found["r_hat"] = round(max([row["r_hat"] for row in posterior.table() if row["r_hat"] == row["r_hat"]]), 4)
+    return found
+
+
+def table(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Shares of right numbers, of intervals that hold the planted number, and of entries in their intervals."""
+    lines = ["| | sets | BIC right | one-error rule right | largest held-out right | interval holds | its width | "]
+    lines[0] += " | ".join(PARTS) + " | seconds: fit, interval, posterior |"
+    lines.append("|---" * (lines[0].count("|") - 1) + "|")
+    groups = [(kind, [row for row in rows if row["kind"] == kind]) for kind in KINDS]
+    groups += [
+        (f"{kind}, {least:,} to {most:,}", [row for row in own if least <= row["length"] < most])
+        for kind, own in groups[:2]
+        for least, most in ((1000, 3000), (3000, 20_001))
+    ]
+    for name, own in groups:
+        if not own:
+            continue
+
+        def share(key: str, own: list[dict[str, Any]] = own) -> str:
+            return f"{sum(row[key] == row['states'] for row in own) / len(own):.3f}"
+
+        holds = sum(row["interval"][0] <= row["states"] <= row["interval"][1] for row in own) / len(own)
+        width = sum(row["interval"][1] - row["interval"][0] + 1 for row in own) / len(own)
+        said = [
+            name,
+            str(len(own)),
+            share("bic"),
+            share("one_error"),
+            share("largest_held_out"),
+            f"{holds:.3f}",
+            f"{width:.2f}",
+        ]
+        for part in PARTS:
+            held, total = (sum(row[part][place] for row in own) for place in (0, 1))
+            said.append(f"{held / max(1, total):.3f} of {total:,}")
+        means = [sum(row[f"{what}_seconds"] for row in own) / len(own) for what in ("fit", "interval", "posterior")]
+        lines.append(f"| {' | '.join([*said, ', '.join(f'{mean:.2f}' for mean in means)])} |")
+    return lines
+
+
+def main() -> None:
+    """Make what is missing, then print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sets", type=int, default=0, metavar="N", help="data sets of each kind")
+    parser.add_argument("--out", type=Path, default=KEPT, metavar="FILE")
+    options = parser.parse_args()
+    kept = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
+    made = {(row["kind"], row["set"]) for row in kept}
+    for number in range(options.sets):
+        for kind in KINDS:
+            if (kind, number) not in made:
+                row = measured(kind, number) | {"date": date.today().isoformat(), "machine": machine_line()}
+                kept.append(row)
+                with options.out.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(row) + "\n")
+    print("\n".join(table(kept)))
+
+
+if __name__ == "__main__":
+    main()

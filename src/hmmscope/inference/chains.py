@@ -1,0 +1,121 @@
+"""What Markov chains of draws tell: whether they agree, how much they are worth, and whose label is whose."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hmmscope.errors import InputError
+
+Array = NDArray[np.float64]
+
+
+def r_hat(draws: Array) -> Array:
+    """Rank-normalised split R-hat: near 1 where chains agree; above 1.01 they have not mixed.
+
+    The larger of two: of the draws, and of their distances from the median, each replaced by the normal quantile of its rank
+    among all, and every chain cut into halves. sqrt((within (n - 1) / n + between) / within)
+
+    Source: Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021).
+
+    Args:
+        draws: (chain, draw, ...), at least four draws.
+
+    Returns:
+        Of each entry (...); NaN for one that never varies.
+    """
+    away = np.abs(draws - np.median(draws, axis=(0, 1)))
+    return np.fmax(_ratio(_normal_scores(_halves(draws))), _ratio(_normal_scores(_halves(away))))
+
+
+def effective_sizes(draws: Array) -> tuple[Array, Array]:
+    """Independent draws that would tell as much of the bulk of a law, and of its tails; NaN where nothing varies.
+
+    Bulk: of the normal quantiles of the ranks. Tails: the lesser of whether a draw is below the 5 % and the 95 % quantile.
+    Autocorrelations are summed as long as sums of neighbouring pairs are positive, and made to fall (Geyer).
+
+    Source: as of `r_hat`.
+
+    Args:
+        draws: (chain, draw, ...), at least four draws.
+    """
+    ends = np.quantile(draws, (0.05, 0.95), axis=(0, 1))
+    tails = [_effective(_halves((draws <= end).astype(np.float64))) for end in ends]
+    return _effective(_normal_scores(_halves(draws))), np.fmin(*tails)
+
+
+def _halves(draws: Array) -> Array:
+    """Twice as many chains of half the length."""
+    half = draws.shape[1] // 2
+    return np.concatenate([draws[:, :half], draws[:, draws.shape[1] - half :]])
+
+
+def _normal_scores(draws: Array) -> Array:
+    """Normal quantiles of (rank - 3/8) / (number + 1/4), ranks averaged over ties."""
+    chains, count = draws.shape[:2]
+    flat = draws.reshape(chains * count, -1)
+    ranks = np.empty(flat.shape)
+    for entry in range(flat.shape[1]):
+        _, which, times = np.unique(flat[:, entry], return_inverse=True, return_counts=True)
+        ranks[:, entry] = (times.cumsum() - (times - 1) / 2)[which]
+    return torch.special.ndtri(torch.from_numpy((ranks - 0.375) / (len(flat) + 0.25))).numpy().reshape(draws.shape)
+
+
+def _ratio(draws: Array) -> Array:
+    count = draws.shape[1]
+    within, between = draws.var(1, ddof=1).mean(0), draws.mean(1).var(0, ddof=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found: Array = np.sqrt((within * (count - 1) / count + between) / within)
+    return found
+
+
+def _effective(draws: Array) -> Array:
+    chains, count = draws.shape[:2]
+    away = draws - draws.mean(1, keepdims=True)
+    waves = np.fft.rfft(away, 2 * count, axis=1)
+    covariances = np.fft.irfft(np.abs(waves) ** 2, axis=1)[:, :count].mean(0) / count
+    within = covariances[0] * count / (count - 1)
+    total = within * (count - 1) / count + (draws.mean(1).var(0, ddof=1) if chains > 1 else 0.0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        correlations = 1 - (within - covariances) / total
+    correlations[0] = 1.0
+    pairs = correlations[: count // 2 * 2].reshape(count // 2, 2, *draws.shape[2:]).sum(1)
+    going = np.logical_and.accumulate(pairs > 0, axis=0)
+    time = 2 * np.where(going, np.minimum.accumulate(pairs, axis=0), 0.0).sum(0) - 1
+    number = chains * count
+    found = number / np.maximum(time, 1 / np.log10(number))
+    return np.where(total > 0, found, np.nan)
+
+
+def matching(agreement: Array) -> NDArray[np.int64]:
+    """For each label of the reference the label of a draw that stands for it, so that most steps agree (Hungarian method).
+
+    Args:
+        agreement: (..., S, S), how often a path is in state i where the reference is in state j.
+
+    Returns:
+        (..., S): which state of the draw is state j of the reference.
+
+    Raises:
+        InputError: scipy is not there, which is needed for more than one state.
+    """
+    size = agreement.shape[-1]
+    found = np.zeros((*agreement.shape[:-2], size), np.int64)
+    if size == 1:
+        return found
+    try:
+        from scipy.optimize import linear_sum_assignment
+    except ModuleNotFoundError:
+        raise InputError("posterior: matching of labels needs scipy; install hmmscope[hmm]") from None
+    for place in np.ndindex(agreement.shape[:-2]):
+        own, reference = linear_sum_assignment(agreement[place], maximize=True)
+        found[place][reference] = own
+    return found
+
+
+def relabelled(values: Array, own: NDArray[np.int64], axes: int) -> Array:
+    """Values (chain, draw, S, ...), the states of each draw in the order `own` (chain, draw, S), on their first axes."""
+    found = values
+    for axis in range(axes):
+        order = own.reshape(*own.shape[:2], *[1] * axis, own.shape[2], *[1] * (values.ndim - 3 - axis))
+        found = np.take_along_axis(found, np.broadcast_to(order, values.shape), axis=2 + axis)
+    return found

@@ -1,0 +1,177 @@
+"""Draws of the parameters of an HMM given sequences: exact Gibbs sampling under Dirichlet priors."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hmmscope.errors import InputError
+from hmmscope.inference.chains import matching, relabelled
+from hmmscope.inference.loop_inputs import Sequences
+from hmmscope.kernels.gibbs import symbol_chain
+from hmmscope.machine import require_memory
+from hmmscope.processes.hmm import HMM
+from hmmscope.reprs import Shown
+from hmmscope.schema import require
+from hmmscope.seeds import numpy_generator
+
+Array = NDArray[np.float64]
+
+#: Chains but the first begin from laws drawn by this share of the counts: further apart than the posterior is wide.
+SPREAD = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prior:
+    """Concentrations of the Dirichlet laws of every row, the same for all entries; 1 is uniform.
+
+    Attributes:
+        initial, transition, emission: of the law of the first state, of moves, of symbols; in [0.01, 1000].
+    """
+
+    initial: float = 1.0
+    transition: float = 1.0
+    emission: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("initial", "transition", "emission"):
+            require(0.01 <= getattr(self, name) <= 1000, name, "must be in [0.01, 1000]", getattr(self, name))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Draws(Shown):
+    """Parameters drawn by several chains, with the labels of one fit.
+
+    Attributes:
+        arrays: by the names of the arrays of the process (chain, draw, ...).
+        log_likelihood: log P(all observations) under each, nats (chain, draw).
+        swapped: share of the draws whose labels were not those of the fit.
+    """
+
+    arrays: dict[str, Array]
+    log_likelihood: Array
+    swapped: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chains:
+    """How many draws are made.
+
+    Attributes:
+        num_draws: kept of each chain.
+        num_chains: independent ones.
+        warm_up: sweeps of each chain before the first draw is kept.
+        every: sweeps from one kept draw to the next.
+        seed: in [0, 2^32).
+    """
+
+    num_draws: int = 500
+    num_chains: int = 4
+    warm_up: int = 250
+    every: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in {"num_draws": 4, "num_chains": 1, "warm_up": 0, "every": 1}.items():
+            require(getattr(self, name) >= least, name, f"must be at least {least}", getattr(self, name))
+
+    def run(self, chain: Callable[[int, np.random.Generator], Sequence[Array]]) -> list[Array]:
+        """Each array of all chains (chain, draw, ...), on as many threads as torch has: the same for any number of them."""
+
+        def one(number: int) -> Sequence[Array]:
+            return chain(number, numpy_generator(self.seed, "gibbs", number))
+
+        with ThreadPoolExecutor(max(1, min(torch.get_num_threads(), self.num_chains))) as pool:
+            return [np.stack(parts) for parts in zip(*pool.map(one, range(self.num_chains)), strict=True)]
+
+
+def symbol_draws(
+    work: Sequences,
+    start: Sequence[Array],
+    reference: NDArray[np.int64],
+    prior: Prior,
+    chains: Chains,
+    counts: Sequence[Array] | None = None,
+) -> Draws:
+    """Draws of the initial law, the transitions and the emissions given sequences of symbols.
+
+    path ~ P(path | parameters, o), by forward filtering and backward sampling
+    row ~ Dirichlet(concentration + counts of the row along the path)
+
+    The first chain begins at `start`, the others, with `counts`, from laws that are drawn by a tenth of them; in all a draw
+    has the labels by which its path and `reference` agree at the most steps.
+
+    Source: Scott (2002), "Bayesian methods for hidden Markov models"; labels: Marin, Mengersen and Robert (2005).
+
+    Args:
+        work: packed sequences; the symbol V is a missing one.
+        start: initial (S,), transition (S, S) and emission (S, V); none may be zero where a path has to go.
+        reference: the state of each step by the labels that are wanted (N,); empty if labels stay as they are.
+        prior: of every row.
+        chains: how many draws.
+        counts: expected numbers of the three shapes.
+
+    Raises:
+        InputError: a start that forbids a sequence; scipy, which matches labels, is not there.
+        ResourceError: the draws do not fit in memory.
+
+    Cost: chains * (warm_up + every * draws) * observations * S^2.
+    """
+    size, num_symbols = start[2].shape
+    shapes = {"initial": (size,), "transition": (size, size), "emission": (size, num_symbols)}
+    drawn = chains.num_chains * chains.num_draws * size * (2 + 2 * size + num_symbols)
+    require_memory(
+        "posterior", 8 * (2 * drawn + min(chains.num_chains, torch.get_num_threads()) * len(work.symbols) * size)
+    )
+    priors = tuple(np.full(shape, getattr(prior, name)) for name, shape in shapes.items())
+
+    def chain(number: int, random: np.random.Generator) -> Sequence[Array]:
+        begin = [np.array(part) for part in start]
+        if number and counts is not None:
+            begin = [dirichlet_rows(of + SPREAD * count, random) for of, count in zip(priors, counts, strict=True)]
+        kept = tuple(np.empty((chains.num_draws, *shape)) for shape in (*shapes.values(), (), (size, size)))
+        data = work.symbols, work.offsets, work.lengths
+        if not symbol_chain(*begin, priors, *data, random, chains.warm_up, chains.every, reference, kept):
+            raise InputError("start: forbids a sequence")
+        return kept
+
+    *parts, logs, agreement = chains.run(chain)
+    return matched(dict(zip(shapes, parts, strict=True)), logs, agreement if len(reference) else None)
+
+
+def dirichlet_rows(concentrations: Array, random: np.random.Generator) -> Array:
+    """A law for each row (..., K)."""
+    drawn = random.standard_gamma(concentrations)
+    found: Array = drawn / drawn.sum(-1, keepdims=True)
+    return found
+
+
+def matched(arrays: dict[str, Array], logs: Array, agreement: Array | None, free: Sequence[str] = ()) -> Draws:
+    """Draws with the labels of a reference: all arrays begin with the axis of states, "transition" has two.
+
+    Args:
+        arrays: (chain, draw, S, ...).
+        logs: log-likelihoods (chain, draw).
+        agreement: as of `hmmscope.inference.chains.matching`; None leaves labels as they are.
+        free: arrays that have no axis of states.
+    """
+    if agreement is None:
+        return Draws(arrays, logs, 0.0)
+    own = matching(agreement)
+    axes = {name: 0 if name in free else 1 + (name == "transition") for name in arrays}
+    found = {name: relabelled(values, own, axes[name]) for name, values in arrays.items()}
+    return Draws(found, logs, float((own != np.arange(own.shape[-1])).any(-1).mean()))
+
+
+def prior_hmm(num_states: int, num_symbols: int, prior: Prior, random: np.random.Generator) -> HMM:
+    """An HMM drawn from the prior, on the grid of 2^-32."""
+    size = num_states
+    rows = {"initial": (size,), "transition": (size, size), "emission": (size, num_symbols)}
+    drawn: dict[str, Any] = {
+        name: dirichlet_rows(np.full(shape, getattr(prior, name)), random) for name, shape in rows.items()
+    }
+    return HMM(**drawn, allow_drop_tiny=True)

@@ -1,0 +1,204 @@
+"""Compiled Gibbs sampling: a hidden path given parameters, and parameters given the counts along a path.
+
+A path is drawn by forward filtering and backward sampling, as by `hmmscope.kernels.careful.draw`. What is observed is a
+table of likelihoods (R, S) and the row of it that each step sees: a row for each symbol, or for each observation. Where a
+step has a probability below 1e-100, which floats side by side may not hold, its sequence is gone through in logarithms.
+
+Sequences stand in a flat array (N,), each from its offset on for its length. `random` is a `numpy.random.Generator`.
+"""
+
+import math
+
+import numba
+import numpy as np
+
+from hmmscope.kernels.compiling import kernel
+
+_inner = numba.njit(nogil=True)
+#: A step of a smaller probability is in doubt.
+_DOUBT = 1e-100
+
+
+@_inner
+def _filter(initial, step, table, seen, begin, end, beliefs):  # type: ignore[no-untyped-def]
+    """P(state t | o_0..o_t) of one sequence to `beliefs` (N, S), and its log-likelihood; NaN if that is in doubt."""
+    size, total, product = len(initial), 0.0, 1.0
+    for t in range(begin, end):
+        row, norm = seen[t], 0.0
+        if t == begin:
+            for j in range(size):
+                beliefs[t, j] = initial[j]
+        else:
+            for j in range(size):
+                beliefs[t, j] = 0.0
+            for i in range(size):
+                share = beliefs[t - 1, i]
+                for j in range(size):
+                    beliefs[t, j] += share * step[i, j]
+        for j in range(size):
+            beliefs[t, j] *= table[row, j]
+            norm += beliefs[t, j]
+        if not norm > _DOUBT:
+            return np.nan
+        scale = 1.0 / norm
+        for j in range(size):
+            beliefs[t, j] *= scale
+        product *= norm
+        if product < _DOUBT:
+            total, product = total + math.log(product), 1.0
+    return total + math.log(product)
+
+
+@_inner
+def _filter_in_logarithms(initial, step, table, seen, beliefs):  # type: ignore[no-untyped-def]
+    """log P(o_0..o_t, state t) (T, S), less a number that is the same for all states, and the log-likelihood."""
+    size, total = len(initial), 0.0
+    for t in range(len(seen)):
+        highest = -np.inf
+        for j in range(size):
+            reached = -np.inf
+            if t == 0:
+                reached = np.log(initial[j])
+            else:
+                for i in range(size):
+                    reached = np.logaddexp(reached, beliefs[t - 1, i] + np.log(step[i, j]))
+            beliefs[t, j] = reached + np.log(table[seen[t], j])
+            highest = max(highest, beliefs[t, j])
+        if highest == -np.inf:
+            return -np.inf
+        beliefs[t] -= highest
+        total += highest
+    return total + math.log(np.exp(beliefs[len(seen) - 1]).sum())
+
+
+@_inner
+def _choose(weights, total, random):  # type: ignore[no-untyped-def]
+    """The first outcome whose cumulated weight is above a uniform number's share of all, never one of weight zero."""
+    target, reached, chosen = random.random() * total, 0.0, 0
+    for i in range(len(weights)):
+        reached += weights[i]
+        if weights[i] > 0.0:
+            chosen = i
+            if reached > target:
+                break
+    return chosen
+
+
+@_inner
+def _backward(columns, beliefs, begin, end, states, random, weights):  # type: ignore[no-untyped-def]
+    """A path by the filter of one sequence: P(state t = i | state t+1 = j, o) ∝ belief_t(i) step_ij."""
+    size, later = len(weights), 0
+    for t in range(end - 1, begin - 1, -1):
+        total = 0.0
+        for i in range(size):
+            weights[i] = beliefs[t, i] if t == end - 1 else beliefs[t, i] * columns[later, i]
+            total += weights[i]
+        later = _choose(weights, total, random)
+        states[t] = later
+
+
+@_inner
+def _backward_in_logarithms(columns, beliefs, states, random, weights):  # type: ignore[no-untyped-def]
+    later = 0
+    for t in range(len(states) - 1, -1, -1):
+        weights[:] = beliefs[t] if t == len(states) - 1 else beliefs[t] + np.log(columns[later])
+        weights[:] = np.exp(weights - weights.max())
+        later = _choose(weights, weights.sum(), random)
+        states[t] = later
+
+
+@_inner
+def _draw(initial, step, table, seen, offsets, lengths, random, beliefs, states):  # type: ignore[no-untyped-def]
+    """Paths of all sequences, written to `states`, and the log-likelihood."""
+    total, weights, columns = 0.0, np.empty(len(initial)), step.T.copy()
+    for n in range(len(lengths)):
+        begin, end = offsets[n], offsets[n] + lengths[n]
+        log = _filter(initial, step, table, seen, begin, end, beliefs)
+        if np.isnan(log):
+            own = slice(begin, end)
+            log = _filter_in_logarithms(initial, step, table, seen[own], beliefs[own])
+            if log == -np.inf:
+                return -np.inf
+            _backward_in_logarithms(columns, beliefs[own], states[own], random, weights)
+        else:
+            _backward(columns, beliefs, begin, end, states, random, weights)
+        total += log
+    return total
+
+
+@_inner
+def _count(states, offsets, lengths, first, moves):  # type: ignore[no-untyped-def]
+    """Starts and moves of paths."""
+    first[:], moves[:] = 0.0, 0.0
+    for n in range(len(lengths)):
+        begin = offsets[n]
+        first[states[begin]] += 1.0
+        for t in range(begin + 1, begin + lengths[n]):
+            moves[states[t - 1], states[t]] += 1.0
+
+
+@_inner
+def _dirichlet(shapes, random, law):  # type: ignore[no-untyped-def]
+    """A law by independent gamma numbers; what has shape zero stays zero."""
+    total = 0.0
+    for k in range(len(shapes)):
+        law[k] = random.standard_gamma(shapes[k]) if shapes[k] > 0.0 else 0.0
+        total += law[k]
+    for k in range(len(shapes)):
+        law[k] /= total
+
+
+@kernel()
+def draw_paths(initial, step, table, seen, offsets, lengths, random, beliefs, states, first, moves):  # type: ignore[no-untyped-def]
+    """A path of each sequence to `states` (N,), its starts (S,) and moves (S, S); returns the log-likelihood.
+
+    `beliefs` (N, S) is room to work in.
+    """
+    log = _draw(initial, step, table, seen, offsets, lengths, random, beliefs, states)
+    if log > -np.inf:
+        _count(states, offsets, lengths, first, moves)
+    return log
+
+
+@kernel()
+def symbol_chain(  # type: ignore[no-untyped-def]
+    initial, step, emission, priors, seen, offsets, lengths, random, burn, every, reference, kept
+):
+    """A chain of Gibbs sampling from parameters, which are changed in place; false if they forbid a sequence.
+
+    path ~ P(path | parameters, o);  each row of the parameters ~ Dirichlet(prior + counts along the path)
+
+    Args:
+        initial, step, emission: (S,), (S, S), (S, V).
+        priors: concentrations of the same three shapes; zeros stay zeros.
+        seen: symbols; V is a missing one.
+        burn, every: sweeps before the first draw is kept, and from one to the next.
+        reference: a state for each step (N,), by which labels are matched; or none (0,).
+        kept: of each draw (D,) its initial (D, S), step (D, S, S), emission (D, S, V), log-likelihood (D,), and how often a
+            path given these parameters is in a state where the reference is in another (D, S, S).
+    """
+    size, num_symbols = emission.shape
+    beliefs, states = np.empty((len(seen), size)), np.empty(len(seen), np.int64)
+    first, moves, visits = np.empty(size), np.empty((size, size)), np.empty((size, num_symbols + 1))
+    table = np.ones((num_symbols + 1, size))
+    for sweep in range(burn + every * (len(kept[3]) - 1) + 1):
+        for v in range(num_symbols):
+            table[v] = emission[:, v]
+        log = _draw(initial, step, table, seen, offsets, lengths, random, beliefs, states)
+        if log == -np.inf:
+            return False
+        _count(states, offsets, lengths, first, moves)
+        visits[:] = 0.0
+        for t in range(len(seen)):
+            visits[states[t], seen[t]] += 1.0
+        if sweep >= burn and (sweep - burn) % every == 0:
+            d = (sweep - burn) // every
+            kept[0][d], kept[1][d], kept[2][d], kept[3][d] = initial, step, emission, log
+            kept[4][d] = 0.0
+            for t in range(len(reference)):
+                kept[4][d, states[t], reference[t]] += 1.0
+        _dirichlet(priors[0] + first, random, initial)
+        for i in range(size):
+            _dirichlet(priors[1][i] + moves[i], random, step[i])
+            _dirichlet(priors[2][i] + visits[i, :num_symbols], random, emission[i])
+    return True

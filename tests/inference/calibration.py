@@ -1,0 +1,128 @@
+"""Simulation-based calibration: ranks of what was drawn from the prior among draws given what it made.
+
+Source: Talts, Betancourt, Simpson, Vehtari and Gelman (2018), arXiv 1804.06788.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+import hmmscope as hs
+from hmmscope.emissions.conjugate import GammaRates, NormalInverseWishart
+from hmmscope.emissions.gibbs import number_draws
+from hmmscope.inference.gibbs import Chains, Prior, prior_hmm, symbol_draws
+from hmmscope.inference.loop_inputs import flat_sequences
+
+NO_STATES = np.empty(0, np.int64)
+
+
+def p_uniform(ranks, num_draws, bins=8):
+    """p of each column of ranks (repetition, quantity) in 0..num_draws by a chi-square test of `bins` equal bins."""
+    assert (num_draws + 1) % bins == 0
+    expected = len(ranks) / bins
+    found = []
+    for column in ranks.T:
+        counts = np.bincount(column * bins // (num_draws + 1), minlength=bins)
+        square = ((counts - expected) ** 2).sum() / expected
+        found.append(float(torch.special.gammaincc(torch.tensor((bins - 1) / 2).double(), torch.tensor(square / 2))))
+    return np.array(found)
+
+
+def ranks_of(one: Callable[[np.random.Generator, int], tuple[np.ndarray, np.ndarray]], repetitions, seed=0):
+    """Ranks (repetition, quantity): `one` gives the quantities of a draw from the prior, and of draws given its data."""
+    found = []
+    for number in range(repetitions):
+        random = np.random.default_rng((seed, number))
+        truth, drawn = one(random, number)
+        ties = random.random(drawn.shape) < 0.5
+        found.append((drawn < truth).sum(0) + ((drawn == truth) & ties).sum(0))
+    return np.array(found)
+
+
+def of_symbols(
+    num_states=2, num_symbols=3, lengths=(12, 9), num_draws=31, every=12, warm_up=150, prior=None, assumed=None
+):
+    """Quantities that no exchange of labels changes; `assumed` is the prior of the sampler, if it is to be wrong."""
+    prior = prior or Prior(initial=1.5, transition=1.2, emission=0.8)
+    chains = {"num_draws": num_draws, "num_chains": 1, "every": every, "warm_up": warm_up}
+
+    def quantities(initial, transition, emission, log):
+        stays = np.trace(transition, axis1=-2, axis2=-1)
+        likely = np.einsum("...i,...iv->...v", initial, emission)[..., 0]
+        return np.stack([log, stays, emission.max((-1, -2)), (emission**2).sum((-1, -2)), likely], -1)
+
+    def one(random, number):
+        truth = prior_hmm(num_states, num_symbols, prior, random)
+        flat = np.concatenate(
+            [
+                hs.Corpus(truth, length=length, seed=number)[i : i + 1].observations[0].numpy()
+                for i, length in enumerate(lengths)
+            ]
+        )
+        work = flat_sequences(flat, np.array(lengths))
+        start = prior_hmm(num_states, num_symbols, prior, random)
+        begin = [np.maximum(part.numpy(), 1e-9) for part in (start.initial_S, start.transition_SS, start.emission_SV)]
+        begin = [part / part.sum(-1, keepdims=True) for part in begin]
+        found = symbol_draws(work, begin, NO_STATES, assumed or prior, Chains(**chains, seed=number))
+        logs = sum(
+            float(hs.filter_beliefs(truth, torch.from_numpy(part)[None]).log_likelihood)
+            for part in np.split(flat, np.cumsum(lengths)[:-1])
+        )
+        parts = truth.initial_S.numpy(), truth.transition_SS.numpy(), truth.emission_SV.numpy()
+        return quantities(*parts, logs), quantities(
+            *(found.arrays[name][0] for name in found.arrays), found.log_likelihood[0]
+        )
+
+    return one
+
+
+def of_numbers(family, num_draws=31, every=8, warm_up=100, length=25, wrong=False):
+    """The same of a family of numbers: "diag", "full", "tied", "spherical", "poisson"; `wrong`: a prior count too many."""
+    coordinates = 2 if family != "poisson" else 1
+    prior = Prior(initial=1.5, transition=1.2)
+    laws = (
+        GammaRates(torch.tensor([4.0], dtype=torch.float64), 2.0)
+        if family == "poisson"
+        else NormalInverseWishart(
+            family,
+            torch.tensor([0.5, -1.0]).double(),
+            torch.tensor([1.0, 0.5]).double(),
+            0.3,
+            4.0 if family in ("full", "tied") else 3.0,
+        )
+    )
+    chains = {"num_draws": num_draws, "num_chains": 1, "every": every, "warm_up": warm_up}
+    nothing = torch.empty(0, coordinates, dtype=torch.float64), torch.empty(0, dtype=torch.int64)
+
+    def drawn(random):
+        initial, transition = (
+            random.dirichlet(np.full(2, prior.initial)),
+            random.dirichlet(np.full(2, prior.transition), 2),
+        )
+        arrays = laws.draw(*nothing, 2, random)
+        if family == "poisson":
+            return hs.PoissonHMM(initial, transition, arrays["rates"])
+        return hs.GaussianHMM(initial, transition, arrays["means"], arrays["covariances"], family)
+
+    def quantities(arrays, log):
+        stays = np.trace(arrays["transition"], axis1=-2, axis2=-1)
+        means = arrays["rates" if family == "poisson" else "means"][..., 0]
+        found = [log, stays, means.max(-1), means.min(-1)]
+        if family != "poisson":
+            spread = arrays["covariances"]
+            found.append(spread.reshape(*spread.shape[: len(log.shape)], -1).sum(-1))
+        return np.stack(found, -1)
+
+    def one(random, number):
+        truth = drawn(random)
+        data = hs.Corpus(truth, length=length, seed=number)[0:1].observations
+        assumed = Prior(initial=1.5, transition=3.2) if wrong else prior
+        found = number_draws(
+            drawn(random), data[0], torch.tensor([length]), laws, assumed, Chains(**chains, seed=number), match=False
+        )
+        log = np.array(float(truth.observe(data).log_likelihood_terms.sum()))
+        arrays = {name: value.numpy() for name, value in truth.file_tensors().items()}
+        return quantities(arrays, log), quantities({k: v[0] for k, v in found.arrays.items()}, found.log_likelihood[0])
+
+    return one
