@@ -10,7 +10,7 @@ import torch
 
 import hmmscope as hs
 from hmmscope.emissions.conjugate import GammaRates, NormalInverseWishart
-from hmmscope.emissions.gibbs import number_draws
+from hmmscope.emissions.number_draws import number_draws
 from hmmscope.inference.gibbs import Chains, Prior, prior_hmm, symbol_draws
 from hmmscope.inference.loop_inputs import flat_sequences
 

@@ -13,7 +13,7 @@ from hmmscope.inference.chains import effective_sizes, matching, r_hat, relabell
 from hmmscope.inference.gibbs import Chains, Prior
 from hmmscope.inference.laplace import laplace
 from hmmscope.inference.loop_inputs import flat_sequences
-from hmmscope.kernels.gibbs import draw_paths
+from hmmscope.kernels.state_draws import draw_paths
 from inference_cases import planted
 
 #: A sound sampler is called wrong so rarely: each of the quantities of a test gets its share.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hmmscope.errors import InputError
 from hmmscope.inference.chains import matching, relabelled
 from hmmscope.inference.loop_inputs import Sequences
-from hmmscope.kernels.gibbs import symbol_chain
+from hmmscope.kernels.state_draws import symbol_chain
 from hmmscope.machine import require_memory
 from hmmscope.processes.hmm import HMM
 from hmmscope.reprs import Shown

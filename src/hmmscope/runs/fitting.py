@@ -253,9 +253,8 @@ def fit(
         choice = choose_num_states(work, judged, sizes, data.num_symbols, **options)
         chosen = choice.fits[choice.num_states]
         whole = None if apart is data else _on_to_all(data, chosen, options)
-    hmm, reason = _named((whole or chosen).hmm, data, "Baum-Welch fit"), choice.reason + how
-    errors, num_fitted = choice.held_out_errors, apart.num_observations
-    about, material = (errors, reason, whole, num_fitted, choice.support), _material(data, options)
+    hmm, material = _named((whole or chosen).hmm, data, "Baum-Welch fit"), _material(data, options)
+    about = choice.held_out_errors, choice.reason + how, whole, apart.num_observations, choice.support
     return Fit(hmm, data.num_observations, choice.fits, choice.held_out, *about, material)
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hmmscope.axes import Float64, Tensor
 from hmmscope.emissions.emitting import EmittingHMM
-from hmmscope.emissions.gibbs import number_draws
+from hmmscope.emissions.number_draws import number_draws
 from hmmscope.inference.chains import effective_sizes, r_hat
 from hmmscope.inference.gibbs import Chains, Draws, Prior, symbol_draws
 from hmmscope.inference.laplace import expected

@@ -1,6 +1,7 @@
 """Draws of the parameters of an HMM whose states emit numbers: exact Gibbs sampling under conjugate priors."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from hmmscope.emissions.chain import likeliest_states
 from hmmscope.emissions.conjugate import Conjugate, members
 from hmmscope.emissions.emitting import EmittingHMM
 from hmmscope.inference.gibbs import SPREAD, Array, Chains, Draws, Prior, dirichlet_rows, matched
-from hmmscope.kernels.gibbs import draw_paths
+from hmmscope.kernels.state_draws import draw_paths
 
 
 def number_draws(
@@ -49,72 +50,58 @@ def number_draws(
     Cost: chains * (warm_up + every * draws) * observations * (S^2 + S Y^2).
     """
     size, number = start.num_states, len(observations)
-    ends = lengths.cumsum(0)
-    offsets = (ends - lengths).numpy()
-    reference = torch.cat(
-        [
-            likeliest_states(start.chain, logs[None]).states[0]
-            for logs in start.log_likelihoods(observations).split(lengths.tolist())
-        ]
-    )
-    seen, counts = np.arange(number), lengths.numpy()
+    logs = start.log_likelihoods(observations).split(lengths.tolist())
+    reference = torch.cat([likeliest_states(start.chain, own[None]).states[0] for own in logs])
+    where = np.arange(number), (lengths.cumsum(0) - lengths).numpy(), lengths.numpy()
     priors = np.full(size, prior.initial), np.full((size, size), prior.transition)
-    names = [name for name in start.file_arrays if name in start.file_tensors()]
+    names = list(start.file_tensors())
 
     def chain(place: int, random: np.random.Generator) -> Sequence[Array]:
-        model, first, moves = start, np.zeros(size), np.zeros((size, size))
-        beliefs, states = np.empty((number, size)), np.empty(number, np.int64)
-        if place and match:
-            table, _ = _table(model, observations)
-            chain_of = model.initial.numpy(), model.transition.numpy()
-            draw_paths(*chain_of, table, seen, offsets, counts, random, beliefs, states, first, moves)
-            few = torch.from_numpy(random.random(number) < SPREAD)
-            model = _drawn(
-                model,
-                priors,
-                SPREAD * first,
-                SPREAD * moves,
-                laws,
-                observations[few],
-                torch.from_numpy(states)[few],
-                random,
-            )
+        model = start
         kept: list[list[Array]] = [[] for _ in range(len(names) + 2)]
+        room = np.empty((number, size)), np.empty(number, np.int64), np.zeros(size), np.zeros((size, size))
+        path, counts = torch.from_numpy(room[1]), room[2:]
+        if place and match:
+            _walk(model, observations, where, random, room)
+            few = torch.from_numpy(random.random(number) < SPREAD)
+            begun = laws.draw(observations[few], path[few], size, random)
+            model = _drawn(model, priors, [SPREAD * part for part in counts], begun, random)
         for sweep in range(chains.warm_up + chains.every * (chains.num_draws - 1) + 1):
-            table, scale = _table(model, observations)
-            chain_of = model.initial.numpy(), model.transition.numpy()
-            log = draw_paths(*chain_of, table, seen, offsets, counts, random, beliefs, states, first, moves)
-            path = torch.from_numpy(states)
+            log = _walk(model, observations, where, random, room)
             if sweep >= chains.warm_up and (sweep - chains.warm_up) % chains.every == 0:
-                parts = [model.file_tensors()[name].numpy() for name in names]
                 agreement = (members(path, size).T @ members(reference, size)).numpy()
-                for own, value in zip(kept, (*parts, np.asarray(log + scale), agreement), strict=True):
+                arrays = [model.file_tensors()[name].numpy() for name in names]
+                for own, value in zip(kept, (*arrays, np.asarray(log), agreement), strict=True):
                     own.append(value)
-            model = _drawn(model, priors, first, moves, laws, observations, path, random)
+            model = _drawn(model, priors, counts, laws.draw(observations, path, size, random), random)
         return [np.stack(values) for values in kept]
 
-    *found, logs, agreement = chains.run(chain)
-    return matched(dict(zip(names, found, strict=True)), logs, agreement if match else None, laws.shared)
+    *found, log_likelihoods, agreement = chains.run(chain)
+    return matched(dict(zip(names, found, strict=True)), log_likelihoods, agreement if match else None, laws.shared)
 
 
-def _table(model: EmittingHMM, observations: Tensor) -> tuple[NDArray[np.float64], float]:
-    """Likelihoods of each row, the largest one, and the logarithm of what they were divided by, of all rows."""
+def _walk(
+    model: EmittingHMM,
+    observations: Tensor,
+    where: tuple[NDArray[np.int64], ...],
+    random: np.random.Generator,
+    room: tuple[NDArray[Any], ...],
+) -> float:
+    """Draw a path, into the room for beliefs, states, starts and moves; the log-likelihood."""
     logs = model.log_likelihoods(observations)
     largest = logs.amax(1, keepdim=True)
-    return (logs - largest).exp().contiguous().numpy(), float(largest.sum())
+    table = (logs - largest).exp().contiguous().numpy()
+    chain = model.initial.numpy(), model.transition.numpy()
+    return draw_paths(*chain, table, *where, random, *room) + float(largest.sum())
 
 
 def _drawn(
     model: EmittingHMM,
     priors: tuple[Array, Array],
-    first: Array,
-    moves: Array,
-    laws: Conjugate,
-    observations: Tensor,
-    states: Tensor,
+    counts: Sequence[Array],
+    laws: dict[str, Tensor],
     random: np.random.Generator,
 ) -> EmittingHMM:
-    """Parameters given a path."""
-    initial, transition = dirichlet_rows(priors[0] + first, random), dirichlet_rows(priors[1] + moves, random)
-    arrays = laws.draw(observations, states, model.num_states, random)
-    return model.replaced(initial=initial, transition=transition, **arrays)
+    """Parameters given starts and moves, with these laws."""
+    initial, transition = (dirichlet_rows(own + count, random) for own, count in zip(priors, counts, strict=True))
+    return model.replaced(initial=initial, transition=transition, **laws)
