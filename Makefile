@@ -17,7 +17,7 @@ endif
 DEMO := runs/demo
 PAPERS := $(wildcard results/*/multitask-*/findings.json results/*/limits-*/findings.json)
 
-.PHONY: demo test types units test-slow test-soak test-kernels test-gpu test-page test-slurm test-extras check-package docs notebooks controls format break mutate lock sbom clean
+.PHONY: demo test types units test-slow test-soak test-kernels test-gpu test-page test-slurm test-extras check-package docs notebooks controls article format break mutate lock sbom clean
 
 demo: .venv/.installed
 	$(BIN)/hmmscope run quickstart --scale small --out $(DEMO) --resume
@@ -67,6 +67,10 @@ test-slurm: .venv/.installed
 # Networks that learned nothing, measured as trained ones are, once: what tests/evidence/test_controls.py reads.
 controls: .venv/.installed
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/controls.py
+
+# The reproduction report as a PDF, build/article/article.pdf, of the ledger and results/ as they are. It needs pdflatex.
+article: .venv/.installed
+	$(BIN)/python scripts/article.py
 
 # The tests that need more libraries, in an environment of their own: Ray, submitit, TransformerLens, nnsight, pyhmmer,
 # dynamax, pomegranate, and libraries of tables (gigabytes with the libraries that they bring).

@@ -1,0 +1,322 @@
+"""The reproduction report as a PDF: docs/article/article.tex with numbers, tables and figures from the ledger and results/.
+
+    python scripts/article.py [--out build/article]       what `make article` runs
+
+It needs pdflatex, of Debian's texlive-latex-recommended and texlive-fonts-recommended. Everything generated lies beside the
+PDF; a character that the fonts lack is an error that names it.
+"""
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from hmmscope.lab.evidence.derived import figures_of
+from hmmscope.lab.evidence.ledger import read_tables
+from hmmscope.lab.evidence.verdicts import DECIDED
+from hmmscope.lab.experiments.experiment import experiment_named
+from hmmscope.lab.report.plots import figure_files
+
+ROOT = Path(__file__).parents[1]
+SOURCE, LEDGER = ROOT / "docs" / "article" / "article.tex", ROOT / "results" / "ledger.json"
+HEADLINES = ROOT / "tests" / "evidence" / "headlines.txt"
+
+#: Experiments whose first figure is shown, and the folder it is drawn from.
+FIGURES = {
+    "limits": ("medium/limits-fig2", "medium/limits-fig3", "medium/limits-fig6", "small/limits-law"),
+    "multitask": (
+        "medium/multitask-fig1@16-8",
+        "medium/multitask-pool-size@16-8",
+        "medium/multitask-fig3b@16-8",
+        "small/multitask-theorem1",
+    ),
+}
+
+#: LaTeX of characters outside ASCII.
+CHARACTERS = {
+    "§": r"\S{}", "Δ": r"$\Delta$", "·": r"$\cdot$", "×": r"$\times$", "±": r"$\pm$", "α": r"$\alpha$", "ζ": r"$\zeta$",
+    "−": "$-$", "λ": r"$\lambda$", "½": r"$\tfrac12$", "‖": r"$\|$", "√": r"$\surd$", "⌈": r"$\lceil$", "⌉": r"$\rceil$",
+    "⌊": r"$\lfloor$", "⌋": r"$\rfloor$", "η": r"$\eta$", "π": r"$\pi$", "γ": r"$\gamma$", "Λ": r"$\Lambda$",
+    "ε": r"$\varepsilon$", "≥": r"$\geq$", "≤": r"$\leq$", "–": "--", "“": "``", "”": "''", "’": "'", "…": r"\ldots{}",
+    "Σ": r"$\Sigma$", "→": r"$\to$", "∝": r"$\propto$", "≈": r"$\approx$", "θ": r"$\theta$",
+    "σ": r"$\sigma$", "∞": r"$\infty$", "₊": "$_+$", "₋": "$_-$",
+    **{up: f"$^{{{digit}}}$" for digit, up in zip("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻", strict=True)},
+    **{down: f"$_{{{digit}}}$" for digit, down in enumerate("₀₁₂₃₄₅₆₇₈₉")},
+}  # fmt: skip
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": "$<$",
+    ">": "$>$",
+    "|": "$|$",
+}
+
+
+def tex(text: str) -> str:
+    """Plain words as LaTeX. ValueError names a character that is not known."""
+    out = []
+    for character in text:
+        if character in "&%$#_{}":
+            out.append("\\" + character)
+        elif ord(character) < 127:
+            out.append(_SPECIAL.get(character, character))
+        elif character in CHARACTERS:
+            out.append(CHARACTERS[character])
+        else:
+            raise ValueError(f"article: no LaTeX is known of the character {character!r}, in: {text[:80]}")
+    return "".join(out)
+
+
+def markdown(text: str) -> str:
+    """A cell of a table in our pages as LaTeX."""
+    text = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", text).replace("**", "")
+    parts = text.split("`")
+    return "".join(code(part) if number % 2 else tex(part) for number, part in enumerate(parts))
+
+
+def code(text: str) -> str:
+    """A name or a command, which may break after its hyphens and before its options."""
+    return r"\texttt{" + tex(text).replace(" -{}-", " -{}-").replace("-", r"-\allowbreak{}") + "}"
+
+
+def table(widths: Iterable[float], head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table over pages; `widths` are shares of the line, cells are LaTeX."""
+    columns = "".join(rf"L{{{width}\linewidth}}" for width in widths)
+    lines = ["{}" + " & ".join(row) + r" \tabularnewline" for row in rows]
+    first = " & ".join(rf"\textbf{{{name}}}" for name in head)
+    if not lines:
+        return "None.\n"
+    begin = r"{\footnotesize\setlength{\tabcolsep}{3pt}\begin{longtable}" + f"{{{columns}}}" + r"\toprule"
+    return "\n".join([begin, first + r" \tabularnewline\midrule\endhead", *lines, r"\bottomrule\end{longtable}}", ""])
+
+
+def number(value: float) -> str:
+    """Three digits."""
+    shown = f"{value:.3g}"
+    return tex(shown if "e" not in shown else f"{value:.1e}").replace("-", "$-$")
+
+
+def effect(row: dict[str, Any]) -> str:
+    """Value, interval and unit."""
+    if row["low"] is None:
+        return "none"
+    return f"{number(row['value'])} [{number(row['low'])}, {number(row['high'])}] {tex(row['unit'] or '')}"
+
+
+def where(row: dict[str, Any]) -> str:
+    """The experiment, its scale and seeds."""
+    seeds = f", {row['seeds']} seeds" if row["seeds"] else ""
+    return f"{code(row['experiment'])}, {row['scale']}{seeds}"
+
+
+def short(text: str) -> str:
+    """The first sentence, which says which gate was closed or what was seen."""
+    return re.split(r"(?<=[a-z0-9)\]%])\. (?=[A-Z])", text.removeprefix("Not tested: "))[0].rstrip(".") + "."
+
+
+def decided(rows: list[dict[str, Any]]) -> str:
+    """Headlines with a verdict, the strongest first."""
+    order = ("reproduced", "reproduced in sign", "not reproduced", "not at this budget")
+    found = sorted((row for row in rows if row["verdict"] in order), key=lambda row: order.index(row["verdict"]))
+    cells = (
+        (tex(row["says"]), verdict(row), effect(row), where(row) + (f"; {tex(row['budget'])}" if row["budget"] else ""))
+        for row in found
+    )
+    return table((0.36, 0.15, 0.2, 0.23), ("headline", "verdict", "effect", "where"), cells)
+
+
+def verdict(row: dict[str, Any]) -> str:
+    """With its marks."""
+    marks = [mark for mark, has in (("exploratory", row["exploratory"]), ("fragile", row["fragile"])) if has]
+    return rf"\textbf{{{row['verdict']}}}" + (f" ({', '.join(marks)})" if marks else "")
+
+
+def undecided(rows: list[dict[str, Any]]) -> str:
+    """Headlines without."""
+    found = [row for row in rows if row["verdict"] not in DECIDED]
+    cells = ((tex(row["says"]), row["verdict"], tex(short(row["text"])), where(row)) for row in found)
+    return table((0.31, 0.1, 0.34, 0.19), ("headline", "verdict", "why", "where"), cells)
+
+
+def sensitivity(rows: list[dict[str, Any]]) -> str:
+    """Power, and what turns a verdict."""
+    cells = (
+        (
+            code(row["claim"]),
+            tex(row["rule"]),
+            "by construction" if row["power"] is None else f"{row['power'][0]:.2f}, {row['power'][1]:.2f}",
+            tex(", ".join(row["fragile"])) or "nothing that was tried",
+        )
+        for row in rows
+        if row["verdict"] in DECIDED
+    )
+    return table((0.36, 0.22, 0.13, 0.23), ("claim", "rule", "power", "turns with"), cells)
+
+
+def appendix(rows: list[dict[str, Any]]) -> str:
+    """Every headline whole."""
+    parts = []
+    for row in rows:
+        parts.append(
+            rf"\paragraph{{\texttt{{{tex(row['claim'])}}}}} {tex(row['source'])}. {tex(row['says'])} "
+            rf"\emph{{Measured:}} {tex(row['reading'])} \emph{{Rule:}} {tex(row['rule'])}. \emph{{Effect:}} {effect(row)}; "
+            rf"{where(row)}. \emph{{Differs:}} {tex('; '.join(row['differs']) or 'nothing is trained')}. "
+            rf"{verdict(row)}. {tex(row['text'])}" + "\n"
+        )
+    return "\n".join(parts)
+
+
+def folders(rows: list[dict[str, Any]]) -> list[Path]:
+    """Those that the rows are of, each once."""
+    return sorted({ROOT / row["folder"] for row in rows})
+
+
+def core_hours(tables: dict[str, Any]) -> dict[str, float]:
+    """Of each training of a folder, by the table of its runs; experiments may share a training, which has its name then."""
+    runs = ((row["run"], row.get("processor_seconds")) for row in tables.get("runs", ()))
+    return {name: seconds / 3600 for name, seconds in runs if seconds is not None}
+
+
+def runs(rows: list[dict[str, Any]]) -> tuple[str, float]:
+    """The table of what was run, and all core-hours."""
+    seeds = {row["folder"]: row["seeds"] for row in rows}
+    cells, trained = [], dict[str, float]()
+    for folder in folders(rows):
+        about, tables = read_tables(folder)
+        own = core_hours(tables)
+        trained |= own
+        machine = json.loads((folder / "machine.json").read_text()) if (folder / "machine.json").is_file() else {}
+        cells.append(
+            (
+                code(folder.name),
+                tex(experiment_named(about["experiment"]).title),
+                about["scale"],
+                str(seeds[str(folder.relative_to(ROOT))] or "--"),
+                number(sum(own.values())) if own else "--",
+                tex(machine.get("date", "")),
+            )
+        )
+    head = ("experiment", "what it is", "scale", "seeds", "core-hours", "kept")
+    return table((0.25, 0.32, 0.08, 0.06, 0.09, 0.1), head, cells), sum(trained.values())
+
+
+def figures(paper: str, out: Path) -> str:
+    """The lead figures of a paper, drawn from what is kept."""
+    parts = []
+    for name in FIGURES[paper]:
+        folder = ROOT / "results" / name
+        if not (folder / "findings.json").is_file():
+            continue
+        about, tables = read_tables(folder)
+        drawn = figures_of(about["experiment"], tables)
+        if not drawn:
+            continue
+        file = f"{name.replace('/', '-').replace('@', '-')}.pdf"
+        (out / file).write_bytes(next(data for path, data in pdf_of(drawn[0])))
+        caption = f"{code(folder.name)}, scale {about['scale']}: {tex(drawn[0].title)}. {tex(drawn[0].caption)}"
+        parts.append(
+            rf"\begin{{figure}}[htbp]\centering\includegraphics[width=.92\linewidth,height=.42\textheight,keepaspectratio]{{{file}}}"
+            rf"\caption{{{caption}}}\end{{figure}}"
+        )
+    return "\n".join(parts) + "\n"
+
+
+def pdf_of(figure: Any) -> Iterator[tuple[str, bytes]]:
+    """The vector drawing of a figure."""
+    return ((name, data) for name, data in figure_files(figure).items() if name.endswith("pdf"))
+
+
+def table_in(page: Path, heading: str, widths: tuple[float, ...]) -> str:
+    """The first table under a heading of one of our pages."""
+    lines = page.read_text().split(heading + "\n", 1)[1].splitlines()
+    begin = next(i for i, line in enumerate(lines) if line.startswith("|"))
+    end = next((i for i in range(begin, len(lines)) if not lines[i].startswith("|")), len(lines))
+    head, _, *rows = ([markdown(cell.strip()) for cell in line.strip("|").split("|")] for line in lines[begin:end])
+    return table(widths, head, rows)
+
+
+def generate(out: Path) -> None:
+    """Write everything that the source includes."""
+    names = HEADLINES.read_text().split()
+    ledger = {row["claim"]: row for row in json.loads(LEDGER.read_text())}
+    rows = [ledger[name] for name in names]
+    verdicts = Counter(row["verdict"] for row in rows)
+    told, hours = runs(rows)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    counted = {
+        "Headlines": len(rows),
+        "Reproduced": verdicts["reproduced"],
+        "InSign": verdicts["reproduced in sign"],
+        "Denied": verdicts["not reproduced"],
+        "Budget": verdicts["not at this budget"],
+        "NotTested": verdicts["not tested"],
+        "Inconclusive": verdicts["inconclusive"],
+        "Undecided": sum(row["verdict"] not in DECIDED for row in rows),
+        "Exploratory": sum(bool(row["exploratory"]) for row in rows),
+        "CoreHours": number(hours),
+        "Version": project["version"] if "version" in project else rows[0]["version"],
+        "Generated": date.today().isoformat(),
+        "Authors": ", ".join(tex(one["name"]) for one in project.get("authors", [{"name": "the authors of hmmscope"}])),
+    }
+    written = {
+        "numbers": "".join(rf"\newcommand{{\{name}}}{{{value}}}" + "\n" for name, value in counted.items()),
+        "runs": told,
+        "sensitivity": sensitivity(rows),
+        "costs": table_in(ROOT / "docs" / "campaigns.md", "### What has not run", (0.3, 0.14, 0.5)),
+        "errata": table_in(ROOT / "docs" / "constructions.md", "## What was corrected", (0.17, 0.36, 0.41)),
+        "appendix": appendix(rows),
+    }
+    for paper in FIGURES:
+        own = [row for row in rows if row["source"].lower().startswith(f"[{paper}")]
+        written |= {
+            f"{paper}-decided": decided(own),
+            f"{paper}-open": undecided(own),
+            f"{paper}-figures": figures(paper, out),
+        }
+    for name, text in written.items():
+        (out / f"{name}.tex").write_text(text)
+    shutil.copy(SOURCE, out / SOURCE.name)
+
+
+def typeset(out: Path) -> None:
+    """Run pdflatex until references are right; its first complaint in one line."""
+    for _ in range(3):
+        done = subprocess.run(
+            ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", SOURCE.name],
+            *(),
+            cwd=out,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+        )
+        if done.returncode:
+            wrong = [line for line in done.stdout.splitlines() if line.startswith(("!", "l."))]
+            raise SystemExit(f"article: pdflatex: {' '.join(wrong[:2])} (all of it in {out / 'article.log'})")
+
+
+def main() -> None:
+    """See above."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "article")
+    out = parser.parse_args().out
+    if shutil.which("pdflatex") is None:
+        raise SystemExit(
+            "article: needs pdflatex; on Debian: apt install texlive-latex-recommended texlive-fonts-recommended"
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    generate(out)
+    typeset(out)
+    print(out / "article.pdf", file=sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

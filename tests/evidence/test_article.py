@@ -1,0 +1,65 @@
+"""The article says what the ledger says, in characters that it can typeset."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+import article  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory):
+    """All of it but what takes reading every table: figures, and the list of what was run."""
+    out = tmp_path_factory.mktemp("article")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(article, "figures", lambda paper, out: "")
+        patch.setattr(article, "runs", lambda rows: ("", 0.0))
+        article.generate(out)
+    return out
+
+
+@pytest.mark.slow
+def test_what_was_run_is_told_with_its_core_hours():
+    ledger = {row["claim"]: row for row in json.loads(article.LEDGER.read_text())}
+    rows = [ledger[name] for name in article.HEADLINES.read_text().split()]
+    told, hours = article.runs(rows)
+    assert hours > 1
+    assert all(article.code(folder.name) in told for folder in article.folders(rows))
+
+
+def test_every_headline_stands_in_it_with_its_verdict_and_its_interval(generated):
+    ledger = {row["claim"]: row for row in json.loads(article.LEDGER.read_text())}
+    whole = (generated / "appendix.tex").read_text()
+    for name in article.HEADLINES.read_text().split():
+        own = whole.split(rf"\paragraph{{\texttt{{{name}}}}}", 1)[1].split(r"\paragraph", 1)[0]
+        assert rf"\textbf{{{ledger[name]['verdict']}}}" in own
+        if ledger[name]["low"] is not None:
+            assert article.number(ledger[name]["low"]) in own
+    told = dict(re.findall(r"\\newcommand\{\\(\w+)\}\{(.*)\}", (generated / "numbers.tex").read_text()))
+    kinds = ("Reproduced", "InSign", "Denied", "Budget", "NotTested", "Inconclusive")
+    assert sum(int(told[kind]) for kind in kinds) == int(told["Headlines"])
+
+
+def test_the_source_includes_what_is_generated_and_nothing_else(generated):
+    source = article.SOURCE.read_text()
+    included = set(re.findall(r"\\input\{([a-z-]+)\}", source))
+    assert included == {file.stem for file in generated.glob("*.tex")} - {"article"}
+    assert not re.search(r"(?<![\d.])\d+ (?:headlines|core-hours|rows)", source)  # numbers are generated
+
+
+def test_a_character_without_latex_is_named():
+    with pytest.raises(ValueError, match="'ж'"):
+        article.tex("ж")
+
+
+def test_without_pdflatex_one_line_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["article.py", "--out", str(tmp_path / "out")])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SystemExit, match=r"^article: needs pdflatex; on Debian: apt install [a-z -]+$"):
+        article.main()
+    assert not (tmp_path / "out").exists()
