@@ -31,7 +31,7 @@ TRIANGLE = np.array([[0.5, np.sqrt(0.75)], [0.0, 0.0], [1.0, 0.0]])
 
 
 def beliefs(process: Any, corpus: hs.Corpus) -> np.ndarray | None:
-    """Exact beliefs after each observation, or what is known of the component, or the predictive vector; None if none is known."""
+    """Exact beliefs after each observation, or of the component, or the predictive vector; None if none is known."""
     batch = corpus[0 : -(-POINTS // LENGTH)]
     try:
         laws = hs.observe(process, batch.observations).laws
