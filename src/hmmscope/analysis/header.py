@@ -42,7 +42,7 @@ def header(
     positions: Sequence[int] | None = None,
     seed: int = 0,
 ) -> list[dict]:
-    """Excess and calibration by position of a model behind headers, and of predictors that know less than the header.
+    """Excess and calibration by position of a model behind headers, and of predictors that know less than the header::
 
         ``model``           what is measured
         ``wrong-header``    the filter of the HMM that stands in the header of another sample
@@ -52,9 +52,9 @@ def header(
                             Monte Carlo; its interval is over `num_pools` pools of draws, whose laws are no better than
                             the exact ones on average
 
-    Quantities, each a mean over samples: ``excess`` is KL(optimum || predictor) in nats; ``entropy-error`` is the mean of
-    |H(predictor) - H(optimum)| in bits, and ``entropy-bias`` that of H(predictor) - H(optimum). The optimum is the filter of
-    the HMM in the header. For beliefs there are the model and the wrong header.
+    Quantities, each a mean over samples: ``excess`` is KL(optimum || predictor) in nats; ``entropy-error`` is how far
+    H(predictor) is from H(optimum), in bits, and ``entropy-bias`` by how much it is above. The optimum is the filter of the
+    HMM in the header. For beliefs there are the model and the wrong header.
 
     Args:
         model: any module that reads the tokens of the corpus.

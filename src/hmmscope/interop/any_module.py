@@ -18,7 +18,7 @@ _SAMPLES, _POSITIONS = 2, 5
 
 
 class TappedModule(nn.Module):
-    """A module of one's own behind our names. It is not changed: what passes through it passes through taps during a call.
+    """A module of one's own behind our names. It is not changed: what passes through it passes through taps during a call::
 
         residual.0      what the first layer reads
         residual.<l>    what layer l writes, (batch, time, feature), also where the module has time first
