@@ -10,8 +10,10 @@ import torch
 import hmmscope as hs
 import oracles
 from comparing import close
+from hmmscope.inference import compiled
 from hmmscope.inference import loop_inputs as tables
 from hmmscope.inference.smoothing import expected_counts, smooth_pairs
+from hmmscope.sklearn.estimator import UnroundedHMM
 from inference_cases import close_logs, revived, symbols
 from strategies import KINDS, as_labelled, dense, likely, rows, some_starts, tiny_entries, with_zeros
 
@@ -98,6 +100,29 @@ def test_nothing_is_lost_to_underflow():
         assert torch.equal(one.impossible_at, other.impossible_at)
         close_logs(one.log_likelihood, other.log_likelihood)
         close(hs.smooth_beliefs(hmm, given), over_lanes(hs.smooth_beliefs, hmm, given), relative=1e-10)
+
+
+@pytest.mark.parametrize("least", [1e-12, 1e-13, 1e-30, 1e-49, 1e-51, 1e-99, 1e-101, 1e-150])
+@pytest.mark.parametrize("steps", [1, 2, 3, 7, 8, 9, 20])
+def test_probabilities_of_any_size_stay_in_registers(monkeypatch, least, steps):
+    """What expectation maximisation drives towards zero: divided out more often, and not taken to a slower road."""
+
+    def slow(*_):
+        raise AssertionError("one sequence goes over lanes")
+
+    monkeypatch.setattr(compiled.lanes, "forward", slow)
+    matrices = np.array([0.5, 0.5]), np.eye(2), np.array([[0.5, 0.5 - least, least], [least, 1 - 2 * least, least]])
+    back = np.array([[1 - least, least], [least, 1 - least]])
+    for transition in (matrices[1], back):
+        initial, moves, emits = oracles.exact((matrices[0], transition, matrices[2]))
+        for word in ([0] * steps + [1] * (steps + 1), [0] * steps + [2, 2, 1]):
+            joint = [initial[i] * emits[i][word[0]] for i in (0, 1)]
+            for symbol in word[1:]:
+                joint = [sum(joint[i] * moves[i][j] for i in (0, 1)) * emits[j][symbol] for j in (0, 1)]
+            found = hs.filter_beliefs(UnroundedHMM(matrices[0], transition, matrices[2]), [word])
+            assert float(found.log_likelihood[0]) == pytest.approx(oracles.log_of(sum(joint)), rel=1e-12)
+            belief = [float(part / sum(joint)) for part in joint]
+            np.testing.assert_allclose(found.beliefs[0, -1], belief, rtol=1e-9, atol=1e-290)
 
 
 def test_a_renewal_at_every_step():

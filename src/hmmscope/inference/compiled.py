@@ -7,6 +7,7 @@ is gone over again by `hmmscope.kernels.careful`, because what is negligible now
 is lost to underflow: a probability of zero is zero, and every other one is right to its last digits.
 """
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -45,8 +46,8 @@ FLOORS = {np.dtype(np.float64): (0.0, 1e-100), np.dtype(np.float32): (1e-25, 0.0
 #: Sequences of a block of products, of whole tiles.
 ROWS, TILE_ROWS = 96, 6
 
-#: Where a positive transition or emission is below this, a law is looked at after every step instead.
-SHRINKS = 2.0**-40
+#: Between two looks an entry may shrink by this, so that what was in no doubt is a normal number still.
+_SHRINKS = 1e-200
 
 #: Up to this many symbols the compiled loop predicts them too.
 FEW_SYMBOLS = 64
@@ -164,16 +165,39 @@ def forward(
 
     States side by side, and transitions one by one, are float64 in any case.
     """
-    dtype, size = process.first.dtype, process.num_states
-    smallest, every = SMALLEST[dtype]
+    smallest, every = SMALLEST[process.first.dtype]
     least = _least(process)
     if not few(process, work):
         forward_in_products(process, work, doubtful, beliefs, norms, laws, ahead, totals, ends, openers)
         return
-    if ends is None and openers is None and least >= SHRINKS and side_by_side(process, work):
-        _forward_side_by_side(process, work, doubtful, beliefs, norms, laws, ahead, totals)
-        return
-    every = every if least >= SHRINKS else 1
+    if least < 1:  # one step shrinks an entry by no more than its square
+        every = max(1, min(every, int(math.log(_SHRINKS) / (2 * math.log(least)))))
+    whole = ends is None and openers is None
+    if whole and side_by_side(process, work):
+        _forward_side_by_side(process, work, every, doubtful, beliefs, norms, laws, ahead, totals)
+    else:
+        _forward_over_lanes(
+            process, work, (smallest, every), doubtful, beliefs, norms, laws, ahead, totals, ends, openers
+        )
+    if whole and least < smallest:
+        doubtful |= _vanishing(process, work, smallest)
+
+
+def _forward_over_lanes(
+    process: Tables,
+    work: Sequences,
+    looks: tuple[float, int],
+    doubtful: NDArray[np.bool_],
+    beliefs: NDArray | None,
+    norms: NDArray | None,
+    laws: NextLaws | None,
+    ahead: NDArray | None,
+    totals: NDArray | None,
+    ends: NDArray[np.int64] | None,
+    openers: NDArray[np.int64] | None,
+) -> None:
+    """`forward` with every sequence on a lane, or of transitions one by one; doubts are looked for as `looks` says."""
+    dtype, size, (smallest, every) = process.first.dtype, process.num_states, looks
     alone = ends is None and openers is None and ahead is None and (one_by_one(process) or row_by_row(process, work))
     no_rows, no_sums = np.empty((0, size), np.float64 if alone else dtype), np.empty(0)
     if ahead is None or laws is None:
@@ -199,8 +223,6 @@ def forward(
         )
 
     in_blocks(work, len(work.rows), run, together=1 if alone else None)
-    if least < smallest and ends is None and openers is None:
-        doubtful |= _vanishing(process, work, smallest)
 
 
 def _least(process: Tables) -> float:
@@ -223,6 +245,7 @@ def _vanishing(process: Tables, work: Sequences, smallest: float) -> NDArray[np.
 def _forward_side_by_side(
     process: Tables,
     work: Sequences,
+    every: int,
     doubtful: NDArray[np.bool_],
     beliefs: NDArray | None,
     norms: NDArray | None,
@@ -237,7 +260,7 @@ def _forward_side_by_side(
     def run(part: slice) -> None:
         own = work.part(part)
         registers.forward(
-            *(*flat, opening, prediction.ravel(), *own[:3], own.starts, *kept),
+            *(*flat, opening, prediction.ravel(), *own[:3], own.starts, every, *kept),
             *(nothing if totals is None else totals[part], doubtful[part]),
         )
 

@@ -39,6 +39,8 @@ def _dot(mantissa, exponent, others, weights, begin, end):  # type: ignore[no-un
     for entry in range(begin, end):
         term, power = mantissa[others[entry]] * weights[entry], exponent[others[entry]]
         if term > 0.0:
+            if term < _LOW:
+                term, power = _balanced(term, power)  # or a tiny weight would pass for a large term
             if power > top:
                 total, top = (total * _DOWN if power == top + 1 else 0.0), power
             if power == top:

@@ -3,7 +3,7 @@
 One sequence after the other, up to 64 states, which are eight registers of eight numbers. A step is a chain of a few
 instructions, whose length decides how fast one sequence can be; what is only written down is off the chain. So sums are
 divided out every eight steps only: one step shrinks a positive entry by no more than 2^-80, and an entry above 1e-100 is a
-normal number eight steps later.
+normal number eight steps later. Of smaller probabilities `hmmscope.inference.compiled` has them divided out more often.
 
 Formulas, tables and doubts are those of `hmmscope.kernels.lanes`. Here tables are flat, each row padded with zeros (for
 logarithms with -inf) to the size of a vector; see `hmmscope.kernels.vectors`.
@@ -65,13 +65,17 @@ def forward(  # type: ignore[no-untyped-def]
     offsets,
     lengths,
     starts,
+    every,
     beliefs,
     norms,
     ahead,
     totals,
     doubtful,
 ):
-    """The filter, as `lanes.forward` without `ends`; arrays but `symbols` to `starts` are flat."""
+    """The filter, as `lanes.forward` without `ends`; arrays but `symbols` to `starts` are flat.
+
+    Sums are divided out every so many steps.
+    """
     size, columns = len(states), len(opening)
     padded = row_size(states)
     for row in range(len(offsets)):
@@ -109,7 +113,7 @@ def forward(  # type: ignore[no-untyped-def]
                     while v < columns:
                         predict_one(states, now, prediction, v, columns, ahead, place + v)
                         v += 1
-            if t % _EVERY == _EVERY - 1:
+            if t % every == every - 1:
                 law, last = now, 1.0
                 doubt |= any_tiny(law, _SMALLEST)
                 product *= norm

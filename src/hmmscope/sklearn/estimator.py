@@ -90,7 +90,10 @@ class Seen(NamedTuple):
             counts = self.lengths[chosen]
             inside = np.arange(counts[-1]) < counts[:, None]
             places = starts[chosen, None] + np.arange(counts[-1]) * inside
-            yield Batch(torch.from_numpy(self.symbols[places]), torch.from_numpy(counts), inside, places[inside])
+            rows = places[inside]
+            if bool((np.diff(rows) == 1).all()):  # a part of the column as it stands
+                rows = slice(int(rows[0]), int(rows[-1]) + 1)
+            yield Batch(torch.from_numpy(self.symbols[places]), torch.from_numpy(counts), inside, rows)
 
 
 class Batch(NamedTuple):
@@ -106,7 +109,12 @@ class Batch(NamedTuple):
     observations: Int64[Tensor, "batch time"]
     lengths: Int64[Tensor, "batch"]
     inside: NDArray[np.bool_]
-    places: NDArray[np.int64]
+    places: NDArray[np.int64] | slice
+
+    def within(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Values (batch, time, ...) where there is no padding (row, ...)."""
+        whole = bool(self.inside.all())
+        return values.reshape(-1, *values.shape[2:]) if whole else values[self.inside]
 
 
 class HiddenMarkovModel(BaseEstimator):
@@ -272,7 +280,7 @@ class HiddenMarkovModel(BaseEstimator):
             filtered = filter_batch(seen.process, batch.observations, None, batch.lengths)
             smoothed = np.zeros_like(filtered.beliefs)
             run_smoother(filtered, smoothed)
-            posteriors[batch.places] = smoothed[batch.inside]
+            posteriors[batch.places] = batch.within(smoothed)
             total += float(filtered.terms.sum())
         return total, posteriors
 
@@ -297,7 +305,7 @@ class HiddenMarkovModel(BaseEstimator):
             work = sequences(batch.observations, torch.arange(shape[1]) == 0, batch.lengths)
             narrow = side_by_side(tables(seen.process.law), work)
             found = likeliest_paths(logs, logs, work, shape, narrow=narrow, highest_end=True)
-            backward = found.states.numpy()[batch.inside]
+            backward = batch.within(found.states.numpy())
             states[batch.places] = np.where(backward < 0, -1, self.n_components - 1 - backward)
             total += float(found.log_probability.sum())
         return total, states
