@@ -118,6 +118,43 @@ def test_both_roads_of_every_answer(num_states, monkeypatch):
     close(found[0][2], torch.stack([step.belief[0] for step in steps], 1), relative=1e-10)
 
 
+def test_products_of_any_number_of_threads_and_rows_give_the_same_digits():
+    """130 sequences of several lengths are blocks of whole tiles and a rest; a sequence alone is a tile of one row."""
+    rng = np.random.default_rng(8)
+    hmm = hs.HMM(*with_zeros(rng, 40, 5))
+    observations = hmm.sample_paths(np.arange(130), np.arange(12) == 0, 0).observations
+    lengths = torch.from_numpy(rng.integers(3, 13, 130))
+    found = []
+    before = torch.get_num_threads()
+    try:
+        for num_threads in (1, 2, 5):
+            torch.set_num_threads(num_threads)
+            counts = expected_counts(hmm, observations, lengths=lengths)
+            smoothed = hs.smooth_beliefs(hmm, observations, lengths=lengths)
+            found.append([counts.transitions, counts.log_likelihood, smoothed])
+    finally:
+        torch.set_num_threads(before)
+    for other in found[1:]:
+        assert all(torch.equal(one, again) for one, again in zip(found[0], other, strict=True))
+    three = slice(7, 10)
+    beliefs = hs.filter_beliefs(hmm, observations, lengths=lengths).beliefs
+    again = hs.filter_beliefs(hmm, observations[three], lengths=lengths[three]).beliefs
+    assert torch.equal(beliefs[three], again)
+
+
+def test_windows_of_many_states_by_products_and_over_lanes(monkeypatch):
+    rng = np.random.default_rng(9)
+    hmm = hs.HMM(*with_zeros(rng, 40, 3))
+    observations = hmm.sample_paths(np.arange(20), np.arange(15) == 0, 0).observations
+    found = []
+    for few in (1, 64):
+        monkeypatch.setattr(tables, "FEW_STATES", few)
+        record = hs.memory_beliefs(hmm, observations, 5)
+        found.append([record.beliefs, record.next_observation])
+    for one, other in zip(*found, strict=True):
+        close(one, other, relative=1e-10)
+
+
 def test_tiny_likelihoods_for_a_hundred_thousand_steps():
     """Each step has probability 2^-32: far below every float, and exact all the same."""
     tiny, time = 2.0**-32, 10**5
