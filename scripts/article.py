@@ -271,7 +271,7 @@ def generate(out: Path) -> None:
         "numbers": "".join(rf"\newcommand{{\{name}}}{{{value}}}" + "\n" for name, value in counted.items()),
         "runs": told,
         "sensitivity": sensitivity(rows),
-        "costs": table_in(ROOT / "docs" / "campaigns.md", "### What has not run", (0.3, 0.14, 0.5)),
+        "costs": table_in(ROOT / "protocols" / "README.md", "### What has not run", (0.3, 0.14, 0.5)),
         "errata": table_in(ROOT / "docs" / "constructions.md", "## What was corrected", (0.17, 0.36, 0.41)),
         "appendix": appendix(rows),
     }
