@@ -24,7 +24,19 @@ from hmmscope.lab.experiments.experiment import experiment_named
 #: Whose sentences claims repeat.
 SOURCES = tuple(
     f"[{key}] "
-    for key in ("Limits", "MultiTask", "Induction", "Beliefs", "Constrained", "Factored", "Quantum", "TaskVectors")
+    for key in (
+        *(
+            "Limits",
+            "MultiTask",
+            "Induction",
+            "Beliefs",
+            "Constrained",
+            "Factored",
+            "Quantum",
+            "TaskVectors",
+            "ICL-HMM",
+        ),
+    )
 )
 RESULTS = Path(__file__).parents[2] / "results" / "small"
 CLAIMS: list[Claim] = registry.in_order("claim")

@@ -1,0 +1,1 @@
+"""Pretrained language models that read hidden Markov models as text."""

@@ -1,0 +1,77 @@
+"""What a language model that reads RRXOR as text holds of its belief, and what follows when the belief is changed."""
+
+from typing import Any
+
+import numpy as np
+
+from hmmscope import Corpus, belief_interventions, evaluate, make_process
+from hmmscope.analysis import Readout, belief_targets, belief_times, read_off, read_stream, with_interval
+from hmmscope.interop import HuggingFaceModel
+from hmmscope.lab import Measured
+from hmmscope.ties import largest
+from hmmscope_papers.language.language_model import NUM_TWINS, Reader
+
+#: Of the regression: there are hardly more examples than coordinates of the stream.
+RIDGE = 1e-2
+
+
+def belief_tables(reader: Reader, sizes: dict[str, Any]) -> Measured:
+    """The belief of RRXOR in the layers of the language model and its twins, and what follows when it is changed."""
+    count = sizes["belief_samples"]
+    model, text = reader.read(sizes["belief_length"], sizes["separators"][0])
+    corpus = Corpus(make_process("rrxor"), layout=text, seed=reader.seed, stream="probe")
+    last = len(list(model.residual)) - 1
+    numbers = sorted({round(n) for n in np.linspace(0, last, sizes["layers"])})
+    names, times = [f"residual.{n}" for n in numbers], belief_times(corpus)
+    targets = belief_targets(corpus, times, count)
+    belief = targets["belief"]
+    alone = float(read_off(targets["next observation"][None], belief, count, ridge=RIDGE).r2()[0, 0])
+    moved = {"trained": model, "untrained": reader.untrained(text, 0)}
+    readouts: list[tuple[str, Readout]] = []
+    rows: list[dict[str, Any]] = []
+    others = [("shuffled", reader.shuffled(text))]
+    others += [("untrained", reader.untrained(text, draw)) for draw in range(1, NUM_TWINS)]
+    for network, one in (*moved.items(), *others):
+        found = read_off(read_stream(one, corpus, times, names, count), belief, count, ridge=RIDGE)
+        readouts.append((network, found))
+        for place, draws in enumerate(found.r2().T):
+            about = {"network": network, "layer": numbers[place], "from_prediction": alone}
+            rows.append(about | with_interval(draws, len(found.spread)) | {"fitted": float(found.fitted[place])})
+    return {
+        "beliefs": rows,
+        "beyond": _beyond(readouts),
+        "interventions": _moved(moved, corpus, readouts, names, sizes),
+    }
+
+
+def _beyond(readouts: list[tuple[str, Readout]]) -> list[dict[str, Any]]:
+    """What each network explains of what untrained twins leave; an untrained one of what the others leave."""
+    twins = [found for network, found in readouts if network == "untrained"]
+    rows = []
+    for network in ("trained", "shuffled", "untrained"):
+        own = next(found for name, found in readouts if name == network)
+        share = own.beyond([twin for twin in twins if twin is not own])
+        rows.append(
+            {"network": network, "value": share.value, "low": share.low, "high": share.high, "said": str(share)}
+        )
+    return rows
+
+
+def _moved(
+    models: dict[str, HuggingFaceModel],
+    corpus: Corpus,
+    readouts: list[tuple[str, Readout]],
+    names: list[str],
+    sizes: dict[str, Any],
+) -> list[dict[str, Any]]:
+    """Another belief is written where it is read best, above the input; and the excess of the predictions as they are."""
+    count, rows = sizes["belief_samples"], []
+    for network, model in models.items():
+        fitted = next(found for name, found in readouts if name == network).fitted
+        best = largest(range(1, len(names)), fitted.tolist().__getitem__)
+        options = {"num_samples": count, "num_positions": sizes["positions"], "num_random": 1, "ridge": RIDGE}
+        found = belief_interventions(model, corpus, layers=[names[best]], interventions=("set",), **options)
+        score = evaluate(model, corpus, num_samples=count // 4, first=count - count // 4, baselines=False)
+        excess = float(score.measures["model"]["excess"].mean())
+        rows += [{"network": network, "excess": excess} | row for row in found if row["metric"] == "kl"]
+    return rows

@@ -1,0 +1,120 @@
+"""A language model of transformers, and its twins: the architecture before training, and with its weights shuffled."""
+
+import copy
+import hashlib
+import importlib.util
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from string import ascii_uppercase
+from typing import Any
+
+import torch
+from torch import nn
+
+from hmmscope.interop import HuggingFaceModel, pretrained
+from hmmscope.schema import require
+from hmmscope.seeds import numpy_generator, torch_generator
+
+#: The name of a random model of two layers, made on the spot, with which everything can be tried.
+TINY = "tiny"
+#: Untrained twins beside which beliefs are read: their spread is measured.
+NUM_TWINS = 3
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A language model and its twins, and the names by which they read symbols.
+
+    Attributes:
+        source: folder of the model, or `TINY`.
+        names: of the symbols, capital letters.
+        seed: of the names, and of the twins.
+    """
+
+    source: str
+    names: tuple[str, ...]
+    seed: int
+
+    def read(self, length: int, separator: str) -> tuple[HuggingFaceModel, Any]:
+        """The model, and its layout of sequences of so many symbols."""
+        model, tokenizer = _opened(self.source, torch.get_default_dtype())
+        return pretrained(model, self.names, tokenizer=tokenizer, length=length, separator=separator)
+
+    def untrained(self, text: Any, draw: int) -> HuggingFaceModel:
+        """The same architecture with first weights, drawn as transformers draws them."""
+        twin = _twin(self.source, self.seed, torch.get_default_dtype(), draw)
+        return HuggingFaceModel(twin, symbols=text.symbol_tokens)
+
+    def shuffled(self, text: Any) -> HuggingFaceModel:
+        """The same weights, each at another place of its matrix: all that is known of them but where they belong."""
+        twin = _twin(self.source, self.seed, torch.get_default_dtype(), None)
+        return HuggingFaceModel(twin, symbols=text.symbol_tokens)
+
+
+def reader_of(source: str, num_symbols: int, seed: int) -> Reader:
+    """A language model with names that are drawn for a seed.
+
+    Raises:
+        InputError: no such folder, or transformers is not installed.
+    """
+    advice = "must be the folder of a language model; python -m hmmscope.interop.smollm2 smollm2-135m writes one"
+    needed = ("config.json", "tokenizer.json")
+    known = source == TINY or all((Path(source) / name).is_file() for name in needed)
+    require(known, "measurements.pretrained", advice, source)
+    found = importlib.util.find_spec("transformers") is not None
+    require(found, "measurements.pretrained", "needs transformers: pip install 'hmmscope[pretrained]'", source)
+    drawn = numpy_generator(seed, "names").choice(list(ascii_uppercase), num_symbols, replace=False)
+    return Reader(source, tuple(str(name) for name in drawn), seed)
+
+
+def facts_of(model: HuggingFaceModel) -> dict[str, Any]:
+    """Number of weights, and the SHA-256 of them all in order."""
+    digest, weights = hashlib.sha256(), list(model.model.parameters())
+    for one in weights:
+        digest.update(one.detach().contiguous().cpu().numpy().tobytes())
+    return {"weights": sum(one.numel() for one in weights), "sha256": digest.hexdigest()}
+
+
+@lru_cache(maxsize=1)
+def _opened(source: str, dtype: torch.dtype) -> tuple[nn.Module, Any]:
+    """A model and its tokenizer; they stay for the next seed."""
+    import tokenizers
+
+    if source == TINY:
+        return _tiny()
+    model, _ = pretrained(source, ("A", "B"))
+    return model.model, tokenizers.Tokenizer.from_file(str(Path(source) / "tokenizer.json"))
+
+
+@lru_cache(maxsize=NUM_TWINS + 1)
+@torch.no_grad()
+def _twin(source: str, seed: int, dtype: torch.dtype, draw: int | None) -> nn.Module:
+    """One that is untrained, by number; without a number the one whose weights are shuffled."""
+    own: Any = _opened(source, dtype)[0]
+    if draw is not None:
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(torch_generator(seed, "language-twin", draw).get_state())
+            made: nn.Module = type(own)(copy.deepcopy(own.config)).eval()
+        return made
+    twin, generator = copy.deepcopy(own), torch_generator(seed, "shuffled-weights")
+    for weights in twin.parameters():
+        order = torch.randperm(weights.numel(), generator=generator)
+        weights.copy_(weights.flatten()[order].reshape(weights.shape))
+    return twin
+
+
+def _tiny() -> tuple[nn.Module, Any]:
+    """A random Llama, and a tokenizer of capital letters and commas."""
+    import tokenizers
+    import transformers
+
+    words = {name: token for token, name in enumerate(["?", ",", *ascii_uppercase])}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="?"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    ends = {"bos_token_id": None, "eos_token_id": None, "initializer_range": 0.5}
+    with torch.random.fork_rng(devices=[]):
+        torch.set_rng_state(torch_generator(0, "tiny-language-model").get_state())
+        config = transformers.LlamaConfig(vocab_size=len(words), **sizes, **ends)
+        return transformers.LlamaForCausalLM(config).eval(), tokenizer

@@ -1,0 +1,411 @@
+"""What a pretrained language model makes of hidden Markov models in its context, and what of them it holds."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from hmmscope import (
+    HMM,
+    Corpus,
+    Run,
+    Sequences,
+    as_kind,
+    entropy_rate,
+    evaluate,
+    make_process,
+    mixing_time,
+    registry,
+)
+from hmmscope.analysis import inference_mode
+from hmmscope.interop import HuggingFaceModel
+from hmmscope.lab import (
+    PREDICTORS,
+    Effect,
+    Experiment,
+    Figure,
+    Gate,
+    Measured,
+    Panel,
+    Role,
+    Rows,
+    Seen,
+    Tables,
+    bar,
+    bars,
+    claim,
+    curve,
+    effect_of,
+    learned,
+    lines,
+    minus,
+    number,
+)
+from hmmscope.ties import largest, smallest
+from hmmscope_papers.language.beliefs_in_text import belief_tables
+from hmmscope_papers.language.language_model import TINY, Reader, facts_of, reader_of
+from hmmscope_papers.multitask.in_context import BAUM_WELCH, baum_welch_rows, binned, binned_score
+
+NAME = "pretrained"
+NUM_SYMBOLS = 4
+#: The folder that the command of `hmmscope.interop.smollm2` writes.
+SMOLLM2 = "smollm2-135m"
+#: What the language model was trained on, by its authors' account.
+SPENT = {"tokens": 2e12}
+COUNTING = ("order-0", "order-1", "order-2", "order-3", "context-tree")
+LOOKS: dict[str, tuple[str, Role]] = {
+    "trained": ("pretrained language model", "model"),
+    "learner": ("small model trained on such chains", "other"),
+    "untrained": ("before training", "control"),
+    "shuffled": ("weights shuffled", "control"),
+    "optimum": ("exact filter", "optimum"),
+    BAUM_WELCH: ("Baum-Welch on the prompt", "baseline"),
+    **{name: PREDICTORS[name] for name in ("order-0", "order-1", "context-tree")},
+}
+
+
+@registry.experiment(NAME)
+class Pretrained(Experiment):
+    """SmolLM2-135M reads lazy noisy chains and RRXOR as text, beside what is exact, what counts, and its twins."""
+
+    title = "A pretrained language model reads hidden Markov models"
+    summary = (
+        "SmolLM2-135M, a language model of 135 million weights, reads sequences of hidden Markov models as letters between "
+        "spaces, commas or line ends, and what it says of the next letter is compared with the exact filter that knows the "
+        "chain, with Baum-Welch fitted to the same prompt and told the number of states, with n-grams and context trees "
+        "that count in the prompt, with a small RoFormer trained on such chains, and with two twins of its own: the same "
+        "architecture before training, and its own weights shuffled. Chains differ in how fast they mix and in how noisy "
+        "their symbols are; each seed has its own chains and its own letters. On RRXOR, whose prediction does not tell the "
+        "belief, an affine map reads the belief from its layers, and the belief is changed there to see whether the next "
+        "prediction follows. After Dai et al., Pre-trained Large Language Models Learn to Predict Hidden Markov Models "
+        "In-context (NeurIPS 2025), who ask large models. `python -m hmmscope.interop.smollm2` fetches the model first."
+    )
+    num_seeds = {"smoke": 2, "small": 5, "medium": 5}
+    sizes = {
+        "smoke": {
+            "pretrained": TINY,
+            "stays": [0.5, 0.9],
+            "noises": [0.1, 0.4],
+            "separators": ["lines", "spaces"],
+            "length": 16,
+            "samples": 2,
+            "twin_samples": 2,
+            "fits": 2,
+            "belief_length": 8,
+            "belief_samples": 16,
+            "layers": 2,
+            "positions": 2,
+        },
+        "small": {
+            "pretrained": SMOLLM2,
+            "stays": [0.5, 0.8, 0.95],
+            "noises": [0.1, 0.4],
+            "separators": ["lines", "commas", "spaces"],
+            "length": 256,
+            "samples": 2,
+            "twin_samples": 1,
+            "fits": 6,
+            "belief_length": 96,
+            "belief_samples": 16,
+            "layers": 7,
+            "positions": 1,
+        },
+        "medium": {
+            "pretrained": SMOLLM2,
+            "stays": [0.5, 0.8, 0.9, 0.95, 0.99],
+            "noises": [0.1, 0.2, 0.4],
+            "separators": ["lines", "commas", "spaces"],
+            "length": 1024,
+            "samples": 8,
+            "twin_samples": 2,
+            "fits": 8,
+            "belief_length": 256,
+            "belief_samples": 64,
+            "layers": 16,
+            "positions": 4,
+        },
+    }
+    groups = {
+        "predictions": ("predictions", "chains", "models"),
+        "beliefs": ("beliefs", "beyond", "interventions"),
+    }
+
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
+        steps, batch, width = {"smoke": (5, 4, 16), "small": (300, 8, 32), "medium": (10000, 16, 128)}[scale]
+        return {
+            "learner": {
+                "process": {"name": "fresh-lazy-chains", "num_states": NUM_SYMBOLS},
+                "layout": {"name": "sequences", "length": self.sizes[scale]["length"]},
+                "model": {"name": "roformer", "width": width, "num_layers": 2, "num_heads": 2},
+                "training": {"num_steps": steps, "batch_size": batch, "learning_rate": 3e-3},
+            }
+        }
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+        run = runs["learner"]
+        if group == "predictions":
+            return _predictions(run, reader_of(sizes["pretrained"], NUM_SYMBOLS, run.config.seed), sizes)
+        return belief_tables(reader_of(sizes["pretrained"], 2, run.config.seed), sizes)
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        rows = _main(tables)
+        return [
+            _by_context(rows, "excess", "How far above the exact filter", "nats above the exact filter"),
+            _by_context(rows, "accuracy", "How often the likeliest symbol is right", "accuracy"),
+            _separator_figure(tables["predictions"]),
+            _belief_figure(tables["beliefs"]),
+            _moved_figure(tables["interventions"]),
+        ]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Measurements
+
+
+def _predictions(run: Run, reader: Reader, sizes: dict[str, Any]) -> Measured:
+    """What every predictor says of every chain, and of one chain in every separator."""
+    length, seed = sizes["length"], run.config.seed
+    main = sizes["separators"][0]
+    model, text = reader.read(length, main)
+    own = {"network": "trained", "names": " ".join(reader.names)} | facts_of(model)
+    weights = {"network": "learner", "names": "", "weights": sum(one.numel() for one in run.model.parameters())}
+    twins = {"untrained": reader.untrained(text, 0), "shuffled": reader.shuffled(text)}
+    others = {"learner": (run.model, Sequences(length=length), sizes["samples"])}
+    others |= {name: (twin, text, sizes["twin_samples"]) for name, twin in twins.items()}
+    rows, chains = [], []
+    for stay in sizes["stays"]:
+        for noise in sizes["noises"]:
+            hmm = as_kind(make_process("lazy-chain", num_states=NUM_SYMBOLS, stay=stay, noise=noise, seed=seed), HMM)
+            about = {"stay": stay, "noise": noise}
+            found = [*_scored(model, text, hmm, seed, sizes["samples"], baselines=True)]
+            for name, (other, layout, samples) in others.items():
+                if name not in twins or noise == sizes["noises"][0]:
+                    found += _scored(other, layout, hmm, seed, samples, name=name)
+            seen = Corpus(hmm, layout=Sequences(length=length), seed=seed, stream="evaluate")[0 : sizes["fits"]]
+            found += baum_welch_rows(hmm, seen.observations, _edges(length))
+            rows += [about | {"separator": main} | row for row in found]
+            mixing, rate = mixing_time(hmm, num_samples=200), entropy_rate(hmm, num_samples=50)
+            chains.append(about | {"mixing_time": mixing.time, "entropy_rate": rate.value})
+    stay, noise = _middle(sizes["stays"]), sizes["noises"][0]
+    hmm = as_kind(make_process("lazy-chain", num_states=NUM_SYMBOLS, stay=stay, noise=noise, seed=seed), HMM)
+    for separator in sizes["separators"]:
+        about = {"stay": stay, "noise": noise, "separator": separator}
+        model, text = reader.read(length, separator)
+        found = [*_share(model, text, hmm, seed)]
+        if separator != main:
+            found += _scored(model, text, hmm, seed, sizes["samples"])
+        rows += [about | row for row in found]
+    return {"predictions": rows, "chains": chains, "models": [own, weights | {"sha256": None}]}
+
+
+def _edges(length: int) -> list[int]:
+    return [2**k for k in range(length.bit_length()) if 2**k < length]
+
+
+def _middle(values: list[float]) -> float:
+    return values[len(values) // 2]
+
+
+def _scored(
+    model: nn.Module, layout: Any, hmm: HMM, seed: int, samples: int, *, name: str = "trained", baselines: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Rows (network, metric, position, value) of a network and, with `baselines`, of what is exact and what counts."""
+    corpus = Corpus(hmm, layout=layout, seed=seed, stream="evaluate")
+    score = evaluate(model, corpus, num_samples=samples, baselines=baselines)
+    for key in score.measures if baselines else ("model",):
+        yield from binned_score(score, key, name if key == "model" else key, _edges(layout.num_observations))
+
+
+def _share(model: HuggingFaceModel, text: Any, hmm: HMM, seed: int) -> list[dict[str, Any]]:
+    """Probability that the language model gives to the names together, of one sample."""
+    with inference_mode(model) as device:
+        tokens = Corpus(hmm, layout=text, seed=seed, stream="evaluate")[0:1].tokens.to(device)
+        found = model.share_of_outputs(tokens)[0, text.columns[1:] - 1].cpu().numpy()
+    return binned("trained", "share", np.arange(1, len(found) + 1), found, _edges(len(found) + 1))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+
+def _by_context(rows: Rows, metric: str, title: str, y_label: str) -> Figure:
+    kept = rows.where(metric=metric)
+
+    def panel(stay: float) -> Panel:
+        own = kept.where(stay=stay)
+        series = [curve(own.where(network=name), "position", *look) for name, look in LOOKS.items()]
+        return lines(f"stays with {stay:g}", *series, x_label="observations seen", y_label=y_label, log_x=True)
+
+    return Figure(
+        name=metric,
+        title=title,
+        caption="By the number of observations in the context, a mean from each point up to the next, over all noises; a "
+        "panel for each probability of staying in a state. Each letter stands on a line of its own.",
+        panels=tuple(panel(stay) for stay in kept.values("stay")),
+    )
+
+
+def _separator_figure(rows: Rows) -> Figure:
+    asked = rows.where(network="trained", metric="share")
+    stay, noise, separators = asked[0]["stay"], asked[0]["noise"], asked.values("separator")
+    own = rows.where(network="trained", stay=stay, noise=noise)
+
+    def panel(metric: str, y_label: str, log_y: bool) -> Panel:
+        kept = own.where(metric=metric)
+        series = [curve(kept.where(separator=one), "position", one) for one in separators]
+        return lines("", *series, x_label="observations seen", y_label=y_label, log_x=True, log_y=log_y)
+
+    return Figure(
+        name="separators",
+        title="What stands between the letters",
+        caption=f"The same chain (stays with {stay:g}, noise {noise:g}) written with each separator. Left: nats above the "
+        "exact filter, given that a letter follows. Right: probability that the model gives to the letters at all.",
+        panels=(
+            panel("excess", "nats above the exact filter", False),
+            panel("share", "probability of a letter of the chain", False),
+        ),
+    )
+
+
+def _belief_figure(rows: Rows) -> Figure:
+    series = [curve(rows.where(network=name), "layer", *LOOKS[name]) for name in ("trained", "untrained", "shuffled")]
+    alone = curve(rows.where(network="trained"), "layer", "from the exact prediction", "baseline", y="from_prediction")
+    return Figure(
+        name="beliefs",
+        title="The belief of RRXOR in the layers",
+        caption="R² of the exact belief as an affine function of the stream, on held-out samples. From the exact "
+        "prediction: what a stream that holds only the right law of the next symbol would give.",
+        panels=(lines("", *series, alone, x_label="layer", y_label="R² on held-out samples"),),
+    )
+
+
+def _moved_figure(rows: Rows) -> Figure:
+    kinds = rows.values("subspace")
+    own = [bar(rows.where(network=name), "subspace", kinds, *LOOKS[name]) for name in ("trained", "untrained")]
+    return Figure(
+        name="interventions",
+        title="Another belief is written into the stream",
+        caption="How far the next prediction goes to that of the exact filter with the written belief (one: all the way), "
+        "at the layer above the input from which the belief is read best; beside it a random change of the same size.",
+        panels=(bars("", *own, categories=kinds, y_label="share of the way"),),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+
+def _main(tables: Tables) -> Rows:
+    """The rows of the separator in which all chains are written."""
+    rows = tables["predictions"]
+    return rows.where(separator=rows.where(network="optimum")[0]["separator"])
+
+
+def _end(tables: Tables, metric: str = "excess") -> Rows:
+    """The last interval of the context."""
+    kept = _main(tables).where(metric=metric)
+    return kept.where(position=max(kept.values("position")))
+
+
+def _of(rows: Rows, network: str) -> Rows:
+    return rows.where(network=network)
+
+
+def _gained(tables: Tables, twin: str) -> Effect | None:
+    """Nats above the filter, a twin less the language model, on the chains that the twin has read."""
+    end = _end(tables)
+    own = _of(end, twin)
+    return own.less(_of(end, "trained").where(noise=own.values("noise")), unit="nats")
+
+
+def _gate(tables: Tables) -> Gate:
+    """Whether the language model predicts chains better than its untrained twin."""
+    found = _gained(tables, "untrained")
+    assert found is not None
+    return learned(found, number("learned"), "its untrained twin")
+
+
+def _seen(found: Effect | None, text: str, tables: Tables) -> Seen:
+    return Seen(found, f"{text}: {_short(found)}.", gates=(_gate(tables),), spent=SPENT)
+
+
+@claim("pretrained-learns")
+def learns(tables: Tables) -> Seen:
+    shuffled = _short(_gained(tables, "shuffled"))
+    text = f"Nats above the filter, weights shuffled less language model {shuffled}; before training less it"
+    return _seen(_gained(tables, "untrained"), text, tables)
+
+
+@claim("pretrained-context")
+def context(tables: Tables) -> Seen:
+    rows = _of(_main(tables).where(metric="excess"), "trained")
+    early = rows.where(position=min(number("early"), max(rows.values("position"))))
+    return _seen(
+        early.less(_of(_end(tables), "trained"), unit="nats"), "Nats above the filter, early less late", tables
+    )
+
+
+@claim("pretrained-optimum")
+def optimum(tables: Tables) -> Seen:
+    end = _end(tables, "accuracy")
+    found = _of(end, "optimum").less(_of(end, "trained"), unit="of accuracy")
+    return _seen(found, "Accuracy, filter less language model", tables)
+
+
+@claim("pretrained-statistics")
+def statistics(tables: Tables) -> Seen:
+    end = _end(tables)
+    means = {name: _of(end, name).mean().value for name in end.values("network")}
+    best = smallest([name for name in means if name in COUNTING], means.__getitem__)
+    listed = ", ".join(f"{LOOKS.get(name, (name,))[0]} {value:.3f}" for name, value in means.items())
+    effects = {
+        name: _of(end, other).less(_of(end, "trained"), unit="nats")
+        for name, other in (("Baum-Welch", BAUM_WELCH), ("counting", best))
+    }
+    return _several(effects, f"Nats above the filter: {listed}. Less the language model", (_gate(tables),))
+
+
+@claim("pretrained-chains")
+def chains(tables: Tables) -> Seen:
+    end = _of(_end(tables), "trained")
+    effects = {}
+    for column, name in (("stay", "slow less fast"), ("noise", "noisy less clear")):
+        high, low = (end.where(**{column: pick(end.values(column))}) for pick in (max, min))
+        effects[name] = high.less(low, unit="nats")
+    return _several(effects, "Nats above the filter", (_gate(tables),))
+
+
+@claim("pretrained-belief")
+def belief(tables: Tables) -> Seen:
+    rows, moved = tables["beliefs"], tables["interventions"].where(subspace="belief")
+    tops = {name: _best(_of(rows, name)) for name in ("trained", "untrained", "shuffled")}
+    alone = _of(rows, "trained").where(layer=rows[0]["layer"]).estimates("from_prediction")
+    effects = {
+        "read": _of(tables["beyond"], "trained").effect(unit="of what twins leave"),
+        "beyond the prediction": effect_of(minus(tops["trained"], alone), "of R²"),
+        "used": _of(moved, "trained").less(_of(moved, "untrained"), unit="of the way"),
+    }
+    listed = "; ".join(f"{LOOKS[name][0]} {_short(effect_of(found))}" for name, found in tops.items())
+    beside = f"weights shuffled {_short(_of(tables['beyond'], 'shuffled').effect())}"
+    random = _of(tables["interventions"], "trained").where(subspace="random").effect()
+    text = f"R² at the layer that fits best: {listed}; from the exact prediction {_short(effect_of(alone))}. "
+    text += f"Of what untrained twins leave: {beside}. A random change: {_short(random)} of the way. The language model"
+    gap = effect_of(minus(*(_of(moved, name).estimates("excess") for name in ("untrained", "trained"))), "nats")
+    assert gap is not None
+    return _several(effects, text, (learned(gap, number("learned"), "its untrained twin on RRXOR"),))
+
+
+def _best(rows: Rows) -> dict[Any, Any]:
+    """R² on held-out samples at the layer that fits the training examples best, by seed; a mean over twins."""
+    return rows.per_seed(lambda own: own.where(layer=largest(own, lambda row: row["fitted"])["layer"]).mean())
+
+
+def _several(effects: dict[str, Effect | None], text: str, gates: tuple[Gate, ...]) -> Seen:
+    known = {name: found for name, found in effects.items() if found is not None}
+    said = "; ".join(f"{name} {found.short()}" for name, found in known.items())
+    return Seen(known, f"{text}: {said}.", gates=gates, wanted=tuple(effects), spent=SPENT)
+
+
+def _short(found: Effect | None) -> str:
+    return "unknown" if found is None else found.short()
