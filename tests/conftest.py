@@ -2,7 +2,9 @@
 
 import gc
 import os
+import random
 import shutil
+import subprocess
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -50,9 +52,31 @@ LONGEST = (
 )
 
 
+def commit() -> str:
+    """What is checked out, by which cases are drawn: each commit has another sample, the same wherever it is tested."""
+    asked = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True)
+    return asked.stdout.strip()
+
+
+def leave_to_slow(items: list[pytest.Item]) -> None:
+    """Of the cases of a test marked ``drawn(number)`` so many are drawn, and the others are marked slow."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("drawn"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for test, own in cases.items():
+        own.sort(key=lambda item: item.nodeid)
+        number = min(len(own), own[0].get_closest_marker("drawn").args[0])
+        kept = random.Random(f"{commit()} {test}").sample(own, number)
+        for item in own:
+            if item not in kept:
+                item.add_marker(pytest.mark.slow)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of one file run in one process, for they share fixtures; of the smoke runs, those of one experiment."""
+    leave_to_slow(items)
     turn = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: turn.get(item.path.name, len(turn) + ("contracts" in item.path.parts)))
     for item in items:

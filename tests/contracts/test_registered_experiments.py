@@ -248,6 +248,7 @@ def test_smoke_resumed_uses_what_is_there(
         assert finding["title"] in printed
 
 
+@pytest.mark.drawn(16)
 def test_smoke_interrupted_ends_the_same(smoke: tuple[str, Path]) -> None:
     """Before its seal, and without some of its tables and its figures, it makes them again, the same to the byte."""
     name, out = smoke

@@ -227,6 +227,17 @@ def test_a_begun_run_keeps_its_device(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.fixture(scope="module")
+def ray() -> None:
+    """Asked for before what its tests compare with is made."""
+    pytest.importorskip("ray")
+
+
+@pytest.fixture(scope="module")
+def submitit() -> None:
+    pytest.importorskip("submitit")
+
+
+@pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The table of a small sweep on this machine."""
     out = tmp_path_factory.mktemp("local") / "sweep"
@@ -244,8 +255,8 @@ def workers_of(out: Path) -> list[int]:
     return found
 
 
+@pytest.mark.usefixtures("ray")
 def test_ray_gives_the_same_table_though_a_task_is_killed(tmp_path: Path, undisturbed: bytes) -> None:
-    pytest.importorskip("ray")
     from hmmscope.lab.tasks.ray import RayExecutor
 
     out, failures = tmp_path / "sweep", []
@@ -313,9 +324,9 @@ def test_no_ray_and_no_slurm_are_one_line(tmp_path: Path, monkeypatch: pytest.Mo
 # Slurm
 
 
+@pytest.mark.usefixtures("submitit")
 def test_submitit_gives_the_same_table(tmp_path: Path, undisturbed: bytes) -> None:
     """submitit's stand-in without a queue."""
-    pytest.importorskip("submitit")
     from hmmscope.lab.tasks.slurm import SlurmExecutor
 
     out = tmp_path / "sweep"
