@@ -10,6 +10,7 @@ import hmmscope as hs
 from hmmscope.errors import InputError
 from hmmscope.interop.hmmlearn import from_hmmlearn, to_hmmlearn
 
+parametrize_with_checks = pytest.importorskip("sklearn.utils.estimator_checks").parametrize_with_checks
 hmmlearn = pytest.importorskip("hmmlearn.hmm")
 estimators = pytest.importorskip("hmmscope.sklearn")
 
@@ -56,6 +57,33 @@ def test_the_numbers_are_those_of_hmmlearn(name: str) -> None:
     assert pickle.loads(pickle.dumps(b)).score(x) == b.score(x)
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("prior", [False, True], ids=["no prior", "priors"])
+def test_mixtures_are_those_of_hmmlearn(shape: str, prior: bool) -> None:
+    """The same start by k-means, every iteration, and all answers; a fit that goes on ends at the same optimum."""
+    x = rows()
+    options: dict[str, Any] = {"covariance_type": shape, "n_iter": 8, "random_state": 1, "tol": -np.inf}
+    if prior:
+        options |= {"weights_prior": 1.5, "means_prior": 1.0, "means_weight": 3.0, "transmat_prior": 1.2}
+        options |= {"covars_weight": 9.0 if shape in ("full", "tied") else 0.5, "covars_prior": 0.5}
+    a, b = hmmlearn.GMMHMM(2, 3, **options), estimators.GMMHMM(2, 3, **options)
+    for model in (a, b):
+        model.fit(x, LENGTHS)
+    for field in ("startprob_", "transmat_", "weights_", "means_", "covars_"):
+        assert np.abs(getattr(a, field) - getattr(b, field)).max() < 1e-9, field
+    assert np.allclose(a.monitor_.history, b.monitor_.history, rtol=1e-10, atol=0)
+    assert b.score(x, LENGTHS) == pytest.approx(a.score(x, LENGTHS), rel=1e-10)
+    assert np.array_equal(a.predict(x, LENGTHS), b.predict(x, LENGTHS))
+    assert np.abs(a.predict_proba(x, LENGTHS) - b.predict_proba(x, LENGTHS)).max() < 1e-9
+    assert b.sample(5, random_state=0)[0].shape == (5, 2)
+    assert pickle.loads(pickle.dumps(b)).score(x) == b.score(x)
+    if shape != "diag" or prior:
+        return
+    a.init_params, b.init_params, a.monitor_.n_iter = "", "", 60
+    a.n_iter = b.n_iter = 60
+    assert b.fit(x, LENGTHS).score(x, LENGTHS) == pytest.approx(a.fit(x, LENGTHS).score(x, LENGTHS), abs=1e-6)
+
+
 def test_priors_are_those_of_hmmlearn() -> None:
     x = rows()
     options: dict[str, Any] = {
@@ -78,10 +106,47 @@ def test_missing_entries_are_summed_out() -> None:
     x = rows()
     x[5, 0], x[7] = np.nan, np.nan
     model = estimators.GaussianHMM(2, random_state=0).fit(x)
-    found = hs.log_likelihood(model.process(), x)
-    assert model.score(x) == pytest.approx(float(found), rel=1e-12)
-    with pytest.raises(InputError, match="covariance_type must be diag or spherical here"):
-        estimators.GaussianHMM(2, "full", random_state=0).fit(x)
+    for fitted in (model, estimators.GMMHMM(2, 2, covariance_type="spherical", random_state=0).fit(x)):
+        found = hs.log_likelihood(fitted.process(), x)
+        assert fitted.score(x) == pytest.approx(float(found), rel=1e-12)
+    for full in (estimators.GaussianHMM(2, "full"), estimators.GMMHMM(2, 2, covariance_type="full")):
+        with pytest.raises(InputError, match="covariance_type must be diag or spherical here"):
+            full.set_params(random_state=0).fit(x)
+
+
+class OfVectors:
+    """One sequence, and y ignored, as scikit-learn's checks call estimators."""
+
+    def fit(self, X: Any, y: object = None) -> Any:
+        return super().fit(X)  # type: ignore[misc]
+
+    def score(self, X: Any, y: object = None) -> float:
+        return super().score(X)  # type: ignore[misc, no-any-return]
+
+
+class Gaussians(OfVectors, estimators.GaussianHMM):  # type: ignore[misc, name-defined]
+    __init__ = estimators.GaussianHMM.__init__
+
+
+class Mixtures(OfVectors, estimators.GMMHMM):  # type: ignore[misc, name-defined]
+    __init__ = estimators.GMMHMM.__init__
+
+
+ORDER = "rows are moments of one sequence: their order is what the model is about"
+EXPECTED = {
+    "check_methods_sample_order_invariance": ORDER,
+    "check_methods_subset_invariance": ORDER,
+    "check_dont_overwrite_parameters": "n_features is an attribute of hmmlearn's",
+}
+
+
+@pytest.mark.slow
+@parametrize_with_checks(
+    [Gaussians(2, random_state=0), Mixtures(2, 2, covars_weight=0.01, random_state=0)],
+    expected_failed_checks=lambda _: EXPECTED,
+)
+def test_scikit_learns_checks(estimator: Any, check: Any) -> None:
+    check(estimator)
 
 
 def test_grids_and_refusals() -> None:
@@ -94,6 +159,9 @@ def test_grids_and_refusals() -> None:
     assert clone(found.best_estimator_).covariance_type == "diag"
     for attempt, said in (
         (lambda: estimators.GaussianHMM(2, "round").fit(x), "covariance_type: unknown 'round'"),
+        (lambda: estimators.GMMHMM(2, 0).fit(x), "n_mix: must be a whole number of at least 1, got 0"),
+        (lambda: estimators.GMMHMM(2, covariance_type="round").fit(x), "covariance_type: unknown 'round'"),
+        (lambda: estimators.GMMHMM(2).fit(x[:1]), "must have at least 2 rows"),
         (lambda: estimators.GaussianHMM(2).fit(x[:1]), "must have at least 2 rows"),
         (lambda: estimators.GaussianHMM(2, random_state=0).fit(x).score(x, [3]), "lengths: must be whole numbers"),
         (lambda: estimators.PoissonHMM(2).fit(x), "must be counts"),

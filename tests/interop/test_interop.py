@@ -19,6 +19,7 @@ from hmmscope.interop import (
     from_pomegranate,
     from_pyhmmer,
     load_hmmer,
+    to_dynamax,
     to_hmmlearn,
 )
 from hmmscope.lab.cli import main
@@ -132,8 +133,9 @@ def test_dynamax_float32_rows_are_rescaled():
 def test_dynamax_refusals():
     refuses(lambda: from_dynamax(SimpleNamespace()), "has no emissions.probs", "CategoricalHMM")
     params = dynamax_like((HALF, EYE, EYE))
-    params.emissions.probs = np.ones((2, 3, 1))
-    refuses(lambda: from_dynamax(params), "one emission a step, got 3")
+    params.emissions = SimpleNamespace(means=np.ones((2, 3)))
+    refuses(lambda: from_dynamax(params), "has means and none of covs, scale_diags, cov, scales")
+    refuses(lambda: to_dynamax(hs.make_process("even")), "dynamax has no HMM for LabelledHMM")
     params = dynamax_like((HALF, [[0.5, 0.49], HALF], EYE))
     refuses(lambda: from_dynamax(params), "transition[0]: row sums to 0.99")
 
@@ -157,6 +159,68 @@ def test_dynamax_gives_the_same_likelihoods():
             for sequence in sequences:
                 theirs = float(model.marginal_log_prob(params, jax.numpy.array(sequence)[:, None]))
                 assert theirs == pytest.approx(log_likelihood(hmm, sequence), abs=1e-9)
+
+
+def numbers_for_dynamax():
+    """A process of each family, and the name and sizes of its model in dynamax."""
+    random = np.random.default_rng(0)
+    roots = random.normal(size=(3, 2, 2))
+    chain, means = (random.dirichlet(np.ones(3)), random.dirichlet(np.ones(3), 3)), 3 * random.normal(size=(3, 2))
+    full = roots @ roots.transpose(0, 2, 1) + 0.5 * np.eye(2)
+    weights, centres = random.dirichlet(np.ones(2), 3), random.normal(size=(3, 2, 2))
+    laws = [random.dirichlet(np.ones(4), 3) for _ in range(2)]
+    diagonal = np.stack([np.diag(part) for part in full])
+    return {
+        "full": (hs.GaussianHMM(*chain, means, full, "full"), "GaussianHMM", (3, 2)),
+        "diag": (hs.GaussianHMM(*chain, means, diagonal), "DiagonalGaussianHMM", (3, 2)),
+        "tied": (hs.GaussianHMM(*chain, means, full[0], "tied"), "SharedCovarianceGaussianHMM", (3, 2)),
+        "spherical": (hs.GaussianHMM(*chain, means, [1.0, 2.0, 3.0], "spherical"), "SphericalGaussianHMM", (3, 2)),
+        "poisson": (hs.PoissonHMM(*chain, np.abs(means) + 1), "PoissonHMM", (3, 2)),
+        "mixture, full": (
+            hs.GaussianMixtureHMM(*chain, weights, centres, np.stack([full, full[::-1]], 1), "full"),
+            "GaussianMixtureHMM",
+            (3, 2, 2),
+        ),
+        "mixture, diag": (
+            hs.GaussianMixtureHMM(*chain, weights, centres, np.abs(centres) + 0.3),
+            "DiagonalGaussianMixtureHMM",
+            (3, 2, 2),
+        ),
+        "channels": (hs.ChannelsHMM(*chain, laws), "CategoricalHMM", (3, 2, 4)),
+    }
+
+
+@pytest.mark.parametrize("name", numbers_for_dynamax())
+def test_numbers_go_to_dynamax_and_back(name):
+    """By attributes alone; the next test does it with dynamax itself."""
+    process = numbers_for_dynamax()[name][0]
+    given = {key.removeprefix("emission_"): value for key, value in to_dynamax(process).items()}
+    given |= {"covs": given.pop("covariances", None), "cov": given.pop("covariance", None)}
+    params = SimpleNamespace(
+        initial=SimpleNamespace(probs=given.pop("initial_probs")),
+        transitions=SimpleNamespace(transition_matrix=given.pop("transition_matrix")),
+        emissions=SimpleNamespace(**given),
+    )
+    back, seen = from_dynamax(params), hs.Corpus(process, length=20)[0:2].observations
+    assert type(back) is type(process)
+    assert np.allclose(hs.log_likelihood(back, seen), hs.log_likelihood(process, seen), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("name", numbers_for_dynamax())
+def test_numbers_have_the_likelihood_of_dynamax(name):
+    jax = pytest.importorskip("jax")
+    models = pytest.importorskip("dynamax.hidden_markov_model")
+    process, model_name, sizes = numbers_for_dynamax()[name]
+    seen = hs.Corpus(process, length=200)[0:1].observations
+    with jax.enable_x64(True):
+        model = getattr(models, model_name)(*sizes)
+        given = {key: jax.numpy.asarray(value) for key, value in to_dynamax(process).items()}
+        params, _ = model.initialize(jax.random.PRNGKey(0), **given)
+        x = seen[0].numpy().astype(int if name in ("poisson", "channels") else float)
+        theirs = float(model.marginal_log_prob(params, jax.numpy.asarray(x)))
+        assert float(hs.log_likelihood(process, seen)) == pytest.approx(theirs, rel=1e-9)
+        again = from_dynamax(params)
+    assert float(hs.log_likelihood(again, seen)) == pytest.approx(theirs, rel=1e-9)
 
 
 # pomegranate ----------------------------------------------------------------------------------------------------------

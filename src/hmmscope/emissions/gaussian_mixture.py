@@ -127,6 +127,10 @@ class GaussianMixtureHMM(EmittingHMM):
         found = found.masked_fill(observations.reshape(-1, self.num_symbols).isnan().all(1)[:, None], 0.0)
         return found.reshape(*observations.shape[:-1], self.num_states)
 
+    def shares(self, rows: Float64[Tensor, "row coordinate"]) -> Float64[Tensor, "row state gaussian"]:
+        """P(Gaussian | state, observation)."""
+        return self._joint(rows).softmax(2)
+
     @cached_property
     def _factors(self) -> Tensor:
         """Square roots of the covariances (state * gaussian, coordinate, coordinate), lower triangular."""
@@ -186,7 +190,7 @@ class GaussianMixtureHMM(EmittingHMM):
         self, observations: Float64[Tensor, "row coordinate"], visits: Float64[Tensor, "row state"], floor: Tensor
     ) -> dict[str, Any]:
         """Visits of a state are shared among its Gaussians by what each of them says of the observation."""
-        share_NSK = self._joint(observations).softmax(2) * visits[..., None]
+        share_NSK = self.shares(observations) * visits[..., None]
         counts_SK = share_NSK.sum(0)
         total_S1 = counts_SK.sum(1, keepdim=True)
         found = {"weights": torch.where(total_S1 > 0, counts_SK / total_S1.where(total_S1 > 0, 1.0), self.weights)}

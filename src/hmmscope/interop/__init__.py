@@ -2,7 +2,7 @@
 
 from hmmscope.interop.any_module import TappedModule
 from hmmscope.interop.dataset_folder import export_dataset
-from hmmscope.interop.dynamax import from_dynamax
+from hmmscope.interop.dynamax import from_dynamax, to_dynamax
 from hmmscope.interop.hmmer import from_pyhmmer, load_hmmer
 from hmmscope.interop.hmmlearn import from_hmmlearn, to_hmmlearn
 from hmmscope.interop.huggingface import export_huggingface, from_huggingface, read_record, to_huggingface
@@ -25,6 +25,7 @@ __all__ = [
     "load_hmmer",
     "pretrained",
     "read_record",
+    "to_dynamax",
     "to_hmmlearn",
     "to_huggingface",
     "to_transformer_lens",

@@ -1,35 +1,126 @@
-"""dynamax: the parameters of a `CategoricalHMM`."""
+"""dynamax: parameters of its hidden Markov models, both ways, as plain arrays."""
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from hmmscope.emissions.channels import ChannelsHMM
+from hmmscope.emissions.gaussian import GaussianHMM
+from hmmscope.emissions.gaussian_mixture import GaussianMixtureHMM
+from hmmscope.emissions.poisson import PoissonHMM
 from hmmscope.errors import InputError
 from hmmscope.interop.numbers import numbers, rescaled, source_of
 from hmmscope.processes.hmm import HMM
+from hmmscope.processes.process import Process
 
-_HINT = "give the parameters of a dynamax CategoricalHMM, the first of model.initialize(...) or model.fit_em(...)"
+_HINT = "give the first of model.initialize(...) or fit_em(...) of a dynamax CategoricalHMM, PoissonHMM or GaussianHMM"
 
 #: Rows in float32, as JAX makes them by default, sum to one within about this.
 _TOLERANCE = 1e-5
 
+#: What spreads a Gaussian: its name in dynamax, our covariance type, its axes beside those of states and Gaussians, and
+#: whether it is a standard deviation.
+_SPREADS = (
+    ("covs", "full", 2, False),
+    ("scale_diags", "diag", 1, True),
+    ("cov", "tied", 2, False),
+    ("scales", "spherical", 0, True),
+)
 
-def from_dynamax(params: Any, *, allow_drop_tiny: bool = False) -> HMM:
-    """An HMM from the parameters of a dynamax `CategoricalHMM` with one emission a step.
+
+def from_dynamax(params: Any, *, allow_drop_tiny: bool = False) -> Any:
+    """The process with the parameters of a dynamax HMM.
 
     Args:
-        params: anything with `initial.probs` (S,), `transitions.transition_matrix` (S, S) and `emissions.probs`
-            (S, 1, V).
-        allow_drop_tiny: round positive probabilities below 2^-32, most of them to zero; else they become 2^-32.
+        params: anything with `initial.probs` (S,), `transitions.transition_matrix` (S, S), and `emissions` of one of these:
+            `probs` (S, 1, V), an `HMM`, or (S, C, V), a `ChannelsHMM`; `rates` (S, Y), a `PoissonHMM`; `means` (S, Y), a
+            `GaussianHMM`, or with `weights` (S, K) `means` (S, K, Y), a `GaussianMixtureHMM`, with `covs`, `scale_diags`,
+            `cov` or `scales` as dynamax has them.
+        allow_drop_tiny: of an `HMM`: round positive probabilities below 2^-32, most of them to zero; else they become 2^-32.
 
     Raises:
-        InputError: other parameters, several emissions a step, or matrices that are not an HMM.
+        InputError: other parameters, or arrays that are no such process.
     """
-    emission = numbers(params, "emissions.probs", 3, _HINT)
-    if emission.shape[1] != 1:
-        raise InputError(f"emissions.probs: must have one emission a step, got {emission.shape[1]}")
-    return HMM(
-        rescaled(numbers(params, "initial.probs", 1, _HINT), _TOLERANCE),
-        rescaled(numbers(params, "transitions.transition_matrix", 2, _HINT), _TOLERANCE),
-        rescaled(emission[:, 0], _TOLERANCE),
-        source=source_of(params, "dynamax"),
-        allow_drop_tiny=allow_drop_tiny,
-    )
+    emissions, source = getattr(params, "emissions", None), source_of(params, "dynamax")
+
+    def chain() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        initial, moves = numbers(params, "initial.probs", 1, _HINT), "transitions.transition_matrix"
+        return rescaled(initial, _TOLERANCE), rescaled(numbers(params, moves, 2, _HINT), _TOLERANCE)
+
+    if getattr(emissions, "rates", None) is not None:
+        return PoissonHMM(*chain(), numbers(params, "emissions.rates", 2, _HINT), source=source)
+    if getattr(emissions, "means", None) is not None:
+        mixed = getattr(emissions, "weights", None) is not None
+        means = numbers(params, "emissions.means", 2 + mixed, _HINT)
+        covariances, shape = _covariances(params, mixed)
+        if not mixed:
+            return GaussianHMM(*chain(), means, covariances, shape, source=source)
+        weights = rescaled(numbers(params, "emissions.weights", 2, _HINT), _TOLERANCE)
+        return GaussianMixtureHMM(*chain(), weights, means, covariances, shape, source=source)
+    laws = rescaled(numbers(params, "emissions.probs", 3, _HINT), _TOLERANCE)
+    if laws.shape[1] > 1:
+        return ChannelsHMM(*chain(), list(laws.swapaxes(0, 1)), source=source)
+    return HMM(*chain(), laws[:, 0], source=source, allow_drop_tiny=allow_drop_tiny)
+
+
+def _covariances(params: Any, mixed: bool) -> tuple[NDArray[np.float64], str]:
+    for name, shape, axes, root in _SPREADS:
+        if getattr(params.emissions, name, None) is not None:
+            found = numbers(params, f"emissions.{name}", axes + (mixed + 1) * (shape != "tied"), _HINT)
+            return (found**2 if root else found), shape
+    known = ", ".join(name for name, *_ in _SPREADS)
+    raise InputError(f"emissions: has means and none of {known}; {_HINT}")
+
+
+def to_dynamax(process: Process) -> dict[str, NDArray[np.float64]]:
+    """Arguments for `initialize` of the dynamax model of that family: ``model.initialize(key, **to_dynamax(process))``.
+
+    Args:
+        process: an `HMM` (`CategoricalHMM(S, 1, V)`), a `ChannelsHMM` whose channels have as many symbols each
+            (`CategoricalHMM(S, C, V)`), a `PoissonHMM`, a `GaussianHMM` ("full" `GaussianHMM`, "diag" `DiagonalGaussianHMM`,
+            "tied" `SharedCovarianceGaussianHMM`, "spherical" `SphericalGaussianHMM`), or a `GaussianMixtureHMM` of "full"
+            (`GaussianMixtureHMM`) or "diag" covariances (`DiagonalGaussianMixtureHMM`). `jax_enable_x64` keeps the bits.
+
+    Raises:
+        InputError: another process.
+    """
+    arrays = {name: tensor.numpy().copy() for name, tensor in process.file_tensors().items()}
+    shape = process.file_texts().get("covariance_type", "")
+    make = _MAKERS.get(process.file_format)
+    emissions = None if make is None else make(arrays, shape)
+    if emissions is None:
+        raise InputError(f"process: dynamax has no HMM for {type(process).__name__}" + f", {shape}" * bool(shape))
+    chain = {"initial_probs": arrays["initial"], "transition_matrix": arrays["transition"]}
+    return chain | {f"emission_{name}": array for name, array in emissions.items()}
+
+
+_Arrays = dict[str, NDArray[np.float64]]
+
+
+def _channels(arrays: _Arrays, shape: str) -> _Arrays | None:
+    sizes = arrays["sizes"].tolist()
+    return {"probs": np.stack(np.split(arrays["emissions"], len(sizes), 1), 1)} if len(set(sizes)) == 1 else None
+
+
+def _gaussians(arrays: _Arrays, shape: str) -> _Arrays:
+    name, root = next((name, root) for name, known, _, root in _SPREADS if known == shape)
+    theirs = {"covs": "covariances", "cov": "covariance"}.get(name, name)
+    return {"means": arrays["means"], theirs: np.sqrt(arrays["covariances"]) if root else arrays["covariances"]}
+
+
+def _mixtures(arrays: _Arrays, shape: str) -> _Arrays | None:
+    if shape not in ("full", "diag"):
+        return None
+    return _gaussians(arrays | {"means": arrays["centres"]}, shape) | {"weights": arrays["weights"]}
+
+
+#: Their emissions, by what our files call a kind.
+_MAKERS: dict[str, Callable[[_Arrays, str], _Arrays | None]] = {
+    HMM.file_format: lambda arrays, shape: {"probs": arrays["emission"][:, None]},
+    ChannelsHMM.file_format: _channels,
+    PoissonHMM.file_format: lambda arrays, shape: {"rates": arrays["rates"]},
+    GaussianHMM.file_format: _gaussians,
+    GaussianMixtureHMM.file_format: _mixtures,
+}

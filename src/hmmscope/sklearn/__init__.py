@@ -12,6 +12,7 @@ if importlib.util.find_spec("sklearn") is None:
 from hmmscope.sklearn.categorical import CategoricalHMM
 from hmmscope.sklearn.counted import PoissonHMM
 from hmmscope.sklearn.gaussians import GaussianHMM
+from hmmscope.sklearn.mixed import GMMHMM
 from hmmscope.sklearn.monitor import ConvergenceMonitor
 
-__all__ = ["CategoricalHMM", "ConvergenceMonitor", "GaussianHMM", "PoissonHMM"]
+__all__ = ["GMMHMM", "CategoricalHMM", "ConvergenceMonitor", "GaussianHMM", "PoissonHMM"]

@@ -12,7 +12,7 @@ from hmmscope.emissions.gaussian import GaussianHMM as GaussianProcess
 from hmmscope.errors import InputError
 from hmmscope.schema import unknown_name
 from hmmscope.sklearn.estimator import Array
-from hmmscope.sklearn.real_valued import RealValuedHMM
+from hmmscope.sklearn.real_valued import RealValuedHMM, without_gaps
 
 
 class GaussianHMM(RealValuedHMM):
@@ -111,10 +111,7 @@ class GaussianHMM(RealValuedHMM):
 
     def _begin_emissions(self, X: NDArray[Any], random: np.random.RandomState) -> dict[str, Array]:
         """Means by k-means, and the covariance of all rows for every state."""
-        gaps = np.isnan(X)
-        filled = np.where(gaps, np.nanmean(X, 0), X) if gaps.any() else X
-        if len(filled) < self.n_components:
-            raise InputError(f"X: must have at least {self.n_components} rows, one a state, got {len(filled)}")
+        filled = without_gaps(X, self.n_components)
         means = KMeans(self.n_components, random_state=self.random_state, n_init=10).fit(filled).cluster_centers_
         whole = np.atleast_2d(np.cov(filled.T)) + self.min_covar * np.eye(X.shape[1])
         size = self.n_components

@@ -92,3 +92,14 @@ class RealValuedHMM(HiddenMarkovModel):
 
     def _num_emission_parameters(self) -> int:
         return self.process().num_parameters
+
+
+def without_gaps(X: Array, num_states: int) -> Array:
+    """Rows with the mean of a feature where an entry is missing; InputError if there are fewer than states, or than two."""
+    if len(X) < max(2, num_states):
+        raise InputError(
+            f"X: must have at least {max(2, num_states)} rows, two in all and one a state, got {len(X)} sample"
+            + "s" * (len(X) != 1)
+        )
+    gaps = np.isnan(X)
+    return np.where(gaps, np.nanmean(X, 0), X) if gaps.any() else X
