@@ -252,3 +252,18 @@ def test_an_existing_file_is_never_overwritten(tmp_path, ending):
     refuses(RefusedError, lambda: full_hmm().save(path), "exists")
     assert path.read_bytes() == b"precious"
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+def test_the_distance_from_the_given_law_is_its_divergence_and_a_far_one_is_said():
+    """The sum over matrices of the largest KL of a row; tiny entries cost by their logarithm."""
+    emission = np.array([[0.3, 0.7 - 1e-12, 1e-12]])
+    with pytest.warns(UserWarning, match="1 positive entry below"):
+        hmm = hs.HMM([1.0], [[1.0]], emission)
+    q, p = hmm.emission_SV.numpy()[0], emission[0]
+    assert hmm.quantisation_distance == pytest.approx(float((q * np.log(q / p)).sum()), rel=1e-3)
+    assert hs.HMM([1.0], [[1.0]], hmm.emission_SV).quantisation_distance == 0
+    assert hs.HMM([1.0], [[1.0]], emission, allow_drop_tiny=True).quantisation_distance == pytest.approx(1e-12, rel=0.5)
+    far = np.full((1, 60), 1e-300)
+    far[0, 0] = 1 - far[0, 1:].sum()
+    with pytest.warns(UserWarning, match=r"nats a step from the given one, more than 1e-06; entries below"):
+        assert hs.HMM([1.0], [[1.0]], far).quantisation_distance > 1e-6

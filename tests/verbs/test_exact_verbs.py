@@ -634,3 +634,21 @@ def test_every_exact_verb_has_help(call: Callable, capsys: pytest.CaptureFixture
         with pytest.raises(SystemExit):
             call(verb, "--help")
         assert "usage: hmmscope" in capsys.readouterr().out
+
+
+def test_fit_says_what_may_be_said_of_it(call: Callable) -> None:
+    """Intervals of entries, goodness of fit, and the next symbols; a forecast alone is refused before anything is done."""
+    assert call("sample", "umbrella", "-n", 8, "--length", 40, "--out", "u.txt").code == 0
+    fit = "fit", "u.txt", "--states", 2, "--restarts", 1, "--iterations", 20, "-q", "--unit", "words"
+    called = call(*fit, "--out", "u.json", "--posterior", 20, "--check", 20, "--forecast", 1)
+    assert called.code == 0
+    for said in (
+        r"on the grid of 2\^-32: at most \S+ nats a symbol from the fit\nposterior of 4 chains of 20 draws: largest R-hat ",
+        r"\n  transition\[0, 1\] +0\.\d{4}  95 % \[0\.\d{4}, 0\.\d{4}\]\n",
+        r"\ngoodness of fit beside 20 simulations of draws from the posterior:\n  runs +p \d\.\d{3}, \d\.\d{3} of 4",
+        r"\n  \+1  umbrella  0\.\d{4} \[0\.\d{4}, 0\.\d{4}\]\n",
+    ):
+        assert re.search(said, called.out), said
+    refused = call(*fit, "--out", "v.json", "--forecast", 1)
+    assert (refused.code, Path("v.json").exists()) == (2, False)
+    assert "forecast: its intervals are of draws from the posterior; add --posterior 500" in refused.error

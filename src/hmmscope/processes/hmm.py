@@ -30,6 +30,7 @@ class HMM(Process):
         transition_SS: `[i, j]` = P(next j given now i).
         emission_SV: `[i, v]` = P(symbol v given state i).
         quantisation_change: largest absolute change of a probability by quantisation (below 2^-32).
+        quantisation_distance: at most so many nats a symbol from the law that was given (KL); above 1e-6 a warning says so.
         symbols, states: names, or None.
         title, source: free text.
         reading: of an HMM fitted to sequences, how these were read.
@@ -70,7 +71,7 @@ class HMM(Process):
         size = len(self.initial_S)
         self.transition_SS = quantiser.rows("transition", transition, (size, size))
         self.emission_SV = quantiser.rows("emission", emission, (size, None))
-        self.quantisation_change = quantiser.finish()
+        self.quantisation_change, self.quantisation_distance = quantiser.finish(), quantiser.distance
         self.num_states, self.num_symbols = self.emission_SV.shape
         self.law = StateEmitting(self.initial_S[None], self.transition_SS[None], self.emission_SV[None])
         self.symbols = check_names("symbols", symbols, self.num_symbols)

@@ -16,8 +16,9 @@ from hmmscope.inference.num_states import Support, choice_reason, choose_num_sta
 from hmmscope.machine import require_memory
 from hmmscope.processes.hmm import HMM
 from hmmscope.reprs import html_rows
+from hmmscope.runs.goodness import Goodness, goodness_of_fit
 from hmmscope.runs.number_sequences import emission_of, fit_vectors, read_vectors, refuse
-from hmmscope.runs.posterior import Posterior, posterior_of
+from hmmscope.runs.posterior import Material, Posterior
 from hmmscope.schema import require
 from hmmscope.seeds import numpy_generator
 from hmmscope.sequences.data import SequenceData, read_as
@@ -41,7 +42,7 @@ class Fit:
         reason: why this number of states, in one line; empty if there was no choice.
         num_fitted: how many symbols `fits` are of, where fewer than all.
         support: how far the observations speak for each number of states; None if there was no choice.
-        material: what `posterior` goes by; empty after a stream, and if parts were fixed or tied.
+        material: what it was fitted to; None after a stream.
     """
 
     hmm: Any
@@ -53,7 +54,7 @@ class Fit:
     whole: BaumWelchFit | None = None
     num_fitted: int = 0
     support: Support | None = None
-    material: tuple[Any, ...] = field(default=(), compare=False)
+    material: Material | None = field(default=None, compare=False)
 
     @property
     def final(self) -> Any:
@@ -102,13 +103,21 @@ class Fit:
                 range; scipy, which matches labels, is not there.
             ResourceError: the draws do not fit in memory.
         """
-        if not self.material:
-            raise InputError(
-                "posterior: needs all sequences at once, and every part free: no stream, fixed, start or tied"
-            )
         prior = Prior(initial=initial, transition=transition, emission=emission)
         chains = Chains(num_draws=num_draws, num_chains=num_chains, warm_up=warm_up, every=every, seed=seed)
-        return posterior_of(self.hmm, self.material, prior, chains, laws)
+        return self._whole("posterior").posterior(self.hmm, prior, chains, laws)
+
+    def check(self, num_simulations: int = 200, *, seed: int = 0) -> Goodness:
+        """Goodness of fit by simulation of the fitted model, see `hmmscope.runs.goodness.goodness_of_fit`.
+
+        The model was fitted to the same data, so p errs on the side of a good fit; `posterior().check()` less so.
+        """
+        return goodness_of_fit([self.hmm], self._whole("check").sequences, num_simulations, seed)
+
+    def _whole(self, asked: str) -> Material:
+        if self.material is None:
+            raise InputError(f"{asked}: needs all sequences, and of a stream none is kept; fit without stream=True")
+        return self.material
 
     def table(self) -> list[dict[str, Any]]:
         """A row for each number of states: log-likelihoods in nats a symbol, BIC, the search, which was chosen."""
@@ -253,7 +262,7 @@ def fit(
         choice = choose_num_states(work, judged, sizes, data.num_symbols, **options)
         chosen = choice.fits[choice.num_states]
         whole = None if apart is data else _on_to_all(data, chosen, options)
-    hmm, material = _named((whole or chosen).hmm, data, "Baum-Welch fit"), _material(data, options)
+    hmm, material = _named((whole or chosen).hmm, data, "Baum-Welch fit"), Material(data, _restricted(options))
     about = choice.held_out_errors, choice.reason + how, whole, apart.num_observations, choice.support
     return Fit(hmm, data.num_observations, choice.fits, choice.held_out, *about, material)
 
@@ -270,7 +279,7 @@ def _fit_numbers(
     hmm = fits[best].hmm.replaced()
     hmm.title = f"{emission} fit"
     support = Support({size: -one.bic / 2 for size, one in fits.items()}, by_laplace=False) if len(sizes) > 1 else None
-    material = () if _restricted(options) else (data,)
+    material = Material(data, _restricted(options))
     return Fit(hmm, len(data.rows), fits, reason=reason, support=support, material=material)
 
 
@@ -281,17 +290,14 @@ def _without_judges(data: SequenceData, work: Sequences, sizes: Sequence[int], o
     best, reason = choice_reason({size: one.bic for size, one in fits.items()}, {}, np.empty(0, np.int64), support)
     hmm = _named(fits[best].hmm, data, "Baum-Welch fit")
     reason = f"{reason}; nothing could be held out" if len(sizes) > 1 else ""
-    return Fit(hmm, data.num_observations, fits, reason=reason, support=support, material=_material(data, options))
+    return Fit(
+        hmm, data.num_observations, fits, reason=reason, support=support, material=Material(data, _restricted(options))
+    )
 
 
 def _restricted(options: dict[str, Any]) -> bool:
     """Whether something was given that a posterior under the usual priors would not keep to."""
     return any(options.get(name) for name in ("fixed", "start", "tied_emissions"))
-
-
-def _material(data: SequenceData, options: dict[str, Any]) -> tuple[Any, ...]:
-    """What a posterior goes by."""
-    return () if _restricted(options) else (data,)
 
 
 def _on_to_all(data: SequenceData, chosen: BaumWelchFit, options: dict[str, Any]) -> BaumWelchFit:

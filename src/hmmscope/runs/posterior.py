@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope.axes import Float64, Tensor
-from hmmscope.emissions.emitting import EmittingHMM
 from hmmscope.emissions.number_draws import number_draws
+from hmmscope.errors import InputError
 from hmmscope.inference.chains import effective_sizes, r_hat
 from hmmscope.inference.gibbs import Chains, Draws, Prior, symbol_draws
 from hmmscope.inference.laplace import expected
@@ -19,8 +19,11 @@ from hmmscope.inference.paths import most_likely_states
 from hmmscope.kernels.quantise import UNIT
 from hmmscope.processes.hmm import HMM
 from hmmscope.reprs import Shown
+from hmmscope.runs.forecasts import Forecasts, forecast_with
+from hmmscope.runs.goodness import Goodness, goodness_of_fit
 from hmmscope.runs.number_sequences import Vectors
 from hmmscope.schema import unknown_name
+from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.gaps import MISSING
 
 #: Ends of intervals, and when chains are said not to have mixed.
@@ -39,12 +42,14 @@ class Posterior(Shown):
             (chain, draw, ...).
         log_likelihood: of all observations under each draw (chain, draw), nats.
         swapped: share of the draws that had other labels and were given those of the fit.
+        sequences: what it was fitted to: symbols (time,), or numbers (time, coordinate).
     """
 
     hmm: Any
     arrays: dict[str, Float64[Tensor, "chain draw ..."]]
     log_likelihood: Float64[Tensor, "chain draw"]
     swapped: float
+    sequences: Sequence[Tensor]
 
     def table(self) -> list[dict[str, Any]]:
         """A row for each entry: its fitted value, posterior mean, 95 % interval, R-hat, effective numbers of draws.
@@ -87,6 +92,21 @@ class Posterior(Shown):
             for row in shown
         ]
 
+    def check(self, num_simulations: int = 200, *, seed: int = 0) -> Goodness:
+        """Goodness of fit by posterior predictive simulation, see `goodness_of_fit`: each data set of another draw."""
+        return goodness_of_fit(self.models(num_simulations), self.sequences, num_simulations, seed)
+
+    def forecast(self, observed: Any, steps: int, *, num_models: int = 200, seed: int = 0) -> Forecasts:
+        """What follows a past, with all that is not known of the parameters; see `forecast_with`.
+
+        Args:
+            observed: one sequence, symbols (time,) or numbers (time, coordinate).
+            steps: at least 1.
+            num_models: draws from the posterior that are used.
+            seed: of draws of numbers.
+        """
+        return forecast_with(self.models(num_models), observed, steps, seed)
+
     def models(self, count: int = 100) -> list[Any]:
         """So many of the drawn models, evenly over all chains."""
         chains, draws = self.log_likelihood.shape
@@ -105,24 +125,49 @@ def _place(row: dict[str, Any]) -> str:
     return f"{row['array']}{row['entry']}"
 
 
-def posterior_of(hmm: Any, material: tuple[Any, ...], prior: Prior, chains: Chains, laws: dict[str, Any]) -> Posterior:
-    """Of a model of symbols, or of numbers, and what it was fitted to."""
-    (data,) = material
-    if isinstance(data, Vectors):
-        return posterior_of_numbers(hmm, data, prior, chains, laws)
-    if laws:
-        raise unknown_name("posterior", next(iter(laws)), ("initial", "transition", "emission"))
-    return posterior_of_symbols(hmm, flat_sequences(data.flat, data.lengths.numpy()), prior, chains)
+@dataclass(frozen=True)
+class Material:
+    """What a model was fitted to.
+
+    Attributes:
+        data: sequences of symbols, or of numbers.
+        restricted: whether parts were fixed, tied or begun from a model of the user's.
+    """
+
+    data: SequenceData | Vectors
+    restricted: bool
+
+    @property
+    def sequences(self) -> Sequence[Tensor]:
+        """Symbols (time,), or numbers (time, coordinate)."""
+        if isinstance(self.data, Vectors):
+            return self.data.rows.split(self.data.lengths.tolist())
+        return [self.data[number] for number in range(len(self.data))]
+
+    def posterior(self, hmm: Any, prior: Prior, chains: Chains, laws: dict[str, Any]) -> Posterior:
+        """Of a model of symbols, or of numbers; InputError if it was restricted."""
+        if self.restricted:
+            raise InputError(
+                "posterior: its priors are of fits whose parts are all free: no fixed, start or tied_emissions"
+            )
+        if isinstance(self.data, Vectors):
+            conjugate = type(hmm).conjugate(self.data.rows, **hmm.options | laws)
+            found = number_draws(hmm, self.data.rows, self.data.lengths, conjugate, prior, chains)
+        elif laws:
+            raise unknown_name("posterior", next(iter(laws)), ("initial", "transition", "emission"))
+        else:
+            found = _symbol_draws(hmm, flat_sequences(self.data.flat, self.data.lengths.numpy()), prior, chains)
+        arrays = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in found.arrays.items()}
+        return Posterior(hmm, arrays, torch.from_numpy(found.log_likelihood), found.swapped, self.sequences)
 
 
-def posterior_of_symbols(hmm: HMM, work: Sequences, prior: Prior, chains: Chains) -> Posterior:
+def _symbol_draws(hmm: HMM, work: Sequences, prior: Prior, chains: Chains) -> Draws:
     """By `symbol_draws`, from the fitted model on."""
     parts = (hmm.initial_S, hmm.transition_SS, hmm.emission_SV)
     start = [np.maximum(part.numpy(), 1 / UNIT) for part in parts]
     start = [part / part.sum(-1, keepdims=True) for part in start]
     counts, _ = expected([start[0][None], start[1], start[2]], work)
-    found = symbol_draws(work, start, _reference(hmm, work), prior, chains, [counts[0][0], *counts[1:]])
-    return _of(hmm, found)
+    return symbol_draws(work, start, _reference(hmm, work), prior, chains, [counts[0][0], *counts[1:]])
 
 
 def _reference(hmm: HMM, work: Sequences) -> NDArray[np.int64]:
@@ -137,16 +182,3 @@ def _reference(hmm: HMM, work: Sequences) -> NDArray[np.int64]:
         states = most_likely_states(hmm, padded, lengths=lengths).states
         found += [row[:length] for row, length in zip(states, lengths.tolist(), strict=True)]
     return np.maximum(torch.cat(found).numpy(), 0)
-
-
-def posterior_of_numbers(
-    hmm: EmittingHMM, data: Vectors, prior: Prior, chains: Chains, laws: dict[str, Any]
-) -> Posterior:
-    """By `number_draws`, from the fitted model on; `laws` are options of `EmittingHMM.conjugate`."""
-    conjugate = type(hmm).conjugate(data.rows, **hmm.options | laws)
-    return _of(hmm, number_draws(hmm, data.rows, data.lengths, conjugate, prior, chains))
-
-
-def _of(hmm: Any, found: Draws) -> Posterior:
-    arrays = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in found.arrays.items()}
-    return Posterior(hmm, arrays, torch.from_numpy(found.log_likelihood), found.swapped)

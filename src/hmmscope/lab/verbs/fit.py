@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from hmmscope.errors import InputError
 from hmmscope.lab.verbs.endings import HMM_FILES, new_file
 from hmmscope.lab.verbs.options import Fit
 from hmmscope.runs import fitting
@@ -14,6 +15,8 @@ from hmmscope.text import say
 def fit(options: Fit) -> None:
     """Fit an HMM to the sequences of a file and save it where every other verb finds it."""
     new_file(options.out, HMM_FILES)
+    if options.forecast and not options.posterior:
+        raise InputError("forecast: its intervals are of draws from the posterior; add --posterior 500")
     sizes = parse_value(tuple[int, ...], options.states, "states")
     reading, quiet, stream = options.reading(), options.quiet, options.stream
     data: SequenceData | SequenceStream
@@ -49,8 +52,27 @@ def fit(options: Fit) -> None:
             f"({best.log_likelihood / total:.6f} per observation), {ended} in {_counted(best.num_iterations, 'iteration')}, "
             f"{fitting.searched(found.fits[found.hmm.num_states])}"
         )
+    said_of(found, options)
     if not quiet:
         say(f"HMM: {options.out}")
+
+
+def said_of(found: fitting.Fit, options: Fit) -> None:
+    """What is asked for besides: how far the file is from the fit, intervals, goodness of fit, what comes next."""
+    if found.fits:
+        distance = found.final.hmm.quantisation_distance
+        say(f"on the grid of 2^-32: at most {distance:.1e} nats a symbol from the fit")
+    posterior = found.posterior(options.posterior, seed=options.seed) if options.posterior else None
+    for line in posterior.lines() if posterior else ():
+        say(line)
+    if options.check:
+        for line in (posterior or found).check(options.check, seed=options.seed).lines():
+            say(line)
+    if posterior and options.forecast:
+        names = found.hmm.symbols or [str(v) for v in range(found.hmm.num_symbols)]
+        say("after the last sequence, P of each symbol with its 95 % interval:")
+        for row in posterior.forecast(posterior.sequences[-1], options.forecast).table():
+            say(f"  +{row['step']}  {names[row['outcome']]}  {row['mean']:.4f} [{row['low']:.4f}, {row['high']:.4f}]")
 
 
 def _sequences(count: int) -> str:

@@ -205,6 +205,11 @@ class Fit(Reading, Options):
     pseudo_count: float = said("added to every expected count", 0.1, metavar="C")
     seed: int = said("of the starts", 0)
     stream: bool = said("read the file part by part, each once: it may exceed memory", False)
+    posterior: int = said("also the 95 % interval of every entry, from N draws of each of 4 chains", 0, metavar="N")
+    check: int = said("also goodness of fit beside N simulations", 0, metavar="N")
+    forecast: int = said(
+        "also the law of each of the N next symbols, with intervals (with --posterior)", 0, metavar="N"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,77 @@
+"""What follows a past when the parameters are not known: forecasts with intervals from draws of the posterior."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from hmmscope.axes import Float64, Tensor
+from hmmscope.inference.continuations import forecast
+from hmmscope.processes.answers import FORECASTS
+from hmmscope.reprs import Shown
+from hmmscope.schema import require
+from hmmscope.seeds import numpy_generator
+
+#: Numbers that are drawn from each model at each step.
+DRAWN = 50
+
+
+@dataclass(frozen=True, repr=False)
+class Forecasts(Shown):
+    """The next steps after a past, each by itself.
+
+    Of symbols `mean` is the probability of each, `low` and `high` the 95 % interval of that probability over the posterior.
+    Of numbers `mean` is the expected number, `low` and `high` the interval that holds the number itself with 95 %: noise,
+    states and parameters together.
+
+    Attributes:
+        mean, low, high: (step, symbol), or (step, coordinate).
+    """
+
+    mean: Float64[Tensor, "step outcome"]
+    low: Float64[Tensor, "step outcome"]
+    high: Float64[Tensor, "step outcome"]
+
+    def table(self) -> list[dict[str, Any]]:
+        """A row for each step and outcome."""
+        return [
+            {"step": step + 1, "outcome": outcome}
+            | {name: float(getattr(self, name)[step, outcome]) for name in ("mean", "low", "high")}
+            for step, outcome in np.ndindex(*self.mean.shape)
+        ]
+
+
+def forecast_with(models: Sequence[Any], observed: Any, steps: int, seed: int = 0) -> Forecasts:
+    """The forecasts of several models of one kind, each as likely as the others.
+
+    Args:
+        models: draws from a posterior; of symbols, or of numbers.
+        observed: one sequence, symbols (time,) or numbers (time, coordinate); NaN or `MISSING` where nothing was seen.
+        steps: at least 1.
+        seed: of draws of numbers.
+
+    Raises:
+        InputError: no step; a past that a model forbids, or of another shape.
+    """
+    require(steps >= 1, "steps", "must be at least 1", steps)
+    ends = torch.tensor([0.025, 0.975], dtype=torch.float64)
+    past = torch.as_tensor(observed)
+    if FORECASTS in models[0].by_law:
+        laws = torch.stack([forecast(model, past[None], steps).observations[0] for model in models])
+        low, high = laws.quantile(ends, dim=0)
+        return Forecasts(laws.mean(0), low, high)
+    means, drawn = [], []
+    for number, model in enumerate(models):
+        random = numpy_generator(seed, "forecast", number)
+        belief = model.observe(past[None].double()).belief[0, -1]
+        for _ in range(steps):
+            belief = belief @ model.transition
+            means.append(belief @ model.means)
+            states = torch.from_numpy(random.choice(len(belief), DRAWN, p=(belief / belief.sum()).numpy()))
+            drawn.append(model.emit(states, torch.from_numpy(random.random((DRAWN, model.num_draws)))))
+    shape = (len(models), steps)
+    values = torch.stack(drawn).unflatten(0, shape).transpose(1, 2).flatten(0, 1)
+    low, high = values.quantile(ends, dim=0)
+    return Forecasts(torch.stack(means).unflatten(0, shape).mean(0), low, high)

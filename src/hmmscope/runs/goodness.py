@@ -1,0 +1,239 @@
+"""Whether sequences look like those of a fitted model: what is counted in them beside the same of simulated ones."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.reprs import html_rows
+from hmmscope.schema import require
+from hmmscope.sequences.gaps import MISSING
+
+Array = NDArray[np.float64]
+#: What is counted at each place: a length of runs, an n-gram, a lag.
+Shares = dict[tuple[int, ...], float]
+Family = tuple[str, Callable[[Sequence[torch.Tensor]], Shares]]
+
+#: Lengths of runs, the longest one standing for all that are longer; lags; and n-grams, the most frequent ones.
+RUNS, LAGS, GRAMS = 12, 16, 16
+#: Bins of numbers, of equal shares of the data, so that they have runs and n-grams too.
+BINS = 3
+#: Families of n-grams.
+GRAM = "n-grams of "
+
+
+@dataclass(frozen=True, repr=False)
+class Goodness:
+    """Statistics of the data, and the bands in which those of simulated sequences lie.
+
+    A family is "runs" (shares of runs of one symbol by their length), "n-grams of 2" and "n-grams of 3" (shares of
+    those that are most frequent in data or simulations), or "autocorrelation" (of symbols: share of pairs at a lag that
+    are equal). Numbers are put into three bins of equal shares for runs and n-grams; a family is of one coordinate.
+
+    The p of a family is that of its largest deviation, in standard deviations over data and simulations together: the
+    share of these whose largest deviation is as large. `adjusted` multiplies it by the number of families (Bonferroni).
+
+    Source: Gelman, Meng and Stern (1996), posterior predictive checks; Davison and Hinkley (1997), section 4.2.
+
+    Attributes:
+        rows: `family`, `place`, `value` of the data, `mean`, `low` and `high`: the 95 % band of simulations at that place.
+        p_values: of each family.
+        num_simulations: data sets that were simulated.
+        drawn: whether each was of another draw from the posterior, or all of the fitted model.
+    """
+
+    rows: tuple[dict[str, Any], ...]
+    p_values: dict[str, float]
+    num_simulations: int
+    drawn: bool
+
+    @property
+    def adjusted(self) -> dict[str, float]:
+        """p of each family times their number, at most 1."""
+        return {family: min(1.0, len(self.p_values) * p) for family, p in self.p_values.items()}
+
+    def lines(self) -> list[str]:
+        """A line for each family."""
+        of = "draws from the posterior" if self.drawn else "the fitted model"
+        found = [f"goodness of fit beside {self.num_simulations} simulations of {of}:"]
+        for family, p in self.p_values.items():
+            own = [row for row in self.rows if row["family"] == family]
+            outside = [row["place"] for row in own if not row["low"] <= row["value"] <= row["high"]]
+            where = (
+                f"; outside of the band at {', '.join(outside[:6])}" + ", ..." * (len(outside) > 6) if outside else ""
+            )
+            adjusted = f"{self.adjusted[family]:.3f} of {len(self.p_values)} families"
+            found.append(f"  {family:<16} p {p:.3f}, {adjusted}{where}")
+        return found
+
+    def plot(self) -> Any:
+        """A Matplotlib figure: a panel for each family, the data as points in the bands of simulations."""
+        from matplotlib.figure import Figure
+
+        families = list(self.p_values)
+        figure = Figure(figsize=(3.6 * len(families), 3.0), layout="constrained")
+        for axes, family in zip(figure.subplots(1, len(families), squeeze=False)[0], families, strict=True):
+            own = [row for row in self.rows if row["family"] == family]
+            x = np.arange(len(own))
+            axes.fill_between(x, [row["low"] for row in own], [row["high"] for row in own], alpha=0.3, linewidth=0)
+            axes.plot(x, [row["mean"] for row in own], linewidth=1)
+            axes.plot(x, [row["value"] for row in own], "k.")
+            axes.set_xticks(x, [row["place"] for row in own], rotation=90, fontsize="x-small")
+            axes.set_title(f"{family}, p {self.adjusted[family]:.2g}", fontsize="small")
+        return figure
+
+    def __repr__(self) -> str:
+        each = ", ".join(f"{family} {p:.3f}" for family, p in self.adjusted.items())
+        return f"Goodness({self.num_simulations} simulations; adjusted p: {each})"
+
+    def _repr_html_(self) -> str:
+        return html_rows(repr(self), self.rows)
+
+
+def goodness_of_fit(
+    models: Sequence[Any], sequences: Sequence[torch.Tensor], num_simulations: int = 200, seed: int = 0
+) -> Goodness:
+    """Statistics of sequences beside those of as many simulated ones of the same lengths, with the same entries missing.
+
+    Args:
+        models: those that are simulated in turn: the fitted one alone, or draws from its posterior.
+        sequences: symbols (time,), or numbers (time, coordinate).
+        num_simulations: data sets, at least 20.
+        seed: of the simulations.
+
+    Raises:
+        InputError: fewer than 20 simulations.
+    """
+    require(num_simulations >= 20, "num_simulations", "must be at least 20", num_simulations)
+    gaps, longest = [_missing(one) for one in sequences], max(map(len, sequences))
+    families = _families(sequences)
+    counted = [[count(sequences)] for _, count in families]
+    for number in range(num_simulations):
+        model, begin = models[number % len(models)], number * len(sequences)
+        corpus = Corpus(model, length=max(2, longest), seed=seed, stream="test")
+        drawn = corpus[begin : begin + len(sequences)].observations
+        alike = [_without(row[: len(gap)], gap) for row, gap in zip(drawn, gaps, strict=True)]
+        for own, (_, count) in zip(counted, families, strict=True):
+            own.append(count(alike))
+    rows: list[dict[str, Any]] = []
+    p_values = {}
+    for (name, _), shares in zip(families, counted, strict=True):
+        places = _most(shares) if name.startswith(GRAM) else sorted(shares[0])
+        table = np.array([[one.get(place, 0.0) for place in places] for one in shares])
+        low, high = np.quantile(table[1:], (0.025, 0.975), axis=0).tolist()
+        p_values[name] = _p_value(table)
+        for k, place in enumerate(places):
+            about = {"family": name, "place": _called(place), "value": float(table[0, k])}
+            rows.append(about | {"mean": float(table[1:, k].mean()), "low": low[k], "high": high[k]})
+    return Goodness(tuple(rows), p_values, num_simulations, len(models) > 1)
+
+
+def _most(shares: Sequence[Shares]) -> list[tuple[int, ...]]:
+    """The n-grams that are most frequent somewhere; of this choice the data are one set among the simulations."""
+    most: dict[tuple[int, ...], float] = {}
+    for one in shares:
+        for gram, share in one.items():
+            most[gram] = max(share, most.get(gram, 0.0))
+    return sorted(most, key=lambda gram: (-most[gram], gram))[:GRAMS]
+
+
+def _called(place: tuple[int, ...]) -> str:
+    return f"{RUNS}+" if place == (RUNS, 0) else " ".join(map(str, place))
+
+
+def _p_value(table: Array) -> float:
+    """Of the first row among all: where all are of one law, each is as likely as another to have the largest deviation."""
+    spread = table.std(0)
+    away = np.abs(table - table.mean(0))[:, spread > 0] / spread[spread > 0]
+    largest = away.max(1, initial=0.0)
+    return float((largest >= largest[0]).mean())
+
+
+def _families(sequences: Sequence[torch.Tensor]) -> list[Family]:
+    """Name, and what counts a family."""
+    if sequences[0].ndim == 1:
+        return [*_of_symbols(lambda one: one, ""), ("autocorrelation", _equal)]
+    found: list[Family] = []
+    for y in range(sequences[0].shape[1]):
+        values = torch.cat([one[:, y] for one in sequences])
+        edges = torch.quantile(values[~values.isnan()], torch.linspace(0, 1, BINS + 1, dtype=torch.float64)[1:-1])
+        suffix = f" {y}" if sequences[0].shape[1] > 1 else ""
+        found += _of_symbols(partial(_binned, y=y, edges=edges), suffix)
+        found.append((f"autocorrelation{suffix}", partial(_correlations, y=y)))
+    return found
+
+
+def _of_symbols(read: Callable[[torch.Tensor], torch.Tensor], suffix: str) -> list[Family]:
+    """Runs and n-grams."""
+    found: list[Family] = [(f"runs{suffix}", lambda given: _runs([read(one) for one in given]))]
+    for n, name in ((2, f"{GRAM}2"), (3, f"{GRAM}3")):
+        found.append((f"{name}{suffix}", partial(_grams, read=read, n=n)))
+    return found
+
+
+def _missing(one: torch.Tensor) -> torch.Tensor:
+    return one.isnan() if one.is_floating_point() else one == MISSING
+
+
+def _without(one: torch.Tensor, gap: torch.Tensor) -> torch.Tensor:
+    """A simulated sequence in which the same is missing."""
+    return one.masked_fill(gap, torch.nan if one.is_floating_point() else MISSING)
+
+
+def _binned(one: torch.Tensor, y: int, edges: torch.Tensor) -> torch.Tensor:
+    found = torch.searchsorted(edges, one[:, y].contiguous(), right=True)
+    return found.masked_fill(one[:, y].isnan(), MISSING)
+
+
+def _runs(sequences: Sequence[torch.Tensor]) -> Shares:
+    """Share of runs of each length; runs at the ends count as long as they are seen, missing entries part runs."""
+    counts = np.zeros(RUNS)
+    for one in sequences:
+        symbols = one.numpy()
+        ends = (
+            np.flatnonzero(np.concatenate([symbols[1:] != symbols[:-1], [True]])) if len(symbols) else np.empty(0, int)
+        )
+        lengths = np.diff(ends, prepend=-1)[symbols[ends] != MISSING]
+        counts += np.bincount(np.minimum(lengths, RUNS) - 1, minlength=RUNS)
+    shares = (counts / max(1.0, counts.sum())).tolist()
+    return {(k + 1, 0) if k + 1 == RUNS else (k + 1,): share for k, share in enumerate(shares)}
+
+
+def _grams(sequences: Sequence[torch.Tensor], read: Callable[[torch.Tensor], torch.Tensor], n: int) -> Shares:
+    """Share of each n-gram among those without a gap."""
+    windows = [read(one).unfold(0, n, 1) for one in sequences if len(one) >= n]
+    if not windows:
+        return {}
+    every = torch.cat(windows)
+    grams, counts = every[(every != MISSING).all(1)].unique(dim=0, return_counts=True)
+    total = max(1, int(counts.sum()))
+    return {tuple(gram): count / total for gram, count in zip(grams.tolist(), counts.tolist(), strict=True)}
+
+
+def _equal(sequences: Sequence[torch.Tensor]) -> Shares:
+    """Share of pairs of symbols at each lag that are equal."""
+    found: Shares = {}
+    for lag in range(1, LAGS + 1):
+        pairs = [(one[:-lag], one[lag:]) for one in sequences if len(one) > lag]
+        known = [(a != MISSING) & (b != MISSING) for a, b in pairs]
+        equal = sum(int(((a == b) & both).sum()) for (a, b), both in zip(pairs, known, strict=True))
+        found[lag,] = equal / max(1, sum(int(both.sum()) for both in known))
+    return found
+
+
+def _correlations(sequences: Sequence[torch.Tensor], y: int) -> Shares:
+    """Autocorrelation of a coordinate, around the mean of all sequences."""
+    parts = [one[:, y] for one in sequences]
+    every = torch.cat(parts)
+    centre, variance = float(every.nanmean()), float((every - every.nanmean()).square().nanmean())
+    found: Shares = {}
+    for lag in range(1, LAGS + 1):
+        products = [(one[:-lag] - centre) * (one[lag:] - centre) for one in parts if len(one) > lag]
+        mean = float(torch.cat(products).nanmean()) if products else 0.0
+        found[lag,] = mean / variance if variance > 0 and not np.isnan(mean) else 0.0
+    return found
