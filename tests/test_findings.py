@@ -5,6 +5,7 @@ import json
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ FROM_TABLES = {
     "multitask-accuracy-rises-with-demonstrations": {"0.52"},  # predictors of figure 1: n-gram of order 4
     "multitask-accuracy-rises-with-length": {"0.44", "0.70"},  # accuracy after the second and third observation
     "multitask-state-before-task": {"1.6", "3.8"},  # onsets before training
-    "multitask-task-gradual": {"0.09", "0.16", "0.23"},  # probes, layers 1, 2 and 4
+    "multitask-task-gradual": {"0.09", "0.16", "0.19", "0.23"},  # probes, layers 1 to 4
     "multitask-tokens-rise-and-fall": {"0.14", "0.67"},  # probes of the token 4 back, by seed
     "multitask-lower-layers-look-nearby": {"0.65", "0.90", "0.21", "0.16"},  # attention by layer
     "multitask-upper-layers-ignore-places": {
@@ -117,6 +118,49 @@ def test_every_verdict_on_training_names_its_budget() -> None:
             told = re.match(r"at [\d,]+ (sequences|tokens) \(the paper: ([\d,]+|not stated)\)", row["budget"])
             assert told, row["claim"]
         assert row["verdict"] != "not reproduced" or not row.get("budget"), row["claim"]
+
+
+#: Numbers of the front page that no page has: what scripts/draw_first_picture.py prints.
+PRINTED = {("0.91", "0.94", "0.96")}
+
+
+def prose(page: Path) -> list[str]:
+    """The paragraphs and items of a page, without blocks of code and comments."""
+    text = re.sub(r"(?s)^```.*?^```$|<!--.*?-->", "", page.read_text(), flags=re.MULTILINE)
+    return [one for one in re.split(r"\n\s*\n|\n(?=- )", text) if one.strip()]
+
+
+def untold(paragraph: str, pages: dict[str, str]) -> list[Any]:
+    """Numbers with decimals and intervals of a paragraph that neither the pages that it names have nor the ledger."""
+    named_pages = re.findall(r"\]\(([\w./-]+\.md)", paragraph)
+    plain = re.sub(r"\]\([^)]*\)|`[^`]*`|arXiv [\d.]+|Apache-2.0|(Python|Version) [\d.]+", "", paragraph)
+    known = " ".join(pages.get(name, "") for name in named_pages)
+    if any(name.endswith("findings.md") for name in named_pages):
+        known += " ".join(map(said_of, LEDGER))
+    of_rows = intervals(known)
+    found: list[Any] = [one for one in intervals(plain) if not any(is_rounded(one, of_row) for of_row in of_rows)]
+    numbers = re.findall(r"\d+\.\d+", known)
+    alone = _NUMBER.findall(_INTERVAL.sub("", plain))
+    return [one for one in found if one not in PRINTED] + [
+        one for one in alone if not any(is_rounded((one.lstrip("-"),), (number,)) for number in numbers)
+    ]
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs" / "index.md"], ids=lambda page: page.name)
+def test_every_number_of_a_front_page_stands_in_a_page_that_it_names(page: Path) -> None:
+    linked = {str(one.relative_to(page.parent)): one.read_text() for one in (ROOT / "docs").glob("*.md")}
+    assert {paragraph[:60]: missing for paragraph in prose(page) if (missing := untold(paragraph, linked))} == {}
+    assert not any(re.search(rf"\b{verdict}\b", paragraph) for verdict in DECIDED for paragraph in prose(page))
+
+
+def test_a_front_page_may_not_have_a_number_of_its_own() -> None:
+    pages = {"docs/study.md": "It gains 0.031 [0.025, 0.036] nats."}
+    assert untold("It gains 0.03 [0.02, 0.04]: [the story](docs/study.md).", pages) == []
+    assert untold("It gains 0.05 [0.02, 0.04] and 1.7 of 1.81: [the story](docs/study.md).", pages) != []
+    assert untold("It gains 0.031 [0.025, 0.036], and 0.7: no page is named.", pages) == [
+        ("0.025", "0.031", "0.036"),
+        "0.7",
+    ]
 
 
 def test_the_test_reads_the_page() -> None:

@@ -55,10 +55,9 @@ _HOME = {
     "level": "evidence.panels",
     "lines": "evidence.panels",
     "triangle": "evidence.panels",
-    "belief_colours": "evidence.clouds",
-    "over_three_states": "evidence.clouds",
-    "pack_colours": "evidence.clouds",
-    "pack_places": "evidence.clouds",
+    "BeliefPlane": "evidence.clouds",
+    "as_twins": "evidence.controls",
+    "beyond_twins": "evidence.controls",
     "PREDICTORS": "experiments.looks",
 }
 
@@ -69,10 +68,9 @@ if TYPE_CHECKING:
     from hmmscope.lab.evidence.budget_laws import LawPoint as LawPoint
     from hmmscope.lab.evidence.claim import Seen as Seen
     from hmmscope.lab.evidence.claim import claim as claim
-    from hmmscope.lab.evidence.clouds import belief_colours as belief_colours
-    from hmmscope.lab.evidence.clouds import over_three_states as over_three_states
-    from hmmscope.lab.evidence.clouds import pack_colours as pack_colours
-    from hmmscope.lab.evidence.clouds import pack_places as pack_places
+    from hmmscope.lab.evidence.clouds import BeliefPlane as BeliefPlane
+    from hmmscope.lab.evidence.controls import as_twins as as_twins
+    from hmmscope.lab.evidence.controls import beyond_twins as beyond_twins
     from hmmscope.lab.evidence.effects import Effect as Effect
     from hmmscope.lab.evidence.effects import Estimate as Estimate
     from hmmscope.lab.evidence.effects import pooled as pooled

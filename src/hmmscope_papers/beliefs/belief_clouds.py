@@ -3,13 +3,11 @@
 from typing import Any
 
 import numpy as np
-import torch
-from jaxtyping import Float64
 from torch import Tensor, nn
 
 from hmmscope import Run
 from hmmscope.analysis import belief_targets, belief_times, fit_affine, read_stream, residual_layers
-from hmmscope.lab import Cloud, Rows, belief_colours, over_three_states, pack_colours, pack_places
+from hmmscope.lab import BeliefPlane, Cloud, Rows
 
 _MOST_FRAMES = 6
 
@@ -20,19 +18,19 @@ def cloud_rows(run: Run, count: int, *, over_all: bool) -> list[dict]:
     times = belief_times(corpus)
     num_samples = -(-count // len(times))
     belief = belief_targets(corpus, times, num_samples)["belief"]
-    plane = _plane(belief)
+    plane = BeliefPlane(belief)
     layers = residual_layers(run.model)
 
     def row(side: str, at: float, values: Tensor) -> dict[str, Any]:
-        return {"side": side, "at": at, "points": pack_places(plane(values)[:count])}
+        return {"side": side, "at": at, "points": plane.places(values, count)}
 
     def read(model: nn.Module, layer: int) -> Tensor:
         stream = read_stream(model, corpus, times, [layers[layer]], num_samples)
         return fit_affine(stream, belief)(stream)[0]
 
-    rows = [row("exact", 0, belief), {"side": "colours", "at": 0, "points": pack_colours(_colours(belief)[:count])}]
-    if over_three_states(belief):
-        rows.append({"side": "corners", "at": 0, "points": pack_places(plane(torch.eye(3, dtype=torch.float64)))})
+    rows = [row("exact", 0, belief), {"side": "colours", "at": 0, "points": plane.colours(count)}]
+    if corners := plane.corners():
+        rows.append({"side": "corners", "at": 0, "points": corners})
     last = len(layers) - 1
     if not over_all:
         return [*rows, row("step", run.config.training.num_steps, read(run.model, last))]
@@ -40,26 +38,6 @@ def cloud_rows(run: Run, count: int, *, over_all: bool) -> list[dict]:
     some = sorted({steps[round(i)] for i in np.linspace(0, len(steps) - 1, _MOST_FRAMES)})
     rows += [row("layer", layer, read(run.model, layer)) for layer in range(len(layers))]
     return rows + [row("step", step, read(run.model_at(step), last)) for step in some]
-
-
-def _plane(belief: Float64[Tensor, "example state"]) -> Any:
-    """A map of beliefs to the unit square: a triangle of three states, else the two directions that vary most."""
-    if belief.shape[1] == 3:
-        onto = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.5, 3**0.5 / 2]], dtype=torch.float64)
-    else:
-        onto = torch.linalg.svd(belief - belief.mean(0), full_matrices=False)[2][:2].T
-    places = belief @ onto
-    low, high = places.amin(0), places.amax(0)
-    middle, size = (low + high) / 2, 1.15 * float((high - low).max())
-    return lambda values: ((values @ onto - middle) / size + 0.5).numpy()
-
-
-def _colours(belief: Float64[Tensor, "example state"]) -> np.ndarray:
-    """Colours of certainty, mixed, of three states; else ranks of three coordinates, so that all shades are used."""
-    if over_three_states(belief):
-        return belief_colours(belief)
-    ranks = belief[:, :3].argsort(0).argsort(0).double() / max(1, len(belief) - 1)
-    return (0.1 + 0.75 * ranks).numpy()
 
 
 def cloud(rows: Rows, side: str, title: str, slider: str = "") -> Cloud:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hmmscope import Run, belief_interventions, over_training, registry
+from hmmscope import Run, belief_interventions, over_training, probe, registry
 from hmmscope.analysis import Crossing, transition
 from hmmscope.lab import (
     PREDICTORS,
@@ -16,10 +16,13 @@ from hmmscope.lab import (
     Rows,
     Seen,
     Tables,
+    as_twins,
+    beyond_twins,
     claim,
     curve,
     effect_of,
     learned,
+    level,
     lines,
 )
 from hmmscope.ties import largest
@@ -63,7 +66,7 @@ class BeliefDevelopment(Experiment):
         "gpu": {"samples": 2048, "positions": 4},
         "paper": {"samples": 2048, "positions": 4},
     }
-    groups = {"strategies": ("strategies",), "interventions": ("interventions",)}
+    groups = {"strategies": ("strategies",), "interventions": ("interventions",), "read": ("read",)}
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         steps, length, chain = {
@@ -93,6 +96,9 @@ class BeliefDevelopment(Experiment):
             process = run.config.process.name
             if group == "strategies":
                 found = over_training(run, "strategies", num_samples=sizes["samples"])
+            elif group == "read" and process != CHAINS:  # beside three untrained twins
+                corpus, options = run.corpus("probe"), {"num_samples": sizes["samples"], "seed": run.config.seed}
+                found = probe(run.model, corpus, target="belief", shuffled_labels=False, **options)
             elif process != CHAINS:  # whose state is seen, so that there is no belief
                 options = {"num_samples": sizes["samples"], "num_positions": sizes["positions"]}
                 found = over_training(run, belief_interventions, interventions=("set",), **options)
@@ -102,8 +108,9 @@ class BeliefDevelopment(Experiment):
         return {group: rows}
 
     def without_training(self, tables: Tables) -> Tables:
-        """What was found before training, at every step."""
-        return {name: _frozen(rows) if name in self.groups else rows for name, rows in tables.items()}
+        """What was found before training, at every step, and of what twins leave nothing."""
+        frozen = {name: _frozen(rows) for name, rows in tables.items() if name in ("strategies", "interventions")}
+        return {**tables, **frozen} | ({"read": as_twins(tables["read"])} if "read" in tables else {})
 
     def figures(self, tables: Tables) -> list[Figure]:
         return [
@@ -122,9 +129,12 @@ class BeliefDevelopment(Experiment):
                 caption=(
                     "At the layer from which the belief is read best at the end of training: R² of the affine map to the "
                     "belief, and the share of the way to the filter's answer that the prediction goes when another belief "
-                    "is written there. Shares below -1 are not shown. Bands are 95 % intervals over seeds."
+                    "is written there. Shares below -1 are not shown. Untrained twins: R² on other samples at their best "
+                    "layer, mean of three. Bands are 95 % intervals over seeds."
                 ),
-                panels=tuple(_use(rows, title) for rows, title in _each(_used(tables["interventions"]))),
+                panels=tuple(
+                    _use(rows, title, _read_of(tables, title)) for rows, title in _each(_used(tables["interventions"]))
+                ),
             ),
         ]
 
@@ -146,12 +156,21 @@ def _distances(rows: Rows, title: str) -> Panel:
     return lines(title, *series, x_label=_STEP, y_label="KL divergence (nats)", y_min=0.0, log_x=True)
 
 
-def _use(rows: Rows, title: str) -> Panel:
+def _read_of(tables: Tables, title: str) -> Rows:
+    """What probes read at the end, in a network and its twins; none in tables that were measured without."""
+    return next((own for own, name in _each(tables.get("read", Rows())) if name == title), Rows())
+
+
+def _use(rows: Rows, title: str, read: Rows) -> Panel:
     own = Rows(row for row in rows if row["step"] > 0)
     shown = Rows(row for row in own.where(subspace="belief") if row["value"] > -1)
     series = [curve(shown, "step", "read", "ceiling", y="fitted"), curve(shown, "step", "used", "model")]
     control = Rows(row for row in own.where(subspace="random") if row["value"] > -1)
     series.append(curve(control, "step", "random change, as long", "control"))
+    if read:
+        best = max(row["twins"] for row in read.pool("layer", value="twins"))
+        series.append(level(best, (min(own.values("step")), max(own.values("step"))), "untrained twins", "baseline"))
+        title = f"{title}: {beyond_twins(read, 'r2')}"
     return lines(title, *series, x_label=_STEP, y_label="R², share of the way", log_x=True)
 
 

@@ -109,7 +109,7 @@ class Figure4CoT(Experiment):
             return {"training": [row for run in runs.values() for row in _training_rows(run, at)]}
         tables: Measured = {"errors": [], "final": []}
         for run in runs.values():
-            rows = _error_rows(run, sizes["samples"])
+            rows = error_rows(run, sizes["samples"])
             tables["errors"] += rows
             tables["final"].append(_final_row(run, Rows(rows).where(predictor="trained"), at))
         return tables
@@ -155,8 +155,10 @@ def _names(run: Run) -> dict[str, Any]:
     }
 
 
-def _error_rows(run: Run, num_samples: int) -> list[dict]:
-    """Errors by position before and after training; the model hears its own answers, as when it was trained."""
+def error_rows(run: Run, num_samples: int) -> list[dict]:
+    """Errors by position before and after training, and of a constant answer; the model hears its own answers, as when it
+    was trained.
+    """
     rows = []
     for name, model in {"trained": run.model, "untrained": run.untrained()}.items():
         found = evaluation_losses(
@@ -167,7 +169,8 @@ def _error_rows(run: Run, num_samples: int) -> list[dict]:
             least_count=1 if run.config.target == "belief" else num_samples // 16,
             block_length=run.config.training.block_length,
         )
-        rows += [_names(run) | row | {"predictor": name} for row in found if row["predictor"] == "model"]
+        known = {"model": name} | ({"constant": "constant"} if name == "trained" else {})
+        rows += [_names(run) | row | {"predictor": known[kind]} for row in found if (kind := row["predictor"]) in known]
     return rows
 
 
@@ -229,6 +232,7 @@ def _blocks_figure(rows: Rows) -> Figure:
         series = [
             *_by_block(own.where(predictor="trained"), "position"),
             curve(own.where(predictor="untrained", block_length=0), "position", "before training", "control"),
+            curve(own.where(predictor="constant", block_length=0), "position", "always the same answer", "baseline"),
             level(0.0, sorted(own.values("position")), "exact answer", "optimum"),
         ]
         panels.append(lines(task, *series, x_label="position t", y_label="evaluation loss", y_min=0.0))
@@ -236,8 +240,8 @@ def _blocks_figure(rows: Rows) -> Figure:
         name="error-by-position",
         title="How far each block length reaches",
         caption=(
-            "Evaluation loss by position after training, by block length b, and of the model before training. The "
-            "model hears its own answers. Means over seeds, bands are 95 % intervals."
+            "Evaluation loss by position after training, by block length b, of the model before training, and of the "
+            "constant answer. The model hears its own answers. Means over seeds, bands are 95 % intervals."
         ),
         panels=tuple(panels),
     )
@@ -308,12 +312,15 @@ def _at_rest(tables: Tables, tasks: tuple[str, ...]) -> Gate:
 
 
 def _learned(tables: Tables, tasks: tuple[str, ...], *, chosen: bool = False) -> Gate:
-    """Whether Transformers are better than before training, on average over positions: without chain-of-thought, and with
-    the block length that is best, or with the one that is `chosen` where a claim reads no other.
+    """Whether Transformers are better than before training and than a constant answer, on average over positions: without
+    chain-of-thought, and with the block length that is best, or with the one that is `chosen` where a claim reads no other.
     """
 
     def lead(own: Rows) -> Estimate | None:
-        plain = loss_of(own.where(predictor="untrained", block_length=0))
+        controls = [own.where(predictor=name, block_length=0) for name in ("untrained", "constant")]
+        if not all(controls):
+            return None
+        plain = smallest(map(loss_of, controls), lambda one: one.value)
         heard = own.where(predictor="trained").by("block_length")
         leads = {block: plain - loss_of(rows) for block, rows in heard.items()}
         if chosen:
@@ -325,7 +332,8 @@ def _learned(tables: Tables, tasks: tuple[str, ...], *, chosen: bool = False) ->
 
     found = each(tables["errors"].where(task=list(tasks)), "task", lead)
     least = smallest(found.values(), lambda one: one.value) if found else Effect(value=0.0)
-    return learned(least, number("loss_at_rest", LOSS_AT_REST), "before training, on average over positions,")
+    control = "before training and than a constant answer, on average over positions,"
+    return learned(least, number("loss_at_rest", LOSS_AT_REST), control)
 
 
 def _change(end: dict[str, Any], before: dict[str, Any]) -> float:

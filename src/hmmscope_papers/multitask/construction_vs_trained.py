@@ -19,6 +19,7 @@ from hmmscope.lab import (
     Tables,
     bar,
     bars,
+    beyond_twins,
     claim,
     converged,
     curve,
@@ -331,6 +332,8 @@ def task_after_window(tables: Tables) -> Seen:
     found = list(rows.per_seed(later).values())
     best = {name: rows.where(network=name, target="component").pool("layer", value="accuracy") for name in TITLES}
     highest = ", ".join(f"{max(row['accuracy'] for row in one):.2f} {TITLES[n].lower()}" for n, one in best.items())
+    added = beyond_twins(rows.where(network="trained", target="component"), "accuracy")
+    highest += f" ({added})" if added else ""
     text = (
         f"Which HMM it is can be read at best with accuracy {highest}. Onsets in the trained network: "
         f"{_said(rows, 'trained', ['previous-1', 'component'])}."

@@ -28,6 +28,9 @@ from hmmscope.lab import Measured
 from hmmscope.ties import largest
 from hmmscope_papers.multitask.models import BATCH, MAX_DISTANCE
 
+#: Untrained draws that are read beside the trained network.
+TWINS = 3
+
 
 def construct(run: Run, sizes: dict[str, Any]) -> MultiTaskTransformer:
     """Theorem 1's network for the prompts of a run, causal, with the largest step that is stable on its prompts."""
@@ -102,7 +105,8 @@ def probes_of_networks(networks: Mapping[str, nn.Module], run: Run, sizes: dict[
                 target=target,
                 num_samples=sizes["probe_samples"],
                 shuffled_labels=False,
-                num_twins=0,  # the untrained network is one of those that stand side by side
+                seed=run.config.seed,
+                num_twins=TWINS if name == "trained" else 0,
             )
             last = max(row["layer"] for row in found)
             rows += [{"network": name, "depth": row["layer"] / last} | row for row in found]

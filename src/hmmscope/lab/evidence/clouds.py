@@ -1,4 +1,4 @@
-"""Very many points as text: three bytes a point, in base64."""
+"""Very many points as text: three bytes a point, in base64; and where and in which colours beliefs are drawn."""
 
 import base64
 
@@ -24,6 +24,41 @@ def over_three_states(values: ArrayLike) -> bool:
 def belief_colours(beliefs: ArrayLike) -> NDArray[np.float64]:
     """Red, green and blue (point, 3) of beliefs (point, 3) over three states: the colours of certainty, mixed alike."""
     return np.clip(np.asarray(beliefs, np.float64) @ CERTAIN, 0, 1)
+
+
+class BeliefPlane:
+    """The unit square in which beliefs are drawn, and what is read for them: a triangle of three states, else the two
+    directions in which the beliefs vary most.
+
+    Args:
+        beliefs: (point, state), which fill most of the square.
+    """
+
+    def __init__(self, beliefs: ArrayLike) -> None:
+        self.beliefs = np.asarray(beliefs, np.float64)
+        self.onto = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, 3**0.5 / 2]])
+        if self.beliefs.shape[1] != 3:
+            self.onto = np.linalg.svd(self.beliefs - self.beliefs.mean(0), full_matrices=False)[2][:2].T
+        places = self.beliefs @ self.onto
+        low, high = places.min(0), places.max(0)
+        self.middle, self.size = (low + high) / 2, 1.15 * float((high - low).max())
+
+    def places(self, values: ArrayLike, most: int | None = None) -> str:
+        """`pack_places` of vectors (point, state): the first so many."""
+        return pack_places((((np.asarray(values, np.float64) @ self.onto) - self.middle) / self.size + 0.5)[:most])
+
+    def corners(self) -> str:
+        """`pack_places` of certainty in each of three states; empty of other beliefs."""
+        return self.places(np.eye(3)) if over_three_states(self.beliefs) else ""
+
+    def colours(self, most: int | None = None) -> str:
+        """`pack_colours` of certainty, mixed, of three states; else of the ranks of three coordinates, so that all shades
+        are used.
+        """
+        if over_three_states(self.beliefs):
+            return pack_colours(belief_colours(self.beliefs)[:most])
+        ranks = self.beliefs[:, :3].argsort(0, kind="stable").argsort(0) / max(1, len(self.beliefs) - 1)
+        return pack_colours((0.1 + 0.75 * ranks)[:most])
 
 
 def pack_places(places: ArrayLike) -> str:

@@ -59,6 +59,7 @@ _BEYOND = {
     "no more": "Of the belief it holds no more than untrained networks do",
     "less": "Of the belief it holds less than untrained networks do",
     "not told": "Whether training put the belief into it is not told",
+    "nothing": "As it has learned nothing, whether training put the belief into it is not told",
 }
 
 
@@ -77,8 +78,10 @@ def sentence(data: dict[str, Any]) -> str:
         side = "above" if counting["value"] > model else "below"
         found.append(f"Counting at its best is {abs(counting['value'] - model):.4f} {data['unit']} {side} the model.")
     learned, beliefs = data["learned"], data["beliefs"]
-    if learned is not None and learned["verdict"] == "nothing":
+    nothing = learned is not None and learned["verdict"] == "nothing"
+    if nothing:
         found.append(f"It has learned nothing: it is no better than {learned['bar']}.")
     if beliefs is not None:
-        found.append(f"{_BEYOND[beliefs['verdict']]}: {beliefs['text'].removeprefix('not told: ')}.")
+        beyond = _BEYOND["nothing" if nothing and beliefs["verdict"] == "more" else beliefs["verdict"]]
+        found.append(f"{beyond}: {beliefs['text'].removeprefix('not told: ')}.")
     return " ".join(found)

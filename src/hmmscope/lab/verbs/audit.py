@@ -1,9 +1,10 @@
 """`hmmscope claims --audit`: which verdicts were fixed before their data, and what measured the parts."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from hmmscope.errors import DamagedError
 from hmmscope.lab.evidence.ledger import Entry, read_about
@@ -75,13 +76,21 @@ def _parts(folders: Sequence[Path]) -> list[str]:
             continue
         about = read_about(folder)
         known = measurement_of(experiment_named(about["experiment"]))
-        versions = Counter(known.of(part) for part in store.read_table(folder / INDEX))
-        for version, count in versions.items():
+        versions = Counter((known.of(part), _added(part)) for part in store.read_table(folder / INDEX))
+        for (version, added), count in versions.items():
             kind = "present" if version == known.version else "unknown" if version is None else "earlier"
             counts[kind] += count
             if kind != "present":
                 said = "a version that nobody knows" if version is None else f"version {version}"
-                older.append(f"  {about['experiment']}, {about['scale']}: {count} of {said}, now {known.version}")
+                older.append(
+                    f"  {about['experiment']}, {about['scale']}: {count} of {said}, now {known.version}{added}"
+                )
     said = f"{sum(counts.values())} parts: {counts['present']} of the present measurement"
     rest = counts["earlier"] + counts["unknown"]
     return [f"{said}, {rest} of others" if rest else said, *older]
+
+
+def _added(part: Mapping[str, Any]) -> str:
+    """Which rows without training were added to a part later, as scripts/add_rows.py does, and by which version."""
+    added = part.get("added", {})
+    return "".join(f", with {name} of version {one}" for name, one in sorted(added.items()) if name != "created")

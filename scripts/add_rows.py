@@ -1,0 +1,220 @@
+"""Rows that need no training, added to kept tables that were measured before an experiment had them.
+
+    python scripts/add_rows.py results/medium/multitask-fig1@16-8 [SISTER ...]   counting at its best
+    python scripts/add_rows.py results/small/limits-fig4-cot                     the constant answer
+
+Samples are functions of a seed, so they are drawn again; what was kept of something untrained shows that they are the same.
+
+*Counting*: n-grams are tuned for each order on other prompts of the pool, context trees are weighted, and their rows take
+the place of those of n-grams of one strength; gains over counting follow. Sisters are folders of experiments that looked
+into the same runs: they get the gains in their tables "setting". The filter that is told the HMM has to be as it was kept.
+Gains are differences of two means whose pairs are not kept: their intervals are those of unpaired ones, and too wide.
+
+*The constant answer* of limits-fig4-cot: the untrained network has to be as it was kept.
+
+In parts.jsonl stands with which version of the measurement the rows were added.
+"""
+
+import argparse
+import math
+import tempfile
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from hmmscope.analysis import best_counting
+from hmmscope.lab.evidence.rows import Rows
+from hmmscope.lab.experiments.parts import measurement_of
+from hmmscope.lab.experiments.planning import Plan
+from hmmscope.runs.config import RunConfig
+from hmmscope.runs.pipeline import Run, fresh_model
+from hmmscope.storage import packed, store
+from hmmscope.storage.seals import open_sealed, remove_seal, write_seal
+from hmmscope_papers.limits.fig4_cot import error_rows
+from hmmscope_papers.multitask.predictors import NGRAMS, counting_of, last_sequence, pools_of, prompt_score
+from hmmscope_papers.multitask.setting import OVER_COUNTING, RIGHT_OVER_COUNTING
+
+Row = dict[str, Any]
+#: Plan, seed and tables of a part, to the tables that are other ones.
+Change = Callable[[Plan, int, dict[str, list[Row]]], dict[str, list[Row]]]
+TOLD, AXES = "known-component", ("demonstrations", "positions")
+#: Effects and quantities by metric: the sign is that of the network in the difference.
+GAINS = {"loss": ("gain over counting", -1), "accuracy": ("accuracy over counting", 1)}
+QUANTITIES = {"loss": OVER_COUNTING, "accuracy": RIGHT_OVER_COUNTING}
+
+
+def same(kept: Rows, again: Rows, along: str) -> bool:
+    """Whether both have the same values along an axis, to the rounding of float32."""
+    pairs = zip(kept, again, strict=False)
+    return len(kept) == len(again) > 0 and all(
+        one[along] == other[along] and math.isclose(one["value"], other["value"], rel_tol=1e-6) for one, other in pairs
+    )
+
+
+def counted(config: RunConfig, own: dict[str, Rows], sizes: Row) -> dict[str, list[Row]]:
+    """Rows of what counts by axis, of one model.
+
+    Raises:
+        ValueError: the prompts are not those that were kept.
+    """
+    process = config.process.build()
+    run = Run(Path(), config, process, fresh_model(config, process), None)
+    counting = counting_of(run)
+    found: dict[str, list[Row]] = {axis: [] for axis in AXES}
+    for pool, asked in pools_of(run).items():
+        score = prompt_score(run, asked, sizes["samples"], (TOLD,), counting)
+        columns = {"demonstrations": score.positions >= sizes["first_position"], "positions": last_sequence(score)}
+        for axis in AXES:
+            rows = [{"pool": pool} | row for row in score.rows(axis, columns[axis])]
+            told = own[axis].where(pool=pool, predictor=TOLD, metric="loss")
+            if not same(told, Rows(rows).where(predictor=TOLD, metric="loss"), "x"):
+                raise ValueError(f"{config.process.name}, seed {config.seed}, {pool}: other prompts than were kept")
+            found[axis] += [row for row in rows if row["predictor"] in NGRAMS]
+    return found
+
+
+def gain(network: Rows, counting: Rows, sign: int) -> Row:
+    """A network's mean less that of the best that counts, or the other way round, with the interval of unpaired means.
+
+    Of several positions the mean, with intervals of positions that stand or fall together.
+    """
+    metric = network[0]["metric"]
+    means = {name: [row["value"] for row in rows] for name, rows in counting.by("predictor").items()}
+    best = counting.where(predictor=best_counting(means, metric))
+    (one, a), (other, b) = (_mean(rows) for rows in (network, best))
+    value, wide = sign * (one - other), math.hypot(a, b)
+    return {"value": value, "low": value - wide, "high": value + wide, "samples": network[0]["samples"]}
+
+
+def _mean(rows: Rows) -> tuple[float, float]:
+    """Mean, and half of the interval."""
+    return fmean(row["value"] for row in rows), fmean((row["high"] - row["low"]) / 2 for row in rows)
+
+
+def of_model(own: dict[str, Rows], made: dict[str, list[Row]]) -> tuple[list[Row], dict[str, Row]]:
+    """Effects of a model by network and pool, and its gains by quantity."""
+    end = Rows(made["demonstrations"])
+    end, ends = end.where(x=max(end.values("x"))), own["demonstrations"]
+    ends = ends.where(x=max(ends.values("x")))
+    effects = []
+    for pool in end.values("pool"):
+        for network, name in (("trained", "model"), ("untrained", "untrained")):
+            for metric, (effect, sign) in GAINS.items():
+                where = {"pool": pool, "metric": metric}
+                found = gain(ends.where(predictor=name, **where), end.where(**where), sign)
+                effects.append({"network": network, "pool": pool, "effect": effect} | found)
+    quantities = {
+        quantity: gain(
+            own["positions"].where(predictor="model", pool="pool", metric=metric),
+            Rows(made["positions"]).where(pool="pool", metric=metric),
+            GAINS[metric][1],
+        )
+        for metric, quantity in QUANTITIES.items()
+    }
+    return effects, quantities
+
+
+def replaced(rows: Rows, old: Any, new: list[Row]) -> list[Row]:
+    """The rows but the old ones, and the new ones in the place of the first of them, with the columns of its model."""
+    first = next((place for place, row in enumerate(rows) if old(row)), len(rows))
+    kept = [row for row in rows if not old(row)]
+    place = sum(not old(row) for row in rows[:first])
+    return [*kept[:place], *new, *kept[place:]]
+
+
+def constant_rows(plan: Plan, seed: int, part: dict[str, list[Row]]) -> dict[str, list[Row]]:
+    """The table "errors" with the constant answer.
+
+    Raises:
+        ValueError: the samples are not those that were kept.
+    """
+    kept, rows = Rows(part["errors"]), list(part["errors"])
+    for config in plan.of_seed(seed).values():
+        process = config.process.build()
+        run = Run(Path(), config, process, fresh_model(config, process), None)
+        found = Rows(error_rows(run, plan.sizes["samples"]))
+        where = {key: found[0][key] for key in ("task", "layers", "block_length")}
+        if not same(kept.where(predictor="untrained", **where), found.where(predictor="untrained"), "position"):
+            raise ValueError(f"{where}, seed {seed}: other samples than were kept")
+        rows += found.where(predictor="constant")
+    return {"errors": rows}
+
+
+def rewrite(folder: Path, change: Change, what: str) -> None:
+    """Keep a folder's tables with other rows: `change` gives those tables of a part that are other ones."""
+    about, seal = store.read_json(folder / "experiment.json"), open_sealed(folder)
+    assert seal is not None, f"{folder}: has no seal"
+    plan = Plan.from_data(about["experiment"], about["scale"], about["config"])
+    index = store.read_table(folder / packed.INDEX)
+    parts = packed.by_part(index, packed.read_tables(folder), folder)
+    added = {what: measurement_of(plan.experiment).version, "created": date.today().isoformat()}
+    tables: dict[str, list[Row]] = {name: [] for name in index[0]["rows"]}
+    for row, part in zip(index, parts, strict=True):
+        part |= change(plan, row["seed"], part)
+        row |= {"added": added, "rows": {name: len(part[name]) for name in row["rows"]}}
+        for name in tables:
+            tables[name] += [{"seed": row["seed"]} | one for one in part[name]]
+    with tempfile.TemporaryDirectory() as made:
+        out = Path(made)
+        store.make_folder(out / packed.TABLES)
+        for name, rows in tables.items():
+            store.write_table(out / packed.TABLES / f"{name}.jsonl", rows)
+        store.write_table(out / packed.INDEX, index)
+        remove_seal(folder)
+        packed.pack(out, folder)
+    write_seal(folder, "experiment", seal.bound | {"rows_added": added})
+
+
+def by_model(change: Callable[[Plan, int, str, dict[str, Rows]], dict[str, list[Row]]]) -> Change:
+    """A change of the tables of a part, by that of those of each of its models."""
+
+    def of_part(plan: Plan, seed: int, part: dict[str, list[Row]]) -> dict[str, list[Row]]:
+        made = dict(part)
+        for label in dict.fromkeys(row["label"] for row in part["setting"]):
+            own = {name: Rows(rows).where(label=label) for name, rows in part.items()}
+            for name, rows in change(plan, seed, label, own).items():
+                columns = {key: own[name][0][key] for key in ("label", "hmms", "prompts")}
+                rest = [row for row in made[name] if row["label"] != label]
+                made[name] = [*rest, *(columns | row for row in rows)]
+        return made
+
+    return of_part
+
+
+def main() -> None:
+    """See above."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
+    first, *sisters = parser.parse_args().folders
+    if first.name == "limits-fig4-cot":
+        rewrite(first, constant_rows, "constant")
+        return
+    gains: dict[tuple[int, str], dict[str, Row]] = {}
+
+    def setting(rows: Rows, seed: int, label: str) -> list[Row]:
+        own = [{"quantity": name} | row for name, row in gains[seed, label].items()]
+        return replaced(rows, lambda row: row["quantity"] in QUANTITIES.values(), own)
+
+    def whole(plan: Plan, seed: int, label: str, own: dict[str, Rows]) -> dict[str, list[Row]]:
+        made = counted(plan.of_seed(seed)[label], own, plan.sizes)
+        effects, gains[seed, label] = of_model(own, made)
+        print(f"{first}, seed {seed}, {label}: {gains[seed, label][RIGHT_OVER_COUNTING]}", flush=True)
+        known = {"first_position": own["effects"][0]["first_position"]}
+        names = [effect for effect, _ in GAINS.values()]
+        curves = {axis: replaced(own[axis], lambda row: row["predictor"] in NGRAMS, made[axis]) for axis in AXES}
+        return curves | {
+            "effects": replaced(own["effects"], lambda row: row["effect"] in names, [known | row for row in effects]),
+            "setting": setting(own["setting"], seed, label),
+        }
+
+    rewrite(first, by_model(whole), "counting")
+    for folder in sisters:
+        rewrite(
+            folder, by_model(lambda _, seed, label, own: {"setting": setting(own["setting"], seed, label)}), "counting"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Rows that need no training are added to kept tables: on the same samples, and gains over counting by means."""
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from hmmscope.lab.evidence.rows import Rows
+from hmmscope.lab.experiments.planning import Plan
+from hmmscope.storage import packed, store
+
+ROOT = Path(__file__).parents[2]
+COT = ROOT / "results" / "small" / "limits-fig4-cot"
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("add_rows", ROOT / "scripts" / "add_rows.py")
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+def test_the_kept_constant_answer_is_what_is_measured_again(script: ModuleType) -> None:
+    about, index = store.read_json(COT / "experiment.json"), store.read_table(COT / packed.INDEX)
+    part = packed.by_part(index, packed.read_tables(COT), COT)[0]
+    assert index[0]["added"]["constant"] == 2
+    plan = Plan.from_data(about["experiment"], about["scale"], about["config"])
+    plan = replace(plan, configs={label: plan.configs[label] for label in ("cyclic-det, without",)})
+    kept = Rows(part["errors"]).where(predictor="constant", task="Cyclic-DET", block_length=0)
+    without = {"errors": [row for row in part["errors"] if row["predictor"] != "constant"]}
+    again = Rows(script.constant_rows(plan, index[0]["seed"], without)["errors"]).where(predictor="constant")
+    assert script.same(kept, again, "position")
+    other = [row | {"value": row["value"] * 1.001} for row in without["errors"]]
+    with pytest.raises(ValueError, match="other samples than were kept"):
+        script.constant_rows(plan, index[0]["seed"], {"errors": other})
+
+
+def test_a_gain_is_over_the_best_that_counts_with_the_interval_of_unpaired_means(script: ModuleType) -> None:
+    def rows(predictor: str, metric: str, *values: float) -> Rows:
+        ends = lambda value: {"low": value - 0.3, "high": value + 0.3}  # noqa: E731
+        about = {"predictor": predictor, "metric": metric, "samples": 8}
+        return Rows({"x": x, "value": value, **about, **ends(value)} for x, value in enumerate(values))
+
+    right = (
+        rows("model", "accuracy", 0.8, 0.6),
+        Rows([*rows("order-1", "accuracy", 0.3, 0.5), *rows("context-tree", "accuracy", 0.6, 0.4)]),
+    )
+    found = script.gain(*right, 1)
+    assert found["value"] == pytest.approx(0.2)
+    assert found["high"] - found["value"] == pytest.approx(0.3 * 2**0.5)
+    lost = (
+        rows("model", "loss", 1.0, 1.0),
+        Rows([*rows("order-1", "loss", 1.3, 1.5), *rows("context-tree", "loss", 1.2, 1.2)]),
+    )
+    assert script.gain(*lost, -1)["value"] == pytest.approx(0.2)
+
+
+def test_other_rows_stand_where_the_old_ones_stood(script: ModuleType) -> None:
+    rows = Rows({"name": name} for name in "abba")
+    assert [row["name"] for row in script.replaced(rows, lambda row: row["name"] == "b", [{"name": "c"}])] == [
+        "a",
+        "c",
+        "a",
+    ]
