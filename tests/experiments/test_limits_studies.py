@@ -195,6 +195,7 @@ def heard(errors: dict[int, float], fits: dict[int, int], noise: float = 0.1, ha
                     pairs = (
                         ("trained", trained if task != "Cyclic-HARD" else value),
                         ("untrained", 0.95 + 0.01 * seed),
+                        ("constant", 0.94),
                     )
                     tables["errors"] += [facts | {"predictor": p, "position": t, "value": v} for p, v in pairs]
     return tables
@@ -217,6 +218,12 @@ def test_cot_lowers_the_loss() -> None:
     one = {key: [row for row in rows if row["task"] != "MatMul"] for key, rows in good.items()}
     assert verdict(name, one) == "not tested"  # both tasks are wanted
     assert verdict(name, swapped("limits-fig4-cot", good)) == "not tested"
+    easy = [row | ({"value": 0.7} if row["predictor"] == "constant" else {}) for row in good["errors"]]
+    assert closed(name, good | {"errors": easy}) == [
+        "learned"
+    ]  # better than before training, and no more than a constant
+    unknown = [row for row in good["errors"] if row["predictor"] != "constant"]
+    assert closed(name, good | {"errors": unknown}) == ["learned"]
     for row in good["training"]:  # without blocks it nears what it has with them
         row["value"] += 0.7 * (row["epoch"] < 20 and row["block_length"] == 0)
     assert closed(name, good) == ["converged"]
