@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
 from cli_cases import assert_one_line, call  # noqa: F401 - fixture
@@ -182,3 +183,18 @@ def test_a_triangle_is_drawn_around_its_beliefs() -> None:
     assert [patch.get_xy().shape for patch in axes.patches] == [(4, 2)]
     assert [one.get_text() for one in axes.texts] == ["A", "B", "C"]
     assert axes.collections[0].get_rasterized()
+
+
+@pytest.mark.parametrize("columns", [2, 3, 5])
+@pytest.mark.parametrize("style", ["paper", "talk", "web"])
+def test_titles_of_panels_end_before_the_next_begins(style: str, columns: int) -> None:
+    panels = tuple(
+        lines(title=f"Accuracy after eight demonstrations of HMMs never seen, pool {n}") for n in range(columns)
+    )
+    with plots._style(plots.STYLES[style]):
+        canvas = plots._draw(a_figure(*panels), plots.STYLES[style])
+        renderer = FigureCanvasAgg(canvas).get_renderer()
+        canvas.draw(renderer)
+        boxes = [axes.get_title("left") and axes._left_title.get_window_extent(renderer) for axes in canvas.axes]
+    assert all(0 <= box.x0 < box.x1 <= canvas.bbox.width for box in boxes)
+    assert not any(one.overlaps(other) for n, one in enumerate(boxes) for other in boxes[:n])

@@ -79,16 +79,10 @@ _MARKERS = {
 }
 _SIZES = {
     "font.size": 8,
-    "axes.titlesize": 8.5,
-    "axes.linewidth": 0.6,
-    "xtick.labelsize": 7.5,
-    "ytick.labelsize": 7.5,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "xtick.major.size": 2.5,
-    "ytick.major.size": 2.5,
+    "axes.titlesize": 8.5, "axes.linewidth": 0.6, "xtick.labelsize": 7.5, "ytick.labelsize": 7.5,
+    "xtick.major.width": 0.6, "ytick.major.width": 0.6, "xtick.major.size": 2.5, "ytick.major.size": 2.5,
     "legend.fontsize": 7.5,
-}
+}  # fmt: skip
 _STYLE = {
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
@@ -226,8 +220,8 @@ def _draw_titles(axes: Axes, title: str, panel: Panel, width: float) -> None:
             color=series_look.GREY, va="bottom",
         )  # fmt: skip
     if title:
-        lines = text.count("\n") + 1 if text else 0
-        axes.set_title(_plain(_wrapped(title, width + 0.5)), pad=_sized(4 + 9 * lines))
+        said = _plain(_wrapped(title, width - _sized(0.12), "axes.titlesize", "bold"))
+        axes.set_title(said, pad=_sized(4 + 9 * (text.count("\n") + bool(text))))
 
 
 def _draw_panel(axes: Axes, panel: Panel, found: Mapping[Key, Look], width: float) -> None:
@@ -414,20 +408,27 @@ def _filled(count: int, columns: int) -> list[range]:
     return [range(start, end) for start, end in itertools.pairwise(starts) if end > start]
 
 
-def _wrapped(name: str, width: float) -> str:
-    """A name in as many lines as `width` inches ask for."""
-    room = width - _sized(0.5)
-    return "\n".join(textwrap.wrap(visible(name), int(room / _inches("n")))) if _inches(name) > room else name
+def _wrapped(text: str, width: float, of: str = "legend.fontsize", weight: str = "normal") -> str:
+    """A text in as many lines as `width` inches ask for, by the letters that it is drawn with."""
+    room, lines = width - _sized(0.5), [""]
+    for word in visible(text).split():
+        for part in textwrap.wrap(word, max(1, int(room / _inches("n", of, weight)))):
+            longer = f"{lines[-1]} {part}".strip()
+            if not lines[-1] or _inches(longer, of, weight) <= room:
+                lines[-1] = longer
+            else:
+                lines.append(part)
+    return "\n".join(lines)
 
 
-def _inches(text: str) -> float:
-    """How long a line of the legend is."""
-    return _length(visible(text), tuple(matplotlib.rcParams["font.family"]), matplotlib.rcParams["legend.fontsize"])
+def _inches(text: str, of: str = "legend.fontsize", weight: str = "normal") -> float:
+    """How long a line of the legend is, or of a title."""
+    return _length(visible(text), tuple(matplotlib.rcParams["font.family"]), matplotlib.rcParams[of], weight)
 
 
 @lru_cache(maxsize=10_000)
-def _length(text: str, families: tuple[str, ...], size: float) -> float:
-    properties = FontProperties(family=families, size=size)
+def _length(text: str, families: tuple[str, ...], size: float, weight: str) -> float:
+    properties = FontProperties(family=families, size=size, weight=weight)
     return float(text_to_path.get_text_width_height_descent(text, properties, ismath=False)[0]) / 72
 
 
