@@ -220,7 +220,7 @@ def _draw_titles(axes: Axes, title: str, panel: Panel, width: float) -> None:
             color=series_look.GREY, va="bottom",
         )  # fmt: skip
     if title:
-        said = _plain(_wrapped(title, width - _sized(0.12), "axes.titlesize", "bold"))
+        said = _plain(_wrapped(title, width - _sized(0.12), _sized(_SIZES["axes.titlesize"]), "bold"))
         axes.set_title(said, pad=_sized(4 + 9 * (text.count("\n") + bool(text))))
 
 
@@ -408,22 +408,23 @@ def _filled(count: int, columns: int) -> list[range]:
     return [range(start, end) for start, end in itertools.pairwise(starts) if end > start]
 
 
-def _wrapped(text: str, width: float, of: str = "legend.fontsize", weight: str = "normal") -> str:
+def _wrapped(text: str, width: float, size: float | None = None, weight: str = "normal") -> str:
     """A text in as many lines as `width` inches ask for, by the letters that it is drawn with."""
     room, lines = width - _sized(0.5), [""]
     for word in visible(text).split():
-        for part in textwrap.wrap(word, max(1, int(room / _inches("n", of, weight)))):
+        for part in textwrap.wrap(word, max(1, int(room / _inches("n", size, weight)))):
             longer = f"{lines[-1]} {part}".strip()
-            if not lines[-1] or _inches(longer, of, weight) <= room:
+            if not lines[-1] or _inches(longer, size, weight) <= room:
                 lines[-1] = longer
             else:
                 lines.append(part)
     return "\n".join(lines)
 
 
-def _inches(text: str, of: str = "legend.fontsize", weight: str = "normal") -> float:
-    """How long a line of the legend is, or of a title."""
-    return _length(visible(text), tuple(matplotlib.rcParams["font.family"]), matplotlib.rcParams[of], weight)
+def _inches(text: str, size: float | None = None, weight: str = "normal") -> float:
+    """How long a line of the legend is, or one of letters of `size` points."""
+    drawn = matplotlib.rcParams["legend.fontsize"] if size is None else size
+    return _length(visible(text), tuple(matplotlib.rcParams["font.family"]), drawn, weight)
 
 
 @lru_cache(maxsize=10_000)
