@@ -31,6 +31,7 @@ from hmmscope.analysis import curves, intervals  # noqa: E402
 from hmmscope.errors import HmmscopeError, InputError  # noqa: E402
 from hmmscope.inference import monte_carlo  # noqa: E402
 from hmmscope.lab import cli  # noqa: E402
+from hmmscope.lab.benchmark.board import read_cards  # noqa: E402
 from hmmscope.processes.files import load_process  # noqa: E402
 from hmmscope.seeds import derived_seed, philox_key  # noqa: E402
 from hmmscope.sequences.data import SequenceData  # noqa: E402
@@ -135,9 +136,17 @@ CASES: dict[str, Callable[[Path], object]] = {
     "a version that is an array": lambda path: _refused(lambda: _arrays(path / "x.npz", version=np.zeros(0))),
     "a shape beyond all memory": lambda path: _refused(lambda: _tensor(path / "x.safetensors", [0, 10**30])),
     "a symbol that is half a pair": lambda path: _called(2, "show", "\ud800"),
-    "a name of three hundred letters": lambda path: (
-        cli.main(["figures", "none", "-o", "x" * 300]) in (2, 3) or pytest.fail("code")
+    "a name of three hundred letters": lambda path: _called(
+        2, "sample", "umbrella", "-n", "1", "-o", str(path / ("x" * 300))
     ),
+    "bfloat16 in a file of sequences": lambda path: _refused(lambda: _tensor(path / "x.safetensors", [2, 2], "BF16")),
+    "ragged sequences in JSON": lambda path: _refused(lambda: _document(path / "x.json", [[0, 1], [0]], [[1], [1, 2]])),
+    "lengths that are no numbers": lambda path: _refused(lambda: _document(path / "x.json", [0, 1], ["1", "1"])),
+    "a key of a million letters": lambda path: _short(lambda: _lines(path / "x.jsonl", {"k" * 10**6: ["a", None]})),
+    "a symbol of a million letters": lambda path: _short(
+        lambda: SequenceData([["x" * 10**6, "b"]], symbols=["a", "b"])
+    ),
+    "a card that is a list": lambda path: _refused(lambda: _card(path, [1])),
 }
 
 
@@ -160,10 +169,34 @@ def _arrays(path: Path, **more: np.ndarray) -> object:
     return load_process(path)
 
 
-def _tensor(path: Path, shape: list[int]) -> object:
-    text = json.dumps({"observations": {"dtype": "I64", "shape": shape, "data_offsets": [0, 0]}}).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text)
+def _tensor(path: Path, shape: list[int], kind: str = "I64") -> object:
+    size = 8 if kind == "BF16" else 0
+    text = json.dumps({"observations": {"dtype": kind, "shape": shape, "data_offsets": [0, size]}}).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(size))
     return SequenceData(path)
+
+
+def _document(path: Path, tokens: object, lengths: object) -> object:
+    data = {"format": "hmmscope-sequences", "version": 1, "num_symbols": 2, "tokens": tokens, "lengths": lengths}
+    path.write_text(json.dumps(data))
+    return load_process(path)
+
+
+def _lines(path: Path, row: dict[str, object]) -> object:
+    path.write_text(json.dumps(row) + "\n")
+    return SequenceData(path)
+
+
+def _card(path: Path, card: object) -> object:
+    (path / "x-light-0123456789ab.json").write_text(json.dumps(card))
+    return read_cards(path)
+
+
+def _short(act: Callable[[], object]) -> None:
+    """Refused in a line that a reader can read."""
+    with pytest.raises(HmmscopeError) as refused:
+        act()
+    assert len(str(refused.value)) < 400
 
 
 @pytest.mark.parametrize("case", CASES)

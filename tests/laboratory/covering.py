@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src" / "hmmscope"
 _cover = coverage.Coverage(data_file=None, source=[str(SRC)], messages=False)
 _cover.start()
+_texts = {path.relative_to(SRC).as_posix(): path.read_text() for path in SRC.rglob("*.py")}
 _seconds: dict[str, float] = defaultdict(float)
 _failed: set[str] = set()
 
@@ -45,9 +46,8 @@ def pytest_sessionfinish() -> None:
         for line, contexts in data.contexts_by_lineno(source).items():
             for test in sorted(set(contexts) & _seconds.keys() - _failed):
                 found[test.partition("::")[0]].setdefault(name, {}).setdefault(line, []).append(test)
-    texts = {name: (SRC / name).read_text() for lines in found.values() for name in lines}
     for file, lines in found.items():
         seconds = {name: round(_seconds[name], 3) for name in _seconds if name.partition("::")[0] == file}
         about = {"digest": hashlib.sha256((ROOT / file).read_bytes()).hexdigest(), "seconds": seconds, "lines": lines}
-        about["texts"] = {name: texts[name] for name in lines}
+        about["texts"] = {name: _texts[name] for name in lines}
         (maps / (file.replace("/", ".") + ".json")).write_text(json.dumps(about))
