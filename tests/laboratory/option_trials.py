@@ -28,6 +28,7 @@ _VERBS: dict[str, list[str]] = {
     "check": ["kept"],
     "analyse": ["run", "curves"],
     "look": ["run", "-o", "x.html"],
+    "benchmark": ["--board", "cards"],
 }
 _SIZES = [
     "0",
@@ -58,6 +59,8 @@ def given(action: argparse.Action, rng: random.Random) -> list[str]:
     """An option with a value by its type, at its edges."""
     if action.nargs == 0:
         return [action.option_strings[-1]]
+    if action.choices and rng.random() < 0.5:
+        return [action.option_strings[-1], rng.choice(sorted(action.choices))] if action.option_strings else []
     pool = [*_SIZES, *(one for one in TEXTS if one != "\ud800" and len(one) < 1000)]
     values = _SIZES if action.type in (int, float) and rng.random() < 0.9 else pool
     several = 1 if action.nargs is None else rng.randrange(3)
@@ -78,6 +81,8 @@ def options(folder: Path, number: int, rng: random.Random) -> Report:
         assert cli.main(["sample", "letters-hmm", "-n", "40", "--length", "12", "--out", "text.txt", "-q"]) == 0
         assert cli.main(["train", "umbrella", *TINY, "--out", "run", "-q"]) == 0
         Path("kept").symlink_to(RESULTS / "limits-table1")
+        entry = ["benchmark", "rnn", "--tasks", "parity", "--steps", "1", "--out", "cards/entry", "-q"]
+        assert cli.main(entry) == 0
         for _ in range(number):
             verb = rng.choice(sorted(_VERBS))
             words = list(_VERBS[verb])

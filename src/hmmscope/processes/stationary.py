@@ -40,7 +40,10 @@ def closed_classes(transition_SS: Float64[Tensor, "state state"]) -> list[list[i
     """Sets of states that reach one another and are never left, each ascending."""
     reach = (transition_SS > 0) | torch.eye(len(transition_SS), dtype=torch.bool)
     for _ in range(len(reach).bit_length()):
-        reach = (reach.double() @ reach.double()) > 0
+        further = (reach.float() @ reach.float()) > 0  # counts of ways, of which only the sign matters
+        if further.equal(reach):
+            break
+        reach = further
     both = reach & reach.T
     found = {tuple(both[i].nonzero()[:, 0].tolist()) for i in range(len(reach)) if bool((reach[i] <= both[i]).all())}
     return [list(members) for members in sorted(found)]
