@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+import hmmscope as hs
 from hmmscope import analysis, corpora, inference, processes, runs, sequences, storage, training
 from hmmscope.analysis import geometry
 from hmmscope.analysis.discovery import model_words
@@ -27,9 +28,14 @@ from hmmscope.models.base import make_model
 from hmmscope.processes import cycles
 from hmmscope.processes.files import load_process
 from hmmscope.processes.make import make_process
+from hmmscope.runs import training as run_training
+from hmmscope.runs.number_sequences import read_vectors
+from hmmscope.runs.pipeline import OWN_PROCESS
 from hmmscope.runs.settings import settings
 from hmmscope.sequences.data import SequenceData
 from hmmscope.storage import mapped, seals, store
+from hmmscope.training.distributed import World
+from hmmscope.training.spec import TrainingSpec
 from tokenizer_cases import tokenizer
 
 #: Numbers and truth values that a caller gets who says nothing. A change of one is a change for users.
@@ -220,6 +226,27 @@ def test_a_header_beyond_all_use_is_not_read(tmp_path: Path) -> None:
         (tmp_path / "x.safetensors").write_bytes(size.to_bytes(8, "little") + b"{}".ljust(size))
         with pytest.raises(DamagedError, match="longer than the file") if fails else nullcontext():
             assert mapped.map_tensors(tmp_path / "x.safetensors") == ({}, {})
+
+
+@pytest.mark.parametrize("given", [{"axis": 0}, {"lengths": [3, 2]}])
+def test_sequences_of_numbers_take_neither_an_axis_nor_lengths(given: dict[str, object]) -> None:
+    with pytest.raises(InputError, match="lengths, axis: are for one array"):
+        read_vectors([np.zeros(3), np.zeros(2)], **given)
+
+
+def test_a_model_is_held_in_parts_by_several_processes_alone() -> None:
+    spec, several = TrainingSpec(parallel="fsdp"), World()
+    assert not run_training._in_parts(spec, several)
+    several.size = 2
+    assert run_training._in_parts(spec, several)
+    assert not run_training._in_parts(TrainingSpec(), several)
+
+
+def test_a_registered_process_is_not_copied_into_its_run(tmp_path: Path) -> None:
+    few = {"model": "rnn", "length": 4, "training": {"batch_size": 2}, "num_samples": 4, "resume": True}
+    for steps in (2, 2):
+        made = hs.train("mess3", tmp_path / "run", num_steps=steps, **few)
+    assert not (made.path / OWN_PROCESS).exists()
 
 
 if __name__ == "__main__":

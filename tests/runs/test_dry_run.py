@@ -70,6 +70,8 @@ def test_measured_on_this_machine() -> None:
     text = "\n".join(as_text(found, config_from_data(TINY)))
     for word in ("parameters   ", "12 of 4 samples", "432 in 48 samples", "FLOPs", "GiB for a step", "tokens/s"):
         assert word in text
+    assert found.memory_bytes is not None
+    assert f"about {found.memory_bytes / 2**30:.2f} GiB for a step" in text
     assert found.other_precision == "bfloat16"
     assert found.other_seconds is not None
     assert f"bfloat16 would be {found.seconds / found.other_seconds:.2f} times as fast here" in text
