@@ -1,5 +1,6 @@
 """The laboratory in short: its trials find nothing here, find what is planted, and its table counts what was measured."""
 
+import ast
 import json
 import random
 import subprocess
@@ -20,10 +21,12 @@ import folder_trials  # noqa: E402
 import fresh_seeds  # noqa: E402
 import input_trials  # noqa: E402
 import interval_trials  # noqa: E402
+import mutant_trials  # noqa: E402
 import option_trials  # noqa: E402, F401 - its trial
 import random_tenth  # noqa: E402
 import return_trials  # noqa: E402
 import run_trials  # noqa: E402
+import source_mutants  # noqa: E402
 import storage_trials  # noqa: E402
 import table  # noqa: E402
 import typed_trials  # noqa: E402
@@ -284,6 +287,59 @@ def test_no_trial_runs_outside_of_the_sandbox(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "in the sandbox alone" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mutant_is_one_change_and_its_tests_are_those_of_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert source_mutants._line_then("a\nb\nc", "x\na\nb\nc", 3) == 2
+    assert source_mutants._line_then("a\nb\nc", "x\na\nb\nc", 1) is None
+    one, other = (source_mutants.drawn("sequences", 1, random.Random(3))[0] for _ in range(2))
+    assert one == other
+    then = (source_mutants.SRC / one.file).read_text()
+    assert ast.dump(ast.parse(one.source)) != ast.dump(ast.parse(then))
+    lines = {str(one.line): ["slow", "quick"], "0": ["other"]}
+    about = {
+        "lines": {one.file: lines},
+        "texts": {one.file: then},
+        "seconds": {"slow": 30.0, "quick": 0.1, "other": 0.0},
+    }
+    monkeypatch.setattr(source_mutants, "_maps", lambda: [about])
+    found = source_mutants.tests_of(one)
+    assert list(found) == ["quick", "slow"]
+    assert mutant_trials.chosen(found) == ["quick"]
+    assert mutant_trials.chosen({"slow": 30.0}) == ["slow"]
+    for file, line in source_mutants.EQUIVALENT:
+        assert line in [text.strip() for text in (source_mutants.SRC / file).read_text().splitlines()]
+
+
+_NOTICED = """
+import sys
+from pathlib import Path
+sys.path[:0] = {paths}
+from mutant_trials import Room
+from source_mutants import SRC, Mutant
+room, file, test = Room(Path(sys.argv[1])), "storage/store.py", "tests/test_survivors.py::{test}"
+text = (SRC / file).read_text()
+changed = text.replace("**header}}, ensure_ascii=False", "**header}}, ensure_ascii=True")
+for source, asked in ((changed, test), (text + "\\nunused = 1\\n", test), (changed, "tests/test_none.py::none")):
+    print(room.noticed(Mutant(file, 1, "", source), [asked]).partition("::")[2] or "nobody")
+"""
+
+
+@pytest.mark.slow
+def test_a_mutant_that_a_test_notices_is_told_from_one_that_none_does(tmp_path: Path) -> None:
+    """And from one that is under a test that fails without it too."""
+    test = "test_texts_beside_tensors_are_written_as_they_are"
+    script = _NOTICED.format(paths=[str(TESTS / "laboratory"), str(TESTS)], test=test)
+    ended = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == [test, "nobody", "nobody"]
+
+
+def test_kill_rates_are_of_all_records() -> None:
+    records = [
+        {"trials": 6, "violations": 2, "note": ""},
+        {"trials": 4, "violations": 0, "note": "4 noticed, 1 equivalent"},
+    ]
+    assert table.rates(records) == "8 of 10 noticed: 80% [49%, 94%]; 1 more equivalent"
 
 
 def test_the_table_adds_up_what_was_measured() -> None:

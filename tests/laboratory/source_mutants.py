@@ -44,6 +44,7 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "sequences/encoding.py",
         "known = names if names is not None else tuple(map(str, range(alphabet.count or 0)))",
     ): "names are None only where a count is given; the 0 is for the checker of types",
+    ("processes/fresh.py", "_ENTRIES = 2**20"): "how many are drawn together: time and memory, and no number",
 }
 _SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq},
