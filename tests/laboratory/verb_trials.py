@@ -51,6 +51,7 @@ VERBS = {
     "study": ["study", "text.txt", *SHORT_STUDY, "--out", "out/study", "--resume"],
     "look": ["look", "run", "--out", "out/live.html"],
     "facts": ["ask", "umbrella", "--out", "out/facts.json"],
+    "benchmark": ["benchmark", "rnn", "--tasks", "parity,told", "--steps", "2", "--out", "out/entry", "--resume"],
 }
 _CODES = (errno.EIO, errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EACCES)
 Fault = Callable[[], None]
