@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import json
+import os
 import pkgutil
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
@@ -33,7 +34,7 @@ from hmmscope.runs.number_sequences import read_vectors
 from hmmscope.runs.pipeline import OWN_PROCESS
 from hmmscope.runs.settings import settings
 from hmmscope.sequences.data import SequenceData
-from hmmscope.storage import mapped, seals, store
+from hmmscope.storage import disk, mapped, seals, store
 from hmmscope.training.distributed import World
 from hmmscope.training.spec import TrainingSpec
 from tokenizer_cases import tokenizer
@@ -247,6 +248,33 @@ def test_a_registered_process_is_not_copied_into_its_run(tmp_path: Path) -> None
     for steps in (2, 2):
         made = hs.train("mess3", tmp_path / "run", num_steps=steps, **few)
     assert not (made.path / OWN_PROCESS).exists()
+
+
+@pytest.mark.parametrize(("symbols", "length"), [(15, 15), (32, 16), (33, 17), (800, 16), (8000, 160)])
+def test_few_long_sequences_are_cut_into_fifty_blocks_of_sixteen_at_least(symbols: int, length: int) -> None:
+    assert SequenceData([[0, 1] * (symbols // 2) + [0] * (symbols % 2)]).block_length == length
+
+
+def test_a_file_beyond_all_memory_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.touch()
+    os.truncate(path, disk.MOST_BYTES)  # holds nothing
+    with disk.reading(path, own=False):
+        pass
+    os.truncate(path, (1 << 40) + 1)
+    with (
+        pytest.raises(InputError, match="1099511627777 bytes, more than the 1099511627776 allowed"),
+        disk.reading(path, own=False),
+    ):
+        pass
+
+
+def test_a_long_path_is_cut_in_its_error(tmp_path: Path) -> None:
+    for length, cut in ((900, False), (1100, True)):
+        path = tmp_path / ("x/" * length)[: length - len(str(tmp_path)) - 1]
+        with pytest.raises(InputError) as refused, disk.reading(path, own=False):
+            pass
+        assert (str(path) not in str(refused.value)) is cut
 
 
 if __name__ == "__main__":

@@ -44,6 +44,10 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "sequences/encoding.py",
         "known = names if names is not None else tuple(map(str, range(alphabet.count or 0)))",
     ): "names are None only where a count is given; the 0 is for the checker of types",
+    (
+        "storage/mapped.py",
+        "array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)",
+    ): "what holds objects was refused before: a second wall, which nothing reaches",
     ("processes/fresh.py", "_ENTRIES = 2**20"): "how many are drawn together: time and memory, and no number",
 }
 _SWAPS: dict[type[ast.AST], type[ast.AST]] = {
@@ -139,6 +143,10 @@ def drawn(package: str, number: int, rng: random.Random) -> list[Mutant]:
     return mutants
 
 
+#: Asked of what is run on import too: it reads what functions get that are told nothing.
+_ON_IMPORT = {"tests/test_survivors.py::test_numbers_by_default_are_those_that_were": 1.0}
+
+
 def tests_of(mutant: Mutant) -> dict[str, float]:
     """The tests that run its line, with their seconds, the shortest first; of what is run on import, those of its module."""
     found: dict[str, float] = {}
@@ -149,7 +157,7 @@ def tests_of(mutant: Mutant) -> dict[str, float]:
             then = _line_then(about["texts"][mutant.file], (SRC / mutant.file).read_text(), mutant.line)
             found |= {name: seconds[name] for name in lines.get(str(then), ())}
             anywhere |= {name: seconds[name] for names in lines.values() for name in names}
-    return dict(sorted((found or anywhere).items(), key=lambda one: one[1]))
+    return dict(sorted((found or anywhere | _ON_IMPORT).items(), key=lambda one: one[1]))
 
 
 @cache
