@@ -339,7 +339,7 @@ def test_kill_rates_are_of_all_records() -> None:
         {"trials": 6, "violations": 2, "note": ""},
         {"trials": 4, "violations": 0, "note": "4 noticed, 1 equivalent"},
     ]
-    assert table.rates(records) == "8 of 10 noticed: 80% [49%, 94%]; 1 more equivalent"
+    assert table.rates(records) == "8 of 10 noticed when drawn: 80% [49%, 94%]; 1 more equivalent"
 
 
 def test_the_table_adds_up_what_was_measured() -> None:

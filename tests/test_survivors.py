@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import hmmscope as hs
-from hmmscope import analysis, corpora, inference, processes, runs, sequences, storage, training
+from hmmscope import analysis, corpora, inference, processes, registry, runs, sequences, storage, training
 from hmmscope.analysis import geometry
 from hmmscope.analysis.discovery import model_words
 from hmmscope.analysis.intervals import bootstrap_means
@@ -29,11 +29,13 @@ from hmmscope.models.base import make_model
 from hmmscope.processes import cycles
 from hmmscope.processes.files import load_process
 from hmmscope.processes.make import make_process
+from hmmscope.processes.observations import as_batch
 from hmmscope.runs import training as run_training
 from hmmscope.runs.number_sequences import read_vectors
 from hmmscope.runs.pipeline import OWN_PROCESS
 from hmmscope.runs.settings import settings
 from hmmscope.sequences.data import SequenceData
+from hmmscope.sequences.gaps import MISSING
 from hmmscope.storage import disk, mapped, seals, store
 from hmmscope.training.distributed import World
 from hmmscope.training.spec import TrainingSpec
@@ -275,6 +277,21 @@ def test_a_long_path_is_cut_in_its_error(tmp_path: Path) -> None:
         with pytest.raises(InputError) as refused, disk.reading(path, own=False):
             pass
         assert (str(path) not in str(refused.value)) is cut
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "good", "bad"),
+    [("cyclic-hard", "prediction_rate", 1.0, 1.5), ("ginc", "stay", 1.0, 1.5), ("ginc", "stay", 0.0, -0.1)],
+)
+def test_shares_lie_between_none_and_all(name: str, field: str, good: float, bad: float) -> None:
+    assert getattr(registry.build_spec("process", {"name": name, field: good}, "process"), field) == good
+    with pytest.raises(InputError, match=rf"{field}: must be in .0, 1\], got {bad}"):
+        registry.build_spec("process", {"name": name, field: bad}, "process")
+
+
+def test_masked_symbols_are_missing() -> None:
+    seen, _ = as_batch(np.ma.masked_equal([0, 1, 0], 1), load_process("umbrella").alphabet)
+    assert seen.tolist() == [[0, MISSING, 0]]
 
 
 if __name__ == "__main__":

@@ -170,8 +170,11 @@ def markdown(records: Sequence[Mapping[str, Any]]) -> list[str]:
             own = [one for one in every if not mended(one)]
             needs = f"; needs {suites[attack].needs}" if attack in suites and suites[attack].needs else ""
             counts, note = " | | ", "mended since, and not measured again" if every else f"not measured yet{needs}"
+            if attack.startswith("mutants of"):  # a draw stays a draw when its survivors have tests
+                own = every
             if own:
-                trials, violations = (sum(one[key] for one in own) for key in ("trials", "violations"))
+                trials = sum(one["trials"] for one in own)
+                violations = sum(one["violations"] for one in own if not mended(one))
                 dates = " to ".join(dict.fromkeys(f"{one['date']}, {one['source']}" for one in (own[0], own[-1])))
                 counts = f"{trials:,} | **{violations}** | {dates}" if trials or violations else counts
                 note = _cell(rates(own) if attack.startswith("mutants of") else own[-1]["note"])
@@ -180,13 +183,15 @@ def markdown(records: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def rates(records: Sequence[Mapping[str, Any]]) -> str:
-    """The kill rate of the mutants of all records, with Wilson's 95 % interval."""
+    """The kill rate of the mutants of all records before any survivor got a test, with Wilson's 95 % interval."""
     count, missed = (sum(one[key] for one in records) for key in ("trials", "violations"))
     z, share = 1.96, 1 - missed / max(1, count)
     middle, spread = share + z * z / (2 * count), z * (share * (1 - share) / count + z * z / (4 * count * count)) ** 0.5
     low, high = ((middle + side) / (1 + z * z / count) for side in (-spread, spread))
     equal = sum(int(found[1]) for one in records if (found := re.search(r"(\d+) equivalent", one["note"])))
-    return f"{count - missed} of {count} noticed: {share:.0%} [{low:.0%}, {high:.0%}]; {equal} more equivalent"
+    return (
+        f"{count - missed} of {count} noticed when drawn: {share:.0%} [{low:.0%}, {high:.0%}]; {equal} more equivalent"
+    )
 
 
 def branches(measured: Mapping[str, Any]) -> tuple[int, int, list[str]]:
