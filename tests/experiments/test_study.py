@@ -69,6 +69,10 @@ def test_all_predictors_stand_on_the_test_part(study: studies.Study, data: hs.Se
     assert all(row["low"] <= row["value"] <= row["high"] for row in rows.values())
 
 
+def study_table(study: studies.Study, name: str) -> list[dict]:
+    return [json.loads(line) for line in (study.path / "tables" / f"{name}.jsonl").read_text().splitlines()]
+
+
 def test_what_the_network_gains_adds_up(study: studies.Study) -> None:
     rows = {row["name"]: row for row in study.table()}
     (best,) = (json.loads(line) for line in (study.path / "tables" / "chosen.jsonl").read_text().splitlines())
@@ -89,6 +93,11 @@ def test_what_the_network_gains_adds_up(study: studies.Study) -> None:
     chosen = next(row for row in states if row["chosen"])
     if best["states"] != chosen["num_states"]:  # only where the validation part is sure
         assert rows[f"HMM-{best['states']}"]["validation"] < rows[f"HMM-{chosen['num_states']}"]["validation"]
+    assert ", 95 % [" in chosen["reason"]
+    said = {name: study_table(study, name) for name in ("goodness", "entries", "forecast")}
+    assert {row["family"] for row in said["goodness"]} == {"runs", "n-grams of 2", "n-grams of 3", "autocorrelation"}
+    assert len(said["entries"]) == chosen["num_states"] * (1 + chosen["num_states"] + 3)
+    assert sum(row["mean"] for row in said["forecast"] if row["step"] == 1) == pytest.approx(1)
     contexts = [json.loads(line) for line in (study.path / "tables" / "contexts.jsonl").read_text().splitlines()]
     assert {row["symbols_before"] for row in contexts} == {1, 2, 3}
     assert {row["context"] for row in contexts if row["symbols_before"] == 1} <= set("abc")

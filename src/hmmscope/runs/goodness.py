@@ -124,6 +124,8 @@ def goodness_of_fit(
     p_values = {}
     for (name, _), shares in zip(families, counted, strict=True):
         places = _most(shares) if name.startswith(GRAM) else sorted(shares[0])
+        if not places:  # sequences are too short for n-grams
+            continue
         table = np.array([[one.get(place, 0.0) for place in places] for one in shares])
         low, high = np.quantile(table[1:], (0.025, 0.975), axis=0).tolist()
         p_values[name] = _p_value(table)

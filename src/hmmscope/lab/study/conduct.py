@@ -32,8 +32,9 @@ from hmmscope.errors import RefusedError
 from hmmscope.lab.experiments.parts import Made
 from hmmscope.lab.study import study_tables
 from hmmscope.lab.study.fitted_hmm import fitted_hmm
+from hmmscope.lab.study.said_of_fit import tables_of_fit
 from hmmscope.lab.study.study_page import SUMMARY, figures, findings, intervals
-from hmmscope.lab.study.study_tables import Curves, opponent, over_counting, per_symbol, predictor_rows
+from hmmscope.lab.study.study_tables import Curves, opponent, over_counting, per_symbol, predictor_rows, searched
 from hmmscope.machine import environment, machine_line
 from hmmscope.models.base import parameter_count
 from hmmscope.processes.files import load_process
@@ -59,7 +60,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "roformer": {"num_layers": 2, "width": 64, "num_heads": 4},
 }
 #: Version of what a study measures: raised when its tables on the same data and networks change, never otherwise.
-MEASUREMENT = 2
+MEASUREMENT = 3
 #: Passes through the training part that are tried one after the other, as long as more of them help.
 PASSES = (8, 16, 32, 64)
 
@@ -313,9 +314,7 @@ def _fit_all(work: Prepared, path: Path, say: Callable[[str], None], quiet: bool
             options: dict[str, Any] = {"start": kept, "num_restarts": most, "max_iterations": steps}
             found = fit(work.parts[0], size, seed=spec.split_seed, quiet=quiet, **options)
             one = found.fits[size]
-            about = {"bic": one.bic, "log_likelihood": one.log_likelihood, "restarts": one.num_restarts}
-            about |= {"agreed": one.agreed, "iterations": one.num_iterations, "converged": one.converged}
-            store.write_json(search, about)
+            store.write_json(search, searched(work.parts[0], one))
             if kept is None:
                 found.hmm.save(file)
         hmms[size] = as_kind(load_process(file), HMM)
@@ -376,11 +375,12 @@ def _measure_all(
     named = {row["name"]: test[row["name"]] for row in chosen.values()}
     tables: dict[str, list[dict[str, Any]]] = {
         "predictors": rows,
-        "states": study_tables.num_states(searches, judged["evaluate"]),
+        "states": (sizes := study_tables.num_states(searches, judged["evaluate"])),
         "entropies": study_tables.entropies(work.parts[0], work.spec.order),
         "positions": list(study_tables.positions(named)),
         "contexts": study_tables.contexts(work.corpus("test"), gain),
         "beliefs": list(_beliefs(work, hmm, network)),
+        **tables_of_fit(hmms[next(row["num_states"] for row in sizes if row["chosen"])], work.parts[0]),
     }
     for name, table in tables.items():
         store.write_table(path / "tables" / f"{name}.jsonl", table)

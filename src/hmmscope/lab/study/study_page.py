@@ -12,6 +12,7 @@ from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.panels import curve, level, lines
 from hmmscope.lab.evidence.rows import Rows
 from hmmscope.lab.evidence.verdicts import answer
+from hmmscope.lab.study.said_of_fit import figures_of_fit
 from hmmscope.ties import descending
 
 SUMMARY = (
@@ -23,6 +24,8 @@ SUMMARY = (
     "much of the HMM is in the network is how well the HMM's belief can be read from its layers."
 )
 _NATS = "nats a symbol"
+#: Up to so large a p, times the number of families, the data do not look like simulations.
+LEVEL = 0.05
 #: Contexts that are drawn.
 _DRAWN = 12
 
@@ -59,7 +62,7 @@ def figures(tables: Tables) -> list[Figure]:
         found.append(_contexts(Rows(tables["contexts"])))
     if tables["beliefs"]:
         found.append(_beliefs(Rows(tables["beliefs"])))
-    return found
+    return [*found, *figures_of_fit(tables)]
 
 
 def _chosen(tables: Tables, family: str) -> Mapping[str, Any]:
@@ -179,6 +182,12 @@ def findings(tables: Tables, num_seeds: int) -> list[Finding]:
     for row in tables.get("states", ()):
         if row["chosen"]:
             found.append(_found(f"How many states: {row['num_states']}, by BIC", f"{row['reason']}."))
+    if tables.get("goodness"):
+        ps = {row["family"]: row["adjusted"] for row in tables["goodness"]}
+        bad = [family for family, p in ps.items() if p <= LEVEL]
+        title = f"The data {'do not look' if bad else 'look'} like the HMM of BIC"
+        each = ", ".join(f"{family} {p:.3f}" for family, p in ps.items())
+        found.append(_found(title, f"p of each family beside simulations, times their number: {each}."))
     first = [row for row in tables["contexts"] if row["symbols_before"] == 2] or list(tables["contexts"])
     surely = [row for row in first if row["low"] > 0]
     if surely and best["low"] > 0 and not alone:

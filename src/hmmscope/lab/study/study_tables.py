@@ -11,7 +11,10 @@ from numpy.typing import NDArray
 from hmmscope.analysis.counting import TREE
 from hmmscope.analysis.intervals import bootstrap_ratio
 from hmmscope.corpora.corpus import Corpus
-from hmmscope.inference.num_states import best_predictor, choice_reason, held_out_mean
+from hmmscope.inference.baum_welch import BaumWelchFit
+from hmmscope.inference.laplace import laplace
+from hmmscope.inference.loop_inputs import flat_sequences
+from hmmscope.inference.num_states import Support, best_predictor, choice_reason, held_out_mean
 from hmmscope.sequences.data import SequenceData
 from hmmscope.ties import smallest
 
@@ -100,7 +103,10 @@ def num_states(searches: dict[int, dict[str, Any]], validation: dict[str, Curves
         validation: losses of each HMM, by name.
     """
     bics, logs, lengths = _judged(searches, validation)
-    chosen, reason = choice_reason(bics, logs, lengths)
+    by_laplace = all(about.get("log_evidence") is not None for about in searches.values())  # not in studies of old
+    evidence = {size: about["log_evidence"] if by_laplace else -about["bic"] / 2 for size, about in searches.items()}
+    support = Support(evidence, by_laplace)
+    chosen, reason = choice_reason(bics, logs, lengths, support)
     rows = []
     for size, about in searches.items():
         judged = held_out_mean(logs[size], lengths)
@@ -108,6 +114,14 @@ def num_states(searches: dict[int, dict[str, Any]], validation: dict[str, Curves
         row = {"num_states": size, "held_out": judged.mean, "held_out_error": error} | about
         rows.append(row | {"chosen": size == chosen, "reason": reason if size == chosen else None})
     return rows
+
+
+def searched(train: SequenceData, one: BaumWelchFit) -> dict[str, Any]:
+    """What is noted of a fit: criterion, evidence by Laplace's method (None if it is too large for that), and its search."""
+    found = laplace(flat_sequences(train.flat, train.lengths.numpy()), one.hmm)
+    about = {"bic": one.bic, "log_likelihood": one.log_likelihood, "restarts": one.num_restarts}
+    about |= {"agreed": one.agreed, "iterations": one.num_iterations, "converged": one.converged}
+    return about | {"log_evidence": None if found is None else found.log_evidence}
 
 
 def opponent(searches: dict[int, dict[str, Any]], validation: dict[str, Curves]) -> int:
