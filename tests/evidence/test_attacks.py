@@ -14,6 +14,7 @@ from hmmscope.machine import source_digest
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3000)  # 40 seconds of a processor, which a busy machine may make ten minutes
 @pytest.mark.parametrize("folder", folders())
 def test_no_attack_leaves_a_claim_decided(folder: str) -> None:
     experiment, tables = kept(folder)
