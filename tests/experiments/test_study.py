@@ -208,7 +208,7 @@ def test_bad_studies_are_refused(data: hs.SequenceData, tmp_path: Path, capsys: 
     assert main(["study", str(tmp_path / "a.txt")]) == 2
     assert "--dry-run" in capsys.readouterr().err
     assert main(["study", str(tmp_path / "a.txt"), "--stats", "3"]) == 2
-    assert "did you mean 'states'" in capsys.readouterr().err
+    assert "did you mean '--states'" in capsys.readouterr().err
 
 
 def test_one_long_sequence_goes_through_to_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

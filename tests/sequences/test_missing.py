@@ -105,6 +105,7 @@ def test_objects_with_gaps(source: object, options: dict) -> None:
         ([["a"]], {"symbols": ["a", ""]}, "symbols: name 2 is empty; a symbol needs one character at least"),
         (Frame(s=["a", None], u=[1, 1]), BY_U, "row 2: column s: is None; .*missing='none'"),
         (Frame(s=["a", ""], u=[1, 1]), BY_U, r"row 2: column s: is empty; .* missing='' \(--missing ''\)"),
+        (Frame(s=["a", ""], u=[1, 1]), BY_U | {"missing": "NA"}, r"missing=\['NA', ''\] \(--missing NA,\)"),
         (Frame(s=["a", "b"], u=[1, None]), BY_U | {"missing": [None]}, "row 2: column u: is None; a row without"),
     ],
 )  # fmt: skip

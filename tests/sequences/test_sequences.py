@@ -654,6 +654,11 @@ def test_the_split_is_of_sequences_and_not_of_their_order() -> None:
 
 
 def test_few_sequences_are_not_split() -> None:
+    refused(
+        lambda: SequenceData(["abba"], unit="words").train,
+        "1 observations (words apart by",
+        "cannot be split into three parts",
+    )
     refused(lambda: SequenceData([[0, 1] * 50]).train, "1 sequence cannot be split into three parts", "data.cut(10)")
     refused(lambda: SequenceData([[0, 0], [0, 0], [1, 1]]).train, "2 different sequences")
     parts = SequenceData([[0], [0], [1], [2]], axis=1).split()

@@ -516,7 +516,7 @@ def test_fit_chooses_among_sizes_and_streams(call: Callable) -> None:
 REFUSED: dict[str, tuple[int, list[object], str]] = {
     "no process": (2, ["ask"], "required: process"),
     "unknown process": (2, ["ask", "umbrela"], "did you mean 'umbrella'"),
-    "unknown field": (2, ["ask", "random-hmm", "--num_state", 3], "did you mean 'num_states'"),
+    "unknown field": (2, ["ask", "random-hmm", "--num_state", 3], "did you mean '--num_states'"),
     "field of a shipped process": (2, ["ask", "umbrella", "--num_states", 3], "--num_states: unknown option"),
     "negative blocks": (2, ["ask", "umbrella", "--blocks", -1], "blocks: must be in [0, 64]"),
     "long blocks": (2, ["ask", "umbrella", "--blocks", 21], "more than 1048576"),
@@ -543,6 +543,7 @@ REFUSED: dict[str, tuple[int, list[object], str]] = {
     "samples beyond memory": (5, ["ask", "umbrella", "--mixing", "--samples", 10**13], "GiB"),
     "states beyond memory": (5, ["ask", "huge.npz", "--blocks", 10], "GiB"),
     "no JSON": (2, ["ask", "umbrella", "--out", "facts.txt"], "out: must end in .json"),
+    "sequences alone": (2, ["ask", "n.txt"], "n.txt is a file of sequences; name the process first"),
     "existing": (3, ["ask", "umbrella", "--out", "there.json"], "there.json: exists"),
     "paths of vectors": (
         2,

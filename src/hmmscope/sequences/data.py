@@ -352,6 +352,10 @@ class SequenceData(Dataset[Tensor]):
         ]
         order = sorted(set(keys))
         if len(order) < 3:
+            if self.num_steps < 3:
+                raise InputError(
+                    f"{self.title}: {self.num_observations} observations ({self.how}) cannot be split into three parts"
+                )
             found = "sequence" if len(order) == 1 else "different sequences"
             raise InputError(
                 f"{self.title}: {len(order)} {found} cannot be split into three parts; cut long ones first, such as "

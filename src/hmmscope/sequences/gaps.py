@@ -90,9 +90,10 @@ class Missing:
             raise InputError(f"missing: {shown(both[0])} is one of the symbols, and cannot stand for a gap as well")
 
     def advice(self, value: object) -> str:
-        """How to say that this value is missing: for an error."""
-        name = "none" if is_nothing(value) else str(value)
-        return f"if nothing was observed there, say missing={name!r} (--missing {name or shown('')})"
+        """How to say that this value is missing, beside what was named already: for an error."""
+        names = [*self.names, "none" if is_nothing(value) else str(value)]
+        given = repr(names[0] if len(names) == 1 else names)
+        return f"if nothing was observed there, say missing={given} (--missing {','.join(names) or shown('')})"
 
     def said(self) -> str:
         """The names, for readers."""

@@ -38,6 +38,10 @@ def find_process(source: str, overrides: Mapping[str, str] | None = None, *, all
         built: Process = spec.build()
         return built
     if Path(source).suffix not in (*HMM_FILES, ".hmm") and source not in shipped_processes():
+        if Path(source).is_file():
+            raise InputError(
+                f"process: {source} is a file of sequences; name the process first, such as a file of hmmscope fit {source}"
+            )
         raise unknown_name("process", source, [*registry.entries("process"), *shipped_processes()])
     if fields:
         raise InputError(f"--{next(iter(fields))}: unknown option; only a registered process has fields to change")
