@@ -59,6 +59,12 @@ def properties_as_text(app, what, name, obj, options, lines):  # type: ignore[no
         lines[0] = lines[0].replace(":", _COLON)
 
 
+def values_without_their_type(app, what, name, obj, options, lines):  # type: ignore[no-untyped-def]
+    """A dictionary or a number has the documentation of its class: it says nothing of the value."""
+    if what in ("data", "class") and "builtins" in (type(obj).__module__, getattr(obj, "__module__", "")):
+        lines[:] = []
+
+
 def accessible(app, exception):  # type: ignore[no-untyped-def]
     """What the theme leaves out: levels of captions, and code and tables that a keyboard can scroll."""
     for page in Path(app.outdir).rglob("*.html") if exception is None and app.builder.format == "html" else ():
@@ -71,6 +77,7 @@ def accessible(app, exception):  # type: ignore[no-untyped-def]
 
 
 def setup(app):  # type: ignore[no-untyped-def]
+    app.connect("autodoc-process-docstring", values_without_their_type, priority=50)
     app.connect("autodoc-process-docstring", properties_as_text, priority=100)
     app.connect("autodoc-process-docstring", formulas_as_literal, priority=900)
     app.connect("build-finished", accessible)

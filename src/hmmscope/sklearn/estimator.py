@@ -345,7 +345,7 @@ class HiddenMarkovModel(BaseEstimator):
         return self._emit(states, uniforms[1::2]), states
 
     def get_stationary_distribution(self) -> Array:
-        """The law of states (state,) with law @ transmat_ = law; InputError if there are several."""
+        """The law of states (state,) with `law @ transmat_ = law`; InputError if there are several."""
         self._ready()
         return stationary_law(torch.from_numpy(np.array(self.transmat_, np.float64))).numpy()
 
