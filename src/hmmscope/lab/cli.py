@@ -60,6 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
 def _add(parser: argparse._ActionsContainer, one: dataclasses.Field) -> None:
     """An option or an argument, from the field of a record."""
     how = {key: value for key, value in one.metadata.items() if key not in ("place", "flags", "group")}
+    how["help"] = how.get("help") and how["help"].replace("%", "%%")  # which stands for itself
     many = get_origin(one.type) is tuple
     kind = next((word for word in (int, float) if word is one.type or word in get_args(one.type)), None)
     if kind is not None:
