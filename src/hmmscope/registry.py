@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from hmmscope.errors import InputError
-from hmmscope.schema import parse_spec, unknown_name
+from hmmscope.schema import parse_spec, path_of, unknown_name
 
 T = TypeVar("T")
 
@@ -232,5 +232,5 @@ def build_spec(kind: str, data: dict[str, Any], where: str) -> Any:
     fields = {key: value for key, value in data.items() if key != "name"}
     for key in fields:
         if isinstance(key, str) and key not in cls.__dataclass_fields__:
-            raise unknown_name(f"{where}.{key}", key, ["name", *cls.__dataclass_fields__])
+            raise unknown_name(path_of(where, key), key, ["name", *cls.__dataclass_fields__])
     return parse_spec(cls, fields, where)
