@@ -127,13 +127,15 @@ def streams_noted(name: str) -> Iterator[None]:
 def smoke(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """An experiment at the smallest scale, through the command; those of a test process share their trainings.
 
-    Its figures are drawn once; that all files of a style show one drawing is tested with the styles.
+    Its figures are drawn once, and nothing is moved to where it fits, which takes as long as drawing. That it is moved, and
+    that all files of a style show one drawing, is tested with the styles.
     """
     if request.param == "pretrained":
         pytest.importorskip("transformers")
     out = tmp_path_factory.getbasetemp() / "smoke" / request.param
     with streams_noted(request.param), pytest.MonkeyPatch.context() as patch:
         patch.setitem(plots.STYLES, "paper", replace(plots.STYLES["paper"], endings=("svg",)))
+        patch.setattr(plots, "_lay_out", lambda canvas: canvas.set_layout_engine(None))
         verb.run(
             Run(
                 experiment=request.param,
