@@ -244,10 +244,10 @@ def drivers(folder: Path, number: int, rng: random.Random) -> Report:
     sides = [["1e-3", "2e-3"], ["1e-3", "2e-3", "3e-3"]]
     grids = [grid.expand({"base": None, "vary": {"training.learning_rate": side}}, {}) for side in sides]
     for attempt in range(number):
-        out, inside = folder / str(attempt), mmap.mmap(-1, 3)  # how many are inside, whether two were, who waits
+        out, inside = folder / str(attempt), mmap.mmap(-1, 4)  # how many are inside, whether two were, who is there
         grid.make_folder(out, grids[0], shared=True)
 
-        def extend(points: Any, out: Path = out, inside: mmap.mmap = inside) -> None:
+        def extend(side: int, out: Path = out, inside: mmap.mmap = inside) -> None:
             real = grid._read_grid
 
             def read(where: Path) -> Any:
@@ -260,10 +260,13 @@ def drivers(folder: Path, number: int, rng: random.Random) -> Report:
                 return real(where)
 
             grid._read_grid = read  # type: ignore[assignment]
-            grid.extend_folder(out, points, shared=True)
+            inside[2 + side] = 1
+            while not (inside[2] and inside[3]):  # a busy machine begins one long after the other
+                time.sleep(0.001)
+            grid.extend_folder(out, grids[side], shared=True)
             os._exit(0)
 
-        children = [fork(lambda points=points: extend(points)) for points in grids]  # type: ignore[misc]
+        children = [fork(lambda side=side: extend(side)) for side in (0, 1)]  # type: ignore[misc]
         codes = [wait(child) for child in children]
         report.trials += 1
         names = {point.name for point in grid.load_points(out)}

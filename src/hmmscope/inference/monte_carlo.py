@@ -55,15 +55,11 @@ def student_half(values: NDArray[np.float64]) -> NDArray[np.float64]:
     count = len(values)
     if count < 2:
         return np.zeros(values.shape[1])
-    half: NDArray[np.float64] = _quantile(count - 1) * values.std(0, ddof=1) / np.sqrt(count)
+    half: NDArray[np.float64] = student_quantile(float(count - 1)) * values.std(0, ddof=1) / np.sqrt(count)
     return half
 
 
-@lru_cache(maxsize=FEW)
-def _quantile(degrees: int) -> float:
-    return student_quantile(float(degrees))
-
-
+@lru_cache(maxsize=1024)
 def student_quantile(degrees: float) -> float:
     """The 97.5 % quantile of Student's law with any positive number of degrees of freedom, to four digits.
 
