@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -17,6 +18,7 @@ from hmmscope.machine import require_memory
 from hmmscope.processes.hmm import HMM
 from hmmscope.reprs import html_rows
 from hmmscope.runs.goodness import Goodness, goodness_of_fit
+from hmmscope.runs.number_files import read_number_file
 from hmmscope.runs.number_sequences import emission_of, fit_vectors, read_vectors, refuse
 from hmmscope.runs.posterior import Material, Posterior
 from hmmscope.schema import require
@@ -267,17 +269,27 @@ def fit(
     return Fit(hmm, data.num_observations, choice.fits, choice.held_out, *about, material)
 
 
+#: How numbers are read.
+_OF_ARRAYS, _OF_TABLES = ("axis", "lengths"), ("column", "group", "missing")
+
+
 def _fit_numbers(
     source: Any, sizes: Sequence[int], emission: str, options: dict[str, Any], quiet: bool, reading: dict[str, Any]
 ) -> Fit:
     """A fit whose states emit numbers."""
     more = dict(reading)
-    data = read_vectors(source, axis=more.pop("axis", None), lengths=more.pop("lengths", None))
+    array, table = ({name: more.pop(name, None) for name in names} for names in (_OF_ARRAYS, _OF_TABLES))
+    refuse(emission, unit=more.pop("unit", None))
+    if isinstance(source, str | Path):
+        data, how = read_number_file(source, **array, **table)
+    else:
+        refuse(emission, **table)
+        data, how = read_vectors(source, **array), ""
     del options["tied_emissions"]
     with _Count(len(sizes) * options["num_restarts"] * options["max_iterations"], quiet) as heard:
         fits, best, reason = fit_vectors(data, list(sizes), emission, options | {"heard": heard}, more)
     hmm = fits[best].hmm.replaced()
-    hmm.title = f"{emission} fit"
+    hmm.title, hmm.source = f"{emission} fit", f"fitted to {how}" if how else ""
     support = Support({size: -one.bic / 2 for size, one in fits.items()}, by_laplace=False) if len(sizes) > 1 else None
     material = Material(data, _restricted(options))
     return Fit(hmm, len(data.rows), fits, reason=reason, support=support, material=material)

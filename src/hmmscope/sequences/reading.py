@@ -163,7 +163,8 @@ def _read_csv(text: str, asked: Asked, delimiter: str) -> Encoded:
         if asked.unit != "words":
             raise InputError(
                 f"{asked.what}: can be read in two ways: as {len(rows)} rows whose cells are symbols, or as a table whose "
-                f"first row names columns; choose with unit='words' (--unit) or {named} (--column)"
+                f"first row names columns; choose with unit='words' (--unit) or {named} (--column). Numbers that are no "
+                "symbols: fit with emission='gaussian' (--emission)"
             )
         return replace(asked.words(asked.along(cells), "rows of names", "row"), reading=Reading(unit="words"))
     if header.count(asked.column) > 1:

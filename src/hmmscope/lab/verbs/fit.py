@@ -1,10 +1,12 @@
 """The verb `fit`: an HMM from sequences, by expectation maximisation."""
 
 from pathlib import Path
+from typing import Any
 
 from hmmscope.errors import InputError
 from hmmscope.lab.verbs.endings import HMM_FILES, new_file
 from hmmscope.lab.verbs.options import Fit
+from hmmscope.processes.process import Process
 from hmmscope.runs import fitting
 from hmmscope.schema import parse_value
 from hmmscope.sequences.data import SequenceData
@@ -19,8 +21,14 @@ def fit(options: Fit) -> None:
         raise InputError("forecast: its intervals are of draws from the posterior; add --posterior 500")
     sizes = parse_value(tuple[int, ...], options.states, "states")
     reading, quiet, stream = options.reading(), options.quiet, options.stream
-    data: SequenceData | SequenceStream
-    if stream:
+    data: SequenceData | SequenceStream | str
+    more: dict[str, Any] = {}
+    if options.emission not in (None, "symbols"):
+        data, more = options.observations, reading | {"emission": options.emission}
+        if options.symbols is not None or options.forecast:
+            name = "symbols" if options.symbols is not None else "forecast"
+            raise InputError(f"{name}: is for symbols here, and emission is {options.emission!r}")
+    elif stream:
         reading = {key: value for key, value in reading.items() if key in ("unit", "missing")}
         data = SequenceStream(options.observations, symbols=options.symbols, **reading)
     else:
@@ -36,19 +44,21 @@ def fit(options: Fit) -> None:
         seed=options.seed,
         stream=stream,
         quiet=quiet,
+        **more,
     )
     found.hmm.save(Path(options.out))
     for line in found.lines():
         say(line)
     total = found.num_observations
-    about = f"{_counted(found.hmm.num_states, 'state')}, {found.hmm.num_symbols} symbols, {total} observations"
+    kind = "coordinate" if more else "symbol"
+    about = f"{_counted(found.hmm.num_states, 'state')}, {_counted(found.hmm.num_symbols, kind)}, {total} observations"
     if stream:
         say(f"{about} of a stream, each seen once")
     else:
         best = found.final
         ended = "converged" if found.converged else "not converged"
         say(
-            f"{about} in {_sequences(len(data))}: log-likelihood {best.log_likelihood:.6f} nats "  # type: ignore[arg-type]
+            f"{about} {_place(found.hmm, data)}: log-likelihood {best.log_likelihood:.6f} nats "
             f"({best.log_likelihood / total:.6f} per observation), {ended} in {_counted(best.num_iterations, 'iteration')}, "
             f"{fitting.searched(found.fits[found.hmm.num_states])}"
         )
@@ -59,7 +69,7 @@ def fit(options: Fit) -> None:
 
 def said_of(found: fitting.Fit, options: Fit) -> None:
     """What is asked for besides: how far the file is from the fit, intervals, goodness of fit, what comes next."""
-    if found.fits:
+    if found.fits and options.emission in (None, "symbols"):  # numbers are on no grid
         distance = found.final.hmm.quantisation_distance
         say(f"on the grid of 2^-32: at most {distance:.1e} nats a symbol from the fit")
     posterior = found.posterior(options.posterior, seed=options.seed) if options.posterior else None
@@ -75,8 +85,11 @@ def said_of(found: fitting.Fit, options: Fit) -> None:
             say(f"  +{row['step']}  {names[row['outcome']]}  {row['mean']:.4f} [{row['low']:.4f}, {row['high']:.4f}]")
 
 
-def _sequences(count: int) -> str:
-    return f"{count} sequence{'s' * (count != 1)}"
+def _place(hmm: Process, data: SequenceData | SequenceStream | str) -> str:
+    """Where the observations were."""
+    if isinstance(data, str):
+        return f"({hmm.file_texts()['source']})"
+    return f"in {_counted(len(data), 'sequence')}"  # type: ignore[arg-type]
 
 
 def _counted(number: int, what: str) -> str:

@@ -199,6 +199,10 @@ class Fit(Reading, Options):
     observations: str = given("a file of sequences: text, FASTA, .csv, .jsonl, .npz, .safetensors, .parquet")
     states: str = said("of the HMM; of several, 2,4,8, the smallest BIC chooses", metavar="S", required=True)
     out: str = said("a new .json, .npz or .safetensors", metavar="FILE", required=True)
+    emission: str | None = said(
+        "what states emit: symbols (the default); of numbers gaussian, gaussian-mixture, poisson or channels",
+        metavar="NAME",
+    )
     symbols: int | None = said("how many, if they are numbers (default: the largest + 1)", metavar="V")
     restarts: int = said("at most so many; fewer once the best two agree", 12, metavar="N")
     iterations: int = said("of each, at most", 200, metavar="N")

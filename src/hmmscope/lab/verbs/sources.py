@@ -15,6 +15,7 @@ from hmmscope.errors import InputError
 from hmmscope.lab.verbs.endings import HMM_FILES
 from hmmscope.processes.files import load_process, shipped_processes
 from hmmscope.processes.process import Process
+from hmmscope.runs.number_files import TABLES, read_number_file
 from hmmscope.schema import unknown_name
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.gaps import Missing
@@ -77,10 +78,12 @@ def read_observations(path: Path, process: Process, **reading: Any) -> tuple[lis
     Each is (1, time), or (1, time, observed) for vectors; the filters check what is in it.
 
     Args:
-        path: any file that `SequenceData` reads; of vectors .jsonl, .npz or .safetensors.
+        path: any file that `SequenceData` reads; of vectors .jsonl, .npz or .safetensors, or numbers in .csv, .tsv or .npy.
         process: its symbols are the alphabet; what it was fitted to says how the file is read, where nothing is asked for.
         reading: `unit`, `column`, `group`, `axis` and `missing`, as for `SequenceData`.
     """
+    if process.real_valued and path.suffix.lower() in (*TABLES, ".npy"):
+        return _read_numbers(path, process.num_symbols, reading)
     if process.real_valued:
         other = next((name for name in reading if name != "missing" and reading[name] is not None), None)
         if other is not None:
@@ -91,10 +94,26 @@ def read_observations(path: Path, process: Process, **reading: Any) -> tuple[lis
     return [sequence[None] for sequence in data], data.describe()
 
 
+def _read_numbers(path: Path, num_coordinates: int, reading: Mapping[str, Any]) -> tuple[list[Tensor], str]:
+    """Sequences (1, time, coordinate) of a table or an array of numbers, and what was understood."""
+    if reading.get("unit") is not None:
+        raise InputError(f"unit: is for symbols, and {path.name} is read as numbers")
+    asked = {name: reading.get(name) for name in ("column", "group", "missing", "axis")}
+    (rows, lengths), how = read_number_file(path, **asked)
+    if rows.shape[1] != num_coordinates:
+        rule = f"has {rows.shape[1]} coordinates, and the process {num_coordinates}"
+        raise InputError(f"{path.name}: {rule}; --column names those to read")
+    return [
+        one[None] for one in rows.split(lengths.tolist())
+    ], f"{how}: {len(lengths)} sequence{'s' * (len(lengths) != 1)} of vectors"
+
+
 def _read_vectors(path: Path, num_coordinates: int, missing: Missing) -> list[Tensor]:
     """Sequences (1, time, coordinate); NaN where nothing was observed, if `missing` takes what is no value."""
     if path.suffix not in ARRAY_FILES:
-        raise InputError(f"{path}: vectors are read from files ending in {', '.join(ARRAY_FILES)}, not from text")
+        raise InputError(
+            f"{path}: vectors are read from files ending in {', '.join((*ARRAY_FILES, *TABLES, '.npy'))}, not from text"
+        )
     rows: list[Any]
     if path.suffix == ".jsonl":
         rows = [row.get("observations") for row in store.read_table(path, own=False)]
