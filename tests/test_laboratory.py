@@ -149,6 +149,8 @@ CASES: dict[str, Callable[[Path], object]] = {
     "a symbol of a million letters": lambda path: _short(
         lambda: SequenceData([["x" * 10**6, "b"]], symbols=["a", "b"])
     ),
+    "a board with a zero byte": lambda path: _called(2, "benchmark", "--board", "\0"),
+    "a board that is no folder": lambda path: _called(2, "benchmark", "--board", str(path / "none")),
     "a card that is a list": lambda path: _refused(lambda: _card(path, [1])),
 }
 

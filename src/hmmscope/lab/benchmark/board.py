@@ -11,7 +11,7 @@ from hmmscope.errors import DamagedError, InputError
 from hmmscope.lab.benchmark.card import Card
 from hmmscope.lab.benchmark.submission import CARD, ENTRY
 from hmmscope.lab.benchmark.tasks import TASKS, VERSION
-from hmmscope.storage import seals, store
+from hmmscope.storage import disk, seals, store
 from hmmscope.text import in_a_line
 
 #: Its page and table, without the ending; and how cards are named that are kept.
@@ -34,10 +34,13 @@ def read_cards(folder: str | Path) -> list[dict[str, Any]]:
     """The cards of the submissions and the card files in a folder, the best first; of submissions the seal is opened.
 
     Raises:
-        InputError: none there, another JSON file, or cards of another version of the bench.
+        InputError: no folder, or none there, another JSON file, or cards of another version of the bench.
         DamagedError: a submission that is not as it was sealed; a card whose digest is not the one in its name.
     """
     place = Path(folder)
+    disk.check_name(place)
+    if not place.is_dir():
+        raise InputError(f"{place}: is no folder")
     if (place / ENTRY).is_file():
         raise InputError(f"{place}: is a submission; give the folder that it lies in")
     found = []
