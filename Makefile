@@ -115,7 +115,7 @@ MUTANTS ?= 12
 CORE := analysis runs storage sequences inference processes corpora training evidence
 mutate: .venv/.installed
 	$(BIN)/python -m pip install -q --disable-pip-version-check coverage
-	nice -n 10 $(BIN)/python tests/laboratory/mutants.py
+	nice -n 10 $(BIN)/python tests/laboratory/source_mutants.py
 	nice -n 10 $(BIN)/python tests/laboratory --only $(foreach one,$(CORE),--mutants-$(one) $(MUTANTS))
 
 # What is locked, with hashes: the newest versions that pyproject.toml allows, except torch (see constraints/README.md).

@@ -65,15 +65,15 @@ SIZES = {
     "refusals": (500, "seal_trials"),
 }
 #: Of `make mutate`, which makes the maps that they need.
-MUTANTS = ("analysis", "runs", "storage", "sequences", "inference", "processes", "corpora", "training", "evidence")
-SIZES |= {f"mutants-{package}": (0, "mutant_trials") for package in MUTANTS}
+SIZES |= {f"mutants-{package.rpartition('/')[2]}": (0, "mutant_trials") for package in table.MUTATED}
 JOURNAL, PAGE = ROOT / "results" / "laboratory.jsonl", ROOT / "docs" / "laboratory.md"
 
 _HEAD = """# The laboratory
 
 `make break` tries to break what the library promises: it kills, cuts the power, fills disks, alters bytes and writes
 nonsense, each in a sandbox that can write memory of its own and nothing else; it changes single values by their type and
-structure, saves and reads back, and measures how often intervals cover. `make mutate` changes the core itself. This page is
+structure, saves and reads back, and measures how often intervals cover. `make mutate` changes the core itself; its rates
+are of mutants as they were drawn, under tests of the folders that were mapped; survivors have tests since. This page is
 made by it, of all that was measured so far (results/laboratory.jsonl has each part with its seed and machine).
 `make break SIZES="--only --kills 1000 --suites flaky"` adds to the counts of these two; a short form is part of `make test`.
 """

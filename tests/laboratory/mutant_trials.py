@@ -11,7 +11,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from source_mutants import EQUIVALENT, PACKAGES, ROOT, SRC, Mutant, drawn, tests_of
+import table
+from source_mutants import EQUIVALENT, ROOT, SRC, Mutant, drawn, tests_of
 from trials import Report, Trial, trial
 
 #: Tests of one mutant are asked, the shortest first, until they take so long together, seconds; then the process that runs
@@ -135,7 +136,7 @@ def chosen(seconds: dict[str, float]) -> list[str]:
 def of_package(package: str) -> Trial:
     def mutants_of(folder: Path, number: int, rng: random.Random) -> Report:
         """Mutants drawn by seed, each under the tests that run its line: how many are noticed."""
-        report = Report("G16", f"mutants of {package}, drawn by seed, under tests that run the line")
+        report = Report("G16", table.of_mutants(package))
         room = Room(folder)
         noticed = equivalent = 0
         for mutant in drawn(package, number, rng):
@@ -155,6 +156,6 @@ def of_package(package: str) -> Trial:
     return mutants_of
 
 
-NAMES = {f"mutants-{package.rpartition('/')[2]}": package for package in PACKAGES}
+NAMES = {f"mutants-{package.rpartition('/')[2]}": package for package in table.MUTATED}
 for name, one in NAMES.items():
     trial(name)(of_package(one))

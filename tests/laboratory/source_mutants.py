@@ -22,8 +22,6 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 SRC, TESTS, MAPS = ROOT / "src" / "hmmscope", ROOT / "tests", ROOT / "build" / "mutants"
-#: Packages of the core.
-PACKAGES = ("storage", "sequences", "corpora", "runs", "inference", "processes", "training", "analysis", "lab/evidence")
 #: Where the tests are that are asked of each line, whichever package it is in.
 ASKED = (
     "storage",
