@@ -9,6 +9,7 @@ import torch
 import hmmscope as hs
 from cli_cases import assert_one_line, call  # noqa: F401 - a fixture
 from hmmscope.errors import InputError
+from hmmscope.lab.verbs.train import run_config
 from hmmscope.runs.number_files import read_number_file
 
 TABLE = "day,temp,rain\n1,3.5,0\n1,4,NA\n2,-1e1,\n2,2,7.25\n2,0,1\n"
@@ -69,6 +70,8 @@ def test_a_table_is_fitted_and_asked_about_on_the_command_line(tmp_path: Path, c
     process = hs.load_process(out)
     assert sorted(process.means[:, 0].round().tolist()) == [0, 8]
     assert "column level" in process.source
+    assert run_config(str(out), {}).target == run_config("random-gaussian", {}).target == "density"
+    assert run_config(str(out), {"target": "observation"}).target == run_config("umbrella", {}).target == "observation"
     said = call("ask", out, table, "--group", "who")
     assert said.code == 0
     assert "2 sequences of vectors" in said.out + said.error

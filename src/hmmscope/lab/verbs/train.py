@@ -11,6 +11,7 @@ from hmmscope.errors import InputError
 from hmmscope.lab.experiments.run_page import description
 from hmmscope.lab.verbs.findings import print_findings
 from hmmscope.lab.verbs.options import Train
+from hmmscope.lab.verbs.sources import find_process
 from hmmscope.processes.files import shipped_processes
 from hmmscope.processes.from_file import GivenSpec
 from hmmscope.processes.given_sequences import DataSpec
@@ -69,7 +70,9 @@ def _run_config(source: str, overrides: dict[str, str], reading: Mapping[str, An
         raise unknown_name("config", source, [*known, "a file with sequences"])
     data = process_data(source)
     if data["name"] != "data":
-        return config_from_data({"process": data}, overrides)
+        kind = find_process(source) if data["name"] == "file" else registry.entries("process")[data["name"]]
+        target = getattr(kind, "default_target", "observation")
+        return config_from_data({"process": data, "target": target}, overrides)
     fields = {key.removeprefix("process."): value for key, value in overrides.items() if key.startswith("process.")}
     given = configure(registry.build_spec("process", data | fields | dict(reading), "process"))
     return config_from_data(given.to_data(), {k: v for k, v in overrides.items() if not k.startswith("process.")})
