@@ -260,13 +260,13 @@ def rnn_fits(tables: Tables) -> Seen:
     rows = models(tables).where(layers=0)
     effects = each_task(rows, TASKS, lambda own: slack(own, rate), f"below {rate:g}")
     whole = tables["fit-lengths"].where(layers=0, predictor="model", by="epochs", error_rate=rate)
+    longest = {row["task"]: row["longest"] for row in whole}
     seen = "; ".join(
-        f"{task_title(task)} {own.pool('task')[0]['value']:.3g} of {own[0]['longest']}"
-        for task, own in whole.by("task").items()
+        f"{task_title(row['task'])} {row['value']:.3g} of {longest[row['task']]}" for row in whole.pool("task")
     )
     text = f"Mean {rate:g}-fit length of the RNN: {seen}. "
     text += f"How far its largest loss but one is below {rate:g}: {told(effects)}."
-    drifts = drifts_of(tables, tuple(TASKS), slack_then(rate), layers=0)
+    drifts = drifts_of(tables, tuple(TASKS), slack_then(rate), layers=rows.values("layers"))
     return Seen(effects, text, gates=_of_rnn(tables), wanted=titles(TASKS), drifts=drifts)
 
 
