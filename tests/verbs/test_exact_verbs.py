@@ -632,9 +632,11 @@ def test_one_line_of_error(name: str, call: Callable, rubbish: None, monkeypatch
 
 def test_every_exact_verb_has_help(call: Callable, capsys: pytest.CaptureFixture) -> None:
     for verb in ("ask", "fit"):
-        with pytest.raises(SystemExit):
-            call(verb, "--help")
-        assert "usage: hmmscope" in capsys.readouterr().out
+        try:
+            told = call(verb, "--help").out
+        except SystemExit:
+            told = capsys.readouterr().out
+        assert "usage: hmmscope" in told
 
 
 def test_fit_says_what_may_be_said_of_it(call: Callable) -> None:

@@ -14,6 +14,7 @@ from hmmscope.processes.process import Process
 from hmmscope.schema import shown, unknown_name
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.reading import ENDINGS as DATA_FILES
+from hmmscope.storage import disk
 from hmmscope.storage.mapped import map_tensors, read_npz
 
 
@@ -74,9 +75,12 @@ def process_data(source: str) -> dict[str, Any]:
 
 
 def _holds_sequences(source: str) -> bool:
-    """Whether an .npz or .safetensors is of arrays of sequences, not of a process."""
+    """Whether an .npz or .safetensors is of arrays of sequences, or a .json a list of them, not of a process."""
     path = Path(source)
-    if path.suffix == ".json" or not path.is_file():
+    if not path.is_file():
         return False
+    if path.suffix == ".json":
+        with disk.reading(path, own=False) as file:
+            return file.read(4096).lstrip().startswith(b"[")
     names = set(map_tensors(path)[0] if path.suffix == ".safetensors" else read_npz(path))
     return bool(names & {"observations", "tokens"})
