@@ -1,6 +1,7 @@
 """Every kind of process is saved, loaded and found again, to the bit; tiny probabilities have one rule."""
 
 import json
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -173,7 +174,11 @@ def test_tiny_entries_become_the_smallest_possible_with_one_warning(seed: int) -
     matrices = [m / m.sum(-1, keepdims=True) for m in matrices]
     with pytest.warns(UserWarning, match=r"HMM: \d+ positive entries below 2\^-32 are 2\^-32 now") as caught:
         hmm = hs.HMM(*matrices)
-    assert len(caught) == 1
+    coarse = r"HMM: on the grid of 2\^-32 its law is up to \S+ nats a step from the given one, more than 1e-06"
+    assert [bool(re.match(coarse, str(one.message))) for one in caught] == [
+        False,
+        True,
+    ]  # and how far that moves the law
     for given, kept in zip(matrices, (hmm.initial_S, hmm.transition_SS, hmm.emission_SV), strict=True):
         kept = kept.numpy()
         assert ((kept > 0) == (given > 0)).all()  # zeros and possibilities are as they were
