@@ -3,7 +3,7 @@
     python scripts/article.py [--out build/article]       what `make article` runs
 
 It needs pdflatex, of Debian's texlive-latex-recommended and texlive-fonts-recommended. Everything generated lies beside the
-PDF; a character that the fonts lack is an error that names it.
+PDF.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from hmmscope.lab.evidence.derived import figures_of
 from hmmscope.lab.evidence.ledger import read_tables
 from hmmscope.lab.evidence.verdicts import DECIDED
 from hmmscope.lab.experiments.experiment import experiment_named
+from hmmscope.lab.report.latex import as_latex
 from hmmscope.lab.report.plots import figure_files
 
 ROOT = Path(__file__).parents[1]
@@ -40,52 +41,17 @@ FIGURES = {
     ),
 }
 
-#: LaTeX of characters outside ASCII.
-CHARACTERS = {
-    "§": r"\S{}", "Δ": r"$\Delta$", "·": r"$\cdot$", "×": r"$\times$", "±": r"$\pm$", "α": r"$\alpha$", "ζ": r"$\zeta$",
-    "−": "$-$", "λ": r"$\lambda$", "½": r"$\tfrac12$", "‖": r"$\|$", "√": r"$\surd$", "⌈": r"$\lceil$", "⌉": r"$\rceil$",
-    "⌊": r"$\lfloor$", "⌋": r"$\rfloor$", "η": r"$\eta$", "π": r"$\pi$", "γ": r"$\gamma$", "Λ": r"$\Lambda$",
-    "ε": r"$\varepsilon$", "≥": r"$\geq$", "≤": r"$\leq$", "–": "--", "“": "``", "”": "''", "’": "'", "…": r"\ldots{}",
-    "Σ": r"$\Sigma$", "→": r"$\to$", "∝": r"$\propto$", "≈": r"$\approx$", "θ": r"$\theta$",
-    "σ": r"$\sigma$", "∞": r"$\infty$", "₊": "$_+$", "₋": "$_-$",
-    **{up: f"$^{{{digit}}}$" for digit, up in zip("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻", strict=True)},
-    **{down: f"$_{{{digit}}}$" for digit, down in enumerate("₀₁₂₃₄₅₆₇₈₉")},
-}  # fmt: skip
-_SPECIAL = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": "$<$",
-    ">": "$>$",
-    "|": "$|$",
-}
-
-
-def tex(text: str) -> str:
-    """Plain words as LaTeX. ValueError names a character that is not known."""
-    out = []
-    for character in text:
-        if character in "&%$#_{}":
-            out.append("\\" + character)
-        elif ord(character) < 127:
-            out.append(_SPECIAL.get(character, character))
-        elif character in CHARACTERS:
-            out.append(CHARACTERS[character])
-        else:
-            raise ValueError(f"article: no LaTeX is known of the character {character!r}, in: {text[:80]}")
-    return "".join(out)
-
 
 def markdown(text: str) -> str:
     """A cell of a table in our pages as LaTeX."""
     text = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", text).replace("**", "")
     parts = text.split("`")
-    return "".join(code(part) if number % 2 else tex(part) for number, part in enumerate(parts))
+    return "".join(code(part) if number % 2 else as_latex(part) for number, part in enumerate(parts))
 
 
 def code(text: str) -> str:
     """A name or a command, which may break after its hyphens and before its options."""
-    return r"\texttt{" + tex(text).replace(" -{}-", " -{}-").replace("-", r"-\allowbreak{}") + "}"
+    return r"\texttt{" + re.sub(r"(?<=\w)-", r"-\\allowbreak{}", as_latex(text)).replace("--", "-{}-") + "}"
 
 
 def table(widths: Iterable[float], head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -102,14 +68,14 @@ def table(widths: Iterable[float], head: Iterable[str], rows: Iterable[Iterable[
 def number(value: float) -> str:
     """Three digits."""
     shown = f"{value:.3g}"
-    return tex(shown if "e" not in shown else f"{value:.1e}").replace("-", "$-$")
+    return as_latex(shown if "e" not in shown else f"{value:.1e}").replace("-", "$-$")
 
 
 def effect(row: dict[str, Any]) -> str:
     """Value, interval and unit."""
     if row["low"] is None:
         return "none"
-    return f"{number(row['value'])} [{number(row['low'])}, {number(row['high'])}] {tex(row['unit'] or '')}"
+    return f"{number(row['value'])} [{number(row['low'])}, {number(row['high'])}] {as_latex(row['unit'] or '')}"
 
 
 def where(row: dict[str, Any]) -> str:
@@ -128,7 +94,12 @@ def decided(rows: list[dict[str, Any]]) -> str:
     order = ("reproduced", "reproduced in sign", "not reproduced", "not at this budget")
     found = sorted((row for row in rows if row["verdict"] in order), key=lambda row: order.index(row["verdict"]))
     cells = (
-        (tex(row["says"]), verdict(row), effect(row), where(row) + (f"; {tex(row['budget'])}" if row["budget"] else ""))
+        (
+            as_latex(row["says"]),
+            verdict(row),
+            effect(row),
+            where(row) + (f"; {as_latex(row['budget'])}" if row["budget"] else ""),
+        )
         for row in found
     )
     return table((0.36, 0.15, 0.2, 0.23), ("headline", "verdict", "effect", "where"), cells)
@@ -143,7 +114,7 @@ def verdict(row: dict[str, Any]) -> str:
 def undecided(rows: list[dict[str, Any]]) -> str:
     """Headlines without."""
     found = [row for row in rows if row["verdict"] not in DECIDED]
-    cells = ((tex(row["says"]), row["verdict"], tex(short(row["text"])), where(row)) for row in found)
+    cells = ((as_latex(row["says"]), row["verdict"], as_latex(short(row["text"])), where(row)) for row in found)
     return table((0.31, 0.1, 0.34, 0.19), ("headline", "verdict", "why", "where"), cells)
 
 
@@ -152,9 +123,9 @@ def sensitivity(rows: list[dict[str, Any]]) -> str:
     cells = (
         (
             code(row["claim"]),
-            tex(row["rule"]),
+            as_latex(row["rule"]),
             "by construction" if row["power"] is None else f"{row['power'][0]:.2f}, {row['power'][1]:.2f}",
-            tex(", ".join(row["fragile"])) or "nothing that was tried",
+            as_latex(", ".join(row["fragile"])) or "nothing that was tried",
         )
         for row in rows
         if row["verdict"] in DECIDED
@@ -164,15 +135,20 @@ def sensitivity(rows: list[dict[str, Any]]) -> str:
 
 def appendix(rows: list[dict[str, Any]]) -> str:
     """Every headline whole."""
-    parts = []
-    for row in rows:
-        parts.append(
-            rf"\paragraph{{\texttt{{{tex(row['claim'])}}}}} {tex(row['source'])}. {tex(row['says'])} "
-            rf"\emph{{Measured:}} {tex(row['reading'])} \emph{{Rule:}} {tex(row['rule'])}. \emph{{Effect:}} {effect(row)}; "
-            rf"{where(row)}. \emph{{Differs:}} {tex('; '.join(row['differs']) or 'nothing is trained')}. "
-            rf"{verdict(row)}. {tex(row['text'])}" + "\n"
-        )
-    return "\n".join(parts)
+    return "\n".join(headline(row) for row in rows)
+
+
+def headline(row: dict[str, Any]) -> str:
+    """A paragraph, which begins with the verdict."""
+    parts = [
+        rf"\paragraph{{\texttt{{{as_latex(row['claim'])}}}}} {verdict(row)}. {as_latex(row['source'])}.",
+        as_latex(row["says"]),
+        rf"\emph{{Measured:}} {as_latex(row['reading'])} \emph{{Rule:}} {as_latex(row['rule'])}.",
+        rf"\emph{{Effect:}} {effect(row).rstrip()}; {where(row)}.",
+        rf"\emph{{Differs:}} {as_latex('; '.join(row['differs']) or 'nothing is trained')}.",
+        as_latex(row["text"]),
+    ]
+    return " ".join(parts) + "\n"
 
 
 def folders(rows: list[dict[str, Any]]) -> list[Path]:
@@ -198,11 +174,11 @@ def runs(rows: list[dict[str, Any]]) -> tuple[str, float]:
         cells.append(
             (
                 code(folder.name),
-                tex(experiment_named(about["experiment"]).title),
+                as_latex(experiment_named(about["experiment"]).title),
                 about["scale"],
                 str(seeds[str(folder.relative_to(ROOT))] or "--"),
                 number(sum(own.values())) if own else "--",
-                tex(machine.get("date", "")),
+                as_latex(machine.get("date", "")),
             )
         )
     head = ("experiment", "what it is", "scale", "seeds", "core-hours", "kept")
@@ -222,7 +198,9 @@ def figures(paper: str, out: Path) -> str:
             continue
         file = f"{name.replace('/', '-').replace('@', '-')}.pdf"
         (out / file).write_bytes(next(data for path, data in pdf_of(drawn[0])))
-        caption = f"{code(folder.name)}, scale {about['scale']}: {tex(drawn[0].title)}. {tex(drawn[0].caption)}"
+        caption = (
+            f"{code(folder.name)}, scale {about['scale']}: {as_latex(drawn[0].title)}. {as_latex(drawn[0].caption)}"
+        )
         parts.append(
             rf"\begin{{figure}}[htbp]\centering\includegraphics[width=.92\linewidth,height=.42\textheight,keepaspectratio]{{{file}}}"
             rf"\caption{{{caption}}}\end{{figure}}"
@@ -265,7 +243,9 @@ def generate(out: Path) -> None:
         "CoreHours": number(hours),
         "Version": project["version"] if "version" in project else rows[0]["version"],
         "Generated": date.today().isoformat(),
-        "Authors": ", ".join(tex(one["name"]) for one in project.get("authors", [{"name": "the authors of hmmscope"}])),
+        "Authors": ", ".join(
+            as_latex(one["name"]) for one in project.get("authors", [{"name": "the authors of hmmscope"}])
+        ),
     }
     written = {
         "numbers": "".join(rf"\newcommand{{\{name}}}{{{value}}}" + "\n" for name, value in counted.items()),

@@ -135,7 +135,7 @@ def test_a_share_is_what_the_network_explains_of_what_the_twins_leave() -> None:
     half = student_quantile(2.0) * math.sqrt((0.1 / 0.3) ** 2 * (1 + 1 / 3))  # samples add nothing here
     assert found.low == pytest.approx(1 - 0.1 * math.exp(half))
     assert found.high == pytest.approx(1 - 0.1 * math.exp(-half))
-    assert str(found) == f"0.90 [{found.low:.2f}, {found.high:.2f}] of what 3 untrained twins leave"
+    assert str(found) == f"0.90 [{found.low:.2f}, {found.high:.2f}] of what 3 untrained twins leave unexplained"
 
 
 def test_noise_of_the_samples_widens_the_interval() -> None:
@@ -157,10 +157,22 @@ def test_no_error_at_all_is_no_certainty() -> None:
 @pytest.mark.parametrize(
     ("share", "verdict", "said"),
     [
-        (Share(0.99, 0.9, 3, 0.9, 0.8, 0.95), "more", "0.90 [0.80, 0.95] of what 3 untrained twins leave"),
-        (Share(0.9, 0.9, 3, 0.0, -0.4, 0.3), "no more", "0.00 [-0.40, 0.30] of what 3 untrained twins leave"),
-        (Share(0.9, 0.9, 3, 1e-6, 1e-7, 2e-6), "no more", "0.00 [0.00, 0.00] of what 3 untrained twins leave"),
-        (Share(0.8, 0.9, 3, -1.0, -1.5, -0.5), "less", "-1.00 [-1.50, -0.50] of what 3 untrained twins leave"),
+        (Share(0.99, 0.9, 3, 0.9, 0.8, 0.95), "more", "0.90 [0.80, 0.95] of what 3 untrained twins leave unexplained"),
+        (
+            Share(0.9, 0.9, 3, 0.0, -0.4, 0.3),
+            "no more",
+            "0.00 [-0.40, 0.30] of what 3 untrained twins leave unexplained",
+        ),
+        (
+            Share(0.9, 0.9, 3, 1e-6, 1e-7, 2e-6),
+            "no more",
+            "0.00 [0.00, 0.00] of what 3 untrained twins leave unexplained",
+        ),
+        (
+            Share(0.8, 0.9, 3, -1.0, -1.5, -0.5),
+            "less",
+            "-1.00 [-1.50, -0.50] of what 3 untrained twins leave unexplained",
+        ),
         (Share(0.9, reason="no untrained twins: Table"), "not told", "no untrained twins: Table"),
     ],
 )

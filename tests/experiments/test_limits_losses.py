@@ -21,7 +21,7 @@ def losses(
     excess: Callable[[int, int], float],
     tasks: tuple[str, ...] = REMEMBERING,
     *,
-    passes: float = 5.0,
+    passes: float = 100.0,
     fresh: float = 0.0,
 ) -> Tables:
     """Losses above a floor of 1, where the constant answer has 3; `fresh` is by how much of the excess training is below."""
@@ -85,6 +85,7 @@ def test_overfitting() -> None:
     assert verdict(name, noisy) == "not at this budget"
     once = losses(lambda n, s: 0.1, passes=1.0)
     assert closed(name, once) == ["regime"]  # every sample is fresh
+    assert closed(name, losses(lambda n, s: 0.1, passes=4.0)) == ["regime"]  # too seldom to be learned by heart
     assert verdict(name, {**once, "fixed": noisy["losses"]}) == "not at this budget"
     assert "reproduced" not in verdict(
         name, {**noisy, "fixed": once["losses"]}

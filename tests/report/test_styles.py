@@ -107,13 +107,18 @@ def test_each_file_is_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
 HOSTILE = r"\input{/etc/passwd} 5 % of $x_1^2$ & #{} ~ < > | ⁴ ₊ Ŵ γ Δ Σ ‖v‖ − – ☃"
 
 
+def found_by_latex(name: str) -> bool:
+    """Whether a file of a package is installed."""
+    return subprocess.run(["kpsewhich", name], capture_output=True).returncode == 0
+
+
 def test_text_for_latex_is_no_command() -> None:
     assert latex.as_latex(r"\a{b}_^") == r"\textbackslash{}a\{b\}\_\textasciicircum{}"
     assert latex.as_latex("γ⁴, 5 %") == r"\ensuremath{\gamma}\textsuperscript{4}, 5 \%"
     assert latex.as_latex("Ŵ₊☃") == r"\^{W}\textsubscript{+}U+2603"
 
 
-@pytest.mark.skipif(shutil.which(latex.PROGRAM) is None, reason="needs LaTeX")
+@pytest.mark.skipif(shutil.which(latex.PROGRAM) is None or not found_by_latex("pgf.sty"), reason="needs LaTeX with PGF")
 def test_figures_for_latex_compile_in_a_document(tmp_path: Path) -> None:
     figure = a_figure(lines(title=HOSTILE, y_label=HOSTILE), bars(), heat())
     files = plots.figure_files(figure, style="latex")

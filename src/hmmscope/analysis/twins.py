@@ -80,11 +80,11 @@ class Share(Shown):
         return "more" if self.low > 0 else "less"
 
     def __str__(self) -> str:
-        """``0.91 [0.84, 0.95] of what 3 untrained twins leave``, or why nothing is told."""
+        """``0.91 [0.84, 0.95] of what 3 untrained twins leave unexplained``, or why nothing is told."""
         if self.value is None:
             return self.reason
         share, low, high = (f"{round(x or 0.0, 2) + 0.0:.2f}" for x in (self.value, self.low, self.high))
-        return f"{share} [{low}, {high}] of what {self.num_twins} untrained twins leave"
+        return f"{share} [{low}, {high}] of what {self.num_twins} untrained twins leave unexplained"
 
     def columns(self) -> dict[str, Any]:
         """As columns of a table."""

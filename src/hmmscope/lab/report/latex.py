@@ -31,6 +31,11 @@ _SIGNS |= {
     "←": r"\leftarrow",
     "∈": r"\in",
     "Σ": r"\Sigma",
+    "½": r"\tfrac12",
+    "⌈": r"\lceil",
+    "⌉": r"\rceil",
+    "⌊": r"\lfloor",
+    "⌋": r"\rfloor",
 }
 _MARKS = {"–": "--", "—": "---", "…": r"\ldots{}", "’": "'", "‘": "`", "“": "``", "”": "''", "§": r"\S{}"}
 _GREEK = (

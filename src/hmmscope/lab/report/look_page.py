@@ -72,7 +72,7 @@ def sentence(data: dict[str, Any]) -> str:
     model, counting = losses["model"]["value"], losses.get("ngram")
     if "exact" in losses:
         optimum = losses["exact"]["value"]
-        beside = f", counting at its best {counting['value'] - optimum:.4f}" if counting else ""
+        beside = f"; counting at its best is {counting['value'] - optimum:.4f} above it" if counting else ""
         found.append(f"It is {model - optimum:.4f} {data['unit']} above the exact optimum{beside}.")
     elif counting:
         side = "above" if counting["value"] > model else "below"
