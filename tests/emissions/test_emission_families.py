@@ -296,7 +296,7 @@ def test_what_cannot_be_is_refused_in_a_line() -> None:
         (lambda: hs.fit(x[None], 2, emission="poisson"), "must be counts, whole numbers of at least 0"),
         (lambda: hs.fit(x[None], 2, emission="gausian"), "did you mean 'gaussian'"),
         (lambda: hs.fit(x[None], 2, stream=True), "stream: is for symbols, and emission is 'gaussian'"),
-        (lambda: hs.fit(x[None], 2, unit="words"), "unknown 'unit'"),
+        (lambda: hs.fit(x[None], 2, unit="words"), "unit: is for symbols, and emission is 'gaussian'"),
         (lambda: hs.fit(x, 2, lengths=[20, 20]), "must sum to the 50 rows, got 40"),
         (
             lambda: hs.GaussianHMM([1.0], [[1.0]], [[0.0]], [[0.0]]),

@@ -334,7 +334,11 @@ def no_overfitting(tables: Tables) -> Seen:
     effects = each_task(kept, REMEMBERING, gap, "of the excess")
     passes = [row["passes"] for row in kept if "passes" in row]
     seen = "how often a training sample is seen"
-    known = regime(min(passes), _PASSES, math.inf, seen) if passes else Gate("regime", False, f"{seen} is not recorded")
+    known = (
+        regime(min(passes), number("passes", _PASSES), math.inf, seen)
+        if passes
+        else Gate("regime", False, f"{seen} is not recorded")
+    )
     gates = (known, _learned(tables, REMEMBERING, short))
     return Seen(effects, f"Fresh less training loss: {told(effects)}.", gates=gates, wanted=titles(REMEMBERING))
 

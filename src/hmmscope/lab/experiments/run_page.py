@@ -17,6 +17,7 @@ from hmmscope.models.given import GivenModelSpec, model_name
 from hmmscope.runs.pipeline import Run
 from hmmscope.storage import store
 from hmmscope.storage.rundir import read_journal
+from hmmscope.storage.seals import open_sealed
 from hmmscope.training.schedules import training_tokens
 
 _ASKED = {"observation": "The next observation", "belief": "The belief about the hidden state"}
@@ -106,6 +107,7 @@ def description(run: Run) -> Description:
     again = f"hmmscope train {run.path} --out NEW"
     if own:
         again = f"hs.train(..., model={model_name(run.config.model)}(...)), with the configuration below"
+    open_sealed(run.path, milestones=False)
     rows = Rows(store.read_table(run.path / "evaluation.jsonl"))
     axis = "demonstrations" if len(rows.where(axis="demonstrations").values("x")) > 1 else "positions"
     along = rows.where(axis=axis)
