@@ -5,6 +5,8 @@ rounded to multiples of 2^-32 may fall to the other side: laws, and so their dig
 Each term is rounded before it is added: nothing is fused, nothing is added in another order.
 """
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -36,6 +38,30 @@ def _multiply(left, right, found):  # type: ignore[no-untyped-def]
             weight = left[i, k]
             for j in range(right.shape[1]):
                 found[i, j] += weight * right[k, j]
+
+
+@kernel()
+def orthonormalise(columns):  # type: ignore[no-untyped-def]
+    """Gram and Schmidt's basis of the columns of each matrix (count, S, S), in their place; twice, as rounding asks for.
+
+    The triangular factor that is left out has a positive diagonal. Columns of random numbers are independent.
+    """
+    size = columns.shape[1]
+    for matrix in range(columns.shape[0]):
+        for j in range(size):
+            for _ in range(2):
+                for i in range(j):
+                    along = 0.0
+                    for k in range(size):
+                        along += columns[matrix, k, i] * columns[matrix, k, j]
+                    for k in range(size):
+                        columns[matrix, k, j] -= along * columns[matrix, k, i]
+            square = 0.0
+            for k in range(size):
+                square += columns[matrix, k, j] * columns[matrix, k, j]
+            length = math.sqrt(square)
+            for k in range(size):
+                columns[matrix, k, j] /= length
 
 
 @kernel()

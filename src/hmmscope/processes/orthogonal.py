@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from hmmscope.axes import Float64, Tensor
+from hmmscope.kernels.fixed_order import orthonormalise
 from hmmscope.kernels.quantise import UNIT
 from hmmscope.kernels.random_arrays import standard_normals
 
@@ -13,12 +14,14 @@ from hmmscope.kernels.random_arrays import standard_normals
 def haar_orthogonal(key: tuple[int, int], count: int, size: int) -> Float64[Tensor, "matrix row column"]:
     """Independent orthogonal matrices from Haar's (the uniform) law; matrix i depends on (key, size, i) alone.
 
-    Q of the QR decomposition of independent N(0, 1) numbers, with the signs that make the diagonal of R positive.
+    Q of the QR decomposition of independent N(0, 1) numbers, with the signs that make the diagonal of R positive; the same
+    bits on every processor, for samples follow from them.
 
     Source: Mezzadri (2007), "How to generate random matrices from the classical compact groups".
     """
-    q, r = np.linalg.qr(standard_normals(key, np.arange(count), size, size))
-    return torch.from_numpy(q * np.sign(np.diagonal(r, axis1=1, axis2=2))[:, None, :])
+    matrices = standard_normals(key, np.arange(count), size, size)
+    orthonormalise(matrices)
+    return torch.from_numpy(matrices)
 
 
 def float_digest(header: str, *matrices: Float64[Tensor, "..."]) -> str:
