@@ -2,8 +2,8 @@
 
     python scripts/article.py [--out build/article]       what `make article` runs
 
-It needs pdflatex, of Debian's texlive-latex-recommended and texlive-fonts-recommended. Everything generated lies beside the
-PDF.
+It needs pdflatex, of Debian's texlive-latex-recommended, texlive-fonts-recommended and lmodern. Everything
+generated lies beside the PDF.
 """
 
 import argparse
@@ -290,7 +290,7 @@ def main() -> None:
     out = parser.parse_args().out
     if shutil.which("pdflatex") is None:
         raise SystemExit(
-            "article: needs pdflatex; on Debian: apt install texlive-latex-recommended texlive-fonts-recommended"
+            "article: needs pdflatex; on Debian: apt install texlive-latex-recommended texlive-fonts-recommended lmodern"
         )
     out.mkdir(parents=True, exist_ok=True)
     generate(out)

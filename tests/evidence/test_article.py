@@ -1,8 +1,9 @@
-"""The article says what the ledger says, in characters that it can typeset."""
+"""The article and the sheet of ten headlines say what the ledger says, the article in characters that it can typeset."""
 
 import json
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 import article  # noqa: E402
+import judged  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -59,3 +61,8 @@ def test_without_pdflatex_one_line_says_what_to_install(tmp_path, monkeypatch):
     with pytest.raises(SystemExit, match=r"^article: needs pdflatex; on Debian: apt install [a-z -]+$"):
         article.main()
     assert not (tmp_path / "out").exists()
+
+
+def test_the_sheet_of_ten_headlines_is_of_the_ledger_as_it_is() -> None:
+    ledger = {row["claim"]: row for row in json.loads(judged.LEDGER.read_text())}
+    assert judged.SHEET.read_text() == judged.sheet(tomllib.loads(judged.SENTENCES.read_text()), ledger)
