@@ -38,11 +38,12 @@ GIVEN, GIVEN_SHAPES = (2, 4, 8, 16, 64), ((1, 10**5), (100, 1000))
 
 
 def contests(*, peers: bool, device: str = "cpu") -> list[Contest]:
-    """Whole answers in float64 at 8 and 128 states, of few long sequences, and of a mixture of 64 HMMs of 6 states."""
+    """Whole answers in float64 at 8 and 128 states, of few long sequences, of few ways out, and of a mixture of 64 HMMs."""
     if device != "cpu":
         raise InputError("device: exact answers to users' calls are measured on the processor")
     found = [contest for shape, few in SHAPES for contest in _shape(*shape, few=few, peers=peers)]
     found += [contest for shape in LONG for contest in _long(*shape, peers=peers)]
+    found += [contest for shape in SPARSE for contest in _sparse(*shape, peers=peers)]
     given = [(states, *shape) for shape in GIVEN_SHAPES for states in GIVEN]
     found += [contest for shape in given for contest in _numbers(*shape, peers=peers)]
     return [*found, _mixture()]
@@ -112,7 +113,7 @@ def _calls(hmm: HMM, name_of: str, batch: int, length: int, *, peers: bool) -> l
         run = functools.partial(call, hmm, observations)
         found[name] = Contest(f"{name}, {name_of}, {batch} x {length}", "tokens")
         found[name].add("hmmscope", run, observations.numel())
-        found[name].add("hmmscope, over lanes", functools.partial(_over_lanes, run), observations.numel())
+        found[name].add("hmmscope, the plain road", functools.partial(_over_lanes, run), observations.numel())
     if peers and installed("hmmlearn"):
         flat, lengths, model = observations.reshape(-1, 1).numpy(), [length] * batch, _hmmlearn(hmm)
         found["smooth_beliefs"].add("hmmlearn", lambda: model.predict_proba(flat, lengths), observations.numel())
