@@ -1,11 +1,14 @@
 """What the command line says about a process without data, and in hindsight."""
 
 import json
+from typing import NoReturn
 
+import numpy as np
 import pytest
 import torch
 
 import hmmscope as hs
+from hmmscope.inference import entropy, process_facts as facts_of
 from hmmscope.inference.process_facts import process_facts
 from hmmscope.lab.cli import main
 
@@ -38,6 +41,32 @@ def test_facts_are_left_out_where_there_are_none():
     assert dict(process_facts(split))["stationary law"] == "not unique"
     both = hs.Mixture([0.5, 0.5], [split, split])
     assert [name for name, _ in process_facts(both)] == ["weights", "2nd eigenvalue"]
+
+
+def test_facts_of_many_states_take_neither_all_steps_nor_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 1500 states and symbols those are 27 GB each; and 200 samples are ten seconds."""
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise AssertionError("too much")
+
+    rng, size = np.random.default_rng(0), 24
+    hmm = hs.HMM(np.ones(size) / size, rng.dirichlet(np.ones(size), size), rng.dirichlet(np.ones(size), size))
+    asked = []
+    monkeypatch.setattr(entropy, "_STEP_ENTRIES", 1000)
+    monkeypatch.setattr(entropy, "_BOUND_WORK", size**2)
+    monkeypatch.setattr(entropy, "_sampled_rate", lambda _, num, *__: asked.append(num) or (3.0, 0.01))
+    monkeypatch.setattr(facts_of, "MAX_INVERTED", 20)
+    monkeypatch.setattr(facts_of, "_SAMPLED", 60 * size**2)
+    monkeypatch.setattr(facts_of, "observability", refuse)
+    for name in ("steps", "arrivals"):
+        monkeypatch.setattr(type(hmm.law), name, refuse)
+    found = dict(process_facts(hmm))
+    assert found["entropy rate"].startswith("3.0")
+    assert found["observability"].startswith("0.000000 to 0.")
+    assert asked == [60]
+    monkeypatch.setattr(facts_of, "_SAMPLED", 1)
+    process_facts(hmm)
+    assert asked == [60, 50]
 
 
 @pytest.mark.parametrize("name", ["umbrella", "even", "random-hmm", "random-automaton"])

@@ -13,7 +13,7 @@ from comparing import close
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.inference.linear_programs import certificate
 from hmmscope.inference.memory import all_sequences
-from hmmscope.inference.observability import coefficient, numerical_rank, step_emission
+from hmmscope.inference.observability import coefficient, numerical_rank, observability, pair_bound, step_emission
 from strategies import as_labelled, dense, rows
 
 #: A matrix of four decimals is rounded to 2^-32, which moves gamma by about its size.
@@ -243,3 +243,16 @@ def test_large_matrices_have_bounds():
     assert 0 < found.lower < found.upper < 1
     assert not found.exact
     assert math.isfinite(found.lower)
+
+
+def test_the_least_distance_of_two_states_bounds_from_above():
+    for number, (_, emission) in enumerate(random_emissions(5, 6)):
+        process, steps = emitting(emission), 1 + number % 2
+        found, bound = observability(process, steps), pair_bound(process, steps)
+        words = step_emission(process, steps)
+        half = min(float((a - b).abs().sum()) / 2 for a, b in itertools.combinations(words, 2))
+        assert (bound.lower, bound.exact, bound.steps) == (0.0, False, steps)
+        assert bound.upper == pytest.approx(half)
+        assert bound.upper >= found.lower - 1e-12
+        assert float((bound.witness @ words).abs().sum()) == pytest.approx(bound.upper)
+        assert float(bound.witness.abs().sum()) == 1

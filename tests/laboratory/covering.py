@@ -43,6 +43,8 @@ def pytest_sessionfinish() -> None:
     found: dict[str, dict[str, dict[int, list[str]]]] = {name: {} for name in files}
     for source in data.measured_files():
         name = Path(source).relative_to(SRC).as_posix()
+        if name not in _texts:  # a page's template, compiled under its own name
+            continue
         for line, contexts in data.contexts_by_lineno(source).items():
             for test in sorted(set(contexts) & _seconds.keys() - _failed):
                 found[test.partition("::")[0]].setdefault(name, {}).setdefault(line, []).append(test)

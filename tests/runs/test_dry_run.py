@@ -15,6 +15,7 @@ from hmmscope.runs.dry_run import as_text, estimate, require_room
 from hmmscope.runs.pipeline import fresh_model, ports_of
 from hmmscope.runs.presets import PRESETS, preset
 from hmmscope.runs.training import train
+from hmmscope.training.engines import Choice, Timing
 
 TINY: dict[str, Any] = {
     "process": {"name": "cyclic-det", "num_symbols": 2},
@@ -151,3 +152,13 @@ def test_presets_are_listed(capsys: pytest.CaptureFixture) -> None:
     assert cli.main(["show", "presets"]) == 0
     printed = capsys.readouterr().out
     assert all(name in printed for name in PRESETS)
+
+
+def test_what_chose_the_engine_of_a_long_step_says_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few samples alone would leave most lanes of the compiled engine empty, and be taken for the time of as many steps."""
+    config = config_from_data(TINY, {"training.engine": "auto", "training.num_steps": "1000"})
+    monkeypatch.setattr("hmmscope.runs.dry_run._STEP", 1.0)
+    timing = Timing(compiled=2.0, torch=9.0, samples=3)
+    monkeypatch.setattr("hmmscope.runs.dry_run.engine_of", lambda *_: Choice("compiled", "measured", timing))
+    found = estimate(config, compare=False)
+    assert (found.samples_measured, found.seconds) == (3, pytest.approx(2.0 * found.samples / 3))

@@ -22,6 +22,8 @@ from hmmscope.schema import require
 
 #: Numbers that `entropy_rate` may hold at once to compute its bounds: a fraction of a second.
 _BOUND_WORK = 2**19
+#: Entries of all steps above which it looks for no finite presentation.
+_STEP_ENTRIES = 2**25
 _ROUNDING = 1e-13
 
 
@@ -65,17 +67,25 @@ def block_entropies(hmm: Process, length: int) -> BlockEntropies:
     hmm.require(WORDS)
     if hmm.num_symbols ** min(length, 64) > MAX_ENUMERATED:
         raise InputError(f"length: {hmm.num_symbols}^{length} words are more than {MAX_ENUMERATED}")
-    require_memory("block_entropies", 8 * 2 * hmm.num_symbols**length * hmm.num_states * (hmm.num_states + 1))
-    stationary_S, steps_VSS = stationary_distribution(hmm), hmm.law.steps()
+    return _blocks(hmm, stationary_distribution(hmm), length)
+
+
+def _blocks(hmm: Process, stationary_S: Tensor, length: int) -> BlockEntropies:
+    """`block_entropies` from a stationary law that is known. What a last symbol leads to is not followed."""
+    states, symbols = hmm.num_states, hmm.num_symbols
+    require_memory("block_entropies", 8 * 2 * symbols ** (length - 1) * (states + 1) * (states + symbols))
+    symbols_SV = symbol_law(hmm.law)[0]
     first_NS = stationary_S[None]  # P(word, state that emits next)
     known_KNS = torch.diag(stationary_S)[:, None]  # the same and the first state K
     start_entropy = _entropy(stationary_S)
     block, informed = [], []
-    for _ in range(length):
-        first_NS = torch.einsum("ni,vij->nvj", first_NS, steps_VSS).flatten(0, 1)
-        known_KNS = torch.einsum("kni,vij->knvj", known_KNS, steps_VSS).flatten(1, 2)
-        block.append(_entropy(first_NS.sum(1)))
-        informed.append(_entropy(known_KNS.sum(2)) - start_entropy)
+    for n in range(length):
+        block.append(_entropy(first_NS @ symbols_SV))
+        informed.append(_entropy(known_KNS @ symbols_SV) - start_entropy)
+        if n + 1 < length:
+            steps_VSS = hmm.law.steps()
+            first_NS = torch.einsum("ni,vij->nvj", first_NS, steps_VSS).flatten(0, 1)
+            known_KNS = torch.einsum("kni,vij->knvj", known_KNS, steps_VSS).flatten(1, 2)
     block_T, informed_T = (_increments(torch.tensor(values, dtype=torch.float64)) for values in (block, informed))
     return BlockEntropies(block_T.cumsum(0), block_T, None if hmm.law.signed else informed_T)
 
@@ -124,7 +134,8 @@ def entropy_rate(
 
         rate = sum_s stationary[s] * H(symbols from s)
 
-    Exact also if there are finitely many mixed states, whose presentation is unifilar. Otherwise an estimate: the mean
+    Exact also if there are finitely many mixed states, whose presentation is unifilar: they are looked for where
+    V * S^2 is at most 2^25. Otherwise an estimate: the mean
     entropy of the exact prediction over sampled sequences after a third of their length, with a 95 % interval over
     sequences, and the bounds of `block_entropies` for the longest blocks that are cheap; the lower one of a
     `GeneralisedHMM` is zero. Of processes of vectors it is the differential entropy rate, the mean of the exact filter's
@@ -149,13 +160,15 @@ def entropy_rate(
     rate = None if process.law.signed else _unifilar_rate(process, stationary_S)
     if rate is not None:
         return EntropyRate(rate, rate, rate, rate, rate, True, "unifilar")
-    reached = mixed_states(process, max_states=max_mixed_states, tolerance=_ROUNDING)
-    walk_NN = reached.labelled().sum(0) if reached.complete else None
+    walk_NN = None
+    if process.num_symbols * process.num_states**2 <= _STEP_ENTRIES:
+        reached = mixed_states(process, prior=stationary_S, max_states=max_mixed_states, tolerance=_ROUNDING)
+        walk_NN = reached.labelled().sum(0) if reached.complete else None
     if walk_NN is not None and len(closed_classes(walk_NN)) == 1:
         rate = float(stationary_law(walk_NN) @ torch.special.entr(reached.probability).sum(1))
         return EntropyRate(rate, rate, rate, rate, rate, True, "mixed states")
     longest = max(1, int(math.log(_BOUND_WORK / process.num_states**2) / math.log(process.num_symbols)))
-    bounds = block_entropies(process, longest)
+    bounds = _blocks(process, stationary_S, longest)
     lower, upper = 0.0 if bounds.informed is None else float(bounds.informed[-1]), float(bounds.myopic[-1])
     mean, error = _sampled_rate(process, num_samples, length, seed)
     low, high = (min(max(end, lower), upper) for end in (mean - 1.96 * error, mean + 1.96 * error))
@@ -164,11 +177,18 @@ def entropy_rate(
 
 def _unifilar_rate(process: Process, stationary_S: Tensor) -> float | None:
     """The rate if the process is unifilar on its recurrent states, else None."""
-    law = process.law
-    recurrent_S = stationary_S > 0
-    for steps_VSS in (law.steps(), law.arrivals()):  # first emit, then move; or first move, then emit
-        if bool(((steps_VSS[:, recurrent_S] > 0).sum(2) <= 1).all()):
-            return float(stationary_S @ torch.special.entr(steps_VSS.sum(2).T).sum(1))
+    law, recurrent_S = process.law, stationary_S > 0
+    if law.states_emit:
+        move_SS, symbols_SV = law.moves()[0], symbol_law(law)[0]
+        if bool(((move_SS[recurrent_S] > 0).sum(1) <= 1).all()):  # first emit, then move
+            return float(stationary_S @ torch.special.entr(symbols_SV).sum(1))
+        ways_SV = (move_SS[recurrent_S] > 0).double() @ (symbols_SV > 0).double()
+        if bool((ways_SV <= 1).all()):  # first move, then emit
+            return float(stationary_S @ torch.special.entr(move_SS @ symbols_SV).sum(1))
+        return None
+    steps_VSS = law.steps()
+    if bool(((steps_VSS[:, recurrent_S] > 0).sum(2) <= 1).all()):
+        return float(stationary_S @ torch.special.entr(steps_VSS.sum(2).T).sum(1))
     return None
 
 

@@ -84,6 +84,24 @@ def observability(hmm: Process, steps: int = 1, *, method: str = "auto") -> Obse
     return coefficient(step_emission(hmm, steps), method=method, steps=steps)
 
 
+def pair_bound(hmm: Process, steps: int = 1) -> Observability:
+    """gamma between 0 and what the two states that are told apart least attain: half the distance of their laws.
+
+    Args:
+        hmm, steps: as for `observability`.
+
+    Cost: O(S^2 * V^k), and S^2 numbers.
+    """
+    words_SW = step_emission(hmm, steps)
+    require_memory("observability", 8 * 2 * hmm.num_states**2)
+    apart_SS = torch.cdist(words_SW, words_SW, p=1)
+    first, second = divmod(int((apart_SS + torch.diag(torch.full((hmm.num_states,), torch.inf))).argmin()), hmm.num_states)
+    witness_S = torch.zeros(hmm.num_states, dtype=torch.float64)
+    witness_S[first], witness_S[second] = 0.5, -0.5
+    upper = float(apart_SS[first, second]) / 2
+    return Observability(0.0, upper, upper <= _EQUAL, "bounds", witness_S, steps)
+
+
 def step_emission(hmm: Process, steps: int) -> Float64[Tensor, "state word"]:
     """P(next `steps` observations | state that emits the first), words in lexicographic order; rows sum to one.
 
@@ -145,11 +163,11 @@ def coefficient(emission_SV: Float64[Tensor, "state symbol"], *, method: str = "
     sigma, scale, direction = _singular(emission)
     if num_states > num_symbols:
         return answer(0.0, 0.0, "more states than symbols", direction)
+    require_memory("observability", 8 * num_states**3)
     if num_states == num_symbols and method == "auto" and sigma > _SINGULAR * scale:
         gamma, witness = _by_inverse(emission)
         return answer(gamma, gamma, "inverse", witness)
     lower = sigma / math.sqrt(num_states)
-    require_memory("observability", 8 * num_states**3)
     tried = sorted(_candidates(num_states, direction), key=lambda v: ratio(v, emission))
     if method == "bounds" or sigma <= _SINGULAR * scale:
         return answer(lower, max(lower, ratio(tried[0], emission)), "bounds", tried[0])

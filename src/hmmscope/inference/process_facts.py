@@ -8,7 +8,7 @@ import torch
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.inference.entropy import EntropyRate, entropy_rate
-from hmmscope.inference.observability import Observability, numerical_rank, observability
+from hmmscope.inference.observability import Observability, numerical_rank, observability, pair_bound
 from hmmscope.inference.stationary_law import state_transitions, stationary_distribution
 from hmmscope.processes.answers import COMPONENTS, PATHS, WORDS
 from hmmscope.processes.process import Process
@@ -19,8 +19,10 @@ from hmmscope.ties import descending, steady
 MAX_STATES = 64
 #: The same for a mixture, and of how many of its components anything is told.
 MAX_MIXED_STATES, MAX_COMPONENTS = 128, 8
-#: Above this many words `affordable_observability` solves no linear programs.
-MAX_WORDS = 256
+#: Above this many words `affordable_observability` solves no linear programs, and above this many states takes no inverse.
+MAX_WORDS, MAX_INVERTED = 256, 512
+#: Sequences that an entropy rate is sampled from: so many of a process of few states, and at least.
+_MOST_SAMPLED, _LEAST_SAMPLED, _SAMPLED = 200, 50, 5e7
 
 
 @dataclass(frozen=True, repr=False)
@@ -43,7 +45,7 @@ class Facts(Shown):
 def known_facts(hmm: Process) -> Facts:
     """The stationary law, entropy rate, observability and rank of a process; the costly parts as bounds or estimates.
 
-    Cost: O(S^3), and 200 sequences of 400 observations where the entropy rate has to be sampled.
+    Cost: O(S^3), and 200 sequences of 400 observations where the entropy rate has to be sampled, fewer above 500 states.
     """
     hmm.require(WORDS)
     if hmm.law.signed:
@@ -51,7 +53,8 @@ def known_facts(hmm: Process) -> Facts:
     else:
         gamma, rank = affordable_observability(hmm), numerical_rank(state_transitions(hmm.law))
     try:
-        return Facts(stationary_distribution(hmm), entropy_rate(hmm), gamma, rank)
+        count = max(_LEAST_SAMPLED, min(_MOST_SAMPLED, int(_SAMPLED / hmm.num_states**2)))
+        return Facts(stationary_distribution(hmm), entropy_rate(hmm, num_samples=count), gamma, rank)
     except InputError:  # several sets of states that are never left
         return Facts(None, None, gamma, rank)
 
@@ -60,6 +63,8 @@ def affordable_observability(hmm: Process, steps: int = 1) -> Observability:
     """`observability`, as bounds where the exact number would take linear programs that are slow or not installed."""
     num_words = hmm.num_symbols ** min(steps, 64)
     quick = hmm.num_states == num_words or (hmm.num_states <= 6 and num_words <= MAX_WORDS)
+    if MAX_INVERTED < hmm.num_states <= num_words:
+        return pair_bound(hmm, steps)
     try:
         return observability(hmm, steps, method="auto" if quick else "bounds")
     except ResourceError:  # no SciPy

@@ -96,12 +96,17 @@ def estimate(config: RunConfig, *, measure: bool = True, compare: bool = True) -
     each = 0.0 if cost is None else cost.flops
     timed = spec.batch_size if each * spec.batch_size <= _STEP else max(1, int(_STEP / each))
     timed = 1 if cost is None else timed
+    known = choice.timing if timed < spec.batch_size else None  # what chose the engine of a long step is not measured again
+    timed = timed if known is None else known.samples
     grains = spec.num_grains if timed == spec.batch_size else 1
     whole = replace(spec, curriculum=(), batch_size=timed, num_grains=grains)
     other = replace(whole, precision="float32" if spec.precision == "bfloat16" else "bfloat16", engine="torch")
     with threads(spec.num_threads):
         corpus = Corpus(process, layout=layout, seed=config.seed, stream="train")
-        steps, each_step = _time_steps(model, corpus, target, whole)
+        if known is None:
+            steps, each_step = _time_steps(model, corpus, target, whole)
+        else:
+            steps, each_step = 1, known.compiled if spec.engine == "compiled" else known.torch
         each_other = _time_steps(model, corpus, target, other)[1] if compare else None
     steps_in_all = tokens / (timed * layout.num_columns)
     measured = replace(counted, steps_measured=steps, samples_measured=timed, seconds=each_step * steps_in_all)

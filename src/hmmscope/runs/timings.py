@@ -26,7 +26,8 @@ from hmmscope.training.distributed import World
 from hmmscope.training.engines import SHORT, Timing, make_engine
 from hmmscope.training.state import Moments
 
-#: Seconds of rounds of a step of each engine, and operations of a step: of a larger one so many samples are timed.
+#: Seconds of rounds of a step of each engine, one round in any case; and operations of a step: of a larger one so many
+#: samples are timed.
 _SECONDS, _STEP, _FEWEST = 2.0, 2e10, 16
 
 
@@ -106,7 +107,7 @@ def _measured(config: RunConfig, ports: Ports) -> tuple[dict[str, float], float]
             takers[name] = make_engine(build_model(config.model, ports, config.seed).train(), own, World()), Moments()
             takers[name][0].take(takers[name][1], batch, target, 0)
         compiled, rounds = time.perf_counter(), 0
-        while rounds < 2 or (rounds < 50 and time.perf_counter() - compiled < _SECONDS):
+        while rounds < 1 or (rounds < 50 and time.perf_counter() - compiled < _SECONDS):
             for name, (taker, moments) in takers.items():
                 start = clock()
                 taker.take(moments, batch, target, rounds + 1)

@@ -26,10 +26,11 @@ SHORT = 15.0
 
 @dataclass(frozen=True)
 class Choice:
-    """The engine of a training, and why in a few words."""
+    """The engine of a training, why in a few words, and what was measured, if that is why."""
 
     engine: Literal["compiled", "torch"]
     reason: str
+    timing: "Timing | None" = None
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def choose_engine(
     found = None if fixed else timing(seconds)
     if found is None:
         return Choice("torch", f"about {seconds:.0f} s of work do not pay for compiling")
-    return Choice("compiled" if found.compiled <= CLEARLY * found.torch else "torch", str(found))
+    return Choice("compiled" if found.compiled <= CLEARLY * found.torch else "torch", str(found), found)
 
 
 def make_engine(model: SequenceModel, spec: TrainingSpec, world: World) -> Single:

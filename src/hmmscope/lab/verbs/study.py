@@ -45,4 +45,4 @@ def _say_what_it_takes(work: studies.Prepared) -> None:
         tried = ", ".join(map(str, work.steps))
         say(f"{network}: {tried} steps, until more do not help; {spec.seeds} seed(s). The longest training:")
         config = work.config(network, work.steps[-1], 0)
-        say("\n".join(f"  {line}" for line in as_text(estimate(config), config)))
+        say("\n".join(f"  {line}" for line in as_text(estimate(config, compare=False), config)))
