@@ -155,7 +155,7 @@ def test_presets_are_listed(capsys: pytest.CaptureFixture) -> None:
 
 
 def test_what_chose_the_engine_of_a_long_step_says_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few samples alone would leave most lanes of the compiled engine empty, and be taken for the time of as many steps."""
+    """One sample leaves most lanes of the compiled engine empty."""
     config = config_from_data(TINY, {"training.engine": "auto", "training.num_steps": "1000"})
     monkeypatch.setattr("hmmscope.runs.dry_run._STEP", 1.0)
     timing = Timing(compiled=2.0, torch=9.0, samples=3)

@@ -95,7 +95,9 @@ def pair_bound(hmm: Process, steps: int = 1) -> Observability:
     words_SW = step_emission(hmm, steps)
     require_memory("observability", 8 * 2 * hmm.num_states**2)
     apart_SS = torch.cdist(words_SW, words_SW, p=1)
-    first, second = divmod(int((apart_SS + torch.diag(torch.full((hmm.num_states,), torch.inf))).argmin()), hmm.num_states)
+    first, second = divmod(
+        int((apart_SS + torch.diag(torch.full((hmm.num_states,), torch.inf))).argmin()), hmm.num_states
+    )
     witness_S = torch.zeros(hmm.num_states, dtype=torch.float64)
     witness_S[first], witness_S[second] = 0.5, -0.5
     upper = float(apart_SS[first, second]) / 2

@@ -96,7 +96,9 @@ def estimate(config: RunConfig, *, measure: bool = True, compare: bool = True) -
     each = 0.0 if cost is None else cost.flops
     timed = spec.batch_size if each * spec.batch_size <= _STEP else max(1, int(_STEP / each))
     timed = 1 if cost is None else timed
-    known = choice.timing if timed < spec.batch_size else None  # what chose the engine of a long step is not measured again
+    known = (
+        choice.timing if timed < spec.batch_size else None
+    )  # what chose the engine of a long step is not measured again
     timed = timed if known is None else known.samples
     grains = spec.num_grains if timed == spec.batch_size else 1
     whole = replace(spec, curriculum=(), batch_size=timed, num_grains=grains)
