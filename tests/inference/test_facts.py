@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import hmmscope as hs
-from hmmscope.inference import entropy, process_facts as facts_of
+from hmmscope.inference import entropy
+from hmmscope.inference import process_facts as facts_of
 from hmmscope.inference.process_facts import process_facts
 from hmmscope.lab.cli import main
 
