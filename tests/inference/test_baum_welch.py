@@ -11,7 +11,7 @@ import hmmscope as hs
 from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import baum_welch_predictions, fit_baum_welch, fit_stream
 from hmmscope.inference.loop_inputs import flat_sequences
-from hmmscope.inference.restarts import Restarts
+from hmmscope.inference.restarts import Restarts, on_threads
 from inference_cases import planted, planted_hmm, revived
 from strategies import rows
 
@@ -169,15 +169,15 @@ def test_the_order_of_restarts_decides_which_count():
     scores = [-9.0, -7.0, -8.0, -7.05, -1.0, -1.0]
     End = namedtuple("End", "log_likelihood")
     for threads in (1, 2, 3, 6):
-        found = Restarts(lambda number: End(scores[number]), 6, threads, 0.1)
+        found = Restarts(on_threads(lambda number: End(scores[number]), threads), 6, (threads, threads), 0.1)
         assert [end.log_likelihood for end in found.ends] == scores[:4]
         assert (found.best.log_likelihood, found.agreed) == (-7.0, True)
         assert found.apart == pytest.approx(0.05)
-    last = Restarts(lambda number: End(scores[number]), 3, 2, 0.1)
+    last = Restarts(lambda numbers: [End(scores[number]) for number in numbers], 3, (2, 2), 0.1)
     assert (len(last.ends), last.made, last.agreed) == (3, 3, False)
     close = [-7000.0, -7000.000000001, -6999.999999999]  # the last bits decide nothing: the first of equals is the best
     ends = [End(score) for score in close]
-    assert Restarts(ends.__getitem__, 3, 1, 0.1).best is ends[0]
+    assert Restarts(on_threads(ends.__getitem__, 1), 3, (1, 1), 0.1).best is ends[0]
 
 
 def test_a_poor_first_maximum_is_left_behind():

@@ -13,8 +13,9 @@ from hmmscope.emissions.chain import count_rows
 from hmmscope.emissions.emitting import EmittingHMM
 from hmmscope.emissions.states import StateCounts
 from hmmscope.errors import InputError
-from hmmscope.inference.baum_welch import PARTS, SAME, TRIED_ITERATIONS
-from hmmscope.inference.restarts import Restarts
+from hmmscope.inference.baum_welch import SAME, TRIED_ITERATIONS
+from hmmscope.inference.climbing import PARTS
+from hmmscope.inference.restarts import Restarts, on_threads
 from hmmscope.schema import require
 from hmmscope.seeds import numpy_generator
 from hmmscope.ties import largest
@@ -229,7 +230,7 @@ def fit_emissions(
         return climbed
 
     width = min(torch.get_num_threads(), num_restarts)
-    restarts = Restarts(restart, num_restarts, width, max(SAME, agreement * len(rows)))
+    restarts = Restarts(on_threads(restart, width), num_restarts, (width, width), max(SAME, agreement * len(rows)))
     hear((num_restarts - restarts.made) * max_iterations)
     return search.fitted(restarts)
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from hmmscope.axes import Float64, Int, Tensor
 from hmmscope.errors import InputError
-from hmmscope.inference.counts import Counts, add_counts
+from hmmscope.inference.climbing import PARTS, Climb, Climbed, Model, Rules, counts_of, expect, may_go_beside
+from hmmscope.inference.counts import Counts
 from hmmscope.inference.filtering import filter_beliefs
-from hmmscope.inference.loop_inputs import Sequences, Tables, sequences
+from hmmscope.inference.loop_inputs import Sequences, sequences
 from hmmscope.inference.ragged import check_ragged, counted
-from hmmscope.inference.restarts import Restarts
+from hmmscope.inference.restarts import Restarts, on_threads
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.observations import Symbols
 from hmmscope.schema import require
@@ -23,14 +24,10 @@ from hmmscope.seeds import numpy_generator
 from hmmscope.sequences.encoding import Alphabet
 from hmmscope.ties import largest
 
-#: Parts of a model.
-PARTS = ("initial", "transition", "emission")
-
-#: Smaller probabilities become zero: from here on the compiled loops see in time what could underflow.
-_SMALLEST = 2.0**-40
-
 #: Log-likelihoods that differ by less, in nats, agree.
 SAME = 0.1
+#: Restarts of the first wave and of every other where models climb side by side: on one thread, and on several.
+WAVES = ((4, 8), (12, 12))
 #: Iterations after which the random starts of a restart are compared, of which the best one climbs on.
 TRIED_ITERATIONS = 10
 
@@ -64,70 +61,6 @@ class BaumWelchFit:
     def remarks(self) -> list[str]:
         """What a reader should know of it besides, in lines: nothing."""
         return []
-
-
-class _Model(NamedTuple):
-    """Parameters in floats: quantised only when all is done."""
-
-    initial: NDArray[np.float64]
-    transition: NDArray[np.float64]
-    emission: NDArray[np.float64]
-
-    def tables(self, *, gaps: bool = False) -> Tables:
-        """For the compiled loops; with `gaps` with one symbol more, that stands for a missing observation."""
-        emission_SV = np.pad(self.emission, ((0, 0), (0, 1)), constant_values=1.0) if gaps else self.emission
-        emission_VS = np.ascontiguousarray(emission_SV.T)
-        return Tables(self.initial * emission_VS, np.ascontiguousarray(self.transition[None]), emission_VS)
-
-
-@dataclass(frozen=True)
-class _Rules:
-    """What every step of maximisation keeps to."""
-
-    pseudo_count: float
-    fixed: frozenset[str]
-    classes: NDArray[np.int64] | None
-
-    def maximise(self, model: _Model, counts: Counts) -> _Model:
-        """The model of largest expected log-posterior; probabilities of zero stay zero, rows without counts stay."""
-        found = []
-        for part, before, count in zip(PARTS, model, (counts.first, counts.transitions, counts.visits.T), strict=True):
-            if part in self.fixed:
-                found.append(before)
-                continue
-            weight = np.where(before > 0, count + self.pseudo_count, 0.0)
-            if part == "emission" and self.classes is not None:
-                shared = np.zeros_like(weight)
-                np.add.at(shared, self.classes, np.where(before > 0, count, 0.0))
-                weight = np.where(before > 0, shared[self.classes] + self.pseudo_count, 0.0)
-            total = weight.sum(-1, keepdims=True)
-            share = np.divide(weight, total, where=total > 0, out=before.copy())
-            share[share < _SMALLEST] = 0.0
-            found.append(share / share.sum(-1, keepdims=True))
-        return _Model(*found)
-
-    def tied(self, model: _Model) -> _Model:
-        """States of one class with the emission law of its first."""
-        if self.classes is None or "emission" in self.fixed:
-            return model
-        _, first, inverse = np.unique(self.classes, return_index=True, return_inverse=True)
-        return model._replace(emission=model.emission[first][inverse])
-
-    def kept(self, model: _Model, start: HMM | None) -> _Model:
-        """With the fixed parts as `start` has them."""
-        if start is None:
-            return model
-        parts = zip(PARTS, _rows(start), model, strict=True)
-        return _Model(*(given if part in self.fixed else own for part, given, own in parts))
-
-    def log_prior(self, model: _Model) -> float:
-        """Log density of the free parts under Dirichlet(1 + pseudo_count) rows, up to a constant."""
-        if not self.pseudo_count:
-            return 0.0
-        free = [rows for part, rows in zip(PARTS, model, strict=True) if part not in self.fixed]
-        if self.classes is not None and "emission" not in self.fixed:
-            free[-1] = model.emission[np.unique(self.classes, return_index=True)[1]]
-        return self.pseudo_count * sum(float(np.log(rows[rows > 0]).sum()) for rows in free)
 
 
 def fit_baum_welch(
@@ -191,21 +124,39 @@ def fit_baum_welch(
     hear = heard or bool
     work = as_sequences(observations, num_symbols, lengths)
     rules = _rules(num_states, num_symbols, start, fixed, tied_emissions, pseudo_count)
-    width = min(torch.get_num_threads(), num_restarts)
-    num_threads = torch.get_num_threads() // width
+    together = num_restarts > 1 and may_go_beside(num_states, work)
+    threads = torch.get_num_threads()
+    width = min(threads, num_restarts)
+    climb = Climb(work, rules, threads if together else max(1, threads // width))
 
-    def begin(number: int) -> _Model:
+    def begins(number: int) -> list[Model]:
         if number == 0 and start is not None:
-            return rules.kept(_from(start, rules), start)
+            return [rules.kept(rules.tied(Model.of(start)), start)]
         drawn = (_random(number, attempt, seed, num_states, num_symbols, rules) for attempt in range(num_tries))
-        return _likeliest([rules.kept(model, start) for model in drawn], work, rules, num_threads)
+        return [rules.kept(model, start) for model in drawn]
 
-    def restart(number: int) -> _Climbed:
-        climbed = _climb(begin(number), work, rules, max_iterations, tolerance, num_threads, hear)
+    def restart(number: int) -> Climbed:
+        tried = begins(number)
+        if len(tried) > 1:
+            tried = [_likeliest([climb(model, TRIED_ITERATIONS, 0.0) for model in tried])]
+        climbed = climb(tried[0], max_iterations, tolerance, hear)
         hear(max_iterations - climbed.num_iterations)
         return climbed
 
-    restarts = Restarts(restart, num_restarts, width, max(SAME, agreement * int(work.lengths.sum())))
+    def wave(numbers: Sequence[int]) -> list[Climbed]:
+        tried = [begins(number) for number in numbers]
+        several = [model for models in tried if len(models) > 1 for model in models]
+        reached = iter(climb.beside(several, TRIED_ITERATIONS, 0.0) if several else ())
+        best = [own[0] if len(own) == 1 else _likeliest([next(reached) for _ in own]) for own in tried]
+        ends = climb.beside(best, max_iterations, tolerance, hear)
+        hear(sum(max_iterations - end.num_iterations for end in ends))
+        return ends
+
+    near = max(SAME, agreement * int(work.lengths.sum()))
+    if together:
+        restarts = Restarts(wave, num_restarts, WAVES[min(threads, 2) - 1], near)
+    else:
+        restarts = Restarts(on_threads(restart, width), num_restarts, (width, width), near)
     hear((num_restarts - restarts.made) * max_iterations)
     return _fitted(restarts, work, rules)
 
@@ -216,7 +167,7 @@ def _at_least(least: int, **options: int | float) -> None:
         require(value >= least, name, f"must be at least {least}", value)
 
 
-def _fitted(restarts: Restarts["_Climbed"], work: Sequences, rules: _Rules) -> BaumWelchFit:
+def _fitted(restarts: Restarts[Climbed], work: Sequences, rules: Rules) -> BaumWelchFit:
     """The likeliest of the restarts, and how it was found."""
     best = restarts.best
     return BaumWelchFit(
@@ -231,25 +182,12 @@ def _fitted(restarts: Restarts["_Climbed"], work: Sequences, rules: _Rules) -> B
     )
 
 
-class _Climbed(NamedTuple):
-    """Where a restart ended, and how many iterations later than where it began, whose positive entries are `support`."""
-
-    model: _Model
-    log_likelihood: float
-    num_iterations: int
-    converged: bool
-    support: tuple[NDArray[np.bool_], ...]
+def _likeliest(tried: Sequence[Climbed]) -> Model:
+    """Where the most promising of some starts has come."""
+    return largest(tried, key=lambda one: one.log_likelihood).model
 
 
-def _likeliest(begins: Sequence[_Model], work: Sequences, rules: _Rules, num_threads: int) -> _Model:
-    """Where a few iterations from the most promising of these models lead; one model alone is taken as it is."""
-    if len(begins) == 1:
-        return begins[0]
-    climbed = [_climb(begin, work, rules, TRIED_ITERATIONS, 0.0, num_threads) for begin in begins]
-    return largest(climbed, key=lambda one: one.log_likelihood).model
-
-
-def _bic(best: _Climbed, work: Sequences, rules: _Rules) -> float:
+def _bic(best: Climbed, work: Sequences, rules: Rules) -> float:
     """-2 log-likelihood + sum over the parts of the model of (free parameters) * log(what they are seen in).
 
     Initial probabilities are seen once in each sequence, transition probabilities at each move, emission probabilities at
@@ -269,48 +207,6 @@ def _bic(best: _Climbed, work: Sequences, rules: _Rules) -> float:
             rows = rows[np.unique(rules.classes, return_index=True)[1]]
         penalty += int(rows.sum() - len(rows)) * math.log(max(1, seen[part]))
     return penalty - 2 * best.log_likelihood
-
-
-def _climb(
-    model: _Model,
-    work: Sequences,
-    rules: _Rules,
-    max_iterations: int,
-    tolerance: float,
-    num_threads: int,
-    hear: Callable[[int], object] = bool,
-) -> _Climbed:
-    """Expectation maximisation until a step gains less than asked for, or for so many steps."""
-    num_tokens, before, iteration = int(work.lengths.sum()), -np.inf, 0
-    support = tuple(part > 0 for part in model)
-    num_threads = max(1, num_threads)
-    while True:
-        counts = _expect(model, work, num_threads)
-        score = float(counts.logs.sum())
-        reached = score + rules.log_prior(model)
-        converged = reached - before < tolerance * num_tokens
-        if converged or iteration == max_iterations:
-            return _Climbed(model, score, iteration, converged, support)
-        model, before, iteration = rules.maximise(model, counts), reached, iteration + 1
-        hear(1)
-
-
-def _counts(model: _Model, work: Sequences, num_threads: int) -> Counts:
-    size, num_symbols = model.emission.shape
-    gaps = int(work.symbols.max(initial=0)) == num_symbols
-    visits = np.zeros((num_symbols + gaps, size))
-    counts = Counts(np.zeros(size), np.zeros((size, size)), visits, np.zeros(len(work.rows)))
-    add_counts(model.tables(gaps=gaps), work, counts, num_threads)
-    return counts._replace(visits=visits[:num_symbols])
-
-
-def _expect(model: _Model, work: Sequences, num_threads: int) -> Counts:
-    """Expected counts under a model; InputError if it forbids a sequence."""
-    counts = _counts(model, work, num_threads)
-    if (counts.logs == -np.inf).any():
-        row = int(work.rows[np.flatnonzero(counts.logs == -np.inf)[0]])
-        raise InputError(f"start: forbids observations[{row}], and expectation maximisation keeps zeros")
-    return counts
 
 
 def as_sequences(
@@ -333,13 +229,13 @@ def _rules(
     fixed: Collection[str],
     tied: Sequence[int] | None,
     pseudo_count: float,
-) -> _Rules:
+) -> Rules:
     require(set(fixed) <= set(PARTS), "fixed", f"must be among {', '.join(PARTS)}", sorted(fixed))
     require(start is not None or not fixed, "fixed", "needs a start to take the parts from", sorted(fixed))
     if start is not None and (start.num_states, start.num_symbols) != (num_states, num_symbols):
         raise InputError(f"start: must have {num_states} states and {num_symbols} symbols, got {start!r}")
     if tied is None:
-        return _Rules(pseudo_count, frozenset(fixed), None)
+        return Rules(pseudo_count, frozenset(fixed), None)
     classes = np.asarray(tied)
     if (
         classes.shape != (num_states,)
@@ -348,19 +244,10 @@ def _rules(
         or classes.max() >= num_states
     ):
         raise InputError(f"tied_emissions: must be {num_states} class numbers in [0, {num_states})")
-    return _Rules(pseudo_count, frozenset(fixed), classes)
+    return Rules(pseudo_count, frozenset(fixed), classes)
 
 
-def _rows(hmm: HMM) -> tuple[NDArray[np.float64], ...]:
-    return hmm.initial_S.numpy(), hmm.transition_SS.numpy(), hmm.emission_SV.numpy()
-
-
-def _from(start: HMM, rules: _Rules) -> _Model:
-    """The parameters of `start`."""
-    return rules.tied(_Model(*_rows(start)))
-
-
-def _random(number: int, attempt: int, seed: int, num_states: int, num_symbols: int, rules: _Rules) -> _Model:
+def _random(number: int, attempt: int, seed: int, num_states: int, num_symbols: int, rules: Rules) -> Model:
     """Dirichlet(1) rows; in every other attempt each state stays with one half more."""
     rng = numpy_generator(seed, f"baum-welch-{attempt}" if attempt else "baum-welch", number)
     initial = rng.dirichlet(np.ones(num_states))
@@ -368,12 +255,12 @@ def _random(number: int, attempt: int, seed: int, num_states: int, num_symbols: 
     emission = rng.dirichlet(np.ones(num_symbols), num_states)
     if attempt % 2:
         transition = (np.eye(num_states) + transition) / 2
-    return rules.tied(_Model(initial, transition, emission))
+    return rules.tied(Model(initial, transition, emission))
 
 
 def held_out_log_likelihoods(hmm: HMM, work: Sequences) -> NDArray[np.float64]:
     """log P(sequence) for each of some packed sequences (n,), nats; -inf for one that the model forbids."""
-    return _counts(_Model(*_rows(hmm)), work, torch.get_num_threads()).logs
+    return counts_of(Model.of(hmm), work, torch.get_num_threads()).logs
 
 
 def fit_stream(
@@ -404,10 +291,10 @@ def fit_stream(
     """
     require(0.5 < exponent <= 1, "exponent", "must be in (1/2, 1]", exponent)
     require(pseudo_count >= 0, "pseudo_count", "must be at least 0", pseudo_count)
-    model, average, seen = _Model(*_rows(start)), None, 0
+    model, average, seen = Model.of(start), None, 0
     for number, batch in enumerate(batches, 1):
         work = as_sequences(batch, start.num_symbols)
-        counts, seen = _expect(model, work, torch.get_num_threads()), seen + len(work.rows)
+        counts, seen = expect(model, work, torch.get_num_threads()), seen + len(work.rows)
         each, rate = [part / len(work.rows) for part in counts[:3]], number**-exponent
         average = [o + rate * (n - o) for o, n in zip(average, each, strict=True)] if average else each
         rules = _rules(start.num_states, start.num_symbols, start, fixed, None, pseudo_count / seen)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hmmscope.inference.counts import Counts, add_counts
-from hmmscope.inference.loop_inputs import Sequences, Tables
+from hmmscope.inference.climbing import Model, counts_of, counts_of_several
+from hmmscope.inference.counts import Counts
+from hmmscope.inference.loop_inputs import Sequences
 from hmmscope.kernels.quantise import UNIT
 from hmmscope.processes.hmm import HMM
 from hmmscope.reprs import Shown
@@ -76,44 +77,32 @@ def laplace(work: Sequences, start: HMM, num_threads: int | None = None) -> Lapl
     ]
     if len(places) > MOST:
         return None
-    rows = [
-        np.maximum(np.atleast_2d(part.numpy()), 1 / UNIT)
-        for part in (start.initial_S, start.transition_SS, start.emission_SV)
-    ]
-    rows, before = [law / law.sum(1, keepdims=True) for law in rows], -math.inf
+    own = [np.maximum(part, 1 / UNIT) for part in Model.of(start)]
+    mode, before = Model(*(part / part.sum(-1, keepdims=True) for part in own)), -math.inf
     for _ in range(STEPS):
-        counts, log = expected(rows, work, num_threads)
-        reached = log + sum(float(np.log(law).sum()) for law in rows)
+        counts = counts_of(mode, work, num_threads)
+        reached = float(counts.logs.sum()) + sum(float(np.log(law).sum()) for law in mode)
         if reached - before < GAIN:
             break
         before = reached
-        rows = [(count + UNIFORM) / (count + UNIFORM).sum(1, keepdims=True) for count in counts]
-    curved = np.empty((len(places), len(places)))
+        raised = [count + UNIFORM for count in (counts.first, counts.transitions, counts.visits.T)]
+        mode = Model(*(part / part.sum(-1, keepdims=True) for part in raised))
+    logits = [
+        np.repeat(np.log(law).reshape(1, *shape), 2 * len(places), 0) for law, shape in zip(mode, shapes, strict=True)
+    ]
     for number, (part, row, k) in enumerate(places):
-        slopes = []
-        for step in (_STEP, -_STEP):
-            moved = [np.log(law) for law in rows]
-            moved[part][row, k] += step
-            slopes.append(_slope([_softmax(logits) for logits in moved], work, num_threads))
-        curved[number] = (slopes[1] - slopes[0]) / (2 * _STEP)
+        logits[part][2 * number : 2 * number + 2, row, k] += (_STEP, -_STEP)
+    initial, step, emission = map(_softmax, logits)
+    moved = Model(initial[:, 0], step, emission)
+    slopes = _slopes(moved, counts_of_several(moved, work, num_threads))
+    curved = (slopes[1::2] - slopes[::2]) / (2 * _STEP)
     values, vectors = np.linalg.eigh((curved + curved.T) / 2)
     values = np.maximum(values, _FLAT)
-    log, size = expected(rows, work, num_threads)[1], start.num_states
+    log, size = float(counts_of(mode, work, num_threads).logs.sum()), start.num_states
+    rows = mode.initial[None], mode.transition, mode.emission
     prior = sum(len(law) * math.lgamma(law.shape[1]) + float(np.log(law).sum()) for law in rows)
     volume = (len(places) * math.log(2 * math.pi) - float(np.log(values).sum())) / 2
-    found = rows[0], rows[1], rows[2]
-    return Laplace(found, log + prior + volume + math.lgamma(size + 1), vectors / np.sqrt(values))
-
-
-def expected(rows: list[Array], work: Sequences, num_threads: int | None = None) -> tuple[list[Array], float]:
-    """Expected counts of initial law (1, S), transitions (S, S) and emissions (S, V), and the log-likelihood, nats."""
-    initial, step, emission = rows
-    size, num_symbols = emission.shape
-    gaps = int(work.symbols.max(initial=0)) == num_symbols
-    table = np.ascontiguousarray(np.pad(emission, ((0, 0), (0, int(gaps))), constant_values=1.0).T)
-    counts = Counts(np.zeros(size), np.zeros((size, size)), np.zeros_like(table), np.zeros(len(work.rows)))
-    add_counts(Tables(initial[0] * table, np.ascontiguousarray(step[None]), table), work, counts, num_threads)
-    return [counts.first[None], counts.transitions, counts.visits[:num_symbols].T], float(counts.logs.sum())
+    return Laplace(rows, log + prior + volume + math.lgamma(size + 1), vectors / np.sqrt(values))
 
 
 def _softmax(logits: Array) -> Array:
@@ -122,10 +111,11 @@ def _softmax(logits: Array) -> Array:
     return found
 
 
-def _slope(rows: list[Array], work: Sequences, num_threads: int | None) -> Array:
-    """Of the log-posterior by the logits, those of the last entries left out."""
-    counts, _ = expected(rows, work, num_threads)
-    parts = [
-        count + UNIFORM - (count + UNIFORM).sum(1, keepdims=True) * law for count, law in zip(counts, rows, strict=True)
-    ]
-    return np.concatenate([part[:, :-1].ravel() for part in parts])
+def _slopes(models: Model, counts: Counts) -> Array:
+    """Of the log-posterior under each model by the logits, those of the last entries left out (model, parameter)."""
+    parts = []
+    for law, count in zip(models, (counts.first, counts.transitions, counts.visits.swapaxes(1, 2)), strict=True):
+        raised = count + UNIFORM
+        slope = raised - raised.sum(-1, keepdims=True) * law
+        parts.append(slope[..., :-1].reshape(len(law), -1))
+    return np.concatenate(parts, 1)

@@ -1,7 +1,7 @@
 """Searching with restarts: from new starts again and again, until the best two ends agree."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
@@ -27,13 +27,13 @@ End = TypeVar("End", bound=Ended)
 class Restarts(Generic[End]):
     """The restarts 0, 1, 2, ... up to the first after which the best two agree, or up to the last that is allowed.
 
-    Those that run beside each other on threads and come later in this order are left out: how many count, and so what is
-    found, is the same for any number of threads.
+    Those that run beside each other and come later in this order are left out: how many count, and so what is found, is the
+    same for any number of them.
 
     Args:
-        restart: from its number to where it ended.
+        wave: from the numbers of some restarts to where they ended; see `on_threads`.
         most: restarts that are allowed.
-        num_threads: restarts that run beside each other.
+        beside: restarts of the first wave, at least three, and of every other one.
         near: difference of log-likelihoods, nats, below which two agree.
 
     Attributes:
@@ -42,17 +42,19 @@ class Restarts(Generic[End]):
         near: see above.
     """
 
-    def __init__(self, restart: Callable[[int], End], most: int, num_threads: int, near: float) -> None:
+    def __init__(
+        self, wave: Callable[[Sequence[int]], list[End]], most: int, beside: tuple[int, int], near: float
+    ) -> None:
         self.ends: list[End] = []
         self.made, self.near = 0, near
-        with ThreadPoolExecutor(num_threads) as pool:
-            while self.made < most and not self._settled():
-                wave = range(self.made, min(most, self.made + max(num_threads, LEAST - self.made)))
-                self.made = wave.stop
-                for end in list(pool.map(restart, wave)):
-                    self.ends.append(end)
-                    if self._settled():
-                        break
+        while self.made < most and not self._settled():
+            more = max(LEAST, beside[0]) if self.made == 0 else beside[1]
+            numbers = range(self.made, min(most, self.made + more))
+            self.made = numbers.stop
+            for end in wave(numbers):
+                self.ends.append(end)
+                if self._settled():
+                    break
 
     def _settled(self) -> bool:
         return len(self.ends) >= LEAST and self.agreed
@@ -72,3 +74,15 @@ class Restarts(Generic[End]):
     def agreed(self) -> bool:
         """Whether the best two agree."""
         return self.apart < self.near
+
+
+def on_threads(restart: Callable[[int], End], num_threads: int) -> Callable[[Sequence[int]], list[End]]:
+    """Waves of restarts that run on so many threads."""
+
+    def wave(numbers: Sequence[int]) -> list[End]:
+        if num_threads == 1:
+            return [restart(number) for number in numbers]
+        with ThreadPoolExecutor(num_threads) as pool:
+            return list(pool.map(restart, numbers))
+
+    return wave

@@ -384,3 +384,20 @@ def row_size(_: Any, states: Any) -> Any:
     """P."""
     kind = _vector(states)
     return types.intp(states), lambda c, b, s, args: ir.Constant(ir.IntType(64), kind.size)
+
+
+@intrinsic
+def fused(_: Any, left: Any, right: Any, more: Any) -> Any:
+    """left * right + more, lane by lane."""
+    return left(left, right, more), lambda c, b, s, args: _added(b, *args)
+
+
+@intrinsic
+def over(_: Any, left: Any, right: Any) -> Any:
+    """left / right, lane by lane; zero where the right is not positive."""
+
+    def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        zero = ir.Constant(args[0].type, None)
+        return builder.select(builder.fcmp_ordered(">", args[1], zero), builder.fdiv(*args), zero)
+
+    return left(left, right), write

@@ -12,8 +12,8 @@ from hmmscope.axes import Float64, Tensor
 from hmmscope.emissions.number_draws import number_draws
 from hmmscope.errors import InputError
 from hmmscope.inference.chains import effective_sizes, r_hat
+from hmmscope.inference.climbing import Model, counts_of
 from hmmscope.inference.gibbs import Chains, Draws, Prior, symbol_draws
-from hmmscope.inference.laplace import expected
 from hmmscope.inference.loop_inputs import Sequences, flat_sequences
 from hmmscope.inference.paths import most_likely_states
 from hmmscope.kernels.quantise import UNIT
@@ -163,11 +163,11 @@ class Material:
 
 def _symbol_draws(hmm: HMM, work: Sequences, prior: Prior, chains: Chains) -> Draws:
     """By `symbol_draws`, from the fitted model on."""
-    parts = (hmm.initial_S, hmm.transition_SS, hmm.emission_SV)
-    start = [np.maximum(part.numpy(), 1 / UNIT) for part in parts]
+    start = [np.maximum(part, 1 / UNIT) for part in Model.of(hmm)]
     start = [part / part.sum(-1, keepdims=True) for part in start]
-    counts, _ = expected([start[0][None], start[1], start[2]], work)
-    return symbol_draws(work, start, _reference(hmm, work), prior, chains, [counts[0][0], *counts[1:]])
+    counts = counts_of(Model(*start), work)
+    expected = [counts.first, counts.transitions, counts.visits.T]
+    return symbol_draws(work, start, _reference(hmm, work), prior, chains, expected)
 
 
 def _reference(hmm: HMM, work: Sequences) -> NDArray[np.int64]:
