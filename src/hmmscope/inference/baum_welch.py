@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -121,7 +121,6 @@ def fit_baum_welch(
     """
     _at_least(1, num_states=num_states, num_restarts=num_restarts, num_tries=num_tries, max_iterations=max_iterations)
     _at_least(0, agreement=agreement, pseudo_count=pseudo_count, tolerance=tolerance)
-    hear = heard or bool
     work = as_sequences(observations, num_symbols, lengths)
     rules = _rules(num_states, num_symbols, start, fixed, tied_emissions, pseudo_count)
     together = num_restarts > 1 and may_go_beside(num_states, work)
@@ -135,30 +134,48 @@ def fit_baum_welch(
         drawn = (_random(number, attempt, seed, num_states, num_symbols, rules) for attempt in range(num_tries))
         return [rules.kept(model, start) for model in drawn]
 
-    def restart(number: int) -> Climbed:
-        tried = begins(number)
-        if len(tried) > 1:
-            tried = [_likeliest([climb(model, TRIED_ITERATIONS, 0.0) for model in tried])]
-        climbed = climb(tried[0], max_iterations, tolerance, hear)
-        hear(max_iterations - climbed.num_iterations)
-        return climbed
-
-    def wave(numbers: Sequence[int]) -> list[Climbed]:
-        tried = [begins(number) for number in numbers]
-        several = [model for models in tried if len(models) > 1 for model in models]
-        reached = iter(climb.beside(several, TRIED_ITERATIONS, 0.0) if several else ())
-        best = [own[0] if len(own) == 1 else _likeliest([next(reached) for _ in own]) for own in tried]
-        ends = climb.beside(best, max_iterations, tolerance, hear)
-        hear(sum(max_iterations - end.num_iterations for end in ends))
-        return ends
-
+    search = _Search(begins, climb, max_iterations, tolerance, heard or bool)
     near = max(SAME, agreement * int(work.lengths.sum()))
     if together:
-        restarts = Restarts(wave, num_restarts, WAVES[min(threads, 2) - 1], near)
+        restarts = Restarts(search.wave, num_restarts, WAVES[min(threads, 2) - 1], near)
     else:
-        restarts = Restarts(on_threads(restart, width), num_restarts, (width, width), near)
-    hear((num_restarts - restarts.made) * max_iterations)
+        restarts = Restarts(on_threads(search.restart, width), num_restarts, (width, width), near)
+    search.hear((num_restarts - restarts.made) * max_iterations)
     return _fitted(restarts, work, rules)
+
+
+class _Search(NamedTuple):
+    """Restarts, one after the other or several side by side.
+
+    Attributes:
+        begins: from the number of a restart to the starts that it tries.
+        climb: from a start on.
+        max_iterations, tolerance, hear: as `fit_baum_welch`.
+    """
+
+    begins: Callable[[int], list[Model]]
+    climb: Climb
+    max_iterations: int
+    tolerance: float
+    hear: Callable[[int], object]
+
+    def restart(self, number: int) -> Climbed:
+        tried = self.begins(number)
+        if len(tried) > 1:
+            tried = [_likeliest([self.climb(model, TRIED_ITERATIONS, 0.0) for model in tried])]
+        climbed = self.climb(tried[0], self.max_iterations, self.tolerance, self.hear)
+        self.hear(self.max_iterations - climbed.num_iterations)
+        return climbed
+
+    def wave(self, numbers: Sequence[int]) -> list[Climbed]:
+        """Several restarts, each as alone."""
+        tried = [self.begins(number) for number in numbers]
+        several = [model for models in tried if len(models) > 1 for model in models]
+        reached = iter(self.climb.beside(several, TRIED_ITERATIONS, 0.0) if several else ())
+        best = [own[0] if len(own) == 1 else _likeliest([next(reached) for _ in own]) for own in tried]
+        ends = self.climb.beside(best, self.max_iterations, self.tolerance, self.hear)
+        self.hear(sum(self.max_iterations - end.num_iterations for end in ends))
+        return ends
 
 
 def _at_least(least: int, **options: int | float) -> None:
