@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -50,7 +50,7 @@ class Model(NamedTuple):
         """Models of one shape as one."""
         return cls(*map(np.stack, zip(*models, strict=True)))
 
-    def chosen(self, which: object) -> "Model":
+    def chosen(self, which: Any) -> "Model":
         """One of several, or some."""
         return Model(*(part[which] for part in self))
 
