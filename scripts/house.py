@@ -278,7 +278,7 @@ LAYOUT: dict[str, tuple[str, set[str]]] = {
     ),
     "lab.cli": ("the command line", {"errors", "text", "schema", "lab.verbs"}),
     "hmmscope_papers": (
-        "`limits`, `multitask`, `beliefs`: one file an experiment, and its claims in `claims/`; public names only",
+        "`limits`, `multitask`, `beliefs`, `header`: one file an experiment, and its claims in `claims/`; public names only",
         LABORATORY | {"lab.evidence", "lab.experiments"},
     ),
     "__main__": ("`python -m hmmscope`", {"lab.cli"}),

@@ -252,6 +252,8 @@ def test_the_instrument_finds_a_filter_at_the_optimum_and_all_that_read_no_heade
     assert mean["bayes", "excess"]["value"] < mean["wrong-header", "excess"]["value"]
     fitted = {row["position"] for row in rows if row["predictor"] == "baum-welch"}
     assert fitted == {1, 2, 4, None}
+    alone = measure(Filter(), found, num_samples=8, num_pools=0, num_fits=0, counting=False)
+    assert {row["predictor"] for row in alone} == {"model", "wrong-header"}
     beliefs = measure(Filter(), found, num_samples=8, target="belief")
     assert {row["predictor"] for row in beliefs} == {"model", "wrong-header"}
     refused("layout header", measure, Filter(), hs.Corpus("mess3", length=4))

@@ -74,7 +74,7 @@ def test_no_headline_becomes_a_question_or_is_dropped() -> None:
     assert {name for name in ruled if name.startswith(("limits-", "multitask-"))} <= set(HEADLINES)
 
 
-@pytest.mark.parametrize("paper", ["limits", "multitask", "beliefs"])
+@pytest.mark.parametrize("paper", ["limits", "multitask", "beliefs", "header"])
 def test_every_deviation_is_a_fact_of_the_table(paper: str) -> None:
     for claim in registry.in_order("claim"):
         for scale in ("small", "medium"):

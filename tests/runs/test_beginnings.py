@@ -40,8 +40,10 @@ def test_a_chain_of_budgets_ends_in_the_bits_of_runs_that_begin_at_nothing(tmp_p
         assert bits(chained.path) == bits(alone.path)
         assert chained.summary == alone.summary
         before = chained.path
-    saved = [row["step"] for row in read_journal(tmp_path / "chained-24" / "timing.jsonl") if "step" in row]
-    assert saved == [15, 20, 24]  # of its own steps: those up to 10 are taken over
+    saved = {row["step"]: row for row in read_journal(tmp_path / "chained-24" / "timing.jsonl") if "step" in row}
+    assert list(saved) == [15, 20, 24]  # of its own steps: those up to 10 are taken over
+    spent = saved[24]["processor_seconds"] - saved[15]["processor_seconds"]
+    assert chained.seconds_per_step == pytest.approx(spent / 9)
     assert RunDir.open(tmp_path / "chained-24").checkpoint_steps() == [20, 24]  # a longer one may begin at 20
 
 

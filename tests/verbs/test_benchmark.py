@@ -130,6 +130,16 @@ def test_a_better_card_under_a_new_seal_is_refused(copied):
     failing("card.json.solved.value is 0.99", hs.check_submission, copied)
 
 
+def test_another_model_file_under_a_new_seal_is_refused(copied):
+    card = json.loads((copied / "card.json").read_text())
+    (copied / "model.py").write_text("raise SystemExit")
+    sealed_again(copied, card)
+    failing("is not the model file that was entered", hs.check_submission, copied)
+    (copied / "model.py").unlink()
+    sealed_again(copied, card)
+    failing("is missing", hs.check_submission, copied)
+
+
 def test_better_scores_under_a_new_seal_are_refused(copied):
     path = copied / "tasks" / "parity-0" / "measured.json"
     measured = json.loads(path.read_text())

@@ -40,6 +40,7 @@ def header(
     num_pools: int = 4,
     num_fits: int = 16,
     positions: Sequence[int] | None = None,
+    counting: bool = True,
     seed: int = 0,
 ) -> list[dict]:
     """Excess and calibration by position of a model behind headers, and of predictors that know less than the header::
@@ -64,6 +65,7 @@ def header(
         num_hmms, num_pools: HMMs of a pool for ``bayes``, and pools; 0 pools leave it out.
         num_fits: samples that Baum-Welch is fitted to; 0 leaves it out.
         positions: numbers of known observations where Baum-Welch is fitted; by default 1, 2, 4, ...
+        counting: whether what counts is tuned and added.
         seed: of the bootstrap and of the fits.
 
     Returns:
@@ -92,12 +94,8 @@ def header(
         rows += _rows(name, torch.cat([laws_of(batch) for batch in samples]), exact, asked, **about)
     if target != "observation":
         return rows
-    others = other_samples(corpus)
-    assert others is not None
-    counting = tune_counting(others)
-    counted = [counting.laws(corpus, batch) for batch in samples]
-    for name in counted[0]:
-        rows += _rows(name, torch.cat([found[name] for found in counted]), exact, asked, **about)
+    for name, laws in (_counted(corpus, samples) if counting else {}).items():
+        rows += _rows(name, laws, exact, asked, **about)
     if num_fits:
         known = torch.from_numpy(np.array(_doublings(corpus) if positions is None else positions))
         fitted = torch.full_like(exact[:num_fits], torch.nan)
@@ -108,6 +106,15 @@ def header(
         found = [torch.cat([asked.answer_of(pool, batch) for batch in samples]) for pool in pools]  # type: ignore[attr-defined]
         rows += _pooled([_rows(BAYES, laws, exact, asked, **about) for laws in found])
     return rows
+
+
+def _counted(corpus: Corpus, samples: Sequence[Batch]) -> Laws:
+    """What counts, tuned on other samples."""
+    others = other_samples(corpus)
+    assert others is not None
+    tuned = tune_counting(others)
+    found = [tuned.laws(corpus, batch) for batch in samples]
+    return {name: torch.cat([laws[name] for laws in found]) for name in found[0]}
 
 
 def behind_headers(corpus: Corpus) -> int:

@@ -5,6 +5,7 @@ import os
 import warnings
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,18 @@ class Run:
     def table(self) -> list[dict[str, Any]]:
         """The records of its training: step, loss, and the evaluation loss where it was evaluated."""
         return list(read_journal(self.path / "metrics.jsonl"))
+
+    @property
+    def seconds_per_step(self) -> float | None:
+        """Seconds of a processor that a step took, between records of one session; None where there are no two."""
+        records = [record for record in read_journal(self.path / "timing.jsonl") if "processor_seconds" in record]
+        pairs = [
+            (later["step"] - one["step"], later["processor_seconds"] - one["processor_seconds"])
+            for one, later in pairwise(records)
+            if later["step"] > one["step"] and later["processor_seconds"] > one["processor_seconds"]
+        ]
+        steps = sum(count for count, _ in pairs)
+        return sum(seconds for _, seconds in pairs) / steps if steps else None
 
     def plot(self) -> Any:
         """A Matplotlib figure of the losses over training."""

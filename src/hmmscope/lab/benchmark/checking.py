@@ -1,5 +1,7 @@
 """Checking a submission: scores again from what is stored, without running anybody's code; or from the model."""
 
+import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from hmmscope.lab.benchmark.submission import (
 from hmmscope.lab.benchmark.tasks import BUDGETS, VERSION, Budget, Task, tasks_of
 from hmmscope.models.given import unwrapped
 from hmmscope.runs.pipeline import fresh_model
-from hmmscope.storage import seals, store
+from hmmscope.storage import disk, seals, store
 from hmmscope.training.schedules import training_tokens
 from hmmscope.training.state import load_weights
 
@@ -59,6 +61,7 @@ def check_submission(folder: str | Path, *, run: Any = None) -> str:
     found = seals.survey(path)
     if found.kind is None:
         raise RefusedError(f"{path}: has no seal, so it is not finished; go on with benchmark --resume")
+    _check_copy(path, about["source"])
     tasks = tasks_of(about["track"], about["entered"])
     budget = BUDGETS[about["track"]]
     budget = Budget(budget.track, about["num_steps"], about["batch_size"], budget.parameters, budget.seconds)
@@ -75,6 +78,17 @@ def check_submission(folder: str | Path, *, run: Any = None) -> str:
         "and its predictions from the model" if entry is not None else "from stored predictions; no code of it was run"
     )
     return f"{path}: {about['name']}, {about['track']} track: {parts} scores again {how}; {found}"
+
+
+def _check_copy(path: Path, digest: str) -> None:
+    """The model file that stands in the submission must be the one that was entered; without one there must be none."""
+    copy = path / SOURCE
+    found = hashlib.sha256(disk.read_bytes(copy, own=True)).hexdigest() if os.path.lexists(copy) else ""
+    if found != digest:
+        what = (
+            "is missing" if not found else "was not entered" if not digest else "is not the model file that was entered"
+        )
+        raise DamagedError(f"{copy}: {what}")
 
 
 def _entered(path: Path, about: dict[str, Any], run: Any) -> Entry:

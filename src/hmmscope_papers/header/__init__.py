@@ -1,0 +1,1 @@
+"""HMMs that stand in the prompt: who filters what it is told."""

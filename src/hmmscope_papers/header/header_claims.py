@@ -1,0 +1,286 @@
+"""What header-filtering is asked: who is ahead, after as many samples and as much time, and what a Transformer holds.
+
+Of two excesses the logarithm of their ratio is taken, base 2: a doubling is a doubling of the distance to the exact filter,
+at every size.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from statistics import fmean
+from typing import Any
+
+from hmmscope.lab import Effect, Estimate, Gate, Rows, Seen, Tables, claim, effect_of, learned, matched, number, pooled
+from hmmscope.ties import largest, smallest
+from hmmscope_papers.header.told_measures import BEYOND, HERE
+from hmmscope_papers.header.told_models import title
+
+#: Size, architecture and steps of a network.
+Which = tuple[int, str, int]
+#: A number of each seed.
+Seeds = Mapping[Any, Estimate | None]
+
+
+def _sized(size: int) -> str:
+    return f"{size} states"
+
+
+def _longest(rows: Rows, *names: str) -> int:
+    """The largest budget that all of these have; 0 if there is none."""
+    known = [set(rows.where(architecture=name).values("steps")) for name in names]
+    return max(set.intersection(*known), default=0)
+
+
+def _after(rows: Rows, name: str, steps: int) -> Seeds:
+    return rows.where(architecture=name, steps=steps).estimates()
+
+
+def _each(one: Seeds, other: Seeds, measure: Any) -> dict[Any, Estimate | None]:
+    """A number of the estimates of two, seed by seed; None where a seed lacks one of them."""
+    found: dict[Any, Estimate | None] = {}
+    for seed in {**one, **other}:
+        pair = one.get(seed), other.get(seed)
+        found[seed] = None if None in pair else measure(*pair)
+    return found
+
+
+def _ratio(one: Estimate, other: Estimate) -> Estimate:
+    relative = math.hypot(one.error / one.value, other.error / other.value)
+    return Estimate(one.value / other.value, relative * one.value / other.value)
+
+
+def _doublings(one: Estimate, other: Estimate) -> Estimate:
+    """log2 of their ratio."""
+    found = _ratio(one, other)
+    return Estimate(math.log2(found.value), found.error / found.value / math.log(2))
+
+
+def _change(before: Seeds, after: Seeds) -> float | None:
+    """Mean over seeds of what has changed; None where a seed lacks it."""
+    changes = [None if (then := before.get(seed)) is None else now.value - then.value for seed, now in _known(after)]
+    known = [change for change in changes if change is not None]
+    return fmean(known) if known and len(known) == len(after) else None
+
+
+def _known(seeds: Seeds) -> list[tuple[Any, Estimate]]:
+    return [(seed, one) for seed, one in seeds.items() if one is not None]
+
+
+def _counting(tables: Tables, size: int, name: str) -> Seeds:
+    return tables["places"].where(size=size, architecture=name, place=HERE, predictor="counting").estimates()
+
+
+def _learned(tables: Tables, networks: Iterable[Which]) -> Gate:
+    """Whether each of these is better than the best that counts."""
+    leads: dict[Which, Effect] = {}
+    for size, name, steps in networks:
+        rows = tables["learning"].where(size=size)
+        lead = _each(_counting(tables, size, name), _after(rows, name, steps), lambda one, other: one - other)
+        effect = effect_of(lead, "nats")
+        leads[size, name, steps] = Effect(value=0.0) if effect is None else effect
+    if not leads:
+        return learned(Effect(value=0.0), number("learned"), "the best that counts")
+    least = smallest(leads, lambda which: leads[which].value)
+    said = f"the best that counts ({title(least[1])}, {_sized(least[0])}, {least[2]:,} steps)"
+    return learned(leads[least], number("learned"), said)
+
+
+def _said(tables: Tables) -> str:
+    """Nats above the filter after the largest budget of all, by size and architecture."""
+    found = []
+    for size, own in tables["learning"].by("size").items():
+        names = own.values("architecture")
+        steps = _longest(own, *names)
+        means = (
+            f"{title(name)} {fmean(one.value for _, one in _known(_after(own, name, steps))):.3g}" for name in names
+        )
+        if steps:
+            found.append(f"{_sized(size)}, {steps:,} steps: {', '.join(means)}")
+    return f"Nats above the filter: {'; '.join(found) or 'nothing'}."
+
+
+def _spent(tables: Tables, networks: Iterable[Which]) -> dict[str, float]:
+    """The most that one of these was trained on."""
+    found = [
+        row["sequences"]
+        for size, name, steps in networks
+        for row in tables["learning"].where(size=size, architecture=name, steps=steps)
+    ]
+    return {"sequences": max(found)} if found else {}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One network beside counting
+
+
+def _left(tables: Tables, name: str) -> Seen:
+    """What a network leaves above the filter, of what counting leaves, by size."""
+    effects, drifts, used = {}, {}, []
+    for size, own in tables["learning"].where(architecture=name).by("size").items():
+        steps, counting = _longest(own, name), _counting(tables, size, name)
+        now, half = (_each(_after(own, name, at), counting, _ratio) for at in (steps, steps // 2))
+        effect = effect_of(now, "of what counting leaves")
+        if effect is not None:
+            effects[_sized(size)], drifts[_sized(size)] = effect, _change(half, now)
+            used.append((size, name, steps))
+    gates = (_learned(tables, used),)
+    return Seen(effects or None, _said(tables), gates, ("2 states", "3 states"), drifts, _spent(tables, used))
+
+
+@claim("header-lstm-fails")
+def lstm_fails(tables: Tables) -> Seen:
+    """Of what counting leaves, at every size."""
+    return _left(tables, "lstm")
+
+
+@claim("header-transformer-filters")
+def transformer_filters(tables: Tables) -> Seen:
+    """Of what counting leaves, at every size."""
+    return _left(tables, "transformer")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Two networks
+
+
+def _ahead(tables: Tables, behind: str, ahead: str) -> Seen:
+    """By how many doublings the excess of one is above that of another, after as many samples, by size."""
+    effects, drifts, used, budgets = {}, {}, [], {}
+    for size, own in tables["learning"].by("size").items():
+        steps = _longest(own, behind, ahead)
+        if not (steps and number("least") <= size <= number("most")):
+            continue
+        now, half = (_each(_after(own, behind, at), _after(own, ahead, at), _doublings) for at in (steps, steps // 2))
+        effect = effect_of(now, f"doublings of the excess, {title(behind)} to {title(ahead)}")
+        if effect is not None:
+            effects[_sized(size)], drifts[_sized(size)] = effect, _change(half, now)
+            used += [(size, name, steps) for name in (behind, ahead)]
+    for name in (behind, ahead):
+        budgets[title(name)] = _spent(tables, [one for one in used if one[1] == name])
+    gates = (_learned(tables, used), matched(budgets))
+    return Seen(effects or None, _said(tables), gates, tuple(effects), drifts, _spent(tables, used))
+
+
+def _seconds(rows: Rows) -> list[float]:
+    return [row["processor_seconds"] for row in rows if row.get("processor_seconds") is not None]
+
+
+def _at_time(rows: Rows, seconds: float) -> tuple[dict[Any, Estimate | None], set[int]]:
+    """The excess of each seed after so much processor time, between the budgets about it, and the steps of these.
+
+    Between two budgets its logarithm is a straight line in that of the time. None of a seed that has no budget on a side.
+    """
+    found: dict[Any, Estimate | None] = {}
+    steps = set()
+    for seed, own in rows.by("seed").items():
+        timed = sorted(
+            (row for row in own if row.get("processor_seconds") is not None), key=lambda row: row["processor_seconds"]
+        )
+        below = [row for row in timed if row["processor_seconds"] <= seconds]
+        above = [row for row in timed if row["processor_seconds"] >= seconds]
+        if not below or not above:
+            found[seed] = None
+            continue
+        left, right = below[-1], above[0]
+        steps |= {left["steps"], right["steps"]}
+        place = 0.0
+        if right["processor_seconds"] > left["processor_seconds"]:
+            place = math.log(seconds / left["processor_seconds"])
+            place /= math.log(right["processor_seconds"] / left["processor_seconds"])
+        value = left["value"] * (right["value"] / left["value"]) ** place
+        relative = max(row["error"] / row["value"] for row in (left, right))
+        found[seed] = Estimate(value, relative * value)
+    return found, steps
+
+
+def _ahead_in_time(tables: Tables, behind: str, ahead: str) -> Seen:
+    """The same after as much processor time: all that both have."""
+    effects, drifts, used, budgets = {}, {}, [], dict[str, dict[str, float]]()
+    for size, own in tables["learning"].by("size").items():
+        both = [own.where(architecture=name) for name in (behind, ahead)]
+        if not all(map(_seconds, both)) or not number("least") <= size <= number("most"):
+            continue
+        most = min(min(max(_seconds(seed)) for seed in rows.by("seed").values() if _seconds(seed)) for rows in both)
+        (one, steps_one), (other, steps_other) = (_at_time(rows, most) for rows in both)
+        one_half, other_half = (_at_time(rows, most / 2)[0] for rows in both)
+        now, half = _each(one, other, _doublings), _each(one_half, other_half, _doublings)
+        effect = effect_of(now, f"doublings of the excess, {title(behind)} to {title(ahead)}")
+        if effect is not None:
+            effects[_sized(size)], drifts[_sized(size)] = effect, _change(half, now)
+            used += [(size, behind, steps) for steps in steps_one] + [(size, ahead, steps) for steps in steps_other]
+            for name in (behind, ahead):
+                budgets.setdefault(title(name), {})[f"processor seconds at {_sized(size)}"] = most
+    gates = (_learned(tables, sorted(used)), matched(budgets))
+    return Seen(effects or None, _said(tables), gates, tuple(effects), drifts, _spent(tables, used))
+
+
+@claim("header-transformer-ahead")
+def transformer_ahead(tables: Tables) -> Seen:
+    """Within seed and size, at the largest budget that both have."""
+    return _ahead(tables, "lstm", "transformer")
+
+
+@claim("header-transformer-ahead-of-two")
+def transformer_ahead_of_two(tables: Tables) -> Seen:
+    """The same of the smallest size."""
+    return _ahead(tables, "lstm", "transformer")
+
+
+@claim("header-transformer-ahead-in-time")
+def transformer_ahead_in_time(tables: Tables) -> Seen:
+    """Within seed and size, at the longest time that both have."""
+    return _ahead_in_time(tables, "lstm", "transformer")
+
+
+@claim("header-rnn-ahead")
+def rnn_ahead(tables: Tables) -> Seen:
+    """Within seed and size, at the largest budget that both have."""
+    return _ahead(tables, "transformer", "rnn")
+
+
+@claim("header-rnn-ahead-in-time")
+def rnn_ahead_in_time(tables: Tables) -> Seen:
+    """Within seed and size, at the longest time that both have."""
+    return _ahead_in_time(tables, "transformer", "rnn")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A Transformer beyond its length, and inside
+
+
+@claim("header-transformer-longer")
+def transformer_longer(tables: Tables) -> Seen:
+    """By how many doublings the excess beyond the length of the training is above that up to it, by size."""
+    effects, used = {}, []
+    for size, own in tables["places"].where(architecture="transformer", predictor="model").by("size").items():
+        here, beyond = (own.where(place=place).estimates() for place in (HERE, BEYOND))
+        effect = effect_of(_each(beyond, here, _doublings), "doublings of the excess, beyond to up to the length")
+        if effect is not None:
+            effects[_sized(size)] = effect
+            used.append((size, "transformer", own[0]["steps"]))
+    said = []
+    for name, own in tables["places"].where(predictor="model", place=BEYOND).by("architecture").items():
+        means = (f"{fmean(one['value'] for one in rows):.3g} ({_sized(size)})" for size, rows in own.by("size").items())
+        said.append(f"{title(name)} {', '.join(means)}")
+    text = f"Beyond the length of the training, nats above the filter: {'; '.join(said) or 'nothing'}."
+    return Seen(effects or None, text, (_learned(tables, used),), ("2 states", "3 states"), spent=_spent(tables, used))
+
+
+@claim("header-belief-linear")
+def belief_linear(tables: Tables) -> Seen:
+    """At the layer that fits its own samples best, by size."""
+    effects, used = {}, []
+    for size, own in tables["belief"].where(architecture="transformer").by("size").items():
+        shares = list(own.per_seed(_best_share).values())
+        if any(share is not None for share in shares):
+            effects[_sized(size)] = pooled(shares, "of what untrained twins leave")
+            used.append((size, "transformer", own[0]["steps"]))
+    said = "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
+    text = f"Share of what untrained twins leave of the belief: {said or 'not told'}."
+    return Seen(effects or None, text, (_learned(tables, used),), tuple(effects), spent=_spent(tables, used))
+
+
+def _best_share(own: Rows) -> Estimate | None:
+    best = largest(own, lambda row: row["fitted"])
+    if best["share"] is None:
+        return None
+    return Estimate(best["share"], (best["share_high"] - best["share_low"]) / number("width"))
