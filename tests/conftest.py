@@ -8,6 +8,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import jaxtyping
@@ -52,6 +53,10 @@ LONGEST = (
 )
 
 
+#: Experiments that a commit runs at smoke, drawn by it; all of them are run by `make test-slow`.
+SMOKES = 24
+
+
 def commit() -> str:
     """What is checked out, by which cases are drawn: each commit has another sample, the same wherever it is tested."""
     asked = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True)
@@ -71,6 +76,16 @@ def leave_to_slow(items: list[pytest.Item]) -> None:
         for item in own:
             if item not in kept:
                 item.add_marker(pytest.mark.slow)
+    asked = {item: item.callspec.params["smoke"] for item in items if "smoke" in params_of(item)}
+    drawn = random.Random(f"{commit()} smoke").sample(sorted(set(asked.values())), min(len(set(asked.values())), SMOKES))
+    for item, name in asked.items():
+        if name not in drawn:
+            item.add_marker(pytest.mark.slow)
+
+
+def params_of(item: pytest.Item) -> dict[str, Any]:
+    """The values of a parametrised test."""
+    return getattr(getattr(item, "callspec", None), "params", {})
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -80,7 +95,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     turn = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: turn.get(item.path.name, len(turn) + ("contracts" in item.path.parts)))
     for item in items:
-        params = getattr(getattr(item, "callspec", None), "params", {})
+        params = params_of(item)
         group = f"smoke-{params['smoke']}" if "smoke" in params else item.path.name
         item.add_marker(pytest.mark.xdist_group(group))
 
