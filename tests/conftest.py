@@ -77,7 +77,9 @@ def leave_to_slow(items: list[pytest.Item]) -> None:
             if item not in kept:
                 item.add_marker(pytest.mark.slow)
     asked = {item: item.callspec.params["smoke"] for item in items if "smoke" in params_of(item)}
-    drawn = random.Random(f"{commit()} smoke").sample(sorted(set(asked.values())), min(len(set(asked.values())), SMOKES))
+    drawn = random.Random(f"{commit()} smoke").sample(
+        sorted(set(asked.values())), min(len(set(asked.values())), SMOKES)
+    )
     for item, name in asked.items():
         if name not in drawn:
             item.add_marker(pytest.mark.slow)
