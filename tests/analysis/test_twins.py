@@ -173,6 +173,11 @@ def test_no_error_at_all_is_no_certainty() -> None:
             "less",
             "-1.00 [-1.50, -0.50] of what 3 untrained twins leave unexplained",
         ),
+        (
+            Share(0.99, 0.9, 3, 0.991, 0.9892, 0.9922),  # 0.99 [0.99, 0.99] would be no interval
+            "more",
+            "0.991 [0.989, 0.992] of what 3 untrained twins leave unexplained",
+        ),
         (Share(0.9, reason="no untrained twins: Table"), "not told", "no untrained twins: Table"),
     ],
 )

@@ -16,8 +16,10 @@ import hmmscope as hs
 from hmmscope.analysis.activations import as_law, model_outputs
 from hmmscope.errors import InputError
 from hmmscope.lab.cli import main
+from hmmscope.lab.looking.explaining import explained
 from hmmscope.lab.looking.looking import Look, look
-from hmmscope.lab.looking.pushing import pushed
+from hmmscope.lab.looking.pushing import pushed, used
+from hmmscope.lab.report.look_page import of_use, sentence
 
 RRXOR, MESS3 = hs.make_process("rrxor"), hs.make_process("mess3")
 FEW: dict[str, Any] = {"length": 12, "num_samples": 24, "num_points": 120}
@@ -66,6 +68,13 @@ def test_losses_are_those_of_evaluate() -> None:
     assert by_role["ngram"] == pytest.approx(score.baseline[1])  # type: ignore[index]
     assert {"model", "exact", "ngram", "twin"} == set(by_role)
     assert "above the exact optimum" in page.html()
+    above = {row["role"]: row["above"]["value"] for row in page.losses}
+    assert above["model"] == pytest.approx(score.loss - score.bayes_loss)  # type: ignore[operator]
+    assert above["exact"] == 0.0
+    gap = by_role["ngram"] - by_role["model"]
+    assert page.data["ahead"]["value"] == pytest.approx(gap)
+    widths = [row["above"]["high"] - row["above"]["low"] for row in page.losses if row["role"] == "model"]
+    assert widths[0] < page.losses[1]["high"] - page.losses[1]["low"] + page.losses[0]["high"] - page.losses[0]["low"]
 
 
 def test_layers_hold_what_geometry_reads_beside_twins_and_before_training(tmp_path: Path) -> None:
@@ -125,6 +134,63 @@ def test_a_model_that_uses_its_belief_goes_where_it_is_pushed() -> None:
         deaf.head.weight.zero_()
     still = pushed(deaf, hs.Corpus(RRXOR, 12, stream="probe"), "residual.1")
     np.testing.assert_allclose(still["model"], np.broadcast_to(still["free"], np.shape(still["model"])), atol=1e-5)
+
+
+def test_use_is_told_of_many_sequences_beside_random_changes() -> None:
+    corpus = hs.Corpus(RRXOR, 12, stream="probe")
+    found = used(Filter(RRXOR), corpus, "residual.0")
+    assert found["low"] > 0.99 > 0.5 > found["random"]["high"]
+    assert of_use({"used": found, "learned": None}).endswith("So the model uses what is read there.")
+    nothing = {"used": found, "learned": {"verdict": "nothing"}}
+    assert "So " not in of_use(nothing)
+    deaf = hs.make_model("rnn", num_symbols=2, width=4)
+    with torch.no_grad():
+        deaf.head.weight.zero_()
+    told = of_use({"used": used(deaf, corpus, "residual.1"), "learned": None})
+    assert told.endswith("So no use of the belief is seen here.")
+    assert "In 64 held-out sequences" in told
+
+
+@pytest.mark.parametrize(
+    ("r2", "word"), [(0.99, "nearly all"), (0.19, "little"), (0.3, "a part"), (0.0, "next to nothing")]
+)
+def test_the_headline_says_how_much_an_r2_is_and_who_is_ahead(r2: float, word: str) -> None:
+    number = {"value": 0.1, "low": 0.05, "high": 0.15}
+    losses = [{"role": role, "above": number} for role in ("exact", "model", "ngram")]
+    beliefs = {"r2": r2, "twins": 0.075, "best": "residual.3", "verdict": "more", "text": "0.12 [0.10, 0.15] of it"}
+    data = {"invalid": None, "losses": losses, "unit": "nats", "learned": None, "beliefs": beliefs, "ahead": number}
+    said = sentence(data)
+    assert f"gives {word} of the belief: R² is {r2:.3f}, where 1 would be all of it" in said
+    assert "the model is ahead of counting by 0.100 [0.050, 0.150]" in said
+    assert "behind counting by 0.100 [0.050, 0.150]" in sentence(
+        data | {"ahead": {"value": -0.1, "low": -0.15, "high": -0.05}}
+    )
+    assert "not told apart" in sentence(data | {"ahead": number | {"low": -0.05}})
+
+
+def test_a_page_says_what_its_process_is() -> None:
+    found = explained(RRXOR)
+    assert "two fair bits, then their exclusive or" in found["words"]
+    assert "5 hidden states and 2 symbols" in found["words"]
+    assert [row[0] for row in found["table"]["rows"]] == list("SABXY")
+    assert found["table"]["rows"][0] == ["S", "A .5", "B .5"]
+    assert found["table"]["rows"][4] == ["Y", "–", "S 1"]
+    source = look(hs.make_model("rnn", num_symbols=2, width=4), RRXOR, **FEW).html()
+    assert "What RRXOR is" in source
+    assert "<td>A .5</td>" in source
+    umbrella = explained(hs.load_process("umbrella"))
+    assert umbrella["table"]["columns"] == ["state", "emits", "then goes to"]
+    pool = explained(hs.make_process("composed-cycles", num_parts=4))
+    assert "one of 8 HMMs, its component" in pool["words"]
+    assert pool["table"] is None
+
+
+def test_what_a_process_is_stays_with_its_file(tmp_path: Path) -> None:
+    RRXOR.save(tmp_path / "mine.json")
+    again = hs.load_process(tmp_path / "mine.json")
+    assert again.about == RRXOR.about
+    assert again.digest == RRXOR.digest
+    assert hs.HMM([1.0], [[1.0]], [[1.0]]).about == ""
 
 
 def test_the_page_of_a_model_needs_no_matplotlib() -> None:

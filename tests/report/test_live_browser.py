@@ -1,5 +1,6 @@
 """The live page in a browser: it computes what torch and the library compute, and does what the reader asks."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -185,3 +186,16 @@ def test_the_page_fits_and_shows_its_first_picture_early(
     page = watched.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert page == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 27)"}[scheme]
     watched.assert_quiet()
+
+
+def test_bars_of_losses_begin_at_zero_and_no_interval_is_rounded_away(browser: Any, whole_page: Path) -> None:
+    watched = Watched(browser, whole_page, viewport={"width": 1400, "height": 844})
+    data = watched.page.evaluate("JSON.parse(document.getElementById('look-data').textContent)")
+    above = {row["role"]: row["above"]["value"] for row in data["losses"]}
+    widths = {
+        role: watched.page.locator(f"[data-part=losses] i.{role}").bounding_box()["width"] for role in ("model", "ngram")
+    }
+    assert widths["model"] / widths["ngram"] == pytest.approx(above["model"] / above["ngram"], rel=0.05)
+    for text in watched.page.locator("[data-part=losses] .value, .maps figcaption").all_inner_texts():
+        for low, high in re.findall(r"\[(-?[\d.]+), (-?[\d.]+)\]", text):
+            assert low != high, text

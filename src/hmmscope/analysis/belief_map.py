@@ -25,6 +25,7 @@ from hmmscope.analysis.geometry import (
     read_off,
     unpadded,
 )
+from hmmscope.analysis.intervals import in_digits
 from hmmscope.analysis.layer_curves import with_interval
 from hmmscope.analysis.twins import NUM_TWINS, Share, draw_twins
 from hmmscope.axes import Float64, Tensor
@@ -176,7 +177,7 @@ class BeliefMap(Shown):
 
     def _facts(self) -> dict[str, str]:
         points = f"{len(self.exact):,} of {self.exact.shape[1]} states"
-        r2 = f"{self.r2:.3f} [{self.low:.3f}, {self.high:.3f}]"
+        r2 = in_digits(self.r2, self.low, self.high, least=3)
         found = {"layer": repr(self.layer), "points": points, "r2": r2, "beyond_twins": str(self.share)}
         if self.earlier:
             found["steps"] = f"{len(self.earlier)} earlier"

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from hmmscope.analysis.curves import evaluate
-from hmmscope.analysis.intervals import bootstrap_ratio
+from hmmscope.analysis.intervals import bootstrap_ratio, in_digits
 from hmmscope.axes import Int64, Tensor
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.processes.hmm import HMM
@@ -60,8 +60,8 @@ class Learned(Shown):
             return f"{self.bar} is the optimum"
         if self.verdict == "nothing":
             return f"{self.loss:.3f} nats a symbol against {self.at_bar:.3f}, where the optimum has {self.optimum:.3f}"
-        share, low, high = (f"{round(100 * x) + 0:d}" for x in (self.share, self.low, self.high))
-        return f"{share} % [{low}, {high}] of the way from {self.bar} to the optimum"
+        share = in_digits(100 * self.share, 100 * self.low, 100 * self.high, least=0, unit=" %")
+        return f"{share} of the way from {self.bar} to the optimum"
 
 
 def learned(model: nn.Module, held_out: Corpus, training: Corpus, *, num_samples: int = 256) -> Learned:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from hmmscope.analysis.intervals import in_digits
 from hmmscope.analysis.layer_curves import Curves
 from hmmscope.errors import InputError
 from hmmscope.inference.monte_carlo import student_quantile
@@ -81,10 +82,10 @@ class Share(Shown):
 
     def __str__(self) -> str:
         """``0.91 [0.84, 0.95] of what 3 untrained twins leave unexplained``, or why nothing is told."""
-        if self.value is None:
+        if self.value is None or self.low is None or self.high is None:
             return self.reason
-        share, low, high = (f"{round(x or 0.0, 2) + 0.0:.2f}" for x in (self.value, self.low, self.high))
-        return f"{share} [{low}, {high}] of what {self.num_twins} untrained twins leave unexplained"
+        share = in_digits(self.value, self.low, self.high)
+        return f"{share} of what {self.num_twins} untrained twins leave unexplained"
 
     def columns(self) -> dict[str, Any]:
         """As columns of a table."""

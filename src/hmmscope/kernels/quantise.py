@@ -18,16 +18,20 @@ def quantise_rows(probabilities: NDArray[np.float64]) -> NDArray[np.int64]:
     the largest fractional parts, the lowest index first among equals.
     """
     rows = np.ascontiguousarray(probabilities, dtype=np.float64).reshape(-1, probabilities.shape[-1])
-    weights = np.empty(rows.shape, np.int64)
-    _quantise(rows, weights)
+    weights, fraction = np.empty(rows.shape, np.int64), np.empty(rows.shape[1], np.float64)
+    row = 0
+    while row < len(rows):
+        row, remaining = _quantise(rows, weights, fraction, row)
+        if remaining:  # sorted here: a sort takes longer to compile than all the rest of the loop
+            weights[row - 1, np.argsort(-fraction, kind="stable")[:remaining]] += 1
     return weights.reshape(probabilities.shape)
 
 
 @kernel()
-def _quantise(rows, weights):  # type: ignore[no-untyped-def]
+def _quantise(rows, weights, fraction, begin):  # type: ignore[no-untyped-def]
+    """Rows from `begin` on, to the first in which more than `_FEW` units are left: the row after it, and how many."""
     num_outcomes = rows.shape[1]
-    fraction = np.empty(num_outcomes, np.float64)
-    for row in range(rows.shape[0]):
+    for row in range(begin, rows.shape[0]):
         total = 0.0
         for i in range(num_outcomes):
             total += rows[row, i]
@@ -38,14 +42,19 @@ def _quantise(rows, weights):  # type: ignore[no-untyped-def]
             fraction[i] = exact - np.floor(exact) if rows[row, i] > 0.0 else -1.0
             given += weights[row, i]
         remaining = np.int64(4294967296) - given
-        if 0 < remaining <= _FEW:
-            for _ in range(remaining):
-                largest = np.argmax(fraction)
-                weights[row, largest] += 1
-                fraction[largest] = -2.0
-        elif remaining > 0:
-            order = np.argsort(-fraction, kind="mergesort")
-            for rank in range(remaining):
-                weights[row, order[rank]] += 1
-        elif remaining < 0:  # floating-point division can overshoot by a unit: take it from the largest weight
-            weights[row, np.argmax(weights[row])] += remaining
+        if remaining > _FEW:
+            return row + 1, remaining
+        for _ in range(remaining):
+            largest = 0
+            for i in range(1, num_outcomes):
+                if fraction[i] > fraction[largest]:
+                    largest = i
+            weights[row, largest] += 1
+            fraction[largest] = -2.0
+        if remaining < 0:  # floating-point division can overshoot by a unit: take it from the largest weight
+            largest = 0
+            for i in range(1, num_outcomes):
+                if weights[row, i] > weights[row, largest]:
+                    largest = i
+            weights[row, largest] += remaining
+    return rows.shape[0], np.int64(0)

@@ -14,7 +14,7 @@ from hmmscope.processes.hmm import HMM
 from hmmscope.processes.process import FILE_VERSION, Process, kinds
 from hmmscope.schema import path_of, shown, unknown_name
 
-_TEXTS = ("title", "source")
+_TEXTS = ("title", "source", "about")
 
 
 def shipped_processes() -> dict[str, Path]:
@@ -45,7 +45,7 @@ def load_process(source: object, *, allow_drop_tiny: bool = False) -> Process:
     if kind is None or not isinstance(version, int) or version != FILE_VERSION:
         said = f"{shown(found)} version {shown(version)}; this release reads {', '.join(known)}, version {FILE_VERSION}"
         raise InputError(f"{path.name}: format is {said}")
-    unknown = set(data) - {*kind.file_arrays, *kind.file_fields}
+    unknown = set(data) - {*kind.file_arrays, *kind.file_fields, "about"}
     if unknown:
         first = min(unknown, key=str)
         raise unknown_name(f"{path.name}: {path_of('', first)}", first, [*kind.file_arrays, *kind.file_fields])
@@ -55,7 +55,10 @@ def load_process(source: object, *, allow_drop_tiny: bool = False) -> Process:
     for field in _TEXTS:
         if not isinstance(data.get(field, ""), str):
             raise InputError(f"{path.name}: {field} must be text, got {shown(data[field])}")
+    about = data.pop("about", "")
     try:
-        return kind.from_file(data, allow_drop_tiny=allow_drop_tiny)
+        process = kind.from_file(data, allow_drop_tiny=allow_drop_tiny)
     except InputError as error:
         raise InputError(f"{path.name}: {error}") from None
+    process.about = about or process.about
+    return process

@@ -1,5 +1,6 @@
 """Processes by name, from files, and as they are."""
 
+import inspect
 import os
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,14 @@ def make_process(name: str, **fields: Any) -> Process:
     Raises:
         InputError: an unknown name or field (the message gives the nearest known one), or a value out of range.
     """
-    process: Process = registry.build_spec("process", {"name": name, **fields}, "process").build()
+    return built(registry.build_spec("process", {"name": name, **fields}, "process"))
+
+
+def built(spec: Any) -> Process:
+    """The process of a spec; of a registered law it knows the first paragraph of what the name means."""
+    process: Process = spec.build()
+    if not process.about and not getattr(spec, "keeps_copy", False):
+        process.about = " ".join((inspect.getdoc(spec) or "").partition("\n\n")[0].split())
     return process
 
 
@@ -35,8 +43,7 @@ def as_process(source: object) -> Process:
         InputError: none of these.
     """
     if isinstance(source, str | Path):
-        built: Process = registry.build_spec("process", process_data(str(source)), "process").build()
-        return built
+        return built(registry.build_spec("process", process_data(str(source)), "process"))
     if isinstance(source, SequenceData):
         return GivenSequences(source)
     if not isinstance(source, Process):

@@ -82,6 +82,8 @@ class Process(ABC):
         evaluated_after: the symbol after which alone predictions of the next observation are evaluated, or None.
         prior, telling: what the optimum believes where that is not this process, and what headers tell; or None.
         symbols, states, title, source: names, or None; what it is and where it comes from.
+        about: of a registered one the first paragraph of what its name means, for readers; files
+            of any kind may hold it, and no digest covers it.
         reading: of a process fitted to sequences, how these were read; None else. No digest covers it.
         file_format: what files of this kind of process call themselves. A subclass that says it is a kind of its own,
             and `hmmscope.load_process` reads its files.
@@ -110,6 +112,7 @@ class Process(ABC):
     reading: Reading | None = None
     title: str = ""
     source: str = ""
+    about: str = ""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -337,7 +340,8 @@ class Process(ABC):
 
         `hmmscope.load_process` finds the same bits again.
         """
-        header = {"format": self.file_format, "version": FILE_VERSION, **self.file_texts()}
+        about = {"about": self.about} if self.about else {}
+        header = {"format": self.file_format, "version": FILE_VERSION, **self.file_texts(), **about}
         write_file(Path(str(path)), header, self.file_tensors())
 
     def in_words(self) -> str:

@@ -62,7 +62,8 @@ class Mess3Spec:
 @registry.process("rrxor")
 @dataclass(frozen=True, kw_only=True)
 class RRXORSpec:
-    """Random-random-XOR: two fair bits, then their exclusive or. S starts a triple; A, B know the first bit; X, Y the xor.
+    """Random-random-XOR: two fair bits, then their exclusive or, over and over.
+    In S a triple begins; A and B stand for its first bit, 0 or 1; X and Y for the exclusive or that comes next, 0 or 1.
 
     Source: Crutchfield and Feldman (2003), "Regularities unseen, randomness observed".
     """

@@ -20,6 +20,7 @@ from hmmscope.models.base import Ports, SequenceModel, build_model
 from hmmscope.models.block_cot import feedback_width
 from hmmscope.models.given import GivenModelSpec, model_name, unwrapped
 from hmmscope.processes.files import load_process
+from hmmscope.processes.make import built
 from hmmscope.processes.process import Process
 from hmmscope.reprs import html_table, plot_rows
 from hmmscope.runs.config import RunConfig, config_from_data
@@ -257,7 +258,7 @@ def _process_of(folder: RunDir, config: RunConfig) -> Process:
     own = folder.path / OWN_PROCESS
     if os.path.lexists(own):
         os.close(disk.open_own(own, os.O_RDONLY))  # a link is refused
-    process: Process = load_process(own) if os.path.lexists(own) else config.process.build()
+    process: Process = load_process(own) if os.path.lexists(own) else built(config.process)
     check_same(folder, process)
     return process
 

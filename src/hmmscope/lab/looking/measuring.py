@@ -21,8 +21,10 @@ from hmmscope.analysis.twins import Share, Twins, layer_shares
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.targets import NextObservation, Target
 from hmmscope.errors import InputError
-from hmmscope.lab.looking.pushing import pushed
+from hmmscope.lab.looking.explaining import explained
+from hmmscope.lab.looking.pushing import pushed, used
 from hmmscope.lab.looking.tracing import traced
+from hmmscope.processes.answers import STATES
 from hmmscope.runs.live import live_model_data
 
 #: Layers that are drawn, heads whose attention is drawn, and columns of it.
@@ -76,11 +78,13 @@ def measured(
     found: dict[str, Any] = {
         "name": subject.name,
         "process": process.title or process.in_words(),
+        "explained": explained(process),
         "unit": subject.target.unit,
         "samples": num_samples,
         "length": int(subject.probe.layout.num_observations),
         "steps": subject.steps,
         "losses": _losses(subject, score, unknown),
+        "ahead": _ahead(score),
         "invalid": score.invalid,
         "learned": _learned(subject, unknown),
         "before": subject.before_is,
@@ -90,13 +94,15 @@ def measured(
     found["beliefs"], reader = _beliefs(subject, num_points, layers, unknown)
     found["attention"] = _attention(subject, unknown)
     found["live"] = _live(subject, unknown)
-    found["push"] = found["trace"] = None
+    found["push"] = found["trace"] = found["used"] = None
     if found["live"] is None:
-        best = None if found["beliefs"] is None else found["beliefs"]["best"]
-        found["trace"] = traced(subject.model, subject.held_out, reader, best)
-    if found["live"] is None and found["beliefs"] is not None:
+        found["trace"] = traced(subject.model, subject.held_out, reader, (found["beliefs"] or {}).get("best"))
+    if found["beliefs"] is not None:
+        best = found["beliefs"]["best"]
         try:
-            found["push"] = pushed(subject.model, subject.probe, found["beliefs"]["best"])
+            _require_pushable(subject)
+            found["push"] = None if found["live"] else pushed(subject.model, subject.probe, best)
+            found["used"] = used(subject.model, subject.probe, best)
         except InputError as error:
             unknown.append(f"Whether the model uses the belief that is read, here: {error}.")
     unknown += [
@@ -106,37 +112,63 @@ def measured(
     return found | {"unknown": unknown}
 
 
+def _require_pushable(subject: Subject) -> None:
+    """InputError where no belief is moved: the model answers something else, or the belief is of no single HMM."""
+    if not isinstance(subject.target, NextObservation) or subject.block_length:
+        raise InputError("the page moves the belief of models that predict the next observation")
+    if STATES not in subject.probe.process.by_law:
+        raise InputError("the page moves the belief about the state of one HMM, and this process is none")
+
+
 def _losses(subject: Subject, score: Score, unknown: list[str]) -> list[dict[str, Any]]:
-    """Mean losses with 95 % intervals over samples: what can be reached, the model, counting, and no training."""
-    rows = []
+    """Mean losses with 95 % intervals over samples: what can be reached, the model, counting, and no training.
+
+    ``above`` is how far each is above the optimum on the same samples; None where no optimum is known.
+    """
+    by_sample = {name: np.nanmean(measured["loss"], 1) for name, measured in score.measures.items()}
+    floor = by_sample.get("optimum")
     best = score.baseline
     named = [("optimum", "the exact optimum", "exact"), ("model", subject.name, "model")]
     if best is not None:
         named.append((best[0], f"counting at its best ({best[0].replace('-', ' ')})", "ngram"))
-    for key, name, role in named:
-        if key in score.measures:
-            values = np.nanmean(score.measures[key]["loss"], 1)
-            mean, low, high = (float(x) for x in bootstrap_means(values[~np.isnan(values)]))
-            rows.append({"name": name, "role": role, "value": mean, "low": low, "high": high})
+    rows = [
+        {"name": name, "role": role, **_mean(by_sample[key])}
+        | {"above": None if floor is None else _mean(by_sample[key] - floor)}
+        for key, name, role in named
+        if key in by_sample
+    ]
     if score.no_optimum is not None:
         unknown.append(f"The optimum: {score.no_optimum}.")
-    twins = [
-        evaluate(
-            twin,
-            subject.held_out,
-            num_samples=TWIN_SAMPLES,
-            baselines=False,
-            target=subject.target,
-            block_length=subject.block_length,
-        ).loss
-        for twin in subject.twins.models
-    ]
+    twins = [_loss_of_twin(subject, twin) for twin in subject.twins.models]
     if twins:
-        name = f"{len(twins)} untrained twins"
-        rows.append(
-            {"name": name, "role": "twin", "value": float(np.mean(twins)), "low": min(twins), "high": max(twins)}
-        )
+        whole = _range([loss for loss, _ in twins])
+        above = None if floor is None else _range([loss - optimum for loss, optimum in twins])
+        rows.append({"name": f"{len(twins)} untrained twins", "role": "twin", **whole, "above": above})
     return rows
+
+
+def _mean(values: NDArray[np.float64]) -> dict[str, float]:
+    mean, low, high = (float(x) for x in bootstrap_means(values[~np.isnan(values)]))
+    return {"value": mean, "low": low, "high": high}
+
+
+def _range(values: list[float]) -> dict[str, float]:
+    return {"value": float(np.mean(values)), "low": min(values), "high": max(values)}
+
+
+def _loss_of_twin(subject: Subject, twin: nn.Module) -> tuple[float, float]:
+    """Its loss, and that of the optimum on the same samples, NaN where nobody knows it."""
+    asked = {"num_samples": TWIN_SAMPLES, "target": subject.target, "block_length": subject.block_length}
+    score = evaluate(twin, subject.held_out, baselines=False, **asked)  # type: ignore[arg-type]
+    return score.loss, np.nan if score.bayes_loss is None else score.bayes_loss
+
+
+def _ahead(score: Score) -> dict[str, float] | None:
+    """How far the model's loss is below that of the best counting, on the same samples."""
+    if score.baseline is None:
+        return None
+    counting, model = (np.nanmean(score.measures[name]["loss"], 1) for name in (score.baseline[0], "model"))
+    return _mean(counting - model)
 
 
 def _learned(subject: Subject, unknown: list[str]) -> dict[str, str] | None:

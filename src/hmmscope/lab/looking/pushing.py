@@ -7,15 +7,16 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.analysis.activations import as_law, inference_mode, model_outputs, read_stream
-from hmmscope.analysis.belief_interventions import exact_answers, writing
+from hmmscope.analysis.belief_interventions import belief_interventions, exact_answers, writing
 from hmmscope.analysis.geometry import BELIEF, RIDGE, belief_targets, belief_times, fit_affine
 from hmmscope.analysis.interventions import add, intervene
+from hmmscope.analysis.intervals import in_digits
 from hmmscope.corpora.corpus import Corpus
-from hmmscope.errors import InputError
-from hmmscope.processes.answers import STATES
 
 #: Steps of the way, states that are pushed to, and samples that the map is fitted to.
 STEPS, MOST_STATES, SAMPLES = 10, 8, 512
+#: Samples of `used`, of which the last quarter are changed, and positions in each.
+USED, POSITIONS = 256, 2
 
 
 def pushed(model: nn.Module, corpus: Corpus, layer: str) -> dict[str, Any]:
@@ -24,12 +25,9 @@ def pushed(model: nn.Module, corpus: Corpus, layer: str) -> dict[str, Any]:
     At share a of the way to state s the belief b' = (1 - a) b + a e_s is to be read there, and x + (b' - read(x)) G stands
     in the place of x; see `belief_interventions`. Beside the model's answer stands that of an observer who believes b'.
 
-    Raises:
-        InputError: a process whose belief is not the law of its state: of a mixture, or of infinitely many states.
+    The process is one HMM.
     """
     process = corpus.process
-    if STATES not in process.by_law:
-        raise InputError("the page pushes the belief about the state of one HMM, and this process is none")
     taken, times = registry.adapted(model, [layer]), belief_times(corpus)
     stream = read_stream(taken, corpus, times, [layer], SAMPLES)[0].double()
     belief = belief_targets(corpus, times, SAMPLES)[BELIEF]
@@ -70,6 +68,25 @@ def pushed(model: nn.Module, corpus: Corpus, layer: str) -> dict[str, Any]:
         "model": _rounded(laws.unflatten(0, (len(states), STEPS + 1))),
         "exact": _rounded(wanted[:, 0].unflatten(0, (len(states), STEPS + 1))),
     }
+
+
+def used(model: nn.Module, corpus: Corpus, layer: str) -> dict[str, Any]:
+    """Over many held-out sequences: how far the answer goes where the belief of another sequence is written into a layer.
+
+    The share of the way to the answer that this belief calls for, in total variation, beside that of random changes of the
+    same length; see `belief_interventions`.
+    """
+    asked: dict[str, Any] = {"num_samples": USED, "num_positions": POSITIONS, "interventions": ("set",)}
+    rows = belief_interventions(model, corpus, layers=[layer], **asked)
+    rows = [row for row in rows if row["metric"] == "total_variation"]
+    own, random = (next(row for row in rows if row["subspace"] == name) for name in ("belief", "random"))
+    kept = ("value", "low", "high")
+    found = {"layer": layer, "samples": own["samples"], "positions": POSITIONS} | {key: own[key] for key in kept}
+    return found | {"random": {key: random[key] for key in kept}, "text": _said(own), "random_text": _said(random)}
+
+
+def _said(row: dict[str, Any]) -> str:
+    return in_digits(row["value"], row["low"], row["high"])
 
 
 def _rounded(values: torch.Tensor) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 from markupsafe import Markup
 
 from hmmscope import __version__
+from hmmscope.analysis.intervals import in_digits
 from hmmscope.errors import InputError
 from hmmscope.lab.report.page import LIVE_SCRIPTS, figure_view, is_triangular, json_element, policy, resource, template
 from hmmscope.storage import seals, store
@@ -41,6 +42,7 @@ def render_look(data: dict[str, Any]) -> str:
         live=live,
         triangular=live is not None and is_triangular(live),
         said=sentence(data),
+        use=of_use(data) if data["used"] else None,
         version=__version__,
         style=Markup("".join(map(resource, styles))),
         policy=policy(scripts),
@@ -61,27 +63,65 @@ _BEYOND = {
     "not told": "Whether training put the belief into it is not told",
     "nothing": "As it has learned nothing, whether training put the belief into it is not told",
 }
+#: R² from which on a word says how much of the belief an affine map finds.
+_SIZES = ((0.95, "nearly all"), (0.8, "most"), (0.5, "much"), (0.2, "a part"), (0.05, "little"), (-1e9, "next to nothing"))
 
 
 def sentence(data: dict[str, Any]) -> str:
-    """What the page found, in a sentence or two."""
+    """What the page found, in a few sentences, each with the numbers that carry it."""
     if data["invalid"]:
         return f"INVALID: {data['invalid']}."
-    losses = {row["role"]: row for row in data["losses"]}
-    found = []
-    model, counting = losses["model"]["value"], losses.get("ngram")
-    if "exact" in losses:
-        optimum = losses["exact"]["value"]
-        beside = f"; counting at its best is {counting['value'] - optimum:.4f} above it" if counting else ""
-        found.append(f"It is {model - optimum:.4f} {data['unit']} above the exact optimum{beside}.")
-    elif counting:
-        side = "above" if counting["value"] > model else "below"
-        found.append(f"Counting at its best is {abs(counting['value'] - model):.4f} {data['unit']} {side} the model.")
+    found = [_of_losses(data)]
     learned, beliefs = data["learned"], data["beliefs"]
     nothing = learned is not None and learned["verdict"] == "nothing"
     if nothing:
         found.append(f"It has learned nothing: it is no better than {learned['bar']}.")
     if beliefs is not None:
+        size = next(word for least, word in _SIZES if beliefs["r2"] >= least)
+        twins = "" if beliefs["twins"] is None else f", and untrained networks have {beliefs['twins']:.3f}"
+        found.append(
+            f"An affine map of {beliefs['best']} gives {size} of the belief: R² is {beliefs['r2']:.3f}, where 1 would be all "
+            f"of it{twins}."
+        )
         beyond = _BEYOND["nothing" if nothing and beliefs["verdict"] == "more" else beliefs["verdict"]]
         found.append(f"{beyond}: {beliefs['text'].removeprefix('not told: ')}.")
-    return " ".join(found)
+    return " ".join(filter(None, found))
+
+
+def _of_losses(data: dict[str, Any]) -> str:
+    """How far model and counting are above the optimum, and which of them is ahead."""
+    losses, ahead, unit = {row["role"]: row for row in data["losses"]}, data["ahead"], data["unit"]
+    above = losses["model"]["above"]
+    which = "" if ahead is None else _ahead(ahead)
+    if above is None:
+        return f"{which[0].upper()}{which[1:]}." if which else ""
+    beside = f"; counting at its best is {_told(losses['ngram']['above'])} above it, and {which}" if which else ""
+    return f"It is {_told(above)} {unit} above the exact optimum{beside}."
+
+
+def _ahead(ahead: dict[str, float]) -> str:
+    if ahead["low"] > 0:
+        return f"the model is ahead of counting by {_told(ahead)}"
+    if ahead["high"] < 0:
+        return f"the model is behind counting by {_told({key: -ahead[key] for key in ('value', 'low', 'high')})}"
+    return f"the two are not told apart: the model is ahead by {_told(ahead)}"
+
+
+def _told(number: dict[str, float]) -> str:
+    low, high = sorted((number["low"], number["high"]))
+    return in_digits(number["value"], low, high, least=3)
+
+
+def of_use(data: dict[str, Any]) -> str:
+    """Whether the answer follows a belief that is written into a layer, over many sequences."""
+    found, learned = data["used"], data["learned"]
+    said = (
+        f"In {found['samples']} held-out sequences the belief of another one was written into {found['layer']}, at "
+        f"{found['positions']} positions each. Of the way to what this belief calls for the answer went {found['text']}, and "
+        f"after random changes as long {found['random_text']}."
+    )
+    if learned is not None and learned["verdict"] == "nothing":
+        return said
+    if found["low"] <= max(0.0, found["random"]["high"]):
+        return f"{said} So no use of the belief is seen here."
+    return f"{said} So the model uses what is read there{'' if found['value'] >= 0.5 else ', in part'}."

@@ -14,6 +14,7 @@ from hmmscope.axes import Tensor
 from hmmscope.errors import InputError
 from hmmscope.lab.verbs.endings import HMM_FILES
 from hmmscope.processes.files import load_process, shipped_processes
+from hmmscope.processes.make import built
 from hmmscope.processes.process import Process
 from hmmscope.runs.number_files import TABLES, read_number_file
 from hmmscope.schema import unknown_name
@@ -36,8 +37,7 @@ def find_process(source: str, overrides: Mapping[str, str] | None = None, *, all
     if source in registry.entries("process"):
         spec = registry.build_spec("process", {"name": source, **fields}, "process")
         _warn_of_a_large_build(spec)
-        built: Process = spec.build()
-        return built
+        return built(spec)
     if Path(source).suffix not in (*HMM_FILES, ".hmm") and source not in shipped_processes():
         if Path(source).is_file():
             raise InputError(

@@ -48,7 +48,7 @@
     #caption(layer) {
       if (this.when === "before") return layer.r2_before === null ? "" : `R² ${layer.r2_before.toFixed(3)} before training`;
       const twins = layer.twins === null ? "" : `, untrained ${layer.twins.toFixed(3)}`;
-      return `R² ${layer.r2.toFixed(3)}${twins}`;
+      return `R² ${inDigits(layer.r2, layer.low, layer.high, 3)}${twins}`;
     }
 
     #panel(name, caption, points) {
@@ -82,8 +82,8 @@
     }
   }
 
-  /** Rows {name, role, value, low, high}: bars from `from`, whiskers, and a line at `mark`. */
-  function bars(target, rows, { from, to, mark = null, text }) {
+  /** Rows {name, role, value, low, high}: bars from `from`, and whiskers. */
+  function bars(target, rows, { from, to, text }) {
     const at = (value) => `${(100 * Math.min(Math.max((value - from) / (to - from || 1), 0), 1)).toFixed(2)}%`;
     for (const row of rows) {
       const bar = element("div", { class: "bar" });
@@ -93,25 +93,25 @@
         bar.children[1].style.left = at(row.low);
         bar.children[1].style.width = `calc(${at(row.high)} - ${at(row.low)})`;
       }
-      if (mark !== null) {
-        const line = element("s");
-        line.style.left = at(mark);
-        bar.append(line);
-      }
       target.append(element("span", {}, row.name), bar, element("span", { class: "value" }, text(row)));
     }
   }
 
-  const two = (value) => (Math.round(100 * value) / 100 + 0).toFixed(2);
+  /** So many decimals, and as many more as leave an interval two units of the last one wide: none is rounded away. */
+  function inDigits(value, low, high, least) {
+    let decimals = least;
+    while (high - low >= 2e-6 && high - low < 2 * 10 ** -decimals) decimals++;
+    const [shown, first, last] = [value, low, high].map((x) => (Math.round(x * 10 ** decimals) / 10 ** decimals + 0).toFixed(decimals));
+    return `${shown} [${first}, ${last}]`;
+  }
 
+  /** Bars from zero: of the optimum, or of no loss at all where nobody knows the optimum. */
   function losses() {
-    const rows = data.losses;
-    const ends = rows.flatMap(({ low, high }) => [low, high]);
-    const room = 0.25 * (Math.max(...ends) - Math.min(...ends)) || 0.1;
-    const optimum = rows.find(({ role }) => role === "exact");
+    const rows = data.losses.map((row) => ({ ...row, loss: row.value, ...row.above }));
     bars(part("losses"), rows, {
-      from: Math.max(0, Math.min(...ends) - room), to: Math.max(...ends), mark: optimum?.value ?? null,
-      text: ({ value }) => value.toFixed(4),
+      from: 0, to: Math.max(...rows.map(({ high }) => high)),
+      text: ({ role, above, loss, value, low, high }) =>
+        role === "exact" ? `(${loss.toFixed(4)})` : above ? `${inDigits(value, low, high, 3)} (${loss.toFixed(4)})` : inDigits(value, low, high, 3),
     });
   }
 
@@ -121,7 +121,7 @@
     }));
     bars(part("shares"), rows, {
       from: 0, to: 1,
-      text: ({ value, low, high }) => (value === null ? "not told" : `${two(value)} [${two(low)}, ${two(high)}]`),
+      text: ({ value, low, high }) => (value === null ? "not told" : inDigits(value, low, high, 2)),
     });
   }
 
@@ -138,8 +138,8 @@
       part("moved").textContent = `${Math.round((100 * step) / found.steps)} %`;
       const distance = (one, other) => one.reduce((sum, share, v) => sum + Math.abs(share - other[v]), 0) / 2;
       part("push-said").textContent =
-        `Total variation between the model and an observer with this belief: ${distance(model, exact).toFixed(3)}; ` +
-        `the model has moved by ${distance(model, found.free).toFixed(3)}, the observer by ${distance(exact, found.exact[state][0]).toFixed(3)}.`;
+        `In this sequence alone the model has moved by ${distance(model, found.free).toFixed(3)} of total variation, and an observer ` +
+        `with this belief by ${distance(exact, found.exact[state][0]).toFixed(3)}; they are ${distance(model, exact).toFixed(3)} apart.`;
     };
     for (const control of [towards, part("amount")]) control.addEventListener("input", redraw);
     part("amount").value = found.steps / 2;
