@@ -193,7 +193,8 @@ def test_bars_of_losses_begin_at_zero_and_no_interval_is_rounded_away(browser: A
     data = watched.page.evaluate("JSON.parse(document.getElementById('look-data').textContent)")
     above = {row["role"]: row["above"]["value"] for row in data["losses"]}
     widths = {
-        role: watched.page.locator(f"[data-part=losses] i.{role}").bounding_box()["width"] for role in ("model", "ngram")
+        role: watched.page.locator(f"[data-part=losses] i.{role}").bounding_box()["width"]
+        for role in ("model", "ngram")
     }
     assert widths["model"] / widths["ngram"] == pytest.approx(above["model"] / above["ngram"], rel=0.05)
     for text in watched.page.locator("[data-part=losses] .value, .maps figcaption").all_inner_texts():

@@ -82,8 +82,7 @@ class Process(ABC):
         evaluated_after: the symbol after which alone predictions of the next observation are evaluated, or None.
         prior, telling: what the optimum believes where that is not this process, and what headers tell; or None.
         symbols, states, title, source: names, or None; what it is and where it comes from.
-        about: of a registered one the first paragraph of what its name means, for readers; files
-            of any kind may hold it, and no digest covers it.
+        about: what the name of a registered one means, a paragraph; files keep it, and no digest covers it.
         reading: of a process fitted to sequences, how these were read; None else. No digest covers it.
         file_format: what files of this kind of process call themselves. A subclass that says it is a kind of its own,
             and `hmmscope.load_process` reads its files.
@@ -340,9 +339,8 @@ class Process(ABC):
 
         `hmmscope.load_process` finds the same bits again.
         """
-        about = {"about": self.about} if self.about else {}
-        header = {"format": self.file_format, "version": FILE_VERSION, **self.file_texts(), **about}
-        write_file(Path(str(path)), header, self.file_tensors())
+        header = {"format": self.file_format, "version": FILE_VERSION, **self.file_texts()}
+        write_file(Path(str(path)), header | ({"about": self.about} if self.about else {}), self.file_tensors())
 
     def in_words(self) -> str:
         """A line for readers: the title, and how many components, states and symbols there are."""
@@ -356,9 +354,8 @@ class Process(ABC):
     def _repr_html_(self) -> str:
         facts: dict[str, Any] = {"kind": type(self).__name__, "title": self.title, "states": self.num_states}
         facts |= {"components": self.num_components, "symbols": self.num_symbols}
-        names = {
-            f"names of {k}": ", ".join(map(in_brief, (getattr(self, k) or ())[:20])) for k in ("symbols", "states")
-        }
+        few = {kind: (getattr(self, kind) or ())[:20] for kind in ("symbols", "states")}
+        names = {f"names of {kind}": ", ".join(map(in_brief, found)) for kind, found in few.items()}
         kept = {name: value for name, value in (facts | names).items() if value not in (None, "")}
         return html_table(repr(self).partition("(")[0], kept | {"digest": self.digest[:12]})
 

@@ -47,7 +47,10 @@ def _table(process: Process) -> dict[str, Any] | None:
     if law.states_emit:
         columns = ["state", "emits", "then goes to"]
         cells = zip(law.emission_MSV[0].tolist(), law.transition_MSS[0].tolist(), strict=True)
-        rows = [[name, _listed(emits, symbols), _listed(moves, states)] for name, (emits, moves) in zip(states, cells)]
+        rows = [
+            [name, _listed(emits, symbols), _listed(moves, states)]
+            for name, (emits, moves) in zip(states, cells, strict=True)
+        ]
     else:
         columns = ["state", *(f"emits {symbol}, goes to" for symbol in symbols)]
         by_state = law.labelled_MVSS[0].transpose(0, 1).tolist()

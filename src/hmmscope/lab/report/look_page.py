@@ -64,7 +64,14 @@ _BEYOND = {
     "nothing": "As it has learned nothing, whether training put the belief into it is not told",
 }
 #: R² from which on a word says how much of the belief an affine map finds.
-_SIZES = ((0.95, "nearly all"), (0.8, "most"), (0.5, "much"), (0.2, "a part"), (0.05, "little"), (-1e9, "next to nothing"))
+_SIZES = (
+    (0.95, "nearly all"),
+    (0.8, "most"),
+    (0.5, "much"),
+    (0.2, "a part"),
+    (0.05, "little"),
+    (-1e9, "next to nothing"),
+)
 
 
 def sentence(data: dict[str, Any]) -> str:
@@ -80,8 +87,8 @@ def sentence(data: dict[str, Any]) -> str:
         size = next(word for least, word in _SIZES if beliefs["r2"] >= least)
         twins = "" if beliefs["twins"] is None else f", and untrained networks have {beliefs['twins']:.3f}"
         found.append(
-            f"An affine map of {beliefs['best']} gives {size} of the belief: R² is {beliefs['r2']:.3f}, where 1 would be all "
-            f"of it{twins}."
+            f"An affine map of {beliefs['best']} gives {size} of the belief: R² is {beliefs['r2']:.3f}, where 1 would be "
+            f"all of it{twins}."
         )
         beyond = _BEYOND["nothing" if nothing and beliefs["verdict"] == "more" else beliefs["verdict"]]
         found.append(f"{beyond}: {beliefs['text'].removeprefix('not told: ')}.")
@@ -117,8 +124,8 @@ def of_use(data: dict[str, Any]) -> str:
     found, learned = data["used"], data["learned"]
     said = (
         f"In {found['samples']} held-out sequences the belief of another one was written into {found['layer']}, at "
-        f"{found['positions']} positions each. Of the way to what this belief calls for the answer went {found['text']}, and "
-        f"after random changes as long {found['random_text']}."
+        f"{found['positions']} positions each. Of the way to what this belief calls for the answer went {found['text']}, "
+        f"and after random changes as long {found['random_text']}."
     )
     if learned is not None and learned["verdict"] == "nothing":
         return said
