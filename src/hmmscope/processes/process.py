@@ -81,8 +81,8 @@ class Process(ABC):
         law: initial law and transitions of every component, multiples of 2^-32.
         evaluated_after: the symbol after which alone predictions of the next observation are evaluated, or None.
         prior, telling: what the optimum believes where that is not this process, and what headers tell; or None.
-        symbols, states, title, source: names, or None; what it is and where it comes from.
-        about: what the name of a registered one means, a paragraph; files keep it, and no digest covers it.
+        symbols, states: names, or None.
+        title, about, source: what it is, in a word and in a paragraph, and where it comes from; no digest covers them.
         reading: of a process fitted to sequences, how these were read; None else. No digest covers it.
         file_format: what files of this kind of process call themselves. A subclass that says it is a kind of its own,
             and `hmmscope.load_process` reads its files.
@@ -352,12 +352,11 @@ class Process(ABC):
         return f"{type(self).__name__}(num_states={self.num_states}, num_symbols={self.num_symbols})"
 
     def _repr_html_(self) -> str:
-        facts: dict[str, Any] = {"kind": type(self).__name__, "title": self.title, "states": self.num_states}
-        facts |= {"components": self.num_components, "symbols": self.num_symbols}
-        few = {kind: (getattr(self, kind) or ())[:20] for kind in ("symbols", "states")}
-        names = {f"names of {kind}": ", ".join(map(in_brief, found)) for kind, found in few.items()}
-        kept = {name: value for name, value in (facts | names).items() if value not in (None, "")}
-        return html_table(repr(self).partition("(")[0], kept | {"digest": self.digest[:12]})
+        sizes = {"states": self.num_states, "components": self.num_components, "symbols": self.num_symbols}
+        few = {f"names of {kind}": (getattr(self, kind) or ())[:20] for kind in ("symbols", "states")}
+        names = {kind: ", ".join(map(in_brief, found)) for kind, found in few.items()}
+        facts = {"kind": type(self).__name__, "title": self.title} | sizes | names | {"digest": self.digest[:12]}
+        return html_table(repr(self).partition("(")[0], {k: x for k, x in facts.items() if x not in (None, "")})
 
     def sample_components(self, indices: NDArray[np.int64], seed: int, stream: str) -> NDArray[np.int64]:
         """Component (B,) of each sample index (B,); zeros for a single process."""

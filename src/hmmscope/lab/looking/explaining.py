@@ -1,4 +1,4 @@
-"""What a process is, for somebody who reads its name for the first time: in words, and by its matrices where they are few."""
+"""What a process is, for who reads its name for the first time: in words, and by its matrices where they are few."""
 
 from typing import Any
 
