@@ -87,7 +87,7 @@ def test_chance_counts_for_symbol_counts() -> None:
 
 def test_the_setting_of_a_run(tmp_path: Path) -> None:
     run = train(config_from_data(prompt_config("smoke")), tmp_path / "run")
-    rows = {row["quantity"]: row for row in setting_rows(run, {"judged": 256})}
+    rows = {row["quantity"]: row for row in setting_rows(run)}
     assert rows["prompts per HMM"]["value"] == 10 * 8 / 4
     assert rows["HMMs in the pool"]["value"] == 4
     counted = rows["component from symbol counts"]
@@ -95,7 +95,7 @@ def test_the_setting_of_a_run(tmp_path: Path) -> None:
     assert rows["gain over the best n-gram"]["value"] < 0  # ten steps do not beat counting
     assert rows["gain over the best n-gram"]["low"] < rows["gain over the best n-gram"]["high"]
     twins = {name: rows[f"{name} over the best n-gram, untrained twins"] for name in ("gain", "accuracy")}
-    assert all(row["value"] < 0 and row["samples"] == 256 for row in twins.values())
+    assert all(row["value"] < 0 and row["samples"] == 10 * 8 for row in twins.values())
 
 
 def test_claims_are_about_the_cycles_that_separate() -> None:

@@ -54,7 +54,7 @@ class MultiTaskFig1(PoolFigure):
     groups = {"predictions": ("demonstrations", "positions", "effects"), "setting": ("setting",)}
     of_all = ("accuracy",)
     sizes = {
-        "smoke": {"samples": 32, "first_position": 4, "memory_lengths": [1, 2], "num_steps": 3, "judged": 64},
+        "smoke": {"samples": 32, "first_position": 4, "memory_lengths": [1, 2], "num_steps": 3},
         "small": _WHOLE,
         "medium": _WHOLE | {"samples": 2048},
         "gpu": _WHOLE,

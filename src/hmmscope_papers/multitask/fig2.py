@@ -42,14 +42,7 @@ class MultiTaskFig2(PoolFigure):
     groups = {"shuffle": ("shuffle", "effects"), "setting": ("setting",)}
     #: The last three are of the constructed network, whose learning rate is the largest that is stable on the first prompts.
     sizes = {
-        "smoke": {
-            "samples": 8,
-            "permutations": 3,
-            "construction_samples": 4,
-            "memory_length": 2,
-            "num_steps": 2,
-            "judged": 64,
-        },
+        "smoke": {"samples": 8, "permutations": 3, "construction_samples": 4, "memory_length": 2, "num_steps": 2},
         "small": {"samples": 64, "permutations": 8, "construction_samples": 8, "memory_length": 4, "num_steps": 4},
         "medium": {"samples": 256, "permutations": 8, "construction_samples": 8, "memory_length": 4, "num_steps": 4},
         "gpu": {"samples": 64, "permutations": 16, "construction_samples": 16, "memory_length": 4, "num_steps": 8},

@@ -57,7 +57,7 @@ class MultiTaskFig3a(PoolFigure):
     #: Components that the probe of the component tells apart and prompts of each; components with a probe of their hidden
     #: state and prompts of each. Three quarters of the prompts train a probe.
     sizes = {
-        "smoke": {"components": 2, "prompts": 24, "state_components": 2, "state_prompts": 32, "judged": 64},
+        "smoke": {"components": 2, "prompts": 24, "state_components": 2, "state_prompts": 32},
         "small": {"components": 16, "prompts": 64, "state_components": 4, "state_prompts": 512},
         "medium": {"components": 16, "prompts": 128, "state_components": 4, "state_prompts": 512},
         "gpu": {"components": 32, "prompts": 64, "state_components": 8, "state_prompts": 2048},

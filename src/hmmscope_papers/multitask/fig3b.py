@@ -63,7 +63,7 @@ class MultiTaskFig3b(PoolFigure):
     of_all = ("previous-tokens",)
     #: Prompts of the probes, of which three quarters train them, and gradient steps of the constructed network.
     sizes = {
-        "smoke": {"prompts": 32, "num_steps": 1, "judged": 64},
+        "smoke": {"prompts": 32, "num_steps": 1},
         "small": {"prompts": 1024, "num_steps": 1},
         "medium": {"prompts": 2048, "num_steps": 1},
         "gpu": {"prompts": 2048, "num_steps": 2},

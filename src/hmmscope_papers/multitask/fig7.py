@@ -67,14 +67,7 @@ class MultiTaskFig7(PoolFigure):
     groups = {"attention": ("offsets", "sources", "alignment", "effects", "carried"), "setting": ("setting",)}
     #: The last three are of the constructed network.
     sizes = {
-        "smoke": {
-            "samples": 16,
-            "max_offset": 13,
-            "construction_samples": 4,
-            "memory_length": 2,
-            "num_steps": 2,
-            "judged": 64,
-        },
+        "smoke": {"samples": 16, "max_offset": 13, "construction_samples": 4, "memory_length": 2, "num_steps": 2},
         "small": {"samples": 512, "max_offset": 20, "construction_samples": 32, "memory_length": 4, "num_steps": 8},
         "medium": {"samples": 256, "max_offset": 20, "construction_samples": 32, "memory_length": 4, "num_steps": 8},
         "gpu": {"samples": 512, "max_offset": 26, "construction_samples": 32, "memory_length": 4, "num_steps": 8},

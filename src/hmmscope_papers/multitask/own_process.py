@@ -44,7 +44,7 @@ class OwnProcess(MultiTaskFig1):
     )
     num_seeds = {"smoke": 2, "medium": 3}
     sizes = {
-        "smoke": {"samples": 32, "first_position": 4, "memory_lengths": [1, 2], "num_steps": 3, "judged": 64},
+        "smoke": {"samples": 32, "first_position": 4, "memory_lengths": [1, 2], "num_steps": 3},
         "medium": {"samples": 32, "first_position": 4, "memory_lengths": [2], "num_steps": 20},
     }
 

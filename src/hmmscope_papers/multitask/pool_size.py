@@ -62,7 +62,7 @@ class PoolSize(Experiment):
     one_by_one = True
     groups = {"strategies": ("weights", "left"), "training": ("phases",), "setting": ("setting",)}
     sizes = {
-        "smoke": {"samples": 8, "phase_samples": 8, "first_position": 4, "judged": 64},
+        "smoke": {"samples": 8, "phase_samples": 8, "first_position": 4},
         "small": {"samples": 256, "phase_samples": 256, "first_position": 4},
         "medium": {"samples": 2048, "phase_samples": 2048, "first_position": 4},
         "gpu": {"samples": 512, "phase_samples": 256, "first_position": 4},
@@ -81,7 +81,7 @@ class PoolSize(Experiment):
         look = {
             "strategies": _strategies,
             "training": _phases,
-            "setting": lambda run, sizes: {"setting": setting_rows(run, sizes)},
+            "setting": lambda run, sizes: {"setting": setting_rows(run)},
         }
         for label, run in runs.items():
             for name, rows in look[group](run, sizes).items():

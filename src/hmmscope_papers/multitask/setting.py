@@ -85,7 +85,7 @@ class PoolFigure(Experiment):
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         tables: Measured = {name: [] for name in self.groups[group]}
         for label, run in runs.items():
-            found = {"setting": setting_rows(run, sizes)} if group == "setting" else self.look(run, sizes)
+            found = {"setting": setting_rows(run)} if group == "setting" else self.look(run, sizes)
             for name, rows in found.items():
                 tables[name] += [model_columns(label, run) | row for row in rows]
         return tables
@@ -123,24 +123,29 @@ def model_columns(label: str, run: Run) -> dict[str, Any]:
 
 def pool_columns(run: Run) -> dict[str, Any]:
     """Columns that say of which pool a row is: ``hmms``, and ``prompts``, different ones of each HMM in training."""
-    process, training = as_kind(run.process, Mixture), run.config.training
-    shown = training.num_trajectories or training.num_steps * training.batch_size
-    return {"hmms": len(process), "prompts": shown / len(process)}
+    process = as_kind(run.process, Mixture)
+    return {"hmms": len(process), "prompts": prompts_shown(run) / len(process)}
 
 
-def setting_rows(run: Run, sizes: dict[str, Any]) -> list[dict[str, Any]]:
+def prompts_shown(run: Run) -> int:
+    """Different prompts of a training."""
+    training = run.config.training
+    return training.num_trajectories or training.num_steps * training.batch_size
+
+
+def setting_rows(run: Run) -> list[dict[str, Any]]:
     """The table "setting" of a run on prompts of a mixture: (quantity, value, low, high, chance).
 
     ``prompts per HMM`` (different ones, in training); ``HMMs in the pool``; ``component from symbol counts``: accuracy of a
     linear probe for the HMM on how often symbols are in a prompt, with the share of the commonest class;
     ``gain over the best n-gram``: loss of the best that counts, context trees too, less that of the model, in the test
-    sequence of ``judged`` fresh prompts of the pool (of `sizes`; 2048 if it has none), nats; ``accuracy over the best
-    n-gram``: the model's less that of the best that counts; both of the mean of three untrained twins too.
+    sequence of fresh prompts of the pool (2048, or as many as it was trained on), nats; ``accuracy over the best n-gram``:
+    the model's less that of the best that counts; both of the mean of three untrained twins too.
     """
     few = spread(run.process, _NAMED)
     corpus = Corpus(few, layout=run.config.layout, seed=run.config.seed, stream="probe")
     counted = counting_rows(corpus, len(few) * _PROMPTS)[0]
-    score = prompt_score(run, run.process, sizes.get("judged", _JUDGED), ("model", "untrained"))
+    score = prompt_score(run, run.process, min(_JUDGED, prompts_shown(run)), ("model", "untrained"))
     end, gains = last_sequence(score), []
     loss, right = (
         {name: of[kind][:, end].mean(1) for name, of in score.measures.items()} for kind in ("loss", "accuracy")
