@@ -1,12 +1,14 @@
 """How often what is said of a fit is right, on planted data: number of states, its interval, and intervals of every entry.
 
-    python scripts/fit_statistics.py --sets 1000        go on to 1000 data sets of each kind; stop it and start it at will
-    python scripts/fit_statistics.py                    print the table of those that were made
+    python scripts/fit_statistics.py --sets 1000    go on to 1000 data sets of each kind; stop it and start it at will
+    python scripts/fit_statistics.py                print the table of those that were made
 
 A data set is one sequence of 1,000 to 20,000 symbols (evenly in the logarithm) of an HMM of 1 to 5 states and 6 symbols.
 States stay with one probability and show a symbol of their own with another: .9 and .88 ("separated"), or one of .7, .8, .9
-and one of .6, .7 ("weaker"). It is fitted as a user would, `hs.fit(symbols, [1, ..., 6])`, and with the planted number of
-states, whose posterior (2 chains of 250 draws) gives the intervals of entries. Rows are in results/fit-statistics.jsonl.
+and one of .6, .7 ("weaker"). Or all rows are drawn from uniform laws ("drawn"), the prior of the posterior: of these alone a
+share of .95 is promised, and only where chains agree by R-hat, which one knows without the truth. It is fitted as by a user,
+`hs.fit(symbols, [1, ..., 6])`, and with the planted number of states, whose posterior (2 chains of 250 draws; of "drawn" 4
+of 1000) gives the intervals of entries. Rows are in results/fit-statistics.jsonl.
 """
 
 import argparse
@@ -23,14 +25,17 @@ import torch
 
 import hmmscope as hs
 from hmmscope.inference.chains import matching
+from hmmscope.inference.gibbs import Prior, prior_hmm
 from hmmscope.inference.loop_inputs import flat_sequences
 from hmmscope.inference.num_states import support_of
 from hmmscope.machine import machine_line
 
 KEPT = Path(__file__).resolve().parents[1] / "results" / "fit-statistics.jsonl"
 SIZES, NUM_SYMBOLS = range(1, 7), 6
-KINDS = ("separated", "weaker")
+KINDS = ("separated", "weaker", "drawn")
 PARTS = ("initial", "transition", "emission")
+#: Chains of drawn laws whose R-hat is above this are not asked for intervals of entries.
+MIXED = 1.05
 
 
 def planted(num_states: int, stay: float, own: float) -> hs.HMM:
@@ -46,14 +51,16 @@ def measured(kind: str, number: int) -> dict[str, Any]:
     """One data set: what is planted, what is said, and how long it took (seconds of this process)."""
     random = np.random.default_rng((KINDS.index(kind), number))
     size, length = 1 + number % 5, round(math.exp(random.uniform(math.log(1000), math.log(20_000))))
-    stay, own = (
-        (0.9, 0.88)
-        if kind == "separated"
-        else (float(random.choice([0.7, 0.8, 0.9])), float(random.choice([0.6, 0.7])))
-    )
-    truth = planted(size, stay, own)
+    row: dict[str, Any] = {"kind": kind, "set": number, "states": size, "length": length}
+    if kind == "drawn":
+        truth = prior_hmm(size, NUM_SYMBOLS, Prior(), random)
+    else:
+        stay, own = (0.9, 0.88)
+        if kind == "weaker":
+            stay, own = float(random.choice([0.7, 0.8, 0.9])), float(random.choice([0.6, 0.7]))
+        truth = planted(size, stay, own)
+        row |= {"stay": stay, "own": own}
     symbols = hs.Corpus(truth, length=length, seed=number)[0:1].observations
-    row: dict[str, Any] = {"kind": kind, "set": number, "states": size, "length": length, "stay": stay, "own": own}
     begun = time.process_time()
     fit = hs.fit(symbols.tolist(), list(SIZES), symbols=NUM_SYMBOLS)
     row["fit_seconds"] = round(time.process_time() - begun, 3)
@@ -64,14 +71,14 @@ def measured(kind: str, number: int) -> dict[str, Any]:
     near = [one for one, mean in fit.held_out.items() if mean >= fit.held_out[best] - fit.held_out_errors[best]]
     row |= {"bic": fit.hmm.num_states, "largest_held_out": best, "one_error": min(near), "interval": list(fit.interval)}
     row["shares"] = [round(share, 4) for share in fit.support.shares.values()] if fit.support else []
-    return row | entries(truth, symbols)
+    return row | entries(truth, symbols, (4, 1000) if kind == "drawn" else (2, 250))
 
 
-def entries(truth: hs.HMM, symbols: torch.Tensor) -> dict[str, Any]:
+def entries(truth: hs.HMM, symbols: torch.Tensor, size: tuple[int, int]) -> dict[str, Any]:
     """How many entries of each array their intervals hold, of how many; labels are matched by what states emit."""
     fit = hs.fit(symbols.tolist(), truth.num_states, symbols=NUM_SYMBOLS)
     begun = time.process_time()
-    posterior = fit.posterior(250, num_chains=2, warm_up=125)
+    posterior = fit.posterior(size[1], num_chains=size[0], warm_up=size[1] // 2)
     seconds = round(time.process_time() - begun, 3)
     own = matching((fit.hmm.emission_SV @ truth.emission_SV.T).numpy())
     planted_arrays = truth.file_tensors()
@@ -83,6 +90,7 @@ def entries(truth: hs.HMM, symbols: torch.Tensor) -> dict[str, Any]:
         held = (low <= planted_arrays[name]) & (planted_arrays[name] <= high)
         sure = truth.num_states == 1 and name != "emission"
         found[name] = [0, 0] if sure else [int(held.sum()), held.numel()]
+    found["swapped"] = round(posterior.swapped, 4)
     found["r_hat"] = round(max([row["r_hat"] for row in posterior.table() if row["r_hat"] == row["r_hat"]]), 4)
     return found
 
@@ -117,23 +125,34 @@ def table(rows: Sequence[dict[str, Any]]) -> list[str]:
             f"{width:.2f}",
         ]
         for part in PARTS:
-            held, total = (sum(row[part][place] for row in own) for place in (0, 1))
-            said.append(f"{held / max(1, total):.3f} of {total:,}")
+            asked = [row for row in own if row["kind"] != "drawn" or row["r_hat"] <= MIXED]
+            held, total = (sum(row[part][place] for row in asked) for place in (0, 1))
+            said.append(f"{held / max(1, total):.3f} ± {_error(asked, part):.3f} of {total:,}")
         means = [sum(row[f"{what}_seconds"] for row in own) / len(own) for what in ("fit", "interval", "posterior")]
         lines.append(f"| {' | '.join([*said, ', '.join(f'{mean:.2f}' for mean in means)])} |")
     return lines
+
+
+def _error(rows: Sequence[dict[str, Any]], part: str) -> float:
+    """Standard error of a share of entries, those of one set together."""
+    counts = np.array([row[part] for row in rows if row[part][1]], np.float64).reshape(-1, 2)
+    if len(counts) < 2:
+        return math.nan
+    away = counts[:, 0] - counts[:, 0].sum() / counts[:, 1].sum() * counts[:, 1]
+    return float(math.sqrt(len(away) / (len(away) - 1) * (away @ away)) / counts[:, 1].sum())
 
 
 def main() -> None:
     """Make what is missing, then print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", type=int, default=0, metavar="N", help="data sets of each kind")
+    parser.add_argument("--kinds", default=",".join(KINDS), metavar="NAMES", help="kinds to go on with")
     parser.add_argument("--out", type=Path, default=KEPT, metavar="FILE")
     options = parser.parse_args()
     kept = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
     made = {(row["kind"], row["set"]) for row in kept}
     for number in range(options.sets):
-        for kind in KINDS:
+        for kind in options.kinds.split(","):
             if (kind, number) not in made:
                 row = measured(kind, number) | {"date": date.today().isoformat(), "machine": machine_line()}
                 kept.append(row)

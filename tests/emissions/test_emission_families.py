@@ -245,6 +245,24 @@ def test_numbers_of_states_are_chosen_by_bic() -> None:
     assert found.reason.startswith("2 states, 95 % [2, 2]: the smallest BIC")
     assert [row["chosen"] for row in found.table()] == [False, True, False]
     assert len(found.lines()) >= 5
+    assert found.reason.endswith("; held out were blocks of 30 observations; then fitted on to all")
+    held, error = found.held_out, found.held_out_errors
+    assert held[1] < held[2] - 0.1
+    assert abs(held[3] - held[2]) < 0.1
+    assert 0 < error[2] < 0.2
+    assert found.num_fitted == 1200
+    assert found.hmm.num_states == found.whole.hmm.num_states
+    exact = float(hs.log_likelihood(found.hmm, seen))
+    assert found.log_likelihood == pytest.approx(exact, rel=1e-9)
+    judged = hs.fit(seen[:, :600], [1, 2], validation=seen[:, 600:], num_restarts=1, max_iterations=10)
+    own = judged.fits[2].hmm
+    mean = float(hs.log_likelihood(own, seen[:, 600:])) / 900
+    assert judged.held_out[2] == pytest.approx(mean, rel=1e-9)
+    assert judged.num_fitted == 600
+    few = hs.fit(seen[0, :100], [1, 2], lengths=[100], num_restarts=1, max_iterations=5)
+    assert few.reason.endswith("by BIC alone; nothing could be held out")
+    with pytest.raises(InputError, match=r"^validation: must have 2 coordinates, got 1"):
+        hs.fit(seen, [1, 2], validation=seen[0, :, :1])
 
 
 def test_long_and_far_apart() -> None:

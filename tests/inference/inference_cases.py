@@ -186,9 +186,16 @@ BAD_OBSERVATIONS = [
     (torch.tensor([[2**40]]), r"^observations\[0, 0\]: symbol 1099511627776 "),
     (torch.tensor(0), r"^observations: must have shape"),
     (torch.zeros(1, 2, 3, dtype=torch.int64), r"^observations: must have shape"),
-    (torch.tensor([[0.0, 1.0]]), r"^observations: must be integers, got torch.float32$"),
-    (torch.tensor([[True, False]]), r"^observations: must be integers, got torch.bool$"),
-    (torch.tensor([[0j, 1j]]), r"^observations: must be integers, got torch.complex64$"),
+    (
+        torch.tensor([[0.0, 1.0]]),
+        r"^observations: must be integers, got torch.float32; symbols 0, 1, ... become that by .astype",
+    ),
+    (
+        torch.tensor([[0.5, 1.0]]),
+        r"^observations: must be integers, got torch.float32; numbers are for processes of numbers",
+    ),
+    (torch.tensor([[True, False]]), r"^observations: must be integers, got torch.bool; symbols"),
+    (torch.tensor([[0j, 1j]]), r"^observations: must be integers, got torch.complex64; symbols"),
 ]
 
 

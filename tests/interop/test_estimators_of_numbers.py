@@ -57,6 +57,23 @@ def test_the_numbers_are_those_of_hmmlearn(name: str) -> None:
     assert pickle.loads(pickle.dumps(b)).score(x) == b.score(x)
 
 
+def test_one_variance_a_state_may_be_given_as_a_column() -> None:
+    """(S, 1), as hmmlearn takes it, and one for each feature where all are equal."""
+    x, scores = rows(), []
+    for covars in ([4.0, 1.0], [[4.0], [1.0]], [[4.0, 4.0], [1.0, 1.0]]):
+        for kind in (hmmlearn.GaussianHMM, estimators.GaussianHMM):
+            if np.shape(covars) == (2, 2) and kind is hmmlearn.GaussianHMM:
+                continue
+            model = kind(2, covariance_type="spherical", init_params="", n_iter=2)
+            model.startprob_, model.transmat_ = np.full(2, 0.5), np.full((2, 2), 0.5)
+            model.means_, model.covars_ = np.array([[0.0, 0.0], [3.0, 3.0]]), np.array(covars)
+            scores.append(model.fit(x).score(x))
+    assert scores == pytest.approx([scores[0]] * 5, rel=1e-10)
+    model.covars_ = np.array([[4.0, 3.0], [1.0, 1.0]])
+    with pytest.raises(InputError, match="covariances"):
+        model.score(x)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("prior", [False, True], ids=["no prior", "priors"])
 def test_mixtures_are_those_of_hmmlearn(shape: str, prior: bool) -> None:

@@ -1,5 +1,6 @@
 """Files of numbers: one reading rule for `fit` and for questions; what can be read in several ways is refused."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -64,8 +65,15 @@ def test_a_table_is_fitted_and_asked_about_on_the_command_line(tmp_path: Path, c
     x = np.random.default_rng(0).normal(size=60) + np.repeat([0.0, 8.0, 0.0], 20)
     table = written(tmp_path, "who,level\n" + "".join(f"a,{value:.3f}\n" for value in x) + "b,NA\nb,8\n")
     out = tmp_path / "fit.json"
-    said = call("fit", table, "--emission", "gaussian", "--states", "2", "--group", "who", "--out", out, "--quiet")
+    fit = "fit", table, "--emission", "gaussian", "--states", "2", "--group", "who", "--out", out, "--quiet"
+    said = call(*fit, "--posterior", 20, "--forecast", 2)
     assert said.code == 0
+    comes = re.findall(
+        r"\n  \+(\d)  (.*)  (\S+) \[(\S+), (\S+)\]", said.out.split("what comes with its 95 % interval:")[1]
+    )
+    assert [(step, name) for step, name, *_ in comes] == [("1", "coordinate 0"), ("2", "coordinate 0")]
+    assert all(float(low) < float(mean) < float(high) for _, _, mean, low, high in comes)
+    assert float(comes[0][2]) > 4  # the last number was 8
     assert "1 coordinate, 62 observations (fitted to numbers.csv, column level, each who a sequence)" in said.out
     process = hs.load_process(out)
     assert sorted(process.means[:, 0].round().tolist()) == [0, 8]
@@ -81,7 +89,7 @@ def test_a_table_is_fitted_and_asked_about_on_the_command_line(tmp_path: Path, c
         (("fit", table, "--emission", "gausian", "--states", "2", "--out", "n.json"), "did you mean 'gaussian'"),
         (
             ("fit", table, "--emission", "poisson", "--symbols", "3", "--states", "2", "--out", "n.json"),
-            "symbols: is for",
+            "symbols: are not for numbers",
         ),
     ):
         refused = call(*bad)

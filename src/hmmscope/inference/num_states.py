@@ -124,7 +124,7 @@ def choose_num_states(
     """
     require(len(candidates) > 0, "candidates", "must hold at least one number of states", list(candidates))
     judged = as_sequences(held_out, num_symbols, held_out_lengths, "held_out")
-    units = _units(judged)
+    units = units_of(judged.lengths)
     fits, logs = {}, {}
     for size in sorted(set(candidates)):
         fits[size] = fit_baum_welch(observations, size, num_symbols, lengths=lengths, **options)
@@ -138,23 +138,26 @@ def choose_num_states(
     return NumStatesChoice(chosen, fits, means, errors, reason, support)
 
 
-def _units(judged: Sequences) -> list[NDArray[np.int64]]:
-    """Lengths of the blocks of each sequence, which stand for independent ones in standard errors."""
-    if len(judged.lengths) >= FEW:
-        return [judged.lengths]
-    size = -(-int(judged.lengths.sum()) // BLOCKS)
-    counts = [-(-length // size) for length in judged.lengths.tolist()]
+def units_of(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Lengths of the blocks of each sequence, which stand for independent ones in standard errors; of many, their own."""
+    if len(lengths) >= FEW:
+        return [lengths]
+    size = -(-int(lengths.sum()) // BLOCKS)
     found = []
-    for length, count in zip(judged.lengths.tolist(), counts, strict=True):
-        ends = np.linspace(0, length, count + 1).round().astype(np.int64)
+    for length in lengths.tolist():
+        ends = np.linspace(0, length, -(-length // size) + 1).round().astype(np.int64)
         found.append(ends[1:] - ends[:-1])
     return found
 
 
+def summed(terms: NDArray[Any], lengths: NDArray[np.int64]) -> NDArray[Any]:
+    """Sums over blocks of these lengths, which stand one behind the other."""
+    return np.add.reduceat(terms, lengths.cumsum() - lengths, dtype=np.int64 if terms.dtype == np.bool_ else None)
+
+
 def _seen(judged: Sequences, units: list[NDArray[np.int64]], num_symbols: int) -> NDArray[np.int64]:
     """Observations of each block that are not missing."""
-    lengths, seen = np.concatenate(units), judged.packed().symbols < num_symbols
-    return np.add.reduceat(seen, lengths.cumsum() - lengths, dtype=np.int64)
+    return summed(judged.packed().symbols < num_symbols, np.concatenate(units))
 
 
 def _logs(hmm: HMM, judged: Sequences, units: list[NDArray[np.int64]]) -> NDArray[np.float64]:
@@ -166,7 +169,7 @@ def _logs(hmm: HMM, judged: Sequences, units: list[NDArray[np.int64]]) -> NDArra
         symbols = torch.from_numpy(judged.symbols[offset : offset + length])
         symbols = symbols.where(symbols < hmm.num_symbols, MISSING)
         terms = filter_beliefs(hmm, symbols[None]).log_likelihood_terms[0].numpy()
-        found.append(np.add.reduceat(terms, blocks.cumsum() - blocks))
+        found.append(summed(terms, blocks))
     return np.concatenate(found)
 
 

@@ -131,7 +131,10 @@ def checked(
         how = "hmmscope.SequenceData(X, missing='nan') reads it as a missing observation"
         raise InputError(f"observations[{b}, {t}]: is NaN; {how}")
     if observations.dtype.is_floating_point or observations.dtype.is_complex or observations.dtype == torch.bool:
-        raise InputError(f"observations: must be integers, got {observations.dtype}")
+        how = "symbols 0, 1, ... become that by .astype(int), of a tensor by .long()"
+        if observations.dtype.is_floating_point and not torch.equal(observations, observations.round()):
+            how = "numbers are for processes of numbers, such as the hmm of hmmscope.fit(X, 2, emission='gaussian')"
+        raise InputError(f"observations: must be integers, got {observations.dtype}; {how}")
     observations = observations.to(torch.int64)
     lowest, highest = map(int, observations.aminmax()) if observations.numel() else (0, -1)
     if lowest == MISSING:

@@ -19,7 +19,7 @@ from hmmscope.processes.hmm import HMM
 from hmmscope.reprs import html_rows
 from hmmscope.runs.goodness import Goodness, goodness_of_fit
 from hmmscope.runs.number_files import read_number_file
-from hmmscope.runs.number_sequences import emission_of, fit_vectors, read_vectors, refuse
+from hmmscope.runs.number_sequences import choose_vectors, emission_of, read_vectors, refuse
 from hmmscope.runs.posterior import Material, Posterior
 from hmmscope.schema import require
 from hmmscope.seeds import numpy_generator
@@ -222,7 +222,8 @@ def fit(
             `hmmscope.emissions.expectation.fit_emissions` for what is maximised and which floors there are.
         validation: what the numbers of states are also judged by; by default the validation part of `source`. Then each
             is fitted to the training part, and the chosen one goes on from there to all. Fewer than three sequences are
-            cut into blocks for that (`SequenceData.in_blocks`); where these are too few, nothing is held out.
+            cut into blocks for that (`SequenceData.in_blocks`); where these are too few, nothing is held out. Of numbers
+            see `hmmscope.runs.number_sequences.held_out`.
         start: where the first restart begins, and what fixed parts are.
         fixed: which of "initial", "transition", "emission" stay as in `start`.
         tied_emissions: a class number for each state; states of one class have one emission law.
@@ -247,8 +248,8 @@ def fit(
     options |= {"num_restarts": num_restarts, "max_iterations": max_iterations, "tolerance": tolerance}
     options["pseudo_count"], emission = pseudo_count, emission_of(source, emission)
     if emission != "symbols":
-        refuse(emission, stream=stream, validation=validation, tied_emissions=tied_emissions)
-        return _fit_numbers(source, sizes, emission, options, quiet, reading)
+        refuse(emission, stream=stream, tied_emissions=tied_emissions)
+        return _fit_numbers(source, sizes, emission, validation, options, quiet, reading)
     if stream:
         require(len(sizes) == 1, "num_states", "must be one number for a stream", num_states)
         require(tied_emissions is None, "tied_emissions", "are not for a stream", tied_emissions)
@@ -274,7 +275,13 @@ _OF_ARRAYS, _OF_TABLES = ("axis", "lengths"), ("column", "group", "missing")
 
 
 def _fit_numbers(
-    source: Any, sizes: Sequence[int], emission: str, options: dict[str, Any], quiet: bool, reading: dict[str, Any]
+    source: Any,
+    sizes: Sequence[int],
+    emission: str,
+    validation: Any,
+    options: dict[str, Any],
+    quiet: bool,
+    reading: dict[str, Any],
 ) -> Fit:
     """A fit whose states emit numbers."""
     more = dict(reading)
@@ -286,13 +293,12 @@ def _fit_numbers(
         refuse(emission, **table)
         data, how = read_vectors(source, **array), ""
     del options["tied_emissions"]
-    with _Count(len(sizes) * options["num_restarts"] * options["max_iterations"], quiet) as heard:
-        fits, best, reason = fit_vectors(data, list(sizes), emission, options | {"heard": heard}, more)
-    hmm = fits[best].hmm.replaced()
+    judges = None if validation is None else read_vectors(validation, axis=array["axis"])
+    with _Count((len(sizes) * options["num_restarts"] + 1) * options["max_iterations"], quiet) as heard:
+        chosen, found = choose_vectors(data, judges, list(sizes), emission, options | {"heard": heard}, more)
+    hmm = (found["whole"] or found["fits"][chosen]).hmm.replaced()
     hmm.title, hmm.source = f"{emission} fit", f"fitted to {how}" if how else ""
-    support = Support({size: -one.bic / 2 for size, one in fits.items()}, by_laplace=False) if len(sizes) > 1 else None
-    material = Material(data, _restricted(options))
-    return Fit(hmm, len(data.rows), fits, reason=reason, support=support, material=material)
+    return Fit(hmm, len(data.rows), **found, material=Material(data, _restricted(options)))
 
 
 def _without_judges(data: SequenceData, work: Sequences, sizes: Sequence[int], options: dict[str, Any]) -> Fit:

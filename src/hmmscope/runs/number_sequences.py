@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.emissions.channels import ChannelsHMM
@@ -13,8 +14,9 @@ from hmmscope.emissions.gaussian import GaussianHMM
 from hmmscope.emissions.gaussian_mixture import GaussianMixtureHMM
 from hmmscope.emissions.poisson import PoissonHMM
 from hmmscope.errors import InputError
-from hmmscope.inference.num_states import Support, choice_reason
+from hmmscope.inference.num_states import Support, choice_reason, held_out_mean, summed, units_of
 from hmmscope.schema import shown, unknown_name
+from hmmscope.seeds import numpy_generator
 
 #: Families by name, and which of their options `hmmscope.fit` takes.
 FAMILIES: dict[str, tuple[type[EmittingHMM], tuple[str, ...]]] = {
@@ -25,6 +27,8 @@ FAMILIES: dict[str, tuple[type[EmittingHMM], tuple[str, ...]]] = {
 }
 #: What `hmmscope.fit` knows: an HMM of symbols, and these.
 EMISSIONS = ("symbols", *FAMILIES)
+#: Of fewer sequences or blocks nothing is held out; the shortest block.
+LEAST_PARTS, SHORTEST = 20, 16
 
 
 class Vectors(NamedTuple):
@@ -128,8 +132,8 @@ def _together(parts: list[Tensor]) -> Vectors:
 
 def fit_vectors(
     data: Vectors, sizes: list[int], emission: str, options: dict[str, Any], more: dict[str, Any]
-) -> tuple[dict[int, EmissionFit], int, str]:
-    """The fit of each number of states, the one with the smallest criterion, and why.
+) -> dict[int, EmissionFit]:
+    """The fit of each number of states.
 
     Args:
         data: what is fitted.
@@ -145,10 +149,76 @@ def fit_vectors(
     for name in more:
         if name not in (*known, "floor"):
             raise unknown_name("fit", name, (*known, "floor", "axis", "lengths"))
-    found = {size: fit_emissions(family, data.rows, data.lengths, size, **options, **more) for size in sizes}
-    support = Support({size: -one.bic / 2 for size, one in found.items()}, by_laplace=False)
-    best, reason = choice_reason({size: one.bic for size, one in found.items()}, {}, np.empty(0, np.int64), support)
-    return found, best, reason if len(sizes) > 1 else ""
+    return {size: fit_emissions(family, data.rows, data.lengths, size, **options, **more) for size in sizes}
+
+
+def held_out(data: Vectors, seed: int) -> tuple[Vectors, Vectors | None, str]:
+    """What is fitted, a fifth that judges numbers of states, and how it was cut, in words.
+
+    Sequences are held out, and where there are fewer than twenty, blocks of a fiftieth of all observations, sixteen at
+    least. Of fewer than twenty blocks nothing is.
+    """
+    parts, how = list(data.rows.split(data.lengths.tolist())), ""
+    if len(parts) < LEAST_PARTS:
+        size = max(SHORTEST, -(-len(data.rows) // 50))
+        parts = [block for part in parts for block in part.split(size)]
+        how = f"; held out were blocks of {size} observations"
+    if len(parts) < LEAST_PARTS:
+        return data, None, "; nothing could be held out"
+    chosen = set(numpy_generator(seed, "held-out").permutation(len(parts))[: len(parts) // 5].tolist())
+    judges = [part for number, part in enumerate(parts) if number in chosen]
+    if all(bool(part.isnan().all()) for part in judges):
+        return data, None, "; nothing could be held out"
+    rest = [part for number, part in enumerate(parts) if number not in chosen]
+    return _together(rest), _together(judges), f"{how}; then fitted on to all"
+
+
+def choose_vectors(
+    data: Vectors,
+    judges: Vectors | None,
+    sizes: list[int],
+    emission: str,
+    options: dict[str, Any],
+    more: dict[str, Any],
+) -> tuple[int, dict[str, Any]]:
+    """The number of states by BIC, and the attributes of `hmmscope.runs.fitting.Fit` that tell of the choice.
+
+    Args:
+        judges: what numbers of states are judged by besides; None holds a part of `data` out, if there is a choice.
+        data, sizes, emission, options, more: as of `fit_vectors`.
+    """
+    apart, cut = data, ""
+    if judges is not None and judges.rows.shape[1] != data.rows.shape[1]:
+        raise InputError(f"validation: must have {data.rows.shape[1]} coordinates, got {judges.rows.shape[1]}")
+    if judges is None and len(sizes) > 1:
+        apart, judges, cut = held_out(data, options["seed"])
+    fits = fit_vectors(apart, sizes, emission, options, more)
+    if len(sizes) == 1:
+        return sizes[0], {"fits": fits, "whole": None}
+    bics = {size: one.bic for size, one in fits.items()}
+    support = Support({size: -bic / 2 for size, bic in bics.items()}, by_laplace=False)
+    found: dict[str, Any] = {"fits": fits, "whole": None, "support": support, "num_fitted": len(apart.rows)}
+    if judges is None:
+        best, reason = choice_reason(bics, {}, np.empty(0, np.int64), support)
+    else:
+        units = units_of(judges.lengths.numpy())
+        seen = summed((~judges.rows.isnan()).any(1).numpy(), np.concatenate(units))
+        logs = {size: _judged(one.hmm, judges, units) for size, one in fits.items()}
+        scores = {size: held_out_mean(own, seen) for size, own in logs.items()}
+        found["held_out"] = {size: one.mean for size, one in scores.items()}
+        found["held_out_errors"] = {size: one.error for size, one in scores.items()}
+        best, reason = choice_reason(bics, logs, seen, support)
+    if apart is not data:
+        again = options | {"start": fits[best].hmm, "num_restarts": 1}
+        found["whole"] = fit_vectors(data, [best], emission, again, more)[best]
+    return best, found | {"reason": reason + cut}
+
+
+def _judged(hmm: EmittingHMM, data: Vectors, units: list[NDArray[np.int64]]) -> NDArray[np.float64]:
+    """Log density of each block of held-out sequences given what comes before it there, nats."""
+    parts = data.rows.split(data.lengths.tolist())
+    terms = [hmm.observe(part[None]).log_likelihood_terms[0] for part in parts]
+    return summed(torch.cat(terms).numpy(), np.concatenate(units))
 
 
 def refuse(emission: str, **given: Any) -> None:

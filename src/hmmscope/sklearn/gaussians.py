@@ -96,7 +96,10 @@ class GaussianHMM(RealValuedHMM):
 
     @covars_.setter
     def covars_(self, covars: Any) -> None:
-        self._covars_ = np.array(covars, np.float64)
+        given = np.array(covars, np.float64)
+        if self.covariance_type == "spherical" and given.ndim == 2 and (given == given[:, :1]).all():
+            given = given[:, 0]  # hmmlearn takes (S, 1) too
+        self._covars_ = given
 
     def process(self) -> GaussianProcess:
         return GaussianProcess(self.startprob_, self.transmat_, self.means_, self._covars_, self.covariance_type)

@@ -1,5 +1,6 @@
 """The verb `fit`: an HMM from sequences, by expectation maximisation."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,8 @@ def fit(options: Fit) -> None:
     more: dict[str, Any] = {}
     if options.emission not in (None, "symbols"):
         data, more = options.observations, reading | {"emission": options.emission}
-        if options.symbols is not None or options.forecast:
-            name = "symbols" if options.symbols is not None else "forecast"
-            raise InputError(f"{name}: is for symbols here, and emission is {options.emission!r}")
+        if options.symbols is not None:
+            raise InputError(f"symbols: are not for numbers, and emission is {options.emission!r}")
     elif stream:
         reading = {key: value for key, value in reading.items() if key in ("unit", "missing")}
         data = SequenceStream(options.observations, symbols=options.symbols, **reading)
@@ -79,10 +79,20 @@ def said_of(found: fitting.Fit, options: Fit) -> None:
         for line in (posterior or found).check(options.check, seed=options.seed).lines():
             say(line)
     if posterior and options.forecast:
-        names = found.hmm.symbols or [str(v) for v in range(found.hmm.num_symbols)]
-        say("after the last sequence, P of each symbol with its 95 % interval:")
+        numbers = found.hmm.real_valued
+        what = "what comes with its 95 % interval" if numbers else "P of each symbol with its 95 % interval"
+        names = _outcomes(found.hmm, options)
+        say(f"after the last sequence, {what}:")
         for row in posterior.forecast(posterior.sequences[-1], options.forecast).table():
             say(f"  +{row['step']}  {names[row['outcome']]}  {row['mean']:.4f} [{row['low']:.4f}, {row['high']:.4f}]")
+
+
+def _outcomes(hmm: Process, options: Fit) -> Sequence[str]:
+    """What symbols are called, or the coordinates of numbers: as the columns that were asked for."""
+    if not hmm.real_valued:
+        return hmm.symbols or [str(v) for v in range(hmm.num_symbols)]
+    columns = [name.strip() for name in options.column.split(",")] if options.column else []
+    return columns if len(columns) == hmm.num_symbols else [f"coordinate {y}" for y in range(hmm.num_symbols)]
 
 
 def _place(hmm: Process, data: SequenceData | SequenceStream | str) -> str:
