@@ -222,8 +222,7 @@ def fit(
             `hmmscope.emissions.expectation.fit_emissions` for what is maximised and which floors there are.
         validation: what the numbers of states are also judged by; by default the validation part of `source`. Then each
             is fitted to the training part, and the chosen one goes on from there to all. Fewer than three sequences are
-            cut into blocks for that (`SequenceData.in_blocks`); where these are too few, nothing is held out. Of numbers
-            see `hmmscope.runs.number_sequences.held_out`.
+            cut into blocks for that (`SequenceData.in_blocks`), of numbers fewer than twenty; of too few none is held out.
         start: where the first restart begins, and what fixed parts are.
         fixed: which of "initial", "transition", "emission" stay as in `start`.
         tied_emissions: a class number for each state; states of one class have one emission law.
