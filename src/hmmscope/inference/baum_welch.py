@@ -22,6 +22,7 @@ from hmmscope.processes.observations import Symbols
 from hmmscope.schema import require
 from hmmscope.seeds import numpy_generator
 from hmmscope.sequences.encoding import Alphabet
+from hmmscope.sequences.large import num_equal
 from hmmscope.ties import largest
 
 #: Log-likelihoods that differ by less, in nats, agree.
@@ -213,7 +214,7 @@ def _bic(best: Climbed, work: Sequences, rules: Rules) -> float:
     Free are the positive entries of the start less one for each row; the laws of tied states count once, fixed parts not.
     """
     num_sequences, num_steps, num_symbols = len(work.rows), int(work.lengths.sum()), best.model.emission.shape[1]
-    num_observations = int((work.symbols < num_symbols).sum())
+    num_observations = num_steps - num_equal(work.symbols, num_symbols)
     seen = dict(zip(PARTS, (num_sequences, num_steps - num_sequences, num_observations), strict=True))
     penalty = 0.0
     for part, support in zip(PARTS, best.support, strict=True):
@@ -229,9 +230,9 @@ def _bic(best: Climbed, work: Sequences, rules: Rules) -> float:
 def as_sequences(
     observations: Symbols | Sequences, num_symbols: int, lengths: object = None, name: str = "observations"
 ) -> Sequences:
-    """The sequences that are not empty, packed; InputError if there is none."""
+    """The sequences that are not empty; InputError if there is none."""
     if isinstance(observations, Sequences):
-        return observations.packed()._replace(rows=np.arange(len(observations.rows)))
+        return observations._replace(rows=np.arange(len(observations.rows)))
     checked, mask, inside = check_ragged(observations, Alphabet(None, num_symbols), None, lengths)
     work = sequences(checked.cpu(), mask, counted(inside).cpu()).packed()
     require(len(work.rows) > 0, name, "must hold at least one", tuple(checked.shape))

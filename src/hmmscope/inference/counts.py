@@ -1,6 +1,11 @@
-"""Expected counts in blocks of sequences whose beliefs stay in the caches: the step of expectation of Baum and Welch."""
+"""Expected counts in blocks of sequences whose beliefs stay in the caches: the step of expectation of Baum and Welch.
+
+Of sequences that are too long for that a block goes piece by piece: forward once, to know the law with which each piece
+begins, and then from the last piece to the first, forward again and backward. So memory does not grow with the length.
+"""
 
 from dataclasses import replace
+from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
@@ -10,9 +15,12 @@ from hmmscope.inference.compiled import ROWS, TILE_ROWS, forward
 from hmmscope.inference.compiled_backward import backward_in_products, careful_counts
 from hmmscope.inference.loop_inputs import Sequences, Tables, few, in_blocks, one_by_one, padded, side_by_side
 from hmmscope.kernels import lanes, registers, sparse
+from hmmscope.machine import require_memory
 
 #: Bytes of beliefs of a block; up to 64 times as many for products, which need some rows.
 BLOCK_BYTES = 2**20
+#: A block with more bytes of beliefs goes piece by piece, in pieces of so many.
+MOST_BYTES, PIECE_BYTES = 2**27, 2**23
 
 #: The compiled loops have so many blocks, if there are as many sequences and none of fewer observations than `LEAST`.
 BLOCKS, LEAST = 16, 2**13
@@ -28,57 +36,184 @@ class Counts(NamedTuple):
 
 
 def add_counts(process: Tables, work: Sequences, counts: Counts, num_threads: int | None = None) -> None:
-    """Add the counts of sequences whose states emit, and write their log-likelihoods; garbage where one is impossible."""
-    packed = work.packed()
+    """Add the counts of sequences whose states emit, and write their log-likelihoods; garbage where one is impossible.
+
+    Raises:
+        ResourceError: a long sequence is in doubt, and its careful beliefs do not fit in memory.
+    """
     narrow, many = side_by_side(process, work) or one_by_one(process), not few(process, work)
     each = 8 * process.num_states * int(work.lengths.max(initial=1))
     rows = min(ROWS, max(TILE_ROWS, 64 * BLOCK_BYTES // each)) if many else max(1, BLOCK_BYTES // each)
-    parts: dict[int, Counts] = {}
+    summed = _InOrder(counts)
 
     def run(part: slice) -> None:
-        own = packed.part(part).alone()
+        own = work.part(part)
         first, transitions, visits = (np.zeros_like(total) for total in counts[:3])
         found = Counts(first, transitions, visits, np.zeros(len(own.rows)))
         doubtful = _add(process, own, found)
         for row in np.flatnonzero(doubtful).tolist():
-            symbols = own.symbols[own.offsets[row] : own.offsets[row] + own.lengths[row]]
+            require_memory(
+                "expected counts", 32 * process.num_states * int(own.lengths[row]), "cut long sequences into pieces"
+            )
+            symbols = own.part(slice(row, row + 1)).packed().symbols
             found.logs[row] = careful_counts(process, symbols, own.starts, *found[:3])
         counts.logs[own.rows] = found.logs
-        parts[part.start] = found
+        summed.add(part, found)
 
     blocks = min(BLOCKS, 1 + len(work.symbols) // LEAST)  # the same sums for any number of threads
-    in_blocks(packed, rows, run, num_threads, together=1 if narrow else TILE_ROWS if many else None, shares=blocks)
-    for begin in sorted(parts):  # the same sums whichever thread was first
-        for total, own in zip(counts[:3], parts[begin][:3], strict=True):
-            total += own
+    in_blocks(work, rows, run, num_threads, together=1 if narrow else TILE_ROWS if many else None, shares=blocks)
+
+
+class _InOrder:
+    """Adds up the counts of blocks in the order of the blocks, whichever thread was first."""
+
+    def __init__(self, totals: Counts) -> None:
+        self._totals, self._lock = totals, Lock()
+        self._waiting: dict[int, tuple[int, Counts]] = {}
+        self._next = 0
+
+    def add(self, part: slice, found: Counts) -> None:
+        with self._lock:
+            self._waiting[part.start] = part.stop, found
+            while self._next in self._waiting:
+                self._next, own = self._waiting.pop(self._next)
+                for total, one in zip(self._totals[:3], own[:3], strict=True):
+                    total += one
+
+
+def _piece_length(size: int, num_rows: int) -> int:
+    """Observations of each sequence in a piece; several sequences go together because products need some rows."""
+    return max(1, PIECE_BYTES * (1 if num_rows == 1 else 4) // (8 * size * num_rows))
 
 
 def _add(process: Tables, work: Sequences, found: Counts) -> NDArray[np.bool_]:
     """Counts of a block; which sequences are in doubt and left out."""
-    size = process.num_states
-    beliefs, norms = np.empty((len(work.symbols), size)), np.empty(len(work.symbols))
-    doubtful = np.zeros(len(work.rows), np.bool_)
-    forward(process, work, doubtful, beliefs=beliefs, norms=norms, totals=found.logs)
-    sums, nothing = np.zeros((size, size)), np.empty((0, size))
-    sure = ~doubtful
-    if sure.any() and one_by_one(process):
-        sparse.backward(
-            *(*process.out_of, process.emission, work.symbols, work.offsets[sure], work.lengths[sure], work.starts),
-            *(beliefs, norms, nothing, nothing, found.first, sums, found.visits),
-        )
-    elif sure.any() and side_by_side(process, work):
-        flat = padded(replace(process, step=process.transposed()))
-        registers.backward(
-            *(flat.states, flat.step, flat.emission, work.symbols, work.offsets[sure], work.lengths[sure], work.starts),
-            *(beliefs.ravel(), norms, nothing[:, 0], nothing[:, 0], found.first, sums.ravel(), found.visits.ravel()),
-        )
-    elif sure.any() and not few(process, work):
-        visited = found.first, sums, found.visits
-        backward_in_products(process, work.part(sure), beliefs, norms, nothing, nothing, counts=visited)
-    elif sure.any():
-        lanes.backward(
-            *(work.width, process.transposed(), process.emission, work.symbols, work.offsets[sure], work.lengths[sure]),
-            *(work.starts, beliefs, norms, nothing, nothing, found.first, sums, found.visits),
-        )
+    size, total = process.num_states, int(work.lengths.sum())
+    length = _piece_length(size, len(work.rows))
+    if 8 * size * total > MOST_BYTES and len(process.emission) < length:
+        return _add_in_pieces(process, work, found, length)
+    own, doubtful = work.packed(), np.zeros(len(work.rows), np.bool_)
+    beliefs, norms = np.empty((total, size)), np.empty(total)
+    forward(process, own, doubtful, beliefs=beliefs, norms=norms, totals=found.logs)
+    sums = np.zeros((size, size))
+    _backward(process, own.part(~doubtful), beliefs, norms, np.empty((0, size)), (found.first, sums, found.visits))
     found.transitions[:] = sums * process.step[0]
     return doubtful
+
+
+def _backward(
+    process: Tables,
+    work: Sequences,
+    beliefs: NDArray[np.float64],
+    norms: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    counts: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]],
+) -> None:
+    """Add to counts of firsts, pairs (before they are multiplied by the transitions) and visits; `weights` as in `lanes`."""
+    first, sums, visits = counts
+    nothing = np.empty((0, process.num_states))
+    if not len(work.rows):
+        return
+    if one_by_one(process):
+        sparse.backward(
+            *(*process.out_of, process.emission, *work[:3], work.starts),
+            *(beliefs, norms, nothing, weights, first, sums, visits),
+        )
+    elif side_by_side(process, work):
+        flat = padded(replace(process, step=process.transposed()))
+        registers.backward(
+            *(flat.states, flat.step, flat.emission, *work[:3], work.starts, beliefs.ravel(), norms),
+            *(nothing[:, 0], weights.ravel(), first, sums.ravel(), visits.ravel()),
+        )
+    elif not few(process, work):
+        backward_in_products(process, work, beliefs, norms, nothing, weights, counts=counts)
+    else:
+        lanes.backward(
+            *(work.width, process.transposed(), process.emission, *work[:3], work.starts),
+            *(beliefs, norms, nothing, weights, first, sums, visits),
+        )
+
+
+class _Piece(NamedTuple):
+    """The part of some sequences from a time on, with the first observation of the next part if there is one.
+
+    Unless sequences begin there (`begun`), its first symbols are V, V + 1, .., one for each sequence, in the place of those
+    `seen`; of the `further` first sequences the first observation of the next part is V + n, V + n + 1, ... `counted` has
+    the lengths without it.
+    """
+
+    work: Sequences
+    counted: NDArray[np.int64]
+    seen: NDArray[np.int64]
+    further: int
+    begun: bool
+
+    @classmethod
+    def of(cls, work: Sequences, begin: int, length: int, num_symbols: int) -> "_Piece":
+        """Sequences that have ended before are left out; those that last longest are the first."""
+        count = int(np.count_nonzero(work.lengths > begin))
+        restart = bool(work.starts[begin + length : begin + length + 1].any())
+        further = 0 if restart else int(np.count_nonzero(work.lengths > begin + length))
+        counted = np.minimum(work.lengths[:count] - begin, length)
+        lengths = counted + (np.arange(count) < further)
+        starts = work.starts[begin : begin + length + 1]
+        chosen = Sequences(work.symbols, work.offsets[:count] + begin, lengths, np.arange(count), starts)
+        own = chosen.packed()
+        symbols = own.symbols.copy()
+        seen, begun = symbols[own.offsets], bool(work.starts[begin])
+        if not begun:
+            symbols[own.offsets] = num_symbols + np.arange(count)
+        symbols[(own.offsets + length)[:further]] = num_symbols + count + np.arange(further)
+        return cls(own._replace(symbols=symbols), counted, seen, further, begun)
+
+
+def _add_in_pieces(process: Tables, work: Sequences, found: Counts, length: int) -> NDArray[np.bool_]:
+    """`_add` in pieces of `length` observations of each sequence."""
+    (num_symbols, size), num_rows = process.emission.shape, len(work.rows)
+    begins = range(0, int(work.lengths.max()), length)
+    opening, doubtful = np.zeros((len(begins), num_rows, size)), np.zeros(num_rows, np.bool_)
+    for number, begin in enumerate(begins[:-1]):  # the law with which each piece begins
+        piece = _Piece.of(work, begin, length, num_symbols)
+        beliefs, _, _ = _forward(process, piece, opening[number], doubtful)
+        ends = (piece.work.offsets + piece.counted - 1)[: piece.further]
+        opening[number + 1, : piece.further] = beliefs[ends] @ process.step[0]
+    sums = np.zeros((size, size))
+    later, carried = np.empty((0, size)), np.empty((0, size))
+    for number in reversed(range(len(begins))):
+        piece = _Piece.of(work, begins[number], length, num_symbols)
+        beliefs, norms, totals = _forward(process, piece, opening[number], doubtful)
+        own, count, further = piece.work, len(piece.counted), piece.further
+        found.logs[:count] += totals
+        behind = (own.offsets + length)[:further]
+        beliefs[behind], norms[behind] = later[:further], 1.0
+        emission = np.concatenate([process.emission, process.emission[piece.seen], carried[:further]])
+        visits, weights = np.zeros_like(emission), np.zeros_like(beliefs)
+        starts = own.starts.copy()
+        starts[0] = piece.begun
+        told = replace(process, first=np.zeros_like(emission), emission=emission)
+        sure = own._replace(starts=starts).part(~doubtful[:count])
+        _backward(told, sure, beliefs, norms, weights, (found.first, sums, visits))
+        found.visits[:num_symbols] += visits[:num_symbols]
+        np.add.at(found.visits, piece.seen, visits[num_symbols : num_symbols + count])
+        later, carried = beliefs[own.offsets], weights[own.offsets]
+    found.transitions[:] = sums * process.step[0]
+    return doubtful
+
+
+def _forward(
+    process: Tables, piece: _Piece, opening: NDArray[np.float64], doubtful: NDArray[np.bool_]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Beliefs and norms of a piece that begins with laws (n, S), and log-likelihoods (n,); doubts are added."""
+    own, count, size = piece.work, len(piece.counted), process.num_states
+    beliefs, norms, totals = np.empty((len(own.symbols), size)), np.empty(len(own.symbols)), np.zeros(count)
+    likelihood = process.emission[piece.seen]
+    first = np.concatenate([process.first, opening[:count] * likelihood, np.zeros((piece.further, size))])
+    emission = np.concatenate([process.emission, likelihood, np.ones((piece.further, size))])
+    starts, doubts = own.starts.copy(), np.zeros(count, np.bool_)
+    starts[0] = True
+    told = replace(process, first=first, emission=emission)
+    forward(
+        told, own._replace(lengths=piece.counted, starts=starts), doubts, beliefs=beliefs, norms=norms, totals=totals
+    )
+    doubtful[:count] |= doubts
+    return beliefs, norms, totals

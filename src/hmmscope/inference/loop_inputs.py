@@ -135,14 +135,14 @@ class Sequences(NamedTuple):
     """Sequences in one flat array of symbols, longest first.
 
     Attributes:
-        symbols: (N,).
+        symbols: (N,), of any type of whole numbers; the compiled loops take int64 (`packed`).
         offsets: where each begins (n,).
         lengths: at least 1 each (n,).
         rows: the number of each in its batch (n,).
         starts: (T,), true where a new sequence of the same process begins.
     """
 
-    symbols: NDArray[np.int64]
+    symbols: NDArray[np.integer]
     offsets: NDArray[np.int64]
     lengths: NDArray[np.int64]
     rows: NDArray[np.int64]
@@ -159,20 +159,15 @@ class Sequences(NamedTuple):
         return Sequences(self.symbols, offsets, lengths, rows, self.starts)
 
     def packed(self) -> "Sequences":
-        """The same with one sequence right behind the other, so that a part of them is a part of the array."""
-        ends = self.lengths.cumsum()
-        offsets = ends - self.lengths
-        if np.array_equal(offsets, self.offsets):
-            return self
-        symbols = self.symbols[
-            np.arange(ends[-1] if len(ends) else 0) + np.repeat(self.offsets - offsets, self.lengths)
-        ]
-        return Sequences(symbols, offsets, self.lengths, self.rows, self.starts)
-
-    def alone(self) -> "Sequences":
-        """A part of packed sequences, at least one, with its own part of the array."""
-        begin, end = self.offsets[0], self.offsets[-1] + self.lengths[-1]
-        return self._replace(symbols=self.symbols[begin:end], offsets=self.offsets - begin)
+        """The same in an array of their own as int64, one right behind the other; a view where they are that already."""
+        offsets = self.lengths.cumsum() - self.lengths
+        begin, total = self.offsets[:1].sum(), self.lengths.sum()
+        if np.array_equal(self.offsets, offsets + begin):
+            symbols = self.symbols[begin : begin + total]
+        else:
+            spans = zip(self.offsets.tolist(), self.lengths.tolist(), strict=True)
+            symbols = np.concatenate([self.symbols[at : at + length] for at, length in spans])
+        return self._replace(symbols=symbols.astype(np.int64, copy=False), offsets=offsets)
 
 
 def sequences(
@@ -190,12 +185,12 @@ def sequences(
 
 
 def flat_sequences(symbols: NDArray[np.integer], lengths: NDArray[np.int64]) -> Sequences:
-    """Sequences that stand one behind the other in a flat array; those that are empty are left out."""
+    """Sequences that stand one behind the other in a flat array, which stays as it is; without those that are empty."""
     order = np.argsort(-lengths, kind="stable")
     order = order[lengths[order] > 0]
-    starts = np.arange(lengths.max(initial=1)) == 0
-    found = Sequences(symbols.astype(np.int64), (lengths.cumsum() - lengths)[order], lengths[order], order, starts)
-    return found.packed()
+    starts = np.zeros(lengths.max(initial=1), np.bool_)
+    starts[0] = True
+    return Sequences(symbols, (lengths.cumsum() - lengths)[order], lengths[order], order, starts)
 
 
 def in_blocks(

@@ -123,7 +123,7 @@ def choose_num_states(
         InputError: as `fit_baum_welch`; no candidates.
     """
     require(len(candidates) > 0, "candidates", "must hold at least one number of states", list(candidates))
-    judged = as_sequences(held_out, num_symbols, held_out_lengths, "held_out")
+    judged = as_sequences(held_out, num_symbols, held_out_lengths, "held_out").packed()
     units = units_of(judged.lengths)
     fits, logs = {}, {}
     for size in sorted(set(candidates)):
@@ -157,7 +157,7 @@ def summed(terms: NDArray[Any], lengths: NDArray[np.int64]) -> NDArray[Any]:
 
 def _seen(judged: Sequences, units: list[NDArray[np.int64]], num_symbols: int) -> NDArray[np.int64]:
     """Observations of each block that are not missing."""
-    return summed(judged.packed().symbols < num_symbols, np.concatenate(units))
+    return summed(judged.symbols < num_symbols, np.concatenate(units))
 
 
 def _logs(hmm: HMM, judged: Sequences, units: list[NDArray[np.int64]]) -> NDArray[np.float64]:

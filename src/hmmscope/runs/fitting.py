@@ -8,9 +8,11 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
+import torch
 
 from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import BaumWelchFit, fit_baum_welch, fit_stream, held_out_log_likelihoods
+from hmmscope.inference.counts import MOST_BYTES
 from hmmscope.inference.gibbs import Chains, Prior
 from hmmscope.inference.loop_inputs import Sequences, flat_sequences
 from hmmscope.inference.num_states import Support, choice_reason, choose_num_states, support_of
@@ -348,8 +350,9 @@ def _like(other: Any, data: SequenceData) -> SequenceData:
 
 def _work(data: SequenceData, num_states: int) -> Sequences:
     """The sequences as the compiled loops take them; ResourceError if the counts do not fit in memory."""
-    longest = data.longest
-    require_memory("fit", 8 * (3 * data.num_observations + 6 * longest * num_states) + 8 * 4 * num_states**2)
+    beliefs = min(2 * MOST_BYTES, 16 * data.longest * num_states)
+    tables = 8 * num_states * (4 * num_states + 6 * data.num_symbols)
+    require_memory("fit", torch.get_num_threads() * (beliefs + tables) + data.longest + 64 * len(data))
     return flat_sequences(data.flat, data.lengths.numpy())
 
 

@@ -156,7 +156,8 @@ class Material:
         elif laws:
             raise unknown_name("posterior", next(iter(laws)), ("initial", "transition", "emission"))
         else:
-            found = _symbol_draws(hmm, flat_sequences(self.data.flat, self.data.lengths.numpy()), prior, chains)
+            work = flat_sequences(self.data.flat, self.data.lengths.numpy()).packed()
+            found = _symbol_draws(hmm, work, prior, chains)
         arrays = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in found.arrays.items()}
         return Posterior(hmm, arrays, torch.from_numpy(found.log_likelihood), found.swapped, self.sequences)
 

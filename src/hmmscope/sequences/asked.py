@@ -4,10 +4,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hmmscope.errors import InputError
 from hmmscope.schema import listed, shown, unknown_name
-from hmmscope.sequences.encoding import UNITS, Alphabet, Encoded, encode_lines, encode_numbers, encode_words, within
+from hmmscope.sequences.encoding import (
+    MAX_SYMBOLS,
+    UNITS,
+    Alphabet,
+    Encoded,
+    encode_lines,
+    encode_numbers,
+    encode_words,
+    whole_lengths,
+    within,
+)
 from hmmscope.sequences.gaps import MISSING, is_nothing
+from hmmscope.sequences.large import smallest
 from hmmscope.sequences.rule import Reading
 
 #: Of files of sequences.
@@ -128,6 +142,25 @@ class Asked:
 
     def numbers(self, rows: Sequence[Any], how: str, noun: str = "sequence") -> Encoded:
         return encode_numbers(within(rows, self.lengths), self.alphabet, how, self.at(noun))
+
+    def whole(self, array: NDArray[Any], lengths: object, how: str) -> Encoded | None:
+        """What `numbers` makes of the rows of an array (sequence, time), or of the sequences that one row is cut into.
+
+        Nothing else of its size is made, and an array that nobody can write to, of the smallest type, is kept as it is.
+        None if something may be missing, or is no symbol.
+        """
+        plain = array.dtype.kind in "iu" and array.ndim == 2 and not isinstance(array, np.ma.MaskedArray)
+        if not plain or not array.size or self.missing.names or (lengths is not None and len(array) != 1):
+            return None
+        counts = np.full(len(array), array.shape[1]) if lengths is None else whole_lengths(lengths)
+        least, most = int(array.min()), int(array.max())
+        count = most + 1 if self.alphabet.count is None else self.alphabet.count
+        if counts.min(initial=1) < 1 or counts.sum() != array.size or least < 0 or not most < count <= MAX_SYMBOLS:
+            return None
+        flat, kind = array.reshape(-1), smallest(count)
+        beginning = " ".join(map(str, flat[: min(20, int(counts[0]))].tolist()))
+        kept = flat if flat.dtype == kind and not array.flags.writeable else flat.astype(kind)
+        return Encoded(np.asarray(kept), counts, self.alphabet.names, count, how, beginning)
 
     def words(self, rows: Sequence[list[str]], how: str, noun: str = "sequence") -> Encoded:
         kept = [list(row) for row in within(rows, self.lengths)]

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from hmmscope.seeds import check_seed, numpy_generator
 from hmmscope.sequences.asked import FORMAT, Asked
 from hmmscope.sequences.encoding import Alphabet, Encoded, summary
 from hmmscope.sequences.gaps import MISSING, Missing
+from hmmscope.sequences.large import num_equal, parts_of
 from hmmscope.sequences.reading import read_file, read_object
 from hmmscope.sequences.rule import Reading
 from hmmscope.storage import store
@@ -163,7 +165,7 @@ class SequenceData(Dataset[Tensor]):
     @cached_property
     def num_missing(self) -> int:
         """Observations that were not made."""
-        return int((self.flat == self.num_symbols).sum())
+        return num_equal(self.flat, self.num_symbols)
 
     @property
     def longest(self) -> int:
@@ -227,7 +229,8 @@ class SequenceData(Dataset[Tensor]):
         header = json.dumps([self.num_symbols, self.symbols], ensure_ascii=False)
         sha = hashlib.sha256(f"{FORMAT}/1/{len(self)}/{header}".encode())
         sha.update(self._encoded.lengths.astype("<i8").tobytes())
-        sha.update(self.flat.astype("<i4").tobytes())
+        for part in parts_of(self.flat):
+            sha.update(part.astype("<i4").tobytes())
         return sha.hexdigest()
 
     def __eq__(self, other: object) -> bool:
@@ -314,8 +317,8 @@ class SequenceData(Dataset[Tensor]):
         Blocks are not quite independent: the hidden state at the end of one says something of the next.
         """
         different: set[bytes] = set()
-        for sequence in self:
-            different.add(sequence.numpy().tobytes())
+        for begin, end in pairwise(self._starts.tolist() if len(self) >= 3 else ()):
+            different.add(hashlib.sha256(np.ascontiguousarray(self.flat[begin:end])).digest())
             if len(different) == 3:
                 return self
         return self.cut(self.block_length)

@@ -14,6 +14,7 @@ from hmmscope.errors import InputError
 from hmmscope.reprs import Shown
 from hmmscope.schema import listed, require, shown, unknown_name
 from hmmscope.sequences.gaps import MISSING, Missing, is_nothing
+from hmmscope.sequences.large import smallest
 from hmmscope.sequences.rule import Reading
 from hmmscope.text import is_text
 
@@ -24,7 +25,7 @@ UNITS = {
     "numbers": "whole numbers apart by spaces or commas are symbols",
     "lines": "each line is one symbol, and blank lines separate sequences",
 }
-_MAX_SYMBOLS = 2**24
+MAX_SYMBOLS = 2**24
 #: Of so many texts, one that comes twice makes it likely that each is one symbol.
 _FEW_TEXTS = 10
 
@@ -68,7 +69,7 @@ class Alphabet(Shown):
             return cls(missing=missing)
         if isinstance(symbols, int | np.integer) and not isinstance(symbols, bool):
             count = int(symbols)
-            require(1 <= count <= _MAX_SYMBOLS, "symbols", f"must be in [1, {_MAX_SYMBOLS}]", count)
+            require(1 <= count <= MAX_SYMBOLS, "symbols", f"must be in [1, {MAX_SYMBOLS}]", count)
             return cls(None, count, missing)
         names = tuple(symbols) if isinstance(symbols, list | tuple | str) else ()
         if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
@@ -167,7 +168,7 @@ def encode_numbers(rows: Sequence[object], alphabet: Alphabet, how: str, where: 
         advice = alphabet.missing.advice(flat[place])
         hint = f"; give lengths if it is padding; {advice}" if flat[place] < 0 else ""
         raise InputError(f"{where(row)}, symbol {column + 1}: {rule}{hint}")
-    require(count <= _MAX_SYMBOLS, "symbols", f"must be below {_MAX_SYMBOLS}", largest)
+    require(count <= MAX_SYMBOLS, "symbols", f"must be below {MAX_SYMBOLS}", largest)
     beginning = " ".join("?" if value == MISSING else str(value) for value in arrays[0][:20].tolist())
     return Encoded(_small(np.where(gaps, count, flat), count), counts, alphabet.names, count, how, beginning)
 
@@ -269,8 +270,7 @@ def encode_characters(lines: list[str], alphabet: Alphabet, how: str, where: Cal
 
 def _small(flat: NDArray[np.integer], count: int) -> NDArray[np.integer]:
     """In the smallest type that holds the symbols, and `count` for a missing one where there is any."""
-    count += bool((flat == count).any())
-    return flat.astype(np.uint8 if count <= 256 else np.int16 if count <= 2**15 else np.int32)
+    return flat.astype(smallest(count + bool((flat == count).any())))
 
 
 def encode_lines(
@@ -321,7 +321,7 @@ def _in_unit(
     if unit == "numbers" and alphabet.names is None:
         values, gaps = [], alphabet.missing.names
         for number, row in enumerate(rows):
-            largest = alphabet.count or _MAX_SYMBOLS
+            largest = alphabet.count or MAX_SYMBOLS
             wrong = [word for word in row if not (word in gaps or (_is_number(word) and _below(word, largest)))]
             if wrong:
                 column = row.index(wrong[0]) + 1
@@ -355,7 +355,7 @@ def _columns(lines: list[str], alphabet: Alphabet, what: str) -> Encoded:
     rows, how = [row for row in rows if row], UNITS["lines"]
     gaps = alphabet.missing.names
     seen = [word for row in rows for word in row if word not in gaps]
-    if all(_is_number(word) and _below(word, _MAX_SYMBOLS) for word in seen) and alphabet.names is None:
+    if all(_is_number(word) and _below(word, MAX_SYMBOLS) for word in seen) and alphabet.names is None:
         values = [[MISSING if word in gaps else int(word) for word in row] for row in rows]
         return encode_numbers(values, alphabet, how, lambda number: f"{what}: sequence {number + 1}")
     return encode_words(rows, alphabet, how, lambda number: f"{what}: sequence {number + 1}")

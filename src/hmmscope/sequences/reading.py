@@ -218,6 +218,7 @@ def _read_arrays(path: Path, asked: Asked) -> Encoded:
     else:
         arrays, texts = map_tensors(path)
         header = header_of(path, texts.get("sequences", texts.get("hmm", "{}")))
+    arrays = {name: _closed(values) for name, values in arrays.items()}
     own = _is_own(header, asked)
     wanted = asked.of_file(header)
     if {"tokens", "lengths"} <= set(arrays) and np.ndim(arrays["tokens"]) == 1:
@@ -238,7 +239,12 @@ def _is_own(header: Mapping[str, Any], asked: Asked) -> bool:
 def _saved(arrays: Mapping[str, Any], asked: Asked) -> Encoded:
     """Sequences that lie one after the other in `tokens`, with `lengths`, as `SequenceData.save` writes them."""
     try:
-        rows = apart(arrays.get("tokens"), arrays.get("lengths"))
+        tokens, whole = arrays.get("tokens"), None
+        if isinstance(tokens, np.ndarray) and tokens.ndim == 1 and asked.lengths is None and not asked.has_gaps:
+            whole = asked.whole(tokens[None], arrays.get("lengths"), "sequences as saved")
+        if whole is not None:
+            return whole
+        rows = apart(tokens, arrays.get("lengths"))
     except InputError as error:
         raise InputError(f"{asked.what}: {error}") from None
     if asked.has_gaps:
@@ -249,6 +255,15 @@ def _saved(arrays: Mapping[str, Any], asked: Asked) -> Encoded:
 def _numbers(values: Any) -> NDArray[Any]:
     """An array of any library; types that NumPy has not become float32."""
     return values.float().numpy() if getattr(values, "dtype", None) is torch.bfloat16 else np.asarray(values)
+
+
+def _closed(values: Any) -> Any:
+    """An array of a file, to which nobody writes, so that it may be kept as it is; a type that NumPy has not stays."""
+    if getattr(values, "dtype", None) is torch.bfloat16:
+        return values
+    found = np.asarray(values).view()
+    found.flags.writeable = False
+    return found
 
 
 def _renamed(found: Encoded, wanted: Alphabet | None, asked: Asked) -> Encoded:
@@ -304,7 +319,11 @@ def read_array(array: NDArray[Any], asked: Asked, how: str, *, own: bool = False
         axis = given if given is not None else 0 if is_column and not own else 1
         array = array if axis == 1 else array.T
         how += "" if axis == 1 else ", its column one sequence" if is_column else ", each column a sequence"
-    rows = list(np.atleast_2d(array))
+    array = np.atleast_2d(array)
+    found = asked.whole(array, asked.lengths, how)
+    if found is not None:
+        return found
+    rows = list(array)
     if kind == "O":
         return asked.cells([row.tolist() for row in rows], how)
     return asked.words([row.tolist() for row in rows], how) if kind in "US" else asked.numbers(rows, how)

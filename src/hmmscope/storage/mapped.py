@@ -7,7 +7,7 @@ import mmap
 import os
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,24 +127,35 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def read_npy(path: Path) -> NDArray[Any]:
-    """The plain array of an NPY file; errors as of `read_npz`."""
-    data = disk.read_bytes(path, own=False)
-    try:
-        return _read_npy(data, path.name)
-    except Exception as error:
-        raise DamagedError(f"{path.name}: not a plain array ({' '.join(str(error).split())[:200]})") from None
+    """The plain array of an NPY file, which stays in it until it is read, as of `map_tensors`; errors as of `read_npz`."""
+    with disk.reading(path, own=False) as file:
+        try:
+            shape, fortran, kind, begin = _head_of(file, os.fstat(file.fileno()).st_size, path.name)
+            if math.prod(shape) == 0:
+                return np.empty(shape, kind)
+            whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            flat = np.frombuffer(whole, kind, math.prod(shape), begin)
+            return flat.reshape(shape, order="F" if fortran else "C")
+        except Exception as error:
+            raise DamagedError(f"{path.name}: not a plain array ({' '.join(str(error).split())[:200]})") from None
 
 
 def _read_npy(data: bytes, name: str) -> NDArray[Any]:
-    """An array, whose header must not ask for more than the bytes that are there."""
+    """An array of an archive."""
     stream = io.BytesIO(data)
-    version = np.lib.format.read_magic(stream)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, kind = read(stream)
-    if kind.hasobject:
-        raise ValueError(f"{name} holds Python objects")
-    if math.prod(shape) * kind.itemsize != len(data) - stream.tell():
-        raise ValueError(f"{name} is of another size than its header says")
+    _head_of(stream, len(data), name)
     stream.seek(0)
     array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
     return array
+
+
+def _head_of(stream: BinaryIO, size: int, name: str) -> tuple[tuple[int, ...], bool, np.dtype, int]:
+    """Shape, whether columns lie in one piece, type, and where the numbers begin; ValueError unless they fill the file."""
+    version = np.lib.format.read_magic(stream)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, kind = read(stream)
+    if kind.hasobject:
+        raise ValueError(f"{name} holds Python objects")
+    if math.prod(shape) * kind.itemsize != size - stream.tell():
+        raise ValueError(f"{name} is of another size than its header says")
+    return shape, fortran, kind, stream.tell()

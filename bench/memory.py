@@ -1,0 +1,92 @@
+"""Memory of a fit beside its data: ``python -m bench.memory 1e7 1e8 1e9``, in the root of a checkout.
+
+For each number of tokens a file of one byte a token is drawn, and fitted to in a process of its own, as one sequence and as
+sequences of 1000. What is told is the most memory that was no file, above what the process had before.
+"""
+
+import argparse
+import multiprocessing
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.make import make_process
+from hmmscope.processes.narrow import as_kind
+from hmmscope.runs.fitting import fit
+from hmmscope.text import say
+
+#: Symbols of a sequence, and sequences drawn at once.
+LENGTH, TOGETHER = 1000, 10**4
+
+
+def anonymous() -> int:
+    """Bytes of this process in memory that belong to no file."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
+
+
+def draw(path: Path, tokens: int) -> None:
+    """A file (sequence, time) of symbols of a random HMM of 4 states, one byte each."""
+    hmm = as_kind(make_process("random-hmm", num_states=4, num_symbols=8), HMM)
+    corpus, rows = Corpus(hmm, length=LENGTH), tokens // LENGTH
+    out = np.lib.format.open_memmap(path, "w+", np.uint8, (rows, LENGTH))
+    for begin in range(0, rows, TOGETHER):
+        out[begin : begin + TOGETHER] = corpus[begin : min(rows, begin + TOGETHER)].observations.numpy()
+    out.flush()
+
+
+def measure(path: Path, states: int, iterations: int, whole: bool, found: object) -> None:
+    """Fit, and put (bytes, processor seconds) into a queue."""
+    start = make_process("random-hmm", num_states=states, num_symbols=8, seed=1)
+    options = {"start": start, "num_restarts": 1, "max_iterations": iterations, "tolerance": 0.0}
+    tokens = np.load(path, mmap_mode="r")
+    few = np.concatenate([tokens[:4], np.full((1, LENGTH), 7, np.uint8)])  # with all symbols
+    fit(few, states, axis=1, **options)  # what is compiled is loaded
+    most, done, before = [anonymous()], threading.Event(), anonymous()
+
+    def watch() -> None:
+        while not done.wait(0.01):
+            most.append(max(most.pop(), anonymous()))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    begun = time.process_time()
+    fit(tokens.reshape(-1) if whole else tokens, states, **({} if whole else {"axis": 1}), **options)
+    seconds = time.process_time() - begun
+    done.set()
+    watcher.join()
+    found.put((most[0] - before, seconds))  # type: ignore[attr-defined]
+
+
+def main() -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(prog="python -m bench.memory", description=__doc__.splitlines()[0])
+    parser.add_argument("tokens", type=float, nargs="+", help="numbers of tokens")
+    parser.add_argument("--states", type=int, default=8)
+    parser.add_argument("--iterations", type=int, default=1)
+    parser.add_argument("--folder", help="where the file is for a while; by default that of temporary files")
+    options = parser.parse_args()
+    context = multiprocessing.get_context("spawn")
+    say("|     tokens | sequences of | MB beyond the file | M tokens a second |\n|---|---|---|---|")
+    for tokens in map(int, options.tokens):
+        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+            path = Path(folder) / "tokens.npy"
+            draw(path, tokens)
+            for whole in (True, False):
+                found = context.Queue()
+                asked = (path, options.states, options.iterations, whole, found)
+                child = context.Process(target=measure, args=asked)
+                child.start()
+                most, seconds = found.get()
+                child.join()
+                rate = tokens * (options.iterations + 1) / seconds / 1e6
+                say(f"| {tokens:10,} | {tokens if whole else LENGTH:,} | {most / 1e6:.0f} | {rate:.3g} |")
+
+
+if __name__ == "__main__":
+    main()
