@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -40,10 +41,10 @@ def draw(path: Path, tokens: int) -> None:
     out.flush()
 
 
-def measure(path: Path, states: int, iterations: int, whole: bool, found: object) -> None:
+def measure(path: Path, states: int, iterations: int, whole: bool, found: Any) -> None:
     """Fit, and put (bytes, processor seconds) into a queue."""
     start = make_process("random-hmm", num_states=states, num_symbols=8, seed=1)
-    options = {"start": start, "num_restarts": 1, "max_iterations": iterations, "tolerance": 0.0}
+    options: dict[str, Any] = {"start": start, "num_restarts": 1, "max_iterations": iterations, "tolerance": 0.0}
     tokens = np.load(path, mmap_mode="r")
     few = np.concatenate([tokens[:4], np.full((1, LENGTH), 7, np.uint8)])  # with all symbols
     fit(few, states, axis=1, **options)  # what is compiled is loaded
@@ -56,11 +57,11 @@ def measure(path: Path, states: int, iterations: int, whole: bool, found: object
     watcher = threading.Thread(target=watch)
     watcher.start()
     begun = time.process_time()
-    fit(tokens.reshape(-1) if whole else tokens, states, **({} if whole else {"axis": 1}), **options)
+    fit(tokens.reshape(-1) if whole else tokens, states, axis=None if whole else 1, **options)
     seconds = time.process_time() - begun
     done.set()
     watcher.join()
-    found.put((most[0] - before, seconds))  # type: ignore[attr-defined]
+    found.put((most[0] - before, seconds))
 
 
 def main() -> None:

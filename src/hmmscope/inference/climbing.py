@@ -27,6 +27,8 @@ _SMALLEST = 2.0**-40
 
 #: Models climb side by side up to this many states, and where beliefs of the longest sequence have so many numbers.
 MOST_STATES, MOST_BELIEFS = 8, 2**24
+#: Observations of a block, of which there are more than usual rather than longer ones.
+MOST = 2**22
 _LANES = len(models_beside.BESIDE)
 
 
@@ -126,7 +128,7 @@ class Climb(NamedTuple):
     """How expectation maximisation goes.
 
     Attributes:
-        work: packed sequences; the symbol V is a missing one.
+        work: sequences; the symbol V is a missing one.
         rules: of maximisation.
         num_threads: of an expectation.
     """
@@ -223,20 +225,20 @@ class _Beside:
     """Expected counts under several models, eight at a time, of blocks of sequences.
 
     Args:
-        work: packed sequences.
+        work: sequences.
         models: of the shape that all will have.
         num_threads: eights and blocks that are gone through at once.
     """
 
     def __init__(self, work: Sequences, models: Model, num_threads: int) -> None:
-        count, size, self.num_symbols = models.emission.shape
+        num_models, size, self.num_symbols = models.emission.shape
         self.work = work
         self.rows = rows = self.num_symbols + (int(work.symbols.max(initial=0)) == self.num_symbols)
-        blocks = min(BLOCKS, 1 + len(work.symbols) // LEAST, len(work.rows))  # the same sums for any number of threads
+        count = max(BLOCKS, len(work.symbols) // MOST)
+        blocks = min(count, 1 + len(work.symbols) // LEAST, len(work.rows))  # the same sums for any number of threads
         cuts = np.linspace(0, len(work.rows), blocks + 1).round().astype(int).tolist()
-        parts = [work.part(slice(begin, end)) for begin, end in itertools.pairwise(cuts)]
-        self.blocks = [(part.symbols, part.offsets, part.lengths) for part in parts]
-        self.num_threads = max(1, min(num_threads, -(-count // _LANES) * blocks))
+        self.blocks = [work.part(slice(begin, end)) for begin, end in itertools.pairwise(cuts)]
+        self.num_threads = max(1, min(num_threads, -(-num_models // _LANES) * blocks))
         self.shapes: list[tuple[int, ...]] = [(size,), (size, size), (rows, size), (), ()]
         self.ends = [0, *itertools.accumulate(map(math.prod, self.shapes))]
         numbers = (int(work.lengths[0]) * (size + 1) * _LANES, (size + 2) * size * _LANES)
@@ -282,12 +284,12 @@ class _Beside:
         step.reshape(pairs)[:] = models.transition[lanes].transpose(1, 2, 0)
         return [first, step, emission]
 
-    def _counted(self, tables: list[Array], block: tuple[NDArray[np.int64], ...], room: list[Array]) -> Array:
+    def _counted(self, tables: list[Array], block: Sequences, room: list[Array]) -> Array:
         """First states, sums of pairs, visits, log-likelihoods, doubts of some sequences, one behind the other."""
         (whole,) = split(self.ends[-1] * _LANES)
         whole[:] = 0.0
         found = [whole[begin * _LANES : end * _LANES] for begin, end in itertools.pairwise(self.ends)]
-        models_beside.counts(models_beside.BESIDE, *tables, *block, *room, *found)
+        models_beside.counts(models_beside.BESIDE, *tables, *block.packed()[:3], *room, *found)
         return whole
 
 

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -142,7 +142,7 @@ class Sequences(NamedTuple):
         starts: (T,), true where a new sequence of the same process begins.
     """
 
-    symbols: NDArray[np.integer]
+    symbols: NDArray[Any]
     offsets: NDArray[np.int64]
     lengths: NDArray[np.int64]
     rows: NDArray[np.int64]
