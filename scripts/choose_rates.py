@@ -1,4 +1,4 @@
-"""The learning rates of scale medium of [Limits]: the best of several by layers, from pilots on a seed of their own.
+"""Learning rates of campaigns: the best of several by layers or architecture, from pilots on a seed of their own.
 
 Run from the root of the repository, after one pilot for each rate:
 
@@ -16,6 +16,14 @@ The rates of limits-law, whose budgets are annealed, stand in hmmscope_papers/li
         --training.learning_rate $rate --training.warmup_steps 200 --out runs/pilot/law-$rate
     done
     python scripts/choose_rates.py runs/pilot/law-*
+
+Those of header-filtering, whose budgets are annealed too, stand in hmmscope_papers/header/told_models.py by architecture:
+
+    for rate in 0.002 0.004 0.008; do
+      hmmscope run header-filtering --scale small --seeds 100, --plan.sizes 3 --plan.first 400 --plan.doublings 1 --jobs 1 \
+        --plan.architectures rnn,lstm,transformer --training.learning_rate $rate --out runs/pilot/told-$rate
+    done
+    python scripts/choose_rates.py runs/pilot/told-*          nats above the exact filter, at three states
 
 A pilot of limits-fig3 has the full rate throughout; the mean over positions of the evaluation loss on fresh samples decides.
 What is six layers deep, or deeper, has the rate of five.
@@ -36,16 +44,19 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     parser.add_argument("pilots", nargs="+", type=Path)
     options = parser.parse_args()
-    losses: dict[int, dict[float, float]] = {}
+    losses: dict[int | str, dict[float, float]] = {}
     for folder in options.pilots:
         configs = store.read_json(folder / "experiment.json")["config"]["runs"]
         (rate,) = {config["training"]["learning_rate"] for config in configs.values()}
-        rows = Rows(store.read_table(folder / "tables" / "positions.jsonl")).where(predictor="model")
-        for layers, own in rows.by("layers").items():
-            losses.setdefault(layers, {})[rate] = sum(row["value"] for row in own) / len(own)
-    for layers, found in sorted(losses.items()):
-        print(f"{layers} layers:", ", ".join(f"{rate:g} {loss:.4f}" for rate, loss in sorted(found.items())))
-    rates = {layers: min(found, key=found.__getitem__) for layers, found in sorted(losses.items())}
+        told = (folder / "tables" / "learning.jsonl").is_file()
+        table, column = ("learning", "architecture") if told else ("positions", "layers")
+        rows = Rows(store.read_table(folder / "tables" / f"{table}.jsonl")).where(predictor="model")
+        for which, own in rows.by(column).items():
+            losses.setdefault(which, {})[rate] = sum(row["value"] for row in own) / len(own)
+    for which, found in sorted(losses.items()):
+        name = which if isinstance(which, str) else f"{which} layers"
+        print(f"{name}:", ", ".join(f"{rate:g} {loss:.4f}" for rate, loss in sorted(found.items())))
+    rates = {which: min(found, key=found.__getitem__) for which, found in sorted(losses.items())}
     line = f"RATES = {rates}"
     print(line)
     if options.write:

@@ -121,7 +121,7 @@ def test_a_lead_that_shrinks_is_not_told() -> None:
 
 def test_the_plan_has_the_questions_first_and_every_chain_is_a_part() -> None:
     experiment = experiment_named("header-filtering")
-    choices = experiment.choices("medium")
+    choices = experiment.choices("medium") | {"architectures": list(ARCHITECTURES)}
     plan = experiment.plan("medium", **choices)
     cells = list(experiment.cells(list(plan)))
     assert cells[:4] == ["2 states, rnn", "2 states, lstm", "2 states, transformer", "3 states, rnn"]

@@ -17,6 +17,7 @@ from hmmscope.lab import (
     bar,
     bars,
     curve,
+    heatmap,
     level,
     lines,
 )
@@ -63,7 +64,7 @@ class HeaderFiltering(Experiment):
         | {"first": 12, "doublings": 2},
         "small": {"sizes": [2, 3], "architectures": list(HEADLINE), "beyond_3": list(HEADLINE)}
         | {"first": 400, "doublings": 3},
-        "medium": {"sizes": [2, 3, 4, 5], "architectures": list(ARCHITECTURES), "beyond_3": list(HEADLINE)}
+        "medium": {"sizes": [2, 3, 4, 5], "architectures": list(HEADLINE), "beyond_3": list(HEADLINE)}
         | {"first": 1000, "doublings": 4},
     }
     sizes = {
@@ -124,7 +125,8 @@ class HeaderFiltering(Experiment):
     def figures(self, tables: Tables) -> list[Figure]:
         learning, places, positions = (tables[name] for name in self.groups["scores"])
         found = [_learning_figure(learning, places), _position_figure(positions), _calibration_figure(positions)]
-        return [*found, _places_figure(places), _edits_figure(tables["edits"]), _inside_figure(tables)]
+        inside = [_edits_figure(tables["edits"]), _inside_figure(tables), _heads_figure(tables["heads"])]
+        return [*found, _places_figure(places), *(figure for figure in inside if figure is not None)]
 
 
 def _chain(size: int, name: str) -> str:
@@ -235,7 +237,7 @@ def _position_figure(rows: Rows) -> Figure:
     """Excess by position up to several lengths of the training, a panel a size."""
 
     def panel(size: int, own: Rows) -> Panel:
-        own = Rows(row for row in own.where(quantity="excess") if row["position"])
+        own = _powers(own.where(quantity="excess"))
         models = own.where(predictor="model")
         series = [
             curve(_longest(one), "position", title(name), "model") for name, one in models.by("architecture").items()
@@ -265,6 +267,11 @@ _BESIDE = {
 }
 
 
+def _powers(rows: Rows) -> Rows:
+    """The rows of positions that are powers of two."""
+    return Rows(row for row in rows if row["position"] and row["position"] & (row["position"] - 1) == 0)
+
+
 def _longest(rows: Rows) -> Rows:
     """The rows at the longest samples that there are."""
     return rows.where(place=BEYOND) or rows.where(place=HERE)
@@ -272,7 +279,7 @@ def _longest(rows: Rows) -> Rows:
 
 def _calibration_figure(rows: Rows) -> Figure:
     def panel(size: int, own: Rows) -> Panel:
-        own = Rows(row for row in own.where(quantity="entropy-error", predictor="model") if row["position"])
+        own = _powers(own.where(quantity="entropy-error", predictor="model"))
         series = [
             curve(_longest(one), "position", title(name), "model") for name, one in own.by("architecture").items()
         ]
@@ -290,8 +297,8 @@ def _calibration_figure(rows: Rows) -> Figure:
 _PLACES = {
     HERE: "as trained",
     BEYOND: f"beyond, to {TIMES} T",
-    "slow": "slowly mixing, left out",
-    "sharp": "nearly deterministic, left out",
+    "slow": "slowly mixing",
+    "sharp": "nearly certain",
 }
 
 
@@ -311,7 +318,10 @@ def _places_figure(rows: Rows) -> Figure:
     return Figure(
         name="places",
         title="Beyond the length of the training, and on HMMs that it left out",
-        caption="After the largest budget. Counting is tuned where the networks trained. Intervals are 95 % over seeds.",
+        caption=(
+            "After the largest budget. Slowly mixing HMMs, and those whose rows are nearly deterministic, were left out of "
+            "the training. Counting is tuned where the networks trained. Intervals are 95 % over seeds."
+        ),
         panels=_each(rows, panel),
     )
 
@@ -342,7 +352,7 @@ def _edits_figure(rows: Rows) -> Figure:
     )
 
 
-def _inside_figure(tables: Tables) -> Figure:
+def _inside_figure(tables: Tables) -> Figure | None:
     panels: list[Panel] = []
     for name, said in (("belief", "belief"), ("memory", "the header's numbers")):
         for size, own in tables[name].by("size").items():
@@ -354,6 +364,8 @@ def _inside_figure(tables: Tables) -> Figure:
             if any(series):
                 told = f"{_sized(size)}: {said}"
                 panels.append(lines(told, *series, x_label="layer", y_label="share of what twins leave"))
+    if not panels:
+        return None
     return Figure(
         name="inside",
         title="What each layer holds beyond untrained networks: the belief, and the transition matrix of the header",
@@ -363,4 +375,28 @@ def _inside_figure(tables: Tables) -> Figure:
             "over seeds, bands are 95 % intervals."
         ),
         panels=tuple(panels),
+    )
+
+
+def _heads_figure(rows: Rows) -> Figure | None:
+    rows = rows.where(architecture="transformer", network="trained", quantity="cost")
+    if not rows:
+        return None
+
+    def panel(size: int, own: Rows) -> Panel:
+        ranked = Rows()
+        for one in own.by("seed", "layer").values():
+            dearest = sorted(one, key=lambda row: -row["value"])
+            ranked += [row | {"rank": place} for place, row in enumerate(dearest, 1)]
+        labels = {"x_label": "head of the layer, the dearest first", "y_label": "layer", "z_label": "nats"}
+        return heatmap(_sized(size), ranked, "rank", "layer", **labels)
+
+    return Figure(
+        name="heads",
+        title="Heads that carry the header: what it costs where one of them reads none of it",
+        caption=(
+            "Nats that are added where the observations give no weight of a head of the rotary Transformer to the header, "
+            "and all of it to themselves. Means over seeds."
+        ),
+        panels=_each(rows, panel),
     )

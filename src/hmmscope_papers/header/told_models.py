@@ -26,20 +26,20 @@ class Architecture:
 _DEEP = {"num_layers": 4, "width": 32, "num_heads": 4}
 _DECODER = {"name": "decoder", "input_features": False, "dropout": 0.0} | _DEEP
 ARCHITECTURES: dict[str, Architecture] = {
-    "rnn": Architecture("RNN", {"name": "rnn", "num_layers": 2, "width": 128}, 0.002, "compiled"),
-    "lstm": Architecture("LSTM", {"name": "lstm", "num_layers": 2, "width": 62}, 0.002),
-    "transformer": Architecture("Transformer", _DECODER | {"positions": "rotary"}, 0.002, "compiled"),
-    "gru": Architecture("GRU", {"name": "gru", "num_layers": 2, "width": 72}, 0.002),
-    "transformer-none": Architecture("Transformer, no positions", _DECODER | {"positions": "none"}, 0.002, "compiled"),
+    "rnn": Architecture("RNN", {"name": "rnn", "num_layers": 2, "width": 128}, 0.004, "compiled"),
+    "lstm": Architecture("LSTM", {"name": "lstm", "num_layers": 2, "width": 62}, 0.004),
+    "transformer": Architecture("Transformer", _DECODER | {"positions": "rotary"}, 0.004, "compiled"),
+    "gru": Architecture("GRU", {"name": "gru", "num_layers": 2, "width": 72}, 0.004),
+    "transformer-none": Architecture("Transformer, no positions", _DECODER | {"positions": "none"}, 0.004, "compiled"),
     "transformer-learned": Architecture(
-        "Transformer, learned positions", _DECODER | {"positions": "learned"}, 0.002, "compiled", any_length=False
+        "Transformer, learned positions", _DECODER | {"positions": "learned"}, 0.004, "compiled", any_length=False
     ),
-    "linear-attention": Architecture("linear attention", {"name": "linear-attention"} | _DEEP, 0.002),
-    "delta-rule": Architecture("delta rule ±", {"name": "delta-rule", "negative": True} | _DEEP, 0.002),
+    "linear-attention": Architecture("linear attention", {"name": "linear-attention"} | _DEEP, 0.004),
+    "delta-rule": Architecture("delta rule ±", {"name": "delta-rule", "negative": True} | _DEEP, 0.004),
     "mamba2": Architecture(
         "Mamba-2",
         {"name": "mamba2", "num_layers": 2, "width": 56, "num_heads": 4, "state_size": 32, "chunk_length": 16},
-        0.002,
+        0.004,
     ),
 }
 #: Whom the questions are about: measured first.
