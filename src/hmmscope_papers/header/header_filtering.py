@@ -63,7 +63,7 @@ class HeaderFiltering(Experiment):
         "smoke": {"sizes": [2], "architectures": ["lstm", "transformer"], "beyond_3": ["lstm"]}
         | {"first": 12, "doublings": 2},
         "small": {"sizes": [2, 3], "architectures": list(HEADLINE), "beyond_3": list(HEADLINE)}
-        | {"first": 400, "doublings": 3},
+        | {"first": 300, "doublings": 3},
         "medium": {"sizes": [2, 3, 4, 5], "architectures": list(HEADLINE), "beyond_3": list(HEADLINE)}
         | {"first": 1000, "doublings": 4},
     }

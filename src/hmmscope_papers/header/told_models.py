@@ -26,9 +26,9 @@ class Architecture:
 _DEEP = {"num_layers": 4, "width": 32, "num_heads": 4}
 _DECODER = {"name": "decoder", "input_features": False, "dropout": 0.0} | _DEEP
 ARCHITECTURES: dict[str, Architecture] = {
-    "rnn": Architecture("RNN", {"name": "rnn", "num_layers": 2, "width": 128}, 0.004, "compiled"),
-    "lstm": Architecture("LSTM", {"name": "lstm", "num_layers": 2, "width": 62}, 0.004),
-    "transformer": Architecture("Transformer", _DECODER | {"positions": "rotary"}, 0.004, "compiled"),
+    "rnn": Architecture("RNN", {"name": "rnn", "num_layers": 2, "width": 128}, 0.008, "compiled"),
+    "lstm": Architecture("LSTM", {"name": "lstm", "num_layers": 2, "width": 62}, 0.008),
+    "transformer": Architecture("Transformer", _DECODER | {"positions": "rotary"}, 0.008, "compiled"),
     "gru": Architecture("GRU", {"name": "gru", "num_layers": 2, "width": 72}, 0.004),
     "transformer-none": Architecture("Transformer, no positions", _DECODER | {"positions": "none"}, 0.004, "compiled"),
     "transformer-learned": Architecture(
