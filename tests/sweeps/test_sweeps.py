@@ -39,7 +39,7 @@ from hmmscope.processes.files import load_process
 from hmmscope.runs.config import RunConfig
 from hmmscope.storage import store
 from hmmscope.storage.rundir import RunDir
-from hmmscope.storage.seals import read_seal, remove_seal
+from hmmscope.storage.seals import read_seal, remove_seal, survey
 from sweeps_crash import BASE
 
 SUMMARY = {
@@ -548,6 +548,26 @@ def test_failed_runs_are_the_exit_code(
     said = capsys.readouterr()
     assert said.err == f"done     {name}  excess 0.2500 (best 0.2500)\n"
     assert said.out.endswith(f"table: {out}/table.jsonl\n")
+
+
+def test_what_failed_runs_leave_is_covered(tmp_path: Path) -> None:
+    points, out = expand(RATES), tmp_path / "sweep"
+    executor = Scripted(out, {points[0].name: [6]})
+    with RunDir.create(RunTask(out.with_name("begun"), points[0].name).folder, points[0].config.to_data()) as run:
+        run.metrics.append({"step": 1})
+    make_folder(out, points)
+    run.path.rename(RunTask(out, points[0].name).folder)
+    run_sweep(points, out, executor)
+    found = survey(out)
+    assert found.beyond == ()
+    assert f"runs/{points[0].name}/metrics.jsonl" in found.covered
+    with (RunTask(out, points[0].name).folder / "metrics.jsonl").open("a") as file:
+        file.write("{}")
+    with pytest.raises(DamagedError, match=r"metrics\.jsonl: \d+ bytes, which is not what"):
+        survey(out)
+    (out / "seal.json").unlink()
+    run_sweep(points, out, Scripted(out, {points[0].name: [6]}))
+    assert survey(out).beyond == ()
 
 
 # --------------------------------------------------------------------------------------------------------------------

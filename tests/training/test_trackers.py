@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+import hmmscope as hs
 from hmmscope.errors import InputError
+from hmmscope.runs.training import train
 from hmmscope.training.trackers import Quietly, make_tracker
 
 
@@ -40,6 +42,16 @@ def test_hosted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ("log", 7, {"loss": 0.5, "learning_rate": 1.0}),
         ("finish",),
     ]
+
+
+def test_a_tracker_that_is_not_there_is_refused_before_a_folder_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    for name, said in (("wandb", "is not installed; pip install wandb"), ("wandbb", "did you mean 'wandb'")):
+        with pytest.raises(InputError, match=said):
+            train(hs.make_process("mess3"), tmp_path / "run", model="rnn", length=4, num_steps=1, tracker=name)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_tensorboard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -137,3 +137,16 @@ def test_what_is_no_folder_of_ours(call: Callable, folder: str) -> None:
     told = call("check", folder)
     assert told.code == 2
     assert "not the folder of a run" in told.error
+
+
+def test_a_folder_of_folders_and_one_that_is_covered_say_what_to_check(call: Callable, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "all" / name / "drawn").mkdir(parents=True)
+        store.write_json(tmp_path / "all" / name / "experiment.json", {})
+        seals.write_seal(tmp_path / "all" / name, "experiment", {})
+    assert "all: holds 2 such folders; check all/a ... all/b" in call("check", "all").error
+    assert (
+        f"all/a/drawn: lies in {tmp_path}/all/a, whose seals cover it; check that folder"
+        in call("check", "all/a/drawn").error
+    )
+    assert call("check", "all/a/drawn").code == 2

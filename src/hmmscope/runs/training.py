@@ -28,7 +28,7 @@ from hmmscope.training.distributed import World, joined
 from hmmscope.training.parallel import check_processes
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import load_weights, resolve_device
-from hmmscope.training.trackers import make_tracker
+from hmmscope.training.trackers import make_tracker, tracker_module
 from hmmscope.training.trainer import train_model
 
 #: Of a training, as timing.jsonl has them, with the seconds of a processor that they took.
@@ -85,6 +85,8 @@ def train(
         NonFiniteError, Interrupted, ResourceError: see `train_model`.
     """
     path, clock = Path(out), [time.process_time()]
+    if tracker is not None:
+        tracker_module(tracker)  # refused before a folder is made
     asked: dict[str, Any] = {"model": model, "target": target, "layout": layout, "length": length}
     asked |= {"num_steps": num_steps, "training": training, "seed": seed}
     config = configure(source, reading=reading, **asked)

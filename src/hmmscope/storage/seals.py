@@ -62,12 +62,18 @@ def write_seal(
     *,
     coming: Mapping[str, bytes] | None = None,
     leave: Collection[str] = (),
+    whole: Collection[str] = (),
 ) -> None:
-    """Seal a folder as it is now, with files that are still to come under their names, and without those to `leave` out."""
+    """Seal a folder as it is now, with files that are still to come under their names, and without those to `leave` out.
+
+    Of `whole`, folders in it that have no seal of their own, every file is named.
+    """
     assert kind in KINDS, kind
     coming = coming or {}
     found = {path for pattern in _NAMED for path in folder.glob(pattern) if not disk.LEFTOVER.fullmatch(path.name)}
     names = {path.relative_to(folder).as_posix() for path in found} - {*_APART, *coming, *leave}
+    for inside in whole:
+        names |= {f"{inside}/{name}" for name in _names(folder / inside) if name.rpartition("/")[2] not in _APART}
     files = store.file_entries(folder, sorted(names))
     for name, data in coming.items():
         files[name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}

@@ -34,16 +34,20 @@ def make_tracker(name: str, run_folder: Path, config: dict[str, Any]) -> Tracker
     Raises:
         InputError: an unknown name, or a tracker that is not installed.
     """
+    module = tracker_module(name)
+    if name == "tensorboard":
+        return _TensorBoard(module, run_folder / "tensorboard")
+    return _Hosted(module, run_folder.name, config)
+
+
+def tracker_module(name: str) -> Any:
+    """What a tracker is made with; InputError for an unknown name, or if it is not installed."""
     if name not in TRACKERS:
         raise unknown_name("tracker", name, TRACKERS)
     try:
-        if name == "tensorboard":
-            return _TensorBoard(importlib.import_module("torch.utils.tensorboard"), run_folder / "tensorboard")
-        module = importlib.import_module(name)
+        return importlib.import_module("torch.utils.tensorboard" if name == "tensorboard" else name)
     except ImportError:
-        package = TRACKERS[name]
-        raise InputError(f"tracker: {name} is not installed; pip install {package}") from None
-    return _Hosted(module, run_folder.name, config)
+        raise InputError(f"tracker: {name} is not installed; pip install {TRACKERS[name]}") from None
 
 
 class _TensorBoard:

@@ -65,10 +65,12 @@ def write_results(out: Path, *, shared: bool) -> None:
         tasks = [RunTask(out, point.name) for point in points]
         done = {task.name: _digest(task) for task in tasks if task.is_done()}
         at_work = [f"logs/{t.name}.log" for t in tasks if not (t.is_done() or os.path.lexists(t.failure_path))]
+        failed = [f"runs/{task.name}" for task in tasks if task.name not in done and task.state() == "failed"]
         seals.remove_seal(out)
         if not shared:
             store.write_table(out / "table.jsonl", rows)
-        seals.write_seal(out, "pool" if shared else "sweep", {"by": environment(), "runs": done}, leave=at_work)
+        bound = {"by": environment(), "runs": done}
+        seals.write_seal(out, "pool" if shared else "sweep", bound, leave=at_work, whole=failed)
 
 
 def _digest(task: RunTask) -> str | None:

@@ -63,6 +63,15 @@ def _kind_of(folder: Path) -> str:
         for name, kind in kinds.items():
             if os.path.lexists(folder / name):
                 return kind
+        inside = sorted(
+            one for one in folder.iterdir() if any(os.path.lexists(one / name) for name in (*kinds, seals.SEAL))
+        )
+        if inside:
+            several = f"{len(inside)} such folders" if len(inside) > 1 else "such a folder"
+            raise InputError(f"{folder}: holds {several}; check {inside[0]}" + f" ... {inside[-1]}" * (len(inside) > 1))
+    above = next((one for one in Path(os.path.abspath(folder)).parents if os.path.lexists(one / seals.SEAL)), None)
+    if above is not None and os.path.lexists(folder):
+        raise InputError(f"{folder}: lies in {above}, whose seals cover it; check that folder")
     raise InputError(f"{folder}: not the folder of a run, an experiment, a sweep, a pool or an export")
 
 
