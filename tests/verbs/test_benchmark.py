@@ -340,8 +340,11 @@ def test_a_folder_of_cards_is_checked(entered, tmp_path, capsys):
     assert main(["check", str(kept.parent)]) == 0
     said = "1 card of HMM-bench 1; the leaderboard follows from them; 3 files, 0 not covered\n"
     assert capsys.readouterr().out == f"{kept.parent}: {said}"
+    assert main(["benchmark", "--board", str(kept.parent), "--out", str(kept.parent / "of may"), "-q"]) == 0
+    assert check_board(kept.parent).endswith("; 5 files, 0 not covered")
+    (kept.parent / "of may" / "leaderboard.md").write_text("another")
     (kept.parent / "notes").write_text("mine")
-    assert "4 files, 1 not covered: notes" in check_board(kept.parent)
+    assert "6 files, 2 not covered: notes, of may/leaderboard.md" in check_board(kept.parent)
     board, text = kept.parent / "leaderboard.md", kept.read_text()
     board.write_text(board.read_text().replace("small", "large"))
     with pytest.raises(DamagedError, match=r"leaderboard\.md: does not follow from the cards"):

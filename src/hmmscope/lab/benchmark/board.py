@@ -101,7 +101,9 @@ def check_board(folder: Path) -> str:
             covered += [f"{path.name}/{name}" for name in found.covered]
             beyond += [f"{path.name}/{name}" for name in found.beyond]
         elif path.is_dir():
-            beyond += [one.relative_to(folder).as_posix() for one in sorted(path.rglob("*")) if not one.is_dir()]
+            for one in sorted(file for file in path.rglob("*") if not file.is_dir()):
+                again = one.name in made and store.read_text(one, limit=1 << 26) == made[one.name]
+                (covered if again else beyond).append(one.relative_to(folder).as_posix())
         elif path.name in made and store.read_text(path, limit=1 << 26) != made[path.name]:
             raise DamagedError(f"{path}: does not follow from the cards; make it again with --board {folder}")
         else:
