@@ -4,8 +4,8 @@
     python scripts/judged.py --draw 41   the names that another seed draws
 
 docs/judged.toml has the seed; for each headline the sentence of the paper, the words that a reader needs, what was answered,
-and the verdict of which it was answered. The draw takes the headlines of which the digest of the seed and the name is least,
-so that a headline more changes one of the ten at most.
+by whom if it was no stranger, and the verdict of which it was answered. The draw takes the headlines of which the digest of
+the seed and the name is least, so that a headline more changes one of the ten at most.
 """
 
 import argparse
@@ -27,7 +27,7 @@ _HEAD = """# Ten headlines, judged
 Ten of the {all} headlines of two papers, drawn by `python scripts/judged.py --draw {seed}`; the sheet is made of the
 [ledger](ledger.md) by `python scripts/judged.py`. The question of each: **does the verdict follow from what stands on
 this sheet, and would a reader of the paper's sentence be misled by it?** Who answers has seen nothing else of this
-project, and no other file is needed.
+project, but where another is named, and no other file is needed.
 
 The papers are *On Limitation of Transformer for Learning HMMs* ([Limits]) and *Transformers as Multi-task Learners:
 Decoupling Features in Hidden Markov Models* ([MultiTask]). Both are about Transformers that read what a hidden Markov
@@ -80,6 +80,8 @@ def section(number: int, row: dict[str, Any], said: dict[str, str]) -> str:
     scale = f"{row['seeds']} seeds, scale {row['scale']}" if trains else f"no training, scale {row['scale']}"
     gates = [f"{gate['name']} ({'open' if gate['is_open'] else 'closed'}): {gate['text']}" for gate in row["gates"]]
     answer = said.get("answer", _OPEN)
+    if "by" in said:
+        answer += f" (Judged by {said['by']}.)"
     if said.get("verdict", row["verdict"]) != row["verdict"]:
         answer += f" (Answered when the verdict was {said['verdict']}.)"
     lines = {

@@ -27,7 +27,7 @@ from hmmscope.machine import source_digest
 from hmmscope_papers.limits import fig2 as limits_fig2
 from hmmscope_papers.multitask import fig3a as multitask_fig3a
 from mutants import changed, of_record
-from reach import Site, law_sites, reached, sites
+from reach import Site, law_sites, literals, node_of, reached, sites
 
 RESULTS = Path(__file__).parents[2] / "results"
 #: Whose frozen tables are judged within a tenth of a second.
@@ -135,6 +135,59 @@ def test_every_constant_that_a_verdict_depends_on_is_in_the_records() -> None:
                 if known not in claim.numbers:
                     missing.append((claim.name, module, name))
     assert missing == []
+
+
+#: Numbers that stand in functions of rules and are no choices, by function: what a law needs to exist, facts of the papers,
+#: names of layers, rounding of a share of the training.
+NO_THRESHOLDS = {
+    "limits.table3:log_excess", "limits.tables:_at_share", "limits.fig4_cot:_drifts", "limits.theorem5_2:_with_formula",
+    "multitask.lemma1:power_of_gamma", "multitask.windows:exponential_rather",
+    "multitask.construction_vs_trained:_estimate",
+}  # fmt: skip
+#: The plan of the paper's own trainings.
+_PLAN = "limits.trainings:"
+#: Of gates, the arguments that are thresholds; a share lies between 0 and 1, and a number has no end.
+GATES = {"learned": (1,), "room": (1,), "converged": (1,), "flat": (1,), "regime": (1, 2)}
+_ENDS = (0, 1.0)
+
+
+def ruled() -> dict[str, Any]:
+    """The functions of the papers that rules reach, by name."""
+    found: dict[str, Any] = {}
+    for claim in registry.in_order("claim"):
+        if not claim.is_question:
+            found |= reached(claim.measure)[0]
+    return {
+        key.removeprefix("hmmscope_papers."): one for key, one in found.items() if key.startswith("hmmscope_papers")
+    }
+
+
+def test_no_threshold_of_a_verdict_stands_in_code() -> None:
+    """It stands in the record: where a reader finds it, and a protocol names it."""
+    plain = {}
+    for name, one in ruled().items():
+        node = node_of(one.__module__, one.__qualname__)
+        own = {literal.value for literal in literals(node)} if node else set()
+        if name not in NO_THRESHOLDS and not name.startswith(_PLAN):
+            plain[name] = own - {0, 1, 2, 0.5}
+    assert {name: own for name, own in plain.items() if own} == {}
+
+
+def test_no_gate_has_its_threshold_in_code() -> None:
+    found = []
+    for name, one in ruled().items():
+        node = node_of(one.__module__, one.__qualname__)
+        for call in ast.walk(node) if node else ():
+            places = (
+                GATES.get(call.func.id, ()) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) else ()
+            )
+            for place in places:
+                given = call.args[place : place + 1]
+                if not given and call.func.id == "flat":
+                    found.append((name, "flat without a margin"))
+                ends = _ENDS if call.func.id == "regime" else ()
+                found += [(name, a.value) for a in given if isinstance(a, ast.Constant) and a.value not in ends]
+    assert found == []
 
 
 class Asked(Numbers):

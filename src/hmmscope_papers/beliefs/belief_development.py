@@ -1,5 +1,6 @@
 """Over training: which predictor a model behaves like, and from which step on it uses the belief that can be read in it."""
 
+import math
 from typing import Any
 
 from hmmscope import Run, belief_interventions, over_training, probe, registry
@@ -10,6 +11,7 @@ from hmmscope.lab import (
     Estimate,
     Experiment,
     Figure,
+    Gate,
     Measured,
     Panel,
     Role,
@@ -24,6 +26,8 @@ from hmmscope.lab import (
     learned,
     level,
     lines,
+    number,
+    regime,
 )
 from hmmscope.ties import largest
 
@@ -80,12 +84,13 @@ class BeliefDevelopment(Experiment):
         training |= {"milestones": 3 if scale == "smoke" else 14, "evaluate_every": 0, "checkpoint_every": steps}
         sizes = {CHAINS: {"num_states": 3, "num_symbols": 3, "transition_concentration": 1.0}}
         layers = {"roformer": {"num_layers": 2, "num_heads": 2}, "rnn": {}}
+        still = {"warmup_steps": 0, "learning_rate": 1e-3}  # the transitions come early, and not while the rate rises
         return {
             f"{architecture} on {process}": {
                 "process": {"name": process, **sizes.get(process, {})},
                 "layout": {"name": "sequences", "length": chain if process == CHAINS else length, "placeholder": True},
                 "model": {"name": architecture, "width": width, **layers[architecture]},
-                "training": dict(training),
+                "training": training | (still if process == CHAINS else {}),
             }
             for process, architecture in MODELS
         }
@@ -96,6 +101,7 @@ class BeliefDevelopment(Experiment):
             process = run.config.process.name
             if group == "strategies":
                 found = over_training(run, "strategies", num_samples=sizes["samples"])
+                found = [row | {"warmup": run.config.training.warmup_steps} for row in found]
             elif group == "read" and process != CHAINS:  # beside three untrained twins
                 corpus, options = run.corpus("probe"), {"num_samples": sizes["samples"], "seed": run.config.seed}
                 found = probe(run.model, corpus, target="belief", shuffled_labels=False, **options)
@@ -198,6 +204,15 @@ def _transitions(tables: Tables, process: str, before: str, after: str) -> dict[
     return rows.per_seed(lambda own: _place(transition(own, before, after)))
 
 
+def _after_warmup(rows: Rows, first: dict[Any, Estimate | None]) -> Gate:
+    """Whether no seed has the first transition while the learning rate rises: steps are of different size there."""
+    lasts = rows.values("warmup")
+    places = [2**place.value for place in first.values() if place is not None]
+    if not lasts or not places:
+        return Gate("regime", False, "for how many steps the learning rate rises is not recorded")
+    return regime(min(places), max(lasts), math.inf, "the earliest step at which a seed leaves the uniform law")
+
+
 def _step(effect: Effect | None) -> str:
     """``step 43 (39 to 47)`` of an effect in doublings."""
     if effect is None:
@@ -221,5 +236,5 @@ def unigrams_first(tables: Tables) -> Seen:
         f"The model leaves the uniform law for unigrams {_step(effect_of(first))}, and unigrams for the exact answer "
         f"{_step(effect_of(second))}."
     )
-    gates = (learned(gain, 0.02, "unigrams"),)
+    gates = (learned(gain, number("learned"), "unigrams"), _after_warmup(last, first))
     return Seen(effect_of(apart, "doublings of the step between the transitions"), text, gates)

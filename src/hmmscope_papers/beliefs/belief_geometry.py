@@ -26,6 +26,7 @@ from hmmscope.lab import (
     curve,
     flat,
     lines,
+    number,
     pooled,
 )
 from hmmscope.ties import largest
@@ -324,7 +325,7 @@ def beliefs_are_linear(tables: Tables) -> Seen:
     return Seen(
         effects,
         f"Share of the unexplained that training explains: {_said(effects)}.",
-        (flat(tables, label=wanted),),
+        (flat(tables, number("settled"), label=wanted),),
         wanted,
     )
 
@@ -336,7 +337,7 @@ def beliefs_beyond_hmms(tables: Tables) -> Seen:
     return Seen(
         effects,
         f"Share of the unexplained that training explains: {_said(effects)}.",
-        (flat(tables, label=wanted),),
+        (flat(tables, number("settled"), label=wanted),),
         wanted,
     )
 
@@ -367,7 +368,7 @@ def factors_apart(tables: Tables) -> Seen:
     effects = _by_process(tables, removed, "of the part that is not factored")
     held = _by_process(tables, lambda of: of(1, "dimension"), "dimensions")
     text = f"Effective dimensions of the last layer (sum 4, product 8): {_said(held)}."
-    return Seen(effects, text, (flat(tables, label=FACTORS[:2]),), FACTORS[:2])
+    return Seen(effects, text, (flat(tables, number("settled"), label=FACTORS[:2]),), FACTORS[:2])
 
 
 @claim("factors-orthogonal")
@@ -377,7 +378,7 @@ def factors_orthogonal(tables: Tables) -> Seen:
     return Seen(
         effects,
         f"Mean squared cosine in the trained network: {_said(held)}.",
-        (flat(tables, label=FACTORS[:2]),),
+        (flat(tables, number("settled"), label=FACTORS[:2]),),
         FACTORS[:2],
     )
 

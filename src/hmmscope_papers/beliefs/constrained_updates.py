@@ -19,6 +19,7 @@ from hmmscope.lab import (
     curve,
     flat,
     lines,
+    number,
     pooled,
     room,
 )
@@ -147,7 +148,7 @@ def decays(tables: Tables) -> Seen:
     wanted = tuple(PROCESSES)
     effects = _by_process(rows, lambda own: _mean(own, "trained") - _mean(own, "trained", "predicted"), "of the rate")
     held = _by_process(rows, lambda own: _mean(own, "trained"), "")
-    return Seen(effects, f"Attention falls by a factor of {_said(held)}.", (flat(tables),), wanted)
+    return Seen(effects, f"Attention falls by a factor of {_said(held)}.", (flat(tables, number("settled")),), wanted)
 
 
 @claim("layer-holds-constrained-belief")
@@ -162,4 +163,9 @@ def holds(tables: Tables, numbers: dict[str, float]) -> Seen:
     held, before = (_by_process(rows, partial(_mean, network=network), "") for network in ("trained", "untrained"))
     least = min((1 - effect.value for effect in before.values()), default=0.0)
     told = room(least, numbers["least_left"], "the R² of untrained networks")
-    return Seen(effects, f"R² after attention: {_said(held)}; untrained {_said(before)}.", (flat(tables), told), wanted)
+    return Seen(
+        effects,
+        f"R² after attention: {_said(held)}; untrained {_said(before)}.",
+        (flat(tables, number("settled")), told),
+        wanted,
+    )

@@ -22,6 +22,7 @@ from hmmscope.lab import (
     flat,
     heatmap,
     learned,
+    number,
     pooled,
 )
 from hmmscope.ties import largest
@@ -248,7 +249,10 @@ def induction_heads(tables: Tables) -> Seen:
     }
     named = ", ".join(f"{count} {role}{'' if count == 1 else 's'}" for role, count in heads.items())
     text = f"{_said(effects)}. By the removal of single heads {named} in {len(rows.seeds())} seeds."
-    gates = (learned(gain, 0.02, "unigrams of the context"), flat(tables, 0.02, label=CHAINS))
+    gates = (
+        learned(gain, number("learned"), "unigrams of the context"),
+        flat(tables, number("settled"), label=CHAINS),
+    )
     return Seen(effects, text[0].upper() + text[1:], gates, tuple(wanted))
 
 

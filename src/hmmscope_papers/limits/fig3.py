@@ -283,11 +283,11 @@ def grows(tables: Tables, numbers: Mapping[str, Any]) -> Seen:
 def doubles(tables: Tables, numbers: Mapping[str, Any]) -> Seen:
     """Where there is room: a length cannot double from more than half of the sequence on, and has to once before."""
     effects, drifts = growing_by_task(
-        tables, lambda found, longest: growth(found, longest, 0.5), "doublings a layer", numbers["rate"]
+        tables, lambda found, longest: growth(found, longest, numbers["half"]), "doublings a layer", numbers["rate"]
     )
     spaces, _ = growing_by_task(tables, doublings_left, "", numbers["rate"])
     least = min((one.value for one in spaces.values()), default=0.0)
-    space = room(least, 1, "the sequence, in doublings of the shortest fit length,")
+    space = room(least, number("room"), "the sequence, in doublings of the shortest fit length,")
     text = f"{by_depth(tables, REMEMBERING)} Doublings a layer: {told(effects)}."
     gates = (space, _learned(tables, REMEMBERING))
     return Seen(effects, text, gates=gates, wanted=titles(REMEMBERING), drifts=drifts)

@@ -346,7 +346,7 @@ def _drifts(tables: Tables, measure: Callable[[Rows], float | None]) -> dict[str
     def at(row: dict[str, Any], until: float) -> float | None:
         same = {key: row.get(key) for key in ("task", "seed", "block_length")}
         rows = with_share(tables["training"].where(**same), "epoch") if tables["training"].where(**same) else Rows()
-        near = [one["value"] for one in rows if until - 0.1 < one["share"] <= until + 1e-9]
+        near = [one["value"] for one in rows if until - number("about") < one["share"] <= until + 1e-9]
         return sum(near) / len(near) if near and None not in near else None
 
     drifts = {}
@@ -437,5 +437,5 @@ def cot_hard(tables: Tables) -> Seen:
         *rarely_asked(rows),
         _at_rest(tables, (HARD,)),
     ]
-    gates += [learned(easy, 0.0, "an error of 0.1, on Cyclic-DET with chain-of-thought,")] if easy else []
+    gates += [learned(easy, number("easy"), "an error of 0.1, on Cyclic-DET with chain-of-thought,")] if easy else []
     return Seen(effect, _said(tables["final"].where(task=[HARD, SHOWN[0]])), gates=gates)

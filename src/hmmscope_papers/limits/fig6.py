@@ -245,7 +245,7 @@ def _gates(tables: Tables, task: str, deep: bool = True) -> tuple[Gate, Gate]:
         "with" if kept else "without": {"sequences": float(max(own.values("sequences")))}
         for kept, own in _deep(tables["epochs"].where(task=task)).by("curriculum").items()
     }
-    gate = learned(least, 1.0, "one that always gives the same answer, which fits nothing,")
+    gate = learned(least, number("learned"), "one that always gives the same answer, which fits nothing,")
     return gate, matched(seen)
 
 

@@ -192,7 +192,11 @@ def dose_slope(tables: Tables) -> Seen:
     for who, depths in {"RNN": [0], "Transformer": [n for n in layers_of(rows) if n]}.items():
         lead = over_seeds(tables["positions"].where(layers=depths), _lead, resolution=1.0) or Effect(value=0.0)
         gates.append(
-            learned(lead, 1.0, f"one that always gives the same answer, in positions of the fit length ({who}),")
+            learned(
+                lead,
+                number("learned"),
+                f"one that always gives the same answer, in positions of the fit length ({who}),",
+            )
         )
     moved = drift(tables[WHILE_TRAINING], lambda own: difference(own, _then))
     return Seen(over_seeds(rows, difference, "doublings a doubling"), text, gates=gates, drifts=moved)

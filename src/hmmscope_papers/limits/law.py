@@ -262,7 +262,7 @@ def _below_the_end(tables: Tables) -> Gate:
     laws = [_at_paper(_points(_lengths(tables, n)), "") for n in _deep(tables)]
     below = sum(effect is not None and effect.high is not None and effect.high < last for effect in laws)
     what = "the number of depths that the law keeps below the end of the sequence at the paper's budget"
-    return regime(float(below), 2.0, float(max(len(laws), 2)), what)
+    return regime(float(below), number("below_the_end"), float(max(len(laws), 2)), what)
 
 
 def _said(tables: Tables) -> str:

@@ -279,7 +279,9 @@ def learned_by(tables: Tables, tasks: Sequence[str], *layers: int) -> Gate:
     whole = set(tasks) <= set(rows.values("task")) and len(known) == len(found)
     least = smallest(known, lambda one: one.value) if whole and known else Effect(value=0.0)
     who = "Transformer" if any(layers) else "RNN"
-    return learned(least, 1.0, f"one that always gives the same answer, in positions of the fit length ({who}),")
+    return learned(
+        least, number("learned"), f"one that always gives the same answer, in positions of the fit length ({who}),"
+    )
 
 
 def rarely_asked(rows: Rows) -> tuple[Gate, ...]:

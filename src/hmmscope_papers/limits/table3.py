@@ -278,7 +278,7 @@ def _drifts(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...]) -> 
     return {task_title(task): drift(while_training(tables, task=task), ratio) for task in tasks}
 
 
-def _learned(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...], share: float = 0.5) -> Gate:
+def _learned(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...], share: float) -> Gate:
     """Whether each model has gone a share of the way from the constant answer's loss to the floor, on every task."""
     rows = tables["losses"].where(layers=list(layers))
     if not all("trivial" in row for row in rows):
@@ -301,7 +301,7 @@ def remembering_worse(tables: Tables) -> Seen:
     effects = each_task(rows, REMEMBERING, lambda own: _ratio(own, short), "log10 of the ratio")
     text = f"{_shown(rows.where(task=list(REMEMBERING)), short)} log10 of the ratio: {told(effects)}."
     gates = [
-        _learned(tables, REMEMBERING, (0,)),
+        _learned(tables, REMEMBERING, (0,), number("learned")),
         _learned(tables, REMEMBERING, short, number("fallen_behind", FALLEN_BEHIND)),
     ]
     gates += _fair(tables, REMEMBERING, short)
@@ -313,7 +313,7 @@ def forgetting_comparable(tables: Tables) -> Seen:
     """The same measure and the same bound as where Transformers are much worse."""
     rows = tables["losses"]
     effects = each_task(rows, FORGETTING, lambda own: _ratio(own, (2,)), "log10 of the ratio")
-    gates = [_learned(tables, FORGETTING, (0, 2)), *_fair(tables, FORGETTING, (2,))]
+    gates = [_learned(tables, FORGETTING, (0, 2), number("learned")), *_fair(tables, FORGETTING, (2,))]
     text = f"{_shown(rows.where(task=list(FORGETTING)), (2,))} log10 of the ratio: {told(effects)}."
     return Seen(effects, text, gates=gates, wanted=titles(FORGETTING), drifts=_drifts(tables, FORGETTING, (2,)))
 
@@ -339,24 +339,38 @@ def no_overfitting(tables: Tables) -> Seen:
         if passes
         else Gate("regime", False, f"{seen} is not recorded")
     )
-    gates = (known, _learned(tables, REMEMBERING, short))
-    return Seen(effects, f"Fresh less training loss: {told(effects)}.", gates=gates, wanted=titles(REMEMBERING))
+    gates = (known, _learned(tables, REMEMBERING, short, number("learned")))
+    text = f"Fresh less training loss: {told(effects)}. {_training_losses(tables['losses'], short)}"
+    return Seen(effects, text, gates=gates, wanted=titles(REMEMBERING))
+
+
+def _training_losses(rows: Rows, layers: tuple[int, ...]) -> str:
+    """Those of the RNN and of the Transformers compared, by task, of samples that are seen once."""
+    said = []
+    for task, own in rows.where(task=list(REMEMBERING), layers=[0, *layers]).by("task").items():
+        known = sorted(own.pool("layers", value="training_loss"), key=lambda row: row["layers"])
+        models = ", ".join(f"{model_name(row['layers'])} {row['training_loss']:.2g}" for row in known)
+        said.append(f"{task_title(task)} {models}, least possible {own.pool('task', value='floor')[0]['floor']:.2g}")
+    return f"Training loss where each sample is seen once: {'; '.join(said)}."
 
 
 @claim("limits-printed-rnd-rnn")
 def printed_rnd_rnn(tables: Tables) -> Seen:
     """No predictor is below the entropy of the belief, memorised training set or not."""
-    text = f"The least possible loss is {said_floor(tables, 'cyclic-rnd', 0.01)} nats. No predictor's cross-entropy is "
+    floor = said_floor(tables, "cyclic-rnd", number("backward"))
+    text = f"The least possible loss is {floor} nats. No predictor's cross-entropy is "
     text += "below it, on any data: what is printed is another quantity, if it is below."
-    return Seen(printed_gap(tables, "cyclic-rnd", TABLE_3["cyclic-rnd"]["RNN"], 0.01), text)
+    return Seen(printed_gap(tables, "cyclic-rnd", TABLE_3["cyclic-rnd"]["RNN"], number("backward")), text)
 
 
 @claim("limits-printed-rnd-transformers")
 def printed_rnd_transformers(tables: Tables) -> Seen:
     """Averaged over 121 positions, of which the first is known, the floor is lower by 1 / 121."""
-    text = f"The least possible loss is {said_floor(tables, 'cyclic-rnd', 0.01)} nats over 120 positions, "
+    text = (
+        f"The least possible loss is {said_floor(tables, 'cyclic-rnd', number('backward'))} nats over 120 positions, "
+    )
     text += f"{LEAST_SHARE:.4f} of it over 121. The six-layer model is 0.109 nats below the five-layer one."
-    return Seen(printed_gap(tables, "cyclic-rnd", TABLE_3["cyclic-rnd"]["6 layers"], 0.01), text)
+    return Seen(printed_gap(tables, "cyclic-rnd", TABLE_3["cyclic-rnd"]["6 layers"], number("backward")), text)
 
 
 @claim("limits-printed-lds-rnn")

@@ -183,12 +183,12 @@ def level_at(own: Rows, share: float) -> float:
 
 
 def late_share(own: Rows) -> float | None:
-    """Share of the way down from the trivial loss that is made in the last two fifths of training.
+    """Share of the way down from the trivial loss that is made in the last part of training.
 
-    None if all of the way is less than a twentieth of the trivial loss: nothing was learned.
+    None if all of the way is a small share of the trivial loss: nothing was learned.
     """
     way = 1 - level_at(own, 1.0)
-    return (level_at(own, 0.6) - level_at(own, 1.0)) / way if way > 0.05 else None
+    return (level_at(own, number("late")) - level_at(own, 1.0)) / way if way > number("least_way") else None
 
 
 def _learned(rows: Rows, tasks: tuple[str, ...], margin: float) -> Gate:
@@ -229,9 +229,14 @@ def cycles_converged(tables: Tables) -> Seen:
     rows = of_trivial(tables)
     steps = limits_config("paper", "cyclic-det", depths("paper")[-1])["training"]["num_steps"]
     long = regime(
-        max(rows.values("step"), default=0) / steps, 0.1, math.inf, "the length of the training, of the paper's,"
+        max(rows.values("step"), default=0) / steps,
+        number("as_long"),
+        math.inf,
+        "the length of the training, of the paper's,",
     )
-    falls = each_task(rows, CYCLES, lambda own: level_at(own, 0.8) - level_at(own, 1.0), "of the trivial loss")
+    falls = each_task(
+        rows, CYCLES, lambda own: level_at(own, number("late")) - level_at(own, 1.0), "of the trivial loss"
+    )
     text = f"Fall of the loss in the last fifth, as a share of the trivial loss: {told(falls)}."
     return Seen(falls, text, gates=(_learned(rows, CYCLES, number("learned", LEARNED)), long), wanted=titles(CYCLES))
 
@@ -251,12 +256,13 @@ def matmul_fails(tables: Tables) -> Seen:
 @claim("limits-printed-rnd-converged")
 def printed_rnd_converged(tables: Tables) -> Seen:
     """Proposition A.1 prints a kernel in which an action acts one step after it is seen, which has the largest floor."""
-    found = floors(tables, "cyclic-rnd, first action hidden", 0.01)
-    text = f"The floor by that reading is {said_floor(tables, 'cyclic-rnd, first action hidden', 0.01)} nats"
+    backward = number("backward")
+    found = floors(tables, "cyclic-rnd, first action hidden", backward)
+    text = f"The floor by that reading is {said_floor(tables, 'cyclic-rnd, first action hidden', backward)} nats"
     text += f", by instance {min(found):.4f} to {max(found):.4f}. " if found else ". "
-    text += f"By the definition it is {said_floor(tables, 'cyclic-rnd', 0.01)}"
-    text += f", of the augmented HMM {said_floor(tables, 'cyclic-rnd, augmented', 0.01)}"
-    others = {b: floors(tables, "cyclic-rnd", b) for b in sorted(_backwards(tables)) if b != 0.01}
+    text += f"By the definition it is {said_floor(tables, 'cyclic-rnd', backward)}"
+    text += f", of the augmented HMM {said_floor(tables, 'cyclic-rnd, augmented', backward)}"
+    others = {b: floors(tables, "cyclic-rnd", b) for b in sorted(_backwards(tables)) if b != backward}
     shown = ", ".join(f"{b:g}: {math.fsum(known) / len(known):.4f}" for b, known in others.items())
     text += f"; at other backward probabilities {shown}." if shown else "."
     text += f" Table 3 prints {TABLE_3['cyclic-rnd']['6 layers']} with six layers."

@@ -257,9 +257,9 @@ def mean_late_change(rows: Rows, change: Callable[[dict[str, Any], dict[str, Any
 
 
 def late_change(rows: Rows, change: Callable[[dict[str, Any], dict[str, Any]], float | None]) -> float | None:
-    """What changes between three quarters (``share``) and the end of one training; None without both."""
+    """What changes between a share ("late" of the record) and the end of one training; None without both."""
     end = max(rows, key=lambda row: row["share"])
-    before = max((row for row in rows if row["share"] <= 0.75), key=lambda row: row["share"], default=None)
+    before = max((row for row in rows if row["share"] <= number("late")), key=lambda row: row["share"], default=None)
     return None if before is None else change(end, before)
 
 

@@ -327,7 +327,7 @@ def weights(tables: Tables) -> Seen:
     rows = tables["weights"]
     within = always(
         rows,
-        lambda row: row["largest"] <= row["bound"] * (1 + 1e-12),
+        lambda row: row["largest"] <= row["bound"] * (1 + number("rounding")),
         "family",
         "num_states",
         "instance",

@@ -19,6 +19,7 @@ from hmmscope.lab import (
     Tables,
     claim,
     lines,
+    number,
     pooled,
 )
 from hmmscope_papers.multitask.independent_windows import (
@@ -261,7 +262,7 @@ def parts(tables: Tables) -> Seen:
         f"The largest relative gap is {gap:.0e}. With {row['memory_length']} observations and {row['samples']:,} samples "
         f"the parts are {row['memory']:.2e}, {row['misspecification']:.2e} and {row['estimation']:.2e}."
     )
-    return Seen(always(rows, lambda row: row["gap"] < 1e-9, "instance", unit="share of processes"), text)
+    return Seen(always(rows, lambda row: row["gap"] < number("rounding"), "instance", unit="share of processes"), text)
 
 
 @claim("multitask-decomposition-samples")
@@ -296,7 +297,7 @@ def bound(tables: Tables) -> Seen:
     )
     held = always(
         rows,
-        lambda row: all(row[value] <= (1 + 1e-9) * row[limit] for value, limit in pairs.items()),
+        lambda row: all(row[value] <= (1 + number("rounding")) * row[limit] for value, limit in pairs.items()),
         "instance",
         unit="share of processes",
     )

@@ -209,7 +209,7 @@ def geometric(tables: Tables) -> Seen:
     rates = Rows(row for row in tables["rates"] if row["observability"] > 0)
     held = always(
         rates,
-        lambda row: row["rate"] > 0 and row["residual"] < math.log(1.5),
+        lambda row: row["rate"] > 0 and row["residual"] < math.log(number("straight")),
         "family",
         "instance",
         "observability",
@@ -253,5 +253,5 @@ def contraction(tables: Tables) -> Seen:
     rows = tables["memory"]
     ratio = np.array([row["total_variation"] / row["belief"] for row in rows])
     names = ("family", "instance", "observability")
-    held = always(rows, lambda row: row["excess_over_belief"] <= 1e-12, *names, unit="share of processes")
+    held = always(rows, lambda row: row["excess_over_belief"] <= number("rounding"), *names, unit="share of processes")
     return Seen(held, f"On average it is off by {ratio.mean():.2f} of that ({ratio.min():.2f} to {ratio.max():.2f}).")

@@ -20,6 +20,7 @@ from hmmscope.lab import (
     flat,
     learned,
     lines,
+    number,
     pooled,
 )
 from hmmscope.ties import largest
@@ -160,7 +161,8 @@ def _less(tables: Tables, reference: str, **other: str) -> dict[int, Effect]:
 def _gates(tables: Tables) -> tuple[Any, ...]:
     gain = tables["learned"].effect(unit="nats")
     assert gain is not None
-    return learned(gain, 0.02, "the best n-gram of the context"), flat(tables, 0.02)
+    told = learned(gain, number("learned"), "the best n-gram of the context")
+    return told, flat(tables, number("settled"))
 
 
 @claim("task-is-a-vector")

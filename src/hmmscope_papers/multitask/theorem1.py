@@ -25,6 +25,7 @@ from hmmscope.lab import (
     lines,
     number,
     pooled,
+    regime,
 )
 from hmmscope.seeds import numpy_generator
 from hmmscope_papers.multitask.networks import (
@@ -381,15 +382,15 @@ def depth(tables: Tables) -> Seen:
 
 @claim("multitask-theorem1-content")
 def content(tables: Tables) -> Seen:
-    gathering = 3
+    gathering = number("gathering")
     upper = Rows(row for row in tables["shuffle"] if row["layer"] == 0 or row["layer"] > gathering)
     lower = Rows(row for row in tables["shuffle"] if 1 <= row["layer"] <= gathering)
     early = pooled([float(np.mean([row["value"] for row in rows])) for rows in lower.by("instance").values()])
     text = (
-        f"The logits of the gathering layers vary by {early.short()} of their size, those above and the prediction by at "
-        f"most {max(row['value'] for row in upper):.1e}."
+        f"In {len(upper.values('instance'))} prompts, each of a process of its own, the logits of the gathering layers vary "
+        f"by {early.short()} of their size, those above and the prediction by at most "
+        f"{max(row['value'] for row in upper):.1e}."
     )
-    return Seen(
-        always(upper, lambda row: row["value"] < number("rounding", ROUNDING), "instance", unit="share of prompts"),
-        text,
-    )
+    held = always(upper, lambda row: row["value"] < number("rounding", ROUNDING), "instance", unit="share of prompts")
+    moved = "how much the same changes move the logits of the gathering layers, of their size,"
+    return Seen(held, text, (regime(early.value, number("moved"), math.inf, moved),))

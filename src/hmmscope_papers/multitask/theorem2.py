@@ -75,7 +75,7 @@ class Theorem2(Experiment):
         equality_instances=(1, 12, 12, 16),
         equality_steps=(5, 20, 20, 40),
         demonstrations=(16, 60, 60, 60),
-        steps=(60, 100, 120, 120),
+        steps=(60, 200, 200, 200),
         network_samples=([20, 40], [50, 100, 200], [50, 100, 200, 400], [50, 100, 200, 400, 800]),
         network_steps=(30, 80, 80, 80),
         samples=([100, 400, 1600], SAMPLES, SAMPLES, [*SAMPLES, 102400]),

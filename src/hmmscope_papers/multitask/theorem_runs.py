@@ -161,8 +161,8 @@ def _weakly_revealing(tables: Tables) -> list[Gate]:
     blind = max(row["upper"] for row in rows.where(futures=1))
     seeing = min(row["lower"] for row in rows.where(futures=2))
     return [
-        regime(blind, 0.0, 1e-9, "the observability of one symbol"),
-        regime(seeing, 1e-6, 1.0, "the observability of two symbols together"),
+        regime(blind, 0.0, number("blind"), "the observability of one symbol"),
+        regime(seeing, number("seeing"), 1.0, "the observability of two symbols together"),
     ]
 
 
@@ -193,7 +193,10 @@ def _descent(tables: Tables) -> Seen:
 def _steps(tables: Tables) -> Seen:
     most = max(tables["steps"].values("steps")) / number("layers_to_see", LAYERS_TO_SEE)
     rates = Rows(row for row in tables["step-rates"] if row["condition"] <= most)
-    text = f"{len(rates)} of {len(tables['step-rates'])} processes have a condition number of at most {most:.1f}."
+    text = (
+        f"{len(rates)} of {len(tables['step-rates'])} processes have a condition number of at most {most:.1f}, so that "
+        f"{max(tables['steps'].values('steps'))} layers are enough to see the rate."
+    )
     if not rates:
         return Seen(None, text)
     ratios = [row["measured"] / row["stated"] if "measured" in row else None for row in rates]

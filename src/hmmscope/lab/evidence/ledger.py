@@ -22,6 +22,8 @@ from hmmscope.storage import packed, seals, store
 
 #: Scales from the smallest on.
 SCALES = ("smoke", "small", "medium", "gpu", "paper")
+#: What every row differs in that a theorem proves of its network: nothing is learned, and little could come out otherwise.
+PROVED = "weights of the proof, of which it is proved: the row checks them and their code (nothing is trained)"
 #: Scales whose numbers were seen while the rules were written; what they say is exploratory.
 EXPLORATORY = ("smoke", "small")
 
@@ -191,8 +193,12 @@ def _entries(folder: Path, known: Sequence[Stated], source: str) -> list[Entry]:
 
 
 def _differs(claim: Claim | Stated, about: Mapping[str, Any]) -> tuple[str, ...]:
-    folder = folder_of(claim.measure.__module__) if isinstance(claim, Claim) and claim.about == "training" else None
-    return () if folder is None else deviations(folder, claim.experiment, str(about.get("scale", "")))
+    folder = folder_of(claim.measure.__module__) if isinstance(claim, Claim) else None
+    if folder is None or not isinstance(claim, Claim):
+        return ()
+    scale = str(about.get("scale", "")) if claim.about == "training" else ""  # nothing is trained, whatever the scale
+    known = deviations(folder, claim.experiment, scale, claim.name)
+    return (PROVED, *known) if claim.proved and claim.about == "construction" else known
 
 
 def _sealed(

@@ -182,8 +182,10 @@ def measured(folder: Path, experiment: str) -> Measured | None:
 
 
 @cache
-def deviations(folder: Path, experiment: str, scale: str) -> tuple[str, ...]:
+def deviations(folder: Path, experiment: str, scale: str, claim: str = "") -> tuple[str, ...]:
     """What differs from the paper in an experiment at a scale: facts of the table "deviations.toml" in a folder of claims.
+
+    With those of a claim, whatever the scale.
 
     Raises:
         InputError: the table names a fact that it does not have.
@@ -193,6 +195,7 @@ def deviations(folder: Path, experiment: str, scale: str) -> tuple[str, ...]:
         return ()
     data = _read(path)
     facts, named = data.get("facts", {}), data.get("experiments", {}).get(f"{scale}/{experiment}", [])
+    named = [*data.get("claims", {}).get(claim, []), *named]
     unknown = next((name for name in named if name not in facts), None)
     if unknown is not None:
         raise unknown_name(f"{path}: fact", unknown, facts)
