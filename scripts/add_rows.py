@@ -1,6 +1,7 @@
 """Rows that need no training, added to kept tables that were measured before an experiment had them.
 
     python scripts/add_rows.py results/medium/multitask-fig1@16-8 [SISTER ...]   counting at its best
+    python scripts/add_rows.py results/small/multitask-heads                     counting at its best, of other studies
     python scripts/add_rows.py results/small/limits-fig4-cot                     the constant answer
 
 Samples are functions of a seed, so they are drawn again; what was kept of something untrained shows that they are the same.
@@ -9,6 +10,9 @@ Samples are functions of a seed, so they are drawn again; what was kept of somet
 the place of those of n-grams of one strength; gains over counting follow. Sisters are folders of experiments that looked
 into the same runs: they get the gains in their tables "setting". The filter that is told the HMM has to be as it was kept.
 Gains are differences of two means whose pairs are not kept: their intervals are those of unpaired ones, and too wide.
+
+Of the studies of heads, positions and rank, and of learning in context, counting takes the place of n-grams of one strength in
+the tables "end", "predictions" and "convergence". The untrained network, and of chains the exact filter, have to be as kept.
 
 *The constant answer* of limits-fig4-cot: the untrained network has to be as it was kept.
 
@@ -20,11 +24,13 @@ import math
 import tempfile
 from collections.abc import Callable
 from datetime import date
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from hmmscope.analysis import best_counting
+from hmmscope.analysis.counting import is_counting
 from hmmscope.lab.evidence.rows import Rows
 from hmmscope.lab.experiments.parts import measurement_of
 from hmmscope.lab.experiments.planning import Plan
@@ -33,8 +39,10 @@ from hmmscope.runs.pipeline import Run, fresh_model
 from hmmscope.storage import packed, store
 from hmmscope.storage.seals import open_sealed, remove_seal, write_seal
 from hmmscope_papers.limits.fig4_cot import error_rows
+from hmmscope_papers.multitask.in_context import chain_of, chain_rows, convergence_rows
 from hmmscope_papers.multitask.predictors import NGRAMS, counting_of, last_sequence, pools_of, prompt_score
 from hmmscope_papers.multitask.setting import OVER_COUNTING, RIGHT_OVER_COUNTING
+from hmmscope_papers.multitask.studies import PromptStudy, end_rows
 
 Row = dict[str, Any]
 #: Plan, seed and tables of a part, to the tables that are other ones.
@@ -142,6 +150,63 @@ def constant_rows(plan: Plan, seed: int, part: dict[str, list[Row]]) -> dict[str
     return {"errors": rows}
 
 
+def study_rows(plan: Plan, seed: int, part: dict[str, list[Row]]) -> dict[str, list[Row]]:
+    """The table "end" of a study on prompts with counting at its best; models on the same prompts share it.
+
+    Raises:
+        ValueError: the prompts are not those that were kept.
+    """
+    assert isinstance(plan.experiment, PromptStudy)
+    rows, samples = Rows(part["end"]), plan.sizes["samples"]
+    counted: dict[str, list[Row]] = {}
+    for config in plan.of_seed(seed).values():
+        process = config.process.build()
+        run = Run(Path(), config, process, fresh_model(config, process), None)
+        where, prompts = plan.experiment.setting(run), repr((config.process, config.layout))
+        found = Rows(end_rows(run, samples, baselines=prompts not in counted))
+        if not same(rows.where(predictor="untrained", **where), found.where(predictor="untrained"), "metric"):
+            raise ValueError(f"{where}, seed {seed}: other prompts than were kept")
+        counted.setdefault(prompts, [row for row in found if is_counting(row["predictor"])])
+        own = [where | row for row in counted[prompts]]
+        old = lambda row, where=where: is_counting(row["predictor"]) and where.items() <= row.items()  # noqa: E731
+        rows = Rows(replaced(rows, old, own))
+    return {"end": rows}
+
+
+def context_rows(plan: Plan, seed: int, part: dict[str, list[Row]]) -> dict[str, list[Row]]:
+    """The tables of learning in context with counting at its best.
+
+    Raises:
+        ValueError: the samples are not those that were kept.
+    """
+    rows, ends = Rows(part["predictions"]), Rows(part["convergence"])
+    (config,) = plan.of_seed(seed).values()
+    network = fresh_model(config, config.process.build())
+    for mixing, noise in product(plan.sizes["mixing"], plan.sizes["noise"]):
+        about = {"mixing": mixing, "noise": noise}
+        found = Rows(about | row for row in chain_rows(chain_of(mixing, noise, seed), network, plan.sizes, seed))
+        for known in ("optimum", "untrained"):
+            kept = rows.where(network=known, metric="loss", **about)
+            if not same(kept, found.where(network=known, metric="loss"), "position"):
+                raise ValueError(f"{about}, seed {seed}: other samples than were kept")
+        own = [row for row in found if is_counting(row["network"])]
+        facts = {key: ends.where(**about)[0][key] for key in ("mixing_time", "entropy_rate")}
+        reached = [about | facts | row for row in convergence_rows(Rows(own))]
+        old = lambda row, about=about: is_counting(row["network"]) and about.items() <= row.items()  # noqa: E731
+        rows, ends = Rows(replaced(rows, old, own)), Rows(replaced(ends, old, reached))
+    return {"predictions": rows, "convergence": ends}
+
+
+#: What is added to the tables of an experiment that has no sisters, and how it is called.
+ALONE: dict[str, tuple[Change, str]] = {
+    "limits-fig4-cot": (constant_rows, "constant"),
+    "multitask-heads": (study_rows, "counting"),
+    "multitask-positions": (study_rows, "counting"),
+    "multitask-rank": (study_rows, "counting"),
+    "in-context": (context_rows, "counting"),
+}
+
+
 def rewrite(folder: Path, change: Change, what: str) -> None:
     """Keep a folder's tables with other rows: `change` gives those tables of a part that are other ones."""
     about, seal = store.read_json(folder / "experiment.json"), open_sealed(folder)
@@ -188,8 +253,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
     first, *sisters = parser.parse_args().folders
-    if first.name == "limits-fig4-cot":
-        rewrite(first, constant_rows, "constant")
+    if first.name in ALONE:
+        rewrite(first, *ALONE[first.name])
         return
     gains: dict[tuple[int, str], dict[str, Row]] = {}
 

@@ -123,13 +123,13 @@ class InContext(Experiment):
         predictions, convergence = [], []
         for mixing in sizes["mixing"]:
             for noise in sizes["noise"]:
-                hmm = as_kind(make_process("lazy-chain", stay=mixing, noise=noise, seed=run.config.seed), HMM)
+                hmm = chain_of(mixing, noise, run.config.seed)
                 about = {"mixing": mixing, "noise": noise}
                 rows = [about | row for row in _predictions(hmm, networks, sizes, run.config.seed)]
                 predictions += rows
                 time, rate = mixing_time(hmm, num_samples=200), entropy_rate(hmm, num_samples=50)
                 about |= {"mixing_time": time.time, "entropy_rate": rate.value}
-                convergence += [about | row for row in _convergence(Rows(rows))]
+                convergence += [about | row for row in convergence_rows(Rows(rows))]
         return {"predictions": predictions, "convergence": convergence}
 
     def figures(self, tables: Tables) -> list[Figure]:
@@ -159,12 +159,29 @@ class InContext(Experiment):
         ]
 
 
+def chain_of(mixing: float, noise: float, seed: int) -> HMM:
+    """A chain that stays with a probability, seen through noise."""
+    return as_kind(make_process("lazy-chain", stay=mixing, noise=noise, seed=seed), HMM)
+
+
+def chain_rows(hmm: HMM, untrained: nn.Module, sizes: dict[str, Any], seed: int) -> list[dict[str, Any]]:
+    """The rows of `_predictions` of what needs no training, but for Baum-Welch."""
+    layout, edges = Sequences(length=sizes["length"]), _edges(sizes)
+    score = evaluate(untrained, Corpus(hmm, layout=layout, seed=seed, stream="evaluate"), num_samples=sizes["samples"])
+    names = {key: "untrained" if key == "model" else key for key in score.measures}
+    return [row for key, network in names.items() for row in binned_score(score, key, network, edges)]
+
+
+def _edges(sizes: dict[str, Any]) -> list[int]:
+    return [2**k for k in range(sizes["length"].bit_length()) if 2**k < sizes["length"]]
+
+
 def _predictions(
     hmm: HMM, networks: dict[str, tuple[nn.Module, Any]], sizes: dict[str, Any], seed: int
 ) -> list[dict[str, Any]]:
     """Rows (network, metric, position, value): means over the samples and over positions up to the next row's."""
     rows: list[dict[str, Any]] = []
-    edges = [2**k for k in range(sizes["length"].bit_length()) if 2**k < sizes["length"]]
+    edges = _edges(sizes)
     for number, (name, (model, layout)) in enumerate(networks.items()):
         corpus = Corpus(hmm, layout=layout, seed=seed, stream="evaluate")
         score = evaluate(model, corpus, num_samples=sizes["samples"], baselines=number == 0)
@@ -228,7 +245,7 @@ def baum_welch_rows(hmm: HMM, observations: torch.Tensor, edges: list[int]) -> l
     ]
 
 
-def _convergence(rows: Rows) -> list[dict[str, Any]]:
+def convergence_rows(rows: Rows) -> list[dict[str, Any]]:
     """Rows (network, length, excess): the first position from which the excess stays small, or None, and the last excess."""
     found = []
     for network, own in rows.where(metric="excess").by("network").items():

@@ -135,13 +135,13 @@ def window_config(scale: str, memory: int, observability: float = OBSERVABILITY)
     }
 
 
-def end_rows(run: Run, num_samples: int) -> list[dict[str, Any]]:
+def end_rows(run: Run, num_samples: int, *, baselines: bool = True) -> list[dict[str, Any]]:
     """Scores over the test sequence of a run's prompts: (predictor, metric, value, low, high, samples).
 
     Predictors are those of `evaluate`, and ``untrained``: the same model before training. Intervals are 95 % bootstrap
     intervals over samples.
     """
-    score = evaluate(run.model, run.corpus(), num_samples=num_samples)
+    score = evaluate(run.model, run.corpus(), num_samples=num_samples, baselines=baselines)
     twin = evaluate(run.untrained(), run.corpus(), num_samples=num_samples, baselines=False)
     measures = score.measures | {"untrained": twin.measures["model"]}
     last = last_sequence(score)
