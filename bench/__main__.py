@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from bench import curve, engine, estimators, exact, filtering, mixture, probes, sampling, training
+from bench import answers, curve, engine, estimators, exact, filtering, mixture, probes, sampling, training, workers
 from bench.contest import Contest, summary
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.lab.cli import answered
@@ -20,10 +20,21 @@ from hmmscope.storage import store
 from hmmscope.text import say
 
 #: What `all` measures.
-WORKS = ("sampling", "filtering", "exact", "estimators", "mixture", "probes", "training", "engine")
+WORKS = (
+    "sampling",
+    "filtering",
+    "exact",
+    "answers",
+    "estimators",
+    "mixture",
+    "probes",
+    "training",
+    "engine",
+    "workers",
+)
 #: What `people` measures: the shapes that users meet, whose file `scripts/draw_speed.py` makes the page of.
-PEOPLE = ("filtering", "exact", "estimators", "mixture", "training", "engine")
-_ON_PROCESSORS = ("exact", "estimators", "probes", "engine")
+PEOPLE = ("filtering", "exact", "answers", "estimators", "mixture", "training", "engine", "workers")
+_ON_PROCESSORS = ("exact", "answers", "estimators", "probes", "engine", "workers")
 
 
 def bench(
@@ -66,11 +77,13 @@ def bench(
             sampling.contests,
             filtering.contests,
             exact.contests,
+            answers.contests,
             estimators.contests,
             mixture.contests,
             probes.contests,
             trained,
             engine.contests,
+            workers.contests,
         )
         every = [name for name in WORKS if device == "cpu" or name not in _ON_PROCESSORS]
         asked = {"all": every, "people": [name for name in PEOPLE if name in every]}.get(work, [work])

@@ -48,6 +48,9 @@ def _prompts() -> dict[str, Any]:
 SHAPES: dict[str, dict[str, Any]] = {
     **{f"decoder {n} x 64, {t} columns": _limits(_decoder(n), t) for n in (1, 2, 4) for t in (3, 5, 17, 33)},
     "decoder 4 x 128, 17 columns": _limits(_decoder(4, 128), 17),
+    "decoder 2 x 256, 33 columns": _limits(_decoder(2, 256), 33, 32),
+    "decoder 1 x 512, 121 columns": _limits(_decoder(1, 512), 121, 16),
+    "decoder 2 x 64, 257 columns": _limits(_decoder(2), 257, 32),
     "RNN 64, 17 columns": _limits({"name": "rnn", "width": 64}, 17),
     "RNN 64, 121 columns": _limits({"name": "rnn", "width": 64}, 121, 256),
     "roformer 4 x 64, prompts of 71 columns": _prompts(),

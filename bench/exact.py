@@ -77,10 +77,10 @@ def _shape(states: int, symbols: int, batch: int, length: int, *, few: int, peer
     fitting.add("hmmscope", _fit(start, observations), ITERATIONS * tokens)
     if peers and installed("hmmlearn"):
         flat, lengths = observations[:few].reshape(-1, 1).numpy(), [length] * few
-        model = _hmmlearn(hmm)
+        model = hmmlearn_of(hmm)
         smoothing.add("hmmlearn", lambda: model.predict_proba(flat, lengths), few * length)
         paths.add("hmmlearn", lambda: model.decode(flat, lengths), few * length)
-        fitting.add("hmmlearn", lambda: _hmmlearn(start).fit(flat, lengths), ITERATIONS * few * length)
+        fitting.add("hmmlearn", lambda: hmmlearn_of(start).fit(flat, lengths), ITERATIONS * few * length)
     return [filtering, smoothing, paths, memory, counts, fitting]
 
 
@@ -115,7 +115,7 @@ def _calls(hmm: HMM, name_of: str, batch: int, length: int, *, peers: bool) -> l
         found[name].add("hmmscope", run, observations.numel())
         found[name].add("hmmscope, the plain road", functools.partial(_over_lanes, run), observations.numel())
     if peers and installed("hmmlearn"):
-        flat, lengths, model = observations.reshape(-1, 1).numpy(), [length] * batch, _hmmlearn(hmm)
+        flat, lengths, model = observations.reshape(-1, 1).numpy(), [length] * batch, hmmlearn_of(hmm)
         found["smooth_beliefs"].add("hmmlearn", lambda: model.predict_proba(flat, lengths), observations.numel())
         found["most_likely_states"].add("hmmlearn", lambda: model.decode(flat, lengths), observations.numel())
     return list(found.values())
@@ -227,7 +227,8 @@ def _fit(start: HMM, observations: torch.Tensor) -> Callable[[], Any]:
     )
 
 
-def _hmmlearn(hmm: HMM) -> Any:
+def hmmlearn_of(hmm: HMM) -> Any:
+    """The same model of hmmlearn's, of `ITERATIONS` iterations."""
     from hmmlearn.hmm import CategoricalHMM
 
     model = CategoricalHMM(

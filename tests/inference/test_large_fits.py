@@ -64,19 +64,21 @@ def test_memory_of_a_fit_grows_by_less_than_the_file(tmp_path, monkeypatch):
     start = hs.make_process("random-hmm", num_states=2, num_symbols=4)
     options = {"start": start, "num_restarts": 1, "max_iterations": 1}
 
-    def peak(number, length):
+    def run(number, length):
         np.save(tmp_path / "tokens.npy", np.resize(symbols, number).reshape(-1, length))
+        assert hs.fit(tmp_path / "tokens.npy", 2, axis=1, **options).num_observations == number
+
+    def peak(number, length):
         tracemalloc.start()
         try:
-            found = hs.fit(tmp_path / "tokens.npy", 2, axis=1, **options)
-            assert found.num_observations == number
+            run(number, length)
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
 
     for length in (100, 0):
         small, large = 10**5, 4 * 10**5
-        peak(small, length or small)  # loads what is compiled
+        run(small, length or small)  # loads what is compiled
         assert peak(large, length or large) - peak(small, length or small) < 2 * (large - small)
 
 
