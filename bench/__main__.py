@@ -9,7 +9,20 @@ from typing import Any
 
 import torch
 
-from bench import answers, curve, engine, estimators, exact, filtering, mixture, probes, sampling, training, workers
+from bench import (
+    answers,
+    curve,
+    engine,
+    estimators,
+    exact,
+    filtering,
+    mixture,
+    probes,
+    roads,
+    sampling,
+    training,
+    workers,
+)
 from bench.contest import Contest, summary
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.lab.cli import answered
@@ -34,7 +47,7 @@ WORKS = (
 )
 #: What `people` measures: the shapes that users meet, whose file `scripts/draw_speed.py` makes the page of.
 PEOPLE = ("filtering", "exact", "answers", "estimators", "mixture", "training", "engine", "workers")
-_ON_PROCESSORS = ("exact", "answers", "estimators", "probes", "engine", "workers")
+_ON_PROCESSORS = ("exact", "answers", "estimators", "probes", "engine", "workers", "roads")
 
 
 def bench(
@@ -84,6 +97,7 @@ def bench(
             trained,
             engine.contests,
             workers.contests,
+            roads.contests,
         )
         every = [name for name in WORKS if device == "cpu" or name not in _ON_PROCESSORS]
         asked = {"all": every, "people": [name for name in PEOPLE if name in every]}.get(work, [work])

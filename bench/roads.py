@@ -1,0 +1,52 @@
+"""The filter over both roads where either may be the faster one: states side by side in registers, and products.
+
+Which is taken is a fixed rule (`hmmscope.inference.loop_inputs.few`), so that digits do not depend on the machine; here is
+what it costs on the machine at hand. Numba's variables NUMBA_CPU_NAME and NUMBA_CPU_FEATURES show another processor's.
+"""
+
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+from bench.contest import Contest
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.errors import InputError
+from hmmscope.inference import loop_inputs
+from hmmscope.inference.filtering import filter_beliefs
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.make import make_process
+from hmmscope.processes.narrow import as_kind
+
+STATES, SEQUENCES, WORK = (24, 32, 48, 64), (1, 4, 16, 96), 4e8
+#: Numbers of states up to which each road is taken.
+ROADS = {"registers": {"FEW_STATES": 64}, "products": {"FEW_STATES": 0, "most_side_by_side": 0}}
+
+
+def contests(*, peers: bool, device: str = "cpu") -> list[Contest]:
+    """The road that is taken, and each by itself; there is no peer.
+
+    Raises:
+        InputError: a device that is no processor.
+    """
+    if device != "cpu":
+        raise InputError("device: roads are those of the processor")
+    return [_contest(states, count) for states in STATES for count in SEQUENCES]
+
+
+def _contest(states: int, count: int) -> Contest:
+    hmm = as_kind(make_process("random-hmm", num_states=states, num_symbols=16), HMM)
+    length = max(64, int(WORK / states**2) // count)
+    observations = Corpus(hmm, length=length)[0:count].observations
+
+    def over(changes: dict[str, int]) -> Callable[[], Any]:
+        def run() -> Any:
+            with patch.multiple(loop_inputs, **changes):
+                return filter_beliefs(hmm, observations)
+
+        return run
+
+    contest = Contest(f"filter_beliefs, {states} states, {count} x {length}", "tokens")
+    contest.add("hmmscope", lambda: filter_beliefs(hmm, observations), observations.numel())
+    for name, changes in ROADS.items():
+        contest.add(f"hmmscope, {name}", over(changes), observations.numel())
+    return contest
