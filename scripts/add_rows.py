@@ -11,8 +11,9 @@ the place of those of n-grams of one strength; gains over counting follow. Siste
 into the same runs: they get the gains in their tables "setting". The filter that is told the HMM has to be as it was kept.
 Gains are differences of two means whose pairs are not kept: their intervals are those of unpaired ones, and too wide.
 
-Of the studies of heads, positions and rank, and of learning in context, counting takes the place of n-grams of one strength in
-the tables "end", "predictions" and "convergence". The untrained network, and of chains the exact filter, have to be as kept.
+Of the studies of heads, positions and rank, and of learning in context, counting takes the place of n-grams of one strength
+in the tables "end", "predictions" and "convergence". The untrained network, and of chains the exact filter, have to be as
+kept.
 
 *The constant answer* of limits-fig4-cot: the untrained network has to be as it was kept.
 
