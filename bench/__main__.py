@@ -44,6 +44,7 @@ WORKS = (
     "training",
     "engine",
     "workers",
+    "roads",
 )
 #: What `people` measures: the shapes that users meet, whose file `scripts/draw_speed.py` makes the page of.
 PEOPLE = ("filtering", "exact", "answers", "estimators", "mixture", "training", "engine", "workers")
