@@ -40,7 +40,7 @@ def _contest(states: int, count: int) -> Contest:
 
     def over(changes: dict[str, int]) -> Callable[[], Any]:
         def run() -> Any:
-            with patch.multiple(loop_inputs, **changes):
+            with patch.dict(vars(loop_inputs), changes):
                 return filter_beliefs(hmm, observations)
 
         return run
