@@ -46,7 +46,7 @@ CALLS = {
 def seconds(call: str, folder: str) -> float:
     """Processor time of a call in a new process, with what is compiled kept in `folder`."""
     told = "print(sum(os.times()[:4]) - sum(begun[:4]))"
-    code = f"import os, torch, numpy as np; begun = os.times(); import hmmscope as hs; {call}; {told}"
+    code = f"import os, torch, numpy as np; begun = os.times(); import hmmscope as hs; {call.rstrip('; ')}; {told}"
     run = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"NUMBA_CACHE_DIR": folder, "XDG_CACHE_HOME": folder, "OMP_NUM_THREADS": "1"},

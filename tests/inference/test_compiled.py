@@ -1,6 +1,8 @@
 """The compiled family of exact inference: what no other module asks of it. Counts, underflow, lanes, precision, -inf."""
 
+import gc
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -234,3 +236,15 @@ def test_mixtures_of_few_states_know_the_unlikeliest_component():
     again = hs.mixture_predictions(mixture, observations)
     assert torch.equal(again.log_likelihood_terms, found.log_likelihood_terms)
     assert torch.equal(again.predicted_observation[:, 1:], found.next_observation[:, :-1])
+
+
+def test_tables_of_a_small_process_are_kept_as_long_as_it_is():
+    hmm = hs.HMM([0.5, 0.5], [[0.75, 0.25], [0.5, 0.5]], [[1.0, 0.0], [0.25, 0.75]])
+    kept = weakref.ref(tables.tables(hmm.law))
+    hs.log_likelihood(hmm, [[0, 1, 1]])
+    assert tables.tables(hmm.law) is kept()
+    assert tables.tables(hmm.law, dtype=np.float32).first.dtype == np.float32
+    assert kept().least == pytest.approx(0.25)
+    del hmm
+    gc.collect()
+    assert kept() is None

@@ -23,12 +23,10 @@ from hmmscope.inference.loop_inputs import (
     few,
     in_blocks,
     one_by_one,
-    padded,
     row_by_row,
     sequences,
     side_by_side,
     tables,
-    with_emissions,
 )
 from hmmscope.inference.ragged import check_ragged, counted, silent
 from hmmscope.kernels import careful, lanes, many_states, registers, sparse
@@ -166,7 +164,7 @@ def forward(
     States side by side, and transitions one by one, are float64 in any case.
     """
     smallest, every = SMALLEST[process.first.dtype]
-    least = _least(process)
+    least = process.least
     if not few(process, work):
         forward_in_products(process, work, doubtful, beliefs, norms, laws, ahead, totals, ends, openers)
         return
@@ -225,14 +223,6 @@ def _forward_over_lanes(
     in_blocks(work, len(work.rows), run, together=1 if alone else None)
 
 
-def _least(process: Tables) -> float:
-    """The smallest positive transition or emission, or square root of a first probability; 1 if a number is negative."""
-    first, *rest = process
-    if any(bool((part < 0).any()) for part in process):
-        return 1.0
-    return min(float(part[part > 0].min(initial=1.0)) for part in (np.sqrt(first), *rest))
-
-
 def _vanishing(process: Tables, work: Sequences, smallest: float) -> NDArray[np.bool_]:
     """The sequences (n,) in which one step may shrink a law by so much that nothing is left of it in floats."""
     if bool(((process.step > 0) & (process.step < smallest)).any()):
@@ -253,7 +243,7 @@ def _forward_side_by_side(
     ahead: NDArray | None,
     totals: NDArray | None,
 ) -> None:
-    flat, nothing = padded(with_emissions(process)), np.empty(0)
+    flat, nothing = process.beside, np.empty(0)
     opening, prediction = (nothing, nothing) if laws is None or ahead is None else laws
     kept = [nothing if array is None else array.reshape(-1) for array in (beliefs, norms, ahead)]
 

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -32,6 +33,9 @@ sparse_share = 1 / 16
 
 #: Numbers that stay in the first cache of a processor together with what is read and written.
 CACHED = 2048
+
+
+_kept: "WeakKeyDictionary[Law, Tables]" = WeakKeyDictionary()
 
 
 class Entries(NamedTuple):
@@ -94,6 +98,19 @@ class Tables(Shown):
         return not all(bool((part >= 0).all()) for part in self)
 
     @cached_property
+    def least(self) -> float:
+        """The smallest positive transition or emission, or root of a first probability; 1 if a number is negative."""
+        if self.signed:
+            return 1.0
+        first, *rest = self
+        return min(float(part[part > 0].min(initial=1.0)) for part in (np.sqrt(first), *rest))
+
+    @cached_property
+    def beside(self) -> "Padded":
+        """For states side by side in registers, emissions taken into the steps where that is good."""
+        return padded(with_emissions(self))
+
+    @cached_property
     def positive_share(self) -> float:
         """Of all entries of `step`."""
         return float(np.count_nonzero(self.step) / max(1, self.step.size))
@@ -127,8 +144,14 @@ def with_emissions(process: Tables) -> Tables:
 
 
 def tables(law: Law, component: int = 0, dtype: type[np.floating] = np.float64) -> Tables:
-    """Tables of a component."""
-    return Tables(*(np.ascontiguousarray(part.numpy(), dtype) for part in law.tables(component)))
+    """Tables of a component; of a single small process they are kept as long as it is, for many short calls."""
+    single = component == 0 and len(law.initial_MS) == 1 and dtype is np.float64
+    found = _kept.get(law) if single else None
+    if found is None:
+        found = Tables(*(np.ascontiguousarray(part.numpy(), dtype) for part in law.tables(component)))
+        if single and sum(part.size for part in found) <= CACHED:
+            _kept[law] = found
+    return found
 
 
 class Sequences(NamedTuple):
