@@ -235,12 +235,13 @@ def _seeds(tables: Tables, changed: list[str], column: str, value: Any) -> Table
 
 
 def folders() -> list[str]:
-    """Kept tables of experiments with claims on training, such as ``small/limits-fig2``."""
+    """Kept tables of experiments with claims on training: ``small/limits-fig2``, ``medium/multitask-fig1@16-8`` and more."""
     return sorted(
         f"{scale}/{path.name}"
         for scale in ("small", "medium")
         for path in (RESULTS / scale).iterdir()
-        if on_training(path.name) and (path / "findings.json").is_file()  # not of a campaign that is under way
+        if on_training(path.name.partition("@")[0])
+        and (path / "findings.json").is_file()  # not of a campaign that is under way
     )
 
 

@@ -40,6 +40,28 @@ def test_the_kept_constant_answer_is_what_is_measured_again(script: ModuleType) 
         script.constant_rows(plan, index[0]["seed"], {"errors": other})
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["multitask-heads", "multitask-positions", "multitask-rank", "in-context"])
+def test_kept_counting_is_what_counts_at_its_best_on_the_same_prompts(script: ModuleType, name: str) -> None:
+    folder = ROOT / "results" / "small" / name
+    about, index = store.read_json(folder / "experiment.json"), store.read_table(folder / packed.INDEX)
+    part = packed.by_part(index, packed.read_tables(folder), folder)[0]
+    plan = Plan.from_data(about["experiment"], about["scale"], about["config"])
+    plan = replace(plan, configs={label: plan.configs[label] for label in list(plan.configs)[:1]})
+    change, what = script.ALONE[name]
+    assert what in index[0]["added"]
+    again = change(plan, index[0]["seed"], part)
+    for table, rows in again.items():
+        axis = next(key for key in ("value", "excess") if key in rows[0])
+        assert [row[axis] for row in rows] == pytest.approx([row[axis] for row in part[table]], rel=1e-6), table
+    column = "predictor" if "predictor" in part[next(iter(again))][0] else "network"
+    first = next(iter(again))
+    assert {"order-0", "context-tree"} <= {row[column] for row in again[first]}
+    other = {**part, first: [row | {"value": row["value"] * 1.001} for row in part[first]]}
+    with pytest.raises(ValueError, match="than were kept"):
+        change(plan, index[0]["seed"], other)
+
+
 def test_a_gain_is_over_the_best_that_counts_with_the_interval_of_unpaired_means(script: ModuleType) -> None:
     def rows(predictor: str, metric: str, *values: float) -> Rows:
         ends = lambda value: {"low": value - 0.3, "high": value + 0.3}  # noqa: E731

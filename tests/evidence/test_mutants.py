@@ -237,7 +237,8 @@ def affected(claim: Claim, tables: Tables, before: dict[str, Any]) -> bool:
 
 def unmarked(experiment: str, chosen: list[Site]) -> list[str]:
     """Rows of the ledger that a change of a number changes, while nothing asks for a version: it must be none."""
-    folders = [path for path in RESULTS.glob(f"*/{experiment}") if (path / "findings.json").is_file()]
+    known = [path for name in (experiment, f"{experiment}@*") for path in RESULTS.glob(f"*/{name}")]
+    folders = [path for path in known if (path / "findings.json").is_file()]
     kept = [read_tables(folder)[1] for folder in folders]
     found = []
     for site, claims in sites(claims_of(experiment)).items():
