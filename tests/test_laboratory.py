@@ -116,6 +116,13 @@ def test_an_internal_error_is_found_with_its_place(tmp_path: Path, monkeypatch: 
     assert (report.violations, report.broken[0]) == (3, "TrainingSpec: IndexError: list index out of range at")
 
 
+def test_a_watch_that_goes_by_the_wall_clock_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert conduct("clocks", tmp_path / "good", 6, 7).broken == []
+    silent = lambda watch: watch._task.heartbeat().age  # noqa: E731 - by the dates of the files
+    monkeypatch.setattr("hmmscope.lab.tasks.local.Watch.silent", silent)
+    assert conduct("clocks", tmp_path / "bad", 6, 7).violations > 0
+
+
 def test_two_drivers_that_meet_in_the_locked_section_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert conduct("drivers", tmp_path / "good", 2, 7).broken == []
     monkeypatch.setattr(run_trials.grid, "changing_grid", lambda out: nullcontext())
@@ -341,7 +348,8 @@ def test_kill_rates_are_of_all_records() -> None:
         {"trials": 6, "violations": 2, "note": ""},
         {"trials": 4, "violations": 0, "note": "4 noticed, 1 equivalent"},
     ]
-    assert table.rates(records) == "8 of 10 noticed when drawn: 80% [49%, 94%]; 1 more equivalent"
+    said = "8 of 10 noticed when drawn: 80% [49%, 94%]; of the last of 2 draws 4 of 4; 1 more equivalent"
+    assert table.rates(records) == said
 
 
 def test_the_table_adds_up_what_was_measured() -> None:

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from hmmscope.analysis import shuffle
 from hmmscope.analysis.activations import capture
 from hmmscope.analysis.shuffle import _moved_ids, shuffle_rows, shuffle_test, shuffle_values
 from hmmscope.constructions.multitask import multitask_theorem1
@@ -95,6 +96,20 @@ def test_the_construction_reads_positions_where_it_gathers_only() -> None:
     for layer, stage in notes.items():
         moved = max(row["value"] for row in rows if row["layer"] == layer and row["metric"] == "cv")
         assert (moved < 1e-12) == (stage == "gradient step"), (layer, stage, moved)
+
+
+def test_the_prediction_is_followed_where_the_query_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All other columns are told in which order the demonstrations stand."""
+
+    def outputs(model: nn.Module, tokens: torch.Tensor, num_symbols: int) -> torch.Tensor:
+        order = (tokens * torch.arange(1, tokens.shape[1] + 1)).sum(1) % num_symbols
+        law = torch.nn.functional.one_hot(order, num_symbols).double()[:, None].repeat(1, tokens.shape[1], 1)
+        law[:, -1] = 1 / num_symbols
+        return law
+
+    monkeypatch.setattr(shuffle, "model_outputs", outputs)
+    monkeypatch.setattr(shuffle, "as_law", lambda model, law: law)
+    assert value(shuffle_test(roformer(1), corpus(), num_samples=4), "prediction_change", 0, -1) == 0
 
 
 def test_shuffle_modes_are_checked() -> None:

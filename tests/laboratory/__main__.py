@@ -47,6 +47,7 @@ SIZES = {
     "sweeps": (100, "run_trials"),
     "runs": (1000, "run_trials"),
     "drivers": (200, "run_trials"),
+    "clocks": (500, "run_trials"),
     "resizes": (10, "run_trials"),
     "resumptions": (20, "run_trials"),
     "verb-kills": (1000, "verb_trials"),

@@ -5,9 +5,11 @@ import os
 import random
 import shutil
 import signal
+import socket
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -272,4 +274,59 @@ def drivers(folder: Path, number: int, rng: random.Random) -> Report:
         names = {point.name for point in grid.load_points(out)}
         if codes != [0, 0] or inside[1] or names != {point.name for point in grids[1]}:
             report.found(f"{codes}: {'two were inside' if inside[1] else f'{len(names)} points'}")
+    return report
+
+
+class _Asleep:
+    """In place of the fork server: its worker sleeps until it is killed."""
+
+    def fork(self, task: Any, log: int) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        child = fork(lambda: time.sleep(600))
+        theirs.send(b"%d\n" % child)
+
+        def tell() -> None:
+            with theirs:
+                theirs.send(b"%d\n" % wait(child))
+
+        threading.Thread(target=tell, daemon=True).start()
+        return ours
+
+
+@trial("clocks")
+def clocks(folder: Path, number: int, rng: random.Random) -> Report:
+    """A watched worker while the wall clock and the clock of its files jump: killed if and only if it is silent."""
+    report = Report("G31", "wall clocks and dates of files that jump by hours and days while a worker is watched")
+    limit, killed = 10.0, 0
+    for at in range(number):
+        task = RunTask(folder / str(at), "run")
+        journal = task.folder / "metrics.jsonl"
+        journal.parent.mkdir(parents=True)
+        wall, now = 1.8e9, 1000.0
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(time, "time", lambda: wall)  # noqa: B023 - as it is when it is called
+            patch.setattr(time, "monotonic", lambda: now)  # noqa: B023
+            job, seen, outcome = local.Job(_Asleep(), task, silence=limit), now, None  # type: ignore[arg-type]
+            for look in range(20):
+                now += rng.uniform(0.1, 8)
+                wall += rng.choice((0, 0, 3600, -3600, 86400, -86400))
+                if rng.random() < 0.6:
+                    with journal.open("a") as file:
+                        file.write("{}\n")
+                    date_of_file = wall + rng.choice((0, 3600, -3600))
+                    os.utime(journal, (date_of_file, date_of_file))
+                    seen = now
+                outcome = job.poll()
+                if (outcome is not None) != (now - seen > limit):
+                    report.found(
+                        f"look {look}: {'killed' if outcome else 'alive'} after {now - seen:.1f} s of {limit:g}"
+                    )
+                if outcome is not None:
+                    break
+            killed += outcome is not None
+            if outcome is None:
+                job.wait(0)
+        report.trials += 1
+        shutil.rmtree(task.out)
+    report.note = f"{killed} were silent and killed, the others lived for 20 looks"
     return report

@@ -46,6 +46,11 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "storage/mapped.py",
         "array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)",
     ): "what holds objects was refused before: a second wall, which nothing reaches",
+    (
+        "analysis/strategy_weights.py",
+        "if np.abs(np.where(w > 1e-9, rise - 1, np.maximum(rise - 1, 0))).max() < _TOLERANCE:",
+    ): "when to stop: the steps that follow stay where it has converged",
+    ("lab/evidence/effects.py", "least = 1.0"): "no p is above 1, so that the first product already is not",
     ("processes/fresh.py", "_ENTRIES = 2**20"): "how many are drawn together: time and memory, and no number",
 }
 _SWAPS: dict[type[ast.AST], type[ast.AST]] = {

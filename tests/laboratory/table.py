@@ -192,15 +192,19 @@ def markdown(records: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def rates(records: Sequence[Mapping[str, Any]]) -> str:
-    """The kill rate of the mutants of all records before any survivor got a test, with Wilson's 95 % interval."""
+    """The kill rate of the mutants of all records as they were drawn, with Wilson's 95 % interval; and of the last draw.
+
+    Survivors get a test after their draw, so that each draw is of what the tests of the earlier ones left.
+    """
     count, missed = (sum(one[key] for one in records) for key in ("trials", "violations"))
     z, share = 1.96, 1 - missed / max(1, count)
     middle, spread = share + z * z / (2 * count), z * (share * (1 - share) / count + z * z / (4 * count * count)) ** 0.5
     low, high = ((middle + side) / (1 + z * z / count) for side in (-spread, spread))
     equal = sum(int(found[1]) for one in records if (found := re.search(r"(\d+) equivalent", one["note"])))
-    return (
-        f"{count - missed} of {count} noticed when drawn: {share:.0%} [{low:.0%}, {high:.0%}]; {equal} more equivalent"
-    )
+    newest = records[-1]
+    last = f"; of the last of {len(records)} draws {newest['trials'] - newest['violations']} of {newest['trials']}"
+    rate = f"{count - missed} of {count} noticed when drawn: {share:.0%} [{low:.0%}, {high:.0%}]"
+    return rate + last * (len(records) > 1) + f"; {equal} more equivalent"
 
 
 def branches(measured: Mapping[str, Any]) -> tuple[int, int, list[str]]:

@@ -1,0 +1,118 @@
+"""What instruments refuse, each in a line that names the argument; and numbers at the edge of it."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import hmmscope as hs
+from hmmscope.analysis.activations import capture, check_layers
+from hmmscope.analysis.belief_interventions import belief_interventions
+from hmmscope.analysis.constrained_updates import constrained_updates
+from hmmscope.analysis.decomposition import stationary_start
+from hmmscope.analysis.fit_length import _by_position
+from hmmscope.analysis.geometry import belief_targets
+from hmmscope.analysis.header import behind_headers
+from hmmscope.analysis.interventions import ablate_head, intervene, span
+from hmmscope.analysis.similarity import linear_cka
+from hmmscope.analysis.trained_counting import count
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.corpora.layouts import Prompts, Sequences
+from hmmscope.errors import InputError
+from hmmscope.models.base import make_model
+from hmmscope.processes.files import load_process
+from hmmscope.processes.make import make_process
+
+CORPUS = Corpus(load_process("umbrella"), layout=Sequences(length=4))
+PROMPTS = Prompts(num_demonstrations=2, demonstration_length=2, test_length=2)
+
+
+def rnn() -> nn.Module:
+    return make_model("rnn", num_symbols=2, num_tokens=2, width=4, max_length=5)
+
+
+class Idle(nn.Module):
+    """Has a module that it never calls, and one that gives no tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused, self.told = nn.Linear(1, 1), Telling()
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        self.told(tokens)
+        return tokens
+
+
+class Telling(nn.Module):
+    def forward(self, tokens: torch.Tensor) -> str:
+        return "told"
+
+
+def edited_in_vain() -> None:
+    with intervene(model := Idle(), {"told": lambda x: x}):
+        model(torch.zeros(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("ask", "error"),
+    [
+        (lambda: check_layers(5, ["x"]), r"model: must be a torch module, whose layers can be read, got 5"),  # type: ignore[arg-type]
+        (lambda: check_layers(rnn(), ["blocks.0.attention.pattern"]), r"layers: Recurrent has no softmax attention"),
+        (lambda: check_layers(rnn(), ["x"], field="edits"), r"edits: no module named 'x' in the model"),
+        (lambda: capture(Idle(), ["unused"], torch.zeros(1, 2)), r"layers: unused gave nothing on tokens \(1, 2\)"),
+        (edited_in_vain, r"edits: told gives str and no tensor"),
+        (lambda: ablate_head(2, 2), r"head: must be in \[0, 2\), got 2"),
+        (lambda: ablate_head(0, 3)(torch.zeros(1, 1, 4)), r"num_heads: must divide the width 4, got 3"),
+        (lambda: span(torch.tensor([[1.0, float("nan")]])), r"directions: must be finite"),
+        (
+            lambda: linear_cka(torch.zeros(1, 3, 2), torch.zeros(1, 2, 2)),
+            r"right: must have the 3 examples of left, got 2",
+        ),
+        (lambda: linear_cka(torch.zeros(1, 1, 2), torch.zeros(1, 1, 2)), r"left: must have at least 2 examples"),
+        (lambda: behind_headers(CORPUS), r"corpus: must have the layout header"),
+        (lambda: belief_interventions(rnn(), CORPUS, interventions=["pul"]), r"interventions: unknown 'pul'"),
+        (lambda: belief_interventions(rnn(), CORPUS, num_samples=15), r"num_samples: must be at least 16"),
+        (
+            lambda: belief_targets(CORPUS, np.arange(2), 2, observer=load_process("letters-hmm")),
+            r"observer: must have 2 symbols",
+        ),
+        (lambda: count(CORPUS, CORPUS, missing="NA"), r"missing: is for sequences, and a corpus is read already"),
+        (
+            lambda: constrained_updates(rnn(), Corpus(load_process("umbrella"), layout=PROMPTS)),
+            r"corpus: must be single sequences of one HMM",
+        ),
+    ],
+)
+def test_what_instruments_refuse(ask: Callable[[], object], error: str, unchecked: None) -> None:
+    with pytest.raises(InputError, match=error):
+        ask()
+
+
+def test_one_term_at_a_position_is_its_mean_and_none_is_no_number() -> None:
+    terms, judged = np.array([[1.0, np.nan, np.nan, 5.0, 2.0]]), np.array([0, 0, 1, 2, 2])
+    assert np.array_equal(_by_position(terms, judged, np.arange(3)), [[1.0, np.nan, 3.5]], equal_nan=True)
+
+
+def test_features_of_other_widths_are_compared() -> None:
+    rng = np.random.default_rng(0)
+    left = torch.from_numpy(rng.normal(size=(1, 5, 2)))
+    wide = torch.cat([left, torch.zeros(1, 5, 1, dtype=torch.float64)], 2)
+    assert float(linear_cka(left, wide)) == pytest.approx(1)
+    assert linear_cka(left[:, :2], wide[:, :2]).shape == (1, 1)
+
+
+def test_a_process_that_starts_from_its_stationary_law_up_to_the_grid_is_the_same() -> None:
+    law = hs.stationary_distribution(make_process("golden-mean"))
+    begun = make_process("golden-mean").started(law)
+    assert stationary_start(begun) is begun
+    assert stationary_start(begun.started([1.0, 0.0])) is not begun
+
+
+def test_a_basis_spans_what_rows_span(unchecked: None) -> None:
+    rows = torch.tensor([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0], [1.0, 2.0, 0.0]])
+    basis = span(rows)
+    assert basis.shape == (3, 2)
+    assert torch.allclose(basis.T @ basis, torch.eye(2, dtype=torch.float64))
+    assert span(rows[0]).shape == (3, 1)
