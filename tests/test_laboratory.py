@@ -313,9 +313,9 @@ def test_a_mutant_is_one_change_and_its_tests_are_those_of_the_line(monkeypatch:
     }
     monkeypatch.setattr(source_mutants, "_maps", lambda: [about])
     found = source_mutants.tests_of(one)
-    assert list(found) == ["quick", "slow"]
+    assert list(found) == ["quick", "slow", "other"]  # the last is beside them in their file
     assert mutant_trials.chosen(found) == ["quick"]
-    assert mutant_trials.chosen({"slow": 30.0}) == ["slow"]
+    assert mutant_trials.chosen({"slow": 50.0}) == ["slow"]
     for file, line in source_mutants.EQUIVALENT:
         assert line in [text.strip() for text in (source_mutants.SRC / file).read_text().splitlines()]
 

@@ -151,16 +151,22 @@ _ON_IMPORT = {"tests/test_survivors.py::test_numbers_by_default_are_those_that_w
 
 
 def tests_of(mutant: Mutant) -> dict[str, float]:
-    """The tests that run its line, with their seconds, the shortest first; of what is run on import, those of its module."""
+    """The tests that run its line, with their seconds, the shortest first; of what is run on import, those of its module.
+
+    After them come the others of their files: what a fixture runs for a whole file stands with the first test of it alone.
+    """
     found: dict[str, float] = {}
+    beside: dict[str, float] = {}
     anywhere: dict[str, float] = {}
     for about in _maps():
         if mutant.file in about["lines"]:
             lines, seconds = about["lines"][mutant.file], about["seconds"]
             then = _line_then(about["texts"][mutant.file], (SRC / mutant.file).read_text(), mutant.line)
             found |= {name: seconds[name] for name in lines.get(str(then), ())}
+            beside |= seconds if lines.get(str(then)) else {}
             anywhere |= {name: seconds[name] for names in lines.values() for name in names}
-    return dict(sorted((found or anywhere | _ON_IMPORT).items(), key=lambda one: one[1]))
+    asked = found or anywhere | _ON_IMPORT
+    return dict(sorted((beside | asked).items(), key=lambda one: (one[0] not in asked, one[1])))
 
 
 @cache
