@@ -123,13 +123,13 @@ def _waited(child: int) -> int:
 
 
 def chosen(seconds: dict[str, float]) -> list[str]:
-    """The shortest tests, as many as are asked, and one in any case."""
-    asked, total = [], 0.0
+    """Tests in their order as long as they take no longer together than is asked, and the first in any case."""
+    asked: list[str] = []
+    total = 0.0
     for name, one in seconds.items():
-        total += one
-        if asked and total > _ASKED:
-            break
-        asked.append(name)
+        if not asked or total + one <= _ASKED:
+            asked.append(name)
+            total += one
     return asked
 
 
