@@ -51,6 +51,20 @@ def test_several_effects_must_all_bear_it_out() -> None:
     assert both.none > one.none
 
 
+def test_what_is_decided_has_the_power_that_its_gate_was_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not decided has that of its rule."""
+    monkeypatch.setattr(Claim, "_powered", lambda *_: (None, "of the gate"))
+    said = {"name": "x", "experiment": "e", "source": "s", "says": "s", "reading": "r"}
+    for effects, rule, of_gate in (
+        (QUIET, Above(0, matters=0.1), True),
+        (LOUD, Above(0, matters=0.1), False),
+        ({"": share([True] * 36)}, Always(0.9), False),
+    ):
+        made = Claim(**said, rule=rule, measure=lambda *_: None)  # type: ignore[arg-type]
+        assert (made.power(Seen(text="", effects=effects)) == "of the gate") is of_gate
+    assert Claim(**said, measure=lambda *_: None).power(Seen(text="", effects=QUIET)) is None  # type: ignore[arg-type]
+
+
 def test_universal_rules_need_enough_instances() -> None:
     enough, few = (power_of(Always(0.9), {"": share([True] * count)}) for count in (36, 20))
     assert enough == (1.0, pytest.approx(1 - 0.9**36), None)

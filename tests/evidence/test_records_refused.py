@@ -60,6 +60,37 @@ def test_figures(data: Any, error: str) -> None:
         Figure.from_data(data)
 
 
+EXPLORER = {"kind": "explorer", "title": "", "x_label": "x", "y_label": "y", "choices": ["task", "model"]}
+CURVE = {"values": ["parity", "rnn"], "x": [1.0], "y": [2.0]}
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({}, ""),
+        ({"choices": []}, r"choices: must name 1 to 5"),
+        ({"choices": ["task", "task"]}, r"choices: must differ"),
+        ({"overlay": "models"}, r"overlay: unknown 'models'.*did you mean 'model'"),
+        ({"curves": []}, r"curves: must have one"),
+        ({"curves": [CURVE | {"values": ["parity"]}]}, r"curves\[0\]\.values: must have 2 values"),
+        ({"curves": [CURVE | {"values": ["parity", ""]}]}, r"curves: model: must have a value"),
+        ({"curves": [CURVE, CURVE]}, r"curves: must differ in values or name"),
+        ({"curves": [CURVE | {"x": []}]}, r"x: must have a value"),
+        ({"curves": [CURVE | {"x": [1.0, 2.0]}]}, r"x: must have 1 values"),
+        ({"curves": [CURVE | {"low": [1.0]}]}, r"low: comes together with high"),
+        ({"curves": [CURVE | {"role": "king"}]}, r"role: unknown 'king'"),
+        ({"curves": [CURVE | {"y": [float("inf")]}]}, r"y\[0\]: must be finite"),
+    ],
+)
+def test_explorers(change: dict[str, Any], error: str) -> None:
+    data = {"name": "a", "title": "", "caption": "", "panels": [EXPLORER | {"curves": [CURVE]} | change]}
+    if error:
+        with pytest.raises(InputError, match=error):
+            Figure.from_data(data)
+    else:
+        assert Figure.from_data(data).to_data()["panels"][0]["overlay"] == "model"
+
+
 def _folder(path: Path, text: str) -> Path:
     path.mkdir(parents=True)
     (path / "x.toml").write_text(text)
