@@ -29,6 +29,7 @@ from hmmscope.lab.report.plots import figure_files
 ROOT = Path(__file__).parents[1]
 SOURCE, LEDGER = ROOT / "docs" / "article" / "article.tex", ROOT / "results" / "ledger.json"
 HEADLINES = ROOT / "tests" / "evidence" / "headlines.txt"
+PLANS = ROOT / "protocols" / "undecided.toml"
 
 #: Experiments whose first figure is shown, and the folder it is drawn from.
 FIGURES = {
@@ -61,7 +62,7 @@ def table(widths: Iterable[float], head: Iterable[str], rows: Iterable[Iterable[
     first = " & ".join(rf"\textbf{{{name}}}" for name in head)
     if not lines:
         return "None.\n"
-    begin = r"{\footnotesize\setlength{\tabcolsep}{3pt}\begin{longtable}" + f"{{{columns}}}" + r"\toprule"
+    begin = r"{\footnotesize\setlength{\tabcolsep}{5pt}\begin{longtable}" + f"{{{columns}}}" + r"\toprule"
     return "\n".join([begin, first + r" \tabularnewline\midrule\endhead", *lines, r"\bottomrule\end{longtable}}", ""])
 
 
@@ -102,7 +103,7 @@ def decided(rows: list[dict[str, Any]]) -> str:
         )
         for row in found
     )
-    return table((0.36, 0.15, 0.2, 0.23), ("headline", "verdict", "effect", "where"), cells)
+    return table((0.33, 0.17, 0.2, 0.22), ("headline", "verdict", "effect", "where"), cells)
 
 
 def verdict(row: dict[str, Any]) -> str:
@@ -116,6 +117,44 @@ def undecided(rows: list[dict[str, Any]]) -> str:
     found = [row for row in rows if row["verdict"] not in DECIDED]
     cells = ((as_latex(row["says"]), row["verdict"], as_latex(short(row["text"])), where(row)) for row in found)
     return table((0.31, 0.1, 0.34, 0.19), ("headline", "verdict", "why", "where"), cells)
+
+
+def hours_a_seed(folder: str, rows: list[dict[str, Any]]) -> float:
+    """Core-hours that a kept folder has cost a seed."""
+    seeds = next(row["seeds"] for row in rows if row["folder"] == f"results/{folder}")
+    found = core_hours(read_tables(ROOT / "results" / folder)[1])
+    if not found:
+        raise SystemExit(f"article: {PLANS.name}: results/{folder} does not say what it has cost")
+    return sum(found.values()) / seeds
+
+
+def what_decides(plan: dict[str, Any], rows: list[dict[str, Any]]) -> tuple[str, str]:
+    """What to run, and which machine does it at what cost."""
+    begin = "" if plan.get("sure", True) else "To be tried first, and not sure to decide: "
+    if "cost" in plan:
+        return begin + plan["what"] + ".", plan["cost"]
+    if "hours" not in plan and "folder" not in plan:
+        return plan["what"], "none"
+    hours = plan.get("hours") or hours_a_seed(plan["folder"], rows) * plan.get("times", 1) * plan["seeds"]
+    return begin + plan[
+        "what"
+    ] + ".", f"one core for {hours:.2g} hours" if hours < 99.5 else f"one core for {hours:.0f} hours"
+
+
+def deciding(rows: list[dict[str, Any]]) -> str:
+    """Each undecided headline with what would decide it; SystemExit where nobody has said it."""
+    plans = tomllib.loads(PLANS.read_text())["plans"].values()
+    told = {name: plan for plan in plans for name in plan["headlines"]}
+    open_rows = [row for row in rows if row["verdict"] not in DECIDED]
+    if missing := [row["claim"] for row in open_rows if row["claim"] not in told]:
+        raise SystemExit(f"article: {PLANS.name} does not say what would decide {', '.join(missing)}")
+    cells = []
+    for plan in plans:
+        own = [row["claim"] for row in open_rows if row["claim"] in plan["headlines"]]
+        what, cost = what_decides(plan, rows)
+        if own:
+            cells.append((", ".join(map(code, own)), as_latex(what), as_latex(cost)))
+    return table((0.35, 0.38, 0.17), ("undecided headlines", "what would decide them", "machine and cost"), cells)
 
 
 def sensitivity(rows: list[dict[str, Any]]) -> str:
@@ -135,11 +174,13 @@ def sensitivity(rows: list[dict[str, Any]]) -> str:
 
 def appendix(rows: list[dict[str, Any]]) -> str:
     """Every headline whole."""
-    return "\n".join(headline(row) for row in rows)
+    plans = tomllib.loads(PLANS.read_text())["plans"].values()
+    told = {name: what_decides(plan, rows) for plan in plans for name in plan["headlines"]}
+    return "\n".join(headline(row, told.get(row["claim"])) for row in rows)
 
 
-def headline(row: dict[str, Any]) -> str:
-    """A paragraph, which begins with the verdict."""
+def headline(row: dict[str, Any], told: tuple[str, str] | None) -> str:
+    """A paragraph, which begins with the verdict; of an undecided one it ends with what would decide it."""
     parts = [
         rf"\paragraph{{\texttt{{{as_latex(row['claim'])}}}}} {verdict(row)}. {as_latex(row['source'])}.",
         as_latex(row["says"]),
@@ -148,6 +189,12 @@ def headline(row: dict[str, Any]) -> str:
         rf"\emph{{Differs:}} {as_latex('; '.join(row['differs']) or 'nothing is trained')}.",
         as_latex(row["text"]),
     ]
+    if row["power"] is not None:
+        parts.insert(4, rf"\emph{{Power:}} {row['power'][0]:.2f}, {row['power'][1]:.2f}.")
+    if row["fragile"]:
+        parts.insert(-2, rf"\emph{{Turns with:}} {as_latex(', '.join(row['fragile']))}.")
+    if row["verdict"] not in DECIDED and told is not None:
+        parts.append(rf"\emph{{Would be decided by:}} {as_latex(told[0])} Machine: {as_latex(told[1])}.")
     return " ".join(parts) + "\n"
 
 
@@ -162,13 +209,15 @@ def core_hours(tables: dict[str, Any]) -> dict[str, float]:
     return {name: seconds / 3600 for name, seconds in runs if seconds is not None}
 
 
-def runs(rows: list[dict[str, Any]]) -> tuple[str, float]:
-    """The table of what was run, and all core-hours."""
+def runs(rows: list[dict[str, Any]]) -> tuple[str, str, float]:
+    """The table of what was run, that of core-hours by paper and scale, and all core-hours; a training counts once."""
     seeds = {row["folder"]: row["seeds"] for row in rows}
-    cells, trained = [], dict[str, float]()
+    cells, trained, parts = [], dict[str, float](), dict[tuple[str, str], dict[str, float]]()
     for folder in folders(rows):
         about, tables = read_tables(folder)
         own = core_hours(tables)
+        part = ("[Limits]" if folder.name.startswith("limits") else "[MultiTask]", about["scale"])
+        parts.setdefault(part, {}).update({name: hours for name, hours in own.items() if name not in trained})
         trained |= own
         machine = json.loads((folder / "machine.json").read_text()) if (folder / "machine.json").is_file() else {}
         cells.append(
@@ -182,7 +231,11 @@ def runs(rows: list[dict[str, Any]]) -> tuple[str, float]:
             )
         )
     head = ("experiment", "what it is", "scale", "seeds", "core-hours", "kept")
-    return table((0.25, 0.32, 0.08, 0.06, 0.09, 0.1), head, cells), sum(trained.values())
+    by_part = [
+        (paper, scale, str(len(own)), number(sum(own.values()))) for (paper, scale), own in sorted(parts.items()) if own
+    ]
+    short_table = table((0.2, 0.2, 0.2, 0.2), ("part", "scale", "trainings", "core-hours"), by_part)
+    return table((0.25, 0.32, 0.08, 0.06, 0.09, 0.1), head, cells), short_table, sum(trained.values())
 
 
 def figures(paper: str, out: Path) -> str:
@@ -202,7 +255,7 @@ def figures(paper: str, out: Path) -> str:
             f"{code(folder.name)}, scale {about['scale']}: {as_latex(drawn[0].title)}. {as_latex(drawn[0].caption)}"
         )
         parts.append(
-            rf"\begin{{figure}}[htbp]\centering\includegraphics[width=.92\linewidth,height=.42\textheight,keepaspectratio]{{{file}}}"
+            rf"\begin{{figure}}[htbp]\centering\includegraphics[height=.8\textheight,keepaspectratio]{{{file}}}"
             rf"\caption{{{caption}}}\end{{figure}}"
         )
     return "\n".join(parts) + "\n"
@@ -228,7 +281,7 @@ def generate(out: Path) -> None:
     ledger = {row["claim"]: row for row in json.loads(LEDGER.read_text())}
     rows = [ledger[name] for name in names]
     verdicts = Counter(row["verdict"] for row in rows)
-    told, hours = runs(rows)
+    told, parts, hours = runs(rows)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     counted = {
         "Headlines": len(rows),
@@ -239,6 +292,10 @@ def generate(out: Path) -> None:
         "NotTested": verdicts["not tested"],
         "Inconclusive": verdicts["inconclusive"],
         "Undecided": sum(row["verdict"] not in DECIDED for row in rows),
+        "Decided": sum(row["verdict"] in DECIDED for row in rows),
+        "Fragile": sum(bool(row["fragile"]) for row in rows if row["verdict"] in DECIDED),
+        "ByConstruction": sum(row["verdict"] in DECIDED and not row["budget"] for row in rows),
+        "OnTraining": sum(row["verdict"] in DECIDED and bool(row["budget"]) for row in rows),
         "Exploratory": sum(bool(row["exploratory"]) for row in rows),
         "CoreHours": number(hours),
         "Version": project["version"] if "version" in project else rows[0]["version"],
@@ -250,6 +307,11 @@ def generate(out: Path) -> None:
     written = {
         "numbers": "".join(rf"\newcommand{{\{name}}}{{{value}}}" + "\n" for name, value in counted.items()),
         "runs": told,
+        "parts": parts,
+        "rows": "".join(
+            rf"\row{{{row['claim']}}}{{{row['verdict']}}}{{{effect(row).rstrip()}}}" + "\n" for row in ledger.values()
+        ),
+        "deciding": deciding(rows),
         "sensitivity": sensitivity(rows),
         "costs": table_in(ROOT / "protocols" / "README.md", "### What has not run", (0.3, 0.14, 0.5)),
         "errata": table_in(ROOT / "docs" / "constructions.md", "## What was corrected", (0.17, 0.36, 0.41)),
