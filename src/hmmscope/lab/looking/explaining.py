@@ -15,7 +15,7 @@ def explained(process: Process) -> dict[str, Any]:
     """Sentences about a process, and a table of its states; the table is None where it is too large, or there is none.
 
     The table has a row for each state: what it emits and where it goes, or of a process whose moves emit, where it goes
-    with each symbol. Probabilities below `LEAST` are left out, and said to be.
+    with each symbol. Probabilities below `LEAST` are left out, and the page says so.
     """
     words = [process.about] if process.about else []
     counted = f"{_count(process.num_states, 'hidden state')} and {_count(process.num_symbols, 'symbol')}"

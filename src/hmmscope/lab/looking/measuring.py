@@ -78,6 +78,7 @@ def measured(
     found: dict[str, Any] = {
         "name": subject.name,
         "process": process.title or process.in_words(),
+        "titled": bool(process.title),
         "explained": explained(process),
         "unit": subject.target.unit,
         "samples": num_samples,
@@ -93,7 +94,7 @@ def measured(
         unknown.append(f"What training added: {subject.twins.reason}.")
     found["beliefs"], reader = _beliefs(subject, num_points, layers, unknown)
     found["attention"] = _attention(subject, unknown)
-    found["live"] = _live(subject, unknown)
+    found["live"] = _live(subject, found["beliefs"], unknown)
     found["push"] = found["trace"] = found["used"] = None
     if found["live"] is None:
         found["trace"] = traced(subject.model, subject.held_out, reader, (found["beliefs"] or {}).get("best"))
@@ -286,7 +287,7 @@ def _attention(subject: Subject, unknown: list[str]) -> dict[str, Any] | None:
     }
 
 
-def _live(subject: Subject, unknown: list[str]) -> dict[str, Any] | None:
+def _live(subject: Subject, beliefs: dict[str, Any] | None, unknown: list[str]) -> dict[str, Any] | None:
     """What the page needs to compute the model itself, where it can."""
     if not isinstance(subject.target, NextObservation) or subject.block_length:
         unknown.append(
@@ -302,6 +303,8 @@ def _live(subject: Subject, unknown: list[str]) -> dict[str, Any] | None:
         )
         return None
     live["model"]["steps"] = subject.steps
+    if beliefs is not None:  # one number for one thing: that of the headline
+        live["beyond"] = {key: beliefs[key] for key in ("verdict", "text", "r2", "twins")}
     return live
 
 

@@ -124,7 +124,8 @@ def of_use(data: dict[str, Any]) -> str:
     found, learned = data["used"], data["learned"]
     said = (
         f"In {found['samples']} held-out sequences the belief of another one was written into {found['layer']}, at "
-        f"{found['positions']} positions each. Of the way to what this belief calls for the answer went {found['text']}, "
+        f"{found['positions']} positions each. Of the way to what this belief calls for, which is 1, the answer went "
+        f"{found['text']}, "
         f"and after random changes as long {found['random_text']}."
     )
     if learned is not None and learned["verdict"] == "nothing":

@@ -93,7 +93,7 @@
         bar.children[1].style.left = at(row.low);
         bar.children[1].style.width = `calc(${at(row.high)} - ${at(row.low)})`;
       }
-      target.append(element("span", {}, row.name), bar, element("span", { class: "value" }, text(row)));
+      target.append(element("span", {}, row.name), element("span", { class: "value" }, text(row)), bar);
     }
   }
 
@@ -111,7 +111,7 @@
     bars(part("losses"), rows, {
       from: 0, to: Math.max(...rows.map(({ high }) => high)),
       text: ({ role, above, loss, value, low, high }) =>
-        role === "exact" ? `(${loss.toFixed(4)})` : above ? `${inDigits(value, low, high, 3)} (${loss.toFixed(4)})` : inDigits(value, low, high, 3),
+        role === "exact" ? `0 (${loss.toFixed(4)})` : `${inDigits(value, low, high, 3)}${above ? ` (${loss.toFixed(4)})` : ""}`,
     });
   }
 
