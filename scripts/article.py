@@ -23,8 +23,10 @@ from hmmscope.lab.evidence.derived import figures_of
 from hmmscope.lab.evidence.ledger import read_tables
 from hmmscope.lab.evidence.verdicts import DECIDED
 from hmmscope.lab.experiments.experiment import experiment_named
+from hmmscope.lab.report.explorer import without_choices
 from hmmscope.lab.report.latex import as_latex
 from hmmscope.lab.report.plots import figure_files
+from hmmscope.lab.report.series_look import columns
 
 ROOT = Path(__file__).parents[1]
 SOURCE, LEDGER = ROOT / "docs" / "article" / "article.tex", ROOT / "results" / "ledger.json"
@@ -57,12 +59,12 @@ def code(text: str) -> str:
 
 def table(widths: Iterable[float], head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """A table over pages; `widths` are shares of the line, cells are LaTeX."""
-    columns = "".join(rf"L{{{width}\linewidth}}" for width in widths)
+    wide = "".join(rf"L{{{width}\linewidth}}" for width in widths)
     lines = ["{}" + " & ".join(row) + r" \tabularnewline" for row in rows]
     first = " & ".join(rf"\textbf{{{name}}}" for name in head)
     if not lines:
         return "None.\n"
-    begin = r"{\footnotesize\setlength{\tabcolsep}{5pt}\begin{longtable}" + f"{{{columns}}}" + r"\toprule"
+    begin = r"{\footnotesize\setlength{\tabcolsep}{5pt}\begin{longtable}" + f"{{{wide}}}" + r"\toprule"
     return "\n".join([begin, first + r" \tabularnewline\midrule\endhead", *lines, r"\bottomrule\end{longtable}}", ""])
 
 
@@ -249,13 +251,14 @@ def figures(paper: str, out: Path) -> str:
         drawn = figures_of(about["experiment"], tables)
         if not drawn:
             continue
+        width = r"\linewidth" if columns(without_choices(drawn[0])) > 1 else r".5\linewidth"  # as large as it is drawn
         file = f"{name.replace('/', '-').replace('@', '-')}.pdf"
         (out / file).write_bytes(next(data for path, data in pdf_of(drawn[0])))
         caption = (
             f"{code(folder.name)}, scale {about['scale']}: {as_latex(drawn[0].title)}. {as_latex(drawn[0].caption)}"
         )
         parts.append(
-            rf"\begin{{figure}}[htbp]\centering\includegraphics[height=.8\textheight,keepaspectratio]{{{file}}}"
+            rf"\begin{{figure}}[htbp]\centering\includegraphics[width={width},height=.8\textheight,keepaspectratio]{{{file}}}"
             rf"\caption{{{caption}}}\end{{figure}}"
         )
     return "\n".join(parts) + "\n"
