@@ -42,7 +42,7 @@ CASES: dict[str, tuple[dict, dict, dict]] = {
 def write_live_page(live: dict[str, Any], out: Path) -> Path:
     """The page of a model of which nothing is shown but what the page computes."""
     nothing = dict.fromkeys(
-        ("invalid", "learned", "beliefs", "attention", "push", "trace", "used", "ahead", "explained", "titled")
+        ("invalid", "learned", "beliefs", "attention", "push", "trace", "used", "ahead", "explained", "titled", "made")
     )
     losses = [{"name": "model", "role": "model", "value": 1.0, "low": 0.9, "high": 1.1, "above": None}]
     about = {"name": live["model"]["name"], "process": live["title"], "unit": "nats", "samples": 8, "length": 20}
