@@ -363,7 +363,8 @@ def _inside_figure(tables: Tables) -> Figure | None:
             ]
             if any(series):
                 told = f"{_sized(size)}: {said}"
-                panels.append(lines(told, *series, x_label="layer", y_label="share of what twins leave"))
+                shown: dict[str, Any] = {"y_min": -0.25, "y_max": 1.02}
+                panels.append(lines(told, *series, x_label="layer", y_label="share of what twins leave", **shown))
     if not panels:
         return None
     return Figure(
