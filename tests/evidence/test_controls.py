@@ -53,8 +53,10 @@ def test_what_learned_nothing_decides_nothing(path: Path) -> None:
     assert [sentence for one in (found | answers).values() for sentence in praise(one.text)] == []
 
 
-def test_all_controls_are_kept() -> None:
-    assert {path.parts[0] for path in FOLDERS} == set(CONTROLS)
+def test_all_controls_are_kept(script: ModuleType) -> None:
+    assert {str(path) for path in FOLDERS} == {
+        f"{control}/{name}.json.xz" for control in CONTROLS for name in script.EXPERIMENTS
+    }
 
 
 @pytest.fixture(scope="module")
