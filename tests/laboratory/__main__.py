@@ -73,10 +73,17 @@ _HEAD = """# The laboratory
 
 `make break` tries to break what the library promises: it kills, cuts the power, fills disks, alters bytes and writes
 nonsense, each in a sandbox that can write memory of its own and nothing else; it changes single values by their type and
-structure, saves and reads back, and measures how often intervals cover. `make mutate` changes the core itself; its rates
-are of mutants as they were drawn, under tests of the folders that were mapped; survivors have tests since. This page is
+structure, saves and reads back, and measures how often intervals cover. `make mutate` changes the core itself. This page is
 made by it, of all that was measured so far (results/laboratory.jsonl has each part with its seed and machine).
 `make break SIZES="--only --kills 1000 --suites flaky"` adds to the counts of these two; a short form is part of `make test`.
+
+Rates of mutants are of mutants as they were drawn, few a draw; their survivors have tests since, or stand among the
+equivalent ones. They are bounds from below: tests of the folders that were mapped are asked, and none that is marked slow, as
+those of several processes are; draws of before 2026-11-26 asked the tests that run a line, and not those beside them that
+look at what a fixture of their file has run.
+
+Not measured: devices that lose power, disks and file systems other than those in memory that the sandbox mounts, networks,
+several machines, and systems other than Linux. What no seal covers is in `SECURITY.md`.
 """
 
 
