@@ -108,6 +108,7 @@ def test_few_sequences_go_through_all_transitions_that_emit_row_by_row():
     tables, work = loop_inputs.tables(hmm.law), loop_inputs.sequences(observations, starts, lengths)
     assert loop_inputs.row_by_row(tables, work)
     compare(hmm, observations, starts, lengths, sparse=False)
+    compare(hs.HMM(*matrices), observations, starts, lengths, sparse=False)
 
 
 @pytest.mark.parametrize("labelled", [False, True])

@@ -266,6 +266,11 @@ def side_by_side(process: Tables, work: Sequences) -> bool:
     return narrow and not process.signed
 
 
+def paths_side_by_side(process: Tables, work: Sequences) -> bool:
+    """`side_by_side` of likeliest paths, which go faster row by row where states are more."""
+    return process.num_states <= FEW_STATES and side_by_side(process, work)
+
+
 @contextmanager
 def over_lanes() -> Iterator[None]:
     """Meanwhile no states go side by side or by single transitions, in any thread: for comparisons of the roads."""

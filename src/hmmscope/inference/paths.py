@@ -10,16 +10,18 @@ from numpy.typing import NDArray
 
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.errors import InputError
+from hmmscope.inference import loop_inputs
 from hmmscope.inference.compiled import Weights, filter_batch
 from hmmscope.inference.loop_inputs import (
+    NO_ENTRIES,
     Entries,
     Sequences,
     Tables,
     in_blocks,
     one_by_one,
     padded,
+    paths_side_by_side,
     sequences,
-    side_by_side,
     tables,
 )
 from hmmscope.inference.mixture_posterior import ByComponent, by_component, drawn_components
@@ -99,7 +101,7 @@ def most_likely_states(
     entries = None
     if one_by_one(process):
         entries = process.into._replace(weights=np.rint(np.log(process.into.weights) * _GRID) / _GRID)
-    narrow = side_by_side(process, work)
+    narrow = paths_side_by_side(process, work)
     return likeliest_paths(exact, rounded, work, checked.shape, narrow=narrow, entries=entries)
 
 
@@ -134,9 +136,10 @@ def likeliest_paths(
         compared: those by which paths are compared; ties go to the lowest state.
         work: the sequences, rows of a batch.
         shape: of the batch, (batch, time).
-        narrow: whether states go side by side, see `side_by_side`.
+        narrow: whether states go side by side in registers, see `paths_side_by_side`.
         highest_end: of last states that tie the highest is taken, not the lowest.
-        entries: transitions of `compared` by the state that they lead to, to be gone through one by one.
+        entries: transitions of `compared` by the state that they lead to, to be gone through one by one; else all are gone
+            through row by row.
     """
     first, step, emission = compared
     batch, time = shape
@@ -157,15 +160,15 @@ def likeliest_paths(
         pointers = np.empty(longest * padded_size(size), np.uint8)
         registers.likeliest(*flat, *own[:3], own.starts, highest_end, pointers, states, found[part])
 
-    def run_one_by_one(part: slice) -> None:
+    def run_by_rows(part: slice) -> None:
         own, pointers = work.part(part), np.empty((longest, size), small)
-        assert entries is not None
-        sparse.likeliest(first, *entries, emission, *own[:3], own.starts, highest_end, pointers, states, found[part])
+        known = *(entries or NO_ENTRIES), emission, *own[:3], own.starts, highest_end
+        sparse.likeliest(first, step, *known, pointers, states, found[part])
 
-    if entries is not None:
-        in_blocks(work, len(work.rows), run_one_by_one, together=1)
-    elif narrow:
+    if entries is None and narrow:
         in_blocks(work, len(work.rows), run_side_by_side, together=1)
+    elif entries is not None or loop_inputs.most_side_by_side:
+        in_blocks(work, len(work.rows), run_by_rows, together=1)
     else:
         in_blocks(work, len(work.rows), run)
     terms_BT = np.zeros((batch, time))

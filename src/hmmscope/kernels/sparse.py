@@ -174,13 +174,55 @@ def backward(  # type: ignore[no-untyped-def]
                 terms = 0
 
 
+@numba.njit(nogil=True)
+def _lengthened(best, step, longer, here):  # type: ignore[no-untyped-def]
+    """longer_j = max_i (best_i + step_ij), the lowest i among equals in `here`; four rows at a time."""
+    size = len(best)
+    for j in range(size):
+        longer[j], here[j] = best[0] + step[0, j], 0
+    for i in range(1, size - 3, 4):
+        a, b, c, d = best[i], best[i + 1], best[i + 2], best[i + 3]
+        for j in range(size):
+            top, at = longer[j], here[j]
+            x = a + step[i, j]
+            at, top = (i if x > top else at), max(x, top)
+            x = b + step[i + 1, j]
+            at, top = (i + 1 if x > top else at), max(x, top)
+            x = c + step[i + 2, j]
+            at, top = (i + 2 if x > top else at), max(x, top)
+            x = d + step[i + 3, j]
+            at, top = (i + 3 if x > top else at), max(x, top)
+            longer[j], here[j] = top, at
+    for i in range(size - (size - 1) % 4, size):
+        for j in range(size):
+            x = best[i] + step[i, j]
+            here[j] = i if x > longer[j] else here[j]
+            longer[j] = max(x, longer[j])
+
+
 @kernel()
 def likeliest(  # type: ignore[no-untyped-def]
-    first, begins, others, weights, emission, symbols, offsets, lengths, starts, highest_end, pointers, states, logs
+    first,
+    step,
+    begins,
+    others,
+    weights,
+    emission,
+    symbols,
+    offsets,
+    lengths,
+    starts,
+    highest_end,
+    pointers,
+    states,
+    logs,
 ):
-    """The paths of largest probability, as `viterbi.likeliest`: tables and weights are logarithms, pointers (longest, S)."""
+    """The paths of largest probability, as `viterbi.likeliest`: tables and weights are logarithms, pointers (longest, S).
+
+    Where there are no entries `step` (K, S, S) is gone through row by row.
+    """
     size, emits = first.shape[1], len(emission) > 0
-    best, longer = np.zeros(size), np.zeros(size)
+    best, longer, here = np.zeros(size), np.zeros(size), np.zeros(size, np.int64)
     for row in range(len(offsets)):
         best[:] = 0.0
         for t in range(lengths[row]):
@@ -191,7 +233,12 @@ def likeliest(  # type: ignore[no-untyped-def]
                     longer[j], pointers[t, j] = best[top] + first[seen, j], top
             else:
                 base = 0 if emits else seen * size
-                for j in range(size):
+                if len(begins) == 0:
+                    _lengthened(best, step[0 if emits else seen], longer, here)
+                    for j in range(size):
+                        longer[j] += emission[seen, j] if emits else 0.0
+                        pointers[t, j] = here[j]
+                for j in range(size if len(begins) else 0):
                     most, at = -np.inf, 0
                     for entry in range(begins[base + j], begins[base + j + 1]):
                         x = best[others[entry]] + weights[entry]

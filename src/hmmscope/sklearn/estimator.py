@@ -19,7 +19,7 @@ from hmmscope.inference.compiled import filter_batch
 from hmmscope.inference.compiled_backward import run_smoother
 from hmmscope.inference.counts import Counts, add_counts
 from hmmscope.inference.fast import log_likelihood
-from hmmscope.inference.loop_inputs import Tables, flat_sequences, sequences, side_by_side, tables
+from hmmscope.inference.loop_inputs import Tables, flat_sequences, paths_side_by_side, sequences, tables
 from hmmscope.inference.paths import likeliest_paths
 from hmmscope.processes.answers import OF_STATES
 from hmmscope.processes.laws import StateEmitting
@@ -303,7 +303,7 @@ class HiddenMarkovModel(BaseEstimator):
         for batch in seen.batches():
             shape = batch.observations.shape
             work = sequences(batch.observations, torch.arange(shape[1]) == 0, batch.lengths)
-            narrow = side_by_side(tables(seen.process.law), work)
+            narrow = paths_side_by_side(tables(seen.process.law), work)
             found = likeliest_paths(logs, logs, work, shape, narrow=narrow, highest_end=True)
             backward = batch.within(found.states.numpy())
             states[batch.places] = np.where(backward < 0, -1, self.n_components - 1 - backward)
