@@ -219,7 +219,7 @@ def sample_state_paths(
     filtered = filter_batch(hmm, observations, starts, lengths)
     batch, time, size = filtered.beliefs.shape
     numbers = _streams(indices, batch)
-    process, work = filtered.tables, filtered.work
+    work, emits, transposed = filtered.work, filtered.tables.states_emit, filtered.tables.transposed()
     paths_BPT = np.full((batch, num_paths, time), -1)
     possible_B: NDArray[np.bool_] = np.all(filtered.terms > -np.inf, axis=1)
     for row, offset, length in zip(work.rows.tolist(), work.offsets.tolist(), work.lengths.tolist(), strict=True):
@@ -227,7 +227,7 @@ def sample_state_paths(
             uniforms = numpy_generator(seed, "state-paths", int(numbers[row])).random((num_paths, length))
             known = Weights(filtered.beliefs[row, :length], np.empty((0, size), np.int64))
             careful.draw(
-                *(process.step, process.states_emit, work.symbols[offset : offset + length], work.starts),
+                *(transposed, emits, work.symbols[offset : offset + length], work.starts),
                 *(*filtered.doubtful.get(row, known), uniforms, paths_BPT[row, :, :length]),
             )
     return torch.from_numpy(paths_BPT).transpose(0, 1)

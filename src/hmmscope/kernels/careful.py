@@ -143,20 +143,20 @@ def smooth(  # type: ignore[no-untyped-def]
 
 
 @_kernel
-def draw(step, emits, symbols, starts, mantissa, exponent, uniforms, paths):  # type: ignore[no-untyped-def]
+def draw(transposed, emits, symbols, starts, mantissa, exponent, uniforms, paths):  # type: ignore[no-untyped-def]
     """Paths (P, T) from the law of states given all of a possible sequence, by uniform numbers (P, T).
 
-    P(state t = i | state t+1 = j, o) ∝ belief_t(i) step_ij. `exponent` may have no rows: then mantissas are beliefs. The
-    state drawn is the first whose cumulative weight exceeds the uniform number's share, so never one of weight zero.
+    P(state t = i | state t+1 = j, o) ∝ belief_t(i) step_ij, of steps whose last axes are exchanged. `exponent` may have no
+    rows: then mantissas are beliefs. The state drawn is the first whose cumulative weight exceeds the uniform number's
+    share, so never one of weight zero.
     """
     size = mantissa.shape[1]
-    columns = step.transpose(0, 2, 1).copy()
     weights, height = np.empty(size), np.zeros(size, np.int64)
     for p in range(len(paths)):
         later = 0
         for t in range(len(symbols) - 1, -1, -1):
             alone = t + 1 == len(symbols) or starts[t + 1]
-            column = columns[0 if emits or alone else symbols[t + 1], later]
+            column = transposed[0 if emits or alone else symbols[t + 1], later]
             top = np.int64(_NEVER)
             for i in range(size):
                 weights[i] = mantissa[t, i] * (1.0 if alone else column[i])
