@@ -93,6 +93,8 @@ def test_layers_hold_what_geometry_reads_beside_twins_and_before_training(tmp_pa
     first = look(run.untrained(), run.corpus("probe"), num_points=100, num_samples=8)
     assert [row["r2_before"] for row in page.layers] == pytest.approx([row["r2"] for row in first.layers])
     assert "this network with its first weights" in page.html()
+    told = page.data["beliefs"]
+    assert page.data["live"]["beyond"] == {key: told[key] for key in ("verdict", "text", "r2", "twins")}
 
 
 def test_a_module_of_a_known_kind_runs_in_the_page_and_any_other_does_not() -> None:
