@@ -9,6 +9,7 @@ from torch import nn
 
 import hmmscope as hs
 from hmmscope.analysis.geometry import geometry
+from hmmscope.analysis.strategies import strategies
 from hmmscope.corpora.density_heads import head_of
 from hmmscope.corpora.layouts import Prompts, Sequences
 from hmmscope.errors import InputError
@@ -81,6 +82,30 @@ def test_a_head_of_counts_is_a_mixture() -> None:
     mixture = torch.distributions.MixtureSameFamily(torch.distributions.Categorical(logits=parts[..., 0]), each)
     torch.testing.assert_close(head.log_density(outputs, x), mixture.log_prob(x), rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(head.mean(outputs), mixture.mean, rtol=1e-10, atol=1e-10)
+
+
+def test_a_head_of_symbols_is_a_mixture(tmp_path: Path) -> None:
+    """Two channels of three and two symbols; outputs of zero are the shares of all observations."""
+    channels = [[[0.8, 0.1, 0.1], [0.1, 0.1, 0.8]], [[0.7, 0.3], [0.2, 0.8]]]
+    process = hs.ChannelsHMM([0.5, 0.5], MOVES, channels)
+    head, x = head_of(process), hs.Corpus(process, length=4)[0:5].observations
+    outputs = torch.randn(5, 4, head.num_outputs, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    parts = outputs.unflatten(-1, (2, 6))
+    first, second = (
+        torch.distributions.Categorical(logits=parts[..., own] + share.log())
+        for own, share in zip((slice(1, 4), slice(4, 6)), process.shares, strict=True)
+    )
+    each = first.log_prob(x[..., :1]) + second.log_prob(x[..., 1:])
+    expected = torch.logsumexp(parts[..., 0].log_softmax(-1) + each, -1)
+    torch.testing.assert_close(head.log_density(outputs, x), expected, rtol=1e-10, atol=1e-10)
+    means = torch.stack([first.probs @ torch.arange(3.0).double(), second.probs[..., 1]], -1)
+    mixed = (parts[..., 0].softmax(-1)[..., None] * means).sum(-2)
+    torch.testing.assert_close(head.mean(outputs), mixed, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(head.mean(torch.zeros_like(outputs))[0, 0], process.scale[0], rtol=1e-10, atol=1e-10)
+    run = hs.train(process, tmp_path / "run", model={"name": "rnn", "width": 8}, length=6, num_steps=3)
+    assert run.config.target == "density"
+    with pytest.raises(InputError, match="predictors count symbols"):
+        strategies(run.model, run.corpus("probe"), num_samples=4)
 
 
 @pytest.mark.parametrize(
@@ -159,13 +184,14 @@ def test_a_linear_system_goes_through_the_instruments(target: str, tmp_path: Pat
 
 def test_what_cannot_be_asked_is_said_in_a_line(tmp_path: Path) -> None:
     channels = hs.ChannelsHMM([1.0, 0.0], MOVES, [[[0.5, 0.5], [0.5, 0.5]]])
+    odd = type("Odd", (hs.GaussianHMM,), {"density": "odd"})([1.0], [[1.0]], [[0.0]], [[1.0]])
     layout, umbrella = Sequences(length=5), hs.load_process("umbrella")
     refused: list[tuple[Any, str]] = [
         (lambda: hs.make_target("density", umbrella, layout), "density is for vectors, and HMM has symbols"),
         (lambda: hs.make_target("density-x", gaussian(), layout), "density-K of K laws"),
         (lambda: hs.make_target("density-0", gaussian(), layout), "must have 1 to 1024 laws"),
         (lambda: hs.make_target("densty", gaussian(), layout), "did you mean 'density'"),
-        (lambda: hs.make_target("density", channels, layout), "no density head for ChannelsHMM; use belief"),
+        (lambda: hs.make_target("density", odd, layout), "no density head for Odd; use belief"),
         (
             lambda: hs.train(gaussian(), tmp_path / "a", length=5, training={"engine": "compiled"}),
             "does not cover a density",

@@ -87,6 +87,7 @@ def test_hmmlearn_refusals():
     gaussian.startprob_, gaussian.transmat_ = np.array(HALF), np.array(EYE)
     refuses(lambda: from_hmmlearn(gaussian), "GaussianHMM: has no emissionprob_", "CategoricalHMM")
     refuses(lambda: from_hmmlearn(MultinomialHMM(2, n_trials=3)), "counts of 3 trials")
+    refuses(lambda: from_hmmlearn(MultinomialHMM(2, n_trials=[5, 5, 3])), "counts of 3 to 5 trials")
     model = SimpleNamespace(startprob_=HALF, transmat_=EYE, emissionprob_=[[0.5, 0.4], HALF])
     refuses(lambda: from_hmmlearn(model), "emission[0]: row sums to 0.9")
     model.emissionprob_ = [[1e-12, 1 - 1e-12], HALF]

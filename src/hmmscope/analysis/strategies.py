@@ -19,6 +19,7 @@ from hmmscope.analysis.intervals import mean_row
 from hmmscope.axes import Float64, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.targets import make_target
+from hmmscope.errors import InputError
 from hmmscope.inference.memory import memory_beliefs, with_prior
 from hmmscope.inference.mixture_posterior import predicted_before
 from hmmscope.processes.answers import STATES
@@ -45,12 +46,16 @@ def strategies(model: nn.Module, corpus: Corpus, *, num_samples: int = 256, max_
         Rows (predictor, metric, value, low, high, samples), intervals 95 % over samples.
 
     Raises:
-        InputError: an HMM without a unique stationary law.
+        InputError: an HMM without a unique stationary law; a process of numbers, which no predictor counts.
 
     Source: Edelman et al. (2024), "The evolution of statistical induction heads", for in-context Markov chains.
     """
     require(num_samples >= 2, "num_samples", "must be at least 2", num_samples)
     require(max_order >= 0, "max_order", "must be at least 0", max_order)
+    if corpus.process.real_valued:
+        raise InputError(
+            "corpus: predictors count symbols, and this one has numbers; hmmscope.evaluate has its optimum"
+        )
     parts: dict[tuple[str, str], list[Tensor]] = {}
     for begin in range(0, num_samples, BATCH):
         batch = corpus[begin : min(begin + BATCH, num_samples)]

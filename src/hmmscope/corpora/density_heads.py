@@ -105,8 +105,38 @@ class PoissonHead(DensityHead):
         return self.centre.to(numbers) * numbers.exp()
 
 
+class SymbolsHead(DensityHead):
+    """Laws are independent symbols, one a channel, each P(v) ∝ share of v over all observations * exp(number_v)."""
+
+    def __init__(self, process: VectorProcess, num_laws: int) -> None:
+        super().__init__(process, num_laws)
+        self.shares: list[Tensor] = process.shares  # type: ignore[attr-defined]
+        self.sizes = [len(share) for share in self.shares]
+
+    @property
+    def numbers(self) -> int:
+        return sum(self.sizes)
+
+    def _logs(self, numbers: Tensor) -> list[Tensor]:
+        """log P of each symbol of each channel (..., law, symbol)."""
+        parts = zip(numbers.split(self.sizes, -1), self.shares, strict=True)
+        return [(part + share.log().to(part)).log_softmax(-1) for part, share in parts]
+
+    def each(self, numbers: Tensor, vectors: Tensor) -> Tensor:
+        seen = vectors.long().unbind(-1)
+        logs = [
+            log.gather(-1, symbol[..., None, None].expand(*log.shape[:-1], 1))[..., 0]
+            for log, symbol in zip(self._logs(numbers), seen, strict=True)
+        ]
+        return torch.stack(logs).sum(0)
+
+    def centres(self, numbers: Tensor) -> Tensor:
+        means = [log.exp() @ torch.arange(log.shape[-1]).to(log) for log in self._logs(numbers)]
+        return torch.stack(means, -1)
+
+
 #: Heads by the density of a process.
-HEADS: dict[str, type[DensityHead]] = {"gaussian": GaussianHead, "poisson": PoissonHead}
+HEADS: dict[str, type[DensityHead]] = {"gaussian": GaussianHead, "poisson": PoissonHead, "symbols": SymbolsHead}
 
 
 def laws_asked(target: str) -> int | None:

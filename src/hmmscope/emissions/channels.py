@@ -82,6 +82,11 @@ class ChannelsHMM(EmittingHMM):
         return (torch.stack(squares, 1) - self.means.square()).clamp_min(1e-12)
 
     @property
+    def shares(self) -> list[Float64[Tensor, "symbol"]]:
+        """Share of each symbol over the first 64 observations, of each channel; never quite zero."""
+        return [(self.visits @ law).clamp_min(_SMALLEST) for law in self.channels]
+
+    @property
     def num_parameters(self) -> int:
         return self.num_states * (int(self.sizes.sum()) - len(self.sizes))
 

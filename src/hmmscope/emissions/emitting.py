@@ -229,12 +229,17 @@ class EmittingHMM(VectorProcess):
         return Paths(self.emit(states_BT, drawn_BTK[..., 1:]), states_BT, None)
 
     @cached_property
-    def _scale(self) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of a coordinate over the first observations."""
+    def visits(self) -> Float64[Tensor, "state"]:
+        """Share of the first 64 observations that each state emits."""
         laws = [self.initial]
         for _ in range(_HORIZON - 1):
             laws.append(laws[-1] @ self.transition)
-        visits_S = torch.stack(laws).mean(0)
+        return torch.stack(laws).mean(0)
+
+    @cached_property
+    def _scale(self) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of a coordinate over the first observations."""
+        visits_S = self.visits
         mean_Y = visits_S @ self.means
         return mean_Y, (visits_S @ (self.variances + (self.means - mean_Y).square())).sqrt()
 

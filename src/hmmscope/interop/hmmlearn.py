@@ -31,10 +31,10 @@ def from_hmmlearn(model: Any, *, allow_drop_tiny: bool = False) -> Any:
         if getattr(model, field, None) is not None:
             chain = numbers(model, "startprob_", 1, _HINT), numbers(model, "transmat_", 2, _HINT)
             return made(model, *chain, source=source_of(model, "hmmlearn"))
-    if getattr(model, "n_trials", 1) != 1:
-        raise InputError(
-            f"{type(model).__name__}: emits counts of {model.n_trials} trials; only n_trials = 1 is a symbol"
-        )
+    trials = np.unique(np.asarray(1 if (given := getattr(model, "n_trials", 1)) is None else given))
+    if trials.tolist() != [1]:
+        said = " to ".join(str(number) for number in dict.fromkeys((trials[0], trials[-1])))
+        raise InputError(f"{type(model).__name__}: emits counts of {said} trials; only n_trials = 1 is a symbol")
     return HMM(
         numbers(model, "startprob_", 1, _HINT),
         numbers(model, "transmat_", 2, _HINT),
