@@ -4,6 +4,7 @@ import json
 import math
 import os
 import random
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from torch.utils.data import DataLoader
 
 import hmmscope as hs
 from hmmscope.errors import DamagedError, HmmscopeError, InputError, RefusedError
+from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.rule import Reading
 
@@ -752,3 +754,16 @@ def test_a_column_of_a_long_name_is_said_in_short(tmp_path: Path) -> None:
     data = SequenceData(path, column="k" * 5000)
     assert data.num_observations == 3
     assert len(data.how) < 300
+
+
+def test_what_stays_in_its_file_is_saved_without_a_warning(tmp_path):
+    """torch warns of arrays that cannot be written to; a kept file is one."""
+    np.savez(tmp_path / "x.npz", observations=np.random.default_rng(0).integers(0, 3, (4, 50)))
+    data = hs.SequenceData(tmp_path / "x.npz")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        data.save(tmp_path / "y.safetensors")
+        again = hs.SequenceData(tmp_path / "y.safetensors")
+        again.save(tmp_path / "z.npz")
+        tokens = GivenSequences(again).file_tensors()["tokens"]
+    assert torch.equal(tokens, torch.from_numpy(np.array(data.flat)).to(tokens.dtype))

@@ -128,8 +128,7 @@ class GivenSequences(Process):
         return Paths(observations, states, None)
 
     def file_tensors(self) -> dict[str, Tensor]:
-        flat = torch.from_numpy(np.ascontiguousarray(self.data.flat))
-        return {"tokens": flat, "lengths": self.data.lengths}
+        return {"tokens": torch.from_numpy(np.array(self.data.flat)), "lengths": self.data.lengths}
 
     def file_texts(self) -> dict[str, Any]:
         plain = {"num_symbols": self.num_symbols, "title": self.title, "split_seed": self.data.seed}

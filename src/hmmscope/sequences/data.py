@@ -418,7 +418,7 @@ class SequenceData(Dataset[Tensor]):
             return
         text = json.dumps(header)
         if target.suffix == ".safetensors":
-            tensors = {"tokens": torch.from_numpy(np.ascontiguousarray(self.flat)), "lengths": self.lengths}
+            tensors = {"tokens": torch.from_numpy(np.array(self.flat)), "lengths": self.lengths}
             store.write_tensors(target, tensors, {"sequences": text})
             return
         buffer = io.BytesIO()
