@@ -245,6 +245,7 @@ def test_numbers_of_states_are_chosen_by_bic() -> None:
     assert found.reason.startswith("2 states, 95 % [2, 2]: the smallest BIC")
     assert [row["chosen"] for row in found.table()] == [False, True, False]
     assert len(found.lines()) >= 5
+    assert found.lines()[0].endswith("held-out log-likelihood, nats an observation")
     assert found.reason.endswith("; held out were blocks of 30 observations; then fitted on to all")
     held, error = found.held_out, found.held_out_errors
     assert held[1] < held[2] - 0.1

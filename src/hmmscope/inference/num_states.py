@@ -192,6 +192,7 @@ def choice_reason(
     logs: dict[int, NDArray[np.float64]],
     lengths: NDArray[np.int64],
     support: Support | None = None,
+    each: str = "a symbol",
 ) -> tuple[int, str]:
     """The number of states with the smallest BIC, and that it is, with what held-out sequences say, in one line.
 
@@ -200,6 +201,7 @@ def choice_reason(
         logs: log-likelihoods of held-out sequences (n,) under each; empty if there are none.
         lengths: of those sequences (n,).
         support: what the interval is of.
+        each: what likelihoods are told of.
     """
     chosen, *others = sorted(bics, key=lambda size: bics[size])
     if not others:
@@ -219,7 +221,7 @@ def choice_reason(
     beside = "" if math.isnan(gain.error) else f" ± {gain.error:.2g}"
     return (
         chosen,
-        f"{by_bic}; the held-out likelihood is largest with {_states(best)}, by {gain.mean:.2g}{beside} nats a symbol",
+        f"{by_bic}; the held-out likelihood is largest with {_states(best)}, by {gain.mean:.2g}{beside} nats {each}",
     )
 
 

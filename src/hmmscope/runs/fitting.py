@@ -124,7 +124,7 @@ class Fit:
         return self.material
 
     def table(self) -> list[dict[str, Any]]:
-        """A row for each number of states: log-likelihoods in nats a symbol, BIC, the search, which was chosen."""
+        """A row for each number of states: log-likelihoods in nats an observation, BIC, the search, which was chosen."""
         return [
             {"num_states": size, "log_likelihood": fit.log_likelihood / (self.num_fitted or self.num_observations)}
             | {"bic": fit.bic}
@@ -155,7 +155,8 @@ class Fit:
                 chosen = "  chosen" if size == self.hmm.num_states else ""
                 found.append(f"{size:6d}  {fit.num_restarts:8d}  {fit.bic:12.2f}{chosen}")
         if self.held_out:
-            found.append("states  restarts           BIC   held-out log-likelihood, nats a symbol")
+            each = "an observation" if self.hmm.real_valued else "a symbol"
+            found.append(f"states  restarts           BIC   held-out log-likelihood, nats {each}")
         for size, mean in self.held_out.items():
             fit, error = self.fits[size], self.held_out_errors[size]
             beside = "" if np.isnan(error) else f" ± {error:.6f}"

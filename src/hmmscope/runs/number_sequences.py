@@ -207,7 +207,7 @@ def choose_vectors(
         scores = {size: held_out_mean(own, seen) for size, own in logs.items()}
         found["held_out"] = {size: one.mean for size, one in scores.items()}
         found["held_out_errors"] = {size: one.error for size, one in scores.items()}
-        best, reason = choice_reason(bics, logs, seen, support)
+        best, reason = choice_reason(bics, logs, seen, support, "an observation")
     if apart is not data:
         again = options | {"start": fits[best].hmm, "num_restarts": 1}
         found["whole"] = fit_vectors(data, [best], emission, again, more)[best]
