@@ -1,8 +1,13 @@
 """Simulation-based calibration: ranks of what was drawn from the prior among draws given what it made.
 
+    python tests/inference/calibration.py            p of every quantity of all families, minutes
+    python tests/inference/calibration.py diag full  of some
+
 Source: Talts, Betancourt, Simpson, Vehtari and Gelman (2018), arXiv 1804.06788.
 """
 
+import functools
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -15,6 +20,13 @@ from hmmscope.inference.gibbs import Chains, Prior, prior_hmm, symbol_draws
 from hmmscope.inference.loop_inputs import flat_sequences
 
 NO_STATES = np.empty(0, np.int64)
+#: Families of numbers, and shapes of HMMs with what they are called.
+FAMILIES = ("diag", "spherical", "full", "tied", "poisson")
+SHAPES = (
+    ("two states", {}),
+    ("three states", {"num_states": 3, "num_symbols": 4}),
+    ("one sequence", {"num_symbols": 2, "lengths": (40,)}),
+)
 
 
 def p_uniform(ranks, num_draws, bins=8):
@@ -126,3 +138,27 @@ def of_numbers(family, num_draws=31, every=8, warm_up=100, length=25, wrong=Fals
         return quantities(arrays, log), quantities({k: v[0] for k, v in found.arrays.items()}, found.log_likelihood[0])
 
     return one
+
+
+#: What is long to measure, and is by `pytest -m slow` or by this file as a program: name, data sets, what to draw, bins.
+LONG = [
+    *((family, 400, functools.partial(of_numbers, family), 31, 8) for family in FAMILIES),
+    *(
+        (f"symbols, {said}", 2000, functools.partial(of_symbols, num_draws=63, **shape), 63, 16)
+        for said, shape in SHAPES
+    ),
+]
+
+
+def main() -> None:
+    """Print p of each quantity, whose ranks are uniform where the sampler is sound; of families that are named, or all."""
+    torch.set_num_threads(1)
+    for name, repetitions, make, num_draws, bins in LONG:
+        if len(sys.argv) > 1 and name not in sys.argv[1:]:
+            continue
+        p_values = p_uniform(ranks_of(make(), repetitions), num_draws, bins)
+        print(f"{name}: {repetitions} data sets, p {', '.join(f'{p:.3f}' for p in p_values)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import hmmscope as hs
-from calibration import of_numbers, of_symbols, p_uniform, ranks_of
+from calibration import FAMILIES, SHAPES, of_numbers, of_symbols, p_uniform, ranks_of
 from hmmscope.errors import InputError
 from hmmscope.inference.chains import effective_sizes, matching, r_hat, relabelled
 from hmmscope.inference.gibbs import Chains, Prior
@@ -58,13 +58,13 @@ def test_ranks_are_uniform_and_a_wrong_prior_is_found():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", [{}, {"num_states": 3, "num_symbols": 4}, {"num_symbols": 2, "lengths": (40,)}])
+@pytest.mark.parametrize("shape", [shape for _, shape in SHAPES])
 def test_ranks_of_symbols_are_uniform(shape):
     assert sound(p_uniform(ranks_of(of_symbols(num_draws=63, **shape), 2000), 63, bins=16))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["diag", "spherical", "full", "tied", "poisson"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_ranks_of_numbers_are_uniform(family):
     assert sound(p_uniform(ranks_of(of_numbers(family), 400), 31))
 
