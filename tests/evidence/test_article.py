@@ -20,7 +20,7 @@ def generated(tmp_path_factory):
     out = tmp_path_factory.mktemp("article")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(article, "figures", lambda paper, out: "")
-        patch.setattr(article, "runs", lambda rows: ("", 0.0))
+        patch.setattr(article, "runs", lambda rows: ("", "", 0.0))
         article.generate(out)
     return out
 
@@ -29,7 +29,7 @@ def generated(tmp_path_factory):
 def test_what_was_run_is_told_with_its_core_hours():
     ledger = {row["claim"]: row for row in json.loads(article.LEDGER.read_text())}
     rows = [ledger[name] for name in article.HEADLINES.read_text().split()]
-    told, hours = article.runs(rows)
+    told, _, hours = article.runs(rows)
     assert hours > 1
     assert all(article.code(folder.name) in told for folder in article.folders(rows))
 
