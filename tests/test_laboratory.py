@@ -117,10 +117,10 @@ def test_an_internal_error_is_found_with_its_place(tmp_path: Path, monkeypatch: 
 
 
 def test_a_watch_that_goes_by_the_wall_clock_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert conduct("clocks", tmp_path / "good", 6, 7).broken == []
+    assert conduct("jumps", tmp_path / "good", 6, 7).broken == []
     silent = lambda watch: watch._task.heartbeat().age  # noqa: E731 - by the dates of the files
     monkeypatch.setattr("hmmscope.lab.tasks.local.Watch.silent", silent)
-    assert conduct("clocks", tmp_path / "bad", 6, 7).violations > 0
+    assert conduct("jumps", tmp_path / "bad", 6, 7).violations > 0
 
 
 def test_two_drivers_that_meet_in_the_locked_section_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ SIZES = {
     "sweeps": (100, "run_trials"),
     "runs": (1000, "run_trials"),
     "drivers": (200, "run_trials"),
-    "clocks": (500, "run_trials"),
+    "jumps": (500, "run_trials"),
     "resizes": (10, "run_trials"),
     "resumptions": (20, "run_trials"),
     "verb-kills": (1000, "verb_trials"),
@@ -67,6 +67,7 @@ SIZES = {
 }
 #: Of `make mutate`, which makes the maps that they need.
 SIZES |= {f"mutants-{package.rpartition('/')[2]}": (0, "mutant_trials") for package in table.MUTATED}
+assert not SIZES.keys() & table.SUITES.keys()
 JOURNAL, PAGE = ROOT / "results" / "laboratory.jsonl", ROOT / "docs" / "laboratory.md"
 
 _HEAD = """# The laboratory

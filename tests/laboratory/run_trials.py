@@ -293,8 +293,8 @@ class _Asleep:
         return ours
 
 
-@trial("clocks")
-def clocks(folder: Path, number: int, rng: random.Random) -> Report:
+@trial("jumps")
+def jumps(folder: Path, number: int, rng: random.Random) -> Report:
     """A watched worker while the wall clock and the clock of its files jump: killed if and only if it is silent."""
     report = Report("G31", "wall clocks and dates of files that jump by hours and days while a worker is watched")
     limit, killed = 10.0, 0
