@@ -45,10 +45,11 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "compared": write_page(folders, root / "compared.html"),
         "live triangle": made(root, "roformer")[1],
         "live mixture": made(root, "sinusoidal")[1],
+        "look": made(root / "whole", "gru")[0].look(root / "look.html").path,
     }
 
 
-@pytest.mark.parametrize("name", ["report", "compared", "live triangle", "live mixture"])
+@pytest.mark.parametrize("name", ["report", "compared", "live triangle", "live mixture", "look"])
 @pytest.mark.parametrize("width, scheme", [(1400, "light"), (390, "dark")])
 def test_pages_have_no_serious_fault(browser: Any, pages: dict[str, Path], name: str, width: int, scheme: Any) -> None:
     watched = Watched(browser, pages[name], viewport={"width": width, "height": 844}, color_scheme=scheme)
