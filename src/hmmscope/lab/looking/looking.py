@@ -27,6 +27,8 @@ from hmmscope.schema import require, shown
 from hmmscope.sequences.data import SequenceData
 from hmmscope.storage import seals
 
+#: Held-out samples at most, of which losses need far fewer.
+MOST_SAMPLES = 2**20
 #: What stands before training where a run has kept its first weights, and where it has not.
 FIRST_WEIGHTS, A_TWIN = "this network with its first weights", "an untrained network of the same architecture"
 
@@ -126,6 +128,7 @@ def look(
     if out is not None and Path(out).suffix not in (".html", ".htm"):
         raise InputError(f"out: must end in .html, got {os.fspath(out)!r}")
     require(num_points >= 100, "num_points", "must be at least 100", num_points)
+    require(1 <= num_samples <= MOST_SAMPLES, "num_samples", f"must be in [1, {MOST_SAMPLES}]", num_samples)
     given = load_run(model) if isinstance(model, str | Path) else model
     made = _made(given) if isinstance(given, Run) else None
     if isinstance(given, Run):
