@@ -8,11 +8,12 @@ States stay with one probability and show a symbol of their own with another: .9
 and one of .6, .7 ("weaker"). Or all rows are drawn from uniform laws ("drawn"), the prior of the posterior: of these alone a
 share of .95 is promised, and only where chains agree by R-hat, which one knows without the truth. It is fitted as by a user,
 `hs.fit(symbols, [1, ..., 6])`, and with the planted number of states, whose posterior (2 chains of 250 draws; of "drawn" 4
-of 1000) gives the intervals of entries. Rows are in results/fit-statistics.jsonl.
+of 1000) gives the intervals of entries. Rows are in results/fit-statistics.jsonl.xz.
 """
 
 import argparse
 import json
+import lzma
 import math
 import time
 from collections.abc import Sequence
@@ -29,8 +30,9 @@ from hmmscope.inference.gibbs import Prior, prior_hmm
 from hmmscope.inference.loop_inputs import flat_sequences
 from hmmscope.inference.num_states import support_of
 from hmmscope.machine import machine_line
+from hmmscope.storage import store
 
-KEPT = Path(__file__).resolve().parents[1] / "results" / "fit-statistics.jsonl"
+KEPT = Path(__file__).resolve().parents[1] / "results" / "fit-statistics.jsonl.xz"
 SIZES, NUM_SYMBOLS = range(1, 7), 6
 KINDS = ("separated", "weaker", "drawn")
 PARTS = ("initial", "transition", "emission")
@@ -142,6 +144,17 @@ def _error(rows: Sequence[dict[str, Any]], part: str) -> float:
     return float(math.sqrt(len(away) / (len(away) - 1) * (away @ away)) / counts[:, 1].sum())
 
 
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file, one a line, compressed; none where it is not there."""
+    return [json.loads(line) for line in lzma.decompress(path.read_bytes()).splitlines()] if path.exists() else []
+
+
+def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """All rows, in the place of those that were there."""
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    store.write_bytes(path, lzma.compress(text.encode(), preset=3))
+
+
 def main() -> None:
     """Make what is missing, then print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -149,15 +162,14 @@ def main() -> None:
     parser.add_argument("--kinds", default=",".join(KINDS), metavar="NAMES", help="kinds to go on with")
     parser.add_argument("--out", type=Path, default=KEPT, metavar="FILE")
     options = parser.parse_args()
-    kept = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
+    kept = read_rows(options.out)
     made = {(row["kind"], row["set"]) for row in kept}
     for number in range(options.sets):
         for kind in options.kinds.split(","):
             if (kind, number) not in made:
                 row = measured(kind, number) | {"date": date.today().isoformat(), "machine": machine_line()}
                 kept.append(row)
-                with options.out.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(row) + "\n")
+                write_rows(options.out, kept)
     print("\n".join(table(kept)))
 
 
