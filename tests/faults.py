@@ -252,7 +252,7 @@ IN_INFERENCE = (
     Fault(
         "drawn paths along transposed transitions",
         "kernels/careful.py",
-        "column = columns[0 if",
+        "column = transposed[0 if",
         "column = step[0 if",
         ("inference/test_paths.py::test_drawn_paths_follow_the_posterior",),
     ),

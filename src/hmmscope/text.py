@@ -51,3 +51,19 @@ def say(*parts: object, end: str = "\n", flush: bool = False) -> None:
 
 def _acts(char: str) -> bool:
     return char not in _JOINERS and unicodedata.category(char) in _ACTS
+
+
+#: Width below which an interval is a point to a reader.
+ROUNDED = 2e-6
+
+
+def in_digits(value: float, low: float, high: float, *, least: int = 2, unit: str = "") -> str:
+    """``0.91 [0.84, 0.95]``: `least` decimals, and as many more as leave the interval two units of its last digit wide.
+
+    So no interval is rounded away, unless it is narrower than `ROUNDED`.
+    """
+    decimals = least
+    while high - low >= ROUNDED and high - low < 2 * 10.0**-decimals:
+        decimals += 1
+    shown, first, last = (f"{round(x, decimals) + 0.0:.{decimals}f}" for x in (value, low, high))
+    return f"{shown}{unit} [{first}, {last}]"

@@ -112,7 +112,7 @@ def test_train_analyse_report(call: Callable, tmp_path: Path) -> None:
     reported = call("report", "run", "-o", "page.html")
     assert (reported.code, reported.error, reported.out) == (0, "", "page: page.html\n")
     page = (tmp_path / "page.html").read_text()
-    assert "Loss beside the optimum" in page
+    assert "Loss above the optimum" in page
     assert "mine <b>" not in page
     assert "mine &lt;b&gt;&amp;" in page
 

@@ -25,7 +25,6 @@ from hmmscope.analysis.geometry import (
     read_off,
     unpadded,
 )
-from hmmscope.analysis.intervals import in_digits
 from hmmscope.analysis.layer_curves import with_interval
 from hmmscope.analysis.twins import NUM_TWINS, Share, draw_twins
 from hmmscope.axes import Float64, Tensor
@@ -37,6 +36,7 @@ from hmmscope.processes.make import as_process
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
+from hmmscope.text import in_digits
 from hmmscope.ties import largest
 
 #: Corners of the triangle of three states, and the colours of certainty there: the same as on pages.

@@ -14,8 +14,6 @@ from hmmscope.inference.monte_carlo import FEW, student_half, student_quantile
 from hmmscope.seeds import numpy_generator
 
 NUM_RESAMPLES = 1000
-#: Width below which an interval is a point to a reader.
-ROUNDED = 2e-6
 
 
 def bootstrap_means(
@@ -51,18 +49,6 @@ def mean_row(values: NDArray[np.float64]) -> dict[str, Any]:
     """Mean over samples (sample,) with its 95 % interval, as columns of a table: value, low, high, samples."""
     mean, low, high = (float(x) for x in bootstrap_means(values))
     return {"value": mean, "low": low, "high": high, "samples": len(values)}
-
-
-def in_digits(value: float, low: float, high: float, *, least: int = 2, unit: str = "") -> str:
-    """``0.91 [0.84, 0.95]``: `least` decimals, and as many more as leave the interval two units of its last digit wide.
-
-    So no interval is rounded away, unless it is narrower than `ROUNDED`.
-    """
-    decimals = least
-    while high - low >= ROUNDED and high - low < 2 * 10.0**-decimals:
-        decimals += 1
-    shown, first, last = (f"{round(x, decimals) + 0.0:.{decimals}f}" for x in (value, low, high))
-    return f"{shown}{unit} [{first}, {last}]"
 
 
 def bootstrap_ratio(

@@ -8,11 +8,12 @@ import torch
 from torch import nn
 
 from hmmscope.analysis.curves import evaluate
-from hmmscope.analysis.intervals import bootstrap_ratio, in_digits
+from hmmscope.analysis.intervals import bootstrap_ratio
 from hmmscope.axes import Int64, Tensor
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.processes.hmm import HMM
 from hmmscope.reprs import Shown
+from hmmscope.text import in_digits
 
 #: Samples in which symbols are counted.
 _COUNTED = 4096

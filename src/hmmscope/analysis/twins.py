@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from hmmscope.analysis.intervals import in_digits
 from hmmscope.analysis.layer_curves import Curves
 from hmmscope.errors import InputError
 from hmmscope.inference.monte_carlo import student_quantile
@@ -27,6 +26,7 @@ from hmmscope.models.given import GivenModel
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
 from hmmscope.seeds import MAX_SEED, derived_seed, torch_generator
+from hmmscope.text import in_digits
 
 #: Twins that an instrument draws unless told otherwise, and the fewest from which a spread is taken.
 NUM_TWINS = 3

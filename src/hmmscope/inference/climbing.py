@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,7 +69,7 @@ class Rules:
 
     pseudo_count: float
     fixed: frozenset[str]
-    classes: NDArray[np.int64] | None
+    classes: NDArray[np.int64] | None = field(repr=False)
 
     def maximise(self, model: Model, counts: Counts) -> Model:
         """The model of largest expected log-posterior; probabilities of zero stay zero, rows without counts stay."""

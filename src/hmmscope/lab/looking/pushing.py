@@ -9,9 +9,9 @@ from hmmscope import registry
 from hmmscope.analysis.activations import as_law, inference_mode, model_outputs, read_stream
 from hmmscope.analysis.belief_interventions import belief_interventions, exact_answers, writing
 from hmmscope.analysis.geometry import BELIEF, RIDGE, belief_targets, belief_times, fit_affine
-from hmmscope.analysis.intervals import in_digits
 from hmmscope.analysis.interventions import add, intervene
 from hmmscope.corpora.corpus import Corpus
+from hmmscope.text import in_digits
 
 #: Steps of the way, states that are pushed to, and samples that the map is fitted to.
 STEPS, MOST_STATES, SAMPLES = 10, 8, 512

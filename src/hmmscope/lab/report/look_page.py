@@ -6,11 +6,11 @@ from typing import Any
 from markupsafe import Markup
 
 from hmmscope import __version__
-from hmmscope.analysis.intervals import in_digits
 from hmmscope.errors import InputError
 from hmmscope.lab.report.page import LIVE_SCRIPTS, figure_view, is_triangular, json_element, policy, resource, template
 from hmmscope.storage import seals, store
 from hmmscope.storage.disk import refuse_special
+from hmmscope.text import in_digits
 
 
 def write_look(data: dict[str, Any], out: Path) -> Path:
