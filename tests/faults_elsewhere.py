@@ -73,8 +73,8 @@ IN_BITS = (
     Fault(
         "left-over units to the smallest fractions",
         "kernels/quantise.py",
-        "order = np.argsort(-fraction,",
-        "order = np.argsort(np.where(fraction < 0.0, 2.0, fraction),",
+        "np.argsort(-fraction,",
+        "np.argsort(np.where(fraction < 0.0, 2.0, fraction),",
         ("kernels/test_kernels.py::test_left_over_units_go_to_the_largest_fractions",),
     ),
     Fault(

@@ -99,7 +99,7 @@ def test_what_still_moves_is_not_at_rest() -> None:
     def rows(before: float, after: float) -> Rows:
         return while_training(as_tables({WHILE_TRAINING: at_rest(facts, before, after)}), layers=1)
 
-    with judged_by({"late": 0.75}):
+    with judged_by({"late": 0.75, "loss_at_rest": 0.01}):
         assert losses_at_rest(rows(8.0, 8.2)).is_open
         assert not losses_at_rest(rows(8.0, 4.0)).is_open
         assert not losses_at_rest(rows(4.0, 8.0)).is_open
