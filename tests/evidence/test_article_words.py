@@ -1,35 +1,28 @@
 """The article: what it cites and tells of rows is there, and every undecided headline says what would decide it."""
 
-import importlib.util
 import json
 import re
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+import article  # noqa: E402
+
 SOURCE = (ROOT / "docs" / "article" / "article.tex").read_text()
 LEDGER = {row["claim"]: row for row in json.loads((ROOT / "results" / "ledger.json").read_text())}
 
 
 @pytest.fixture(scope="module")
-def article() -> Any:
-    spec = importlib.util.spec_from_file_location("article", ROOT / "scripts" / "article.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def rows(article: Any) -> list[dict[str, Any]]:
+def rows() -> list[dict[str, Any]]:
     return [LEDGER[name] for name in article.HEADLINES.read_text().split()]
 
 
-def test_every_undecided_headline_says_what_would_decide_it(article: Any, rows: list[dict[str, Any]]) -> None:
+def test_every_undecided_headline_says_what_would_decide_it(rows: list[dict[str, Any]]) -> None:
     written = article.deciding(rows).replace(r"\allowbreak{}", "")
     undecided = [row["claim"] for row in rows if row["verdict"] not in article.DECIDED]
     assert undecided
@@ -39,7 +32,7 @@ def test_every_undecided_headline_says_what_would_decide_it(article: Any, rows: 
         article.deciding([*rows, nobody])
 
 
-def test_plans_name_headlines_once_and_as_many_seeds_as_their_rows(article: Any) -> None:
+def test_plans_name_headlines_once_and_as_many_seeds_as_their_rows() -> None:
     plans = tomllib.loads(article.PLANS.read_text())["plans"]
     names = [name for plan in plans.values() for name in plan["headlines"]]
     assert sorted(names) == sorted(set(names) & set(article.HEADLINES.read_text().split()))
@@ -53,7 +46,7 @@ def test_plans_name_headlines_once_and_as_many_seeds_as_their_rows(article: Any)
                 assert plan["seeds"] >= needed, name
 
 
-def test_the_appendix_has_effect_power_and_what_turns_each_headline(article: Any, rows: list[dict[str, Any]]) -> None:
+def test_the_appendix_has_effect_power_and_what_turns_each_headline(rows: list[dict[str, Any]]) -> None:
     whole = article.headline(next(row for row in rows if row["fragile"] and row["power"]), None)
     for word in ("Measured:", "Rule:", "Effect:", "Power:", "Turns with:", "Differs:"):
         assert word in whole
