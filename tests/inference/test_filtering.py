@@ -355,10 +355,22 @@ def test_a_column_with_the_lengths_of_its_sequences() -> None:
         found, expected = ask(hmm, column, lengths=lengths), ask(hmm, rows, lengths=lengths)
         for a, b in zip(parts_of(found), parts_of(expected), strict=True):
             assert torch.equal(a, b)
-    assert torch.equal(
-        hs.filter_mixture(mixture, column, lengths=lengths).log_likelihood,
-        hs.filter_mixture(mixture, rows, lengths=lengths).log_likelihood,
-    )
+    for ask in (
+        hs.filter_mixture,
+        hs.optimal_predictions,
+        hs.mixture_predictions,
+        lambda pool, X, **given: hs.filter_known_component(pool, X, [0, 1, 0], **given),
+        lambda _, X, **given: hs.memory_beliefs(hmm, X, 2, **given),
+    ):
+        found = ask(mixture, column, lengths=lengths)
+        for a, b in zip(parts_of(found), parts_of(ask(mixture, rows, lengths=lengths)), strict=True):
+            assert torch.equal(a, b)
+        for b, length in enumerate(lengths):
+            alone = ask(mixture, rows[[b] * 3, :length])  # three rows, as there are three components above
+            for whole, own in zip(parts_of(found), parts_of(alone), strict=True):
+                if whole.ndim > 1:
+                    close(whole[b, :length], own[b])
+                    assert not whole[b, length:].any()
     for wrong in ([2, 1], [2, 1, 4], [-1, 7], []):
         with pytest.raises(InputError, match=r"lengths: must be 6 integers in \[0, 1\], or sum to 6"):
             hs.filter_beliefs(hmm, column, lengths=wrong)

@@ -65,6 +65,11 @@ def test_forecasts_are_the_mean_over_models():
     assert torch.allclose(mixed.mean, (one + two) / 2)
     assert bool((mixed.low <= mixed.mean).all() & (mixed.mean <= mixed.high).all())
     assert len(mixed.table()) == 12
+    named = hs.HMM([1.0], [[1.0]], [[0.25, 0.75]], symbols=["rain", "sun"])
+    for past in (["sun", "rain"], hs.SequenceData([["sun", "rain"]]), np.array([[1], [0]]), [1, hs.MISSING]):
+        assert forecast_with([named], past, 1).mean.tolist() == [[0.25, 0.75]]
+    with pytest.raises(InputError, match="observed: must be one sequence"):
+        forecast_with([named], [[0, 1], [1, 1]], 1)
     process = hs.GaussianHMM([1.0], [[1.0]], [3.0], [[4.0]])
     numbers = forecast_with([process] * 40, torch.zeros(4, 1), 1)
     assert numbers.mean.tolist() == [[3.0]]

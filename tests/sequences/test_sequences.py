@@ -430,9 +430,17 @@ def test_a_fitted_hmm_knows_how_to_read(tmp_path: Path, ending: str) -> None:
     assert numbers(SequenceData(written(tmp_path, "t.txt", "rain\nsun\n"), like=loaded)) == [[0, 1]]
     assert numbers(SequenceData(written(tmp_path, "j.jsonl", '{"observations": ["sun"]}'), like=loaded)) == [[1]]
     assert numbers(SequenceData(written(tmp_path, "n.txt", "rain sun\n"), like=loaded, unit="words")) == [[0, 1]]
+    drawn = hs.Corpus(loaded, length=3, seed=1)[
+        0:4
+    ].observations  # what `hmmscope sample` writes as text, a sequence a line
+    lines = [" ".join(loaded.symbols[v] for v in row) for row in drawn.tolist()]
+    for source in (written(tmp_path, "drawn.txt", "\n".join(lines)), lines):
+        again = SequenceData(source, like=loaded)
+        assert numbers(again) == drawn.tolist()
+        assert "words apart by spaces" in again.how
     refused(
-        lambda: SequenceData(tmp_path / "n.txt", like=loaded),
-        "'rain sun' is not one of",
+        lambda: SequenceData(written(tmp_path, "no.txt", "sun\nNA\n"), like=loaded),
+        "sequence 1, symbol 2: 'NA' is not one of rain, sun; if nothing was observed there, say missing='NA'",
         "--unit lines --column weather",
     )
     odd = json.dumps(

@@ -17,7 +17,7 @@ from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.loop_inputs import sequences, tables
 from hmmscope.inference.mixture_posterior import filter_mixture, predicted_before
 from hmmscope.inference.pools import run_mixture
-from hmmscope.inference.ragged import check_own, check_ragged, counted
+from hmmscope.inference.ragged import blank, check_own, check_ragged, counted
 from hmmscope.machine import require_memory_on
 from hmmscope.processes.laws import seeing, symbol_law
 from hmmscope.processes.observations import Observations, Symbols, check_observations
@@ -116,6 +116,7 @@ def mixture_predictions(
     observations: Symbols,
     *,
     starts: object = None,
+    lengths: object = None,
     dtype: torch.dtype = torch.float32,
 ) -> MixturePredictions:
     """The predictions of `filter_mixture` without its posterior: O(batch * time) memory for mixtures of any size.
@@ -127,7 +128,7 @@ def mixture_predictions(
     Args:
         mixture: M components whose states emit.
         observations: symbols in [0, V), shape (batch, time).
-        starts: as in `filter_mixture`.
+        starts, lengths: as in `filter_mixture`; beyond the end of a shorter sequence everything is zero.
         dtype: of the laws where states are many; weights, sums and everything about few states are float64.
 
     Raises:
@@ -138,21 +139,21 @@ def mixture_predictions(
     """
     _check_dtype(dtype)
     given = observations
-    observations, mask = check_observations(given, mixture.alphabet, starts, gaps=True)
+    observations, mask, inside = check_ragged(given, mixture.alphabet, starts, lengths)
     batch, time = observations.shape
     require_memory_on(observations.device, "mixture_predictions", 8 * batch * time * (3 * mixture.num_symbols + 6))
     law = seeing(mixture.law_on(observations.device), observations)
     if observations.device.type == "cpu":
-        counts = torch.full((batch,), time)
-        _, following, terms = run_mixture(law, mixture.weights_M, observations, mask, counts, dtype=dtype)
+        _, following, terms = run_mixture(law, mixture.weights_M, observations, mask, counted(inside), dtype=dtype)
         first = torch.einsum("m,ms,msv->v", mixture.weights_M, law.initial_MS, symbol_law(law))
-        return MixturePredictions(predicted_before(first, torch.from_numpy(following)), torch.from_numpy(terms))
-    if law.states_emit:
-        return MixturePredictions(*mixture_predictions_there(law, mixture.weights_M, observations, mask, dtype))
-    found = filter_mixture(mixture, given, starts=starts)
-    return MixturePredictions(
-        predicted_before(found.first_observation, found.next_observation), found.log_likelihood_terms
-    )
+        before, terms_BT = predicted_before(first, torch.from_numpy(following)), torch.from_numpy(terms)
+    elif law.states_emit:
+        before, terms_BT = mixture_predictions_there(law, mixture.weights_M, observations, mask, dtype)
+    else:
+        found = filter_mixture(mixture, given, starts=starts, lengths=lengths)
+        before = predicted_before(found.first_observation, found.next_observation)
+        terms_BT = found.log_likelihood_terms
+    return MixturePredictions(blank(before, inside), blank(terms_BT, inside))
 
 
 def _check_dtype(dtype: torch.dtype) -> None:

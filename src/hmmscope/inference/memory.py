@@ -11,14 +11,14 @@ from hmmscope.errors import InputError
 from hmmscope.inference.compiled import NextLaws, filter_carefully, forward, next_laws, run_filter
 from hmmscope.inference.filtering import FilterResult, first_impossible
 from hmmscope.inference.loop_inputs import Sequences, tables
-from hmmscope.inference.ragged import seen_terms
+from hmmscope.inference.ragged import blank, check_ragged, seen_terms
 from hmmscope.inference.stationary_law import stationary_distribution
 from hmmscope.kernels import careful
 from hmmscope.machine import require_memory
 from hmmscope.processes.answers import WORDS
 from hmmscope.processes.generalised import without_rounding
 from hmmscope.processes.laws import ROUNDING, Law, seeing, symbol_law
-from hmmscope.processes.observations import Symbols, check_observations
+from hmmscope.processes.observations import Symbols
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
@@ -35,6 +35,8 @@ def memory_beliefs(
     observations: Symbols,
     memory_length: int,
     prior: object = None,
+    *,
+    lengths: object = None,
 ) -> FilterResult:
     """The filter restarted from the prior just before the last `memory_length` observations.
 
@@ -54,6 +56,7 @@ def memory_beliefs(
         memory_length: observations kept, the present one included; at least 1.
         prior: law of the state that emits the first observation of a window (of the start state, where transitions
             emit), (state,). The stationary law if not given.
+        lengths: optional, as for `filter_beliefs`.
 
     Returns:
         The record of the filter. `log_likelihood_terms[t]` is the log-probability that this observer gave o_t before
@@ -67,7 +70,8 @@ def memory_beliefs(
     Cost: O(batch * time * memory_length * S^2).
     """
     require(memory_length >= 1, "memory_length", "must be at least 1", memory_length)
-    observations, _ = check_observations(observations, hmm.alphabet, gaps=True)
+    observations, _, inside = check_ragged(observations, hmm.alphabet, None, lengths)
+    inside = inside.cpu()
     law = seeing(with_prior(hmm, prior), observations)
     batch, time = observations.shape
     flat, short = observations.cpu().contiguous(), min(memory_length - 1, time)
@@ -82,11 +86,11 @@ def memory_beliefs(
     if law.signed:
         next_observation, first_observation = map(without_rounding, (next_observation, first_observation))
     before = torch.cat([first_observation.expand(batch, 1, -1), next_observation], 1)[:, :-1]
-    terms_BT = seen_terms(before, observations.cpu())
-    forbidden = ~beliefs.any(-1)
+    terms_BT = blank(seen_terms(before, observations.cpu()), inside)
+    forbidden = ~beliefs.any(-1) & inside
     return FilterResult(
-        beliefs=beliefs,
-        next_observation=next_observation,
+        beliefs=blank(beliefs, inside),
+        next_observation=blank(next_observation, inside),
         first_observation=first_observation,
         log_likelihood=terms_BT.sum(1),
         log_likelihood_terms=terms_BT,

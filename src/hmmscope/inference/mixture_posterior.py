@@ -17,7 +17,7 @@ from hmmscope.inference.ragged import blank, check_ragged, counted, given_again,
 from hmmscope.machine import free_on, require_memory_on
 from hmmscope.processes.answers import COMPONENTS
 from hmmscope.processes.laws import Law, seeing, symbol_law
-from hmmscope.processes.observations import Symbols, check_observations
+from hmmscope.processes.observations import Symbols
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.seeds import numpy_generator
@@ -201,6 +201,7 @@ def filter_known_component(
     components: Int[Tensor, "batch"],
     *,
     starts: object = None,
+    lengths: object = None,
 ) -> KnownComponentResult:
     """The forward filter of each sequence under its own component: the ceiling of every in-context learner.
 
@@ -208,9 +209,9 @@ def filter_known_component(
         mixture: M components.
         observations: (batch, time).
         components: the component of each sequence (batch,), in [0, M).
-        starts: as in `filter_mixture`.
+        starts, lengths: as in `filter_mixture`; beyond the end of a shorter sequence everything is zero.
     """
-    observations, mask = check_observations(observations, mixture.alphabet, starts, gaps=True)
+    observations, mask, inside = check_ragged(observations, mixture.alphabet, starts, lengths)
     components, num_components = torch.as_tensor(components, device=observations.device), len(mixture.weights_M)
     if components.shape != observations.shape[:1] or ((components < 0) | (components >= num_components)).any():
         raise InputError(f"components: must be {len(observations)} numbers in [0, {num_components})")
@@ -219,9 +220,11 @@ def filter_known_component(
     terms_BT = stacked([step.log_norm[:, 0] for step in steps], observations.shape, law)
     before_BTS = torch.stack([law.initial_MS, *(step.following[:, 0] for step in steps)], 1)[:, :-1]
     return KnownComponentResult(
-        beliefs=stacked([step.belief[:, 0] for step in steps], (*observations.shape, mixture.num_states), law),
-        predicted_observation=torch.bmm(before_BTS, symbol_law(law)),
-        log_likelihood_terms=silent(terms_BT, observations, law.num_symbols),
+        beliefs=blank(
+            stacked([step.belief[:, 0] for step in steps], (*observations.shape, mixture.num_states), law), inside
+        ),
+        predicted_observation=blank(torch.bmm(before_BTS, symbol_law(law)), inside),
+        log_likelihood_terms=blank(silent(terms_BT, observations, law.num_symbols), inside),
     )
 
 

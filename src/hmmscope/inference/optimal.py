@@ -91,16 +91,19 @@ class OptimalPredictions(Shown):
 
 
 def optimal_predictions(
-    process: Process, observations: Int[Tensor, "batch time"], *, starts: object = None
+    process: Process, observations: Observations, *, starts: object = None, lengths: object = None
 ) -> OptimalPredictions:
     """What the observer predicts who knows the process, but not the hidden path or component.
 
     Of a fresh pool of Markov chains the observer knows the law of the rows.
 
+    Args:
+        process, observations, starts, lengths: as for `observe`.
+
     Raises:
         InputError: a process without an exact answer; the message says why there is none.
     """
-    found = observe(process, observations, starts=starts)
+    found = observe(process, observations, starts=starts, lengths=lengths)
     return OptimalPredictions(found.predicted_observation, found.log_likelihood_terms, found.laws.get("component"))
 
 

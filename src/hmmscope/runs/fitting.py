@@ -248,8 +248,7 @@ def fit(
         InputError: what is no such source; options out of range; a stream with several numbers of states.
         ResourceError: the counts do not fit in memory.
     """
-    sizes = sorted({num_states} if isinstance(num_states, int) else set(num_states))
-    require(bool(sizes) and sizes[0] >= 1, "num_states", "must be at least 1", num_states)
+    sizes = sizes_of(num_states)
     options: dict[str, Any] = {"start": start, "fixed": fixed, "tied_emissions": tied_emissions, "seed": seed}
     options |= {"num_restarts": num_restarts, "max_iterations": max_iterations, "tolerance": tolerance}
     options["pseudo_count"], emission = pseudo_count, emission_of(source, emission)
@@ -274,6 +273,14 @@ def fit(
     hmm, material = _named((whole or chosen).hmm, data, "Baum-Welch fit"), Material(data, _restricted(options))
     about = choice.held_out_errors, choice.reason + how, whole, apart.num_observations, choice.support
     return Fit(hmm, data.num_observations, choice.fits, choice.held_out, *about, material)
+
+
+def sizes_of(num_states: object) -> list[int]:
+    """Numbers of states in their order; InputError for what is not one positive whole number, or several."""
+    given: list[Any] = list(num_states) if isinstance(num_states, Iterable) else [num_states]
+    good = all(isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= 1 for size in given)
+    require(bool(given) and good, "num_states", "must be whole numbers of at least 1", num_states)
+    return sorted(set(map(int, given)))
 
 
 #: How numbers are read.

@@ -10,6 +10,7 @@ import torch
 from hmmscope.axes import Float64, Tensor
 from hmmscope.inference.continuations import forecast
 from hmmscope.processes.answers import FORECASTS
+from hmmscope.processes.observations import as_vectors, whole_batch
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
 from hmmscope.seeds import numpy_generator
@@ -48,7 +49,8 @@ def forecast_with(models: Sequence[Any], observed: Any, steps: int, seed: int = 
 
     Args:
         models: draws from a posterior; of symbols, or of numbers.
-        observed: one sequence, symbols (time,) or numbers (time, coordinate); NaN or `MISSING` where nothing was seen.
+        observed: one sequence as `forecast` takes it: symbols (time,) or their names, or numbers (time, coordinate); NaN
+            or `MISSING` where nothing was seen.
         steps: at least 1.
         seed: of draws of numbers.
 
@@ -56,16 +58,18 @@ def forecast_with(models: Sequence[Any], observed: Any, steps: int, seed: int = 
         InputError: no step; a past that a model forbids, or of another shape.
     """
     require(steps >= 1, "steps", "must be at least 1", steps)
+    of_symbols = FORECASTS in models[0].by_law
+    past = whole_batch(observed, models[0].alphabet) if of_symbols else as_vectors(observed, models[0].num_symbols)[0]
+    require(len(past) == 1, "observed", "must be one sequence", tuple(past.shape))
     ends = torch.tensor([0.025, 0.975], dtype=torch.float64)
-    past = torch.as_tensor(observed)
-    if FORECASTS in models[0].by_law:
-        laws = torch.stack([forecast(model, past[None], steps).observations[0] for model in models])
+    if of_symbols:
+        laws = torch.stack([forecast(model, past, steps).observations[0] for model in models])
         low, high = laws.quantile(ends, dim=0)
         return Forecasts(laws.mean(0), low, high)
     means, drawn = [], []
     for number, model in enumerate(models):
         random = numpy_generator(seed, "forecast", number)
-        belief = model.observe(past[None].double()).belief[0, -1]
+        belief = model.observe(past).belief[0, -1]
         for _ in range(steps):
             belief = belief @ model.transition
             means.append(belief @ model.means)

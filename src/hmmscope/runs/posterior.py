@@ -100,7 +100,7 @@ class Posterior(Shown):
         """What follows a past, with all that is not known of the parameters; see `forecast_with`.
 
         Args:
-            observed: one sequence, symbols (time,) or numbers (time, coordinate).
+            observed: one sequence, symbols (time,) or their names, or numbers (time, coordinate).
             steps: at least 1.
             num_models: draws from the posterior that are used.
             seed: of draws of numbers.

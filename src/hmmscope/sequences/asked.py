@@ -20,7 +20,7 @@ from hmmscope.sequences.encoding import (
     whole_lengths,
     within,
 )
-from hmmscope.sequences.gaps import MISSING, is_nothing
+from hmmscope.sequences.gaps import MISSING, USUAL_GAPS, is_nothing
 from hmmscope.sequences.large import smallest
 from hmmscope.sequences.rule import Reading
 
@@ -28,8 +28,6 @@ from hmmscope.sequences.rule import Reading
 FORMAT = "hmmscope-sequences"
 #: The field that is taken if nothing is said, as `hmmscope sample` writes it.
 OBSERVATIONS = "observations"
-#: Names that often stand for a missing observation: they are symbols unless somebody says so, and that is said.
-_USUAL_GAPS = frozenset({"na", "n/a", "nan", "null", "none", "<na>", "nat", "missing"})
 
 
 class Asked:
@@ -77,7 +75,7 @@ class Asked:
         found_now = reading.to_data()
         applied = {name: value for name, value in found_now.items() if name not in asked and kept.get(name) == value}
         how = f"{found.how}; read as those of the process, {Reading(**applied).flags()}" if applied else found.how
-        gaps = [name for name in found.symbols or () if name.lower() in _USUAL_GAPS and self.alphabet.names is None]
+        gaps = [name for name in found.symbols or () if name.lower() in USUAL_GAPS and self.alphabet.names is None]
         if gaps:
             how += f"; {' and '.join(gaps)} too, unless --missing {','.join(gaps)}"
         return replace(found, reading=reading, how=how)
@@ -171,7 +169,14 @@ class Asked:
     def lines(self, lines: list[str], noun: str = "line", unit: str | None = None) -> Encoded:
         if self.lengths is not None:
             raise InputError(f"{self.what}: lengths: are of arrays and lists of symbols, not of text")
-        return encode_lines(lines, self.alphabet, unit or self.unit, self.what, self.at(noun))
+        return encode_lines(lines, self.alphabet, unit or self._unit_of(lines), self.what, self.at(noun))
+
+    def _unit_of(self, texts: Sequence[object]) -> str | None:
+        """The unit that is asked for, or was kept; "lines" is kept only where one of the texts at least is a symbol."""
+        if self.reading.unit is None and self.unit == "lines" and self.alphabet.count is not None:
+            symbols = {*(self.alphabet.names or map(str, range(self.alphabet.count))), *self.missing.names}
+            return self.unit if any(str(text).strip() in symbols for text in texts) else None
+        return self.unit
 
     def characters(self, lines: list[str], noun: str) -> Encoded:
         """Text whose symbols are characters whatever was kept of other text, unless another unit is asked for."""
@@ -203,7 +208,7 @@ class Asked:
         Raises:
             InputError: an empty one, or None, that is no missing symbol.
         """
-        whole = self.unit == "lines"
+        whole = self._unit_of(values) == "lines"
         for number, value in enumerate(values):
             empty = is_nothing(value) or not str(value).strip()
             if whole and empty and not self.missing.has(value):

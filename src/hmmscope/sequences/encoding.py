@@ -157,7 +157,8 @@ def encode_numbers(rows: Sequence[object], alphabet: Alphabet, how: str, where: 
         raise InputError(f"{where(-1)}: holds no sequence")
     flat, counts = np.concatenate(arrays), np.array([len(array) for array in arrays])
     gaps, largest = flat == MISSING, int(flat.max())
-    _require_seen(gaps, where)
+    if gaps.all():
+        raise InputError(f"{where(-1)}: every observation is missing")
     count = largest + 1 if alphabet.count is None else alphabet.count
     bad = ((flat < 0) | (flat >= count)) & ~gaps
     if bad.any():
@@ -199,16 +200,13 @@ def _whole(row: object, missing: Missing, where: Callable[[], str]) -> NDArray[n
     if array.ndim != 1 or array.dtype.kind not in "iub":
         numbers = "; hmmscope.fit(X, num_states, emission='gaussian') is for numbers" if array.dtype.kind == "f" else ""
         raise InputError(f"{where()}: must be a list of whole numbers, got {shown(row)}{numbers}")
+    if array.dtype == np.uint64 and int(array.max()) >= 2**63:
+        raise InputError(f"{where()}: {array.max()} is no symbol; they are below {MAX_SYMBOLS}")
     return array.astype(np.int64)
 
 
 def _has_gaps(row: Sequence[Any], missing: Missing) -> bool:
     return (bool(missing.names) or missing.nothing) and any(missing.has(cell) for cell in row)
-
-
-def _require_seen(gaps: NDArray[np.bool_], where: Callable[[int], str]) -> None:
-    if gaps.all():
-        raise InputError(f"{where(-1)}: every observation is missing")
 
 
 def encode_words(rows: list[list[str]], alphabet: Alphabet, how: str, where: Callable[[int], str]) -> Encoded:
@@ -246,7 +244,7 @@ def _no_name(word: object, known: tuple[str, ...], alphabet: Alphabet, where: st
     """The error for what is none of the names."""
     if is_nothing(word):
         return InputError(f"{where}: is {word}, which is no symbol; {alphabet.missing.advice(word)}")
-    return InputError(f"{where}: {shown(word)} is not one of {listed(known)}")
+    return InputError(f"{where}: {shown(word)} is not one of {listed(known)}{alphabet.missing.hint(word)}")
 
 
 def encode_characters(lines: list[str], alphabet: Alphabet, how: str, where: Callable[[int], str]) -> Encoded:
@@ -326,7 +324,7 @@ def _in_unit(
             if wrong:
                 column = row.index(wrong[0]) + 1
                 rule = f"{shown(wrong[0])} is not one of the numbers 0 to {largest - 1}"
-                raise InputError(f"{place(number)}, symbol {column}: {rule}")
+                raise InputError(f"{place(number)}, symbol {column}: {rule}{alphabet.missing.hint(wrong[0])}")
             values.append([MISSING if word in gaps else int(word) for word in row])
         return encode_numbers(values, alphabet, how, place)
     return encode_words(rows, alphabet, how, place)
@@ -354,11 +352,15 @@ def _columns(lines: list[str], alphabet: Alphabet, what: str) -> Encoded:
             rows.append([])
     rows, how = [row for row in rows if row], UNITS["lines"]
     gaps = alphabet.missing.names
+
+    def where(number: int) -> str:
+        return f"{what}: sequence {number + 1}" if number >= 0 else what
+
     seen = [word for row in rows for word in row if word not in gaps]
     if all(_is_number(word) and _below(word, MAX_SYMBOLS) for word in seen) and alphabet.names is None:
         values = [[MISSING if word in gaps else int(word) for word in row] for row in rows]
-        return encode_numbers(values, alphabet, how, lambda number: f"{what}: sequence {number + 1}")
-    return encode_words(rows, alphabet, how, lambda number: f"{what}: sequence {number + 1}")
+        return encode_numbers(values, alphabet, how, where)
+    return encode_words(rows, alphabet, how, where)
 
 
 def _unit_of(texts: list[str], alphabet: Alphabet, what: str) -> str:

@@ -13,6 +13,12 @@ from hmmscope.schema import shown
 #: A missing observation in an array or tensor of symbols. Within `SequenceData.flat` and a checked batch it is V.
 MISSING = -(2**31)
 
+#: Names that often stand for a missing observation: they are symbols unless somebody says so, and that is said.
+USUAL_GAPS = frozenset({"na", "n/a", "nan", "null", "none", "<na>", "nat", "missing"})
+
+#: Letters that do in sequences of letters.
+_USUAL_LETTERS = frozenset("-.?*nN")
+
 #: One name of these says that None, NaN, and what pandas and polars have in their place, are missing observations.
 _NOTHING = frozenset({"none", "null", "nan", "<na>", "nat"})
 
@@ -94,6 +100,11 @@ class Missing:
         names = [*self.names, "none" if is_nothing(value) else str(value)]
         given = repr(names[0] if len(names) == 1 else names)
         return f"if nothing was observed there, say missing={given} (--missing {','.join(names) or shown('')})"
+
+    def hint(self, name: object) -> str:
+        """`advice`, behind what is said of a name that is no symbol; nothing where the name seldom stands for a gap."""
+        usual = str(name).lower() in USUAL_GAPS or name in _USUAL_LETTERS
+        return f"; {self.advice(name)}" if usual else ""
 
     def said(self) -> str:
         """The names, for readers."""

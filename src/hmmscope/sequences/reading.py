@@ -340,7 +340,7 @@ def _require_whole(array: NDArray[Any], asked: Asked) -> None:
 
 def _read_parquet(path: Path, asked: Asked) -> Encoded:
     try:
-        from pyarrow import parquet  # type: ignore[import-not-found]
+        from pyarrow import parquet
     except ImportError:
         raise ResourceError(f"{path}: Parquet needs pyarrow; pip install 'hmmscope[parquet]'") from None
     with disk.reading(path, own=False) as file:
@@ -381,6 +381,8 @@ def read_object(source: Any, asked: Asked) -> Encoded:
             asked.lengths = source.get("lengths")
         return read_object(source[name], asked)
     asked.no_group()
+    if isinstance(source, set | frozenset):
+        raise InputError(f"{asked.what}: must be lists, whose order counts; a set has none")
     try:
         rows = list(source)
     except TypeError:
