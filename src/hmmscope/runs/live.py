@@ -5,6 +5,7 @@ Numbers are base64 of little-endian arrays: float32 for the model, float64 for t
 
 import base64
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -65,8 +66,29 @@ def live_data(run: Run, process: Process | None = None) -> dict[str, Any]:
     return data | {"excess": (run.summary or {}).get("excess") if own else None}
 
 
+@dataclass(frozen=True)
+class Twinned:
+    """What untrained twins leave of the belief, where it is measured already.
+
+    Attributes:
+        num_samples: of `probe` that this was measured on.
+        r2: of the twins, by the name of the layer.
+        beyond: verdict, text, R² of the model and of the twins, each at its best layer.
+    """
+
+    num_samples: int
+    r2: Mapping[str, float | None]
+    beyond: dict[str, Any]
+
+
 def live_model_data(
-    model: nn.Module, probe: Corpus, held_out: Corpus, training: Corpus, *, name: str = ""
+    model: nn.Module,
+    probe: Corpus,
+    held_out: Corpus,
+    training: Corpus,
+    *,
+    name: str = "",
+    twinned: Twinned | None = None,
 ) -> dict[str, Any]:
     """What the live section of a page shows of a model that predicts the next observation.
 
@@ -81,6 +103,7 @@ def live_model_data(
         held_out: samples on which the losses are measured.
         training: samples in which n-grams and the constant answer count.
         name: of the model; by default its class.
+        twinned: what twins leave, where it is measured already, on every observation of samples of `probe`.
 
     Raises:
         InputError: a model or a process that the page cannot compute, or one that is too large for it.
@@ -91,7 +114,7 @@ def live_model_data(
         raise InputError(f"model: a live page computes causal decoders, rnn, lstm and gru, not {name}")
     process, layout = probe.process, probe.layout
     _check(model, process, layout.num_columns)
-    readouts, beyond = _readouts(model, probe)
+    readouts, beyond = _readouts(model, probe, twinned)
     gone = learned(model, held_out, training)
     about, tensors = found
     sizes = {"name": name, "parameters": parameter_count(model), "steps": None, "columns": layout.num_columns}
@@ -206,10 +229,10 @@ def _process(process: Process) -> dict[str, Any]:
     return about | {"components": len(process.weights_M)} | names | packed
 
 
-def _readouts(model: nn.Module, corpus: Corpus) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _readouts(model: nn.Module, corpus: Corpus, twinned: Twinned | None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """For each layer its maps to the belief, and in a mixture to the posterior of the components; what twins leave of it."""
     times = np.arange(corpus.layout.num_observations)
-    num_samples = max(8, EXAMPLES // len(times))
+    num_samples = max(8, EXAMPLES // len(times)) if twinned is None else twinned.num_samples
     targets = _targets(corpus, num_samples)
     train = (3 * num_samples // 4) * len(times)
     found: list[dict[str, Any]] = []
@@ -230,11 +253,11 @@ def _readouts(model: nn.Module, corpus: Corpus) -> tuple[list[dict[str, Any]], d
             }
             if what == "belief":
                 maps[what]["write"] = _packed(writing(read_DS, covariance_DD), "<f8")
-        found.append({"layer": layer, **maps})
-    beyond, by_layer = _beyond_twins(model, corpus, times, targets["belief"], num_samples)
-    for readout, r2 in zip(found, by_layer, strict=True):
-        readout["belief"]["twins"] = r2
-    return found, beyond
+        found.append({"layer": layer, "name": name, **maps})
+    twinned = twinned or _beyond_twins(model, corpus, times, targets["belief"], num_samples)
+    for readout in found:
+        readout["belief"]["twins"] = twinned.r2.get(readout["name"])
+    return found, twinned.beyond
 
 
 def _beyond_twins(
@@ -243,13 +266,12 @@ def _beyond_twins(
     times: NDArray[np.int64],
     belief: Float64[Tensor, "example state"],
     num_samples: int,
-) -> tuple[dict[str, Any], list[float | None]]:
+) -> Twinned:
     """What is read of the belief beyond untrained twins, each network at its best layer; R² of the twins by layer."""
     names = residual_layers(model)
     if not bool((belief - belief[0]).any()):
-        return {"verdict": "not told", "text": "the belief never changes", "r2": None, "twins": None}, [None] * len(
-            names
-        )
+        still = {"verdict": "not told", "text": "the belief never changes", "r2": None, "twins": None}
+        return Twinned(num_samples, {}, still)
 
     def read(network: nn.Module) -> tuple[Curves, Curves]:
         """R² (1 + resamples, layer) of each layer, and of that which fits its training examples best."""
@@ -264,8 +286,9 @@ def _beyond_twins(
     left = np.stack([1 - best for _, best in found], 1) if found else np.zeros((1, 0))
     num_test = num_samples - (3 * num_samples) // 4
     share = share_beyond(1 - read(model)[1], left, num_test, reason=twins.reason)
-    by_layer = np.mean([r2[0] for r2, _ in found], 0).tolist() if found else [None] * len(names)
-    return {"verdict": share.verdict, "text": str(share), "r2": share.read, "twins": share.twins}, by_layer
+    by_layer = dict(zip(names, np.mean([r2[0] for r2, _ in found], 0).tolist(), strict=True)) if found else {}
+    beyond = {"verdict": share.verdict, "text": str(share), "r2": share.read, "twins": share.twins}
+    return Twinned(num_samples, by_layer, beyond)
 
 
 def _targets(corpus: Corpus, num_samples: int) -> dict[str, Float64[Tensor, "example coordinate"]]:

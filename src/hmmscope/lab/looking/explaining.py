@@ -1,7 +1,10 @@
-"""What a process is, for who reads its name for the first time: in words, and by its matrices where they are few."""
+"""What process and model are, for who reads their names for the first time: in words, and by matrices where they are few."""
 
 from typing import Any
 
+from torch import nn
+
+from hmmscope.models.given import unwrapped
 from hmmscope.processes.answers import COMPONENTS, STATES
 from hmmscope.processes.process import Process
 from hmmscope.text import in_brief
@@ -32,6 +35,46 @@ def explained(process: Process) -> dict[str, Any]:
         words.append(f"It has {counted}, and only the symbols are shown.")
     table = _table(process) if STATES in process.by_law else None
     return {"words": " ".join(words), "table": table}
+
+
+#: What sizes are called in specs of ours, in configurations of transformers, and in those of TransformerLens.
+_SIZES = (
+    ("layer", ("num_layers", "num_hidden_layers", "n_layers")),
+    ("attention head", ("num_heads", "num_attention_heads", "n_heads")),
+    ("width", ("width", "hidden_size", "d_model")),
+)
+#: Parts of a module that are named.
+MOST_PARTS = 6
+
+
+def architecture(model: nn.Module) -> str:
+    """A sentence on a model: what it is made of, and how many parameters it has.
+
+    Sizes are those of its spec or configuration; of any other module its parts are named as torch prints them.
+    """
+    model = unwrapped(model)
+    number = sum(parameter.numel() for parameter in model.parameters())
+    kept = next(filter(None, (getattr(model, name, None) for name in ("spec", "config", "cfg"))), None)
+    kept = getattr(kept, "decoder", kept)
+    sizes = [
+        (what, next((size for name in names if (size := getattr(kept, name, None))), None)) for what, names in _SIZES
+    ]
+    told = [f"width {size}" if what == "width" else _count(size, what) for what, size in sizes if isinstance(size, int)]
+    if told:
+        kind = getattr(kept, "name", None) or getattr(kept, "model_type", None) or type(model).__name__
+        made = f"is of the kind {kind}, with {', '.join(told)}"
+    else:
+        parts = [_part(name, part) for name, part in model.named_children()]
+        more = ", …" if len(parts) > MOST_PARTS else ""
+        made = f"is made of {', '.join(parts[:MOST_PARTS])}{more}" if parts else "is one module without parts"
+    return f"{type(model).__name__} {made}. It has {_count(number, 'parameter')}."
+
+
+def _part(name: str, part: nn.Module) -> str:
+    """``lstm: LSTM(16, 32)``; of what holds others how many."""
+    inner = len(list(part.children()))
+    shown = f"{type(part).__name__} of {_count(inner, 'module')}" if inner else in_brief(repr(part), 60)
+    return f"{name}: {shown}"
 
 
 def _count(number: int, name: str) -> str:

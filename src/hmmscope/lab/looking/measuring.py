@@ -21,11 +21,11 @@ from hmmscope.analysis.twins import Share, Twins, layer_shares
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.targets import NextObservation, Target
 from hmmscope.errors import InputError
-from hmmscope.lab.looking.explaining import explained
+from hmmscope.lab.looking.explaining import architecture, explained
 from hmmscope.lab.looking.pushing import pushed, used
 from hmmscope.lab.looking.tracing import traced
 from hmmscope.processes.answers import STATES
-from hmmscope.runs.live import live_model_data
+from hmmscope.runs.live import Twinned, live_model_data
 
 #: Layers that are drawn, heads whose attention is drawn, and columns of it.
 MOST_LAYERS, MOST_HEADS, MOST_COLUMNS = 7, 16, 64
@@ -80,6 +80,7 @@ def measured(
         "process": process.title or process.in_words(),
         "titled": bool(process.title),
         "explained": explained(process),
+        "architecture": architecture(subject.model),
         "unit": subject.target.unit,
         "samples": num_samples,
         "length": int(subject.probe.layout.num_observations),
@@ -225,6 +226,7 @@ def _beliefs(
         "states": [str(state) for state in states][: reader.points.shape[1]],
         "triangle": reader.points.shape[1] == 3,
         "points": len(exact),
+        "samples": reader.num_samples,
         "colours": _bytes(plane.colours() * 255, "u1"),
         "exact": _placed(exact, box),
         "layers": [
@@ -296,7 +298,7 @@ def _live(subject: Subject, beliefs: dict[str, Any] | None, unknown: list[str]) 
         return None
     try:
         parts = (subject.probe, subject.held_out, subject.training)
-        live = live_model_data(subject.model, *parts, name=subject.name)
+        live = live_model_data(subject.model, *parts, name=subject.name, twinned=_twinned(subject.probe, beliefs))
     except InputError as error:
         unknown.append(
             f"What it would do on symbols of yours: the page cannot compute it ({error}), it shows what was computed."
@@ -305,7 +307,16 @@ def _live(subject: Subject, beliefs: dict[str, Any] | None, unknown: list[str]) 
     live["model"]["steps"] = subject.steps
     if beliefs is not None:  # one number for one thing: that of the headline
         live["beyond"] = {key: beliefs[key] for key in ("verdict", "text", "r2", "twins")}
+    live["several"] = len(subject.probe.layout.sequence_lengths) > 1
     return live
+
+
+def _twinned(probe: Corpus, beliefs: dict[str, Any] | None) -> Twinned | None:
+    """What the maps have measured; None where they read other observations than the live section, those of one sequence."""
+    if beliefs is None or len(probe.layout.sequence_lengths) > 1:
+        return None
+    beyond = {key: beliefs[key] for key in ("verdict", "text", "r2", "twins")}
+    return Twinned(beliefs["samples"], {layer["name"]: layer["twins"] for layer in beliefs["layers"]}, beyond)
 
 
 def _box(exact: NDArray[np.float64], *, triangle: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -123,10 +123,10 @@ def of_use(data: dict[str, Any]) -> str:
     """Whether the answer follows a belief that is written into a layer, over many sequences."""
     found, learned = data["used"], data["learned"]
     said = (
-        f"In {found['samples']} held-out sequences the belief of another one was written into {found['layer']}, at "
-        f"{found['positions']} positions each. Of the way to what this belief calls for, which is 1, the answer went "
-        f"{found['text']}, "
-        f"and after random changes as long {found['random_text']}."
+        f"In {found['samples']} held-out sequences, at {found['positions']} positions each, {found['layer']} was changed so "
+        f"that the belief of another sequence is read there. The answer, which is what the model predicts of the next "
+        f"symbol, then went {found['text']} of the way to what an observer with that belief would predict: 0 is no change, "
+        f"1 is all the way. A change as large in a random direction took it {found['random_text']} of that way."
     )
     if learned is not None and learned["verdict"] == "nothing":
         return said

@@ -212,13 +212,14 @@ class Explorer {
       const name = layer ? `layer ${layer}` : this.data.tensors["embedding.weight"] ? "embedding" : "input";
       const canvas = element("canvas", { "aria-hidden": true });
       const { r2, twins } = readout.belief;
+      const called = readout.name ? `${readout.name}: ` : "";
       const untrained = typeof twins === "number" ? `, untrained ${twins.toFixed(3)}` : "";
       const choice = element("input", {
         type: "radio", name: "layer", value: layer, checked: layer === this.layer,
         change: () => ((this.layer = layer), this.render(), this.drawClouds()),
       });
       this.part.layers.append(element("label", {}, choice, this.triangular ? canvas : "",
-        element("span", {}, name), element("small", {}, r2 === null ? "" : `R² ${r2.toFixed(3)}${untrained}`)));
+        element("span", {}, name), element("small", {}, r2 === null ? "" : `${called}R² ${r2.toFixed(3)}${untrained}`)));
       return { canvas };
     });
   }
