@@ -16,7 +16,7 @@ import hmmscope as hs
 from hmmscope.analysis.activations import as_law, model_outputs
 from hmmscope.errors import InputError
 from hmmscope.lab.cli import main
-from hmmscope.lab.looking.explaining import explained
+from hmmscope.lab.looking.explaining import architecture, explained
 from hmmscope.lab.looking.looking import Look, look
 from hmmscope.lab.looking.pushing import pushed, used
 from hmmscope.lab.report.look_page import of_use, sentence
@@ -94,7 +94,13 @@ def test_layers_hold_what_geometry_reads_beside_twins_and_before_training(tmp_pa
     assert [row["r2_before"] for row in page.layers] == pytest.approx([row["r2"] for row in first.layers])
     assert "this network with its first weights" in page.html()
     told = page.data["beliefs"]
-    assert page.data["live"]["beyond"] == {key: told[key] for key in ("verdict", "text", "r2", "twins")}
+    live = page.data["live"]
+    assert live["beyond"] == {key: told[key] for key in ("verdict", "text", "r2", "twins")}
+    for own, readout in zip(page.layers, live["readouts"], strict=True):  # one number for one thing
+        assert (readout["name"], readout["belief"]["twins"]) == (own["name"], own["twins"])
+        assert readout["belief"]["r2"] == pytest.approx(own["r2"], abs=1e-9)
+    assert "R² here is that of all sequences" not in page.html()
+    assert "The n-gram here is not the counting above: it counts in training samples" in page.html()
 
 
 def test_a_module_of_a_known_kind_runs_in_the_page_and_any_other_does_not() -> None:
@@ -150,7 +156,7 @@ def test_use_is_told_of_many_sequences_beside_random_changes() -> None:
         deaf.head.weight.zero_()
     told = of_use({"used": used(deaf, corpus, "residual.1"), "learned": None})
     assert told.endswith("So no use of the belief is seen here.")
-    assert "In 64 held-out sequences" in told
+    assert "In 64 held-out sequences, at 2 positions each, residual.1 was changed" in told
 
 
 @pytest.mark.parametrize(
@@ -168,6 +174,15 @@ def test_the_headline_says_how_much_an_r2_is_and_who_is_ahead(r2: float, word: s
         data | {"ahead": {"value": -0.1, "low": -0.15, "high": -0.05}}
     )
     assert "not told apart" in sentence(data | {"ahead": number | {"low": -0.05}})
+
+
+def test_a_page_says_what_its_model_is() -> None:
+    told = architecture(hs.make_model("roformer", num_symbols=3, num_layers=2, num_heads=2, width=8))
+    assert told == "Decoder: 2 layers, 2 attention heads, width 8, 1,811 parameters."
+    assert f"{sum(p.numel() for p in Own().parameters())} parameters" in architecture(Own())
+    assert architecture(Own()).startswith("Own: embedding = Embedding(3, 5), head = Linear(")
+    assert "blocks = ModuleList of 1 module" in architecture(nn.ModuleDict({"blocks": nn.ModuleList([nn.ReLU()])}))
+    assert architecture(nn.Linear(2, 2)) == "Linear: 6 parameters."
 
 
 def test_a_page_says_what_its_process_is() -> None:

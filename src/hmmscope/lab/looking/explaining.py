@@ -54,27 +54,25 @@ def architecture(model: nn.Module) -> str:
     """
     model = unwrapped(model)
     number = sum(parameter.numel() for parameter in model.parameters())
-    kept = next(filter(None, (getattr(model, name, None) for name in ("spec", "config", "cfg"))), None)
+    kept = next(
+        (found for name in ("spec", "config", "cfg") if (found := getattr(model, name, None)) is not None), None
+    )
     kept = getattr(kept, "decoder", kept)
     sizes = [
         (what, next((size for name in names if (size := getattr(kept, name, None))), None)) for what, names in _SIZES
     ]
     told = [f"width {size}" if what == "width" else _count(size, what) for what, size in sizes if isinstance(size, int)]
-    if told:
-        kind = getattr(kept, "name", None) or getattr(kept, "model_type", None) or type(model).__name__
-        made = f"is of the kind {kind}, with {', '.join(told)}"
-    else:
+    if not told:
         parts = [_part(name, part) for name, part in model.named_children()]
-        more = ", …" if len(parts) > MOST_PARTS else ""
-        made = f"is made of {', '.join(parts[:MOST_PARTS])}{more}" if parts else "is one module without parts"
-    return f"{type(model).__name__} {made}. It has {_count(number, 'parameter')}."
+        told = [*parts[:MOST_PARTS], *(["…"] if len(parts) > MOST_PARTS else [])]
+    return f"{type(model).__name__}: {', '.join([*told, _count(number, 'parameter')])}."
 
 
 def _part(name: str, part: nn.Module) -> str:
-    """``lstm: LSTM(16, 32)``; of what holds others how many."""
+    """``lstm = LSTM(16, 32)``; of what holds others how many."""
     inner = len(list(part.children()))
     shown = f"{type(part).__name__} of {_count(inner, 'module')}" if inner else in_brief(repr(part), 60)
-    return f"{name}: {shown}"
+    return f"{name} = {shown}"
 
 
 def _count(number: int, name: str) -> str:

@@ -126,7 +126,8 @@ def of_use(data: dict[str, Any]) -> str:
         f"In {found['samples']} held-out sequences, at {found['positions']} positions each, {found['layer']} was changed so "
         f"that the belief of another sequence is read there. The answer, which is what the model predicts of the next "
         f"symbol, then went {found['text']} of the way to what an observer with that belief would predict: 0 is no change, "
-        f"1 is all the way. A change as large in a random direction took it {found['random_text']} of that way."
+        f"1 all the way, below 0 away from it. A change as large in a random direction took it {found['random_text']} of "
+        f"that way."
     )
     if learned is not None and learned["verdict"] == "nothing":
         return said
