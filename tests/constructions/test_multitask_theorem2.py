@@ -269,7 +269,11 @@ def test_shuffling_rows() -> None:
     hmm = hidden_cycle()
     drawn, test = draw_demonstrations(hmm, 10, 5, 0), draw_demonstrations(hmm, 1, 5, 1)[0]
     net = build((2, 2, 10, 5, 3), 2, 5)
-    rows = block_shuffle_rows(net, drawn, test)
+    others = torch.stack([draw_demonstrations(hmm, 10, 5, 0, draw=k) for k in (2, 3)])
+    rows = block_shuffle_rows(net, drawn, test, others)
+    assert min(row["content"] for row in rows if row["layer"] > 3) > 0.1
+    same = block_shuffle_rows(net, drawn, test, drawn[None])
+    assert max(row["content"] for row in same) == 0
     assert [row["value"] < 1e-12 for row in rows if row["layer"] in (0, 5, 7)] == [True] * 17
     assert min(row["value"] for row in rows if row["layer"] in (1, 2, 3)) > 0.5
 

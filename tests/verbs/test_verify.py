@@ -107,7 +107,7 @@ def test_an_export_is_as_its_manifest_says(call: Callable, tmp_path: Path) -> No
     export_huggingface(hs.make_model("roformer", num_symbols=3, num_layers=1, width=8, num_heads=2), tmp_path / "out")
     told = call("check", "out")
     assert (told.code, told.error) == (0, "")
-    assert "out: export: 3 files, 0 not covered; " in told.out
+    assert "; 4 files, 0 not covered" in told.out
     assert "the weights have the shapes that the configuration says" in told.out
     for path in sorted((tmp_path / "out").iterdir()):
         before = path.read_bytes()
@@ -116,7 +116,7 @@ def test_an_export_is_as_its_manifest_says(call: Callable, tmp_path: Path) -> No
             assert call("check", "out").code == 4, path.name
             path.write_bytes(before)
     (tmp_path / "out" / "notes.txt").write_text("mine")
-    assert "4 files, 1 not covered: notes.txt" in call("check", "out").out
+    assert "5 files, 1 not covered: notes.txt" in call("check", "out").out
     for words in (["report", "out"], ["analyse", "out", "geometry"]):
         assert "out: an export of a model, not a run folder" in call(*words).error
 
@@ -139,12 +139,34 @@ def test_what_is_no_folder_of_ours(call: Callable, folder: str) -> None:
     assert "not the folder of a run" in told.error
 
 
-def test_a_folder_of_folders_and_one_that_is_covered_say_what_to_check(call: Callable, tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / "all" / name / "drawn").mkdir(parents=True)
-        store.write_json(tmp_path / "all" / name / "experiment.json", {})
-        seals.write_seal(tmp_path / "all" / name, "experiment", {})
-    assert "all: holds 2 such folders; check all/a ... all/b" in call("check", "all").error
+def test_folders_of_ours_at_any_depth_are_checked_and_files_beside_them_counted(call: Callable, tmp_path: Path) -> None:
+    for name in ("all/a", "all/b/c"):
+        assert call("train", "mess3", *TINY, "--out", name, "-q").code == 0
+    told = call("check", "all")
+    assert told.code == 0
+    first, second, last = told.out.splitlines()
+    assert first.startswith("all/a: run: ")
+    assert second.startswith("all/b/c: run: ")
+    assert last.startswith("all: 2 folders of ours inside; ")
+    assert last.endswith(" files, 0 not covered")
+    (tmp_path / "all" / "b" / "notes.txt").write_text("mine")
+    assert call("check", "all").out.rstrip().endswith(" files, 1 not covered: b/notes.txt")
+    path = tmp_path / "all" / "b" / "c" / "config.json"
+    path.write_bytes(path.read_bytes() + b" ")
+    told = call("check", "all")
+    assert told.code == 4
+    assert "all/b/c/config.json" in told.error
+    path.write_bytes(path.read_bytes()[:-1])
+    seals.remove_seal(tmp_path / "all" / "a")
+    told = call("check", "all")
+    assert told.code == 3
+    assert "all/a: has no seal" in told.error
+
+
+def test_a_folder_that_a_seal_covers_says_what_to_check(call: Callable, tmp_path: Path) -> None:
+    (tmp_path / "all" / "a" / "drawn").mkdir(parents=True)
+    store.write_json(tmp_path / "all" / "a" / "experiment.json", {})
+    seals.write_seal(tmp_path / "all" / "a", "experiment", {})
     assert (
         f"all/a/drawn: lies in {tmp_path}/all/a, whose seals cover it; check that folder"
         in call("check", "all/a/drawn").error

@@ -33,7 +33,7 @@ _NAMED = (
 )
 _LISTED = ("figures/*.json", "tables/*.jsonl", "tables/*.xz", "packed/*/*.xz")
 #: Neither: the seals themselves, and locks, which hold who is at work.
-_APART = (SEAL, ADDED, "lock", "grid.lock")
+APART = (SEAL, ADDED, "lock", "grid.lock")
 _CHECKPOINT = "checkpoints/"
 _MOST_BYTES = 64 << 20
 
@@ -71,9 +71,9 @@ def write_seal(
     assert kind in KINDS, kind
     coming = coming or {}
     found = {path for pattern in _NAMED for path in folder.glob(pattern) if not disk.LEFTOVER.fullmatch(path.name)}
-    names = {path.relative_to(folder).as_posix() for path in found} - {*_APART, *coming, *leave}
+    names = {path.relative_to(folder).as_posix() for path in found} - {*APART, *coming, *leave}
     for inside in whole:
-        names |= {f"{inside}/{name}" for name in _names(folder / inside) if name.rpartition("/")[2] not in _APART}
+        names |= {f"{inside}/{name}" for name in file_names(folder / inside) if name.rpartition("/")[2] not in APART}
     files = store.file_entries(folder, sorted(names))
     for name, data in coming.items():
         files[name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
@@ -104,7 +104,7 @@ def cover(made: Path) -> None:
     folder = next((one for one in place.parents if _is_sealed(one)), None)
     if folder is not None:
         about = place.relative_to(folder).as_posix()
-        add(folder, [f"{about}/{name}" for name in _names(place)] if place.is_dir() else [about])
+        add(folder, [f"{about}/{name}" for name in file_names(place)] if place.is_dir() else [about])
 
 
 def _is_sealed(folder: Path) -> bool:
@@ -153,7 +153,7 @@ def taken_off(folder: Path) -> Iterator[Seal | None]:
 
 def _states(folder: Path) -> dict[str, tuple[int, int, int]]:
     """What tells a file that was written from one that was not, by name."""
-    return _states_of(folder, [name for name in _names(folder) if name.rpartition("/")[2] not in _APART])
+    return _states_of(folder, [name for name in file_names(folder) if name.rpartition("/")[2] not in APART])
 
 
 def _states_of(folder: Path, names: Sequence[str]) -> dict[str, tuple[int, int, int]]:
@@ -252,8 +252,8 @@ def survey(folder: Path) -> Survey:
         for name, digest in _bound(folder, seal).items():
             covered |= {f"{name}/{file}" for file in _surveyed(folder, name, digest)}
             runs += name.startswith("runs/")
-    names = [name for name in _names(folder) if name.rpartition("/")[2] not in _APART]
-    inside = {name.rpartition("/")[0] for name in _names(folder) if name.endswith(f"/{SEAL}")}
+    names = [name for name in file_names(folder) if name.rpartition("/")[2] not in APART]
+    inside = {name.rpartition("/")[0] for name in file_names(folder) if name.endswith(f"/{SEAL}")}
     for name in sorted(one for one in inside if not any(other.startswith(f"{one}/") for other in covered)):
         covered |= {f"{name}/{file}" for file in survey(folder / name).covered}
     kept, beyond = (tuple(n for n in names if (n in covered) == is_kept) for is_kept in (True, False))
@@ -292,7 +292,7 @@ def _surveyed(folder: Path, name: str, digest: str | None) -> tuple[str, ...]:
     return survey(path).covered
 
 
-def _names(folder: Path) -> Iterator[str]:
+def file_names(folder: Path) -> Iterator[str]:
     """Names of all files below a folder, links among them, in order; leftovers of writers that were killed are none."""
     for parent, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not disk.LEFTOVER.fullmatch(name))

@@ -370,6 +370,7 @@ def block_shuffle_rows(
     net: MultiTaskTransformer,
     demonstrations: Int64[Tensor, "sequence time"],
     test: Int64[Tensor, "time"],
+    others: Int64[Tensor, "draw sequence time"] | None = None,
     *,
     num_permutations: int = 8,
     seed: int = 0,
@@ -378,27 +379,36 @@ def block_shuffle_rows(
 
     As the instrument "shuffle" (mode A), with keys that are samples only: windows and labels inside a demonstration.
 
+    Args:
+        others: as many other demonstrations a draw, which take the places of the given ones.
+
     Returns:
-        Rows (layer, head, value): standard deviation over permutations, averaged over keys, over the mean size of a
-        logit. Layers count from 1; layer 0 holds the largest change of an entry of the prediction.
+        Rows (layer, head, value, content): standard deviation over permutations, averaged over keys, over the mean size
+        of a logit; `content`, with `others`: the same over demonstrations that stand at the same places. Layers count
+        from 1; layer 0 holds the largest change of an entry of the prediction.
     """
     number, length = demonstrations.shape
     names, generator = attention_taps(net, "logits"), torch_generator(seed, "shuffle")
-    tokens = prompt_tokens(demonstrations, test, net.num_symbols)
     place = torch.arange(1, 1 + number * (length + 1)).view(number, length + 1)[:, :-1]
-    valid = net.exact(tokens).valid[0][place]
-    logits, laws = [], []
-    for repeat in range(num_permutations):
-        order = torch.arange(number) if repeat == 0 else torch.randperm(number, generator=generator)
-        keys = place[order.argsort()][valid]  # where each sample, in its original order, stands now
-        shuffled = prompt_tokens(demonstrations[order], test, net.num_symbols)
-        found = capture(net, names, shuffled, lambda x, keys=keys: x[0, :, -1, keys].double())  # type: ignore[misc]
-        logits.append([found[name] for name in names])
-        laws.append(net(shuffled)[0, -1].double())
-    change = max(float((law - laws[0]).abs().max()) for law in laws)
-    rows: list[dict] = [{"layer": 0, "head": 0, "value": change}]
-    for layer in range(len(names)):
-        values_RHU = torch.stack([one[layer] for one in logits])
-        variation_H = values_RHU.std(0, correction=0).mean(-1) / values_RHU.abs().mean((0, -1))
-        rows += [{"layer": layer + 1, "head": head, "value": float(value)} for head, value in enumerate(variation_H)]
-    return rows
+    valid = net.exact(prompt_tokens(demonstrations, test, net.num_symbols)).valid[0][place]
+
+    def seen(shown: Tensor, keys: Tensor) -> tuple[list[Tensor], Tensor]:
+        said = prompt_tokens(shown, test, net.num_symbols)
+        found = capture(net, names, said, lambda x: x[0, :, -1, keys].double())
+        return [found[name] for name in names], net(said)[0, -1].double()
+
+    orders = [torch.arange(number)] + [torch.randperm(number, generator=generator) for _ in range(1, num_permutations)]
+    # A sample is looked for where it stands after each permutation.
+    moved = {"value": [seen(demonstrations[order], place[order.argsort()][valid]) for order in orders]}
+    if others is not None:
+        moved["content"] = [seen(shown, place[valid]) for shown in (demonstrations, *others)]
+    rows: dict[tuple[int, int], dict] = {}
+    for column, looks in moved.items():
+        change = max(float((law - looks[0][1]).abs().max()) for _, law in looks)
+        rows.setdefault((0, 0), {"layer": 0, "head": 0})[column] = change
+        for layer in range(len(names)):
+            values_RHU = torch.stack([logits[layer] for logits, _ in looks])
+            variation_H = values_RHU.std(0, correction=0).mean(-1) / values_RHU.abs().mean((0, -1))
+            for head, value in enumerate(variation_H.tolist()):
+                rows.setdefault((layer + 1, head), {"layer": layer + 1, "head": head})[column] = value
+    return list(rows.values())

@@ -272,7 +272,8 @@ def _shuffle(sizes: dict[str, Any]) -> list[dict]:
     for instance in range(sizes["shuffle_samples"]):
         drawn = draw_demonstrations(process(instance), 12, 6, instance)
         test = draw_demonstrations(process(instance), 1, 6, instance, draw=12)[0]
-        rows += [{"instance": instance} | row for row in block_shuffle_rows(net, drawn, test, seed=instance)]
+        others = torch.stack([draw_demonstrations(process(instance), 12, 6, instance, draw=k) for k in range(2, 9)])
+        rows += [{"instance": instance} | row for row in block_shuffle_rows(net, drawn, test, others, seed=instance)]
     return rows
 
 
@@ -386,11 +387,17 @@ def content(tables: Tables) -> Seen:
     upper = Rows(row for row in tables["shuffle"] if row["layer"] == 0 or row["layer"] > gathering)
     lower = Rows(row for row in tables["shuffle"] if 1 <= row["layer"] <= gathering)
     early = pooled([float(np.mean([row["value"] for row in rows])) for rows in lower.by("instance").values()])
+    heads = Rows(row for row in upper if row["layer"])
+    said = pooled([float(np.mean([row["content"] for row in rows])) for rows in heads.by("instance").values()])
+    least = min(row["content"] for row in upper if not row["layer"])
     text = (
         f"In {len(upper.values('instance'))} prompts, each of a process of its own, the logits of the gathering layers vary "
         f"by {early.short()} of their size, those above and the prediction by at most "
-        f"{max(row['value'] for row in upper):.1e}."
+        f"{max(row['value'] for row in upper):.1e}. Where other demonstrations stand at the same places, logits above vary "
+        f"by {said.short()} of their size, and the prediction by at least {least:.2g}."
     )
     held = always(upper, lambda row: row["value"] < number("rounding", ROUNDING), "instance", unit="share of prompts")
     moved = "how much the same changes move the logits of the gathering layers, of their size,"
-    return Seen(held, text, (regime(early.value, number("moved"), math.inf, moved),))
+    other = "how much other demonstrations at the same places move the logits of the layers above, of their size,"
+    half = number("moved")
+    return Seen(held, text, (regime(early.value, half, math.inf, moved), regime(said.value, half, math.inf, other)))

@@ -34,48 +34,72 @@ _TABLES, _WEIGHTS = 1e-9, 1e-4
 def verify(folders: Sequence[str], quiet: bool) -> None:
     """Check the seal of each folder, derive again what follows from its files, and say what was done.
 
+    Of a folder that is none of ours and holds some, at whatever depth, each is checked, and the files beside them counted.
+
     Raises:
         DamagedError: the first difference.
         RefusedError: all that is there agrees, but a folder has no seal.
     """
     unsealed = []
     for folder in map(Path, folders):
-        kind = "" if os.path.lexists(folder / seals.SEAL) else _kind_of(folder)
-        if kind == "export":
-            said = _export(folder)
-        else:
-            found = seals.survey(folder)
-            kind = found.kind or kind
-            begin = f"{len(found.covered)} files are as they were sealed" if found.kind else "no seal"
-            inside = [f"{found.runs} run{'s' * (found.runs != 1)} inside too"] if found.runs else []
-            said = [begin, *inside, *_CHECKS[kind](folder), str(found)]
+        inside, covered = _inside(folder), set[Path]()
+        for one in inside or [folder]:
+            said, found = _verified(one)
+            covered |= {one / name for name in found.covered}
             if found.kind is None:
-                unsealed.append(folder)
-        if not quiet:
-            say(f"{folder}: {kind}: {'; '.join(said)}")
+                unsealed.append(one)
+            if not quiet:
+                say(f"{one}: {said}")
+        if inside and not quiet:
+            there = {path: path.relative_to(folder).as_posix() for path in sorted(_files(folder))}
+            beyond = tuple(name for path, name in there.items() if path not in covered)
+            found = seals.Survey(tuple({*there.values()} - {*beyond}), beyond)
+            say(f"{folder}: {len(inside)} folder{'s' * (len(inside) != 1)} of ours inside; {found}")
     if unsealed:
         raise RefusedError(f"{unsealed[0]}: has no seal, so nothing says that its files are as they were written")
 
 
+def _verified(folder: Path) -> tuple[str, seals.Survey]:
+    kind = "" if os.path.lexists(folder / seals.SEAL) else _kind_of(folder)
+    if kind == "export":
+        said, found = _export(folder)
+    else:
+        found = seals.survey(folder)
+        kind = found.kind or kind
+        begin = f"{len(found.covered)} files are as they were sealed" if found.kind else "no seal"
+        runs = [f"{found.runs} run{'s' * (found.runs != 1)} inside too"] if found.runs else []
+        said = [begin, *runs, *_CHECKS[kind](folder), str(found)]
+    return f"{kind}: {'; '.join(said)}", found
+
+
+def _files(folder: Path) -> set[Path]:
+    return {path for name in seals.file_names(folder) if (path := folder / name).name not in seals.APART}
+
+
+_KINDS = {RECORD: "export", "config.json": "run", "experiment.json": "experiment", "grid.json": "sweep"}
+
+
+def _inside(folder: Path) -> list[Path]:
+    """The topmost folders of ours below one that is none; nothing of one that is."""
+    found = []
+    for parent, inner, files in os.walk(folder):
+        if {seals.SEAL, *_KINDS} & {*files}:
+            found.append(Path(parent))
+            inner.clear()
+    return [] if found == [folder] else sorted(found)
+
+
 def _kind_of(folder: Path) -> str:
-    kinds = {RECORD: "export", "config.json": "run", "experiment.json": "experiment", "grid.json": "sweep"}
-    if folder.is_dir():
-        for name, kind in kinds.items():
-            if os.path.lexists(folder / name):
-                return kind
-        inside = sorted(
-            one for one in folder.iterdir() if any(os.path.lexists(one / name) for name in (*kinds, seals.SEAL))
-        )
-        if inside:
-            several = f"{len(inside)} such folders" if len(inside) > 1 else "such a folder"
-            raise InputError(f"{folder}: holds {several}; check {inside[0]}" + f" ... {inside[-1]}" * (len(inside) > 1))
+    for name, kind in _KINDS.items():
+        if folder.is_dir() and os.path.lexists(folder / name):
+            return kind
     above = next((one for one in Path(os.path.abspath(folder)).parents if os.path.lexists(one / seals.SEAL)), None)
     if above is not None and os.path.lexists(folder):
         raise InputError(f"{folder}: lies in {above}, whose seals cover it; check that folder")
     raise InputError(f"{folder}: not the folder of a run, an experiment, a sweep, a pool or an export")
 
 
-def _export(folder: Path) -> list[str]:
+def _export(folder: Path) -> tuple[list[str], seals.Survey]:
     """Its files, as its manifest says; and that the weights have the shapes of the configuration."""
     read_record(folder)
     manifest = store.read_manifest(folder, exact=False)
@@ -85,9 +109,10 @@ def _export(folder: Path) -> list[str]:
     if RECORD not in covered:
         raise DamagedError(f"{folder / RECORD}: not in the manifest")
     from_huggingface(folder)
-    beyond = sorted({path.name for path in folder.iterdir()} - covered - {store.MANIFEST})
-    found = seals.Survey(tuple(sorted(covered)), tuple(beyond))
-    return [str(found), "the weights have the shapes that the configuration says"]
+    covered |= {store.MANIFEST}
+    beyond = sorted({path.name for path in folder.iterdir()} - covered)
+    found = seals.Survey(tuple(sorted(covered)), tuple(beyond), kind="export")
+    return ["the weights have the shapes that the configuration says", str(found)], found
 
 
 def _run(folder: Path) -> list[str]:
