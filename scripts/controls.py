@@ -66,6 +66,9 @@ EXPERIMENTS: dict[str, dict[str, str]] = {
     "construction-vs-trained": {"measurements.samples": "64", "measurements.probe_samples": "128"}
     | {"measurements.probe_components": "4"},
     "limits-architectures": {"plan.architectures": "rnn,transformer", "measurements.samples": "256"},
+    "limits-law": {"plan.layers": "0,1,2", "plan.first": "10", "plan.doublings": "2"},
+    "header-filtering": {"plan.sizes": "2", "plan.architectures": "lstm,transformer", "plan.first": "10"}
+    | {"plan.doublings": "1"},
 }
 
 

@@ -54,7 +54,7 @@ LONGEST = (
 
 
 #: Experiments that a commit runs at smoke, drawn by it; all of them are run by `make test-slow`.
-SMOKES = 24
+SMOKES = 12
 
 
 def commit() -> str:
@@ -64,11 +64,15 @@ def commit() -> str:
 
 
 def leave_to_slow(items: list[pytest.Item]) -> None:
-    """Of the cases of a test marked ``drawn(number)`` so many are drawn, and the others are marked slow."""
+    """Of the cases of a test marked ``drawn(number)`` so many are drawn, and the others are marked slow.
+
+    Tests of a file that are marked ``drawn(number, of="...")`` with the same words are the cases of one.
+    """
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("drawn"):
-            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        if marker := item.get_closest_marker("drawn"):
+            of = marker.kwargs.get("of")
+            cases.setdefault(item.nodeid.partition("[")[0] if of is None else f"{item.path.name} {of}", []).append(item)
     for test, own in cases.items():
         own.sort(key=lambda item: item.nodeid)
         number = min(len(own), own[0].get_closest_marker("drawn").args[0])

@@ -198,6 +198,7 @@ def test_evaluate_counts_no_column_of_the_header_and_goes_beyond_the_trained_len
     assert torch.equal(longer[0:9].observations[:, :6], found[0:9].observations)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("model", ["rnn", "decoder"])
 @pytest.mark.parametrize("target", ["observation", "belief"])
 def test_the_compiled_engine_and_torch_train_alike_behind_headers(tmp_path, model, target):

@@ -176,6 +176,7 @@ def sealed(folder: Path, experiment: str) -> Path:
     return folder
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(
     "words", ["show", "show claims", "show roformer", "show multitask-fig3b", "show umbrella", "claims", "claims FIG2"]
 )
