@@ -6,14 +6,17 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import scipy.stats
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hmmscope.kernels import quantise
 from hmmscope.kernels.alias import alias_tables, column_bits, draw, outcome_weights
 from hmmscope.kernels.philox import philox, philox_reference, philox_words
 from hmmscope.kernels.quantise import UNIT, quantise_rows
 from hmmscope.kernels.random_arrays import dirichlet_rows
 from hmmscope.kernels.reference import draw_reference
+from hmmscope.processes import stationary
 
 # counter, key, words after 7 rounds, words after 10 rounds; Random123, tests/kat_vectors, philox4x32.
 KNOWN_ANSWERS = [
@@ -237,6 +240,28 @@ def test_quantised_rows_are_their_own_quantisation():
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Dirichlet rows
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 1e-9])
+def test_few_rows_are_quantised_as_many_are(scale, monkeypatch):
+    """Without anything compiled: ties, zeros, a certain outcome, and rows whose sum is near one."""
+    rng = np.random.default_rng(3)
+    rows = rng.dirichlet(np.full(7, scale), size=400)
+    rows[:40] = rng.integers(0, 4, (40, 7)) + np.eye(7)[0]
+    rows[:20] /= rows[:20].sum(1, keepdims=True)
+    rows[20:40] = np.eye(7)[rng.integers(0, 7, 20)]
+    rows[40:80] *= 1 + rng.normal(0, 1e-9, (40, 1))
+    found = quantise_rows(rows)
+    monkeypatch.setattr(quantise, "_SMALL", -1)
+    np.testing.assert_array_equal(found, quantise_rows(rows))
+    assert (found.sum(1) == UNIT).all()
+
+
+def test_the_stationary_law_of_few_states_is_that_of_the_compiled_loop(monkeypatch):
+    law = torch.from_numpy(np.random.default_rng(1).dirichlet(np.full(6, 0.2), size=6))
+    found = stationary.stationary_law(law)
+    monkeypatch.setattr(stationary, "_FEW", 0)
+    assert found.equal(stationary.stationary_law(law))
 
 
 def test_one_component_alone_equals_the_same_in_a_batch():

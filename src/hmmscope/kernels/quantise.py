@@ -10,6 +10,9 @@ UNIT = 2**32
 #: Up to so many units are given one by one, to the largest fraction that is left; more, in the order of a sort.
 _FEW = 16
 
+#: Up to so many entries nothing is compiled: that takes longer than all of them.
+_SMALL = 1 << 14
+
 
 def quantise_rows(probabilities: NDArray[np.float64]) -> NDArray[np.int64]:
     """Integer weights (..., K) that sum to 2^32 in each row; the row sums of the input need only be near one.
@@ -18,6 +21,8 @@ def quantise_rows(probabilities: NDArray[np.float64]) -> NDArray[np.int64]:
     the largest fractional parts, the lowest index first among equals.
     """
     rows = np.ascontiguousarray(probabilities, dtype=np.float64).reshape(-1, probabilities.shape[-1])
+    if rows.size <= _SMALL:
+        return _quantise_few(rows).reshape(probabilities.shape)
     weights, fraction = np.empty(rows.shape, np.int64), np.empty(rows.shape[1], np.float64)
     row = 0
     while row < len(rows):
@@ -25,6 +30,22 @@ def quantise_rows(probabilities: NDArray[np.float64]) -> NDArray[np.int64]:
         if remaining:  # sorted here: a sort takes longer to compile than all the rest of the loop
             weights[row - 1, np.argsort(-fraction, kind="stable")[:remaining]] += 1
     return weights.reshape(probabilities.shape)
+
+
+def _quantise_few(rows: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The same by whole arrays; sums go from left to right here too."""
+    if not rows.size:
+        return np.empty(rows.shape, np.int64)
+    exact = rows / np.add.accumulate(rows, 1)[:, -1:] * 4294967296.0
+    whole = np.floor(exact)
+    weights: NDArray[np.int64] = whole.astype(np.int64)
+    remaining = 4294967296 - weights.sum(1)
+    order = np.argsort(-np.where(rows > 0, exact - whole, -1.0), axis=1, kind="stable")
+    one_more = np.arange(rows.shape[1]) < remaining[:, None]
+    np.put_along_axis(weights, order, np.take_along_axis(weights, order, 1) + one_more, 1)
+    beyond = remaining < 0
+    weights[beyond, weights[beyond].argmax(1)] += remaining[beyond]
+    return weights
 
 
 @kernel()

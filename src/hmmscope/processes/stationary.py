@@ -7,6 +7,9 @@ from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.kernels.fixed_order import eliminate
 
+#: Up to so many states nothing is compiled for it: that takes longer.
+_FEW = 8
+
 
 def stationary_law(transition_SS: Float64[Tensor, "state state"]) -> Float64[Tensor, "state"]:
     """The law with law @ transition = law; transient states have exactly zero, periodic chains have one too.
@@ -31,7 +34,8 @@ def stationary_law(transition_SS: Float64[Tensor, "state state"]) -> Float64[Ten
     members = classes[0]
     law_S = torch.zeros(len(transition_SS), dtype=torch.float64)
     own_S = np.zeros(len(members))
-    eliminate(transition_SS[members][:, members].numpy(), own_S)  # a copy, which it overwrites
+    solve = eliminate.py_func if len(members) <= _FEW else eliminate
+    solve(transition_SS[members][:, members].numpy(), own_S)  # a copy, which it overwrites
     law_S[members] = torch.from_numpy(own_S)
     return law_S
 
