@@ -394,7 +394,8 @@ def content(tables: Tables) -> Seen:
         f"In {len(upper.values('instance'))} prompts, each of a process of its own, the logits of the gathering layers vary "
         f"by {early.short()} of their size, those above and the prediction by at most "
         f"{max(row['value'] for row in upper):.1e}. Where other demonstrations stand at the same places, logits above vary "
-        f"by {said.short()} of their size, and the prediction by at least {least:.2g}."
+        f"by {said.short()} of their size, and the prediction by at least {least:.2g}; those of "
+        f"the gathering layers then by at most {max(row['content'] for row in lower):.1e}."
     )
     held = always(upper, lambda row: row["value"] < number("rounding", ROUNDING), "instance", unit="share of prompts")
     moved = "how much the same changes move the logits of the gathering layers, of their size,"
