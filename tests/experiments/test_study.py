@@ -269,6 +269,7 @@ def test_one_piece_of_a_test_part_decides_nothing(tmp_path: Path, capsys: pytest
     out = capsys.readouterr().out
     assert "* One piece of the test part does not tell whether the best network beats the best HMM" in out
     assert "[" not in out
+    assert "(HMM of 1 state)" in out
     about = json.loads((tmp_path / "a" / "experiment.json").read_text())
     assert about["intervals"] == "There are no intervals: the test part is one of 3 sequences."
 

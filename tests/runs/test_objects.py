@@ -573,6 +573,11 @@ def test_a_notebook_has_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
             progress.update(step, "a & b")
     assert "&lt;fit&gt; <progress value='4' max='4'></progress> 4/4" in shown[-1]
     assert shown[-1].endswith("a &amp; b")
+    assert "steps/s" in shown[-1]
+    with Progress(2, "fit", unit="", per_step=1.0) as progress:  # what was left out is no rate
+        progress.update(1)
+        progress.update(2)
+    assert "/s" not in shown.pop()
     with Progress(4, "fit", unit="steps", per_step=1.0, quiet=True) as progress:
         progress.update(4)
     assert len(shown) == 1

@@ -409,6 +409,52 @@ def test_one_rule_with_and_without_an_alphabet(tmp_path: Path) -> None:
     assert numbers(SequenceData(written(tmp_path, "o.txt", "sun\n"), symbols=["rain", "sun"])) == [[1]]
 
 
+def test_what_is_read_is_read_again_by_its_names() -> None:
+    sky = SequenceData([["sun", "rain"], ["sun"]], symbols=["sun", "rain", "hail"], title="sky", seed=3)
+    again = SequenceData(sky)
+    assert (again, again.symbols, again.title, again.seed) == (sky, sky.symbols, "sky", 3)
+    other = ["hail", "rain", "fog", "sun"]
+    assert numbers(SequenceData(sky, symbols=other)) == [[3, 1], [3]]
+    assert SequenceData(sky, like=hs.HMM([1.0], [[1.0]], [[0.25] * 4], symbols=other)).symbols == tuple(other)
+    gaps = SequenceData([[0, None, 1]], missing="none", symbols=5)
+    assert SequenceData(gaps) == gaps
+    assert numbers(SequenceData(gaps, symbols=["a", "b"])) == [[0, hs.MISSING, 1]]
+    refused(lambda: SequenceData(sky, symbols=["rain", "sun", "fog"][:1]), "'sun' is not one of rain")
+    refused(lambda: SequenceData(gaps, symbols=1), "1 is no symbol in [0, 1)")
+    refused(lambda: SequenceData(sky, unit="words"), "unit: is for what is still to be read")
+    refused(lambda: SequenceData(gaps, lengths=[1, 2]), "lengths: is for what is still to be read")
+
+
+class Column:
+    """A column of pyarrow, of which iterating gives no plain values, in a table that has two of one name."""
+
+    columns = ("s", "s")
+
+    def __getitem__(self, name: str) -> "Column":
+        return self
+
+    def to_pylist(self) -> list:
+        return [0, 1, 1]
+
+
+def test_lists_of_arrays_and_columns_of_other_libraries() -> None:
+    masked = np.ma.masked_equal([0, 7, 1], 7)
+    one = hs.HMM([1.0], [[1.0]], [[0.25, 0.75]])
+    for rows, expected in (
+        ([np.array([[0], [1]]), np.array([[1]])], [[0, 1], [1]]),
+        ([np.array([[0], [1]]), np.array([[1], [1]])], [[0, 1], [1, 1]]),
+        ([masked, np.array([1])], [[0, hs.MISSING, 1], [1]]),
+        ([masked, masked], [[0, hs.MISSING, 1]] * 2),
+    ):
+        assert numbers(SequenceData(rows)) == expected
+        assert hs.log_likelihood(one, rows).tolist() == hs.log_likelihood(one, SequenceData(rows)).tolist()
+    refused(lambda: hs.log_likelihood(one, []), "observations: hold nothing")
+    refused(lambda: SequenceData([np.array([[0.0], [1.0]])]), "must be a list of whole numbers")
+    refused(lambda: SequenceData(Column(), column="s"), "column: 2 columns are named 's'")
+    del Column.columns
+    assert numbers(SequenceData(Column())) == [[0, 1, 1]]
+
+
 @pytest.mark.parametrize("ending", [".json", ".npz", ".safetensors"])
 def test_a_fitted_hmm_knows_how_to_read(tmp_path: Path, ending: str) -> None:
     path = written(tmp_path, "w.csv", COLUMN)

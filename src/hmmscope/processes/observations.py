@@ -48,6 +48,12 @@ def as_batch(
                 f"{how} is, or with axis=1 as {count} of 1"
             )
         observations = [row[0] for row in observations]  # type: ignore[attr-defined]
+    elif (
+        isinstance(observations, list | tuple) and observations and all(isinstance(r, np.ndarray) for r in observations)
+    ):
+        alike = {(type(row), row.shape) for row in observations}
+        same = len(alike) == 1 and alike.pop() == (np.ndarray, (len(observations[0]),))
+        observations = np.stack(observations) if same else _read(observations, alphabet)
     if isinstance(observations, np.ma.MaskedArray) and observations.dtype.kind in "iu":
         observations = np.ma.filled(observations.astype(np.int64), MISSING)
     if not isinstance(observations, SequenceData):
@@ -126,6 +132,10 @@ def checked(
     """`check_observations` of a tensor."""
     if observations.ndim != 2:
         raise InputError(f"observations: must have shape (batch, time), got {tuple(observations.shape)}")
+    if observations.dtype.is_floating_point and not observations.numel():
+        raise InputError(
+            "observations: hold nothing; a batch of empty sequences is an array of whole numbers (batch, 0)"
+        )
     if observations.dtype.is_floating_point and bool(observations.isnan().any()):
         b, t = observations.isnan().nonzero()[0].tolist()
         how = "hmmscope.SequenceData(X, missing='nan') reads it as a missing observation"

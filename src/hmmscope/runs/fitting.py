@@ -377,10 +377,10 @@ def _named(hmm: HMM, data: SequenceData | SequenceStream, title: str) -> HMM:
 
 
 class _Count(Progress):
-    """Iterations of all restarts; those that a converged restart leaves out count as made."""
+    """Iterations of all restarts; those that a converged restart leaves out count as made, so that no rate is shown."""
 
     def __init__(self, total: int, quiet: bool) -> None:
-        super().__init__(total, "fit", unit="iterations", per_step=1.0, quiet=quiet)
+        super().__init__(total, "fit", unit="", per_step=1.0, quiet=quiet)
         self._lock, self._made = Lock(), 0
 
     def __call__(self, count: int) -> None:

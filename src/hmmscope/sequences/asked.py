@@ -184,7 +184,7 @@ class Asked:
 
     def rows(self, rows: Sequence[Any], how: str, noun: str = "sequence") -> Encoded:
         """Rows of any kind: texts, lists of names, or lists of numbers."""
-        values = [row.tolist() if hasattr(row, "tolist") else row for row in rows]
+        values = [plain(row) for row in rows]
         if not values:
             raise InputError(f"{self.what}: holds no sequence")
         if any(isinstance(row, str) for row in values) and self._names(values):
@@ -262,6 +262,9 @@ class Asked:
         """
         names = self.choose(fields)
         name = self.field(names)
+        for one in (name, self.group):
+            if names.count(str(one)) > 1:
+                raise InputError(f"{self.what}: column: {names.count(str(one))} columns are named {shown(one)}")
         column, values = f"column {_short(name)}", self._cells(take, name)
         if self.group is None:
             if self.unit == "lines":
@@ -295,11 +298,10 @@ class Asked:
     def _cells(self, take: Callable[[str], Any], name: str) -> list[Any]:
         """A column as a list of plain values: of pyarrow, polars, pandas, datasets, NumPy, or any iterable."""
         column = take(name)
-        methods = (getattr(column, method, None) for method in ("to_pylist", "to_list", "tolist"))
-        plain = next((method for method in methods if method is not None), lambda: column)()
-        if isinstance(plain, str) or not isinstance(plain, Iterable):
+        cells = plain(column)
+        if isinstance(cells, str) or not isinstance(cells, Iterable):
             raise InputError(f"{self.what}: column {name}: must be a list of rows, got {shown(column)}")
-        return list(plain)
+        return list(cells)
 
     def _no_gap(self, cells: list[Any], column: str, advice: str = "") -> None:
         """Refuse an empty cell where each row has one symbol: it would be a symbol, or the end of a sequence."""
@@ -313,6 +315,16 @@ class Asked:
         """Refuse a group where there are no columns."""
         if self.reading.group is not None:
             raise InputError(f"{self.what}: group: has no columns; it is for tables with one observation a row")
+
+
+def plain(values: Any) -> Any:
+    """As Python's own lists, numbers and texts, of any library; masked is `MISSING`, whole numbers (time, 1) a column."""
+    if isinstance(values, np.ma.MaskedArray) and values.dtype.kind in "iu":
+        values = np.ma.filled(values.astype(np.int64), MISSING)
+    if getattr(values, "ndim", 0) == 2 and values.shape[1] == 1 and "int" in str(getattr(values, "dtype", "")):
+        values = values.reshape(-1)
+    methods = (getattr(values, method, None) for method in ("to_pylist", "as_py", "to_list", "tolist"))
+    return next((method for method in methods if method is not None), lambda: values)()
 
 
 def _emptiness(value: object) -> str:

@@ -25,7 +25,7 @@ from hmmscope.sequences.asked import FORMAT, Asked
 from hmmscope.sequences.encoding import Alphabet, Encoded, summary
 from hmmscope.sequences.gaps import MISSING, Missing
 from hmmscope.sequences.large import num_equal, parts_of
-from hmmscope.sequences.reading import read_file, read_object
+from hmmscope.sequences.reading import read_again, read_file, read_object
 from hmmscope.sequences.rule import Reading
 from hmmscope.storage import store
 from hmmscope.text import in_a_line
@@ -54,8 +54,8 @@ class SequenceData(Dataset[Tensor]):
 
     Args:
         source: lists of symbols (names or whole numbers), texts, an array or tensor (sequence, time) of whole numbers, a
-            table with a column of such (`datasets.Dataset`, a frame, a mapping), or the path of a file: text, FASTA,
-            .csv, .tsv, .jsonl, .npz, .npy, .safetensors, .parquet.
+            table with a column of such (`datasets.Dataset`, a frame, a mapping), the path of a file (text, FASTA, .csv,
+            .tsv, .jsonl, .npz, .npy, .safetensors, .parquet), or `SequenceData`, to be given other names.
         symbols: the names of all symbols in their order, or how many there are. By default names are those that occur,
             sorted, and numbers go up to the largest.
         unit: of text: "characters", "words", "numbers", or "lines" (one symbol a line).
@@ -113,6 +113,9 @@ class SequenceData(Dataset[Tensor]):
         wanted = Reading(unit=unit, column=column, group=group, axis=axis, missing=names)
         gaps = Missing(names or (kept.missing if kept else None) or ())
         asked = Asked(what, Alphabet.of(symbols, gaps), wanted, lengths, kept)
+        if isinstance(source, SequenceData):
+            self._set(read_again(source._encoded, asked), source.title if title is None else title, seed or source.seed)
+            return
         try:
             if isinstance(source, str) and not is_path:
                 encoded = asked.lines(source.splitlines())

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hmmscope.errors import DamagedError, InputError, ResourceError
 from hmmscope.machine import require_memory
 from hmmscope.schema import shown
-from hmmscope.sequences.asked import FORMAT, OBSERVATIONS, Asked, is_whole
+from hmmscope.sequences.asked import FORMAT, OBSERVATIONS, Asked, is_whole, plain
 from hmmscope.sequences.encoding import Alphabet, Encoded, apart, encode_words
 from hmmscope.sequences.gaps import MISSING
 from hmmscope.sequences.rule import Reading
@@ -167,8 +167,6 @@ def _read_csv(text: str, asked: Asked, delimiter: str) -> Encoded:
                 "symbols: fit with emission='gaussian' (--emission)"
             )
         return replace(asked.words(asked.along(cells), "rows of names", "row"), reading=Reading(unit="words"))
-    if header.count(asked.column) > 1:
-        raise InputError(f"{asked.what}: column: {header.count(asked.column)} columns are named {shown(asked.column)}")
     asked.row_numbers = numbers[1:]
     for number, row in enumerate(rows[1:]):
         if len(row) != len(header):
@@ -270,7 +268,7 @@ def _renamed(found: Encoded, wanted: Alphabet | None, asked: Asked) -> Encoded:
     """What was found under the names of its file, under the names that the caller gives."""
     if wanted is None or found.symbols is None:
         return found
-    split = np.split(found.flat, np.cumsum(found.lengths)[:-1])
+    split = np.split(found.flat, _ends(found))
     names = [*found.symbols, None]  # the last for a missing one
     words = [[names[code] for code in row.tolist()] for row in split]
     wanted = replace(wanted, missing=replace(wanted.missing, nothing=True))
@@ -355,6 +353,28 @@ def _read_parquet(path: Path, asked: Asked) -> Encoded:
             raise DamagedError(f"{path.name}: not Parquet ({' '.join(str(error).split())[:100]})") from None
 
 
+def read_again(found: Encoded, asked: Asked) -> Encoded:
+    """Sequences that are read already, with the names, or the number of symbols, that the caller gives.
+
+    Raises:
+        InputError: options of reading; a name, or a number, that is none of those that are given.
+    """
+    wanted, options = asked.alphabet, asked.reading.to_data() | ({} if asked.lengths is None else {"lengths": 0})
+    if options:
+        raise InputError(f"{next(iter(options))}: is for what is still to be read, and SequenceData is read")
+    if wanted.count is None or (wanted.names, wanted.count) == (found.symbols, found.num_symbols):
+        return found
+    if found.symbols is not None and wanted.names is not None:
+        return _renamed(found, wanted, asked)
+    parts = np.split(np.where(found.flat == found.num_symbols, MISSING, found.flat.astype(np.int64)), _ends(found))
+    return replace(asked.numbers(parts, found.how), reading=found.reading)
+
+
+def _ends(found: Encoded) -> NDArray[np.int64]:
+    """Where sequences end, but for the last."""
+    return np.cumsum(found.lengths)[:-1]
+
+
 def read_object(source: Any, asked: Asked) -> Encoded:
     """Lists, arrays, tensors, and tables with named columns (data sets of Hugging Face, frames)."""
     if isinstance(source, torch.Tensor):
@@ -384,7 +404,7 @@ def read_object(source: Any, asked: Asked) -> Encoded:
     if isinstance(source, set | frozenset):
         raise InputError(f"{asked.what}: must be lists, whose order counts; a set has none")
     try:
-        rows = list(source)
+        rows = list(plain(source))
     except TypeError:
         kinds = "lists, an array, a tensor, a table or a path"
         raise InputError(f"{asked.what}: must be {kinds}, got {shown(source)}") from None

@@ -40,7 +40,7 @@ class Progress:
     Args:
         total: number of steps.
         what: shown first.
-        unit: of the rate.
+        unit: of the rate; without one no rate is shown.
         per_step: units in one step.
         quiet: show nothing.
     """
@@ -74,7 +74,8 @@ class Progress:
         if self._first is None:  # what was made before the first step, and its set-up, is no part of the rate
             self._first, self._begun = step, now
         made, seconds = step - self._first, now - self._begun
-        shown = f"{made / seconds * self.per_step:,.0f} {self.unit}/s  {note}" if made and seconds else note
+        has_rate = bool(made and seconds and self.unit)
+        shown = f"{made / seconds * self.per_step:,.0f} {self.unit}/s  {note}" if has_rate else note
         if self._bars is not None:
             self._bars.update(self._task, completed=step, note=shown)
         elif self._cell is not None:

@@ -162,7 +162,7 @@ def findings(tables: Tables, num_seeds: int) -> list[Finding]:
         title = "One piece of the test part does not tell whether the best network beats the best HMM"
     seeds = f"{num_seeds} seed{'s' * (num_seeds != 1)} of each network"
     losses = f"{gram['value']:.4f} (n-gram of order {gram['size']}), {tree['value']:.4f} (context trees), "
-    losses += f"{hmm['value']:.4f} (HMM of {hmm['size']} states)"
+    losses += f"{hmm['value']:.4f} (HMM of {hmm['size']} state{'s' * (hmm['size'] != 1)})"
     found = [
         _found(
             title,
