@@ -1,6 +1,7 @@
 """Missing observations from every source, through files, fits, corpora, trainings and counts."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,7 @@ def test_objects_with_gaps(source: object, options: dict) -> None:
         (np.array([0, -1]), {}, r"symbol 2: -1 is no symbol in \[0, 1\); give lengths .* say missing='-1' \(--missing -1\)"),
         ([[0, 1], []], {}, "sequence 2: is empty; leave it out"),
         ([["a"], []], {}, "sequence 2: is empty; leave it out"),
+        ([["a"], ["b", ""]], {}, r"sequence 2, symbol 2: is empty, which is no symbol; .* \(--missing ''\)"),
         ([[0, 1, 1]], {"lengths": [3, 0]}, "lengths: sequence 2 has no symbol; leave it out"),
         ([[None, None]], {"missing": [None]}, "every observation is missing"),
         (["--"], {"unit": "characters", "missing": "-"}, "^sequences: every observation is missing"),
@@ -119,6 +121,15 @@ def test_objects_with_gaps(source: object, options: dict) -> None:
 def test_what_nobody_named_is_refused_with_its_place(source: object, options: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         SequenceData(source, **options)
+
+
+def test_a_symbol_may_be_called_none() -> None:
+    data = SequenceData([["none", None, "rain"]], missing=[None])
+    assert (data.symbols, rows(data)) == (("none", "rain"), [[0, GAP, 1]])
+    assert SequenceData([["none", math.nan]], like=data) == SequenceData(
+        [["none", None]], symbols=data.symbols, missing="nan"
+    )
+    assert SequenceData([["none", None, "rain"]], missing="none").symbols == ("rain",)
 
 
 def test_letters_that_may_be_gaps_are_said(tmp_path: Path) -> None:

@@ -222,7 +222,7 @@ def encode_words(rows: list[list[str]], alphabet: Alphabet, how: str, where: Cal
     )
     check_text(names or ())
     known = names if names is not None else tuple(map(str, range(alphabet.count or 0)))
-    codes = {name: code for code, name in enumerate(known)} | dict.fromkeys(gaps, len(known))
+    codes = {name: code for code, name in enumerate(known) if name} | dict.fromkeys(gaps, len(known))
     flat: list[int] = []
     for number, row in enumerate(rows):
         if not len(row):
@@ -242,8 +242,10 @@ def encode_words(rows: list[list[str]], alphabet: Alphabet, how: str, where: Cal
 
 def _no_name(word: object, known: tuple[str, ...], alphabet: Alphabet, where: str) -> InputError:
     """The error for what is none of the names."""
-    if is_nothing(word):
-        return InputError(f"{where}: is {word}, which is no symbol; {alphabet.missing.advice(word)}")
+    if is_nothing(word) or word == "":
+        return InputError(
+            f"{where}: is {'empty' if word == '' else word}, which is no symbol; {alphabet.missing.advice(word)}"
+        )
     return InputError(f"{where}: {shown(word)} is not one of {listed(known)}{alphabet.missing.hint(word)}")
 
 

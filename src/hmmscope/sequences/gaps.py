@@ -19,6 +19,9 @@ USUAL_GAPS = frozenset({"na", "n/a", "nan", "null", "none", "<na>", "nat", "miss
 #: Letters that do in sequences of letters.
 _USUAL_LETTERS = frozenset("-.?*nN")
 
+#: What None and NaN themselves are kept as: the name of no value that is least likely to be a symbol's too.
+_NO_VALUE = "<na>"
+
 #: One name of these says that None, NaN, and what pandas and polars have in their place, are missing observations.
 _NOTHING = frozenset({"none", "null", "nan", "<na>", "nat"})
 
@@ -52,7 +55,9 @@ class Missing:
         for item in items:
             if isinstance(item, bool) or not (isinstance(item, str | int | float | np.number) or is_nothing(item)):
                 raise InputError(f"missing: must be names or numbers that stand for a gap, got {shown(item)}")
-            names.append("none" if is_nothing(item) else f"{item:g}" if isinstance(item, float) else str(item).strip())
+            names.append(
+                _NO_VALUE if is_nothing(item) else f"{item:g}" if isinstance(item, float) else str(item).strip()
+            )
         return cls(tuple(dict.fromkeys(names)))
 
     @property
