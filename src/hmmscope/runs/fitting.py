@@ -279,7 +279,7 @@ def sizes_of(num_states: object) -> list[int]:
     """Numbers of states in their order; InputError for what is not one positive whole number, or several."""
     given: list[Any] = list(num_states) if isinstance(num_states, Iterable) else [num_states]
     good = all(isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= 1 for size in given)
-    require(bool(given) and good, "num_states", "must be whole numbers of at least 1", num_states)
+    require(bool(given) and good, "num_states", "must be at least 1 and whole", num_states)
     return sorted(set(map(int, given)))
 
 
