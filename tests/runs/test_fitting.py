@@ -178,10 +178,7 @@ def test_streams_that_are_none(text: str, options: dict, message: str, tmp_path:
 
 def test_fits_that_are_none(casino: hs.SequenceData) -> None:
     for options, message in (
-        *(
-            ({"num_states": size}, "num_states: must be at least 1 and whole")
-            for size in ([], 0, "2", 2.5, True)
-        ),
+        *(({"num_states": size}, "num_states: must be at least 1 and whole") for size in ([], 0, "2", 2.5, True)),
         ({"num_states": [1, 2], "stream": True}, "num_states: must be one number"),
         ({"num_states": 2, "stream": True, "source": 3}, "source: of a stream must be"),
         ({"num_states": 2, "stream": True, "source": []}, "source: holds no sequence"),
