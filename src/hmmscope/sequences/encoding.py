@@ -243,9 +243,8 @@ def encode_words(rows: list[list[str]], alphabet: Alphabet, how: str, where: Cal
 def _no_name(word: object, known: tuple[str, ...], alphabet: Alphabet, where: str) -> InputError:
     """The error for what is none of the names."""
     if is_nothing(word) or word == "":
-        return InputError(
-            f"{where}: is {'empty' if word == '' else word}, which is no symbol; {alphabet.missing.advice(word)}"
-        )
+        said = word if word != "" else "empty"
+        return InputError(f"{where}: is {said}, which is no symbol; {alphabet.missing.advice(word)}")
     return InputError(f"{where}: {shown(word)} is not one of {listed(known)}{alphabet.missing.hint(word)}")
 
 
