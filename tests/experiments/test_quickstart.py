@@ -66,7 +66,7 @@ def judged(name: str, found: Tables) -> Finding:
         (0.2, 0.0, "In nats alone"),
         (0.2, -0.1, "No"),
         (0.0, 0.1, "In accuracy alone"),
-        (0.01, 0.01, "Not told apart"),
+        (0.01, 0.01, "No difference is seen"),
         (-0.2, -0.1, "No"),
         (-0.2, 0.0, "No"),
     ],

@@ -175,7 +175,7 @@ def test_the_headline_says_how_much_an_r2_is_and_who_is_ahead(r2: float, word: s
     assert "behind counting by 0.100 [0.050, 0.150]" in sentence(
         data | {"ahead": {"value": -0.1, "low": -0.15, "high": -0.05}}
     )
-    assert "not told apart" in sentence(data | {"ahead": number | {"low": -0.05}})
+    assert "no difference between the two is seen" in sentence(data | {"ahead": number | {"low": -0.05}})
 
 
 def test_a_page_says_what_its_model_is() -> None:
@@ -213,11 +213,12 @@ def test_what_a_process_is_stays_with_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.drawn(3, of="pages")
-def test_the_page_of_a_model_needs_no_matplotlib() -> None:
+def test_training_and_the_page_of_a_model_need_no_matplotlib() -> None:
     """torch brings what the page is made with; only pictures as files need more."""
     code = (
         "import sys; sys.modules['matplotlib'] = sys.modules['rich'] = None\n"
-        "import hmmscope.lab.looking.looking, hmmscope.lab.report.look_page, hmmscope.lab.verbs.look"
+        "import hmmscope.lab.looking.looking, hmmscope.lab.report.look_page, hmmscope.lab.verbs.look\n"
+        "import hmmscope.lab.verbs.train, hmmscope.lab.verbs.sweep"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
 

@@ -20,7 +20,7 @@ from hmmscope.lab.evidence import clouds, panels
 from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.report import interactive, latex, plots, series_look
 from hmmscope.storage import store
-from report_cases import a_figure, bars, demo_figures, demo_folder, heat, lines
+from report_cases import a_figure, bars, demo_figures, demo_folder, heat, line, lines
 
 #: How colours appear to readers without one kind of cone: Machado, Oliveira and Fernandes (2009), severity 1.
 BLINDNESS = {
@@ -188,6 +188,17 @@ def test_a_triangle_is_drawn_around_its_beliefs() -> None:
     assert [patch.get_xy().shape for patch in axes.patches] == [(4, 2)]
     assert [one.get_text() for one in axes.texts] == ["A", "B", "C"]
     assert axes.collections[0].get_rasterized()
+
+
+def test_panels_of_a_row_that_show_one_quantity_have_one_axis() -> None:
+    """Not one of another quantity, and not one that would be squashed."""
+    largest = (("nats", 10.0), ("nats", 8.0), ("nats", 1.0), ("bits", 9.0))
+    panels_ = [lines(y_label=label, series=(line(x=(0, 1), y=(0.0, y), low=None, high=None),)) for label, y in largest]
+    tops = lambda chosen: [axes.get_ylim()[1] for axes in plots.draw(a_figure(*chosen)).axes]  # noqa: E731
+    one, two, four = tops([panels_[n] for n in (0, 1, 3)])
+    assert one == two != four
+    one, small = tops([panels_[n] for n in (0, 2)])
+    assert small < one / 5
 
 
 @pytest.mark.parametrize("columns", [2, 3, 5])

@@ -262,7 +262,7 @@ def _better(tables: Tables, than: str) -> Seen:
         accuracies = {"counting": accuracies[best_counting(accuracies, "accuracy")], **accuracies}
         beside = "counting"
     sides = _side(nats), _side(right)
-    says = {(1, 1): "Yes", (1, 0): "In nats alone", (0, 1): "In accuracy alone", (0, 0): "Not told apart"}
+    says = {(1, 1): "Yes", (1, 0): "In nats alone", (0, 1): "In accuracy alone", (0, 0): "No difference is seen"}
     text = (
         f"{says.get(sides, 'No')}: {losses['model']:.2f} nats, {than} {losses[beside]:.2f}; right in "
         f"{accuracies['model']:.2f}, {than} in {accuracies[beside]:.2f}, {right} more often."

@@ -8,7 +8,7 @@ from pathlib import Path
 import matplotlib
 
 from hmmscope.lab.evidence.figure import Figure
-from hmmscope.lab.report import explorer, plots, series_look
+from hmmscope.lab.report import explorer, plots, series_look, shared_axes
 from hmmscope.lab.report import wording as text
 from hmmscope.storage import disk, seals, store
 
@@ -39,7 +39,9 @@ def draw_folder(folder: Path) -> list[Path]:
 @cache
 def _code() -> bytes:
     """What draws: these modules, and the version of matplotlib."""
-    files = b"".join(Path(str(module.__file__)).read_bytes() for module in (explorer, series_look, plots, text))
+    files = b"".join(
+        Path(str(module.__file__)).read_bytes() for module in (explorer, series_look, plots, shared_axes, text)
+    )
     return hashlib.sha256(files).digest() + matplotlib.__version__.encode()
 
 

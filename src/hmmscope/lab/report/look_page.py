@@ -111,7 +111,7 @@ def _ahead(ahead: dict[str, float]) -> str:
         return f"the model is ahead of counting by {_told(ahead)}"
     if ahead["high"] < 0:
         return f"the model is behind counting by {_told({key: -ahead[key] for key in ('value', 'low', 'high')})}"
-    return f"the two are not told apart: the model is ahead by {_told(ahead)}"
+    return f"no difference between the two is seen: the model is ahead by {_told(ahead)}"
 
 
 def _told(number: dict[str, float]) -> str:

@@ -221,7 +221,7 @@ def _compared(gain: Effect) -> str:
     """What is said of the network by an interval of its gain."""
     assert gain.low is not None
     assert gain.high is not None
-    return "beats" if gain.low > 0 else "does not beat" if gain.high < 0 else "is not told apart from"
+    return "beats" if gain.low > 0 else "does not beat" if gain.high < 0 else "is not seen to differ from"
 
 
 def _called(name: str) -> str:

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hmmscope.lab.evidence.finding import UNJUDGED, Finding
-from hmmscope.lab.report.drawing import draw_folder
 from hmmscope.lab.report.page import write_page
 from hmmscope.storage import store
 from hmmscope.text import say
@@ -35,6 +34,8 @@ def show_page(folder: Path) -> None:
 
     Where the folder cannot be written to, the page that it has stays.
     """
+    from hmmscope.lab.report.drawing import draw_folder  # needs matplotlib, which findings alone do not
+
     page = folder / "report.html"
     if os.access(folder, os.W_OK) or not page.is_file():
         draw_folder(folder)

@@ -1,0 +1,23 @@
+"""One y axis for the panels of a row that show the same quantity."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from hmmscope.lab.evidence.figure import Bars, Lines, Panel
+
+
+def share_axis(row: Sequence[Axes], panels: Sequence[Panel]) -> None:
+    """Panels of a row with the same quantity get the same y axis, unless one of them would fill less than half of it."""
+    groups: dict[tuple[str, str], list[Axes]] = {}
+    for axes, panel in zip(row, panels, strict=True):
+        if isinstance(panel, Lines | Bars) and panel.y_label:
+            groups.setdefault((panel.y_label, axes.get_yscale()), []).append(axes)
+    for (_, scale), same in groups.items():
+        ends = np.array([axes.get_ylim() for axes in same])
+        whole = np.array([ends[:, 0].min(), ends[:, 1].max()])
+        sides, side = (np.ptp(np.log(x) if scale == "log" else x, axis=-1) for x in (ends, whole))
+        if (sides >= side / 2).all():
+            for axes in same:
+                axes.set_ylim(*whole)
