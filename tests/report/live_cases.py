@@ -45,7 +45,14 @@ def write_live_page(live: dict[str, Any], out: Path) -> Path:
         ("invalid", "learned", "beliefs", "attention", "push", "trace", "used", "ahead", "explained", "titled", "made")
     )
     losses = [{"name": "model", "role": "model", "value": 1.0, "low": 0.9, "high": 1.1, "above": None}]
-    about = {"name": live["model"]["name"], "process": live["title"], "unit": "nats", "samples": 8, "length": 20}
+    about = {
+        "name": live["model"]["name"],
+        "process": live["title"],
+        "unit": "nats",
+        "samples": 8,
+        "length": 20,
+        "architecture": "",
+    }
     told = {"steps": live["model"]["steps"], "before": "a twin", "unknown": [live["title"]]}
     return write_look(nothing | about | told | {"losses": losses, "live": live}, out)
 

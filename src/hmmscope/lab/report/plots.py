@@ -31,7 +31,7 @@ from hmmscope.lab.evidence.figure import Bars, Cloud, Explorer, Figure, Heatmap,
 from hmmscope.lab.report import latex, series_look
 from hmmscope.lab.report.explorer import first_text, without_choices
 from hmmscope.lab.report.series_look import Key, Look
-from hmmscope.lab.report.shared_axes import share_axis
+from hmmscope.lab.report.shared_axes import share_axes
 from hmmscope.lab.report.wording import shorten
 from hmmscope.text import visible
 
@@ -190,13 +190,11 @@ def _draw(chosen: Figure, style: Style) -> Canvas:
         figsize=(width, rows * height + _legend_height(names, legend_columns)),
         layout=ConstrainedLayoutEngine(w_pad=_sized(0.06), h_pad=_sized(0.04), wspace=0.04),
     )
-    drawn = []
-    for number, panel in enumerate(figure.panels, 1):
-        drawn.append(canvas.add_subplot(rows, columns, number))
-        _draw_panel(drawn[-1], panel, found, width / columns)
-        _draw_titles(drawn[-1], panel.title, chosen.panels[number - 1], width / columns)
-    for first in range(0, len(drawn), columns):
-        share_axis(drawn[first : first + columns], figure.panels[first : first + columns])
+    drawn = [canvas.add_subplot(rows, columns, number + 1) for number in range(len(figure.panels))]
+    for axes, panel, given in zip(drawn, figure.panels, chosen.panels, strict=True):
+        _draw_panel(axes, panel, found, width / columns)
+        _draw_titles(axes, panel.title, given, width / columns)
+    share_axes(drawn, figure.panels, columns)
     if found:
         bars = all(not isinstance(panel, Lines) for panel in figure.panels)
         handles = [_handle(one, how, bars) for one, how in found.items()]

@@ -8,13 +8,13 @@ from matplotlib.axes import Axes
 from hmmscope.lab.evidence.figure import Bars, Lines, Panel
 
 
-def share_axis(row: Sequence[Axes], panels: Sequence[Panel]) -> None:
+def share_axes(drawn: Sequence[Axes], panels: Sequence[Panel], columns: int) -> None:
     """Panels of a row with the same quantity get the same y axis, unless one of them would fill less than half of it."""
-    groups: dict[tuple[str, str], list[Axes]] = {}
-    for axes, panel in zip(row, panels, strict=True):
+    groups: dict[tuple[int, str, str], list[Axes]] = {}
+    for number, (axes, panel) in enumerate(zip(drawn, panels, strict=True)):
         if isinstance(panel, Lines | Bars) and panel.y_label:
-            groups.setdefault((panel.y_label, axes.get_yscale()), []).append(axes)
-    for (_, scale), same in groups.items():
+            groups.setdefault((number // columns, panel.y_label, axes.get_yscale()), []).append(axes)
+    for (_, _, scale), same in groups.items():
         ends = np.array([axes.get_ylim() for axes in same])
         whole = np.array([ends[:, 0].min(), ends[:, 1].max()])
         sides, side = (np.ptp(np.log(x) if scale == "log" else x, axis=-1) for x in (ends, whole))
