@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from hmmscope.axes import Int, Tensor
 from hmmscope.inference.baum_welch import BaumWelchFit, as_sequences, fit_baum_welch, held_out_log_likelihoods
+from hmmscope.inference.evidence import log_evidence
 from hmmscope.inference.filtering import filter_beliefs
-from hmmscope.inference.laplace import laplace
 from hmmscope.inference.loop_inputs import Sequences
 from hmmscope.processes.hmm import HMM
 from hmmscope.schema import require
@@ -20,6 +20,8 @@ from hmmscope.sequences.gaps import MISSING
 
 #: So few held-out sequences are judged in blocks, of which there are about so many.
 FEW, BLOCKS = 10, 20
+#: A number of states whose log evidence is so many nats below the best ends the search for others beyond it.
+FAR = 12.0
 
 
 @dataclass(frozen=True)
@@ -61,12 +63,12 @@ class Support:
     """How far observations speak for each number of states, if all that were tried were equally likely before.
 
     Attributes:
-        log_evidence: log P(observations | number of states), nats.
-        by_laplace: by Laplace's method (`hmmscope.inference.laplace`); else -BIC / 2, which is coarser.
+        log_evidence: log P(observations | number of states), nats; -inf of what was not looked at.
+        sampled: by sequential Monte Carlo (`hmmscope.inference.evidence`); else -BIC / 2, which is coarser.
     """
 
     log_evidence: dict[int, float]
-    by_laplace: bool
+    sampled: bool
 
     @property
     def shares(self) -> dict[int, float]:
@@ -88,11 +90,27 @@ class Support:
         return min(low, chosen), max(high, chosen)
 
 
-def support_of(fits: Mapping[int, BaumWelchFit], work: Sequences | None) -> Support:
-    """Of some fits: by Laplace's method if they are of packed sequences `work`, with every part free, and small enough."""
-    found = {size: None if work is None else laplace(work, one.hmm) for size, one in fits.items()}
-    logs = {size: one.log_evidence for size, one in found.items() if one is not None}
-    return Support(logs, True) if len(logs) == len(fits) else Support({s: -f.bic / 2 for s, f in fits.items()}, False)
+def support_of(bics: Mapping[int, float], hmms: Mapping[int, HMM], work: Sequences | None) -> Support:
+    """Of some numbers of states, by the evidence of sequences.
+
+    One looks from the smallest BIC upwards and downwards until a number is e^`FAR` times less likely than the best.
+
+    Args:
+        bics, hmms: criterion and model of each.
+        work: packed sequences that these were fitted to, or most of them; None goes by BIC, as it must where parts are not
+            free, or where one is larger than `hmmscope.inference.evidence` goes.
+    """
+    sizes, found = sorted(bics), dict.fromkeys(sorted(bics), -math.inf)
+    start = sizes.index(min(sizes, key=bics.__getitem__))
+    for way in (sizes[start:], sizes[:start][::-1]):
+        for size in way:
+            own = None if work is None else log_evidence(work, hmms[size])
+            if own is None:
+                return Support({size: -bic / 2 for size, bic in bics.items()}, False)
+            found[size] = own
+            if own < max(found.values()) - FAR:
+                break
+    return Support(found, True)
 
 
 def choose_num_states(
@@ -103,6 +121,7 @@ def choose_num_states(
     *,
     lengths: object = None,
     held_out_lengths: object = None,
+    whole: Sequences | None = None,
     **options: Any,
 ) -> NumStatesChoice:
     """Fit each number of states to `observations` and take the one with the smallest Bayesian information criterion.
@@ -115,6 +134,7 @@ def choose_num_states(
         observations, lengths: to fit.
         held_out, held_out_lengths: what each fit is also judged by; symbols that a fit forbids make its mean -inf. Fewer
             than ten sequences are judged in about twenty blocks, each given all that comes before it in its sequence.
+        whole: what `NumStatesChoice.support` is of, packed; by default `observations`.
         candidates: numbers of states, the smaller preferred among equals.
         num_symbols: V.
         options: of `fit_baum_welch`.
@@ -130,9 +150,11 @@ def choose_num_states(
         fits[size] = fit_baum_welch(observations, size, num_symbols, lengths=lengths, **options)
         logs[size] = _logs(fits[size].hmm, judged, units)
     restricted = any(options.get(name) for name in ("fixed", "start", "tied_emissions"))
-    support = support_of(fits, None if restricted else as_sequences(observations, num_symbols, lengths))
+    of = as_sequences(observations, num_symbols, lengths) if whole is None else whole
+    bics, hmms = {size: one.bic for size, one in fits.items()}, {size: one.hmm for size, one in fits.items()}
+    support = support_of(bics, hmms, None if restricted else of)
     seen = _seen(judged, units, num_symbols)
-    chosen, reason = choice_reason({size: one.bic for size, one in fits.items()}, logs, seen, support)
+    chosen, reason = choice_reason(bics, logs, seen, support)
     scores = {size: held_out_mean(own, seen) for size, own in logs.items()}
     means, errors = ({size: getattr(one, name) for size, one in scores.items()} for name in ("mean", "error"))
     return NumStatesChoice(chosen, fits, means, errors, reason, support)
@@ -209,7 +231,7 @@ def choice_reason(
     second, ahead = others[0], bics[others[0]] - bics[chosen]
     between = f", 95 % [{', '.join(map(str, support.interval(chosen)))}]" if support else ""
     by_bic = f"{_states(chosen)}{between}: the smallest BIC, {ahead:.1f} below that of {_states(second)}"
-    by_bic += "" if support is None or support.by_laplace else "; the interval goes by BIC alone"
+    by_bic += "" if support is None or support.sampled else "; the interval goes by BIC alone"
     if not logs:
         return chosen, by_bic
     best = max(logs, key=lambda size: float(logs[size].sum()))

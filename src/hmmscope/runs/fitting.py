@@ -79,8 +79,9 @@ class Fit:
     def interval(self) -> tuple[int, int]:
         """The 95 % interval of the number of states, of those tried; see `hmmscope.inference.num_states.Support`.
 
-        It is too short where states are hard to tell apart: of HMMs whose rows are drawn from uniform laws it holds the
-        number in three of five (`python scripts/fit_statistics.py`), for Laplace's method takes singular models for regular.
+        Of symbols it goes by the evidence of each number under uniform rows (`hmmscope.inference.evidence`); of numbers, and
+        of more states or observations than that is for, by BIC, which is coarser. How often it holds the number is shown by
+        `python scripts/fit_statistics.py`.
         """
         size = self.hmm.num_states
         return (size, size) if self.support is None else self.support.interval(size)
@@ -267,7 +268,7 @@ def fit(
         if judges is None:
             return _without_judges(data, work, sizes, options)
         judged = flat_sequences(judges.flat, judges.lengths.numpy())
-        choice = choose_num_states(work, judged, sizes, data.num_symbols, **options)
+        choice = choose_num_states(work, judged, sizes, data.num_symbols, whole=_work(data, sizes[-1]), **options)
         chosen = choice.fits[choice.num_states]
         whole = None if apart is data else _on_to_all(data, chosen, options)
     hmm, material = _named((whole or chosen).hmm, data, "Baum-Welch fit"), Material(data, _restricted(options))
@@ -317,8 +318,9 @@ def _fit_numbers(
 def _without_judges(data: SequenceData, work: Sequences, sizes: Sequence[int], options: dict[str, Any]) -> Fit:
     """One number of states, or the one with the smallest criterion."""
     fits = {size: fit_baum_welch(work, size, data.num_symbols, **options) for size in sizes}
-    support = support_of(fits, None if _restricted(options) else work) if len(sizes) > 1 else None
-    best, reason = choice_reason({size: one.bic for size, one in fits.items()}, {}, np.empty(0, np.int64), support)
+    bics, hmms = {size: one.bic for size, one in fits.items()}, {size: one.hmm for size, one in fits.items()}
+    support = support_of(bics, hmms, None if _restricted(options) else work) if len(sizes) > 1 else None
+    best, reason = choice_reason(bics, {}, np.empty(0, np.int64), support)
     hmm = _named(fits[best].hmm, data, "Baum-Welch fit")
     reason = f"{reason}; nothing could be held out" if len(sizes) > 1 else ""
     return Fit(

@@ -196,7 +196,7 @@ def choose_vectors(
     if len(sizes) == 1:
         return sizes[0], {"fits": fits, "whole": None}
     bics = {size: one.bic for size, one in fits.items()}
-    support = Support({size: -bic / 2 for size, bic in bics.items()}, by_laplace=False)
+    support = Support({size: -bic / 2 for size, bic in bics.items()}, sampled=False)
     found: dict[str, Any] = {"fits": fits, "whole": None, "support": support, "num_fitted": len(apart.rows)}
     if judges is None:
         best, reason = choice_reason(bics, {}, np.empty(0, np.int64), support)

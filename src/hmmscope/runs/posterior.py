@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hmmscope.axes import Float64, Tensor
 from hmmscope.emissions.number_draws import number_draws
 from hmmscope.errors import InputError
-from hmmscope.inference.chains import effective_sizes, r_hat
+from hmmscope.inference.chains import effective_sizes, equal_tails, r_hat
 from hmmscope.inference.climbing import Model, counts_of
 from hmmscope.inference.gibbs import Chains, Draws, Prior, symbol_draws
 from hmmscope.inference.loop_inputs import Sequences, flat_sequences
@@ -26,8 +26,8 @@ from hmmscope.schema import unknown_name
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.gaps import MISSING
 
-#: Ends of intervals, and when chains are said not to have mixed.
-ENDS, MIXED, ENOUGH = (0.025, 0.975), 1.01, 400
+#: When chains are said not to have mixed, and how many effective draws are enough.
+MIXED, ENOUGH = 1.01, 400
 #: Sequences that are decoded side by side.
 TOGETHER = 256
 
@@ -54,16 +54,17 @@ class Posterior(Shown):
     def table(self) -> list[dict[str, Any]]:
         """A row for each entry: its fitted value, posterior mean, 95 % interval, R-hat, effective numbers of draws.
 
-        `array` and `entry` say which; the interval has equal tails; see `hmmscope.inference.chains` for the rest. An entry
-        that no draw changes has NaN for R-hat and effective numbers.
+        `array` and `entry` say which; the interval has equal tails and is wider where draws are worth few independent ones
+        (`hmmscope.inference.chains.equal_tails`; see there for the rest). An entry that no draw changes
+        has NaN for R-hat and effective numbers.
         """
         found = []
         fitted = self.hmm.file_tensors()
         for name, drawn in self.arrays.items():
             values = drawn.numpy()
             flat = values.reshape(*values.shape[:2], -1)
-            ends, ratios = np.quantile(flat, ENDS, axis=(0, 1)), r_hat(flat)
-            bulk, tail = effective_sizes(flat)
+            ratios, (bulk, tail) = r_hat(flat), effective_sizes(flat)
+            ends = equal_tails(flat, np.fmin(bulk, tail))
             columns = fitted[name].reshape(-1).tolist(), flat.mean((0, 1)), *ends, ratios, bulk, tail
             names = ("fitted", "mean", "low", "high", "r_hat", "bulk", "tail")
             for place, entry in enumerate(np.ndindex(values.shape[2:])):

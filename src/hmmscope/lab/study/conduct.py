@@ -60,7 +60,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "roformer": {"num_layers": 2, "width": 64, "num_heads": 4},
 }
 #: Version of what a study measures: raised when its tables on the same data and networks change, never otherwise.
-MEASUREMENT = 3
+MEASUREMENT = 4
 #: Passes through the training part that are tried one after the other, as long as more of them help.
 PASSES = (8, 16, 32, 64)
 
@@ -314,7 +314,7 @@ def _fit_all(work: Prepared, path: Path, say: Callable[[str], None], quiet: bool
             options: dict[str, Any] = {"start": kept, "num_restarts": most, "max_iterations": steps}
             found = fit(work.parts[0], size, seed=spec.split_seed, quiet=quiet, **options)
             one = found.fits[size]
-            store.write_json(search, searched(work.parts[0], one))
+            store.write_json(search, searched(one))
             if kept is None:
                 found.hmm.save(file)
         hmms[size] = as_kind(load_process(file), HMM)
@@ -375,7 +375,7 @@ def _measure_all(
     named = {row["name"]: test[row["name"]] for row in chosen.values()}
     tables: dict[str, list[dict[str, Any]]] = {
         "predictors": rows,
-        "states": (sizes := study_tables.num_states(searches, judged["evaluate"])),
+        "states": (sizes := study_tables.num_states(searches, judged["evaluate"], hmms, work.parts[0])),
         "entropies": study_tables.entropies(work.parts[0], work.spec.order),
         "positions": list(study_tables.positions(named)),
         "contexts": study_tables.contexts(work.corpus("test"), gain),

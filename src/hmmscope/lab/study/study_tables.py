@@ -12,9 +12,9 @@ from hmmscope.analysis.counting import TREE
 from hmmscope.analysis.intervals import bootstrap_ratio
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.inference.baum_welch import BaumWelchFit
-from hmmscope.inference.laplace import laplace
 from hmmscope.inference.loop_inputs import flat_sequences
-from hmmscope.inference.num_states import Support, best_predictor, choice_reason, held_out_mean
+from hmmscope.inference.num_states import best_predictor, choice_reason, held_out_mean, support_of
+from hmmscope.processes.hmm import HMM
 from hmmscope.sequences.data import SequenceData
 from hmmscope.ties import smallest
 
@@ -95,33 +95,33 @@ def entropies(data: SequenceData, order: int) -> list[dict[str, Any]]:
     return rows
 
 
-def num_states(searches: dict[int, dict[str, Any]], validation: dict[str, Curves]) -> list[dict[str, Any]]:
+def num_states(
+    searches: dict[int, dict[str, Any]], validation: dict[str, Curves], hmms: Mapping[int, HMM], train: SequenceData
+) -> list[dict[str, Any]]:
     """A row for each number of states: its search and BIC, its validation part with a standard error; why one is chosen.
 
     Args:
         searches: what is known of the fit of each number of states, with its ``bic``.
         validation: losses of each HMM, by name.
+        hmms: the fits, to `train`.
     """
     bics, logs, lengths = _judged(searches, validation)
-    by_laplace = all(about.get("log_evidence") is not None for about in searches.values())  # not in studies of old
-    evidence = {size: about["log_evidence"] if by_laplace else -about["bic"] / 2 for size, about in searches.items()}
-    support = Support(evidence, by_laplace)
+    support = support_of(bics, hmms, flat_sequences(train.flat, train.lengths.numpy()))
     chosen, reason = choice_reason(bics, logs, lengths, support)
     rows = []
     for size, about in searches.items():
         judged = held_out_mean(logs[size], lengths)
         error = None if math.isnan(judged.error) else judged.error
         row = {"num_states": size, "held_out": judged.mean, "held_out_error": error} | about
+        row["share"] = support.shares[size]
         rows.append(row | {"chosen": size == chosen, "reason": reason if size == chosen else None})
     return rows
 
 
-def searched(train: SequenceData, one: BaumWelchFit) -> dict[str, Any]:
-    """What is noted of a fit: criterion, evidence by Laplace's method (None if it is too large for that), and its search."""
-    found = laplace(flat_sequences(train.flat, train.lengths.numpy()), one.hmm)
+def searched(one: BaumWelchFit) -> dict[str, Any]:
+    """What is noted of a fit: its criterion and its search."""
     about = {"bic": one.bic, "log_likelihood": one.log_likelihood, "restarts": one.num_restarts}
-    about |= {"agreed": one.agreed, "iterations": one.num_iterations, "converged": one.converged}
-    return about | {"log_evidence": None if found is None else found.log_evidence}
+    return about | {"agreed": one.agreed, "iterations": one.num_iterations, "converged": one.converged}
 
 
 def opponent(searches: dict[int, dict[str, Any]], validation: dict[str, Curves]) -> int:

@@ -1,0 +1,88 @@
+"""Evidence of numbers of states: against sums over all paths, on both ways to it, and in closed form of one state."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+import hmmscope as hs
+from hmmscope.inference import evidence
+from hmmscope.inference.evidence import log_evidence
+from hmmscope.inference.loop_inputs import flat_sequences
+from hmmscope.inference.num_states import support_of
+
+#: Two sequences of symbols 0 and 1; 2 is a missing one.
+SEEN, LENGTHS = np.array([0, 0, 1, 0, 2, 1, 1, 1, 1, 0]), np.array([7, 3])
+
+
+def by_paths(size):
+    """log P(SEEN): of each path, products of Dirichlet-multinomials of its counts, added up."""
+    total = 0.0
+    for path in itertools.product(range(size), repeat=len(SEEN)):
+        first, moves, visits = np.zeros(size), np.zeros((size, size)), np.zeros((size, 3))
+        np.add.at(first, [path[0], path[7]], 1)
+        np.add.at(moves, ([*path[:6], *path[7:9]], [*path[1:7], *path[8:]]), 1)
+        np.add.at(visits, (list(path), SEEN), 1)
+        rows = [first, *moves, *visits[:, :2]]
+        total += math.prod(
+            math.factorial(len(row) - 1)
+            * math.prod(math.factorial(int(n)) for n in row)
+            / math.factorial(int(row.sum()) + len(row) - 1)
+            for row in rows
+        )
+    return math.log(total)
+
+
+def mean_of(estimates):
+    """Mean of likelihoods beside the largest, in logarithms, and its standard error."""
+    ratios = np.exp(np.array(estimates) - max(estimates))
+    return max(estimates) + math.log(ratios.mean()), ratios.std(ddof=1) / ratios.mean() / len(ratios) ** 0.5
+
+
+@pytest.mark.parametrize("way", ["from the prior, in three levels", "from a fit"])
+def test_estimates_are_unbiased(way, monkeypatch):
+    work, exact = flat_sequences(SEEN, LENGTHS), by_paths(2)
+    hmm = hs.HMM([0.5, 0.5], [[0.75, 0.25], [0.25, 0.75]], [[0.75, 0.25], [0.25, 0.75]])
+    if way == "from a fit":
+        fit = tuple(part.numpy()[None] for part in (hmm.initial_S, hmm.transition_SS, hmm.emission_SV))
+        law = evidence._likelihood(work, 1)
+        found = [evidence._from_fit(law, fit, np.random.default_rng(seed)) for seed in range(10)]
+    else:
+        monkeypatch.setattr(evidence, "LEAST", 0)
+        monkeypatch.setattr(evidence, "_from_fit", lambda *_: -math.inf)
+        found = [log_evidence(work, hmm, 1, seed) for seed in range(10)]
+    mean, error = mean_of(found)
+    assert abs(mean - exact) < 4 * error
+    assert error < 0.1
+
+
+def test_one_state_has_a_closed_form():
+    hmm = hs.HMM([1.0], [[1.0]], [[0.5, 0.5]])
+    assert log_evidence(flat_sequences(SEEN, LENGTHS), hmm) == pytest.approx(by_paths(1), rel=1e-12)
+
+
+def test_labels_are_those_of_the_fit_if_no_other_order_is_likelier():
+    rng = np.random.default_rng(0)
+    rows = tuple(rng.dirichlet(np.ones(4), shape) for shape in (30, (30, 4), (30, 4)))
+    fit = tuple(rng.dirichlet(np.ones(4), shape) for shape in (1, (1, 4), (1, 4)))
+    fit[2][0], rows[2][:8] = np.eye(4) * 0.6 + 0.1, np.eye(4) * 0.6 + 0.1
+    stays, kept = rows[1].diagonal(0, 1, 2), fit[1][0].diagonal()
+
+    def like(n, order):
+        kinds = (rows[2][n, list(order)] * np.log(fit[2][0])).sum()
+        return kinds + (stays[n, list(order)] * np.log(kept) + (1 - stays[n, list(order)]) * np.log1p(-kept)).sum()
+
+    best = [max(itertools.permutations(range(4)), key=lambda order, n=n: like(n, order)) for n in range(30)]
+    assert evidence._labelled_as(rows, fit).tolist() == [order == (0, 1, 2, 3) for order in best]
+    assert len(set(best)) > 5
+
+
+def test_numbers_far_from_the_likeliest_are_not_looked_at(monkeypatch):
+    work = flat_sequences(SEEN, LENGTHS)
+    hmms = {size: hs.HMM(np.full(size, 1 / size), np.eye(size), np.eye(size, 9)) for size in range(1, 10)}
+    logs = {1: -130.0, 2: -117.9, 3: -100.0, 4: -112.1, 5: 0.0}
+    monkeypatch.setattr("hmmscope.inference.num_states.log_evidence", lambda work, hmm: logs[hmm.num_states])
+    support = support_of({size: abs(size - 3.0) for size in logs}, hmms, work)
+    assert support.log_evidence == {1: -math.inf, 2: -117.9, 3: -100.0, 4: -112.1, 5: -math.inf}
+    assert log_evidence(work, hmms[9]) is None
