@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hmmscope.inference.climbing import MOST_STATES, Model, counts_of_several
+from hmmscope.inference.climbing import Model, counts_of_several, may_go_beside
 from hmmscope.inference.gibbs import dirichlet_rows
 from hmmscope.inference.loop_inputs import Sequences
 from hmmscope.processes.hmm import HMM
@@ -52,12 +52,12 @@ def log_evidence(work: Sequences, hmm: HMM, num_threads: int | None = None, seed
         hmm: fitted to them, or to most of them.
 
     Returns:
-        None of more than eight states, or where observations times squared states exceed `MOST`.
+        None of more than eight states, where observations times squared states exceed `MOST`, or for a very long sequence.
     """
     size, num_symbols = hmm.emission_SV.shape
     if size == 1:
         return _of_one_state(work, num_symbols)
-    if size > MOST_STATES or int(work.lengths.sum()) * size**2 > MOST:
+    if not may_go_beside(size, work) or int(work.lengths.sum()) * size**2 > MOST:
         return None
     fit = _floored(tuple(part[None] for part in Model.of(hmm)))
     random = numpy_generator(seed, "evidence", size)
