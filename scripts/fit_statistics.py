@@ -71,6 +71,8 @@ def measured(kind: str, number: int) -> dict[str, Any]:
     near = [one for one, mean in fit.held_out.items() if mean >= fit.held_out[best] - fit.held_out_errors[best]]
     row |= {"bic": fit.hmm.num_states, "largest_held_out": best, "one_error": min(near), "interval": list(fit.interval)}
     row["shares"] = [round(share, 4) for share in fit.support.shares.values()] if fit.support else []
+    if fit.support:
+        row["errors"] = [round(error, 2) for error in fit.support.errors.values()]
     row["version"] = VERSION
     return row if kind == "drawn" else row | entries(truth, symbols, fit)
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import hmmscope as hs
-from hmmscope.inference import evidence
-from hmmscope.inference.evidence import log_evidence
+from hmmscope.inference import evidence as module
+from hmmscope.inference.evidence import Evidence, evidence
 from hmmscope.inference.loop_inputs import flat_sequences
 from hmmscope.inference.num_states import support_of
 
@@ -46,12 +46,12 @@ def test_estimates_are_unbiased(way, monkeypatch):
     hmm = hs.HMM([0.5, 0.5], [[0.75, 0.25], [0.25, 0.75]], [[0.75, 0.25], [0.25, 0.75]])
     if way == "from a fit":
         fit = tuple(part.numpy()[None] for part in (hmm.initial_S, hmm.transition_SS, hmm.emission_SV))
-        law = evidence._likelihood(work, 1)
-        found = [evidence._from_fit(law, fit, np.random.default_rng(seed)) for seed in range(10)]
+        law = module._likelihood(work, 1)
+        found = [module._from_fit(law, fit, np.random.default_rng(seed)) for seed in range(10)]
     else:
-        monkeypatch.setattr(evidence, "LEAST", 0)
-        monkeypatch.setattr(evidence, "_from_fit", lambda *_: -math.inf)
-        found = [log_evidence(work, hmm, 1, seed) for seed in range(10)]
+        monkeypatch.setattr(module, "LEAST", 0)
+        monkeypatch.setattr(module, "_from_fit", lambda *_: -math.inf)
+        found = [evidence(work, hmm, 1, seed).log for seed in range(10)]
     mean, error = mean_of(found)
     assert abs(mean - exact) < 4 * error
     assert error < 0.1
@@ -59,7 +59,9 @@ def test_estimates_are_unbiased(way, monkeypatch):
 
 def test_one_state_has_a_closed_form():
     hmm = hs.HMM([1.0], [[1.0]], [[0.5, 0.5]])
-    assert log_evidence(flat_sequences(SEEN, LENGTHS), hmm) == pytest.approx(by_paths(1), rel=1e-12)
+    found = evidence(flat_sequences(SEEN, LENGTHS), hmm)
+    assert found.log == pytest.approx(by_paths(1), rel=1e-12)
+    assert found.error == 0
 
 
 def test_labels_are_those_of_the_fit_if_no_other_order_is_likelier():
@@ -74,7 +76,7 @@ def test_labels_are_those_of_the_fit_if_no_other_order_is_likelier():
         return kinds + (stays[n, list(order)] * np.log(kept) + (1 - stays[n, list(order)]) * np.log1p(-kept)).sum()
 
     best = [max(itertools.permutations(range(4)), key=lambda order, n=n: like(n, order)) for n in range(30)]
-    assert evidence._labelled_as(rows, fit).tolist() == [order == (0, 1, 2, 3) for order in best]
+    assert module._labelled_as(rows, fit).tolist() == [order == (0, 1, 2, 3) for order in best]
     assert len(set(best)) > 5
 
 
@@ -82,7 +84,7 @@ def test_numbers_far_from_the_likeliest_are_not_looked_at(monkeypatch):
     work = flat_sequences(SEEN, LENGTHS)
     hmms = {size: hs.HMM(np.full(size, 1 / size), np.eye(size), np.eye(size, 9)) for size in range(1, 10)}
     logs = {1: -130.0, 2: -117.9, 3: -100.0, 4: -112.1, 5: 0.0}
-    monkeypatch.setattr("hmmscope.inference.num_states.log_evidence", lambda work, hmm: logs[hmm.num_states])
+    monkeypatch.setattr("hmmscope.inference.num_states.evidence", lambda work, hmm: Evidence(logs[hmm.num_states], 0.0))
     support = support_of({size: abs(size - 3.0) for size in logs}, hmms, work)
     assert support.log_evidence == {1: -math.inf, 2: -117.9, 3: -100.0, 4: -112.1, 5: -math.inf}
-    assert log_evidence(work, hmms[9]) is None
+    assert evidence(work, hmms[9]) is None

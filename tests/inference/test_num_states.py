@@ -9,7 +9,7 @@ import torch
 import hmmscope as hs
 from hmmscope.errors import InputError
 from hmmscope.inference.loop_inputs import flat_sequences
-from hmmscope.inference.num_states import Support, best_predictor, choose_num_states, held_out_mean
+from hmmscope.inference.num_states import Support, best_predictor, by_bic, choose_num_states, held_out_mean
 from inference_cases import planted
 
 #: As many sequences as in the first column, of so many observations; a fifth of them is held out.
@@ -134,11 +134,13 @@ def test_the_best_predictor_is_that_of_bic_unless_another_is_surely_better() -> 
 def test_the_interval_holds_what_is_chosen_and_leaves_out_what_is_hardly_possible():
     """Shares .97, .02 and .01, of which 2.5 % may be left out at each end."""
     logs = {1: -100.0, 2: math.log(0.97), 3: math.log(0.02), 4: math.log(0.01)}
-    support = Support(logs, sampled=True)
+    support = Support(logs, dict.fromkeys(logs, 0.0), sampled=True)
     assert support.shares[2] == pytest.approx(0.97)
     assert support.interval(2) == (2, 3)
     assert support.interval(1) == (1, 3)
-    assert Support({2: 0.0, 3: 0.0}, sampled=False).interval(2) == (2, 3)
+    assert Support(logs, dict.fromkeys(logs, 0.0) | {1: 98.0}, sampled=True).interval(2) == (1, 3)  # so unsure is one
+    assert Support(logs, dict.fromkeys(logs, 0.0) | {2: 3.0}, sampled=True).interval(2) == (2, 4)
+    assert by_bic({2: 0.0, 3: 0.0}).interval(2) == (2, 3)
 
 
 def test_the_evidence_is_of_every_number_and_goes_by_bic_where_parts_are_fixed():

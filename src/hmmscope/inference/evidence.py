@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -33,7 +34,14 @@ BEHIND = 5.0
 _FLOOR = 1e-12
 
 
-def log_evidence(work: Sequences, hmm: HMM, num_threads: int | None = None, seed: int = 0) -> float | None:
+class Evidence(NamedTuple):
+    """log P(all observations | number of states), nats, and how far two estimates of it that are hard to make lie apart."""
+
+    log: float
+    error: float
+
+
+def evidence(work: Sequences, hmm: HMM, num_threads: int | None = None, seed: int = 0) -> Evidence | None:
     """log P(all observations | number of states), nats, each row of the parameters drawn from the uniform law.
 
     Of one state in closed form. Else by sequential Monte Carlo with moves by Dirichlet proposals around expected counts, on
@@ -43,7 +51,8 @@ def log_evidence(work: Sequences, hmm: HMM, num_threads: int | None = None, seed
     from around a fit, Dirichlet laws around shares 1/4, 1/16, ... of its counts: finds narrow modes; it is of one
     labelling of the states, those that match the fit better than any other, times S!
 
-    Nothing is taken for a normal law, as singular models call for. Estimates of P, not of its logarithm, are unbiased.
+    Nothing is taken for a normal law, as singular models call for. Estimates of P, not of its logarithm, are unbiased. Where
+    the way from the prior is gone to its end, the posterior is wide, and all is done twice: the mean of P counts.
 
     Source: Del Moral, Doucet and Jasra (2006), "Sequential Monte Carlo samplers".
 
@@ -56,12 +65,16 @@ def log_evidence(work: Sequences, hmm: HMM, num_threads: int | None = None, seed
     """
     size, num_symbols = hmm.emission_SV.shape
     if size == 1:
-        return _of_one_state(work, num_symbols)
+        return Evidence(_of_one_state(work, num_symbols), 0.0)
     if not may_go_beside(size, work) or int(work.lengths.sum()) * size**2 > MOST:
         return None
     fit = _floored(tuple(part[None] for part in Model.of(hmm)))
     random = numpy_generator(seed, "evidence", size)
-    return _of_several_states(work, fit, num_threads, random)
+    one, wide = _of_several_states(work, fit, num_threads, random)
+    if not wide:
+        return Evidence(one, 0.0)
+    other, _ = _of_several_states(work, fit, num_threads, random)
+    return Evidence(float(np.logaddexp(one, other)) - math.log(2), abs(one - other))
 
 
 def _of_one_state(work: Sequences, num_symbols: int) -> float:
@@ -83,8 +96,10 @@ def _uniform(rows: Rows) -> tuple[Array, Rows]:
     return np.zeros(len(first)), (first, moves, visits)
 
 
-def _of_several_states(work: Sequences, fit: Rows, num_threads: int | None, random: np.random.Generator) -> float:
-    """The larger of two estimates; the one from the prior is given up at a level where it falls behind."""
+def _of_several_states(
+    work: Sequences, fit: Rows, num_threads: int | None, random: np.random.Generator
+) -> tuple[float, bool]:
+    """The larger of two estimates; and whether that from the prior was not given up at a level where it fell behind."""
     low: Law = _uniform
     total, rows = 0.0, _drawn(tuple(np.zeros((PARTICLES, *part.shape[1:])) for part in fit), random)
     levels = [share for share in SHARES if int(work.lengths.sum()) >= LEAST * share]
@@ -94,8 +109,8 @@ def _of_several_states(work: Sequences, fit: Rows, num_threads: int | None, rand
         rows, gain = _climb(rows, low, high, random)
         total, low = total + gain, high
         if share > 1 and total < near - BEHIND:
-            return _from_fit(_likelihood(work, num_threads), fit, random)
-    return max(total, near)
+            return _from_fit(_likelihood(work, num_threads), fit, random), False
+    return max(total, near), True
 
 
 def _share(work: Sequences, share: int) -> Sequences:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hmmscope.axes import Int, Tensor
 from hmmscope.inference.baum_welch import BaumWelchFit, as_sequences, fit_baum_welch, held_out_log_likelihoods
-from hmmscope.inference.evidence import log_evidence
+from hmmscope.inference.evidence import Evidence, evidence
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.loop_inputs import Sequences
 from hmmscope.processes.hmm import HMM
@@ -64,10 +64,12 @@ class Support:
 
     Attributes:
         log_evidence: log P(observations | number of states), nats; -inf of what was not looked at.
+        errors: how far that may be off, nats.
         sampled: by sequential Monte Carlo (`hmmscope.inference.evidence`); else -BIC / 2, which is coarser.
     """
 
     log_evidence: dict[int, float]
+    errors: dict[int, float]
     sampled: bool
 
     @property
@@ -78,7 +80,11 @@ class Support:
         return {size: weight / sum(weights.values()) for size, weight in weights.items()}
 
     def interval(self, chosen: int) -> tuple[int, int]:
-        """The least number and the largest that are left when up to 2.5 % are cut off at each end, and `chosen` between."""
+        """The least number and the largest that are left when up to 2.5 % are cut off at each end.
+
+        Between them are `chosen`, and whatever would have more than 2.5 % were its evidence larger by its error, and that of
+        the others smaller by theirs.
+        """
         sizes, below = sorted(self.shares), 0.0
         low = high = sizes[0]
         for size in sizes:
@@ -87,7 +93,19 @@ class Support:
             if below < 0.975:
                 high = size
             below += self.shares[size]
-        return min(low, chosen), max(high, chosen)
+        least = {
+            size: math.exp(log - self.errors[size] - max(self.log_evidence.values())) for size, log in self._finite()
+        }
+        rivals = [
+            size
+            for size, log in self._finite()
+            if (most := least[size] * math.exp(2 * self.errors[size]))
+            > 0.025 * (sum(least.values()) - least[size] + most)
+        ]
+        return min(low, chosen, *rivals), max(high, chosen, *rivals)
+
+    def _finite(self) -> list[tuple[int, float]]:
+        return [(size, log) for size, log in self.log_evidence.items() if log > -math.inf]
 
 
 def support_of(bics: Mapping[int, float], hmms: Mapping[int, HMM], work: Sequences | None) -> Support:
@@ -100,17 +118,24 @@ def support_of(bics: Mapping[int, float], hmms: Mapping[int, HMM], work: Sequenc
         work: packed sequences that these were fitted to, or most of them; None goes by BIC, as it must where parts are not
             free, or where one is larger than `hmmscope.inference.evidence` goes.
     """
-    sizes, found = sorted(bics), dict.fromkeys(sorted(bics), -math.inf)
+    sizes, found = sorted(bics), {size: Evidence(-math.inf, 0.0) for size in sorted(bics)}
     start = sizes.index(min(sizes, key=bics.__getitem__))
     for way in (sizes[start:], sizes[:start][::-1]):
         for size in way:
-            own = None if work is None else log_evidence(work, hmms[size])
+            own = None if work is None else evidence(work, hmms[size])
             if own is None:
-                return Support({size: -bic / 2 for size, bic in bics.items()}, False)
+                return by_bic(bics)
             found[size] = own
-            if own < max(found.values()) - FAR:
+            if own.log + own.error < max(one.log for one in found.values()) - FAR:
                 break
-    return Support(found, True)
+    return Support(
+        {size: one.log for size, one in found.items()}, {size: one.error for size, one in found.items()}, True
+    )
+
+
+def by_bic(bics: Mapping[int, float]) -> Support:
+    """With exp(-BIC / 2) for the evidence of each number of states."""
+    return Support({size: -bic / 2 for size, bic in bics.items()}, dict.fromkeys(bics, 0.0), False)
 
 
 def choose_num_states(

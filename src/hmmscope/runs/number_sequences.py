@@ -14,7 +14,7 @@ from hmmscope.emissions.gaussian import GaussianHMM
 from hmmscope.emissions.gaussian_mixture import GaussianMixtureHMM
 from hmmscope.emissions.poisson import PoissonHMM
 from hmmscope.errors import InputError
-from hmmscope.inference.num_states import Support, choice_reason, held_out_mean, summed, units_of
+from hmmscope.inference.num_states import by_bic, choice_reason, held_out_mean, summed, units_of
 from hmmscope.schema import shown, unknown_name
 from hmmscope.seeds import numpy_generator
 
@@ -196,7 +196,7 @@ def choose_vectors(
     if len(sizes) == 1:
         return sizes[0], {"fits": fits, "whole": None}
     bics = {size: one.bic for size, one in fits.items()}
-    support = Support({size: -bic / 2 for size, bic in bics.items()}, sampled=False)
+    support = by_bic(bics)
     found: dict[str, Any] = {"fits": fits, "whole": None, "support": support, "num_fitted": len(apart.rows)}
     if judges is None:
         best, reason = choice_reason(bics, {}, np.empty(0, np.int64), support)
