@@ -9,7 +9,14 @@ import torch
 import hmmscope as hs
 from hmmscope.errors import InputError
 from hmmscope.inference.loop_inputs import flat_sequences
-from hmmscope.inference.num_states import Support, best_predictor, by_bic, choose_num_states, held_out_mean
+from hmmscope.inference.num_states import (
+    Support,
+    best_predictor,
+    by_bic,
+    choice_reason,
+    choose_num_states,
+    held_out_mean,
+)
 from inference_cases import planted
 
 #: As many sequences as in the first column, of so many observations; a fifth of them is held out.
@@ -141,6 +148,15 @@ def test_the_interval_holds_what_is_chosen_and_leaves_out_what_is_hardly_possibl
     assert Support(logs, dict.fromkeys(logs, 0.0) | {1: 98.0}, sampled=True).interval(2) == (1, 3)  # so unsure is one
     assert Support(logs, dict.fromkeys(logs, 0.0) | {2: 3.0}, sampled=True).interval(2) == (2, 4)
     assert by_bic({2: 0.0, 3: 0.0}).interval(2) == (2, 3)
+
+
+def test_the_line_says_where_the_interval_is_wider_for_errors():
+    support = Support({2: 0.0, 3: -6.0}, {2: 0.5, 3: 4.0}, sampled=True)
+    _, reason = choice_reason({2: 10.0, 3: 30.0}, {}, np.empty(0, np.int64), support)
+    assert reason.startswith(
+        "2 states, 95 % [2, 3]: the smallest BIC, 20.0 below that of 3 states; the interval allows for"
+    )
+    assert reason.endswith("estimates of the evidence up to 4.0 nats apart")
 
 
 def test_the_evidence_is_of_every_number_and_goes_by_bic_where_parts_are_fixed():

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -257,6 +257,12 @@ def choice_reason(
     between = f", 95 % [{', '.join(map(str, support.interval(chosen)))}]" if support else ""
     by_bic = f"{_states(chosen)}{between}: the smallest BIC, {ahead:.1f} below that of {_states(second)}"
     by_bic += "" if support is None or support.sampled else "; the interval goes by BIC alone"
+    if support and replace(support, errors=dict.fromkeys(support.errors, 0.0)).interval(chosen) != support.interval(
+        chosen
+    ):
+        by_bic += (
+            f"; the interval allows for estimates of the evidence up to {max(support.errors.values()):.1f} nats apart"
+        )
     if not logs:
         return chosen, by_bic
     best = max(logs, key=lambda size: float(logs[size].sum()))
