@@ -2,6 +2,7 @@
 
     python tests/inference/calibration.py            p of every quantity of all families, minutes
     python tests/inference/calibration.py diag full  of some
+    python tests/inference/calibration.py full 56    of fewer data sets than it would take
 
 Source: Talts, Betancourt, Simpson, Vehtari and Gelman (2018), arXiv 1804.06788.
 """
@@ -153,9 +154,12 @@ LONG = [
 def main() -> None:
     """Print p of each quantity, whose ranks are uniform where the sampler is sound; of families that are named, or all."""
     torch.set_num_threads(1)
-    for name, repetitions, make, num_draws, bins in LONG:
-        if len(sys.argv) > 1 and name not in sys.argv[1:]:
+    names = [word for word in sys.argv[1:] if not word.isdigit()]
+    fewer = [int(word) for word in sys.argv[1:] if word.isdigit()]
+    for name, most, make, num_draws, bins in LONG:
+        if names and name not in names:
             continue
+        repetitions = min([most, *fewer])
         p_values = p_uniform(ranks_of(make(), repetitions), num_draws, bins)
         print(f"{name}: {repetitions} data sets, p {', '.join(f'{p:.3f}' for p in p_values)}", flush=True)
 
