@@ -1,12 +1,15 @@
 """Pretrained language models on symbols that are written as text."""
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 import hmmscope as hs
+from hmmscope.errors import ResourceError
 from hmmscope.interop import pretrained, to_huggingface
 from hmmscope.lab.experiments.running import run_experiment
 from hmmscope.storage import store
@@ -14,6 +17,7 @@ from hmmscope_papers.multitask.in_context import NAME
 from huggingface_cases import LENGTH, SYMBOLS, made, refuses
 from tokenizer_cases import tokenizer
 
+opening = sys.modules["hmmscope.interop.pretrained"]  # whose function has its name
 HMM = hs.make_process("random-hmm", num_states=3, num_symbols=SYMBOLS, seed=0)
 
 
@@ -51,6 +55,27 @@ def test_a_model_of_ours_scores_the_same_through_text() -> None:
     assert found.positions.tolist() == native.positions.tolist()
     for row, other in zip(native.table(), found.table(), strict=True):
         assert row == pytest.approx(other, abs=1e-6)
+
+
+def test_a_gguf_file_is_opened_with_its_own_tokenizer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As transformers opens it, here by the name alone; what is read is no quantised model."""
+    theirs, asked = language_model(), []
+    theirs.config.quantization_config = {"bits": 4}
+
+    def opened(what: object) -> SimpleNamespace:
+        return SimpleNamespace(from_pretrained=lambda folder, **named: asked.append((folder, named)) or what)
+
+    library = SimpleNamespace(AutoTokenizer=opened(tokenizer("bytes")), AutoModelForCausalLM=opened(theirs))
+    monkeypatch.setattr(opening, "transformers", lambda: library)
+    monkeypatch.setattr(opening.importlib.util, "find_spec", lambda name: name)
+    model, text = pretrained(tmp_path, SYMBOLS, gguf_file="small.gguf", length=6)
+    assert [(folder, named["gguf_file"]) for folder, named in asked] == [(str(tmp_path), "small.gguf")] * 2
+    expected = pretrained(theirs, SYMBOLS, tokenizer=tokenizer("bytes"), length=6)[0]
+    inputs = hs.Corpus(HMM, layout=text)[0:2].tokens
+    torch.testing.assert_close(model(inputs), expected(inputs))
+    monkeypatch.setattr(opening.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ResourceError, match=r"small\.gguf needs gguf and accelerate"):
+        pretrained(tmp_path, SYMBOLS, gguf_file="small.gguf")
 
 
 @pytest.mark.parametrize("separator", ["spaces", "commas"])

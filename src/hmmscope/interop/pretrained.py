@@ -1,10 +1,12 @@
 """Pretrained language models on sequences of symbols, in context."""
 
+import importlib.util
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from hmmscope.corpora.tokenized import Text
-from hmmscope.errors import InputError
+from hmmscope.errors import InputError, ResourceError
 from hmmscope.interop.huggingface import from_huggingface
 from hmmscope.interop.tapped import HuggingFaceModel
 from hmmscope.models.foreign import transformers
@@ -16,6 +18,7 @@ def pretrained(
     *,
     tokenizer: Any = None,
     length: int = 256,
+    gguf_file: str | None = None,
     **text: Any,
 ) -> tuple[HuggingFaceModel, Text]:
     """A language model that predicts symbols, and the layout in which it reads them.
@@ -30,12 +33,20 @@ def pretrained(
         names: of the symbols, or how many: see `Text`.
         tokenizer: by default the one in the folder.
         length: observations of the last sequence.
+        gguf_file: of a folder, the GGUF file in it that has weights and tokenizer; it is read in float32.
         text: other fields of `Text`: separator, prefix, num_demonstrations, ...
 
     Raises:
         InputError: no model or tokenizer, names that are not one token each, or a text that is longer than the model reads.
-        ResourceError: transformers is not installed.
+        ResourceError: transformers is not installed, or for a GGUF file gguf or accelerate.
     """
+    if gguf_file is not None:
+        require_gguf(gguf_file)
+        try:
+            source, own = read_gguf(transformers(), Path(source), gguf_file)
+        except (ValueError, OSError, KeyError, TypeError) as error:
+            raise InputError(f"gguf_file: {gguf_file} does not open ({' '.join(str(error).split())[:200]})") from error
+        tokenizer = own if tokenizer is None else tokenizer
     if tokenizer is None:
         if not isinstance(source, str) and not hasattr(source, "__fspath__"):
             raise InputError("tokenizer: must be given with a model in memory")
@@ -52,3 +63,21 @@ def pretrained(
     if limit is not None and layout.num_columns > limit:
         raise InputError(f"length: takes {layout.num_columns} tokens of text, and the model reads {limit}")
     return model, layout
+
+
+def require_gguf(file: str) -> None:
+    """ResourceError unless what transformers reads a GGUF file with is installed."""
+    missing = [name for name in ("gguf", "accelerate") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ResourceError(f"{file} needs {' and '.join(missing)}: pip install 'hmmscope[pretrained]'")
+
+
+def read_gguf(library: Any, folder: Path, file: str) -> tuple[Any, Any]:
+    """Model and tokenizer of a GGUF file, in float32; a configuration that says it is quantised refuses to be saved."""
+    named = {"gguf_file": file, "local_files_only": True, "trust_remote_code": False}
+    tokenizer = library.AutoTokenizer.from_pretrained(str(folder), **named)
+    read = library.AutoModelForCausalLM.from_pretrained(str(folder), dtype="float32", **named)
+    plain = {key: value for key, value in read.config.to_dict().items() if key != "quantization_config"}
+    model = type(read)(type(read.config).from_dict(plain))
+    model.load_state_dict(read.state_dict())
+    return model.eval(), tokenizer

