@@ -81,7 +81,7 @@ def test_a_large_model_is_announced_before_it_is_built(tmp_path: Path, monkeypat
     def never(*args: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(training, "build_model", never)
+    monkeypatch.setattr(training, "_engine", never)  # which may take steps of it, and stands before `build_model`
     monkeypatch.setattr(room, "LARGE", count - 1)
     said = (
         rf"^model: roformer has {count} parameters here; .* GiB of memory, and 12 steps take about .* seconds on this"

@@ -149,11 +149,11 @@ def _begin(config: RunConfig, path: Path, world: World, resume: bool, shorter: P
     target = make_target(config.target, process, config.layout)
     ports = ports_of(config, target)
     require_memory_for(config, ports)
-    engine = _engine(config, ports, path if there else shorter, world.size)
-    config = replace(config, training=replace(config.training, engine=engine))
     if world.leader:
         require_disk("training", path, disk_bytes(config, ports), ADVICE)
-        warn_if_large(config, ports)
+        warn_if_large(config, ports)  # before steps of it are taken to measure engines
+    engine = _engine(config, ports, path if there else shorter, world.size)
+    config = replace(config, training=replace(config.training, engine=engine))
     net = build_model(config.model, ports, config.seed)
     if isinstance(net, GivenModel):
         _check_given(net, config, world)
