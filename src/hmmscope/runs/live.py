@@ -124,6 +124,7 @@ def live_model_data(
         "tensors": {key: _packed(tensor, "<f4") for key, tensor in tensors.items()},
         "process": _process(process),
         "layout": {"delimiter": layout.has_delimiter, "lengths": list(layout.sequence_lengths)},
+        "several": len(layout.sequence_lengths) > 1,
         "readouts": readouts,
         "beyond": beyond,
         "learned": {"verdict": gone.verdict, "bar": gone.bar, "text": str(gone)},

@@ -307,7 +307,6 @@ def _live(subject: Subject, beliefs: dict[str, Any] | None, unknown: list[str]) 
     live["model"]["steps"] = subject.steps
     if beliefs is not None:  # one number for one thing: that of the headline
         live["beyond"] = {key: beliefs[key] for key in ("verdict", "text", "r2", "twins")}
-    live["several"] = len(subject.probe.layout.sequence_lengths) > 1
     return live
 
 
