@@ -19,8 +19,7 @@ from hmmscope.lab.evidence.ledger import SCALES
 from hmmscope.lab.experiments import parts
 from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope.lab.experiments.running import run_experiment
-from hmmscope.lab.report import plots
-from hmmscope.lab.verbs import findings
+from hmmscope.lab.report import drawing, plots
 from hmmscope.lab.verbs import run as verb
 from hmmscope.lab.verbs.options import Run
 from hmmscope.runs.config import config_from_data
@@ -232,7 +231,7 @@ def test_smoke_is_not_run_twice_into_one_folder(smoke: tuple[str, Path]) -> None
 def test_smoke_resumed_uses_what_is_there(
     smoke: tuple[str, Path], capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(findings, "draw_folder", lambda folder: None)  # drawings are no part of the state
+    monkeypatch.setattr(drawing, "draw_folder", lambda folder: None)  # drawings are no part of the state
     name, out = smoke
     before = state(out)
     made = [*out.parent.rglob("runs/**/*"), *out.rglob("parts/**/*")]
