@@ -149,8 +149,9 @@ def test_folders_of_ours_at_any_depth_are_checked_and_files_beside_them_counted(
     assert second.startswith("all/b/c: run: ")
     assert last.startswith("all: 2 folders of ours inside; ")
     assert last.endswith(" files, 0 not covered")
-    (tmp_path / "all" / "b" / "notes.txt").write_text("mine")
-    assert call("check", "all").out.rstrip().endswith(" files, 1 not covered: b/notes.txt")
+    (tmp_path / "all" / "b" / "gpt2").mkdir()
+    (tmp_path / "all" / "b" / "gpt2" / "config.json").write_text("{}")  # a model of somebody else's
+    assert call("check", "all").out.rstrip().endswith(" files, 1 not covered: b/gpt2/config.json")
     path = tmp_path / "all" / "b" / "c" / "config.json"
     path.write_bytes(path.read_bytes() + b" ")
     told = call("check", "all")

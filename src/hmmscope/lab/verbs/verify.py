@@ -80,10 +80,14 @@ _KINDS = {RECORD: "export", "config.json": "run", "experiment.json": "experiment
 
 
 def _inside(folder: Path) -> list[Path]:
-    """The topmost folders of ours below one that is none; nothing of one that is."""
-    found = []
+    """The topmost folders of ours below one that is none; nothing of one that is.
+
+    A config.json alone makes none: models of others have one.
+    """
+    found, ours = [], {seals.SEAL, *_KINDS} - {"config.json"}
     for parent, inner, files in os.walk(folder):
-        if {seals.SEAL, *_KINDS} & {*files}:
+        names = {*files}
+        if ours & names or {"config.json", store.MANIFEST} <= names:
             found.append(Path(parent))
             inner.clear()
     return [] if found == [folder] else sorted(found)
