@@ -106,14 +106,14 @@ def of_numbers(family, num_draws=31, every=8, warm_up=100, length=25, wrong=Fals
         )
     )
     chains = {"num_draws": num_draws, "num_chains": 1, "every": every, "warm_up": warm_up}
-    nothing = torch.empty(0, coordinates, dtype=torch.float64), torch.empty(0, dtype=torch.int64)
+    nothing = torch.zeros(2, 1).double() @ (0 * laws.features(torch.zeros(1, coordinates).double()))
 
     def drawn(random):
         initial, transition = (
             random.dirichlet(np.full(2, prior.initial)),
             random.dirichlet(np.full(2, prior.transition), 2),
         )
-        arrays = laws.draw(*nothing, 2, random)
+        arrays = laws.draw(nothing, random)
         if family == "poisson":
             return hs.PoissonHMM(initial, transition, arrays["rates"])
         return hs.GaussianHMM(initial, transition, arrays["means"], arrays["covariances"], family)

@@ -1,5 +1,11 @@
-"""Priors of emission laws from which laws are drawn exactly, given the observations of each state."""
+"""Priors of emission laws that know what observations tell: draws, densities and marginals in closed form.
 
+A family is exponential: log P(x | state) = features(x) . natural(law of the state). So observations tell by sums of
+features, each row weighed by how much it is of a state: statistics (..., state, feature), which are also what expected
+counts of a filter give. Axes before are of several models.
+"""
+
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -12,22 +18,32 @@ from hmmscope.errors import InputError
 from hmmscope.reprs import Shown
 from hmmscope.schema import require, unknown_name
 
+_LOG_2PI = math.log(2 * math.pi)
+
 
 class Conjugate(Protocol):
-    """A prior of the laws of all states together."""
+    """A prior of the laws of all states together; laws are by the names of the arrays of the process."""
 
     @property
     def shared(self) -> tuple[str, ...]:
         """Arrays of the process that have no axis of states."""
 
+    def features(self, observations: Float64[Tensor, "row coordinate"]) -> Float64[Tensor, "row feature"]:
+        """What laws see of each row, of which a missing entry has none."""
+
+    def natural(self, laws: Mapping[str, Tensor]) -> Float64[Tensor, "*models state feature"]:
+        """Numbers by which features are weighed in log P(x | state)."""
+
+    def moments(self, laws: Mapping[str, Tensor]) -> Float64[Tensor, "*models state feature"]:
+        """E[features | state], of a row without gaps."""
+
     def draw(
-        self,
-        observations: Float64[Tensor, "row coordinate"],
-        states: Int64[Tensor, "row"],
-        num_states: int,
-        random: np.random.Generator,
+        self, statistics: Float64[Tensor, "*models state feature"], random: np.random.Generator
     ) -> dict[str, Tensor]:
-        """Arrays of the laws, from their law given these observations of these states; of no rows, from the prior."""
+        """Laws from their law given statistics; of zeros, from the prior."""
+
+    def log_marginal(self, statistics: Float64[Tensor, "*models state feature"]) -> Float64[Tensor, "*models"]:
+        """log of the mean of exp(statistics . natural) over the prior: of the features of some rows, log P(these rows)."""
 
 
 def members(states: Int64[Tensor, "row"], num_states: int) -> Float64[Tensor, "row state"]:
@@ -40,9 +56,11 @@ class NormalInverseWishart(Shown):
     """covariance ~ inverse Wishart(degrees, degrees * spread),  mean | covariance ~ N(centre, covariance / strength)
 
     Of "diag" and "spherical" covariances every variance is degrees * spread / chi-square(degrees): normal-inverse-gamma.
-    Of n observations with mean m and scatter C: strength + n, degrees + n (spherical: n for each coordinate), and
+    Features are n = 1, z = x - centre and z z^T, or z^2 of each coordinate. After sums n, s and Q of them the numbers are
+    strength + n, degrees + n (spherical: n of each coordinate), and
 
-        scale + C + strength n / (strength + n) (m - centre)(m - centre)^T
+        mean | covariance ~ N(centre + s / (strength + n), covariance / (strength + n))
+        scale = degrees * spread + Q - s s^T / (strength + n)
 
     Source: Gelman, Carlin, Stern, Dunson, Vehtari and Rubin (2013), sections 3.3 and 3.6.
 
@@ -62,71 +80,138 @@ class NormalInverseWishart(Shown):
 
     def __post_init__(self) -> None:
         require(self.strength > 0, "strength", "must be positive", self.strength)
-        count = len(self.centre) if self.covariance_type in ("full", "tied") else 1
+        count = len(self.centre) if self._matrices else 1
         require(self.degrees > count - 1, "degrees", f"must be above {count - 1}", self.degrees)
+
+    @property
+    def _matrices(self) -> bool:
+        return self.covariance_type in ("full", "tied")
 
     @property
     def shared(self) -> tuple[str, ...]:
         return ("covariances",) if self.covariance_type == "tied" else ()
 
-    def draw(
-        self, observations: Tensor, states: Tensor, num_states: int, random: np.random.Generator
-    ) -> dict[str, Tensor]:
-        """See `Conjugate`; of "full" and "tied" no entry may be missing."""
-        known, member = (~observations.isnan()).double(), members(states, num_states)
-        filled = observations.nan_to_num(0.0)
-        count_SY = member.T @ known
-        mean_SY = member.T @ filled / count_SY.clamp_min(1.0)
-        away = (filled - mean_SY[states]) * known
-        share_SY = self.strength * count_SY / (self.strength + count_SY)
-        centre_SY = (self.strength * self.centre + count_SY * mean_SY) / (self.strength + count_SY)
-        if self.covariance_type in ("spherical", "diag"):
-            scatter_SY = member.T @ away.square() + share_SY * (mean_SY - self.centre).square()
-            if self.covariance_type == "spherical":
-                scale_S = self.degrees * self.spread.mean() + scatter_SY.sum(1)
-                covariances = scale_S / _chi_squares(self.degrees + count_SY.sum(1), random)
-            else:
-                covariances = (self.degrees * self.spread + scatter_SY) / _chi_squares(self.degrees + count_SY, random)
-            spread_SY = covariances[:, None] if self.covariance_type == "spherical" else covariances
-            normals = torch.from_numpy(random.standard_normal(tuple(centre_SY.shape)))
-            return {
-                "means": centre_SY + normals * (spread_SY / (self.strength + count_SY)).sqrt(),
-                "covariances": covariances,
-            }
-        apart_SY = mean_SY - self.centre
-        scale_SYY = torch.stack([(away * own[:, None]).T @ away for own in member.T])
-        scale_SYY = scale_SYY + share_SY[:, :1, None] * apart_SY[:, :, None] * apart_SY[:, None, :]
-        prior_YY = self.degrees * self.spread.diag()
+    def features(self, observations: Tensor) -> Tensor:
+        """z^2, z, n of each coordinate; of matrices z z^T, z and n, and no entry may be missing."""
+        away = (observations - self.centre).nan_to_num(0.0)
+        if self._matrices:
+            squares = (away[:, :, None] * away[:, None, :]).flatten(1)
+            return torch.cat([squares, away, torch.ones_like(away[:, :1])], 1)
+        return torch.cat([away.square(), away, (~observations.isnan()).double()], 1)
+
+    def _spread(self, laws: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Means from the centre on (..., S, Y), and variances (..., S, Y) or covariances (..., S, Y, Y)."""
+        away, found = laws["means"] - self.centre, laws["covariances"]
+        if self.covariance_type == "spherical":
+            found = found[..., None].expand_as(away)
+        elif self.covariance_type == "tied":
+            found = found[..., None, :, :].expand(*away.shape, away.shape[-1])
+        return away, found
+
+    def natural(self, laws: Mapping[str, Tensor]) -> Tensor:
+        away, spread = self._spread(laws)
+        if not self._matrices:
+            precision, rest = spread.reciprocal(), spread.log() + _LOG_2PI
+            return torch.cat([-precision / 2, away * precision, -(away.square() * precision + rest) / 2], -1)
+        factor = torch.linalg.cholesky(spread)
+        precision = torch.cholesky_inverse(factor)
+        weighed = (precision @ away[..., None])[..., 0]
+        rest = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1) + away.shape[-1] * _LOG_2PI
+        alone = -((away * weighed).sum(-1) + rest)[..., None] / 2
+        return torch.cat([-precision.flatten(-2) / 2, weighed, alone], -1)
+
+    def moments(self, laws: Mapping[str, Tensor]) -> Tensor:
+        away, spread = self._spread(laws)
+        if not self._matrices:
+            return torch.cat([away.square() + spread, away, torch.ones_like(away)], -1)
+        squares = away[..., :, None] * away[..., None, :] + spread
+        return torch.cat([squares.flatten(-2), away, torch.ones_like(away[..., :1])], -1)
+
+    def _after(self, statistics: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Counts, means from the centre on, scales and degrees: what the law is given sums of features."""
+        size = len(self.centre)
+        if not self._matrices:
+            squares, sums, count = statistics.split(size, -1)
+            mean = sums / (self.strength + count)
+            scatter = (squares - sums * mean).clamp_min(0.0)
+            if self.covariance_type == "diag":
+                return count, mean, self.degrees * self.spread + scatter, self.degrees + count
+            return count, mean, self.degrees * self.spread.mean() + scatter.sum(-1), self.degrees + count.sum(-1)
+        squares, sums, count = statistics.split([size * size, size, 1], -1)
+        mean = sums / (self.strength + count)
+        scatter = squares.unflatten(-1, (size, size)) - sums[..., :, None] * mean[..., None, :]
+        count = count[..., 0]
         if self.covariance_type == "tied":
-            covariances = _inverse_wishart(self.degrees + len(observations), prior_YY + scale_SYY.sum(0), random)
-            factors = torch.linalg.cholesky(covariances).expand(num_states, -1, -1)
+            scatter, seen = scatter.sum(-3), count.sum(-1)
         else:
-            degrees_S = (self.degrees + count_SY[:, 0]).tolist()
-            drawn = zip(degrees_S, scale_SYY, strict=True)
-            covariances = torch.stack([_inverse_wishart(own, prior_YY + scale, random) for own, scale in drawn])
+            seen = count
+        return count, mean, self.degrees * self.spread.diag() + scatter, self.degrees + seen
+
+    def draw(self, statistics: Tensor, random: np.random.Generator) -> dict[str, Tensor]:
+        count, mean, scale, degrees = self._after(statistics)
+        if not self._matrices:
+            covariances = scale / _chi_squares(degrees, random)
+            spread = covariances[..., None] if self.covariance_type == "spherical" else covariances
+            moved = _normals(mean, random) * (spread / (self.strength + count)).sqrt()
+        else:
+            covariances = _inverse_wishart(degrees, scale, random)
             factors = torch.linalg.cholesky(covariances)
-        normals = torch.from_numpy(random.standard_normal(tuple(centre_SY.shape)))
-        moved = (factors @ normals[..., None])[..., 0] / (self.strength + count_SY).sqrt()
-        return {"means": centre_SY + moved, "covariances": covariances}
+            factors = factors[..., None, :, :] if self.covariance_type == "tied" else factors
+            moved = (factors @ _normals(mean, random)[..., None])[..., 0] / (self.strength + count).sqrt()[..., None]
+        return {"means": self.centre + mean + moved, "covariances": covariances}
+
+    def log_marginal(self, statistics: Tensor) -> Tensor:
+        """Normalisers of the prior over those of the law after, and (2 pi)^(-1/2) a number."""
+        count, _, scale, degrees = self._after(statistics)
+        size = len(self.centre)
+        if self._matrices:
+            found = _log_wishart(degrees, scale) - _log_wishart(
+                torch.tensor(self.degrees).double(), self.degrees * self.spread.diag()
+            )
+            numbers, each = count * size, count[..., None].expand(*count.shape, size)
+        else:
+            spread = self.spread if self.covariance_type == "diag" else self.spread.mean()
+            found = torch.lgamma(degrees / 2) - degrees / 2 * (scale / 2).log()
+            found = found - (math.lgamma(self.degrees / 2) - self.degrees / 2 * (self.degrees * spread / 2).log())
+            found = found.sum(-1) if self.covariance_type == "diag" else found
+            numbers, each = count.sum(-1), count
+        of_means = (math.log(self.strength) - (self.strength + each).log()).sum(-1) / 2 - numbers * _LOG_2PI / 2
+        return found + of_means.sum(-1) if self.covariance_type == "tied" else (found + of_means).sum(-1)
+
+
+def _normals(like: Tensor, random: np.random.Generator) -> Tensor:
+    return torch.from_numpy(random.standard_normal(tuple(like.shape)))
 
 
 def _chi_squares(degrees: Tensor, random: np.random.Generator) -> Tensor:
     return torch.from_numpy(np.asarray(2 * random.standard_gamma(degrees.numpy() / 2)))
 
 
-def _inverse_wishart(degrees: float, scale: Float64[Tensor, "y y"], random: np.random.Generator) -> Tensor:
+def _inverse_wishart(
+    degrees: Float64[Tensor, "*models"], scale: Float64[Tensor, "*models y y"], random: np.random.Generator
+) -> Float64[Tensor, "*models y y"]:
     """By Bartlett's factor A of the precision: L A^-T A^-1 L^T, where L L^T is the scale."""
-    size = len(scale)
-    lower = np.tril(random.standard_normal((size, size)), -1)
-    lower += np.diag(np.sqrt(2 * random.standard_gamma((degrees - np.arange(size)) / 2)))
+    lower = (
+        _normals(scale, random).tril(-1)
+        + _chi_squares(degrees[..., None] - torch.arange(scale.shape[-1]), random).sqrt().diag_embed()
+    )
     root = torch.linalg.cholesky(scale)
-    half = torch.linalg.solve_triangular(torch.from_numpy(lower), root.T, upper=False)
-    return half.T @ half
+    half = torch.linalg.solve_triangular(lower, root.mT, upper=False)
+    return half.mT @ half
+
+
+def _log_wishart(degrees: Tensor, scale: Tensor) -> Tensor:
+    """log Gamma_Y(degrees / 2) - degrees / 2 log det(scale / 2): by what an inverse Wishart density is divided."""
+    size = scale.shape[-1]
+    log_determinant = 2 * torch.linalg.cholesky(scale).diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    return torch.special.multigammaln(degrees / 2, size) - degrees / 2 * (log_determinant - size * math.log(2))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GammaRates(Shown):
     """rate ~ Gamma(strength, mean of strength / rate): after counts of sum x over n rows, Gamma(strength + x, rate + n).
+
+    Features are x, 1 and -log x! of each coordinate.
 
     Attributes:
         centre: mean of the rates (coordinate,).
@@ -140,15 +225,29 @@ class GammaRates(Shown):
     def __post_init__(self) -> None:
         require(self.strength > 0, "strength", "must be positive", self.strength)
 
-    def draw(
-        self, observations: Tensor, states: Tensor, num_states: int, random: np.random.Generator
-    ) -> dict[str, Tensor]:
-        """See `Conjugate`."""
-        member = members(states, num_states)
-        known_SY = member.T @ (~observations.isnan()).double()
-        shape_SY = self.strength + member.T @ observations.nan_to_num(0.0)
-        drawn = torch.from_numpy(random.standard_gamma(shape_SY.numpy()))
-        return {"rates": drawn / (self.strength / self.centre + known_SY)}
+    def features(self, observations: Tensor) -> Tensor:
+        counts = observations.nan_to_num(0.0)
+        return torch.cat([counts, (~observations.isnan()).double(), -torch.lgamma(counts + 1)], 1)
+
+    def natural(self, laws: Mapping[str, Tensor]) -> Tensor:
+        rates = laws["rates"]
+        return torch.cat([rates.log(), -rates, torch.ones_like(rates)], -1)
+
+    def moments(self, laws: Mapping[str, Tensor]) -> Tensor:
+        """The last feature is left out: it weighs the same in all laws."""
+        rates = laws["rates"]
+        return torch.cat([rates, torch.ones_like(rates), torch.zeros_like(rates)], -1)
+
+    def draw(self, statistics: Tensor, random: np.random.Generator) -> dict[str, Tensor]:
+        total, seen, _ = statistics.split(len(self.centre), -1)
+        drawn = torch.from_numpy(np.asarray(random.standard_gamma((self.strength + total).numpy())))
+        return {"rates": drawn / (self.strength / self.centre + seen)}
+
+    def log_marginal(self, statistics: Tensor) -> Tensor:
+        total, seen, rest = statistics.split(len(self.centre), -1)
+        shape, rate = self.strength + total, self.strength / self.centre
+        found = torch.lgamma(shape) - shape * (rate + seen).log() + rest
+        return (found - math.lgamma(self.strength) + self.strength * rate.log()).sum((-2, -1))
 
 
 def refuse_missing(observations: Float64[Tensor, "row coordinate"], covariance_type: str) -> None:

@@ -54,7 +54,7 @@ def number_draws(
     reference = torch.cat([likeliest_states(start.chain, own[None]).states[0] for own in logs])
     where = np.arange(number), (lengths.cumsum(0) - lengths).numpy(), lengths.numpy()
     priors = np.full(size, prior.initial), np.full((size, size), prior.transition)
-    names = list(start.file_tensors())
+    names, features = list(start.file_tensors()), laws.features(observations)
 
     def chain(place: int, random: np.random.Generator) -> Sequence[Array]:
         model = start
@@ -64,7 +64,7 @@ def number_draws(
         if place and match:
             _walk(model, observations, where, random, room)
             few = torch.from_numpy(random.random(number) < SPREAD)
-            begun = laws.draw(observations[few], path[few], size, random)
+            begun = laws.draw(members(path[few], size).T @ features[few], random)
             model = _drawn(model, priors, [SPREAD * part for part in counts], begun, random)
         for sweep in range(chains.warm_up + chains.every * (chains.num_draws - 1) + 1):
             log = _walk(model, observations, where, random, room)
@@ -73,7 +73,7 @@ def number_draws(
                 arrays = [model.file_tensors()[name].numpy() for name in names]
                 for own, value in zip(kept, (*arrays, np.asarray(log), agreement), strict=True):
                     own.append(value)
-            model = _drawn(model, priors, counts, laws.draw(observations, path, size, random), random)
+            model = _drawn(model, priors, counts, laws.draw(members(path, size).T @ features, random), random)
         return [np.stack(values) for values in kept]
 
     *found, log_likelihoods, agreement = chains.run(chain)
