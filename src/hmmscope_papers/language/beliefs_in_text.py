@@ -40,6 +40,7 @@ def belief_tables(reader: Reader, sizes: dict[str, Any]) -> Measured:
     return {
         "beliefs": rows,
         "beyond": _beyond(readouts),
+        "rrxor": _scored(moved, corpus, count),
         "interventions": _moved(moved, corpus, readouts, names, sizes),
     }
 
@@ -64,14 +65,28 @@ def _moved(
     names: list[str],
     sizes: dict[str, Any],
 ) -> list[dict[str, Any]]:
-    """Another belief is written where it is read best, above the input; and the excess of the predictions as they are."""
+    """Another belief is written where it is read best, above the input."""
     count, rows = sizes["belief_samples"], []
     for network, model in models.items():
         fitted = next(found for name, found in readouts if name == network).fitted
         best = largest(range(1, len(names)), fitted.tolist().__getitem__)
         options = {"num_samples": count, "num_positions": sizes["positions"], "num_random": 1, "ridge": RIDGE}
         found = belief_interventions(model, corpus, layers=[names[best]], interventions=("set",), **options)
-        score = evaluate(model, corpus, num_samples=count // 4, first=count - count // 4, baselines=False)
-        excess = float(score.measures["model"]["excess"].mean())
-        rows += [{"network": network, "excess": excess} | row for row in found if row["metric"] == "kl"]
+        rows += [{"network": network} | row for row in found if row["metric"] == "kl"]
+    return rows
+
+
+def _scored(models: dict[str, HuggingFaceModel], corpus: Corpus, count: int) -> list[dict[str, Any]]:
+    """Nats above the filter in the second half of the sequences that are changed, of the models and of what counts."""
+    rows = []
+    for network, model in models.items():
+        score = evaluate(
+            model, corpus, num_samples=count // 4, first=count - count // 4, baselines=network == "trained"
+        )
+        late = score.positions >= corpus.layout.num_observations // 2
+        for name, found in score.measures.items():
+            if "excess" in found:  # the exact filter has none
+                each = found["excess"][:, late].mean(1)
+                about = {"network": network if name == "model" else name}
+                rows.append(about | {"value": float(each.mean()), "error": float(each.std(ddof=1) / len(each) ** 0.5)})
     return rows

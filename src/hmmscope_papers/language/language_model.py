@@ -52,8 +52,8 @@ class Reader:
         return HuggingFaceModel(twin, symbols=text.symbol_tokens)
 
 
-def reader_of(source: str, num_symbols: int, seed: int) -> Reader:
-    """A language model with names that are drawn for a seed.
+def reader_of(source: str, num_symbols: int, seed: int, chain: int = 0) -> Reader:
+    """A language model with names that are drawn for a chain of a seed; its twins are those of the seed.
 
     Raises:
         InputError: no such folder, or transformers is not installed.
@@ -64,7 +64,7 @@ def reader_of(source: str, num_symbols: int, seed: int) -> Reader:
     require(known, "measurements.pretrained", advice, source)
     found = importlib.util.find_spec("transformers") is not None
     require(found, "measurements.pretrained", "needs transformers: pip install 'hmmscope[pretrained]'", source)
-    drawn = numpy_generator(seed, "names").choice(list(ascii_uppercase), num_symbols, replace=False)
+    drawn = numpy_generator(seed, "names", chain).choice(list(ascii_uppercase), num_symbols, replace=False)
     return Reader(source, tuple(str(name) for name in drawn), seed)
 
 

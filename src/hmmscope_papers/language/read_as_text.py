@@ -1,6 +1,8 @@
 """What a pretrained language model makes of hidden Markov models in its context, and what of them it holds."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from hmmscope.interop import HuggingFaceModel
 from hmmscope.lab import (
     PREDICTORS,
     Effect,
+    Estimate,
     Experiment,
     Figure,
     Gate,
@@ -44,7 +47,7 @@ from hmmscope.lab import (
 )
 from hmmscope.ties import largest, smallest
 from hmmscope_papers.language.beliefs_in_text import belief_tables
-from hmmscope_papers.language.language_model import TINY, Reader, facts_of, reader_of
+from hmmscope_papers.language.language_model import NUM_TWINS, TINY, Reader, facts_of, reader_of
 from hmmscope_papers.multitask.in_context import BAUM_WELCH, baum_welch_rows, binned, binned_score
 
 NAME = "pretrained"
@@ -76,12 +79,12 @@ class Pretrained(Experiment):
         "chain, with Baum-Welch fitted to the same prompt and told the number of states, with n-grams and context trees "
         "that count in the prompt, with a small RoFormer trained on such chains, and with two twins of its own: the same "
         "architecture before training, and its own weights shuffled. Chains differ in how fast they mix and in how noisy "
-        "their symbols are; each seed has its own chains and its own letters. On RRXOR, whose prediction does not tell the "
+        "their symbols are; each has its own laws and its own letters. On RRXOR, whose prediction does not tell the "
         "belief, an affine map reads the belief from its layers, and the belief is changed there to see whether the next "
         "prediction follows. After Dai et al., Pre-trained Large Language Models Learn to Predict Hidden Markov Models "
         "In-context (NeurIPS 2025), who ask large models. `python -m hmmscope.interop.smollm2` fetches the model first."
     )
-    num_seeds = {"smoke": 2, "small": 5, "medium": 5}
+    num_seeds = {"smoke": 2, "small": 12, "medium": 12}
     sizes = {
         "smoke": {
             "pretrained": TINY,
@@ -109,7 +112,7 @@ class Pretrained(Experiment):
             "belief_length": 96,
             "belief_samples": 16,
             "layers": 7,
-            "positions": 1,
+            "positions": 4,
         },
         "medium": {
             "pretrained": SMOLLM2,
@@ -128,7 +131,7 @@ class Pretrained(Experiment):
     }
     groups = {
         "predictions": ("predictions", "chains", "models"),
-        "beliefs": ("beliefs", "beyond", "interventions"),
+        "beliefs": ("beliefs", "beyond", "rrxor", "interventions"),
     }
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
@@ -145,7 +148,7 @@ class Pretrained(Experiment):
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         run = runs["learner"]
         if group == "predictions":
-            return _predictions(run, reader_of(sizes["pretrained"], NUM_SYMBOLS, run.config.seed), sizes)
+            return _predictions(run, sizes)
         return belief_tables(reader_of(sizes["pretrained"], 2, run.config.seed), sizes)
 
     def figures(self, tables: Tables) -> list[Figure]:
@@ -163,40 +166,72 @@ class Pretrained(Experiment):
 # Measurements
 
 
-def _predictions(run: Run, reader: Reader, sizes: dict[str, Any]) -> Measured:
+def _predictions(run: Run, sizes: dict[str, Any]) -> Measured:
     """What every predictor says of every chain, and of one chain in every separator."""
-    length, seed = sizes["length"], run.config.seed
-    main = sizes["separators"][0]
-    model, text = reader.read(length, main)
-    own = {"network": "trained", "names": " ".join(reader.names)} | facts_of(model)
-    weights = {"network": "learner", "names": "", "weights": sum(one.numel() for one in run.model.parameters())}
-    twins = {"untrained": reader.untrained(text, 0), "shuffled": reader.shuffled(text)}
-    others = {"learner": (run.model, Sequences(length=length), sizes["samples"])}
-    others |= {name: (twin, text, sizes["twin_samples"]) for name, twin in twins.items()}
+    length, samples, main = sizes["length"], sizes["samples"], sizes["separators"][0]
+    twins = {"untrained": sizes["twin_samples"], "shuffled": sizes["twin_samples"]}
     rows, chains = [], []
-    for stay in sizes["stays"]:
-        for noise in sizes["noises"]:
-            hmm = as_kind(make_process("lazy-chain", num_states=NUM_SYMBOLS, stay=stay, noise=noise, seed=seed), HMM)
-            about = {"stay": stay, "noise": noise}
-            found = [*_scored(model, text, hmm, seed, sizes["samples"], baselines=True)]
-            for name, (other, layout, samples) in others.items():
-                if name not in twins or noise == sizes["noises"][0]:
-                    found += _scored(other, layout, hmm, seed, samples, name=name)
-            seen = Corpus(hmm, layout=Sequences(length=length), seed=seed, stream="evaluate")[0 : sizes["fits"]]
-            found += baum_welch_rows(hmm, seen.observations, _edges(length))
-            rows += [about | {"separator": main} | row for row in found]
-            mixing, rate = mixing_time(hmm, num_samples=200), entropy_rate(hmm, num_samples=50)
-            chains.append(about | {"mixing_time": mixing.time, "entropy_rate": rate.value})
-    stay, noise = _middle(sizes["stays"]), sizes["noises"][0]
-    hmm = as_kind(make_process("lazy-chain", num_states=NUM_SYMBOLS, stay=stay, noise=noise, seed=seed), HMM)
+    for place, chain in enumerate(_chains(run.config.seed, sizes)):
+        reader, hmm = chain.reader, chain.hmm
+        model, text = reader.read(length, main)
+        found = [*_scored(model, text, chain, samples, baselines=True)]
+        found += _scored(run.model, Sequences(length=length), chain, samples, name="learner")
+        if chain.noise == sizes["noises"][0]:
+            draw = place // len(sizes["noises"]) % NUM_TWINS
+            found += _scored(reader.untrained(text, draw), text, chain, twins["untrained"], name="untrained")
+            found += _scored(reader.shuffled(text), text, chain, twins["shuffled"], name="shuffled")
+        seen = Corpus(hmm, layout=Sequences(length=length), seed=chain.seed, stream="evaluate")[0 : sizes["fits"]]
+        found += baum_welch_rows(hmm, seen.observations, _edges(length))
+        rows += [chain.about | {"separator": main} | row for row in found]
+        mixing, rate = mixing_time(hmm, num_samples=200), entropy_rate(hmm, num_samples=50)
+        numbers = {"names": " ".join(reader.names), "mixing_time": mixing.time, "entropy_rate": rate.value}
+        chains.append(chain.about | numbers)
+        if (chain.stay, chain.noise) == (_middle(sizes["stays"]), sizes["noises"][0]):
+            rows += _in_separators(chain, sizes)
+    own = {"network": "trained"} | facts_of(model)
+    weights = {"network": "learner", "weights": sum(one.numel() for one in run.model.parameters()), "sha256": None}
+    return {"predictions": rows, "chains": chains, "models": [own, weights]}
+
+
+def _in_separators(chain: "_Chain", sizes: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What the language model says of a chain in every separator."""
     for separator in sizes["separators"]:
-        about = {"stay": stay, "noise": noise, "separator": separator}
-        model, text = reader.read(length, separator)
-        found = [*_share(model, text, hmm, seed)]
-        if separator != main:
-            found += _scored(model, text, hmm, seed, sizes["samples"])
-        rows += [about | row for row in found]
-    return {"predictions": rows, "chains": chains, "models": [own, weights | {"sha256": None}]}
+        model, text = chain.reader.read(sizes["length"], separator)
+        found = _share(model, text, chain)
+        if separator != sizes["separators"][0]:
+            found += _scored(model, text, chain, sizes["samples"])
+        yield from (chain.about | {"separator": separator} | row for row in found)
+
+
+@dataclass(frozen=True)
+class _Chain:
+    """A chain with laws, samples and letters of its own, by its seed.
+
+    Attributes:
+        seed: of its laws and samples.
+        reader: the language model with its letters.
+    """
+
+    stay: float
+    noise: float
+    seed: int
+    reader: Reader
+
+    @property
+    def about(self) -> dict[str, Any]:
+        return {"stay": self.stay, "noise": self.noise}
+
+    @property
+    def hmm(self) -> HMM:
+        process = make_process("lazy-chain", num_states=NUM_SYMBOLS, seed=self.seed, **self.about)
+        return as_kind(process, HMM)
+
+
+def _chains(seed: int, sizes: dict[str, Any]) -> list[_Chain]:
+    """The chains of a seed; no two of them, nor of two seeds, share laws, samples or letters."""
+    pairs = [(stay, noise) for stay in sizes["stays"] for noise in sizes["noises"]]
+    reader = partial(reader_of, sizes["pretrained"], NUM_SYMBOLS, seed)
+    return [_Chain(*pair, seed * len(pairs) + place, reader(place)) for place, pair in enumerate(pairs)]
 
 
 def _edges(length: int) -> list[int]:
@@ -208,19 +243,19 @@ def _middle(values: list[float]) -> float:
 
 
 def _scored(
-    model: nn.Module, layout: Any, hmm: HMM, seed: int, samples: int, *, name: str = "trained", baselines: bool = False
-) -> Iterator[dict[str, Any]]:
+    model: nn.Module, layout: Any, chain: _Chain, samples: int, *, name: str = "trained", baselines: bool = False
+) -> list[dict[str, Any]]:
     """Rows (network, metric, position, value) of a network and, with `baselines`, of what is exact and what counts."""
-    corpus = Corpus(hmm, layout=layout, seed=seed, stream="evaluate")
+    corpus = Corpus(chain.hmm, layout=layout, seed=chain.seed, stream="evaluate")
     score = evaluate(model, corpus, num_samples=samples, baselines=baselines)
-    for key in score.measures if baselines else ("model",):
-        yield from binned_score(score, key, name if key == "model" else key, _edges(layout.num_observations))
+    edges, keys = _edges(layout.num_observations), score.measures if baselines else ("model",)
+    return [row for key in keys for row in binned_score(score, key, name if key == "model" else key, edges)]
 
 
-def _share(model: HuggingFaceModel, text: Any, hmm: HMM, seed: int) -> list[dict[str, Any]]:
+def _share(model: HuggingFaceModel, text: Any, chain: _Chain) -> list[dict[str, Any]]:
     """Probability that the language model gives to the names together, of one sample."""
     with inference_mode(model) as device:
-        tokens = Corpus(hmm, layout=text, seed=seed, stream="evaluate")[0:1].tokens.to(device)
+        tokens = Corpus(chain.hmm, layout=text, seed=chain.seed, stream="evaluate")[0:1].tokens.to(device)
         found = model.share_of_outputs(tokens)[0, text.columns[1:] - 1].cpu().numpy()
     return binned("trained", "share", np.arange(1, len(found) + 1), found, _edges(len(found) + 1))
 
@@ -380,7 +415,7 @@ def chains(tables: Tables) -> Seen:
 def belief(tables: Tables) -> Seen:
     rows, moved = tables["beliefs"], tables["interventions"].where(subspace="belief")
     tops = {name: _best(_of(rows, name)) for name in ("trained", "untrained", "shuffled")}
-    alone = _of(rows, "trained").where(layer=rows[0]["layer"]).estimates("from_prediction")
+    alone = _of(rows, "trained").per_seed(lambda own: Estimate(own[0]["from_prediction"]))
     effects = {
         "read": _of(tables["beyond"], "trained").effect(unit="of what twins leave"),
         "beyond the prediction": effect_of(minus(tops["trained"], alone), "of R²"),
@@ -391,7 +426,7 @@ def belief(tables: Tables) -> Seen:
     random = _of(tables["interventions"], "trained").where(subspace="random").effect()
     text = f"R² at the layer that fits best: {listed}; from the exact prediction {_short(effect_of(alone))}. "
     text += f"Of what untrained twins leave: {beside}. A random change: {_short(random)} of the way. The language model"
-    gap = effect_of(minus(*(_of(moved, name).estimates("excess") for name in ("untrained", "trained"))), "nats")
+    gap = _of(tables["rrxor"], "untrained").less(_of(tables["rrxor"], "trained"), unit="nats")
     assert gap is not None
     return _several(effects, text, (learned(gap, number("learned"), "its untrained twin on RRXOR"),))
 
