@@ -29,7 +29,7 @@ from hmmscope.lab.cli import answered
 from hmmscope.lab.verbs.endings import new_file
 from hmmscope.machine import machine
 from hmmscope.schema import unknown_name
-from hmmscope.storage import store
+from hmmscope.storage import seals, store
 from hmmscope.text import say
 
 #: What `all` measures.
@@ -110,6 +110,7 @@ def bench(
         found = {"rows": [row for _, rows in measured for row in rows], "summary": lines}
     if out is not None:
         store.write_json(Path(out), {"machine": facts, **found})
+        seals.cover(Path(out))
 
 
 def _curve(threads: list[int], repeats: int) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from hmmscope.lab.report.plots import figure_files
 from hmmscope.lab.report.series_look import columns
 
 ROOT = Path(__file__).parents[1]
-SOURCE, LEDGER = ROOT / "docs" / "article" / "article.tex", ROOT / "results" / "ledger.json"
+SOURCE, LEDGER = ROOT / "docs" / "article" / "article.tex", ROOT / "results" / "ledger" / "ledger.json"
 HEADLINES = ROOT / "tests" / "evidence" / "headlines.txt"
 PLANS = ROOT / "protocols" / "undecided.toml"
 

@@ -85,7 +85,7 @@ def main() -> int:
                 else ["only " + ("before" if there[0] else "now")]
             )
             lines += [f"{name}: {', '.join(differ)}"] if differ else []
-        ledgers = [store.read_json(root / "ledger.json") for root in (old, RESULTS)]
+        ledgers = [store.read_json(next(root.rglob("ledger.json"))) for root in (old, RESULTS)]
     counts["rows of the ledger"] = len(ledgers[0])
     lines += [
         f"ledger: {one['claim'] if one else other['claim']}"

@@ -27,7 +27,7 @@ from hmmscope.corpora.targets import Target
 from hmmscope.lab.evidence.claim import claims_of
 from hmmscope.lab.experiments.running import run_experiment
 from hmmscope.lab.tasks.executors import ExecutorOptions
-from hmmscope.storage import packed
+from hmmscope.storage import packed, seals
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.trainer import Lessons
 
@@ -133,6 +133,7 @@ def make(control: str, experiment: str) -> None:
     kept.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(read_by_claims(experiment, tables), separators=(",", ":"))
     kept.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
+    seals.keep(KEPT, [kept.relative_to(KEPT).as_posix()])
 
 
 def read_by_claims(experiment: str, tables: dict[str, list[Row]]) -> dict[str, dict[str, list[Any]]]:

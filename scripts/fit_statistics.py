@@ -9,7 +9,7 @@ States stay with one probability and show a symbol of their own with another: .9
 and one of .6, .7 ("weaker"). Or all rows are drawn from uniform laws ("drawn"), the prior of the evidence: of these alone a
 share of .95 is promised. It is fitted as by a user, `hs.fit(symbols, [1, ..., 6])`; and of the first two kinds also with the
 planted number of states, whose posterior (2 chains of 250 draws) gives the intervals of entries; what a posterior holds of
-drawn laws is for `tests/inference/calibration.py`. Rows are in results/fit-statistics.jsonl.xz. Those without a version had
+drawn laws is for `tests/inference/calibration.py`. Rows are in results/fit-statistics/. Those without a version had
 another evidence and other ends of intervals: of them only what BIC and held-out sequences say is counted.
 """
 
@@ -31,9 +31,9 @@ from hmmscope.inference.chains import effective_sizes, equal_tails, matching
 from hmmscope.inference.gibbs import Prior, prior_hmm
 from hmmscope.machine import machine_line
 from hmmscope.runs.fitting import Fit
-from hmmscope.storage import store
+from hmmscope.storage import seals, store
 
-KEPT = Path(__file__).resolve().parents[1] / "results" / "fit-statistics.jsonl.xz"
+KEPT = Path(__file__).resolve().parents[1] / "results" / "fit-statistics" / "fit-statistics.jsonl.xz"
 SIZES, NUM_SYMBOLS = range(1, 7), 6
 KINDS = ("separated", "weaker", "drawn")
 PARTS = ("initial", "transition", "emission")
@@ -160,6 +160,7 @@ def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """All rows, in the place of those that were there."""
     text = "".join(json.dumps(row) + "\n" for row in rows)
     store.write_bytes(path, lzma.compress(text.encode(), preset=3))
+    seals.cover(path)
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from hmmscope.lab.evidence.verdicts import DECIDED
 ROOT = Path(__file__).parents[1]
 HEADLINES = ROOT / "tests" / "evidence" / "headlines.txt"
 SHEET, SENTENCES = ROOT / "docs" / "judged.md", ROOT / "docs" / "judged.toml"
-LEDGER = ROOT / "results" / "ledger.json"
+LEDGER = ROOT / "results" / "ledger" / "ledger.json"
 COUNT = 10
 _HEAD = """# Ten headlines, judged
 

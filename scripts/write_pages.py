@@ -13,7 +13,7 @@ Run from the root of the repository:
     docs/experiments/<experiment>.md            what it varies, measures and claims, and what was found
     docs/experiments/notes/<experiment>.md      what is written by hand, which the page includes
     docs/img/experiments/<experiment>-*.png     the figures; they follow from results/, and are not in the history
-    docs/experiments/ledger.md, results/ledger.json         all claims that results/ decides
+    docs/experiments/ledger.md, results/ledger/             all claims that results/ decides
     src/hmmscope/lab/verbs/catalogue.json           what the verbs list, show and claims print
     docs/gallery.md                             every figure, with the command that makes it
 
@@ -47,12 +47,14 @@ from hmmscope.lab.verbs.catalogue import CATALOGUE, make_catalogue
 from hmmscope.machine import environment, machine
 from hmmscope.storage import store
 from hmmscope.storage.packed import pack
-from hmmscope.storage.seals import open_sealed, remove_seal, write_seal
+from hmmscope.storage.seals import keep as keep_file
+from hmmscope.storage.seals import open_sealed, read_seal, remove_seal, write_seal
 from hmmscope.ties import alike
 
 #: Before the setting of a plan that is not the scale's own, in the name of a folder.
 BESIDE = "@"
 RESULTS, PAGES, PICTURES = Path("results"), Path("docs/experiments"), Path("docs/img/experiments")
+LEDGER = RESULTS / "ledger" / "ledger.json"
 
 
 def keep(folder: Path) -> None:
@@ -349,8 +351,10 @@ def main() -> None:
     linked = [re.sub(r"^## (\S+)$", r"## [\1](\1.md)", line) for line in as_markdown(entries)]
     store.write_text(PAGES / "ledger.md", "\n".join(["# The ledger as text", "", *linked]) + "\n")
     rows = [entry.row() for entry in entries]
-    if not alike(store.read_json(RESULTS / "ledger.json"), rows):
-        store.write_json(RESULTS / "ledger.json", rows)
+    if not alike(store.read_json(LEDGER), rows) or read_seal(LEDGER.parent) is None:
+        store.write_json(LEDGER, rows)
+        remove_seal(LEDGER.parent)  # all that is under it is made anew
+        keep_file(LEDGER.parent, [LEDGER.name])
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import pytest
 from hmmscope.lab.evidence.verdicts import DECIDED, VERDICTS
 
 ROOT = Path(__file__).parents[1]
-LEDGER = {row["claim"]: row for row in json.loads((ROOT / "results" / "ledger.json").read_text())}
+LEDGER = {row["claim"]: row for row in json.loads((ROOT / "results" / "ledger" / "ledger.json").read_text())}
 #: Rows of the tables of headlines; the names of their claims stand behind the pages of the experiments.
 ROWS = [line for line in (ROOT / "docs" / "findings.md").read_text().splitlines() if "](experiments/" in line]
 ROWS = [line for line in ROWS if line.startswith("| ")]

@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import article  # noqa: E402
 
 SOURCE = (ROOT / "docs" / "article" / "article.tex").read_text()
-LEDGER = {row["claim"]: row for row in json.loads((ROOT / "results" / "ledger.json").read_text())}
+LEDGER = {row["claim"]: row for row in json.loads((ROOT / "results" / "ledger" / "ledger.json").read_text())}
 
 
 @pytest.fixture(scope="module")

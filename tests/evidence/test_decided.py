@@ -15,7 +15,7 @@ from hmmscope.lab.evidence.verdicts import DECIDED, Above, Always, Below, Within
 from hmmscope.machine import source_digest
 
 ROOT = Path(__file__).parents[2]
-LEDGER = json.loads((ROOT / "results" / "ledger.json").read_text())
+LEDGER = json.loads((ROOT / "results" / "ledger" / "ledger.json").read_text())
 ROWS = [row for row in LEDGER if row["verdict"] in DECIDED]
 #: Columns of what was measured.
 MEASURED = ("value", "low", "high", "length", "loss", "training_loss", "excess", "accuracy")

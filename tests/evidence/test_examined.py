@@ -84,7 +84,7 @@ def test_every_deviation_is_a_fact_of_the_table(paper: str) -> None:
 
 def test_every_decided_row_on_training_says_what_differs_from_its_paper() -> None:
     """Of experiments whose claims are a paper's; the row is that of the ledger."""
-    ledger = json.loads((PAPERS.parents[1] / "results" / "ledger.json").read_text())
+    ledger = json.loads((PAPERS.parents[1] / "results" / "ledger" / "ledger.json").read_text())
     trained = {
         claim.name for claim in registry.in_order("claim") if claim.about == "training" and not claim.is_question
     }

@@ -2,7 +2,7 @@
 
     python tests/laboratory --kills 1000 --power-losses 20000 --mutations 10000 --configurations 20000 --files 50000
 
-What is measured is added to results/laboratory.jsonl; docs/laboratory.md has the counts of all of it. Each trial runs in a
+What is measured is added to results/laboratory/; docs/laboratory.md has the counts of all of it. Each trial runs in a
 sandbox of its own, see `sandbox`; a size of 0 leaves one out.
 """
 
@@ -68,14 +68,14 @@ SIZES = {
 #: Of `make mutate`, which makes the maps that they need.
 SIZES |= {f"mutants-{package.rpartition('/')[2]}": (0, "mutant_trials") for package in table.MUTATED}
 assert not SIZES.keys() & table.SUITES.keys()
-JOURNAL, PAGE = ROOT / "results" / "laboratory.jsonl", ROOT / "docs" / "laboratory.md"
+JOURNAL, PAGE = ROOT / "results" / "laboratory" / "laboratory.jsonl", ROOT / "docs" / "laboratory.md"
 
 _HEAD = """# The laboratory
 
 `make break` tries to break what the library promises: it kills, cuts the power, fills disks, alters bytes and writes
 nonsense, each in a sandbox that can write memory of its own and nothing else; it changes single values by their type and
 structure, saves and reads back, and measures how often intervals cover. `make mutate` changes the core itself. This page is
-made by it, of all that was measured so far (results/laboratory.jsonl has each part with its seed and machine).
+made by it, of all that was measured so far (results/laboratory/ has each part with its seed and machine).
 `make break SIZES="--only --kills 1000 --suites flaky"` adds to the counts of these two; a short form is part of `make test`.
 
 Rates of mutants are of mutants as they were drawn, few a draw; their survivors have tests since, or stand among the
@@ -100,10 +100,13 @@ def main() -> int:
     asked = parser.parse_args()
     if asked.inside:
         return inside(*asked.inside, asked.seed)
+    from hmmscope.storage import seals
+
     jobs = {name: getattr(asked, name.replace("-", "_")) for name in SIZES}
     jobs = {name: (0 if asked.only else SIZES[name][0]) if given is None else given for name, given in jobs.items()}
     wanted = asked.suites.split(",") if asked.suites else [] if asked.only else list(table.SUITES)
     broken = 0
+    seals.open_sealed(JOURNAL.parent)
     sandbox.compile_kernels()
     for name, number in [*jobs.items(), *((name, 1) for name in wanted)]:
         if number:
@@ -119,6 +122,7 @@ def main() -> int:
 def attempt(name: str, number: int, seed: int) -> dict[str, Any]:
     """One trial in a sandbox; its record is added to the journal."""
     from hmmscope.machine import environment, machine
+    from hmmscope.storage import seals
 
     bounded = name not in table.SUITES or not table.SUITES[name].needs
     ended = sandbox.run([str(HERE), "--inside", name, str(number), "--seed", str(seed)], 3600.0, bounded=bounded)
@@ -135,6 +139,7 @@ def attempt(name: str, number: int, seed: int) -> dict[str, Any]:
     record |= {"torch": about["torch"], "source": environment()["source_sha256"][:8]}
     with JOURNAL.open("a") as file:
         file.write(json.dumps(record) + "\n")
+    seals.keep(JOURNAL.parent, [JOURNAL.name])
     return record
 
 

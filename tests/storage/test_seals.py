@@ -243,3 +243,33 @@ def test_a_seal_of_another_version_or_shape_is_damage(tmp_path: Path) -> None:
     remove_seal(tmp_path)
     remove_seal(tmp_path)
     assert read_seal(tmp_path) is None
+
+
+def test_every_file_of_results_is_under_a_seal() -> None:
+    """Beside the experiments, which others here open: the ledger, speeds, controls, what the laboratory found."""
+    for place in (ROOT / "results").iterdir():
+        if experiments := {path.parent for path in place.glob("*/experiment.json")}:
+            assert experiments == {*place.iterdir()}
+            assert all((one / seals.SEAL).is_file() for one in experiments)
+        else:
+            assert seals.survey(place).beyond == (), place
+
+
+def test_a_file_that_joins_kept_ones_comes_under_their_seal_and_foreign_ones_do_not(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    for name in ("one.json", "inner/two.xz"):
+        store.write_bytes(tmp_path / name, b"1")
+        seals.keep(tmp_path, [name])
+    store.write_bytes(tmp_path / "three.json", b"3")
+    seals.cover(tmp_path / "three.json")
+    store.write_bytes(tmp_path / "notes.txt", b"of a user")
+    found = seals.survey(tmp_path)
+    assert (found.kind, found.covered, found.beyond) == (
+        "kept",
+        ("one.json", "three.json", "inner/two.xz"),
+        ("notes.txt",),
+    )
+    (tmp_path / "inner" / "two.xz").write_bytes(b"2")
+    seals.keep(tmp_path, ["one.json"])  # does not launder what was altered beside it
+    with pytest.raises(DamagedError, match="two"):
+        seals.survey(tmp_path)

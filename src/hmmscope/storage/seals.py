@@ -23,7 +23,7 @@ from hmmscope.storage import disk, store
 
 SEAL, ADDED = "seal.json", "added.json"
 FORMAT, VERSION = "hmmscope-seal", 1
-KINDS = ("run", "experiment", "sweep", "pool", "paper", "submission", "added")
+KINDS = ("run", "experiment", "sweep", "pool", "paper", "submission", "kept", "added")
 #: What a seal names. Where it names findings, readers take every figure and table that they find.
 _NAMED = (
     *("*.json", "*.jsonl", "*.safetensors", "figures/*.json", "tables/*.jsonl", "tables/*.xz", "packed/*/*.xz"),
@@ -43,7 +43,7 @@ class Seal:
     """A seal whose files were as it says.
 
     Attributes:
-        kind: of the folder: run, experiment, sweep or pool; or added.
+        kind: of the folder: one of KINDS.
         bound: what it was made of and by: digests of the seals of its runs, versions, the code.
         files: size and SHA-256 by name.
         digest: of all this.
@@ -96,15 +96,31 @@ def add(folder: Path, names: Sequence[str], stayed: Sequence[str] = ()) -> None:
             _write(folder / ADDED, "added", {"seal": seal.digest}, files | new)
 
 
+def keep(folder: Path, names: Sequence[str]) -> None:
+    """Seal these files of a folder that only grows, beside those that its seal names; nothing is bound to it.
+
+    Those are not looked at: what was altered stays so. Whoever removes one on purpose seals the others anew.
+    """
+    with disk.one_at_a_time(folder):
+        seal = read_seal(folder)
+        files = ({} if seal is None else seal.files) | store.file_entries(folder, names)
+        _write(folder / SEAL, "kept", {}, dict(sorted(files.items())))
+
+
 def cover(made: Path) -> None:
-    """Put what was made inside a sealed folder, a file or a folder of files, under the second seal; elsewhere do nothing."""
+    """Put what was made inside a sealed folder, a file or a folder of files, under its seals; elsewhere do nothing.
+
+    That is the second seal, and the first of a folder that only grows.
+    """
     place = Path(os.path.abspath(made))
     if not os.path.lexists(place) or os.path.lexists(place / SEAL):
         return
     folder = next((one for one in place.parents if _is_sealed(one)), None)
     if folder is not None:
         about = place.relative_to(folder).as_posix()
-        add(folder, [f"{about}/{name}" for name in file_names(place)] if place.is_dir() else [about])
+        names = [f"{about}/{name}" for name in file_names(place)] if place.is_dir() else [about]
+        seal = read_seal(folder)
+        (keep if seal is not None and seal.kind == "kept" else add)(folder, names)
 
 
 def _is_sealed(folder: Path) -> bool:

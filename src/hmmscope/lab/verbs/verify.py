@@ -66,7 +66,9 @@ def _verified(folder: Path) -> tuple[str, seals.Survey]:
     else:
         found = seals.survey(folder)
         kind = found.kind or kind
-        begin = f"{len(found.covered)} files are as they were sealed" if found.kind else "no seal"
+        many = len(found.covered)
+        begin = (f"{many} files are as they were" if many != 1 else "1 file is as it was") + " sealed"
+        begin = begin if found.kind else "no seal"
         runs = [f"{found.runs} run{'s' * (found.runs != 1)} inside too"] if found.runs else []
         said = [begin, *runs, *_CHECKS[kind](folder), str(found)]
     return f"{kind}: {'; '.join(said)}", found
@@ -203,6 +205,7 @@ _CHECKS: dict[str, Callable[[Path], list[str]]] = {
     "sweep": _sweep,
     "pool": _sweep,
     "paper": _paper,
+    "kept": lambda folder: [],
     "submission": lambda folder: [check_submission(folder).partition(": ")[2]],
 }
 
