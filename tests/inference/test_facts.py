@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import hmmscope as hs
-from hmmscope.inference import entropy
+from hmmscope.inference import entropy, stationary_law
 from hmmscope.inference import process_facts as facts_of
 from hmmscope.inference.process_facts import process_facts
 from hmmscope.lab.cli import main
@@ -52,7 +52,9 @@ def test_facts_of_many_states_take_neither_all_steps_nor_all_pairs(monkeypatch: 
 
     rng, size = np.random.default_rng(0), 24
     hmm = hs.HMM(np.ones(size) / size, rng.dirichlet(np.ones(size), size), rng.dirichlet(np.ones(size), size))
-    asked = []
+    asked, eliminated = [], []
+    solve = stationary_law.stationary_law
+    monkeypatch.setattr(stationary_law, "stationary_law", lambda law: eliminated.append(1) or solve(law))
     monkeypatch.setattr(entropy, "_STEP_ENTRIES", 1000)
     monkeypatch.setattr(entropy, "_BOUND_WORK", size**2)
     monkeypatch.setattr(entropy, "_sampled_rate", lambda _, num, *__: asked.append(num) or (3.0, 0.01))
@@ -65,6 +67,7 @@ def test_facts_of_many_states_take_neither_all_steps_nor_all_pairs(monkeypatch: 
     assert found["entropy rate"].startswith("3.0")
     assert found["observability"].startswith("0.000000 to 0.")
     assert asked == [60]
+    assert eliminated == [1]
     monkeypatch.setattr(facts_of, "_SAMPLED", 1)
     process_facts(hmm)
     assert asked == [60, 50]

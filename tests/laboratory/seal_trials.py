@@ -255,6 +255,8 @@ def refusals(folder: Path, number: int, rng: random.Random) -> Report:
     names = rooms(place)
     (place / "exists").mkdir()
     (place / "exists.html").mkdir()
+    whole = place.with_name("whole")
+    shutil.copytree(place, whole, symlinks=True)
     commands = [(name, words) for name in names for words in READ[name]]
     cases = [(reason, name, words) for reason in REASONS for name, words in commands]
     rng.shuffle(cases)
@@ -278,10 +280,7 @@ def refusals(folder: Path, number: int, rng: random.Random) -> Report:
             shutil.rmtree(made) if made.is_dir() else made.unlink()
         if tree(place) != before:  # it was not refused, and went on with a folder
             shutil.rmtree(place)
-            place.mkdir()
-            rooms(place)
-            (place / "exists").mkdir()
-            (place / "exists.html").mkdir()
+            shutil.copytree(whole, place, symlinks=True)
     report.note = ", ".join(f"{count} {reason}" for reason, count in sorted(refused.items()))
     return report
 

@@ -156,7 +156,18 @@ def entropy_rate(
     require(length >= 3, "length", "must be at least 3", length)
     if process.real_valued:
         return _of_densities(process, num_samples, length, seed)
-    stationary_S = stationary_distribution(process)
+    return rate_of_stationary(process, stationary_distribution(process), num_samples, length, seed, max_mixed_states)
+
+
+def rate_of_stationary(
+    process: Process,
+    stationary_S: Float64[Tensor, "state"],
+    num_samples: int,
+    length: int = 400,
+    seed: int = 0,
+    max_mixed_states: int = 300,
+) -> EntropyRate:
+    """`entropy_rate` of a process whose stationary law is known; of thousands of states that takes seconds."""
     rate = None if process.law.signed else _unifilar_rate(process, stationary_S)
     if rate is not None:
         return EntropyRate(rate, rate, rate, rate, rate, True, "unifilar")

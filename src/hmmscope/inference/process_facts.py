@@ -7,7 +7,7 @@ import torch
 
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError, ResourceError
-from hmmscope.inference.entropy import EntropyRate, entropy_rate
+from hmmscope.inference.entropy import EntropyRate, entropy_rate, rate_of_stationary
 from hmmscope.inference.observability import Observability, numerical_rank, observability, pair_bound
 from hmmscope.inference.stationary_law import state_transitions, stationary_distribution
 from hmmscope.processes.answers import COMPONENTS, PATHS, WORDS
@@ -54,9 +54,10 @@ def known_facts(hmm: Process) -> Facts:
         gamma, rank = affordable_observability(hmm), numerical_rank(state_transitions(hmm.law))
     try:
         count = max(_LEAST_SAMPLED, min(_MOST_SAMPLED, int(_SAMPLED / hmm.num_states**2)))
-        return Facts(stationary_distribution(hmm), entropy_rate(hmm, num_samples=count), gamma, rank)
+        stationary_S = stationary_distribution(hmm)
     except InputError:  # several sets of states that are never left
         return Facts(None, None, gamma, rank)
+    return Facts(stationary_S, rate_of_stationary(hmm, stationary_S, count), gamma, rank)
 
 
 def affordable_observability(hmm: Process, steps: int = 1) -> Observability:
