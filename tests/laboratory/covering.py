@@ -1,4 +1,4 @@
-"""A plugin of pytest (`-p covering`): which test runs which line of the library, and the seconds that each takes.
+"""A plugin of pytest (`-p covering`): which test runs which line of the library, and its seconds of the processor.
 
 With the fixtures that are made for it: they are often what runs a line. Written by test file into the folder `MAPS`.
 """
@@ -6,7 +6,6 @@ With the fixtures that are made for it: they are often what runs a line. Written
 import hashlib
 import json
 import os
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,19 +17,20 @@ SRC = ROOT / "src" / "hmmscope"
 _cover = coverage.Coverage(data_file=None, source=[str(SRC)], messages=False)
 _cover.start()
 _texts = {path.relative_to(SRC).as_posix(): path.read_text() for path in SRC.rglob("*.py")}
-_seconds: dict[str, float] = defaultdict(float)
+_seconds: dict[str, float] = {}
 _failed: set[str] = set()
 
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     _cover.switch_context(item.nodeid)
+    begun = sum(os.times()[:4])
     yield
+    _seconds[item.nodeid] = sum(os.times()[:4]) - begun
     _cover.switch_context("")
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    _seconds[report.nodeid] += report.duration
     if not report.passed:  # what is skipped notices nothing
         _failed.add(report.nodeid)
 
