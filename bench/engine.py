@@ -1,7 +1,8 @@
 """The compiled engine beside torch: steps of small models on a batch at hand, one thread or more."""
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import torch
 
@@ -10,6 +11,7 @@ from bench.training import gemm
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.targets import make_target
 from hmmscope.errors import InputError
+from hmmscope.kernels.pairs import AT_ONCE
 from hmmscope.models.base import build_model, cost_of
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.pipeline import ports_of
@@ -55,6 +57,9 @@ SHAPES: dict[str, dict[str, Any]] = {
     "RNN 64, 121 columns": _limits({"name": "rnn", "width": 64}, 121, 256),
     "roformer 4 x 64, prompts of 71 columns": _prompts(),
 }
+#: Those that are measured in bfloat16 too, where the processor multiplies pairs.
+ROUNDED = ("decoder 4 x 64, 33 columns", "decoder 4 x 128, 17 columns", "decoder 2 x 256, 33 columns")
+ROUNDED += ("decoder 1 x 512, 121 columns",)
 
 
 def contests(*, peers: bool, device: str = "cpu") -> list[Contest]:
@@ -67,31 +72,32 @@ def contests(*, peers: bool, device: str = "cpu") -> list[Contest]:
     """
     if device != "cpu":
         raise InputError("device: bench engine measures the processor; use cpu")
-    return [_contest(name, data) for name, data in SHAPES.items()]
+    whole = [_contest(name, data) for name, data in SHAPES.items()]
+    return whole + [_contest(name, SHAPES[name], "bfloat16") for name in (ROUNDED if AT_ONCE else ())]
 
 
-def _contest(name: str, data: dict[str, Any]) -> Contest:
-    config = config_from_data(data | {"training": {**data["training"], "device": "cpu"}})
+def _contest(name: str, data: dict[str, Any], precision: str = "float32") -> Contest:
+    config = config_from_data(data | {"training": {**data["training"], "device": "cpu", "precision": precision}})
     columns, batch = config.layout.num_columns, config.training.batch_size
-    contest = Contest(f"step, {name}, batch {batch}", "tokens")
-    for engine in ("compiled", "torch"):
+    contest = Contest(f"step, {name}, batch {batch}" + (f", {precision}" if precision != "float32" else ""), "tokens")
+    engines: tuple[Literal["compiled", "torch"], ...] = ("compiled", "torch")
+    for engine in engines:
         contest.add(engine, _steps(config, engine), _STEPS * batch * columns)
-    multiply, amount = gemm("cpu", "float32")
+    multiply, amount = gemm("cpu", precision)
     target = make_target(config.target, config.process.build(), config.layout)
     cost = cost_of(config.model, ports_of(config, target), columns)
     assert cost is not None
-    contest.flops, contest.dtype = cost.flops / columns, torch.float32
-    contest.add("float32 matrix product", multiply, amount / (cost.flops / columns), limit=True)
+    contest.flops, contest.dtype = cost.flops / columns, getattr(torch, precision)
+    contest.add(f"{precision} matrix product", multiply, amount / (cost.flops / columns), limit=True)
     return contest
 
 
-def _steps(config: RunConfig, engine: str) -> Callable[[], None]:
+def _steps(config: RunConfig, engine: Literal["compiled", "torch"]) -> Callable[[], None]:
     """Steps of an engine, again and again on one batch; it is made at the first call, with torch's threads of then."""
     made: dict[int, Callable[[], None]] = {}
 
     def make(threads: int) -> Callable[[], None]:
-        training = {"batch_size": config.training.batch_size, "engine": engine, "num_threads": threads, "device": "cpu"}
-        spec = config_from_data(config.to_data() | {"training": training}).training
+        spec = replace(config.training, engine=engine, num_threads=threads)
         process = config.process.build()
         target = make_target(config.target, process, config.layout)
         model = build_model(config.model, ports_of(config, target)).train()

@@ -122,10 +122,14 @@ def weights(path: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in newest.glob("*.safetensors")}
 
 
-@pytest.mark.parametrize("model", [DECODER, RNN], ids=["decoder", "rnn"])
+@pytest.mark.parametrize(
+    "model, options",
+    [(DECODER, {}), (DECODER, {"precision": "bfloat16"}), (RNN, {})],
+    ids=["decoder", "decoder in bfloat16", "rnn"],
+)
 @pytest.mark.parametrize("threads", [1, 2])
-def test_stopped_and_resumed_gives_the_same_bytes(model: dict, threads: int, tmp_path: Path) -> None:
-    run = run_of(model, "compiled", num_threads=threads, batch=35)
+def test_stopped_and_resumed_gives_the_same_bytes(model: dict, options: dict, threads: int, tmp_path: Path) -> None:
+    run = run_of(model, "compiled", num_threads=threads, batch=35, **options)
     for name in ("whole", "again"):
         train(run, tmp_path / name, num_samples=4)
     original = RunDir.save_checkpoint
@@ -228,7 +232,7 @@ def chosen(run: RunConfig, processes: int = 1) -> engines.Choice:
             {},
             "model.name = linear-attention",
         ),
-        (DECODER, {"precision": "bfloat16"}, "training.precision = bfloat16"),
+        (RNN, {"precision": "bfloat16"}, "training.precision = bfloat16 (of decoders alone)"),
         (DECODER, {"compile": "true"}, "training.compile = true"),
         (DECODER, {"block_length": 2}, "training.block_length = 2"),
         (DECODER, {"device": "cuda"}, "training.device = cuda"),

@@ -1,4 +1,4 @@
-"""How a chunk of samples lies in memory, and what both kinds of model do with it: reading, norms, head and loss, sums.
+"""How a chunk of samples lies in memory, and what both kinds of model do with it: reading, norms, head and loss.
 
 A chunk is some samples (lanes, a multiple of `tiles.LANES`) at `steps` positions. Column n = t * samples + b is position t
 of sample b. Columns are cut into panels of `panel` columns, and an activation of F features is an array (panels, F, panel):
@@ -9,12 +9,11 @@ last sample repeat it and have no weight in the loss, so that all their gradient
 import math
 from typing import NamedTuple
 
-from numba import njit
-
 from hmmscope.engine.functions import exponential
+from hmmscope.engine.maps import columns_of, mapped, mapped_back
 from hmmscope.engine.tiles import transpose
 from hmmscope.kernels.phases import I1, I2, X1, X2, X3, phase
-from hmmscope.kernels.products import FLAGS, LANES, SUMS, VECTORS, product, wide
+from hmmscope.kernels.products import FLAGS, SUMS, product, wide
 
 
 class Asked(NamedTuple):
@@ -34,39 +33,6 @@ class Asked(NamedTuple):
     columns: I1
     weight: float
     kind: int
-
-
-#: Columns of a tile.
-_STRIPE = VECTORS * LANES
-
-#: Terms of a sum of `mapped_back` before the next ones: their rows of a map, read across, stay in the caches.
-_BLOCK = 128
-
-
-@njit
-def columns_of(panel, steps, samples, width):  # type: ignore[no-untyped-def]
-    """Columns of a panel that are used."""
-    return min(width, steps * samples - panel * width)
-
-
-@phase()
-def mapped(m: X2, bias: X1, x: X2, used: int, add: bool, y: X2) -> None:
-    """y = (y if add) + m x + bias, for the columns of a panel that are used."""
-    rows, cols = m.shape
-    size = x.shape[1]
-    product(rows, used, 1, cols, m, 0, cols, 1, 0, x, 0, size, 0, y, 0, size, add, bias, 0)
-
-
-@phase()
-def mapped_back(m: X2, dy: X2, used: int, add: bool, dx: X2, zeros: X1) -> None:
-    """dx = (dx if add) + m^T dy: the gradient of what `mapped` maps."""
-    rows, cols = m.shape
-    size = dy.shape[1]
-    for begin in range(0, rows, _BLOCK):
-        height, before = min(_BLOCK, rows - begin), add or begin > 0
-        product(
-            cols, used, 1, height, m, begin * cols, 1, cols, 0, dy, begin * size, size, 0, dx, 0, size, before, zeros, 0
-        )
 
 
 @phase(fastmath=FLAGS)
@@ -260,54 +226,6 @@ def squared_error(z: X2, y: X2, used: int, w: X1) -> float:
         for j in range(used):
             z[v, j] *= two * w[j]
     return loss
-
-
-@phase(fastmath=SUMS)
-def add_rows(x: X3, steps: int, samples: int, total: X1) -> None:
-    """total += x summed over columns: the gradient of a bias."""
-    wide()
-    for panel in range(x.shape[0]):
-        used = columns_of(panel, steps, samples, x.shape[2])
-        for i in range(x.shape[1]):
-            part = x.dtype.type(0)
-            for j in range(used):
-                part += x[panel, i, j]
-            total[i] += part
-
-
-@phase()
-def turned(x: X3, steps: int, samples: int, result: X2) -> None:
-    """result[n, i] = x[i, n] of all columns, in stripes of i as wide as a tile, each in one piece."""
-    panels, width, size = x.shape
-    for panel in range(panels):
-        used = columns_of(panel, steps, samples, size)
-        for i in range(0, width, _STRIPE):
-            across = min(_STRIPE, width - i)
-            place = panels * size * i + panel * size * across
-            transpose(across, used, x, (panel * width + i) * size, size, result, place, across)
-
-
-@phase()
-def add_outer(dy: X3, x: X2, steps: int, samples: int, width: int, total: X2, zeros: X1) -> None:
-    """total[o, i] += sum_n dy[o, n] x[n, i]: the gradient of a map, with x as `turned` leaves it."""
-    rows, size = dy.shape[1:]
-    whole = (steps * samples) // size
-    last = steps * samples - whole * size
-    at = rows * size
-    for i in range(0, width, _STRIPE):
-        across = min(_STRIPE, width - i)
-        b, panel = len(dy) * size * i, size * across
-        product(rows, across, whole, size, dy, 0, size, 1, at, x, b, across, panel, total, i, width, True, zeros, 0)
-        a, b = whole * at, b + whole * panel
-        product(rows, across, min(last, 1), last, dy, a, size, 1, 0, x, b, across, 0, total, i, width, True, zeros, 0)
-
-
-@phase()
-def add_gradient(dy: X3, x: X3, steps: int, samples: int, turn: X2, total: X2, bias: X1, zeros: X1) -> None:
-    """The gradients of `mapped`: total += sum_n dy_n x_n^T, bias += sum_n dy_n, over columns; `turn` is scratch."""
-    add_rows(dy, steps, samples, bias)
-    turned(x, steps, samples, turn)
-    add_outer(dy, turn, steps, samples, x.shape[1], total, zeros)
 
 
 @phase(fastmath=SUMS)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hmmscope.engine.causal_attention import Heads
+from hmmscope.engine.halves import Halves
 from hmmscope.engine.rnn import CellMaps, CellWork
 from hmmscope.engine.sizes import Sizes
 from hmmscope.engine.transformer import Maps, Work
@@ -110,8 +111,17 @@ def numbers_of(shapes: Maps | CellMaps) -> int:
     return sum(math.prod(shape) for shape in shapes)
 
 
+def halves_of(sizes: Sizes, dtype: np.dtype, poison: bool = False, *, rounded: bool) -> Halves:
+    """The maps of a decoder in pairs, without layers if nothing is rounded; scratch is made by `decoder_work`."""
+    layers, width, hidden = sizes.layers if rounded else 0, sizes.width, sizes.hidden
+    found = []
+    for rows, cols in ((3 * width, width), (width, width), (hidden, width), (width, hidden)):
+        found += [empty(shape, dtype, poison) for shape in ((layers, rows, cols // 2), (layers, rows // 2, cols))]
+    return Halves(*found, *(np.empty(0, dtype) for _ in range(2)))
+
+
 def decoder_work(
-    sizes: Sizes, lanes: int, cos: Array, sin: Array, steps: int, dtype: np.dtype, poison: bool = False
+    sizes: Sizes, lanes: int, cos: Array, sin: Array, steps: int, halves: Halves, dtype: np.dtype, poison: bool = False
 ) -> Work:
     """Work arrays of a chunk of a decoder; `cos` and `sin` of the rotation (step, head width), or without rows."""
     columns, head = steps * lanes, sizes.width // sizes.heads
@@ -129,6 +139,9 @@ def decoder_work(
     def by_layer(features: int) -> Array:
         return of(layers, panels, features, panel)
 
+    if len(halves.qkv_ahead):
+        rows, columns = max(3 * width, hidden), panels * panel
+        halves = halves._replace(left=of(columns * rows // 2), right=of(max(columns * width, panel * rows) // 2))
     return Work(
         x=of(panels, width, panel),
         hat=by_layer(width),
@@ -150,6 +163,7 @@ def decoder_work(
         sin=sin,
         none=np.empty((0, head), dtype),
         zeros=np.zeros(max(3 * width, hidden, sizes.outputs, LANES), dtype),
+        halves=halves,
     )
 
 

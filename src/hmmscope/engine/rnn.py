@@ -9,20 +9,9 @@ A panel is one position, so that a step of the recursion is one product; states 
 
 from typing import NamedTuple
 
-from hmmscope.engine.chunks import (
-    Asked,
-    add_gradient,
-    add_outer,
-    add_rows,
-    judge,
-    labels_of_panel,
-    mapped,
-    mapped_back,
-    read,
-    read_backward,
-    turned,
-)
+from hmmscope.engine.chunks import Asked, judge, labels_of_panel, read, read_backward
 from hmmscope.engine.functions import tangent
+from hmmscope.engine.maps import add_gradient, add_outer, add_rows, mapped, mapped_back, turned
 from hmmscope.kernels.phases import I1, I2, X1, X2, X3, X4, entry, phase
 from hmmscope.kernels.products import FLAGS, wide
 

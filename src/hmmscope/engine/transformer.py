@@ -12,22 +12,17 @@ from typing import NamedTuple
 from hmmscope.engine.causal_attention import Heads, attend, attend_backward
 from hmmscope.engine.chunks import (
     Asked,
-    add_gradient,
-    add_outer,
-    add_rows,
-    columns_of,
     judge,
     labels_of_panel,
-    mapped,
-    mapped_back,
     normalise,
     normalise_backward,
     read,
     read_backward,
-    turned,
 )
 from hmmscope.engine.folding import fold, unfold
 from hmmscope.engine.functions import gelu
+from hmmscope.engine.halves import Halves, add_map, add_products, map_ahead, map_back, paired
+from hmmscope.engine.maps import add_rows, columns_of
 from hmmscope.engine.tiles import transpose
 from hmmscope.kernels.phases import I1, I2, X1, X2, X3, X4, entry, phase
 from hmmscope.kernels.products import FLAGS, wide
@@ -66,7 +61,7 @@ class Maps(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Arrays of a chunk; what forward leaves for backward comes by layer."""
+    """Arrays of a chunk; what forward leaves for backward comes by layer. All chunks share the maps of `halves`."""
 
     x: X3
     hat: X4
@@ -88,6 +83,7 @@ class Work(NamedTuple):
     sin: X2
     none: X2
     zeros: X1
+    halves: Halves
 
 
 @phase(fastmath=FLAGS)
@@ -104,25 +100,30 @@ def _activate(h: X2, used: int, active: X2) -> None:
 @phase(fastmath=FLAGS)
 def _forward_layer(shape: Shape, maps: Maps, work: Work, layer: int) -> None:
     panels, _, size = work.x.shape
-    steps, samples, top = shape.steps, shape.samples, work.lines
+    steps, samples, top, halves = shape.steps, shape.samples, work.lines, work.halves
+    right = halves.right
     for panel in range(panels):
         used, x, hat = columns_of(panel, steps, samples, size), work.x[panel], work.hat[layer, panel]
         normalise(shape.normed, x, used, hat, work.scale[layer, panel], top[0])
-        mapped(maps.qkv[layer], maps.qkv_bias[layer], hat, used, False, work.qkv[layer, panel])
+        qkv = work.qkv[layer, panel]
+        map_ahead(maps.qkv[layer], halves.qkv_ahead, layer, maps.qkv_bias[layer], hat, used, False, qkv, right)
     attend(
         work.qkv[layer], shape.heads, shape.scale, work.cos, work.sin, work.none, samples, steps,
         work.head, top[0], work.zeros, work.mixed[layer],
     )  # fmt: skip
     for panel in range(panels):
         used, x, hat = columns_of(panel, steps, samples, size), work.x[panel], work.hat2[layer, panel]
-        mapped(maps.out[layer], maps.out_bias[layer], work.mixed[layer, panel], used, True, x)
+        mixed = work.mixed[layer, panel]
+        map_ahead(maps.out[layer], halves.out_ahead, layer, maps.out_bias[layer], mixed, used, True, x, right)
         if shape.hidden == 0:
             continue
         slope, active = work.slope[layer, panel], work.active[layer, panel]
         normalise(shape.normed, x, used, hat, work.scale2[layer, panel], top[0])
-        mapped(maps.hidden[layer], maps.hidden_bias[layer], hat, used, False, slope)
+        map_ahead(
+            maps.hidden[layer], halves.hidden_ahead, layer, maps.hidden_bias[layer], hat, used, False, slope, right
+        )
         _activate(slope, used, active)
-        mapped(maps.back[layer], maps.back_bias[layer], active, used, True, x)
+        map_ahead(maps.back[layer], halves.back_ahead, layer, maps.back_bias[layer], active, used, True, x, right)
 
 
 @phase(fastmath=FLAGS)
@@ -134,11 +135,11 @@ def _times(slope: X2, change: X2, used: int) -> None:
 
 
 @phase(fastmath=FLAGS)
-def _back_through_norm(shape: Shape, m: X2, dy: X3, hat: X3, scale: X2, work: Work) -> None:
+def _back_through_norm(shape: Shape, m: X2, back: X3, layer: int, dy: X3, hat: X3, scale: X2, work: Work) -> None:
     """work.x += the gradient through m hat(x), from `dy` of what is mapped."""
     for panel in range(dy.shape[0]):
         used = columns_of(panel, shape.steps, shape.samples, dy.shape[2])
-        mapped_back(m, dy[panel], used, False, work.panel, work.zeros)
+        map_back(m, back, layer, dy[panel], used, False, work.panel, work.zeros, work.halves.right)
         normalise_backward(
             shape.normed, hat[panel], scale[panel], work.panel, used, work.x[panel], work.lines[0], work.lines[1]
         )
@@ -148,28 +149,31 @@ def _back_through_norm(shape: Shape, m: X2, dy: X3, hat: X3, scale: X2, work: Wo
 def _backward_layer(shape: Shape, maps: Maps, sums: Maps, work: Work, layer: int) -> None:
     """Of the gradient `work.x` of the stream after a layer that of the stream before it, in its place."""
     dx, steps, samples, turn, zeros = work.x, shape.steps, shape.samples, work.turn, work.zeros
-    panels, width, size = dx.shape
+    halves, left, right = work.halves, work.halves.left, work.halves.right
+    panels, _, size = dx.shape
     if shape.hidden:
-        slope, hat = work.slope[layer], work.hat2[layer]
+        slope, hat, back = work.slope[layer], work.hat2[layer], halves.back_back
         add_rows(dx, steps, samples, sums.back_bias[layer])
-        turned(dx, steps, samples, turn)
-        add_outer(work.active[layer], turn, steps, samples, width, sums.back[layer], zeros)
+        add_products(back, work.active[layer], dx, steps, samples, turn, sums.back[layer], zeros, left, right)
         for panel in range(panels):
             used = columns_of(panel, steps, samples, size)
-            mapped_back(maps.back[layer], dx[panel], used, False, work.panel, zeros)
+            map_back(maps.back[layer], back, layer, dx[panel], used, False, work.panel, zeros, right)
             _times(slope[panel], work.panel, used)
-        add_gradient(slope, hat, steps, samples, turn, sums.hidden[layer], sums.hidden_bias[layer], zeros)
-        _back_through_norm(shape, maps.hidden[layer], slope, hat, work.scale2[layer], work)
-    mixed, qkv, hat = work.mixed[layer], work.qkv[layer], work.hat[layer]
-    add_gradient(dx, mixed, steps, samples, turn, sums.out[layer], sums.out_bias[layer], zeros)
+        back = halves.hidden_back
+        add_map(back, slope, hat, steps, samples, turn, sums.hidden[layer], sums.hidden_bias[layer], zeros, left, right)
+        _back_through_norm(shape, maps.hidden[layer], back, layer, slope, hat, work.scale2[layer], work)
+    mixed, qkv, hat, back = work.mixed[layer], work.qkv[layer], work.hat[layer], halves.out_back
+    add_map(back, dx, mixed, steps, samples, turn, sums.out[layer], sums.out_bias[layer], zeros, left, right)
     for panel in range(panels):
-        mapped_back(maps.out[layer], dx[panel], columns_of(panel, steps, samples, size), False, mixed[panel], zeros)
+        used = columns_of(panel, steps, samples, size)
+        map_back(maps.out[layer], back, layer, dx[panel], used, False, mixed[panel], zeros, right)
     attend_backward(
         mixed, qkv, shape.heads, shape.scale, work.cos, work.sin, work.none, samples, steps,
         work.head, work.lines[0], zeros,
     )  # fmt: skip
-    add_gradient(qkv, hat, steps, samples, turn, sums.qkv[layer], sums.qkv_bias[layer], zeros)
-    _back_through_norm(shape, maps.qkv[layer], qkv, hat, work.scale[layer], work)
+    back = halves.qkv_back
+    add_map(back, qkv, hat, steps, samples, turn, sums.qkv[layer], sums.qkv_bias[layer], zeros, left, right)
+    _back_through_norm(shape, maps.qkv[layer], back, layer, qkv, hat, work.scale[layer], work)
 
 
 @entry(fastmath=FLAGS)
@@ -233,6 +237,17 @@ def decoder_maps(theta: X1, blocks: I2, ends: I1, fixed: X2, features: X2, maps:
                 for f in range(3):
                     number += theta[ends[3] + 3 * i + f] * features[step, f]
             maps.place[step, i] = number
+
+
+@entry(fastmath=FLAGS)
+def decoder_halves(maps: Maps, halves: Halves) -> None:
+    """`halves` from the maps."""
+    for layer in range(len(halves.qkv_ahead)):
+        paired(maps.qkv[layer], halves.qkv_ahead[layer], halves.qkv_back[layer])
+        paired(maps.out[layer], halves.out_ahead[layer], halves.out_back[layer])
+        if maps.hidden.shape[1]:
+            paired(maps.hidden[layer], halves.hidden_ahead[layer], halves.hidden_back[layer])
+            paired(maps.back[layer], halves.back_ahead[layer], halves.back_back[layer])
 
 
 @entry(fastmath=FLAGS)

@@ -25,14 +25,14 @@ FLAGS = {"contract", "nsz"}
 SUMS = {"reassoc", "contract", "nsz"}
 
 
-def _lanes() -> int:
-    """Numbers of a vector: what fills a register in float32; it decides speed only."""
-    _, _, features = cpu_target.target_context.codegen().magic_tuple()
-    return 16 if "+avx512f" in features else 8
+def has(feature: str) -> bool:
+    """Whether compiled code may use a feature of the processor, in the words of LLVM."""
+    return f"+{feature}" in cpu_target.target_context.codegen().magic_tuple()[2]
 
 
-#: Numbers of a vector in float32, and the most vectors of a row of a tile: 64 columns with AVX-512, 16 without.
-LANES = _lanes()
+#: Numbers of a vector in float32, what fills a register, which decides speed only; and the most vectors of a row of a tile:
+#: 64 columns with AVX-512, 16 without.
+LANES = 16 if has("avx512f") else 8
 VECTORS = 4 if LANES == 16 else 2
 _I64, _I32 = ir.IntType(64), ir.IntType(32)
 
@@ -158,7 +158,7 @@ def write_tile(e: Emitter, rows: int, vectors: int, spread: bool, sums: Sums, ad
         e.store(value, s.C, place)
 
 
-def _stripe(vectors: int) -> Any:
+def stripe_of(vectors: int, emitter: type[Emitter] = Emitter) -> Any:
     """All rows of a product whose columns are that many vectors, in tiles of 6, then 4, 2 and 1 rows."""
 
     @intrinsic
@@ -168,7 +168,7 @@ def _stripe(vectors: int) -> Any:
         i = types.int64
 
         def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-            e = Emitter(context, builder, A.dtype, 32 * LANES // A.dtype.bitwidth)
+            e = emitter(context, builder, A.dtype, 32 * LANES // A.dtype.bitwidth)
             rows, outer, inner, A_, a, a_row, a_k, a_outer, B_, b, b_k, b_outer, C_, c, c_row, add, bias_, first = (
                 arguments
             )
@@ -204,7 +204,7 @@ def wide(typing):  # type: ignore[no-untyped-def]
     return types.void(), emit
 
 
-_stripe4, _stripe3, _stripe2, _stripe1 = (_stripe(min(vectors, VECTORS)) for vectors in (4, 3, 2, 1))
+_stripe4, _stripe3, _stripe2, _stripe1 = (stripe_of(min(vectors, VECTORS)) for vectors in (4, 3, 2, 1))
 
 
 @phase()

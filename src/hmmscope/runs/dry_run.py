@@ -20,7 +20,7 @@ from hmmscope.runs.pipeline import engine_of, ports_of
 from hmmscope.runs.room import ADVICE, disk_bytes, duration, require_memory_for
 from hmmscope.runs.settings import threads
 from hmmscope.training.distributed import World
-from hmmscope.training.engines import make_engine
+from hmmscope.training.engines import make_engine, uncovered
 from hmmscope.training.schedules import sample_numbers, stage_length
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import Moments, resolve_device
@@ -102,7 +102,9 @@ def estimate(config: RunConfig, *, measure: bool = True, compare: bool = True) -
     timed = timed if known is None else known.samples
     grains = spec.num_grains if timed == spec.batch_size else 1
     whole = replace(spec, curriculum=(), batch_size=timed, num_grains=grains)
-    other = replace(whole, precision="float32" if spec.precision == "bfloat16" else "bfloat16", engine="torch")
+    other = replace(whole, precision="float32" if spec.precision == "bfloat16" else "bfloat16")
+    if uncovered(config.model, ports, other) is not None:
+        other = replace(other, engine="torch")
     with threads(spec.num_threads):
         corpus = Corpus(process, layout=layout, seed=config.seed, stream="train")
         if known is None:

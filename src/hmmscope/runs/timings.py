@@ -83,6 +83,8 @@ def _shape(config: RunConfig, ports: Ports) -> str:
     spec = config.training
     sizes = {"columns": config.layout.num_columns, "target": config.target, "outputs": ports.num_outputs}
     sizes |= {name: getattr(spec, name) for name in ("batch_size", "num_grains", "num_threads")}
+    if spec.precision != "float32":
+        sizes["precision"] = spec.precision
     return json.dumps(sizes | {"model": asdict(config.model)}, sort_keys=True, default=str)
 
 

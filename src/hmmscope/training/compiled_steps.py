@@ -20,6 +20,7 @@ from hmmscope.engine.layout import (
     decoder_shapes,
     decoder_work,
     empty,
+    halves_of,
     numbers_of,
     plan,
     recurrent_shapes,
@@ -27,7 +28,7 @@ from hmmscope.engine.layout import (
 )
 from hmmscope.engine.rnn import CellMaps, Cells, recurrent_chunk, recurrent_gradient, recurrent_maps
 from hmmscope.engine.sizes import Sizes
-from hmmscope.engine.transformer import Maps, Shape, decoder_chunk, decoder_gradient, decoder_maps
+from hmmscope.engine.transformer import Maps, Shape, decoder_chunk, decoder_gradient, decoder_halves, decoder_maps
 from hmmscope.errors import InputError
 from hmmscope.models.attention import Attention
 from hmmscope.models.base import SequenceModel
@@ -75,7 +76,12 @@ class Compiled(Single):
             parameter.data = self._theta[begin:end].view_as(parameter)
             parameter.grad = self._gradient[begin:end].view_as(parameter)
             begin = end
-        self._family: _Family = _DecoderFamily(model, names) if isinstance(model, Decoder) else _cells(model, names)
+        rounded = spec.precision == "bfloat16"
+        if rounded and (not isinstance(model, Decoder) or self._theta.dtype != torch.float32):
+            raise InputError("training.precision: compiled rounds decoders in float32 alone; use float32 or torch")
+        self._family: _Family = (
+            _DecoderFamily(model, names, rounded) if isinstance(model, Decoder) else _cells(model, names)
+        )
         self._norm_of, self._add_up, self._adamw = (f.load(self._theta.numpy().dtype) for f in (norm_of, add_up, adamw))
         self._poison, self._moments = poison, torch.zeros(0)
         self._rooms: dict[tuple[int, int], _Room] = {}
@@ -171,7 +177,7 @@ class _Room:
         self.maps = carved(empty((numbers_of(shapes),), dtype, poison), shapes)
         self.sums = empty((threads, numbers_of(sum_shapes)), dtype, poison)
         self.views = [carved(row, sum_shapes) for row in self.sums]
-        self.works = [family.work(self.plan, dtype, poison) for _ in range(threads)]
+        self.works = family.works(self.plan, dtype, poison, threads)
         self.shape = family.shape(self.plan)
         self.fixed = family.fixed(steps, dtype)
 
@@ -194,7 +200,8 @@ class _Family:
         """Of the maps, or of the sums of their gradients."""
         raise AssertionError
 
-    def work(self, plan: Plan, dtype: np.dtype, poison: bool) -> Any:
+    def works(self, plan: Plan, dtype: np.dtype, poison: bool, threads: int) -> list[Any]:
+        """Work arrays for each thread."""
         raise AssertionError
 
     def shape(self, plan: Plan) -> Any:
@@ -214,12 +221,12 @@ class _Family:
 
 
 class _DecoderFamily(_Family):
-    def __init__(self, model: Decoder, names: dict[str, int]) -> None:
+    def __init__(self, model: Decoder, names: dict[str, int], rounded: bool) -> None:
         block: Any = model.blocks[0]
         attention = block.attention
         if type(attention) is not Attention or not model.causal or model.dropout.rate or model.feedback is not None:
             raise InputError("training.engine: this decoder has no compiled form; use torch")
-        self._model, hidden = model, 0 if block.mlp is None else block.mlp.hidden.out_features
+        self._model, self._rounded, hidden = model, rounded, 0 if block.mlp is None else block.mlp.hidden.out_features
         width, self._attention = model.head.in_features, attention
         self.sizes = Sizes(
             inputs=model.ports.read_width,
@@ -230,6 +237,7 @@ class _DecoderFamily(_Family):
             hidden=hidden,
         )
         self.load(model, decoder_chunk, decoder_maps, decoder_gradient)
+        self._halves = decoder_halves.load(model.head.weight.detach().numpy().dtype) if rounded else None
         inside = ["attention_norm.weight", "attention_norm.bias", "attention.qkv.weight", "attention.qkv.bias"]
         inside += ["attention.out.weight", "attention.out.bias", "mlp_norm.weight", "mlp_norm.bias"]
         inside += ["mlp.hidden.weight", "mlp.hidden.bias", "mlp.out.weight", "mlp.out.bias"]
@@ -244,13 +252,15 @@ class _DecoderFamily(_Family):
         shapes = decoder_shapes(self.sizes, steps)
         return shapes._replace(back=(shapes.back[0], shapes.back[2], shapes.back[1])) if sums else shapes
 
-    def work(self, plan: Plan, dtype: np.dtype, poison: bool) -> Any:
+    def works(self, plan: Plan, dtype: np.dtype, poison: bool, threads: int) -> list[Any]:
         cos = sin = np.empty((0, self.sizes.width // self.sizes.heads), dtype)
         if self._model.rotary is not None:
             positions = torch.arange(plan.steps)
             rotation = self._model.rotary.at(positions, self._model.head.weight.dtype)
             cos, sin = (np.ascontiguousarray(t.numpy()) for t in rotation)
-        return decoder_work(self.sizes, plan.lanes, cos, sin, plan.steps, dtype, poison)
+        halves = halves_of(self.sizes, dtype, poison, rounded=self._rounded)
+        sizes, lanes, steps = self.sizes, plan.lanes, plan.steps
+        return [decoder_work(sizes, lanes, cos, sin, steps, halves, dtype, poison) for _ in range(threads)]
 
     def shape(self, plan: Plan) -> Shape:
         normed = int(self._ends[4] >= 0)
@@ -270,6 +280,8 @@ class _DecoderFamily(_Family):
     def prepare(self, theta: Array, room: _Room) -> None:
         added, features = room.fixed
         self.maps(theta, self._blocks, self._ends, added, features, room.maps)
+        if self._rounded:
+            self._halves(room.maps, room.works[0].halves)
 
     def finish(self, theta: Array, room: _Room, gradient: Array) -> None:
         self.gradient(theta, self._blocks, self._ends, room.fixed[1], room.views[0], gradient)
@@ -296,8 +308,8 @@ class _RecurrentFamily(_Family):
     def shapes(self, steps: int, *, sums: bool = False) -> CellMaps:
         return recurrent_shapes(self.sizes, steps)
 
-    def work(self, plan: Plan, dtype: np.dtype, poison: bool) -> Any:
-        return recurrent_work(self.sizes, plan.lanes, plan.steps, dtype, poison)
+    def works(self, plan: Plan, dtype: np.dtype, poison: bool, threads: int) -> list[Any]:
+        return [recurrent_work(self.sizes, plan.lanes, plan.steps, dtype, poison) for _ in range(threads)]
 
     def shape(self, plan: Plan) -> Cells:
         return Cells(self._relu, plan.steps, plan.lanes)

@@ -1,0 +1,125 @@
+"""Matrix products of bfloat16 numbers with float32 sums: a pair of terms in the place of one float32 number.
+
+A pair is the 32 bits of two numbers that follow each other in a sum, the first in the low half, in an array of float32
+whose values mean nothing. A product of pairs is one of `products` with half as many terms, each
+
+    C <- (C + second A second B) + first A first B        products are exact, sums are rounded to float32
+
+That is one instruction where the processor has it. Elsewhere halves are widened and multiplied, to the same bits but for
+numbers below 1e-38. Numbers become pairs by rounding to the nearest bfloat16, of two as near to the even one.
+"""
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit
+from numba.core import cgutils
+
+from hmmscope.kernels.phases import X1, Row, phase
+from hmmscope.kernels.products import LANES, VECTORS, Emitter, has, stripe_of, wide
+
+#: The processor multiplies pairs by itself.
+AT_ONCE = has("avx512bf16")
+
+_I32 = ir.IntType(32)
+_KEPT, _LAST, _BIT = np.uint32(0xFFFF0000), np.uint32(0x7FFF), np.uint32(1)
+_HALF = np.uint32(16)
+
+
+class _BFloat(ir.Type):
+    """The type of LLVM, which llvmlite has not."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BFloat)
+
+    def __hash__(self) -> int:
+        return hash("bfloat")
+
+
+class Pairs(Emitter):
+    """Instructions on vectors of pairs, whose products are added to vectors of float32."""
+
+    at_once = AT_ONCE
+
+    def fma(self, a: Any, b: Any, c: Any) -> Any:
+        if self.align == 8:
+            return c  # code for float64, which has no pairs, is compiled and never run
+        if self.at_once:
+            pairs = ir.VectorType(_BFloat(), 2 * self.lanes)
+            kind = ir.FunctionType(self.vector, [self.vector, pairs, pairs])
+            name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * self.lanes}"
+            called = cgutils.get_or_insert_function(self.builder.module, kind, name)
+            return self.builder.call(called, [c, self.builder.bitcast(a, pairs), self.builder.bitcast(b, pairs)])
+        c = super().fma(self._second(a), self._second(b), c)
+        return super().fma(self._first(a), self._first(b), c)
+
+    def _bits(self, number: int) -> Any:
+        return ir.Constant(ir.VectorType(_I32, self.lanes), [number] * self.lanes)
+
+    def _first(self, pairs: Any) -> Any:
+        bits = self.builder.bitcast(pairs, ir.VectorType(_I32, self.lanes))
+        return self.builder.bitcast(self.builder.shl(bits, self._bits(16)), self.vector)
+
+    def _second(self, pairs: Any) -> Any:
+        bits = self.builder.bitcast(pairs, ir.VectorType(_I32, self.lanes))
+        return self.builder.bitcast(self.builder.and_(bits, self._bits(0xFFFF0000)), self.vector)
+
+
+_stripe4, _stripe2, _stripe1 = (stripe_of(min(vectors, VECTORS), Pairs) for vectors in (4, 2, 1))
+
+
+@phase()
+def product_of_pairs(
+    rows: int, cols: int, outer: int, inner: int, A: Row, a: int, a_row: int, a_k: int, a_outer: int,
+    B: Row, b: int, b_k: int, b_outer: int, C: Row, c: int, c_row: int, add: bool, bias: X1, first: int,
+) -> None:  # fmt: skip
+    """As `products.product`, with `inner` pairs of terms instead of terms; C and biases are float32."""
+    if outer < 1 or inner < 1:
+        return
+    done = 0
+    while done < cols:
+        vectors, to, at = (cols - done) // LANES, c + done, b + done
+        if vectors >= VECTORS:
+            _stripe4(rows, outer, inner, A, a, a_row, a_k, a_outer, B, at, b_k, b_outer, C, to, c_row, add, bias, first)
+            done += VECTORS * LANES
+        elif vectors >= 2:
+            _stripe2(rows, outer, inner, A, a, a_row, a_k, a_outer, B, at, b_k, b_outer, C, to, c_row, add, bias, first)
+            done += 2 * LANES
+        else:
+            _stripe1(rows, outer, inner, A, a, a_row, a_k, a_outer, B, at, b_k, b_outer, C, to, c_row, add, bias, first)
+            done += LANES
+
+
+@njit
+def _rounded(bits):  # type: ignore[no-untyped-def]
+    """Bits whose upper half is the bfloat16 that is nearest to a float32."""
+    return bits + _LAST + ((bits >> _HALF) & _BIT)
+
+
+@phase()
+def pairs_of_rows(
+    pairs: int, cols: int, source: Row, begin: int, stride: int, result: Row, place: int, across: int
+) -> None:
+    """result[k, j] = (source[2k, j], source[2k + 1, j]): what B of a product is made of; the rest are places and strides."""
+    wide()
+    numbers, written = source.view(np.uint32), result.view(np.uint32)
+    for k in range(pairs):
+        first = numbers[begin + 2 * k * stride : begin + 2 * k * stride + cols]
+        second = numbers[begin + (2 * k + 1) * stride : begin + (2 * k + 1) * stride + cols]
+        put = written[place + k * across : place + k * across + cols]
+        for j in range(cols):
+            put[j] = (_rounded(first[j]) >> _HALF) | (_rounded(second[j]) & _KEPT)
+
+
+@phase()
+def pairs_in_rows(count: int, source: Row, begin: int, result: Row, place: int) -> None:
+    """result[k] = (source[2k], source[2k + 1]): what A of a product is made of, rows one after the other."""
+    wide()
+    numbers, written = source.view(np.uint32), result.view(np.uint32)
+    given, put = numbers[begin : begin + 2 * count], written[place : place + count]
+    for k in range(count):
+        put[k] = (_rounded(given[2 * k]) >> _HALF) | (_rounded(given[2 * k + 1]) & _KEPT)
