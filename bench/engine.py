@@ -58,8 +58,12 @@ SHAPES: dict[str, dict[str, Any]] = {
     "roformer 4 x 64, prompts of 71 columns": _prompts(),
 }
 #: Those that are measured in bfloat16 too, where the processor multiplies pairs.
-ROUNDED = ("decoder 4 x 64, 33 columns", "decoder 4 x 128, 17 columns", "decoder 2 x 256, 33 columns")
-ROUNDED += ("decoder 1 x 512, 121 columns",)
+ROUNDED = (
+    "decoder 4 x 64, 33 columns",
+    "decoder 4 x 128, 17 columns",
+    "decoder 2 x 256, 33 columns",
+    "decoder 1 x 512, 121 columns",
+)
 
 
 def contests(*, peers: bool, device: str = "cpu") -> list[Contest]:

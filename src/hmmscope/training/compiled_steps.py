@@ -237,7 +237,7 @@ class _DecoderFamily(_Family):
             hidden=hidden,
         )
         self.load(model, decoder_chunk, decoder_maps, decoder_gradient)
-        self._halves = decoder_halves.load(model.head.weight.detach().numpy().dtype) if rounded else None
+        self._halves: Any = decoder_halves.load(model.head.weight.detach().numpy().dtype) if rounded else None
         inside = ["attention_norm.weight", "attention_norm.bias", "attention.qkv.weight", "attention.qkv.bias"]
         inside += ["attention.out.weight", "attention.out.bias", "mlp_norm.weight", "mlp_norm.bias"]
         inside += ["mlp.hidden.weight", "mlp.hidden.bias", "mlp.out.weight", "mlp.out.bias"]
