@@ -54,7 +54,7 @@ LONGEST = (
 
 
 #: Experiments that a commit runs at smoke, drawn by it; all of them are run by `make test-slow`.
-SMOKES = 12
+SMOKES = 8
 
 
 def commit() -> str:

@@ -240,7 +240,7 @@ def test_power_cuts_find_a_broken_store(tmp_path: Path, memory_folder: Path, mon
     assert len(wrong) > 5
 
 
-@pytest.mark.parametrize("kills", [60, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [30, pytest.param(200, marks=pytest.mark.slow)])
 def test_kills_lose_nothing(kills: int, tmp_path: Path) -> None:
     report = script("kills", tmp_path, kills, 0, "ours")
     assert report["violation"] is None

@@ -113,7 +113,7 @@ def test_many_runs_take_no_more_than_few(tmp_path: Path) -> None:
 # Real processes
 
 
-@pytest.mark.drawn(2, of="processes")
+@pytest.mark.drawn(1, of="processes")
 def test_ctrl_c_saves_and_leaves_no_worker(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """SIGINT to the whole group, as a terminal sends it; then a part of the grid is gone on with by another engine call."""
     (tmp_path / "grid.yaml").write_text(json.dumps(LONG))
@@ -146,7 +146,7 @@ def test_ctrl_c_saves_and_leaves_no_worker(tmp_path: Path, capsys: pytest.Captur
     assert not (out / "table.jsonl").exists()
 
 
-@pytest.mark.drawn(2, of="processes")
+@pytest.mark.drawn(1, of="processes")
 def test_a_killed_driver_takes_its_workers_along(tmp_path: Path) -> None:
     out, points = tmp_path / "sweep", expand(LONG | {"seeds": 1})
     make_folder(out, points)
@@ -163,7 +163,7 @@ def test_a_killed_driver_takes_its_workers_along(tmp_path: Path) -> None:
     assert "stopped by SIGTERM" in (out / "logs" / f"{points[0].name}.log").read_text()
 
 
-@pytest.mark.drawn(2, of="processes")
+@pytest.mark.drawn(1, of="processes")
 def test_workers_say_why_they_fail(tmp_path: Path) -> None:
     """A process file that is not there; a killed worker; and a run folder with other content."""
     out = tmp_path / "sweep"
@@ -209,7 +209,7 @@ def test_workers_say_why_they_fail(tmp_path: Path) -> None:
     engine.stop()
 
 
-@pytest.mark.drawn(2, of="processes")
+@pytest.mark.drawn(1, of="processes")
 def test_a_begun_run_keeps_its_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A grid that says "auto" goes on, elsewhere, with what the run began on."""
     automatic = expand({"base": BASE | {"training": BASE["training"] | {"device": "auto"}}})

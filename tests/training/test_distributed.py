@@ -129,7 +129,7 @@ def test_resumed_with_another_number_of_processes(mode: str, reports: Reports) -
 # One ends, all end
 
 
-@pytest.mark.drawn(2, of="what stops all")
+@pytest.mark.drawn(1, of="what stops all")
 def test_the_leader_dies(reports: Reports) -> None:
     found = reports["ends"]["leader dies"]
     assert found["codes"] == [-signal.SIGKILL, 5, 5]
@@ -137,7 +137,7 @@ def test_the_leader_dies(reports: Reports) -> None:
     assert ours == [f"error[5] torchrun: rank 0 of 3 {GONE}"]
 
 
-@pytest.mark.drawn(2, of="what stops all")
+@pytest.mark.drawn(1, of="what stops all")
 def test_a_process_that_stands_still_is_noticed(reports: Reports) -> None:
     found = reports["ends"]["one stops"]
     assert found["codes"] == [5]
@@ -165,11 +165,11 @@ def test_nothing_is_made_when_processes_cannot_share(reports: Reports) -> None:
     assert reports["ends"]["grains"]["made"] is False
 
 
-@pytest.mark.drawn(2, of="what stops all")
+@pytest.mark.drawn(1, of="what stops all")
 @pytest.mark.parametrize("mode", ["exact", "ddp", "fsdp"])
 @pytest.mark.parametrize("what", ["loss", "gradient"])
 def test_bad_numbers_in_one_process_stop_all(mode: str, what: str, reports: Reports) -> None:
-    found = reports["numbers"][f"{mode} {what}"]
+    found = reports[f"numbers {mode} {what}"]
     assert found["codes"] == [6, 6]
     named = "loss" if what == "loss" else "gradient of embedding.weight"
     assert len(found["errors"]) == 1

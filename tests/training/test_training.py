@@ -206,7 +206,7 @@ def test_every_step_has_samples_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_killed_at_random_instants(crashes: dict[str, dict]) -> None:
     report = crashes["kills"]
     assert report["different"] == []
-    assert report["killed"] >= 22
+    assert report["killed"] >= 12
     assert report["files"] == 7  # model, optimiser, state, manifest; metrics, evaluation, summary
     assert report["instants"] >= 4
 

@@ -121,7 +121,7 @@ class Constant(nn.Module):
 @pytest.fixture(scope="module")
 def crashes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
     """Reports of the script, by mode."""
-    command = [str(SCRIPT), str(tmp_path_factory.mktemp("crashes")), "kills=22", "saves=8", "signals=4", "limit=3"]
+    command = [str(SCRIPT), str(tmp_path_factory.mktemp("crashes")), "kills=12", "saves=8", "signals=3", "limit=3"]
     done = forking.run(command)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
