@@ -182,7 +182,11 @@ def end_tables(key: str, excess: dict[Any, float], noise: float = 0.001, **more:
 
 @pytest.mark.parametrize(
     "learned, noise, said",
-    [(0.3, 0.001, "Rotary is better"), (0.05, 0.001, "Rotary is worse"), (0.2001, 0.05, "not told apart")],
+    [
+        (0.3, 0.001, "Rotary is better"),
+        (0.05, 0.001, "Rotary is worse"),
+        (0.2001, 0.05, "Whether rotary or the best other (learned) is better is open."),
+    ],
 )
 def test_rotary_is_compared_with_the_best_other(learned: float, noise: float, said: str) -> None:
     tables = end_tables("positions", {"rotary": 0.2, "learned": learned, "none": 0.5}, noise, layers=3)

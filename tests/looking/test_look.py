@@ -101,7 +101,9 @@ def test_layers_hold_what_geometry_reads_beside_twins_and_before_training(tmp_pa
         assert (readout["name"], readout["belief"]["twins"]) == (own["name"], own["twins"])
         assert readout["belief"]["r2"] == pytest.approx(own["r2"], abs=1e-9)
     assert "R² here is that of all sequences" not in page.html()
-    assert "The n-gram here is not the counting above: it counts in training samples" in page.html()
+    assert "Two ways of counting stand on this page" in page.html()
+    assert "of the untrained twins, the same network with other first weights and no training, the range" in page.html()
+    assert "residual.1 the output of that layer" in page.html()
 
 
 @pytest.mark.drawn(3, of="pages")
@@ -158,6 +160,10 @@ def test_use_is_told_of_many_sequences_beside_random_changes() -> None:
         deaf.head.weight.zero_()
     told = of_use({"used": used(deaf, corpus, "residual.1"), "learned": None})
     assert told.endswith("So no use of the belief is seen here.")
+    assert "disturbs" not in told
+    away = {"used": used(deaf, corpus, "residual.1"), "learned": None}
+    away["used"]["random"] |= {"low": -0.4, "high": -0.2}
+    assert "it only disturbs the answer" in of_use(away)
     assert "In 64 held-out sequences, at 2 positions each, residual.1 was changed" in told
 
 
@@ -170,7 +176,11 @@ def test_the_headline_says_how_much_an_r2_is_and_who_is_ahead(r2: float, word: s
     beliefs = {"r2": r2, "twins": 0.075, "best": "residual.3", "verdict": "more", "text": "0.12 [0.10, 0.15] of it"}
     data = {"invalid": None, "losses": losses, "unit": "nats", "learned": None, "beliefs": beliefs, "ahead": number}
     said = sentence(data)
-    assert f"gives {word} of the belief: R² is {r2:.3f}, where 1 would be all of it" in said
+    assert (
+        f"An affine map of residual.3, the output of layer 3, gives {word} of the belief: R² is {r2:.3f}, where 1"
+        in said
+    )
+    assert "its untrained twins, the same network with other first weights and no training, have 0.075" in said
     assert "the model is ahead of counting by 0.100 [0.050, 0.150]" in said
     assert "behind counting by 0.100 [0.050, 0.150]" in sentence(
         data | {"ahead": {"value": -0.1, "low": -0.15, "high": -0.05}}

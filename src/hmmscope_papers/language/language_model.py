@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import importlib.util
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -12,12 +13,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from hmmscope import HMM, as_kind, make_process
 from hmmscope.interop import HuggingFaceModel, pretrained
 from hmmscope.schema import require
 from hmmscope.seeds import numpy_generator, torch_generator
 
 #: The name of a random model of two layers, made on the spot, with which everything can be tried.
 TINY = "tiny"
+#: States and symbols of the chains.
+NUM_SYMBOLS = 4
 #: Untrained twins beside which beliefs are read: their spread is measured.
 NUM_TWINS = 3
 
@@ -66,6 +70,38 @@ def reader_of(source: str, num_symbols: int, seed: int, chain: int = 0) -> Reade
     require(found, "measurements.pretrained", "needs transformers: pip install 'hmmscope[pretrained]'", source)
     drawn = numpy_generator(seed, "names", chain).choice(list(ascii_uppercase), num_symbols, replace=False)
     return Reader(source, tuple(str(name) for name in drawn), seed)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A lazy noisy chain with laws, samples and letters of its own, by its seed.
+
+    Attributes:
+        seed: of its laws and samples.
+        reader: the language model with its letters.
+    """
+
+    stay: float
+    noise: float
+    seed: int
+    reader: Reader
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What its rows are told by."""
+        return {"stay": self.stay, "noise": self.noise}
+
+    @property
+    def hmm(self) -> HMM:
+        """Its law."""
+        return as_kind(make_process("lazy-chain", num_states=NUM_SYMBOLS, seed=self.seed, **self.about), HMM)
+
+
+def chains_of(source: str, seed: int, stays: Sequence[float], noises: Sequence[float]) -> list[Chain]:
+    """The chains of a seed; no two of them, nor of two seeds, share laws, samples or letters."""
+    pairs = [(stay, noise) for stay in stays for noise in noises]
+    readers = [reader_of(source, NUM_SYMBOLS, seed, place) for place in range(len(pairs))]
+    return [Chain(*pair, seed * len(pairs) + place, readers[place]) for place, pair in enumerate(pairs)]
 
 
 def facts_of(model: HuggingFaceModel) -> dict[str, Any]:

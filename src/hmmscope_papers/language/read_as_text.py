@@ -1,22 +1,17 @@
 """What a pretrained language model makes of hidden Markov models in its context, and what of them it holds."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 from torch import nn
 
 from hmmscope import (
-    HMM,
     Corpus,
     Run,
     Sequences,
-    as_kind,
     entropy_rate,
     evaluate,
-    make_process,
     mixing_time,
     registry,
 )
@@ -47,11 +42,10 @@ from hmmscope.lab import (
 )
 from hmmscope.ties import largest, smallest
 from hmmscope_papers.language.beliefs_in_text import belief_tables
-from hmmscope_papers.language.language_model import NUM_TWINS, TINY, Reader, facts_of, reader_of
+from hmmscope_papers.language.language_model import NUM_SYMBOLS, NUM_TWINS, TINY, Chain, chains_of, facts_of, reader_of
 from hmmscope_papers.multitask.in_context import BAUM_WELCH, baum_welch_rows, binned, binned_score
 
 NAME = "pretrained"
-NUM_SYMBOLS = 4
 #: The folder that the command of `hmmscope.interop.smollm2` writes.
 SMOLLM2 = "smollm2-135m"
 #: What the language model was trained on, by its authors' account.
@@ -171,7 +165,7 @@ def _predictions(run: Run, sizes: dict[str, Any]) -> Measured:
     length, samples, main = sizes["length"], sizes["samples"], sizes["separators"][0]
     twins = {"untrained": sizes["twin_samples"], "shuffled": sizes["twin_samples"]}
     rows, chains = [], []
-    for place, chain in enumerate(_chains(run.config.seed, sizes)):
+    for place, chain in enumerate(chains_of(sizes["pretrained"], run.config.seed, sizes["stays"], sizes["noises"])):
         reader, hmm = chain.reader, chain.hmm
         model, text = reader.read(length, main)
         found = [*_scored(model, text, chain, samples, baselines=True)]
@@ -193,7 +187,7 @@ def _predictions(run: Run, sizes: dict[str, Any]) -> Measured:
     return {"predictions": rows, "chains": chains, "models": [own, weights]}
 
 
-def _in_separators(chain: "_Chain", sizes: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _in_separators(chain: Chain, sizes: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """What the language model says of a chain in every separator."""
     for separator in sizes["separators"]:
         model, text = chain.reader.read(sizes["length"], separator)
@@ -201,37 +195,6 @@ def _in_separators(chain: "_Chain", sizes: dict[str, Any]) -> Iterator[dict[str,
         if separator != sizes["separators"][0]:
             found += _scored(model, text, chain, sizes["samples"])
         yield from (chain.about | {"separator": separator} | row for row in found)
-
-
-@dataclass(frozen=True)
-class _Chain:
-    """A chain with laws, samples and letters of its own, by its seed.
-
-    Attributes:
-        seed: of its laws and samples.
-        reader: the language model with its letters.
-    """
-
-    stay: float
-    noise: float
-    seed: int
-    reader: Reader
-
-    @property
-    def about(self) -> dict[str, Any]:
-        return {"stay": self.stay, "noise": self.noise}
-
-    @property
-    def hmm(self) -> HMM:
-        process = make_process("lazy-chain", num_states=NUM_SYMBOLS, seed=self.seed, **self.about)
-        return as_kind(process, HMM)
-
-
-def _chains(seed: int, sizes: dict[str, Any]) -> list[_Chain]:
-    """The chains of a seed; no two of them, nor of two seeds, share laws, samples or letters."""
-    pairs = [(stay, noise) for stay in sizes["stays"] for noise in sizes["noises"]]
-    reader = partial(reader_of, sizes["pretrained"], NUM_SYMBOLS, seed)
-    return [_Chain(*pair, seed * len(pairs) + place, reader(place)) for place, pair in enumerate(pairs)]
 
 
 def _edges(length: int) -> list[int]:
@@ -243,7 +206,7 @@ def _middle(values: list[float]) -> float:
 
 
 def _scored(
-    model: nn.Module, layout: Any, chain: _Chain, samples: int, *, name: str = "trained", baselines: bool = False
+    model: nn.Module, layout: Any, chain: Chain, samples: int, *, name: str = "trained", baselines: bool = False
 ) -> list[dict[str, Any]]:
     """Rows (network, metric, position, value) of a network and, with `baselines`, of what is exact and what counts."""
     corpus = Corpus(chain.hmm, layout=layout, seed=chain.seed, stream="evaluate")
@@ -252,7 +215,7 @@ def _scored(
     return [row for key in keys for row in binned_score(score, key, name if key == "model" else key, edges)]
 
 
-def _share(model: HuggingFaceModel, text: Any, chain: _Chain) -> list[dict[str, Any]]:
+def _share(model: HuggingFaceModel, text: Any, chain: Chain) -> list[dict[str, Any]]:
     """Probability that the language model gives to the names together, of one sample."""
     with inference_mode(model) as device:
         tokens = Corpus(chain.hmm, layout=text, seed=chain.seed, stream="evaluate")[0:1].tokens.to(device)
@@ -264,19 +227,28 @@ def _share(model: HuggingFaceModel, text: Any, chain: _Chain) -> list[dict[str, 
 # Figures
 
 
+_CONTEXT = (
+    "By the number of observations in the context, a mean from each point up to the next, over all noises; a panel for each "
+    "probability of staying in a state. Each letter stands on a line of its own."
+)
+
+
 def _by_context(rows: Rows, metric: str, title: str, y_label: str) -> Figure:
-    kept = rows.where(metric=metric)
+    kept, names, caption = rows.where(metric=metric), list(LOOKS), _CONTEXT
+    if metric == "excess":  # so far above the others that these could not be told from each other
+        names.remove("shuffled")
+        least = min(row["value"] for row in _of(kept, "shuffled").pool("stay", "position"))
+        caption += f" The twin with its weights shuffled is left out: it is {least:.1f} nats or more above everywhere."
 
     def panel(stay: float) -> Panel:
         own = kept.where(stay=stay)
-        series = [curve(own.where(network=name), "position", *look) for name, look in LOOKS.items()]
+        series = [curve(own.where(network=name), "position", *LOOKS[name]) for name in names]
         return lines(f"stays with {stay:g}", *series, x_label="observations seen", y_label=y_label, log_x=True)
 
     return Figure(
         name=metric,
         title=title,
-        caption="By the number of observations in the context, a mean from each point up to the next, over all noises; a "
-        "panel for each probability of staying in a state. Each letter stands on a line of its own.",
+        caption=caption,
         panels=tuple(panel(stay) for stay in kept.values("stay")),
     )
 

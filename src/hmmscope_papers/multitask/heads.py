@@ -6,6 +6,7 @@ from hmmscope import Run, registry
 from hmmscope.lab import Figure, Seen, Tables, claim, equal_tokens, flat
 from hmmscope_papers.multitask.studies import (
     PromptStudy,
+    better,
     deepest,
     depth_matters,
     excess_by,
@@ -13,7 +14,6 @@ from hmmscope_papers.multitask.studies import (
     listed,
     prompt_config,
     setting_lines,
-    told_apart,
 )
 
 
@@ -70,6 +70,6 @@ def more_heads(tables: Tables) -> Seen:
     effect = excess_less(deep, {"heads": fewest}, {"heads": most}, unit)
     text = (
         f"Excess over the optimum in nats, by heads: {listed(counts)}; the construction has {2 * symbols} for {symbols} "
-        f"symbols. {told_apart(effect, f'The model with {most}', f'that with {fewest}')}"
+        f"symbols. {better(effect, f'The model with {most}', f'that with {fewest}')}"
     )
     return Seen(effect, text, gates=(equal_tokens(tables), flat(tables), depth_matters(tables, "heads")))

@@ -7,6 +7,7 @@ from hmmscope.lab import Figure, Seen, Tables, claim, equal_tokens, flat
 from hmmscope.ties import smallest
 from hmmscope_papers.multitask.studies import (
     PromptStudy,
+    better,
     deepest,
     depth_matters,
     excess_by,
@@ -14,7 +15,6 @@ from hmmscope_papers.multitask.studies import (
     listed,
     prompt_config,
     setting_bars,
-    told_apart,
 )
 
 _KINDS = {"positions": ["rotary", "learned", "sinusoidal", "none"]}
@@ -73,5 +73,5 @@ def rotary(tables: Tables) -> Seen:
     effect = excess_less(
         deep, {"positions": best}, {"positions": "rotary"}, f"excess of {best} less that of rotary, nats"
     )
-    text = f"{text} {told_apart(effect, 'Rotary', f'the best other, {best},')}"
+    text = f"{text} {better(effect, 'Rotary', f'the best other ({best})')}"
     return Seen(effect, text, gates=(equal_tokens(tables), flat(tables), depth_matters(tables, "positions")))

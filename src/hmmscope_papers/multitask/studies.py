@@ -227,10 +227,10 @@ def listed(found: dict[Any, Effect]) -> str:
     return ", ".join(f"{name}: {one.value:.3f}" for name, one in found.items())
 
 
-def told_apart(effect: Effect | None, one: str, other: str) -> str:
+def better(effect: Effect | None, one: str, other: str) -> str:
     """Which of the two is better, if the interval tells."""
     if effect is None or effect.low is None or effect.high is None or effect.low <= 0 <= effect.high:
-        return f"{one} and {other} are not told apart."
+        return f"Whether {one.lower()} or {other} is better is open."
     return f"{one} is {'better' if effect.low > 0 else 'worse'} than {other}."
 
 

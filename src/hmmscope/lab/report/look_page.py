@@ -42,6 +42,7 @@ def render_look(data: dict[str, Any]) -> str:
         live=live,
         triangular=live is not None and is_triangular(live),
         said=sentence(data),
+        twins=_TWINS,
         use=of_use(data) if data["used"] else None,
         version=__version__,
         style=Markup("".join(map(resource, styles))),
@@ -74,6 +75,18 @@ _SIZES = (
 )
 
 
+#: What twins are, where a reader meets them first.
+_TWINS = "the same network with other first weights and no training"
+
+
+def in_words(layer: str) -> str:
+    """``residual.1, the output of layer 1,``: layers have these names in models of all kinds."""
+    stem, _, number = layer.rpartition(".")
+    if stem != "residual" or not number.isdecimal():
+        return layer
+    return f"{layer}, the {f'output of layer {number}' if int(number) else 'input of the first layer'},"
+
+
 def sentence(data: dict[str, Any]) -> str:
     """What the page found, in a few sentences, each with the numbers that carry it."""
     if data["invalid"]:
@@ -85,10 +98,10 @@ def sentence(data: dict[str, Any]) -> str:
         found.append(f"It has learned nothing: it is no better than {learned['bar']}.")
     if beliefs is not None:
         size = next(word for least, word in _SIZES if beliefs["r2"] >= least)
-        twins = "" if beliefs["twins"] is None else f", and untrained networks have {beliefs['twins']:.3f}"
+        twins = "" if beliefs["twins"] is None else f", and its untrained twins, {_TWINS}, have {beliefs['twins']:.3f}"
         found.append(
-            f"An affine map of {beliefs['best']} gives {size} of the belief: R² is {beliefs['r2']:.3f}, where 1 would be "
-            f"all of it{twins}."
+            f"An affine map of {in_words(beliefs['best'])} gives {size} of the belief: R² is {beliefs['r2']:.3f}, where 1 "
+            f"would be all of it{twins}."
         )
         beyond = _BEYOND["nothing" if nothing and beliefs["verdict"] == "more" else beliefs["verdict"]]
         found.append(f"{beyond}: {beliefs['text'].removeprefix('not told: ')}.")
@@ -119,6 +132,10 @@ def _told(number: dict[str, float]) -> str:
     return in_digits(number["value"], low, high, least=3)
 
 
+#: Why an answer can go away from what another belief calls for.
+_DISTURBED = ": it only disturbs the answer, which then is farther from any that is right"
+
+
 def of_use(data: dict[str, Any]) -> str:
     """Whether the answer follows a belief that is written into a layer, over many sequences."""
     found, learned = data["used"], data["learned"]
@@ -127,7 +144,7 @@ def of_use(data: dict[str, Any]) -> str:
         f"that the belief of another sequence is read there. The answer, which is what the model predicts of the next "
         f"symbol, then went {found['text']} of the way to what an observer with that belief would predict: 0 is no change, "
         f"1 all the way, below 0 away from it. A change as large in a random direction took it {found['random_text']} of "
-        f"that way."
+        f"that way{_DISTURBED if found['random']['high'] < 0 else ''}."
     )
     if learned is not None and learned["verdict"] == "nothing":
         return said
