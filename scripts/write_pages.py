@@ -37,7 +37,7 @@ from hmmscope import registry
 from hmmscope.lab.evidence.claim import claims_of
 from hmmscope.lab.evidence.derived import figures_of
 from hmmscope.lab.evidence.figure import Figure
-from hmmscope.lab.evidence.finding import Finding
+from hmmscope.lab.evidence.finding import Finding, asked_by
 from hmmscope.lab.evidence.ledger import SCALES, Entry, as_markdown, ledger, read_tables
 from hmmscope.lab.evidence.verdicts import DECIDED, VERDICTS
 from hmmscope.lab.experiments.experiment import Experiment, experiment_named
@@ -143,7 +143,7 @@ def _claims(name: str) -> list[str]:
     lines = ["## What it decides", ""]
     for claim in claims_of(name):
         rule = f" The effect must be {claim.rule}." if claim.rule is not None else ""
-        lines += [f"- **{claim.says}** {claim.source}. {claim.reading}{rule}"]
+        lines += [f"- **{claim.says}** {asked_by(claim.source)}. {claim.reading}{rule}"]
     return [*lines, ""]
 
 

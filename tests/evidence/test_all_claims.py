@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from hmmscope import registry
-from hmmscope.lab.evidence.claim import OURS, Claim, claims_of
+from hmmscope.lab.evidence.claim import Claim, claims_of
 from hmmscope.lab.evidence.controls import constructed
 from hmmscope.lab.evidence.effects import Effect
+from hmmscope.lab.evidence.finding import OURS
 from hmmscope.lab.evidence.ledger import read_tables
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.evidence.verdicts import DECIDED, OF_QUESTIONS, Above, Always, Below

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from hmmscope.analysis.counting import TREE
-from hmmscope.lab.evidence.claim import OURS, claims_of
-from hmmscope.lab.evidence.finding import Finding
+from hmmscope.lab.evidence.claim import claims_of
+from hmmscope.lab.evidence.finding import OURS, Finding
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.evidence.verdicts import OF_QUESTIONS
 from hmmscope.lab.experiments.experiment import experiment_named

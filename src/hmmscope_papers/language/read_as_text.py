@@ -398,9 +398,11 @@ def belief(tables: Tables) -> Seen:
     random = _of(tables["interventions"], "trained").where(subspace="random").effect()
     text = f"R² at the layer that fits best: {listed}; from the exact prediction {_short(effect_of(alone))}. "
     text += f"Of what untrained twins leave: {beside}. A random change: {_short(random)} of the way. The language model"
-    gap = _of(tables["rrxor"], "untrained").less(_of(tables["rrxor"], "trained"), unit="nats")
-    assert gap is not None
-    return _several(effects, text, (learned(gap, number("learned"), "its untrained twin on RRXOR"),))
+    scored = tables.get("rrxor", Rows())
+    gap = _of(scored, "untrained").less(_of(scored, "trained"), unit="nats")
+    unknown = Gate("learned", False, "how far its predictions of RRXOR are from the filter is not recorded")
+    gate = unknown if gap is None else learned(gap, number("learned"), "its untrained twin on RRXOR")
+    return _several(effects, text, (gate,))
 
 
 def _best(rows: Rows) -> dict[Any, Any]:

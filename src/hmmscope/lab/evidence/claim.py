@@ -25,9 +25,6 @@ from hmmscope.lab.evidence.records import About, Numbers, Record, folder_of, jud
 from hmmscope.lab.evidence.rows import Rows, as_tables
 from hmmscope.lab.evidence.verdicts import DECIDED, Always, Gate, Rule, Verdict, all_of, answer, at_budget, settled
 
-#: Where a rule comes from: the source of a question that no paper asks.
-OURS = "ours"
-
 
 @dataclass(frozen=True)
 class Seen:

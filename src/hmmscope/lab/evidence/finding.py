@@ -10,6 +10,13 @@ from hmmscope.schema import require, unknown_name
 
 #: The scale that only checks that everything runs: its numbers say nothing of a paper or a model.
 UNJUDGED = "smoke"
+#: The source of a question that no paper asks.
+OURS = "ours"
+
+
+def asked_by(source: str) -> str:
+    """Who says so, for a reader: the paper and the place in it, or that the question is ours."""
+    return "A question of ours" if source == OURS else source
 
 
 @dataclass(frozen=True, kw_only=True)

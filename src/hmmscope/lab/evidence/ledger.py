@@ -12,7 +12,7 @@ from hmmscope.errors import DamagedError, InputError
 from hmmscope.lab.evidence.claim import Claim, claims_of
 from hmmscope.lab.evidence.effects import false_discovery
 from hmmscope.lab.evidence.examined import turns
-from hmmscope.lab.evidence.finding import Finding
+from hmmscope.lab.evidence.finding import Finding, asked_by
 from hmmscope.lab.evidence.power import Power
 from hmmscope.lab.evidence.protocol import PROTOCOL, read_protocol
 from hmmscope.lab.evidence.records import deviations, folder_of, present
@@ -328,7 +328,7 @@ def as_text(entries: Sequence[Entry]) -> list[str]:
     lines = []
     for entry in entries:
         claim, finding = entry.claim, entry.finding
-        lines.append(f"{claim.name}  {claim.source}  ({claim.experiment})")
+        lines.append(f"{claim.name}  {asked_by(claim.source)}  ({claim.experiment})")
         lines.append(f"  {claim.says}")
         if finding is not None:
             lines.append(f"  -> {', '.join(part for part in _verdict(entry) if part)}")
@@ -355,7 +355,7 @@ def as_markdown(entries: Sequence[Entry]) -> list[str]:
         )
         lines += [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
         for entry in group:
-            cells = [f"{entry.claim.says} ({entry.claim.source})", *[""] * 6]
+            cells = [f"{entry.claim.says} ({asked_by(entry.claim.source)})", *[""] * 6]
             if entry.finding is not None:
                 number, rest = entry.finding.number(), law_of(entry.finding)
                 verdict = f"**{_verdict(entry)[0]}**{marks(entry)}"

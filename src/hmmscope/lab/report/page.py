@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from hmmscope.errors import InputError
 from hmmscope.lab.evidence.figure import Explorer, Figure, Lines
-from hmmscope.lab.evidence.finding import UNJUDGED
+from hmmscope.lab.evidence.finding import UNJUDGED, asked_by
 from hmmscope.lab.report import wording as text
 from hmmscope.lab.report.compare import compare
 from hmmscope.lab.report.differences import (
@@ -206,6 +206,7 @@ def template(name: str) -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["asked_by"] = asked_by
     return environment.get_template(name)
 
 

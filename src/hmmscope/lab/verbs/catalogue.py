@@ -101,6 +101,7 @@ def _listed(plural: str) -> str:
 
 
 def _show(name: str) -> None:
+    from hmmscope.lab.evidence.finding import asked_by
     from hmmscope.lab.verbs.endings import HMM_FILES
     from hmmscope.processes.files import load_process, shipped_processes
     from hmmscope.runs.config import config_from_data
@@ -109,7 +110,8 @@ def _show(name: str) -> None:
         entry = registry.entries(singular).get(name)
         if entry is not None:
             if singular == "claim":
-                say(f"claim {name}: {entry.says}\n\n{entry.source}; decided by the experiment {entry.experiment}\n")
+                source = asked_by(entry.source)
+                say(f"claim {name}: {entry.says}\n\n{source}; decided by the experiment {entry.experiment}\n")
                 say(f"{entry.reading}\nRule: {entry.rule or 'none: a question, answered or open'}")
             else:
                 _show_experiment(name) if singular == "experiment" else _show_entry(name, singular, entry)
