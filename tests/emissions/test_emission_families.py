@@ -238,11 +238,14 @@ def test_fits_find_what_was_planted(name: str) -> None:
     assert (found.hmm.num_coordinates, len(found.final.floor)) == (2, 2)
 
 
-def test_numbers_of_states_are_chosen_by_bic() -> None:
+def test_numbers_of_states_are_chosen_by_bic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hmmscope.emissions.number_evidence.MOST", 5000)
+    monkeypatch.setattr("hmmscope.inference.evidence.PARTICLES", 24)
     seen = drawn(gaussian("full"), 1500)
     found = hs.fit(seen, [1, 2, 3], covariance_type="full", num_restarts=3, max_iterations=40)
     assert found.hmm.num_states == 2
     assert found.reason.startswith("2 states, 95 % [2, 2]: the smallest BIC")
+    assert "BIC alone: evidence of 2 states and so many observations takes too long; " in found.reason
     assert [row["chosen"] for row in found.table()] == [False, True, False]
     assert len(found.lines()) >= 5
     assert found.lines()[0].endswith("held-out log-likelihood, nats an observation")
@@ -261,7 +264,18 @@ def test_numbers_of_states_are_chosen_by_bic() -> None:
     assert judged.held_out[2] == pytest.approx(mean, rel=1e-9)
     assert judged.num_fitted == 600
     few = hs.fit(seen[0, :100], [1, 2], lengths=[100], num_restarts=1, max_iterations=5)
-    assert few.reason.endswith("by BIC alone; nothing could be held out")
+    assert few.reason.endswith("nothing could be held out")
+    assert not few.support.why
+    torn = seen[0, :100].where(torch.arange(100)[:, None] != 7, torch.nan)
+    for options, why in (
+        (
+            {"emission": "gaussian-mixture"},
+            "GaussianMixtureHMM has no conjugate prior; GaussianHMM and PoissonHMM have one",
+        ),
+        ({"covariance_type": "full"}, 'with missing entries covariances must be "diag" or "spherical"'),
+    ):
+        rough = hs.fit(torn, [1, 2], lengths=[100], num_restarts=1, max_iterations=2, **options)
+        assert f"; the interval goes by BIC alone: {why}; " in rough.reason
     with pytest.raises(InputError, match=r"^validation: must have 2 coordinates, got 1"):
         hs.fit(seen, [1, 2], validation=seen[0, :, :1])
 

@@ -3,6 +3,8 @@
     python tests/inference/calibration.py            p of every quantity of all families, minutes
     python tests/inference/calibration.py diag full  of some
     python tests/inference/calibration.py full 56    of fewer data sets than it would take
+    python tests/inference/calibration.py states     how often the interval of the number of states holds it, of laws of
+                                                     numbers that are drawn from the prior, minutes
 
 Source: Talts, Betancourt, Simpson, Vehtari and Gelman (2018), arXiv 1804.06788.
 """
@@ -16,9 +18,12 @@ import torch
 
 import hmmscope as hs
 from hmmscope.emissions.conjugate import GammaRates, NormalInverseWishart
+from hmmscope.emissions.expectation import fit_emissions
 from hmmscope.emissions.number_draws import number_draws
+from hmmscope.emissions.number_evidence import number_evidence
 from hmmscope.inference.gibbs import Chains, Prior, prior_hmm, symbol_draws
 from hmmscope.inference.loop_inputs import flat_sequences
+from hmmscope.inference.num_states import support_of
 
 NO_STATES = np.empty(0, np.int64)
 #: Families of numbers, and shapes of HMMs with what they are called.
@@ -90,9 +95,44 @@ def of_symbols(
     return one
 
 
+def prior_of(family):
+    """Of laws of numbers that differ as far as the observations do."""
+    if family == "poisson":
+        return GammaRates(torch.tensor([4.0], dtype=torch.float64), 1.0)
+    ones = torch.ones(2, dtype=torch.float64)
+    return NormalInverseWishart(family, 0 * ones, 0.1 * ones, 0.1, 4.0 if family in ("full", "tied") else 2.0)
+
+
+def drawn_from(laws, prior, family, size, random):
+    """A model of numbers drawn from its prior."""
+    one = laws.features(torch.zeros(1, len(laws.centre), dtype=torch.float64))
+    arrays = laws.draw(torch.zeros(size, one.shape[1], dtype=torch.float64), random)
+    chain = random.dirichlet(np.full(size, prior.initial)), random.dirichlet(np.full(size, prior.transition), size)
+    return (
+        hs.PoissonHMM(*chain, **arrays)
+        if family == "poisson"
+        else hs.GaussianHMM(*chain, **arrays, covariance_type=family)
+    )
+
+
+def of_num_states(family, number, most=4):
+    """Of a data set whose number of states is drawn from 1 to `most`: whether the interval holds it, its width, the share of
+    the true number, and what is expected of that share, if numbers are as likely as is said."""
+    random = np.random.default_rng(number)
+    size, length = 1 + number % most, round(np.exp(random.uniform(np.log(100), np.log(2000))))
+    laws = prior_of(family)
+    truth = drawn_from(laws, Prior(), family, size, random)
+    rows, lengths = hs.Corpus(truth, length=length, seed=number)[0:1].observations[0], torch.tensor([length])
+    sizes = range(1, most + 1)
+    fits = {one: fit_emissions(type(truth), rows, lengths, one, num_restarts=4, **truth.options) for one in sizes}
+    bics = {one: fit.bic for one, fit in fits.items()}
+    support = support_of(bics, lambda one: number_evidence(fits[one].hmm, rows, lengths, laws, seed=number))
+    (low, high), shares = support.interval(min(bics, key=bics.get)), support.shares
+    return low <= size <= high, high - low + 1, shares[size], sum(share**2 for share in shares.values())
+
+
 def of_numbers(family, num_draws=31, every=8, warm_up=100, length=25, wrong=False):
     """The same of a family of numbers: "diag", "full", "tied", "spherical", "poisson"; `wrong`: a prior count too many."""
-    coordinates = 2 if family != "poisson" else 1
     prior = Prior(initial=1.5, transition=1.2)
     laws = (
         GammaRates(torch.tensor([4.0], dtype=torch.float64), 2.0)
@@ -106,17 +146,6 @@ def of_numbers(family, num_draws=31, every=8, warm_up=100, length=25, wrong=Fals
         )
     )
     chains = {"num_draws": num_draws, "num_chains": 1, "every": every, "warm_up": warm_up}
-    nothing = torch.zeros(2, 1).double() @ (0 * laws.features(torch.zeros(1, coordinates).double()))
-
-    def drawn(random):
-        initial, transition = (
-            random.dirichlet(np.full(2, prior.initial)),
-            random.dirichlet(np.full(2, prior.transition), 2),
-        )
-        arrays = laws.draw(nothing, random)
-        if family == "poisson":
-            return hs.PoissonHMM(initial, transition, arrays["rates"])
-        return hs.GaussianHMM(initial, transition, arrays["means"], arrays["covariances"], family)
 
     def quantities(arrays, log):
         stays = np.trace(arrays["transition"], axis1=-2, axis2=-1)
@@ -128,11 +157,17 @@ def of_numbers(family, num_draws=31, every=8, warm_up=100, length=25, wrong=Fals
         return np.stack(found, -1)
 
     def one(random, number):
-        truth = drawn(random)
+        truth = drawn_from(laws, prior, family, 2, random)
         data = hs.Corpus(truth, length=length, seed=number)[0:1].observations
         assumed = Prior(initial=1.5, transition=3.2) if wrong else prior
         found = number_draws(
-            drawn(random), data[0], torch.tensor([length]), laws, assumed, Chains(**chains, seed=number), match=False
+            drawn_from(laws, prior, family, 2, random),
+            data[0],
+            torch.tensor([length]),
+            laws,
+            assumed,
+            Chains(**chains, seed=number),
+            match=False,
         )
         log = np.array(float(truth.observe(data).log_likelihood_terms.sum()))
         arrays = {name: value.numpy() for name, value in truth.file_tensors().items()}
@@ -156,6 +191,19 @@ def main() -> None:
     torch.set_num_threads(1)
     names = [word for word in sys.argv[1:] if not word.isdigit()]
     fewer = [int(word) for word in sys.argv[1:] if word.isdigit()]
+    if "states" in names:
+        for family in [name for name in names if name in FAMILIES] or FAMILIES:
+            found = np.array([of_num_states(family, number) for number in range(min([100, *fewer]))], np.float64)
+            held, width, share, expected = found.T
+            error = (share - expected).std(ddof=1) / len(found) ** 0.5
+            print(
+                f"{family}: {len(found)} data sets, interval holds {held.sum():.0f}, width {width.mean():.2f}; share of the"
+            )
+            print(
+                f"  true number {share.mean():.3f}, expected {expected.mean():.3f}, apart by {error:.3f} at random",
+                flush=True,
+            )
+        return
     for name, most, make, num_draws, bins in LONG:
         if names and name not in names:
             continue

@@ -46,11 +46,12 @@ def test_estimates_are_unbiased(way, monkeypatch):
     hmm = hs.HMM([0.5, 0.5], [[0.75, 0.25], [0.25, 0.75]], [[0.75, 0.25], [0.25, 0.75]])
     if way == "from a fit":
         fit = tuple(part.numpy()[None] for part in (hmm.initial_S, hmm.transition_SS, hmm.emission_SV))
-        law = module._likelihood(work, 1)
-        found = [module._from_fit(law, fit, np.random.default_rng(seed)) for seed in range(10)]
+        symbols = module.Symbols(work, 2, 2, 1)
+        ways = [module.Way(symbols, fit, np.random.default_rng(seed)) for seed in range(10)]
+        found = [way.from_fit(symbols.likelihood(1)) for way in ways]
     else:
         monkeypatch.setattr(module, "LEAST", 0)
-        monkeypatch.setattr(module, "_from_fit", lambda *_: -math.inf)
+        monkeypatch.setattr(module.Way, "from_fit", lambda *_: -math.inf)
         found = [evidence(work, hmm, 1, seed).log for seed in range(10)]
     mean, error = mean_of(found)
     assert abs(mean - exact) < 4 * error
@@ -76,15 +77,14 @@ def test_labels_are_those_of_the_fit_if_no_other_order_is_likelier():
         return kinds + (stays[n, list(order)] * np.log(kept) + (1 - stays[n, list(order)]) * np.log1p(-kept)).sum()
 
     best = [max(itertools.permutations(range(4)), key=lambda order, n=n: like(n, order)) for n in range(30)]
-    assert module._labelled_as(rows, fit).tolist() == [order == (0, 1, 2, 3) for order in best]
+    symbols = module.Symbols(flat_sequences(SEEN, LENGTHS), 4, 4)
+    assert module.labelled_as(symbols, rows, fit).tolist() == [order == (0, 1, 2, 3) for order in best]
     assert len(set(best)) > 5
 
 
-def test_numbers_far_from_the_likeliest_are_not_looked_at(monkeypatch):
-    work = flat_sequences(SEEN, LENGTHS)
-    hmms = {size: hs.HMM(np.full(size, 1 / size), np.eye(size), np.eye(size, 9)) for size in range(1, 10)}
+def test_numbers_far_from_the_likeliest_are_not_looked_at():
     logs = {1: -130.0, 2: -117.9, 3: -100.0, 4: -112.1, 5: 0.0}
-    monkeypatch.setattr("hmmscope.inference.num_states.evidence", lambda work, hmm: Evidence(logs[hmm.num_states], 0.0))
-    support = support_of({size: abs(size - 3.0) for size in logs}, hmms, work)
+    support = support_of({size: abs(size - 3.0) for size in logs}, lambda size: Evidence(logs[size], 0.0))
     assert support.log_evidence == {1: -math.inf, 2: -117.9, 3: -100.0, 4: -112.1, 5: -math.inf}
-    assert evidence(work, hmms[9]) is None
+    nine = hs.HMM(np.full(9, 1 / 9), np.eye(9), np.eye(9))
+    assert evidence(flat_sequences(SEEN, LENGTHS), nine) is None

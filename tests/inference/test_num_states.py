@@ -141,17 +141,17 @@ def test_the_best_predictor_is_that_of_bic_unless_another_is_surely_better() -> 
 def test_the_interval_holds_what_is_chosen_and_leaves_out_what_is_hardly_possible():
     """Shares .97, .02 and .01, of which 2.5 % may be left out at each end."""
     logs = {1: -100.0, 2: math.log(0.97), 3: math.log(0.02), 4: math.log(0.01)}
-    support = Support(logs, dict.fromkeys(logs, 0.0), sampled=True)
+    support = Support(logs, dict.fromkeys(logs, 0.0))
     assert support.shares[2] == pytest.approx(0.97)
     assert support.interval(2) == (2, 3)
     assert support.interval(1) == (1, 3)
-    assert Support(logs, dict.fromkeys(logs, 0.0) | {1: 98.0}, sampled=True).interval(2) == (1, 3)  # so unsure is one
-    assert Support(logs, dict.fromkeys(logs, 0.0) | {2: 3.0}, sampled=True).interval(2) == (2, 4)
-    assert by_bic({2: 0.0, 3: 0.0}).interval(2) == (2, 3)
+    assert Support(logs, dict.fromkeys(logs, 0.0) | {1: 98.0}).interval(2) == (1, 3)  # so unsure is one
+    assert Support(logs, dict.fromkeys(logs, 0.0) | {2: 3.0}).interval(2) == (2, 4)
+    assert by_bic({2: 0.0, 3: 0.0}, "").interval(2) == (2, 3)
 
 
 def test_the_line_says_where_the_interval_is_wider_for_errors():
-    support = Support({2: 0.0, 3: -6.0}, {2: 0.5, 3: 4.0}, sampled=True)
+    support = Support({2: 0.0, 3: -6.0}, {2: 0.5, 3: 4.0})
     _, reason = choice_reason({2: 10.0, 3: 30.0}, {}, np.empty(0, np.int64), support)
     assert reason.startswith(
         "2 states, 95 % [2, 3]: the smallest BIC, 20.0 below that of 3 states; the interval allows for"
@@ -163,7 +163,7 @@ def test_the_evidence_is_of_every_number_and_goes_by_bic_where_parts_are_fixed()
     flat, lengths = planted(2, 3, count=12, length=60)
     work, options = flat_sequences(flat, lengths), {"num_restarts": 2, "max_iterations": 30}
     found = choose_num_states(work, torch.from_numpy(flat[:120].reshape(2, 60)), [1, 2, 3], 3, **options)
-    assert found.support.sampled
+    assert not found.support.why
     assert max(found.support.log_evidence, key=found.support.log_evidence.get) == 2
     start = found.fits[2].hmm
     fixed = choose_num_states(work, torch.from_numpy(flat[:120].reshape(2, 60)), [2], 3, start=start, **options)

@@ -163,12 +163,15 @@ class GaussianHMM(EmittingHMM):
         observations: Float64[Tensor, "row coordinate"],
         *,
         covariance_type: str = "diag",
-        strength: float = 0.01,
+        strength: float = 0.1,
         degrees: float | None = None,
         share: float = 0.1,
         **others: Any,
     ) -> NormalInverseWishart:
-        """Centre: that of all observations; spread: `share` of their variance; `degrees`: 2, of matrices 2 + coordinates."""
+        """Centre: that of all observations; spread: `share` of their variance; `degrees`: 2, of matrices 2 + coordinates.
+
+        With `strength` as large as `share`, means are as far apart as the observations.
+        """
         refuse_others(others, ("strength", "degrees", "share"))
         refuse_missing(observations, covariance_type)
         _, centre, deviation = completed(observations)

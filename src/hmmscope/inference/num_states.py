@@ -1,7 +1,7 @@
 """How many states: HMMs of several sizes by the Bayesian information criterion, and by held-out likelihood."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,12 +65,12 @@ class Support:
     Attributes:
         log_evidence: log P(observations | number of states), nats; -inf of what was not looked at.
         errors: how far that may be off, nats.
-        sampled: by sequential Monte Carlo (`hmmscope.inference.evidence`); else -BIC / 2, which is coarser.
+        why: no evidence was computed (`hmmscope.inference.evidence`), so that it is -BIC / 2, which is coarser; else empty.
     """
 
     log_evidence: dict[int, float]
     errors: dict[int, float]
-    sampled: bool
+    why: str = ""
 
     @property
     def shares(self) -> dict[int, float]:
@@ -108,34 +108,34 @@ class Support:
         return [(size, log) for size, log in self.log_evidence.items() if log > -math.inf]
 
 
-def support_of(bics: Mapping[int, float], hmms: Mapping[int, HMM], work: Sequences | None) -> Support:
-    """Of some numbers of states, by the evidence of sequences.
+def support_of(bics: Mapping[int, float], evidence_of: Callable[[int], Evidence | None] | None) -> Support:
+    """Of some numbers of states, by their evidence.
 
     One looks from the smallest BIC upwards and downwards until a number is e^`FAR` times less likely than the best.
 
     Args:
-        bics, hmms: criterion and model of each.
-        work: packed sequences that these were fitted to, or most of them; None goes by BIC, as it must where parts are not
-            free, or where one is larger than `hmmscope.inference.evidence` goes.
+        bics: criterion of each.
+        evidence_of: a number of states; None where parts are not free, and then it goes by BIC, as where one evidence is
+            None, because `hmmscope.inference.evidence` does not go so far.
     """
+    if evidence_of is None:
+        return by_bic(bics, "parts of the model are not free")
     sizes, found = sorted(bics), {size: Evidence(-math.inf, 0.0) for size in sorted(bics)}
     start = sizes.index(min(sizes, key=bics.__getitem__))
     for way in (sizes[start:], sizes[:start][::-1]):
         for size in way:
-            own = None if work is None else evidence(work, hmms[size])
+            own = evidence_of(size)
             if own is None:
-                return by_bic(bics)
+                return by_bic(bics, f"evidence of {_states(size)} and so many observations takes too long")
             found[size] = own
             if own.log + own.error < max(one.log for one in found.values()) - FAR:
                 break
-    return Support(
-        {size: one.log for size, one in found.items()}, {size: one.error for size, one in found.items()}, True
-    )
+    return Support({size: one.log for size, one in found.items()}, {size: one.error for size, one in found.items()})
 
 
-def by_bic(bics: Mapping[int, float]) -> Support:
-    """With exp(-BIC / 2) for the evidence of each number of states."""
-    return Support({size: -bic / 2 for size, bic in bics.items()}, dict.fromkeys(bics, 0.0), False)
+def by_bic(bics: Mapping[int, float], why: str) -> Support:
+    """With exp(-BIC / 2) for the evidence of each number of states, and why."""
+    return Support({size: -bic / 2 for size, bic in bics.items()}, dict.fromkeys(bics, 0.0), why)
 
 
 def choose_num_states(
@@ -176,8 +176,8 @@ def choose_num_states(
         logs[size] = _logs(fits[size].hmm, judged, units)
     restricted = any(options.get(name) for name in ("fixed", "start", "tied_emissions"))
     of = as_sequences(observations, num_symbols, lengths) if whole is None else whole
-    bics, hmms = {size: one.bic for size, one in fits.items()}, {size: one.hmm for size, one in fits.items()}
-    support = support_of(bics, hmms, None if restricted else of)
+    bics = {size: one.bic for size, one in fits.items()}
+    support = support_of(bics, None if restricted else lambda size: evidence(of, fits[size].hmm))
     seen = _seen(judged, units, num_symbols)
     chosen, reason = choice_reason(bics, logs, seen, support)
     scores = {size: held_out_mean(own, seen) for size, own in logs.items()}
@@ -256,7 +256,7 @@ def choice_reason(
     second, ahead = others[0], bics[others[0]] - bics[chosen]
     between = f", 95 % [{', '.join(map(str, support.interval(chosen)))}]" if support else ""
     by_bic = f"{_states(chosen)}{between}: the smallest BIC, {ahead:.1f} below that of {_states(second)}"
-    by_bic += "" if support is None or support.sampled else "; the interval goes by BIC alone"
+    by_bic += f"; the interval goes by BIC alone: {support.why}" if support and support.why else ""
     if support and replace(support, errors=dict.fromkeys(support.errors, 0.0)).interval(chosen) != support.interval(
         chosen
     ):

@@ -13,6 +13,7 @@ import torch
 from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import BaumWelchFit, fit_baum_welch, fit_stream, held_out_log_likelihoods
 from hmmscope.inference.counts import MOST_BYTES
+from hmmscope.inference.evidence import evidence
 from hmmscope.inference.gibbs import Chains, Prior
 from hmmscope.inference.loop_inputs import Sequences, flat_sequences
 from hmmscope.inference.num_states import Support, choice_reason, choose_num_states, support_of
@@ -79,9 +80,9 @@ class Fit:
     def interval(self) -> tuple[int, int]:
         """The 95 % interval of the number of states, of those tried; see `hmmscope.inference.num_states.Support`.
 
-        Of symbols it goes by the evidence of each number under uniform rows (`hmmscope.inference.evidence`); of numbers, and
-        of more states or observations than that is for, by BIC, which is coarser. How often it holds the number is shown by
-        `python scripts/fit_statistics.py`.
+        It goes by the evidence of each number under the priors of `posterior` (`hmmscope.inference.evidence`); where that is
+        not computed, by BIC, which is coarser, and `reason` says why. How often it holds the number is shown by
+        `python scripts/fit_statistics.py`, and of numbers by `python tests/inference/calibration.py states`.
         """
         size = self.hmm.num_states
         return (size, size) if self.support is None else self.support.interval(size)
@@ -318,8 +319,9 @@ def _fit_numbers(
 def _without_judges(data: SequenceData, work: Sequences, sizes: Sequence[int], options: dict[str, Any]) -> Fit:
     """One number of states, or the one with the smallest criterion."""
     fits = {size: fit_baum_welch(work, size, data.num_symbols, **options) for size in sizes}
-    bics, hmms = {size: one.bic for size, one in fits.items()}, {size: one.hmm for size, one in fits.items()}
-    support = support_of(bics, hmms, None if _restricted(options) else work) if len(sizes) > 1 else None
+    bics = {size: one.bic for size, one in fits.items()}
+    free = None if _restricted(options) else lambda size: evidence(work, fits[size].hmm)
+    support = support_of(bics, free) if len(sizes) > 1 else None
     best, reason = choice_reason(bics, {}, np.empty(0, np.int64), support)
     hmm = _named(fits[best].hmm, data, "Baum-Welch fit")
     reason = f"{reason}; nothing could be held out" if len(sizes) > 1 else ""

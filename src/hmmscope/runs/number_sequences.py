@@ -12,9 +12,10 @@ from hmmscope.emissions.emitting import EmittingHMM
 from hmmscope.emissions.expectation import EmissionFit, fit_emissions
 from hmmscope.emissions.gaussian import GaussianHMM
 from hmmscope.emissions.gaussian_mixture import GaussianMixtureHMM
+from hmmscope.emissions.number_evidence import number_evidence
 from hmmscope.emissions.poisson import PoissonHMM
 from hmmscope.errors import InputError
-from hmmscope.inference.num_states import by_bic, choice_reason, held_out_mean, summed, units_of
+from hmmscope.inference.num_states import Support, by_bic, choice_reason, held_out_mean, summed, support_of, units_of
 from hmmscope.schema import shown, unknown_name
 from hmmscope.seeds import numpy_generator
 
@@ -196,7 +197,8 @@ def choose_vectors(
     if len(sizes) == 1:
         return sizes[0], {"fits": fits, "whole": None}
     bics = {size: one.bic for size, one in fits.items()}
-    support = by_bic(bics)
+    restricted = any(options.get(name) for name in ("fixed", "start"))
+    support = by_bic(bics, "parts of the model are not free") if restricted else _support(data, fits, bics)
     found: dict[str, Any] = {"fits": fits, "whole": None, "support": support, "num_fitted": len(apart.rows)}
     if judges is None:
         best, reason = choice_reason(bics, {}, np.empty(0, np.int64), support)
@@ -212,6 +214,16 @@ def choose_vectors(
         again = options | {"start": fits[best].hmm, "num_restarts": 1}
         found["whole"] = fit_vectors(data, [best], emission, again, more)[best]
     return best, found | {"reason": reason + cut}
+
+
+def _support(data: Vectors, fits: dict[int, EmissionFit], bics: dict[int, float]) -> Support:
+    """By the evidence of all observations, under the priors of `hmmscope.runs.fitting.Fit.posterior`."""
+    model = next(iter(fits.values())).hmm
+    try:
+        laws = type(model).conjugate(data.rows, **model.options)
+    except InputError as error:
+        return by_bic(bics, str(error).removeprefix("posterior: "))
+    return support_of(bics, lambda size: number_evidence(fits[size].hmm, data.rows, data.lengths, laws))
 
 
 def _judged(hmm: EmittingHMM, data: Vectors, units: list[NDArray[np.int64]]) -> NDArray[np.float64]:

@@ -12,6 +12,7 @@ from hmmscope.analysis.counting import TREE
 from hmmscope.analysis.intervals import bootstrap_ratio
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.inference.baum_welch import BaumWelchFit
+from hmmscope.inference.evidence import evidence
 from hmmscope.inference.loop_inputs import flat_sequences
 from hmmscope.inference.num_states import best_predictor, choice_reason, held_out_mean, support_of
 from hmmscope.processes.hmm import HMM
@@ -106,7 +107,8 @@ def num_states(
         hmms: the fits, to `train`.
     """
     bics, logs, lengths = _judged(searches, validation)
-    support = support_of(bics, hmms, flat_sequences(train.flat, train.lengths.numpy()))
+    work = flat_sequences(train.flat, train.lengths.numpy())
+    support = support_of(bics, lambda size: evidence(work, hmms[size]))
     chosen, reason = choice_reason(bics, logs, lengths, support)
     rows = []
     for size, about in searches.items():
