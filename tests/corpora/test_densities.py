@@ -54,6 +54,23 @@ class ExactFilter(nn.Module):
         return torch.cat([weights[..., None], laws], -1).flatten(-2)
 
 
+class Torn(hs.GaussianHMM):
+    """Every tenth number is missing."""
+
+    def emit(self, states: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+        return super().emit(states, uniforms).masked_fill(uniforms < 0.1, torch.nan)
+
+
+@pytest.mark.parametrize("target", ["density", "observation", "belief"])
+def test_gaps_in_numbers_are_refused_where_networks_meet_them(target: str, tmp_path: Path) -> None:
+    torn = Torn([0.6, 0.4], MOVES, [[10.0], [13.0]], [[2.0], [1.0]])
+    options: dict[str, Any] = {"model": {"name": "rnn", "num_layers": 1, "width": 4}, "length": 40, "target": target}
+    with pytest.raises(
+        InputError, match=r"^observations: entries are missing \(NaN\), and networks .* hmmscope.fit and"
+    ):
+        hs.train(torn, tmp_path / "torn", num_steps=1, **options)
+
+
 def test_a_head_is_a_mixture() -> None:
     process = gaussian()
     head, x = head_of(process, 3), hs.Corpus(process, length=4)[0:5].observations

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from hmmscope.axes import Bool, Float, Float64, Int64, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.layouts import Layout
+from hmmscope.errors import InputError
 from hmmscope.inference.optimal import optimal_law
 from hmmscope.processes.process import Process
 
@@ -131,6 +132,16 @@ class Target(ABC):
         return self.floor_terms(corpus[0:num_samples]).mean().item()
 
 
+def complete(observations: Tensor) -> Tensor:
+    """The observations; InputError where entries of vectors are missing."""
+    if observations.is_floating_point() and bool(observations.isnan().any()):
+        raise InputError(
+            "observations: entries are missing (NaN), and networks read complete numbers alone; train on a process that "
+            "emits all, and leave gaps to hmmscope.fit and filters, which sum over them"
+        )
+    return observations
+
+
 class AtObservations(Target):
     """Each observation that some column precedes."""
 
@@ -145,7 +156,7 @@ class AtObservations(Target):
         self.sequences = layout.sequence_index[kept]
 
     def labels(self, batch: Batch) -> Labels:
-        return batch.observations[:, self.kept]
+        return complete(batch.observations)[:, self.kept]
 
     def answer_of(self, observer: Process, batch: Batch) -> Float64[Tensor, "batch judged output"]:
         """What an ideal observer says who believes that the samples come from a process of symbols."""
@@ -169,6 +180,7 @@ class AfterObservations(Target):
         self.columns, self.positions, self.sequences = columns[order], positions[order], sequences[order]
 
     def labels(self, batch: Batch) -> Labels:
+        complete(batch.observations)
         return self.optimum(batch)
 
     def with_first_state(self, batch: Batch) -> Int64[Tensor, "batch judged"]:

@@ -198,7 +198,11 @@ def _whole(row: object, missing: Missing, where: Callable[[], str]) -> NDArray[n
         whole = array.astype(np.float64)
         array = whole.astype(np.int64) if bool((np.abs(whole) < 2**53).all()) else array
     if array.ndim != 1 or array.dtype.kind not in "iub":
-        numbers = "; hmmscope.fit(X, num_states, emission='gaussian') is for numbers" if array.dtype.kind == "f" else ""
+        numbers = (
+            "; hmmscope.fit(X, num_states, emission='gaussian') is for numbers, and networks train on its .hmm"
+            if array.dtype.kind == "f"
+            else ""
+        )
         raise InputError(f"{where()}: must be a list of whole numbers, got {shown(row)}{numbers}")
     if array.dtype == np.uint64 and int(array.max()) >= 2**63:
         raise InputError(f"{where()}: {array.max()} is no symbol; they are below {MAX_SYMBOLS}")

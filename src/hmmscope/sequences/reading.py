@@ -333,7 +333,8 @@ def _require_whole(array: NDArray[Any], asked: Asked) -> None:
     odd = values[np.isfinite(values) & (np.floor(values) != values)]
     if odd.size:
         rule = f"must be whole numbers, the numbers of symbols, got {odd.flat[0]:g} in {array.dtype} {array.shape}"
-        raise InputError(f"{asked.what}: {rule}; hmmscope.fit(X, num_states, emission='gaussian') is for numbers")
+        numbers = "hmmscope.fit(X, num_states, emission='gaussian') is for numbers, and networks train on its .hmm"
+        raise InputError(f"{asked.what}: {rule}; {numbers}")
 
 
 def _read_parquet(path: Path, asked: Asked) -> Encoded:
