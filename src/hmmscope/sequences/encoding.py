@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hmmscope.errors import InputError
 from hmmscope.reprs import Shown
 from hmmscope.schema import listed, require, shown, unknown_name
-from hmmscope.sequences.gaps import MISSING, Missing, is_nothing
+from hmmscope.sequences.gaps import FOR_NUMBERS, MISSING, Missing, is_nothing
 from hmmscope.sequences.large import smallest
 from hmmscope.sequences.rule import Reading
 from hmmscope.text import is_text
@@ -198,11 +198,7 @@ def _whole(row: object, missing: Missing, where: Callable[[], str]) -> NDArray[n
         whole = array.astype(np.float64)
         array = whole.astype(np.int64) if bool((np.abs(whole) < 2**53).all()) else array
     if array.ndim != 1 or array.dtype.kind not in "iub":
-        numbers = (
-            "; hmmscope.fit(X, num_states, emission='gaussian') is for numbers, and networks train on its .hmm"
-            if array.dtype.kind == "f"
-            else ""
-        )
+        numbers = f"; {FOR_NUMBERS}" if array.dtype.kind == "f" else ""
         raise InputError(f"{where()}: must be a list of whole numbers, got {shown(row)}{numbers}")
     if array.dtype == np.uint64 and int(array.max()) >= 2**63:
         raise InputError(f"{where()}: {array.max()} is no symbol; they are below {MAX_SYMBOLS}")

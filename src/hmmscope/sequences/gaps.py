@@ -16,6 +16,9 @@ MISSING = -(2**31)
 #: Names that often stand for a missing observation: they are symbols unless somebody says so, and that is said.
 USUAL_GAPS = frozenset({"na", "n/a", "nan", "null", "none", "<na>", "nat", "missing"})
 
+#: What is said where symbols are wanted and numbers are given.
+FOR_NUMBERS = "hmmscope.fit(X, num_states, emission='gaussian') is for numbers, and networks train on its .hmm"
+
 #: Letters that do in sequences of letters.
 _USUAL_LETTERS = frozenset("-.?*nN")
 

@@ -18,7 +18,7 @@ from hmmscope.machine import require_memory
 from hmmscope.schema import shown
 from hmmscope.sequences.asked import FORMAT, OBSERVATIONS, Asked, is_whole, plain
 from hmmscope.sequences.encoding import Alphabet, Encoded, apart, encode_words
-from hmmscope.sequences.gaps import MISSING
+from hmmscope.sequences.gaps import FOR_NUMBERS, MISSING
 from hmmscope.sequences.rule import Reading
 from hmmscope.storage import disk, store
 from hmmscope.storage.mapped import map_tensors, read_npy, read_npz
@@ -333,8 +333,7 @@ def _require_whole(array: NDArray[Any], asked: Asked) -> None:
     odd = values[np.isfinite(values) & (np.floor(values) != values)]
     if odd.size:
         rule = f"must be whole numbers, the numbers of symbols, got {odd.flat[0]:g} in {array.dtype} {array.shape}"
-        numbers = "hmmscope.fit(X, num_states, emission='gaussian') is for numbers, and networks train on its .hmm"
-        raise InputError(f"{asked.what}: {rule}; {numbers}")
+        raise InputError(f"{asked.what}: {rule}; {FOR_NUMBERS}")
 
 
 def _read_parquet(path: Path, asked: Asked) -> Encoded:
