@@ -278,6 +278,11 @@ def table_in(page: Path, heading: str, widths: tuple[float, ...]) -> str:
     return table(widths, head, rows)
 
 
+def address(repository: str) -> str:
+    """Where the sources are, in words."""
+    return rf"at \url{{{repository}}}" if repository else "in the source distribution of this version"
+
+
 def generate(out: Path) -> None:
     """Write everything that the source includes."""
     names = HEADLINES.read_text().split()
@@ -303,6 +308,9 @@ def generate(out: Path) -> None:
         "CoreHours": number(hours),
         "Version": project["version"] if "version" in project else rows[0]["version"],
         "Generated": date.today().isoformat(),
+        "Address": address(
+            tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hmmscope"]["owner"]["repository"]
+        ),
         "Authors": ", ".join(
             as_latex(one["name"]) for one in project.get("authors", [{"name": "the authors of hmmscope"}])
         ),
@@ -312,7 +320,8 @@ def generate(out: Path) -> None:
         "runs": told,
         "parts": parts,
         "rows": "".join(
-            rf"\row{{{row['claim']}}}{{{row['verdict']}}}{{{effect(row).rstrip()}}}" + "\n" for row in ledger.values()
+            rf"\row{{{row['claim']}}}{{{row['verdict']}}}{{{effect(row).rstrip()}}}{{{as_latex(row['text'])}}}" + "\n"
+            for row in ledger.values()
         ),
         "deciding": deciding(rows),
         "sensitivity": sensitivity(rows),

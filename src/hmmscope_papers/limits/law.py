@@ -412,7 +412,7 @@ def _figure(rows: Rows) -> Figure:
             f"The place between two positions at which the loss crosses {number('rate'):g}, of annealed copies of one "
             "trunk. Bands of points are 95 % intervals over instances. The bands beyond them are the union of a straight "
             "law and one that saturates, for the mean over instances, up to the 5·10⁸ sequences of the paper; both were "
-            "fitted to all points."
+            "fitted to all points. Nothing longer than the sequences can be fitted, so that all ends at their length."
         ),
         panels=(lines(f"Cyclic-DET, sequences of {longest}, width 64", *series, **shown),),
     )
