@@ -23,6 +23,8 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Sequences
 from hmmscope.corpora.tokenized import Text
 from hmmscope.errors import DamagedError, InputError, ResourceError
+from hmmscope.inference.climbing import Model, Rules
+from hmmscope.inference.counts import Counts
 from hmmscope.inference.mixed_states import mixed_states
 from hmmscope.lab.evidence import clouds, verdicts
 from hmmscope.models.base import make_model
@@ -36,7 +38,7 @@ from hmmscope.runs.pipeline import OWN_PROCESS
 from hmmscope.runs.settings import settings
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.gaps import MISSING
-from hmmscope.storage import disk, mapped, seals, store
+from hmmscope.storage import disk, mapped, packed, seals, store
 from hmmscope.training.distributed import World
 from hmmscope.training.spec import TrainingSpec
 from tokenizer_cases import tokenizer
@@ -292,6 +294,40 @@ def test_shares_lie_between_none_and_all(name: str, field: str, good: float, bad
 def test_masked_symbols_are_missing() -> None:
     seen, _ = as_batch(np.ma.masked_equal([0, 1, 0], 1), load_process("umbrella").alphabet)
     assert seen.tolist() == [[0, MISSING, 0]]
+
+
+def test_what_falls_below_two_to_the_minus_forty_becomes_zero() -> None:
+    model = Model(np.array([0.5, 0.5]), np.eye(2), np.eye(2))
+    for little, left in ((2.0**-41, False), (2.0**-39, True)):
+        counts = Counts(np.array([1.0, little]), np.eye(2), np.eye(2), np.zeros(0))
+        assert (Rules(0.0, frozenset(), None).maximise(model, counts).initial[1] > 0) == left
+
+
+def test_zeros_of_a_model_add_nothing_to_its_prior() -> None:
+    assert Rules(0.5, frozenset(), None).log_prior(Model(np.array([1.0, 0.0]), np.eye(2), np.eye(2))) == 0
+
+
+def test_a_folder_of_tables_is_no_link(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    for name in ("tables", "packed"):
+        (tmp_path / name).symlink_to("elsewhere")
+        with pytest.raises(DamagedError, match="not followed"):
+            packed.read_tables(tmp_path)
+        (tmp_path / name).unlink()
+
+
+def test_files_are_for_whom_the_mask_says_and_run_nothing(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        os.close(disk.create(tmp_path / "file"))
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o7777 == 0o644
+
+
+def test_a_row_that_is_none_is_told_by_its_line() -> None:
+    with pytest.raises(DamagedError, match="x:2: not a JSON object"):
+        store.parse_table(b"{}\n[]\n", "x")
 
 
 if __name__ == "__main__":

@@ -298,9 +298,8 @@ def _locked(words: list[str], name: str, stack: contextlib.ExitStack) -> list[st
 
 def _without(words: list[str], name: str, stack: contextlib.ExitStack) -> list[str]:
     """A file that every such folder has is gone while the verb is called."""
-    file = next(
-        Path(name) / one for one in ("config.json", "experiment.json", "grid.json") if (Path(name) / one).exists()
-    )
+    known = (Path(name) / one for one in ("config.json", "experiment.json", "grid.json"))
+    file = next((one for one in known if one.exists()), files_of(Path(name))[0])
     file.rename("gone")
     stack.callback(os.rename, "gone", file)
     return words

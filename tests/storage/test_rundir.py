@@ -94,9 +94,9 @@ def test_run_that_appears_meanwhile_is_refused(tmp_path: Path, monkeypatch: Any)
 
 
 @pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES])
-def test_read_only_place_is_bad_input(tmp_path: Path, monkeypatch: Any, code: int) -> None:
+def test_a_read_only_place_is_a_matter_of_the_disk(tmp_path: Path, monkeypatch: Any, code: int) -> None:
     monkeypatch.setattr(disk, "mkdir", failing(disk.mkdir, 0, code))
-    with pytest.raises(InputError, match="choose another --out"):
+    with pytest.raises(ResourceError, match="choose another --out"):
         RunDir.create(tmp_path / "run", {})
     assert os.listdir(tmp_path) == []
 

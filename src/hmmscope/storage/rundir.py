@@ -84,7 +84,8 @@ class RunDir:
 
         Raises:
             RefusedError: `path` exists.
-            InputError: `config` is not JSON, or no folder can be made there.
+            InputError: `config` is not JSON.
+            ResourceError: no folder can be made there.
         """
         path = Path(path)
         run = cls(path, {})
@@ -108,7 +109,7 @@ class RunDir:
             if isinstance(error, RefusedError) and os.path.lexists(path):
                 raise RefusedError(exists) from error
             if isinstance(error.__cause__, PermissionError) or getattr(error.__cause__, "errno", 0) == errno.EROFS:
-                raise InputError(f"{path}: no folder can be made here; choose another --out") from error
+                raise ResourceError(f"{path}: no folder can be made here; choose another --out") from error
             raise
         run.config = read_json(path / "config.json", own=True)
         return run
