@@ -7,6 +7,7 @@ hangs ends with the stacks of its threads on its standard error.
 import atexit
 import faulthandler
 import hashlib
+import importlib
 import json
 import math
 import os
@@ -22,8 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._dynamo
-import torch.distributed.fsdp
 
 from hmmscope.lab import cli
 from hmmscope.lab.verbs import train as verb
@@ -34,9 +33,6 @@ from hmmscope.storage import store
 from hmmscope.storage.rundir import RunDir, read_journal
 from hmmscope.training import parallel, trainer, updates, watch
 from training_crash import CONFIG, wait
-
-assert torch._dynamo
-assert torch.distributed.fsdp  # both of which DDP and FSDP2 load: once, not in every child
 
 #: Seconds after which a process counts as hung.
 HUNG = 150
@@ -60,6 +56,8 @@ EXACT = config(model={"name": "decoder", "num_layers": 2, "num_heads": 2, "width
 
 def start(folder: Path, size: int, settings: dict, *, before: Work = lambda rank: None, out: str = "run") -> list[int]:
     """Processes of a training on their way, their words in the files ``<rank>.stderr``."""
+    for name in ("torch._dynamo", "torch.distributed.fsdp"):  # what DDP and FSDP2 load: once, not in every child
+        importlib.import_module(name)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text(json.dumps(settings))
     with socket.socket() as found:
