@@ -7,8 +7,9 @@ import numpy as np
 import torch
 
 from hmmscope.axes import Float64, Int64, Tensor
-from hmmscope.emissions.emitting import EmittingHMM, laws_of, numbers_of
+from hmmscope.emissions.emitting import EmittingHMM
 from hmmscope.errors import InputError
+from hmmscope.processes.probability_rows import laws_of, numbers_of
 from hmmscope.schema import require, shown
 
 #: Least probability of a symbol in a fit: from here on the compiled loops see in time what could underflow.

@@ -20,16 +20,13 @@ from hmmscope.processes.answers import Observed
 from hmmscope.processes.hmm import check_names
 from hmmscope.processes.matrices import as_html, as_text, brief_names
 from hmmscope.processes.observations import as_vectors
-from hmmscope.processes.probability_rows import ROW_SUM_TOLERANCE, as_float64, require_shape
+from hmmscope.processes.probability_rows import laws_of
 from hmmscope.processes.process import Paths, check_samples
 from hmmscope.processes.stationary import stationary_law
 from hmmscope.processes.vector_process import VectorProcess
-from hmmscope.schema import require
 from hmmscope.text import in_a_line, in_brief
 from hmmscope.ties import descending, steady
 
-#: Rows may sum to one up to this without being divided by their sum: what is read back has the same bits.
-_ROUNDING = 1e-13
 #: Observations over which inputs of networks are centred and scaled.
 _HORIZON = 64
 
@@ -325,23 +322,3 @@ class EmittingHMM(VectorProcess):
             second = float(torch.linalg.eigvals(self.transition).abs().sort().values[-2])
             said.append(("2nd eigenvalue", f"{steady(second):z.6f} in modulus, of the transitions"))
         return said
-
-
-def laws_of(name: str, rows: object, shape: tuple[int | None, ...]) -> Float64[Tensor, "*row outcome"]:
-    """Laws in floats, divided by their sums where these are not one; InputError unless every row is one within 1e-6."""
-    array = numbers_of(name, rows, shape)
-    require(bool((array >= 0).all()), name, "must not be negative", float(array.min()))
-    sums = array.sum(-1, keepdim=True)
-    worst = float((sums - 1).abs().max())
-    require(worst <= ROW_SUM_TOLERANCE, name, f"must have rows that sum to 1 within {ROW_SUM_TOLERANCE:g}", worst + 1)
-    return torch.where((sums - 1).abs() > _ROUNDING, array / sums, array)
-
-
-def numbers_of(name: str, numbers: object, shape: tuple[int | None, ...]) -> Float64[Tensor, "..."]:
-    """Finite numbers of that shape, None for any size of at least one; InputError for anything else."""
-    array = as_float64(name, numbers)
-    require_shape(name, array, shape)
-    if array.size == 0:
-        raise InputError(f"{name}: is empty; a process has at least one state and one coordinate")
-    require(bool(np.isfinite(array).all()), name, "must be finite", "a number that is not")
-    return torch.from_numpy(np.ascontiguousarray(array))

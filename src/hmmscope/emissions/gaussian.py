@@ -19,9 +19,10 @@ from hmmscope.emissions.densities import (
     scattered_centres,
     spread_of,
 )
-from hmmscope.emissions.emitting import EmittingHMM, numbers_of
+from hmmscope.emissions.emitting import EmittingHMM
 from hmmscope.errors import InputError
 from hmmscope.kernels.random_arrays import dirichlet_rows, standard_normals
+from hmmscope.processes.probability_rows import numbers_of
 from hmmscope.schema import require
 from hmmscope.seeds import check_seed, philox_key
 

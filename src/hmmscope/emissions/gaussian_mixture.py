@@ -16,8 +16,9 @@ from hmmscope.emissions.densities import (
     scattered_centres,
     spread_of,
 )
-from hmmscope.emissions.emitting import EmittingHMM, laws_of, numbers_of
+from hmmscope.emissions.emitting import EmittingHMM
 from hmmscope.emissions.gaussian import completed
+from hmmscope.processes.probability_rows import laws_of, numbers_of
 
 
 class GaussianMixtureHMM(EmittingHMM):

@@ -10,9 +10,10 @@ import torch
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.emissions.conjugate import GammaRates, refuse_others
 from hmmscope.emissions.densities import scattered_centres
-from hmmscope.emissions.emitting import EmittingHMM, numbers_of
+from hmmscope.emissions.emitting import EmittingHMM
 from hmmscope.emissions.gaussian import completed
 from hmmscope.errors import InputError
+from hmmscope.processes.probability_rows import numbers_of
 from hmmscope.schema import require
 
 #: Largest mean count: its sums stay exact, and a draw takes no table above a few million.

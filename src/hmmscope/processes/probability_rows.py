@@ -8,12 +8,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hmmscope.axes import Tensor
+from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.kernels.quantise import UNIT, quantise_rows
+from hmmscope.schema import require
 
 _TENSOR_TYPES = {torch.float32, torch.float64, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 
+#: Rows may sum to one up to this without being divided by their sum: what is read back has the same bits.
+_ROUNDING = 1e-13
 #: How far from one a row may sum before it is refused, and how much of a row may move to keep what is possible possible.
 ROW_SUM_TOLERANCE = 1e-6
 #: Nats a step from the given law, above which a process says so.
@@ -169,6 +172,26 @@ def stochastic_rows(
     quantiser = Quantiser(name, allow_drop_tiny=allow_drop_tiny)
     quantised = quantiser.rows(name, rows, shape)
     return quantised, quantiser.finish()
+
+
+def laws_of(name: str, rows: object, shape: tuple[int | None, ...]) -> Float64[Tensor, "*row outcome"]:
+    """Laws in floats, divided by their sums where these are not one; InputError unless every row is one within 1e-6."""
+    array = numbers_of(name, rows, shape)
+    require(bool((array >= 0).all()), name, "must not be negative", float(array.min()))
+    sums = array.sum(-1, keepdim=True)
+    worst = float((sums - 1).abs().max())
+    require(worst <= ROW_SUM_TOLERANCE, name, f"must have rows that sum to 1 within {ROW_SUM_TOLERANCE:g}", worst + 1)
+    return torch.where((sums - 1).abs() > _ROUNDING, array / sums, array)
+
+
+def numbers_of(name: str, numbers: object, shape: tuple[int | None, ...]) -> Float64[Tensor, "..."]:
+    """Finite numbers of that shape, None for any size of at least one; InputError for anything else."""
+    array = as_float64(name, numbers)
+    require_shape(name, array, shape)
+    if array.size == 0:
+        raise InputError(f"{name}: is empty; a process has at least one state and one coordinate")
+    require(bool(np.isfinite(array).all()), name, "must be finite", "a number that is not")
+    return torch.from_numpy(np.ascontiguousarray(array))
 
 
 def _indices(where: Sequence[Any]) -> str:
