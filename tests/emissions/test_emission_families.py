@@ -270,7 +270,7 @@ def test_numbers_of_states_are_chosen_by_bic(monkeypatch: pytest.MonkeyPatch) ->
     for options, why in (
         (
             {"emission": "gaussian-mixture"},
-            "GaussianMixtureHMM has no conjugate prior; GaussianHMM and PoissonHMM have one",
+            "GaussianMixtureHMM has no conjugate prior; GaussianHMM, PoissonHMM and ChannelsHMM have one",
         ),
         ({"covariance_type": "full"}, 'with missing entries covariances must be "diag" or "spherical"'),
     ):

@@ -8,18 +8,20 @@ import pytest
 import torch
 
 import hmmscope as hs
-from hmmscope.emissions.conjugate import GammaRates, NormalInverseWishart, members
-from hmmscope.emissions.number_evidence import _Numbers, number_evidence
+from hmmscope.emissions.conjugate import DirichletRows, GammaRates, NormalInverseWishart, members
+from hmmscope.emissions.number_evidence import Numbers, number_evidence
 from hmmscope.inference.evidence import Way
 from hmmscope.inference.loop_inputs import flat_sequences
 
-FAMILIES = ("diag", "spherical", "full", "tied", "poisson")
+FAMILIES = ("diag", "spherical", "full", "tied", "poisson", "channels")
 LENGTHS = torch.tensor([6, 3])
 
 
 def prior_of(family):
     if family == "poisson":
         return GammaRates(torch.tensor([4.0, 3.0]).double(), 2.0)
+    if family == "channels":
+        return DirichletRows((3, 2), 0.7)
     return NormalInverseWishart(family, torch.tensor([0.5, 1.0]).double(), torch.tensor([1.0, 0.5]).double(), 0.3, 4.0)
 
 
@@ -27,6 +29,9 @@ def seen(family):
     """Nine rows of two coordinates, of which two states tell; of variances and counts an entry is missing."""
     rng = np.random.default_rng(0)
     means = np.repeat([[1.0, 2.0], [4.0, 5.0]], [5, 4], 0)
+    if family == "channels":
+        means = np.array([[0, 0], [0, 1], [0, 0], [1, torch.nan], [0, 0], [2, 1], [2, 1], [2, 0], [2, 1]])
+        return torch.from_numpy(means)
     rows = torch.from_numpy(rng.poisson(means).astype(float) if family == "poisson" else rng.normal(means, 1.0))
     if family not in ("full", "tied"):
         rows[3, 1] = torch.nan
@@ -52,6 +57,8 @@ def model_of(family, size=2):
     means = [[1.0, 2.0], [4.0, 5.0]][:size]
     if family == "poisson":
         return hs.PoissonHMM(*chain, means)
+    if family == "channels":
+        return hs.ChannelsHMM(*chain, [[[0.8, 0.1, 0.1], [0.1, 0.1, 0.8]][:size], [[0.7, 0.3], [0.2, 0.8]][:size]])
     one = {"diag": np.ones((size, 2)), "spherical": np.ones(size), "tied": np.eye(2)}
     return hs.GaussianHMM(*chain, means, one.get(family, [np.eye(2)] * size), family)
 
@@ -62,9 +69,9 @@ def model_of(family, size=2):
 def test_estimates_are_unbiased(family, way, monkeypatch):
     rows, laws = seen(family), prior_of(family)
     work, features = flat_sequences(np.arange(9), LENGTHS.numpy()), laws.features(rows)
-    arrays = {name: value.numpy()[None] for name, value in model_of(family).file_tensors().items()}
-    fit = arrays.pop("initial"), arrays.pop("transition"), *arrays.values()
-    numbers = _Numbers(work, features, laws, tuple(arrays), 2, 1)
+    arrays = model_of(family).file_tensors()
+    fit = tuple(arrays[name].numpy()[None] for name in ("initial", "transition", *laws.names))
+    numbers = Numbers(work, features, laws, 2, 1)
     ways = [Way(numbers, fit, np.random.default_rng(seed)) for seed in range(8)]
     if way == "from a fit":
         found = [one.from_fit(numbers.likelihood(1)) for one in ways]

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 import hmmscope as hs
-from hmmscope.emissions.conjugate import GammaRates, NormalInverseWishart
+from hmmscope.emissions.conjugate import DirichletRows, GammaRates, NormalInverseWishart
 from hmmscope.emissions.expectation import fit_emissions
 from hmmscope.emissions.number_draws import number_draws
 from hmmscope.emissions.number_evidence import number_evidence
@@ -27,7 +27,7 @@ from hmmscope.inference.num_states import support_of
 
 NO_STATES = np.empty(0, np.int64)
 #: Families of numbers, and shapes of HMMs with what they are called.
-FAMILIES = ("diag", "spherical", "full", "tied", "poisson")
+FAMILIES = ("diag", "spherical", "full", "tied", "poisson", "channels")
 SHAPES = (
     ("two states", {}),
     ("three states", {"num_states": 3, "num_symbols": 4}),
@@ -99,20 +99,21 @@ def prior_of(family):
     """Of laws of numbers that differ as far as the observations do."""
     if family == "poisson":
         return GammaRates(torch.tensor([4.0], dtype=torch.float64), 1.0)
+    if family == "channels":
+        return DirichletRows((3, 2), 1.0)
     ones = torch.ones(2, dtype=torch.float64)
     return NormalInverseWishart(family, 0 * ones, 0.1 * ones, 0.1, 4.0 if family in ("full", "tied") else 2.0)
 
 
 def drawn_from(laws, prior, family, size, random):
     """A model of numbers drawn from its prior."""
-    one = laws.features(torch.zeros(1, len(laws.centre), dtype=torch.float64))
+    one = laws.features(torch.zeros(1, 1 if family == "poisson" else 2, dtype=torch.float64))
     arrays = laws.draw(torch.zeros(size, one.shape[1], dtype=torch.float64), random)
     chain = random.dirichlet(np.full(size, prior.initial)), random.dirichlet(np.full(size, prior.transition), size)
-    return (
-        hs.PoissonHMM(*chain, **arrays)
-        if family == "poisson"
-        else hs.GaussianHMM(*chain, **arrays, covariance_type=family)
-    )
+    if family == "channels":
+        return hs.ChannelsHMM(*chain, arrays["emissions"], laws.sizes)
+    kind, options = (hs.PoissonHMM, {}) if family == "poisson" else (hs.GaussianHMM, {"covariance_type": family})
+    return kind(*chain, **arrays, **options)
 
 
 def of_num_states(family, number, most=4):
@@ -132,26 +133,24 @@ def of_num_states(family, number, most=4):
 
 
 def of_numbers(family, num_draws=31, every=8, warm_up=100, length=25, wrong=False):
-    """The same of a family of numbers: "diag", "full", "tied", "spherical", "poisson"; `wrong`: a prior count too many."""
+    """The same of a family of numbers, one of `FAMILIES`; `wrong`: a prior count too many."""
     prior = Prior(initial=1.5, transition=1.2)
-    laws = (
-        GammaRates(torch.tensor([4.0], dtype=torch.float64), 2.0)
-        if family == "poisson"
-        else NormalInverseWishart(
-            family,
-            torch.tensor([0.5, -1.0]).double(),
-            torch.tensor([1.0, 0.5]).double(),
-            0.3,
-            4.0 if family in ("full", "tied") else 3.0,
-        )
-    )
+    two = torch.ones(2, dtype=torch.float64)
+    degrees = 4.0 if family in ("full", "tied") else 3.0
+    if family == "poisson":
+        laws = GammaRates(4 * two[:1], 2.0)
+    elif family == "channels":
+        laws = DirichletRows((3, 2), 0.8)
+    else:
+        centre, spread = torch.tensor([0.5, -1.0]).double(), torch.tensor([1.0, 0.5]).double()
+        laws = NormalInverseWishart(family, centre, spread, 0.3, degrees)
     chains = {"num_draws": num_draws, "num_chains": 1, "every": every, "warm_up": warm_up}
 
     def quantities(arrays, log):
         stays = np.trace(arrays["transition"], axis1=-2, axis2=-1)
-        means = arrays["rates" if family == "poisson" else "means"][..., 0]
+        means = arrays[laws.names[0]][..., 0]
         found = [log, stays, means.max(-1), means.min(-1)]
-        if family != "poisson":
+        if isinstance(laws, NormalInverseWishart):
             spread = arrays["covariances"]
             found.append(spread.reshape(*spread.shape[: len(log.shape)], -1).sum(-1))
         return np.stack(found, -1)

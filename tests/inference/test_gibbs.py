@@ -166,6 +166,8 @@ def test_bad_requests_are_refused():
         fit.posterior(strength=2.0)
     with pytest.raises(InputError, match=r"^posterior: its priors are of fits whose parts are all free"):
         hs.fit(data, 2, start=fit.hmm, fixed=["emission"], num_restarts=1, max_iterations=5).posterior()
-    with pytest.raises(InputError, match=r"^posterior: GaussianMixtureHMM has no conjugate prior; GaussianHMM and"):
+    with pytest.raises(
+        InputError, match=r"^posterior: GaussianMixtureHMM has no conjugate prior; GaussianHMM, Poisson"
+    ):
         hs.fit(np.random.default_rng(0).normal(size=40), 1, emission="gaussian-mixture", num_restarts=1).posterior()
     assert Chains().num_chains == 4

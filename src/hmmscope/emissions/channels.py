@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.emissions.conjugate import DirichletRows, refuse_others
 from hmmscope.emissions.emitting import EmittingHMM
 from hmmscope.errors import InputError
 from hmmscope.processes.probability_rows import laws_of, numbers_of
@@ -147,7 +148,7 @@ class ChannelsHMM(EmittingHMM):
         floor: Float64[Tensor, "coordinate"],
     ) -> Self:
         """Dirichlet(1) rows; sizes by the largest symbols that occur, if they are not given."""
-        counts = sizes or [int(most) + 1 for most in observations.nan_to_num(0.0).amax(0).tolist()]
+        counts = sizes or _sizes_of(observations)
         uniform = np.full((num_states, num_states), 1 / num_states)
         return cls(uniform[0], uniform, [random.dirichlet(np.ones(count), num_states) for count in counts])
 
@@ -165,3 +166,20 @@ class ChannelsHMM(EmittingHMM):
             share = share.where(share >= _SMALLEST, 0.0)
             found.append(share / share.sum(1, keepdim=True))
         return {"emissions": torch.cat(found, 1)}
+
+    @classmethod
+    def conjugate(
+        cls,
+        observations: Float64[Tensor, "row coordinate"],
+        *,
+        sizes: Sequence[int] | None = None,
+        strength: float = 1.0,
+        **others: Any,
+    ) -> DirichletRows:
+        """Rows that are uniform before; sizes by the largest symbols that occur, if they are not given."""
+        refuse_others(others, ("strength",))
+        return DirichletRows(tuple(sizes or _sizes_of(observations)), strength)
+
+
+def _sizes_of(observations: Float64[Tensor, "row coordinate"]) -> list[int]:
+    return [int(most) + 1 for most in observations.nan_to_num(0.0).amax(0).tolist()]

@@ -19,10 +19,16 @@ from hmmscope.reprs import Shown
 from hmmscope.schema import require, unknown_name
 
 _LOG_2PI = math.log(2 * math.pi)
+#: Probabilities of symbols are at least this, so that no law forbids what was seen.
+_LEAST = 1e-12
 
 
 class Conjugate(Protocol):
     """A prior of the laws of all states together; laws are by the names of the arrays of the process."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Arrays of the process that are drawn."""
 
     @property
     def shared(self) -> tuple[str, ...]:
@@ -82,6 +88,10 @@ class NormalInverseWishart(Shown):
         require(self.strength > 0, "strength", "must be positive", self.strength)
         count = len(self.centre) if self._matrices else 1
         require(self.degrees > count - 1, "degrees", f"must be above {count - 1}", self.degrees)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return "means", "covariances"
 
     @property
     def _matrices(self) -> bool:
@@ -220,6 +230,7 @@ class GammaRates(Shown):
 
     centre: Float64[Tensor, "coordinate"]
     strength: float
+    names: tuple[str, ...] = ("rates",)
     shared: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -248,6 +259,53 @@ class GammaRates(Shown):
         shape, rate = self.strength + total, self.strength / self.centre
         found = torch.lgamma(shape) - shape * (rate + seen).log() + rest
         return (found - math.lgamma(self.strength) + self.strength * rate.log()).sum((-2, -1))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DirichletRows(Shown):
+    """A row of probabilities for each channel ~ Dirichlet(strength, ...): after counts n, Dirichlet(strength + n).
+
+    Features are ones at the symbol of each channel, one channel after the other; a missing one has none.
+
+    Attributes:
+        sizes: numbers of symbols of the channels.
+        strength: counts of each symbol that the prior is worth; 1 is uniform.
+    """
+
+    sizes: tuple[int, ...]
+    strength: float
+    names: tuple[str, ...] = ("emissions",)
+    shared: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require(self.strength > 0, "strength", "must be positive", self.strength)
+
+    def features(self, observations: Tensor) -> Tensor:
+        parts = [
+            torch.nn.functional.one_hot(own.nan_to_num(0.0).long(), size)
+            .double()
+            .masked_fill(own.isnan()[:, None], 0.0)
+            for own, size in zip(observations.unbind(-1), self.sizes, strict=True)
+        ]
+        return torch.cat(parts, 1)
+
+    def natural(self, laws: Mapping[str, Tensor]) -> Tensor:
+        return laws["emissions"].clamp_min(_LEAST).log()
+
+    def moments(self, laws: Mapping[str, Tensor]) -> Tensor:
+        return laws["emissions"]
+
+    def draw(self, statistics: Tensor, random: np.random.Generator) -> dict[str, Tensor]:
+        drawn = torch.from_numpy(np.asarray(random.standard_gamma((self.strength + statistics).numpy())))
+        rows = [own.clamp_min(_LEAST) for own in drawn.split(self.sizes, -1)]
+        return {"emissions": torch.cat([own / own.sum(-1, keepdim=True) for own in rows], -1)}
+
+    def log_marginal(self, statistics: Tensor) -> Tensor:
+        found = statistics.new_zeros(statistics.shape[:-1])
+        for own, size in zip(statistics.split(self.sizes, -1), self.sizes, strict=True):
+            found = found + torch.lgamma(self.strength + own).sum(-1) - torch.lgamma(size * self.strength + own.sum(-1))
+            found = found + math.lgamma(size * self.strength) - size * math.lgamma(self.strength)
+        return found.sum(-1)
 
 
 def refuse_missing(observations: Float64[Tensor, "row coordinate"], covariance_type: str) -> None:

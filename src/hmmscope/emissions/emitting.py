@@ -154,7 +154,8 @@ class EmittingHMM(VectorProcess):
         Raises:
             InputError: a family that has none.
         """
-        raise InputError(f"posterior: {cls.__name__} has no conjugate prior; GaussianHMM and PoissonHMM have one")
+        having = "GaussianHMM, PoissonHMM and ChannelsHMM have one"
+        raise InputError(f"posterior: {cls.__name__} has no conjugate prior; {having}")
 
     @property
     def narrowest(self) -> Float64[Tensor, "state coordinate"]:

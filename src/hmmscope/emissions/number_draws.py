@@ -54,7 +54,7 @@ def number_draws(
     reference = torch.cat([likeliest_states(start.chain, own[None]).states[0] for own in logs])
     where = np.arange(number), (lengths.cumsum(0) - lengths).numpy(), lengths.numpy()
     priors = np.full(size, prior.initial), np.full((size, size), prior.transition)
-    names, features = list(start.file_tensors()), laws.features(observations)
+    names, features = ["initial", "transition", *laws.names], laws.features(observations)
 
     def chain(place: int, random: np.random.Generator) -> Sequence[Array]:
         model = start
@@ -70,7 +70,8 @@ def number_draws(
             log = _walk(model, observations, where, random, room)
             if sweep >= chains.warm_up and (sweep - chains.warm_up) % chains.every == 0:
                 agreement = (members(path, size).T @ members(reference, size)).numpy()
-                arrays = [model.file_tensors()[name].numpy() for name in names]
+                tensors = model.file_tensors()
+                arrays = [tensors[name].numpy() for name in names]
                 for own, value in zip(kept, (*arrays, np.asarray(log), agreement), strict=True):
                     own.append(value)
             model = _drawn(model, priors, counts, laws.draw(members(path, size).T @ features, random), random)

@@ -56,20 +56,19 @@ def number_evidence(
     if not may_go_beside(size, work) or len(features) * size * max(size, features.shape[1]) > MOST:
         return None
     arrays = {name: value.numpy()[None] for name, value in model.file_tensors().items()}
-    fit = *floored((arrays.pop("initial"), arrays.pop("transition"))), *arrays.values()
-    numbers = _Numbers(work, features, laws, tuple(arrays), size, num_threads)
+    fit = *floored((arrays["initial"], arrays["transition"])), *(arrays[name] for name in laws.names)
+    numbers = Numbers(work, features, laws, size, num_threads)
     return sampled(numbers, fit, numpy_generator(seed, "evidence", size))
 
 
 @dataclass(frozen=True, eq=False)
-class _Numbers:
+class Numbers:
     """See `hmmscope.inference.evidence.Emissions`; counts are sums of features (N, S, F).
 
     Attributes:
         work: sequences of the numbers of rows.
         features: (row, F).
         laws: the prior.
-        names: of the arrays of the process that tell what states emit.
         size: S.
         num_threads: of expectations.
     """
@@ -77,7 +76,6 @@ class _Numbers:
     work: Sequences
     features: Float64[Tensor, "row feature"]
     laws: Conjugate
-    names: tuple[str, ...]
     size: int
     num_threads: int | None
 
@@ -113,7 +111,7 @@ class _Numbers:
 
     def draw(self, counts: Rows, random: np.random.Generator) -> Rows:
         found = self.laws.draw(torch.from_numpy(counts[0]), random)
-        return tuple(found[name].numpy() for name in self.names)
+        return tuple(found[name].numpy() for name in self.laws.names)
 
     def log_density(self, laws: Rows, counts: Rows) -> Array:
         statistics = torch.from_numpy(counts[0])
@@ -126,7 +124,9 @@ class _Numbers:
         return found
 
     def _named(self, laws: Rows) -> Mapping[str, Tensor]:
-        return {name: torch.from_numpy(np.ascontiguousarray(own)) for name, own in zip(self.names, laws, strict=True)}
+        return {
+            name: torch.from_numpy(np.ascontiguousarray(own)) for name, own in zip(self.laws.names, laws, strict=True)
+        }
 
     def _natural(self, laws: Rows) -> Tensor:
         return self.laws.natural(self._named(laws))
