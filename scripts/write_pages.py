@@ -221,7 +221,7 @@ def draw() -> None:
 FIRST = (
     ("mess3-beliefs.png", "What can be believed of Mess3", "processes", "`scripts/draw_processes.py`"),
     ("first-picture.gif", "A network while it learns", "other-models", "`scripts/draw_first_picture.py`"),
-    ("processes.png", "Forty processes and what is believed of them", "processes", "`scripts/draw_zoo.py`"),
+    ("processes.png", "All processes and what is believed of them", "processes", "`scripts/draw_zoo.py`"),
     ("groups.png", "Two groups", "processes", "`scripts/draw_families.py`"),
     (
         "theorem1-learning.png",
