@@ -330,7 +330,7 @@ room, file, test = Room(Path(sys.argv[1])), "storage/store.py", "tests/test_surv
 text = (SRC / file).read_text()
 changed = text.replace("**header}}, ensure_ascii=False", "**header}}, ensure_ascii=True")
 for source, asked in ((changed, test), (text + "\\nunused = 1\\n", test), (changed, "tests/test_none.py::none")):
-    print(room.noticed(Mutant(file, 1, "", source), [asked]).partition("::")[2] or "nobody")
+    print(room.noticed(Mutant(file, 1, "", source, False), [asked]).partition("::")[2] or "nobody")
 """
 
 

@@ -23,8 +23,11 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Sequences
 from hmmscope.corpora.tokenized import Text
 from hmmscope.errors import DamagedError, InputError, ResourceError
+from hmmscope.inference import gibbs
 from hmmscope.inference.climbing import Model, Rules
 from hmmscope.inference.counts import Counts
+from hmmscope.inference.loop_inputs import Sequences as Packed
+from hmmscope.inference.memory_error import sampled_memory_error
 from hmmscope.inference.mixed_states import mixed_states
 from hmmscope.lab.evidence import clouds, verdicts
 from hmmscope.models.base import make_model
@@ -305,6 +308,28 @@ def test_what_falls_below_two_to_the_minus_forty_becomes_zero() -> None:
 
 def test_zeros_of_a_model_add_nothing_to_its_prior() -> None:
     assert Rules(0.5, frozenset(), None).log_prior(Model(np.array([1.0, 0.0]), np.eye(2), np.eye(2))) == 0
+
+
+def test_mixed_states_go_back_to_the_first_one_too() -> None:
+    found = mixed_states(make_process("golden-mean"), prior=[1.0, 0.0])
+    assert bool((found.successor == 0).any())
+    assert found.labelled().sum((0, 2)).tolist() == pytest.approx([1.0] * len(found.depth))
+
+
+def test_an_interval_of_a_sampled_memory_error_is_its_standard_error() -> None:
+    process = load_process("umbrella")
+    few, many = (sampled_memory_error(process, 1, 4, num_samples=count) for count in (100, 1600))
+    assert (few.high - few.low) / (many.high - many.low) == pytest.approx(4, rel=0.2)
+
+
+def test_the_first_chain_begins_where_it_is_told_and_the_others_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, begun = (np.array([0.5, 0.5]), np.eye(2) / 2 + 0.25, np.eye(2)), []
+    monkeypatch.setattr(gibbs, "symbol_chain", lambda *given: begun.append(given[0].tolist()) or True)
+    seen = np.zeros(4, np.int64)
+    work = Packed(seen, np.zeros(1, np.int64), np.array([4]), np.arange(1), np.arange(4) == 0)
+    chains = gibbs.Chains(num_draws=4, num_chains=2, warm_up=0)
+    gibbs.symbol_draws(work, start, np.empty(0, np.int64), gibbs.Prior(), chains, start)
+    assert sum(one == [0.5, 0.5] for one in begun) == 1
 
 
 def test_a_folder_of_tables_is_no_link(tmp_path: Path) -> None:

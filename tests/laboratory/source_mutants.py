@@ -78,12 +78,14 @@ class Mutant:
         line: where.
         what: the line as it reads, and what it becomes.
         source: the whole file with the change.
+        is_default: whether it is one of the numbers that functions get that are told nothing.
     """
 
     file: str
     line: int
     what: str
     source: str
+    is_default: bool
 
 
 def places(tree: ast.Module) -> Iterator[tuple[ast.AST, ast.AST, str, int | None]]:
@@ -142,7 +144,8 @@ def drawn(package: str, number: int, rng: random.Random) -> list[Mutant]:
             getattr(parent, field)[place] = new
         after = ast.unparse(parent if not isinstance(node, ast.stmt) else new).splitlines()[0]
         source = ast.unparse(ast.fix_missing_locations(tree))
-        mutants.append(Mutant(path.relative_to(SRC).as_posix(), line, f"{before[:90]} -> {after[:90]}", source))
+        what, is_default = f"{before[:90]} -> {after[:90]}", isinstance(parent, ast.arguments)
+        mutants.append(Mutant(path.relative_to(SRC).as_posix(), line, what, source, is_default))
     return mutants
 
 
@@ -165,7 +168,7 @@ def tests_of(mutant: Mutant) -> dict[str, float]:
             found |= {name: seconds[name] for name in lines.get(str(then), ())}
             beside |= seconds if lines.get(str(then)) else {}
             anywhere |= {name: seconds[name] for names in lines.values() for name in names}
-    asked = found or anywhere | _ON_IMPORT
+    asked = (found or anywhere | _ON_IMPORT) | (_ON_IMPORT if mutant.is_default else {})
     return dict(sorted((beside | asked).items(), key=lambda one: (one[0] not in asked, one[1])))
 
 
