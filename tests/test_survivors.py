@@ -341,15 +341,6 @@ def test_a_folder_of_tables_is_no_link(tmp_path: Path) -> None:
         (tmp_path / name).unlink()
 
 
-def test_files_are_for_whom_the_mask_says_and_run_nothing(tmp_path: Path) -> None:
-    before = os.umask(0o022)
-    try:
-        os.close(disk.create(tmp_path / "file"))
-    finally:
-        os.umask(before)
-    assert (tmp_path / "file").stat().st_mode & 0o7777 == 0o644
-
-
 def test_a_row_that_is_none_is_told_by_its_line() -> None:
     with pytest.raises(DamagedError, match="x:2: not a JSON object"):
         store.parse_table(b"{}\n[]\n", "x")
