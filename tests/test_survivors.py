@@ -16,7 +16,7 @@ import torch
 
 import hmmscope as hs
 from hmmscope import analysis, corpora, inference, processes, registry, runs, sequences, storage, training
-from hmmscope.analysis import geometry
+from hmmscope.analysis import belief_space, geometry
 from hmmscope.analysis.discovery import model_words
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.corpora.corpus import Corpus
@@ -330,6 +330,10 @@ def test_the_first_chain_begins_where_it_is_told_and_the_others_elsewhere(monkey
     chains = gibbs.Chains(num_draws=4, num_chains=2, warm_up=0)
     gibbs.symbol_draws(work, start, np.empty(0, np.int64), gibbs.Prior(), chains, start)
     assert sum(one == [0.5, 0.5] for one in begun) == 1
+
+
+def test_what_varies_in_no_direction_has_none() -> None:
+    assert belief_space._effective(torch.zeros(2, dtype=torch.float64)) == 0
 
 
 def test_a_folder_of_tables_is_no_link(tmp_path: Path) -> None:
