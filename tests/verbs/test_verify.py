@@ -173,3 +173,10 @@ def test_a_folder_that_a_seal_covers_says_what_to_check(call: Callable, tmp_path
         in call("check", "all/a/drawn").error
     )
     assert call("check", "all/a/drawn").code == 2
+
+
+def test_names_that_cannot_be_and_pages_without_a_folder_are_refused_before_anything(call: Callable) -> None:
+    assert call("check", "no\0folder").code == 2
+    told = call("report", str(RESULTS / "limits-table1"), "--figures", "drawn", "--out", "no/such/x.html")
+    assert (told.code, told.error) == (2, "error[2] out: there is no folder no/such\n")
+    assert not Path("drawn").exists()

@@ -9,6 +9,7 @@ from hmmscope.lab.benchmark.submission import ENTRY
 from hmmscope.lab.verbs.doctor import doctor
 from hmmscope.lab.verbs.options import Check
 from hmmscope.lab.verbs.verify import verify
+from hmmscope.storage import disk
 from hmmscope.text import say
 
 
@@ -25,6 +26,8 @@ def check(options: Check) -> int:
         InputError: `run` without submissions alone to run it on.
         DamagedError, RefusedError: see `hmmscope.lab.verbs.verify.verify`, `check_submission` and `check_board`.
     """
+    for folder in options.folders:
+        disk.check_name(Path(folder))
     submissions = [folder for folder in options.folders if (Path(folder) / ENTRY).is_file()]
     others = [folder for folder in options.folders if folder not in submissions]
     if options.run is not None and (others or not submissions):

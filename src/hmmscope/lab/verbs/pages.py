@@ -37,11 +37,14 @@ def read_folder(folder: Path) -> Experiment:
     return described(folder, found.about, found.findings, found.figures, sealed=sealed)
 
 
-def page_place(out: str) -> Path:
-    """Where a page may be written: a page replaces an older one, and nothing else."""
+def page_place(out: str, made: str | None = None) -> Path:
+    """Where a page may be written: in place of an older one and nothing else, in a folder that is there or `made` first."""
     if Path(out).suffix not in (".html", ".htm"):
         raise InputError(f"out: must end in .html, got {out!r}")
     refuse_special(Path(out))
+    folder, coming = Path(os.path.abspath(out)).parent, Path(os.path.abspath(made or out))
+    if not (folder.is_dir() or (made is not None and folder in (coming, *coming.parents))):
+        raise InputError(f"out: there is no folder {Path(out).parent}")
     return Path(out)
 
 

@@ -17,7 +17,8 @@ def report(options: Report) -> None:
     """
     if options.style is not None and options.figures is None:
         raise InputError("--style: is of figures; add --figures FOLDER")
-    place = page_place(options.out or "report.html") if options.out or options.figures is None else None
+    wants_page = options.out or options.figures is None
+    place = page_place(options.out or "report.html", options.figures) if wants_page else None
     found = [read_folder(Path(folder)) for folder in options.folders]
     if options.figures is None and place is not None and len(options.folders) == 1 and is_run(Path(options.folders[0])):
         from hmmscope.runs.pipeline import load_run
