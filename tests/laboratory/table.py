@@ -233,4 +233,5 @@ def mended(record: Mapping[str, Any]) -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("`", "'")
+    shown = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+    return shown.replace("|", "\\|").replace("`", "'")
