@@ -12,6 +12,7 @@ _HOME = {
     "Mixture": "processes.mixture",
     "GeneralisedHMM": "processes.generalised",
     "LinearGaussian": "processes.linear_gaussian",
+    "SwitchingLinearGaussian": "processes.switching",
     "MatrixProduct": "processes.matrix_product",
     "EmittingHMM": "emissions.emitting",
     "GaussianHMM": "emissions.gaussian",
@@ -49,6 +50,7 @@ _HOME = {
     "future_law": "inference.observability",
     "stationary_distribution": "inference.stationary_law",
     "kalman_filter": "processes.kalman",
+    "switching_filter": "processes.switching_filter",
     "mixing_time": "inference.mixing",
     "make_model": "models.base",
     "RunConfig": "runs.config",
@@ -186,6 +188,8 @@ if TYPE_CHECKING:
     from hmmscope.processes.narrow import as_pairs as as_pairs
     from hmmscope.processes.process import Paths as Paths
     from hmmscope.processes.process import Process as Process
+    from hmmscope.processes.switching import SwitchingLinearGaussian as SwitchingLinearGaussian
+    from hmmscope.processes.switching_filter import switching_filter as switching_filter
     from hmmscope.runs.config import RunConfig as RunConfig
     from hmmscope.runs.config import config_from_data as config_from_data
     from hmmscope.runs.development import over_training as over_training

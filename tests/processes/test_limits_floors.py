@@ -243,6 +243,10 @@ def test_bad_linear_systems_are_refused(arguments, options, message):
         hs.LinearGaussian(*arguments, **options)
 
 
+def test_numbers_in_lists_keep_all_their_digits():
+    assert hs.LinearGaussian([[0.1]], [[1 / 3]]).output_YS.item() == 1 / 3
+
+
 def test_bad_matrices_of_products_are_refused():
     with pytest.raises(InputError, match="must have shape any x n x n"):
         hs.MatrixProduct(np.eye(2))

@@ -31,6 +31,9 @@ MAKERS: dict[str, Callable[[], Process]] = {
     "mixture of named": lambda: hs.Mixture([0.25, 0.75], [named(), named()], title="two", source="us"),
     "mixture of labelled": lambda: hs.Mixture(HALF, [hs.make_process("z1r"), hs.make_process("z1r")]),  # type: ignore[list-item]
     "linear": lambda: hs.LinearGaussian(EYE, [[1.0, 2.0]], initial=[3.0, 1 / 3], state_noise=[[2, 1], [1, 3]]),
+    "switching": lambda: hs.SwitchingLinearGaussian(
+        [[0.9, 0.1], [0.3, 0.7]], [EYE, [[0, 1], [-1, 0]]], [[[1.0, 1 / 3]]] * 2, initial=[3.0, 1 / 3], num_kept=16
+    ),
     "generalised": lambda: hs.make_process("probability-clock"),
     "matrices": lambda: hs.make_process("matmul"),
     "fresh": lambda: hs.make_process("fresh-hmms", num_states=3, seed=4),

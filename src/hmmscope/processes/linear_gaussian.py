@@ -170,7 +170,7 @@ class LinearGaussian(VectorProcess):
 
 
 def _matrix(name: str, values: object, shape: tuple[int | None, ...]) -> Float64[Tensor, "..."]:
-    matrix = torch.as_tensor(values).to(torch.float64).contiguous()
+    matrix = torch.from_numpy(np.ascontiguousarray(as_float64(name, values)))
     good = matrix.ndim == len(shape) and all(want in (None, got) for want, got in zip(shape, matrix.shape, strict=True))
     if not good or 0 in matrix.shape:
         wanted = " x ".join("any" if size is None else str(size) for size in shape)

@@ -1,0 +1,178 @@
+"""Linear systems with Gaussian noise that switch between modes: the exact filter while it is small, and merged beyond."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+from hmmscope.axes import Float64, Tensor
+from hmmscope.errors import InputError
+from hmmscope.kernels.random_arrays import standard_normals
+from hmmscope.processes.answers import Observed
+from hmmscope.processes.hmm import texts
+from hmmscope.processes.probability_rows import as_float64, laws_of, numbers_of
+from hmmscope.processes.process import Paths, check_samples
+from hmmscope.processes.switching_filter import num_apart, require_kept, switching_filter
+from hmmscope.processes.vector_process import VectorProcess
+from hmmscope.seeds import philox_key
+
+_ARRAYS = ("mode_initial", "mode_transition", "transition", "output", "initial", "state_noise", "output_noise")
+#: Gaussians that are kept if nobody says how many.
+NUM_KEPT = 256
+
+
+class SwitchingLinearGaussian(VectorProcess):
+    """A Markov chain of modes, and a linear system whose matrices go by the mode:
+
+    state_t = transition[mode_t] @ state_{t-1} + N(0, state_noise[mode_t])
+    observation_t = output[mode_t] @ state_t + N(0, output_noise[mode_t])
+
+    from a known state `initial` before time 0; mode 0 is drawn from `mode_initial`. Samples are functions of (seed, stream,
+    sample, time) by counters, as those of a `LinearGaussian`. What is hidden, and the belief, is the mode: `num_states` is
+    the number K of modes, `num_symbols` that of coordinates of an observation. `observe` is `switching_filter`: exact for
+    `num_exact` observations, and beyond them by merging Gaussians, with the error that `switching_filter` says.
+
+    Source: Ackerson and Fu, IEEE Trans. Automatic Control 15 (1970); Murphy, "Switching Kalman filters" (1998).
+
+    Args:
+        mode_transition: (K, K), rows sum to one.
+        transition: (K, n, n).
+        output: (K, m, n).
+        mode_initial: (K,); uniform if not given.
+        initial: (n,); zeros if not given.
+        state_noise: (K, n, n), each symmetric positive definite; identities if not given.
+        output_noise: (K, m, m), likewise.
+        num_kept: Gaussians that the filter keeps, at least K^2.
+        title, source: free text.
+
+    Raises:
+        InputError: a wrong shape, rows that are no laws, a number that is not finite, a covariance that is not positive
+            definite, fewer Gaussians than K^2.
+    """
+
+    file_format = "hmmscope-switching-linear-gaussian"
+    file_arrays = ("mode_transition", "transition", "output")
+    file_fields = ("mode_initial", "initial", "state_noise", "output_noise", "num_kept", "title", "source")
+
+    def __init__(
+        self,
+        mode_transition: object,
+        transition: object,
+        output: object,
+        *,
+        mode_initial: object = None,
+        initial: object = None,
+        state_noise: object = None,
+        output_noise: object = None,
+        num_kept: int = NUM_KEPT,
+        title: str = "",
+        source: str = "",
+    ) -> None:
+        modes = len(laws_of("mode_transition", mode_transition, (None, None)))
+        self.mode_transition = laws_of("mode_transition", mode_transition, (modes, modes))
+        self.mode_initial = laws_of("mode_initial", _or(mode_initial, torch.ones(modes) / modes), (modes,))
+        size = numbers_of("transition", transition, (modes, None, None)).shape[1]
+        self.transition = numbers_of("transition", transition, (modes, size, size))
+        self.output = numbers_of("output", output, (modes, None, size))
+        seen = self.output.shape[1]
+        self.initial = numbers_of("initial", _or(initial, torch.zeros(size)), (size,))
+        self.state_noise = _noise("state_noise", state_noise, modes, size)
+        self.output_noise = _noise("output_noise", output_noise, modes, seen)
+        self._factors = [torch.linalg.cholesky(one).numpy() for one in (self.state_noise, self.output_noise)]
+        require_kept(modes, num_kept)
+        self.num_states, self.num_symbols, self.num_kept = modes, seen, num_kept
+        self.title, self.source = title, source
+
+    @property
+    def num_laws(self) -> int:
+        return self.num_states
+
+    @property
+    def num_exact(self) -> int | None:
+        """Observations of a sequence up to which `observe` is exact; None for any number of them."""
+        return None if self.num_states == 1 else num_apart(self.num_states, self.num_kept) + 1
+
+    def file_tensors(self) -> dict[str, Tensor]:
+        return {name: getattr(self, name) for name in _ARRAYS}
+
+    @classmethod
+    def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "SwitchingLinearGaussian":
+        arrays: dict[str, Any] = {name: as_float64(name, data[name]) for name in _ARRAYS if name in data}
+        kept = data.get("num_kept", NUM_KEPT)
+        if not isinstance(kept, int):
+            raise InputError(f"num_kept: must be a whole number, got {kept!r}")
+        return cls(**arrays, num_kept=kept, **texts(data))
+
+    def sample_paths(
+        self, indices: NDArray[np.int64], starts: NDArray[np.bool_], seed: int, stream: str = "corpus"
+    ) -> Paths:
+        """As for every process: observations (batch, time, m) of float64, and modes (batch, time)."""
+        check_samples(indices)
+        size, time = len(self.initial), len(starts)
+        normals = standard_normals(philox_key(seed, stream), indices, time, size + self.num_symbols + 1)
+        drawn, normals = ndtr(normals[..., -1]), normals[..., :-1]
+        first, following = (rows.numpy().cumsum(-1) for rows in (self.mode_initial, self.mode_transition))
+        transition, output, begin = self.transition.numpy(), self.output.numpy(), self.initial.numpy()
+        modes, observations = np.zeros(drawn.shape, np.int64), np.empty((*drawn.shape, self.num_symbols))
+        state = np.broadcast_to(begin, (len(drawn), size))
+        for t, begins in enumerate(starts):
+            edges = first if begins else following[modes[:, t - 1]]
+            mode = modes[:, t] = np.minimum((drawn[:, t, None] >= edges).sum(-1), self.num_states - 1)
+            state = np.broadcast_to(begin, state.shape) if begins else state
+            own, other = (
+                _each(factor[mode], part)
+                for factor, part in zip(self._factors, np.split(normals[:, t], [size], 1), strict=True)
+            )
+            state = _each(transition[mode], state) + own
+            observations[:, t] = _each(output[mode], state) + other
+        return Paths(torch.from_numpy(observations), torch.from_numpy(modes), None)
+
+    def observe(self, observations: Float64[Tensor, "batch time observed"], *, starts: object = None) -> Observed:
+        """By `switching_filter`, anew where a sequence begins: the law "belief" of the mode, and of the state the vectors
+        "mean" and "covariance"."""
+        begins = [] if starts is None else torch.as_tensor(starts).nonzero()[1:, 0].tolist()
+        parts = [switching_filter(self, part, error=False) for part in observations.tensor_split(begins, 1)]
+
+        def joined(name: str) -> Tensor:
+            return torch.cat([getattr(part, name) for part in parts], 1)
+
+        return Observed(
+            joined("predicted_observation"),
+            joined("next_observation"),
+            joined("log_likelihood_terms"),
+            laws={"belief": joined("mode_beliefs")},
+            vectors={"mean": joined("means"), "covariance": joined("covariances")},
+        )
+
+    def following(self, beliefs: Float64[Tensor, "*batch state"]) -> Float64[Tensor, "*batch coordinate"]:
+        raise InputError(
+            "process: what follows in a switching system depends on its state, not on the belief of its mode alone"
+        )
+
+    def facts(self) -> list[tuple[str, str]]:
+        exact = "any number of observations" if self.num_exact is None else f"{self.num_exact} observations"
+        return [("exact", f"for {exact}, with {self.num_kept} Gaussians; merged beyond")]
+
+    def facts_data(self) -> dict[str, Any]:
+        return {"num_kept": self.num_kept, "num_exact": self.num_exact}
+
+
+def _or(given: object, otherwise: object) -> object:
+    return otherwise if given is None else given
+
+
+def _noise(name: str, given: object, modes: int, size: int) -> Float64[Tensor, "mode size size"]:
+    """Covariances of each mode."""
+    found = numbers_of(name, _or(given, torch.eye(size).expand(modes, size, size)), (modes, size, size))
+    failed = torch.linalg.cholesky_ex(found)[1]
+    if bool(failed.any()) or not bool(torch.allclose(found, found.mT)):
+        raise InputError(f"{name}: must be a symmetric positive definite matrix for each mode")
+    return found
+
+
+def _each(matrices: NDArray[np.float64], vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """One matrix times one vector, for each of a batch: sums in the order of the columns, whatever the batch."""
+    return np.stack([matrices[..., j] * vectors[..., j, None] for j in range(vectors.shape[-1])]).cumsum(0)[-1]

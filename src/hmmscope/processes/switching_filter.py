@@ -1,0 +1,203 @@
+"""The filter of linear systems that switch: a Kalman step of each Gaussian and mode, and Gaussians that are merged."""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+
+from hmmscope.axes import Bool, Float64, Tensor
+from hmmscope.processes.kalman import check_vectors
+from hmmscope.reprs import Shown
+from hmmscope.schema import require
+
+
+@runtime_checkable
+class SwitchingSystem(Protocol):
+    """The matrices of a switching linear system, as `hmmscope.SwitchingLinearGaussian` has them; K modes."""
+
+    num_states: int
+    num_symbols: int
+    num_kept: int
+    mode_initial: Float64[Tensor, "mode"]
+    mode_transition: Float64[Tensor, "mode next_mode"]
+    initial: Float64[Tensor, "state"]
+    transition: Float64[Tensor, "mode state state"]
+    output: Float64[Tensor, "mode observed state"]
+    state_noise: Float64[Tensor, "mode state state"]
+    output_noise: Float64[Tensor, "mode observed observed"]
+
+
+@dataclass(frozen=True, repr=False)
+class SwitchingResult(Shown):
+    """What is known after each observation.
+
+    Attributes:
+        mode_beliefs: P(mode t | o_0..o_t) (batch, time, mode).
+        means, covariances: of the state given o_0..o_t (batch, time, state), (batch, time, state, state).
+        predicted_observation, next_observation: E[o_t | o_0..o_{t-1}] and E[o_{t+1} | o_0..o_t] (batch, time, observed).
+        log_likelihood_terms: log density of what was observed of o_t given o_0..o_{t-1} (batch, time), nats.
+        log_likelihood: their sum (batch,).
+        num_exact: observations up to which all this is exact; `num_kept` says it of a process.
+        error: by how much the log-likelihood of a sequence changes if one mode fewer is kept apart (batch,), nats; zero
+            where nothing is merged then, None if it was not asked for. What is lost by merging usually falls geometrically
+            in how many modes are kept apart, and then this is more than what is lost with all of them.
+    """
+
+    mode_beliefs: Float64[Tensor, "batch time mode"]
+    means: Float64[Tensor, "batch time state"]
+    covariances: Float64[Tensor, "batch time state state"]
+    predicted_observation: Float64[Tensor, "batch time observed"]
+    next_observation: Float64[Tensor, "batch time observed"]
+    log_likelihood_terms: Float64[Tensor, "batch time"]
+    log_likelihood: Float64[Tensor, "batch"]
+    num_exact: int
+    error: Float64[Tensor, "batch"] | None
+
+
+@dataclass(frozen=True)
+class _Gaussians:
+    """A mixture for each sequence: log weights (batch, Gaussian), means and covariances. The newest mode counts fastest."""
+
+    weights: Float64[Tensor, "batch gaussian"]
+    means: Float64[Tensor, "batch gaussian state"]
+    covariances: Float64[Tensor, "batch gaussian state state"]
+
+    def merged(self, groups: int) -> "_Gaussians":
+        """Of `groups` Gaussians, each of the mean and covariance of those whose numbers differ by multiples of `groups`."""
+        weights, means, covariances = (
+            part.unflatten(1, (-1, groups)) for part in (self.weights, self.means, self.covariances)
+        )
+        total = weights.logsumexp(1)
+        share = (weights - total[:, None]).exp().nan_to_num(0.0)  # of what is impossible nothing is left
+        mean = (share[..., None] * means).sum(1)
+        apart = means - mean[:, None]
+        spread = covariances + apart[..., :, None] * apart[..., None, :]
+        return _Gaussians(total, mean, (share[..., None, None] * spread).sum(1))
+
+
+def num_apart(modes: int, kept: int) -> int:
+    """Modes that are kept apart by so many Gaussians: the largest n with K^n <= kept; one mode is always the same."""
+    return 1 if modes == 1 else next(n for n in range(63, 0, -1) if modes**n <= kept)
+
+
+def switching_filter(
+    process: SwitchingSystem,
+    observations: Float64[Tensor, "batch time observed"],
+    *,
+    num_kept: int | None = None,
+    error: bool = True,
+) -> SwitchingResult:
+    """Modes and state of a switching linear system after each observation.
+
+    The law of the state is a mixture of K^t Gaussians. Those that differ in modes longer ago than the n last ones, K^n <=
+    num_kept, are merged into one of their mean and covariance (generalised pseudo-Bayes of order n + 1). So the filter is
+    exact for n + 1 observations. A coordinate that is NaN was not observed; the rest is filtered without it.
+
+    Source: Ackerson and Fu, IEEE Trans. Automatic Control 15 (1970); Bar-Shalom and Li, Estimation and Tracking (1993).
+
+    Args:
+        process: K modes.
+        observations: vectors (batch, time, m).
+        num_kept: Gaussians that are kept between observations, at least K^2; those of the process if not given.
+        error: whether all is done once more with one mode fewer kept apart, to say what merging costs.
+
+    Raises:
+        InputError: vectors of another size, or infinite; fewer Gaussians than K^2.
+
+    Cost: O(batch * time * num_kept * K * (n + m)^3) for n coordinates of the state.
+    """
+    modes, kept = process.num_states, process.num_kept if num_kept is None else num_kept
+    require_kept(modes, kept)
+    check_vectors(observations, process.num_symbols, gaps=True)
+    apart, seen = num_apart(modes, kept), observations.to(torch.float64)
+    parts = _filtered(process, seen, apart)
+    total = parts["log_likelihood_terms"].sum(1)
+    changed = None
+    if error:
+        merges = modes > 1 and observations.shape[1] > apart
+        fewer = _filtered(process, seen, apart - 1)["log_likelihood_terms"].sum(1) if merges else total
+        changed = (fewer - total).abs()
+    exact = observations.shape[1] if modes == 1 else min(observations.shape[1], apart + 1)
+    return SwitchingResult(**parts, log_likelihood=total, num_exact=exact, error=changed)
+
+
+def require_kept(modes: int, kept: int) -> None:
+    """InputError unless at least two modes are kept apart."""
+    require(kept >= modes**2, "num_kept", f"must be at least {modes**2}, the square of the number of modes", kept)
+
+
+def _filtered(process: SwitchingSystem, observations: Tensor, apart: int) -> dict[str, Tensor]:
+    """The tensors of a result; the last `apart` modes are kept apart."""
+    batch, time, modes, size = *observations.shape[:2], process.num_states, len(process.initial)
+    told: list[tuple[Tensor, ...]] = []
+    known = _Gaussians(
+        torch.zeros(batch, 1, dtype=torch.float64),
+        process.initial.expand(batch, 1, size),
+        torch.zeros(batch, 1, size, size, dtype=torch.float64),
+    )
+    chances_GK = process.mode_initial.log()[None]
+    ahead = _ahead(process, known, chances_GK)
+    for t in range(time):
+        before, known = ahead, _step(process, known, chances_GK, observations[:, t])
+        term = known.weights.logsumexp(1)
+        known = _Gaussians(known.weights - term[:, None], known.means, known.covariances)
+        if known.weights.shape[1] > modes**apart:
+            shown, known = known.merged(1), known.merged(modes**apart)
+        else:
+            shown = known.merged(1)
+        chances_GK = process.mode_transition.log().repeat(known.weights.shape[1] // modes, 1)
+        ahead = _ahead(process, known, chances_GK)
+        belief = known.merged(modes).weights.exp()
+        told.append((belief, shown.means[:, 0], shown.covariances[:, 0], before, ahead, term))
+    empty = (
+        torch.zeros(batch, modes), torch.zeros(batch, size), torch.zeros(batch, size, size),
+        ahead, ahead, torch.zeros(batch),
+    )  # fmt: skip
+    names = (
+        "mode_beliefs",
+        "means",
+        "covariances",
+        "predicted_observation",
+        "next_observation",
+        "log_likelihood_terms",
+    )
+    return {
+        name: torch.stack(list(parts), 1) if told else part.to(torch.float64)[:, None][:, :0]
+        for name, parts, part in zip(names, zip(*told, strict=True) if told else [()] * 6, empty, strict=True)
+    }
+
+
+def _ahead(process: SwitchingSystem, known: _Gaussians, chances_GK: Tensor) -> Float64[Tensor, "batch observed"]:
+    """The mean of the next observation."""
+    weights = (known.weights[..., None] + chances_GK).exp()
+    return torch.einsum("bgk,kyi,kij,bgj->by", weights, process.output, process.transition, known.means)
+
+
+def _step(process: SwitchingSystem, known: _Gaussians, chances_GK: Tensor, seen_BY: Tensor) -> _Gaussians:
+    """Each Gaussian and next mode after an observation: a Kalman step, and a weight of the density of what was observed."""
+    inside: Bool[Tensor, "batch observed"] = ~seen_BY.isnan()
+    mask = inside.to(torch.float64)[:, None, None]
+    output = process.output * mask[..., None]
+    noise = process.output_noise * mask[..., None] * mask[..., None, :] + torch.diag_embed(1 - mask)
+    means = torch.einsum("kij,bgj->bgki", process.transition, known.means)
+    covariances = process.transition @ known.covariances[:, :, None] @ process.transition.mT + process.state_noise
+    cross = output @ covariances
+    innovation = seen_BY.nan_to_num(0.0)[:, None, None] - torch.einsum(
+        "bgkyi,bgki->bgky", output.expand(*means.shape[:3], -1, -1), means
+    )
+    factor = torch.linalg.cholesky(_even(cross @ output.mT + noise))
+    gain = torch.cholesky_solve(cross, factor).mT
+    left = torch.eye(means.shape[-1], dtype=torch.float64) - gain @ output
+    after = _even(left @ covariances @ left.mT + gain @ noise @ gain.mT)
+    scaled = torch.linalg.solve_triangular(factor, innovation[..., None], upper=False)[..., 0]
+    density = -0.5 * (scaled.square().sum(-1) + mask.sum(-1) * math.log(2 * math.pi))
+    density = density - factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    weights = known.weights[..., None] + chances_GK + density
+    moved = means + (gain @ innovation[..., None])[..., 0]
+    return _Gaussians(weights.flatten(1, 2), moved.flatten(1, 2), after.flatten(1, 2))
+
+
+def _even(matrices: Tensor) -> Tensor:
+    """Symmetric, which rounding undoes."""
+    return (matrices + matrices.mT) / 2
