@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import ndtr
 
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
@@ -113,7 +112,8 @@ class SwitchingLinearGaussian(VectorProcess):
         check_samples(indices)
         size, time = len(self.initial), len(starts)
         normals = standard_normals(philox_key(seed, stream), indices, time, size + self.num_symbols + 1)
-        drawn, normals = ndtr(normals[..., -1]), normals[..., :-1]
+        drawn = torch.special.ndtr(torch.from_numpy(normals[..., -1])).numpy()  # whose law is the uniform one
+        normals = normals[..., :-1]
         first, following = (rows.numpy().cumsum(-1) for rows in (self.mode_initial, self.mode_transition))
         transition, output, begin = self.transition.numpy(), self.output.numpy(), self.initial.numpy()
         modes, observations = np.zeros(drawn.shape, np.int64), np.empty((*drawn.shape, self.num_symbols))
