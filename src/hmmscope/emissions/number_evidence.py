@@ -13,6 +13,7 @@ from hmmscope.emissions.emitting import EmittingHMM
 from hmmscope.inference.climbing import Model, counts_of_several, may_go_beside
 from hmmscope.inference.evidence import Array, Evidence, Law, Rows, floored, no_moves, sampled, share_of
 from hmmscope.inference.loop_inputs import Sequences, flat_sequences
+from hmmscope.reprs import Shown
 from hmmscope.seeds import numpy_generator
 
 #: Observations times states times features, or states where these are more, beyond which nothing is computed: about a
@@ -61,8 +62,8 @@ def number_evidence(
     return sampled(numbers, fit, numpy_generator(seed, "evidence", size))
 
 
-@dataclass(frozen=True, eq=False)
-class Numbers:
+@dataclass(frozen=True, eq=False, repr=False)
+class Numbers(Shown):
     """See `hmmscope.inference.evidence.Emissions`; counts are sums of features (N, S, F).
 
     Attributes:

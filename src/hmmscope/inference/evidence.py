@@ -13,6 +13,7 @@ from hmmscope.inference.climbing import Model, counts_of_several, may_go_beside
 from hmmscope.inference.gibbs import dirichlet_rows
 from hmmscope.inference.loop_inputs import Sequences
 from hmmscope.processes.hmm import HMM
+from hmmscope.reprs import Shown
 from hmmscope.seeds import numpy_generator
 
 Array = NDArray[np.float64]
@@ -168,8 +169,8 @@ def share_of(work: Sequences, share: int) -> Sequences:
     return work._replace(lengths=np.maximum(1, work.lengths // share))
 
 
-@dataclass(frozen=True, eq=False)
-class Way:
+@dataclass(frozen=True, eq=False, repr=False)
+class Way(Shown):
     """How models are carried to the posterior; see `sampled`."""
 
     emissions: Emissions
