@@ -130,7 +130,7 @@ def test_construction(folder: str) -> None:
 def test_mirror(folder: str) -> None:
     """Reproduced turns into not reproduced, and back unless the effect was merely too small to matter.
 
-    Or it lacked power alone, which a denial needs at the margin of the record; what is large is reproduced by a stricter one.
+    Or it lacked power alone, which a denial needs at the margin of the record; a large effect passes a stricter one.
     """
     for claim, tables in judged(folder):
         if not isinstance(claim.rule, Above | Below) or isinstance(claim.rule, Always):
