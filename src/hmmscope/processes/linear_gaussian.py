@@ -19,7 +19,7 @@ from hmmscope.processes.answers import Observed
 from hmmscope.processes.hmm import texts
 from hmmscope.processes.kalman import forgetting_factor, kalman_filter, steady_step
 from hmmscope.processes.orthogonal import float_digest, haar_orthogonal
-from hmmscope.processes.probability_rows import as_float64
+from hmmscope.processes.probability_rows import as_float64, numbers_of
 from hmmscope.processes.process import Paths, check_samples
 from hmmscope.processes.vector_process import VectorProcess
 from hmmscope.schema import require
@@ -71,14 +71,14 @@ class LinearGaussian(VectorProcess):
         title: str = "",
         source: str = "",
     ) -> None:
-        size = len(torch.as_tensor(transition))
-        self.transition_SS = _matrix("transition", transition, (size, size))
-        self.output_YS = _matrix("output", output, (None, size))
+        size = len(numbers_of("transition", transition, (None, None)))
+        self.transition_SS = numbers_of("transition", transition, (size, size))
+        self.output_YS = numbers_of("output", output, (None, size))
         self.num_symbols, self.num_states = self.output_YS.shape
         eye_SS, eye_YY = (torch.eye(n, dtype=torch.float64) for n in (self.num_states, self.num_symbols))
-        self.initial_S = _matrix("initial", eye_SS[0] if initial is None else initial, (size,))
-        self.state_noise_SS = _matrix("state_noise", eye_SS if state_noise is None else state_noise, (size, size))
-        self.output_noise_YY = _matrix(
+        self.initial_S = numbers_of("initial", eye_SS[0] if initial is None else initial, (size,))
+        self.state_noise_SS = numbers_of("state_noise", eye_SS if state_noise is None else state_noise, (size, size))
+        self.output_noise_YY = numbers_of(
             "output_noise", eye_YY if output_noise is None else output_noise, (self.num_symbols, self.num_symbols)
         )
         self._factors = (_factor("state_noise", self.state_noise_SS), _factor("output_noise", self.output_noise_YY))
@@ -167,17 +167,6 @@ class LinearGaussian(VectorProcess):
             "steady_covariance": step.covariance.tolist(),
             "steady_innovation_covariance": step.innovation_covariance.tolist(),
         }
-
-
-def _matrix(name: str, values: object, shape: tuple[int | None, ...]) -> Float64[Tensor, "..."]:
-    matrix = torch.from_numpy(np.ascontiguousarray(as_float64(name, values)))
-    good = matrix.ndim == len(shape) and all(want in (None, got) for want, got in zip(shape, matrix.shape, strict=True))
-    if not good or 0 in matrix.shape:
-        wanted = " x ".join("any" if size is None else str(size) for size in shape)
-        raise InputError(f"{name}: must have shape {wanted}, got {tuple(matrix.shape)}")
-    if not bool(matrix.isfinite().all()):
-        raise InputError(f"{name}: must be finite")
-    return matrix
 
 
 def _factor(name: str, covariance: Float64[Tensor, "size size"]) -> NDArray[np.float64]:

@@ -175,4 +175,5 @@ def _noise(name: str, given: object, modes: int, size: int) -> Float64[Tensor, "
 
 def _each(matrices: NDArray[np.float64], vectors: NDArray[np.float64]) -> NDArray[np.float64]:
     """One matrix times one vector, for each of a batch: sums in the order of the columns, whatever the batch."""
-    return np.stack([matrices[..., j] * vectors[..., j, None] for j in range(vectors.shape[-1])]).cumsum(0)[-1]
+    found: NDArray[np.float64] = sum(matrices[..., j] * vectors[..., j, None] for j in range(vectors.shape[-1]))  # type: ignore[assignment]
+    return found

@@ -1,7 +1,7 @@
 """The filter of linear systems that switch: a Kalman step of each Gaussian and mode, and Gaussians that are merged."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -38,7 +38,7 @@ class SwitchingResult(Shown):
         predicted_observation, next_observation: E[o_t | o_0..o_{t-1}] and E[o_{t+1} | o_0..o_t] (batch, time, observed).
         log_likelihood_terms: log density of what was observed of o_t given o_0..o_{t-1} (batch, time), nats.
         log_likelihood: their sum (batch,).
-        num_exact: observations up to which all this is exact; `num_kept` says it of a process.
+        num_exact: observations of these sequences up to which all this is exact.
         error: by how much the log-likelihood of a sequence changes if one mode fewer is kept apart (batch,), nats; zero
             where nothing is merged then, None if it was not asked for. What is lost by merging usually falls geometrically
             in how many modes are kept apart, and then this is more than what is lost with all of them.
@@ -130,42 +130,30 @@ def require_kept(modes: int, kept: int) -> None:
 def _filtered(process: SwitchingSystem, observations: Tensor, apart: int) -> dict[str, Tensor]:
     """The tensors of a result; the last `apart` modes are kept apart."""
     batch, time, modes, size = *observations.shape[:2], process.num_states, len(process.initial)
-    told: list[tuple[Tensor, ...]] = []
+    shapes = {"mode_beliefs": (modes,), "means": (size,), "covariances": (size, size), "log_likelihood_terms": ()}
+    shapes |= dict.fromkeys(("predicted_observation", "next_observation"), (process.num_symbols,))
+    found = {name: torch.empty(batch, time, *shape, dtype=torch.float64) for name, shape in shapes.items()}
     known = _Gaussians(
         torch.zeros(batch, 1, dtype=torch.float64),
         process.initial.expand(batch, 1, size),
         torch.zeros(batch, 1, size, size, dtype=torch.float64),
     )
-    chances_GK = process.mode_initial.log()[None]
+    chances_GK, moves = process.mode_initial.log()[None], process.mode_transition.log()
     ahead = _ahead(process, known, chances_GK)
     for t in range(time):
-        before, known = ahead, _step(process, known, chances_GK, observations[:, t])
+        found["predicted_observation"][:, t] = ahead
+        known = _step(process, known, chances_GK, observations[:, t])
         term = known.weights.logsumexp(1)
-        known = _Gaussians(known.weights - term[:, None], known.means, known.covariances)
+        known = replace(known, weights=known.weights - term[:, None])
+        whole = known.merged(1)
         if known.weights.shape[1] > modes**apart:
-            shown, known = known.merged(1), known.merged(modes**apart)
-        else:
-            shown = known.merged(1)
-        chances_GK = process.mode_transition.log().repeat(known.weights.shape[1] // modes, 1)
+            known = known.merged(modes**apart)
+        chances_GK = moves.repeat(known.weights.shape[1] // modes, 1)
         ahead = _ahead(process, known, chances_GK)
-        belief = known.merged(modes).weights.exp()
-        told.append((belief, shown.means[:, 0], shown.covariances[:, 0], before, ahead, term))
-    empty = (
-        torch.zeros(batch, modes), torch.zeros(batch, size), torch.zeros(batch, size, size),
-        ahead, ahead, torch.zeros(batch),
-    )  # fmt: skip
-    names = (
-        "mode_beliefs",
-        "means",
-        "covariances",
-        "predicted_observation",
-        "next_observation",
-        "log_likelihood_terms",
-    )
-    return {
-        name: torch.stack(list(parts), 1) if told else part.to(torch.float64)[:, None][:, :0]
-        for name, parts, part in zip(names, zip(*told, strict=True) if told else [()] * 6, empty, strict=True)
-    }
+        found["log_likelihood_terms"][:, t], found["next_observation"][:, t] = term, ahead
+        found["means"][:, t], found["covariances"][:, t] = whole.means[:, 0], whole.covariances[:, 0]
+        found["mode_beliefs"][:, t] = known.weights.unflatten(1, (-1, modes)).logsumexp(1).exp()
+    return found
 
 
 def _ahead(process: SwitchingSystem, known: _Gaussians, chances_GK: Tensor) -> Float64[Tensor, "batch observed"]:
@@ -183,9 +171,7 @@ def _step(process: SwitchingSystem, known: _Gaussians, chances_GK: Tensor, seen_
     means = torch.einsum("kij,bgj->bgki", process.transition, known.means)
     covariances = process.transition @ known.covariances[:, :, None] @ process.transition.mT + process.state_noise
     cross = output @ covariances
-    innovation = seen_BY.nan_to_num(0.0)[:, None, None] - torch.einsum(
-        "bgkyi,bgki->bgky", output.expand(*means.shape[:3], -1, -1), means
-    )
+    innovation = seen_BY.nan_to_num(0.0)[:, None, None] - (output @ means[..., None])[..., 0]
     factor = torch.linalg.cholesky(_even(cross @ output.mT + noise))
     gain = torch.cholesky_solve(cross, factor).mT
     left = torch.eye(means.shape[-1], dtype=torch.float64) - gain @ output

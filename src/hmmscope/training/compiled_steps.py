@@ -226,7 +226,7 @@ class _DecoderFamily(_Family):
         attention = block.attention
         if type(attention) is not Attention or not model.causal or model.dropout.rate or model.feedback is not None:
             raise InputError("training.engine: this decoder has no compiled form; use torch")
-        self._model, self._rounded, hidden = model, rounded, 0 if block.mlp is None else block.mlp.hidden.out_features
+        self._model, hidden = model, 0 if block.mlp is None else block.mlp.hidden.out_features
         width, self._attention = model.head.in_features, attention
         self.sizes = Sizes(
             inputs=model.ports.read_width,
@@ -258,7 +258,7 @@ class _DecoderFamily(_Family):
             positions = torch.arange(plan.steps)
             rotation = self._model.rotary.at(positions, self._model.head.weight.dtype)
             cos, sin = (np.ascontiguousarray(t.numpy()) for t in rotation)
-        halves = halves_of(self.sizes, dtype, poison, rounded=self._rounded)
+        halves = halves_of(self.sizes, dtype, poison, rounded=self._halves is not None)
         sizes, lanes, steps = self.sizes, plan.lanes, plan.steps
         return [decoder_work(sizes, lanes, cos, sin, steps, halves, dtype, poison) for _ in range(threads)]
 
@@ -280,7 +280,7 @@ class _DecoderFamily(_Family):
     def prepare(self, theta: Array, room: _Room) -> None:
         added, features = room.fixed
         self.maps(theta, self._blocks, self._ends, added, features, room.maps)
-        if self._rounded:
+        if self._halves is not None:
             self._halves(room.maps, room.works[0].halves)
 
     def finish(self, theta: Array, room: _Room, gradient: Array) -> None:
