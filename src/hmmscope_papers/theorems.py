@@ -9,7 +9,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from hmmscope import Corpus, Process, Sequences, filter_beliefs
-from hmmscope.lab import Effect, Role, Rows, Series, curve, share
+from hmmscope.lab import Effect, Role, Rows, Series, curve
 
 #: Scales for which the experiments on theorems have sizes.
 SCALES = ("smoke", "small", "gpu", "paper")
@@ -61,7 +61,7 @@ def power_slopes(rows: Rows, x: str, y: str, *by: str) -> list[float | None]:
 
 def always(rows: Rows, holds: Callable[[dict[str, Any]], bool], *by: str, unit: str) -> Effect:
     """How many instances have no row that is a counterexample; each combination of the columns `by` is an instance."""
-    return share([all(holds(row) for row in group) for group in rows.by(*by).values()], unit)
+    return Effect.share([all(holds(row) for row in group) for group in rows.by(*by).values()], unit)
 
 
 def ranges(rows: Rows, *keys: str, value: str = "error") -> Rows:

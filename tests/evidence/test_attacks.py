@@ -9,7 +9,7 @@ import pytest
 from attacks import Attack, attacks, falls, folders, judged, kept, on_training, permuted, trained
 from hmmscope.lab.evidence.claim import Claim, Seen
 from hmmscope.lab.evidence.rows import Rows, Tables
-from hmmscope.lab.evidence.verdicts import Above, regime
+from hmmscope.lab.evidence.verdicts import Above, Gate
 from hmmscope.machine import source_digest
 
 
@@ -52,7 +52,7 @@ def test_an_attack_is_no_empty_test() -> None:
     bold = Claim(experiment="limits-fig3", rule=Above(), there=1.0, none=-1.0, measure=longer, **said)
     assert falls(bold, judged(bold, tables), attack)
     assert not falls(replace(bold, stands={"layers != 0": "A reason."}), judged(bold, tables), attack)
-    gated = replace(bold, measure=lambda tables: replace(longer(tables), gates=(regime(2, 0, 1, "a gate"),)))
+    gated = replace(bold, measure=lambda tables: replace(longer(tables), gates=(Gate.regime(2, 0, 1, "a gate"),)))
     assert not falls(gated, judged(gated, tables), attack)
 
 

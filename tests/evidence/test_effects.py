@@ -6,16 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from hmmscope.lab.evidence.effects import (
-    Effect,
-    Estimate,
-    false_discovery,
-    pooled,
-    predicted,
-    quantile,
-    share,
-    two_sided,
-)
+from hmmscope.lab.evidence.effects import Effect, Estimate, false_discovery, quantile, two_sided
 from hmmscope.lab.evidence.rows import Rows
 
 
@@ -33,7 +24,7 @@ def test_normal_law_has_no_degrees() -> None:
 
 def test_interval_over_seeds_is_students() -> None:
     values = [1.0, 2.0, 4.0, 5.5]
-    effect = pooled(values, "layers")
+    effect = Effect.pooled(values, "layers")
     low, high = scipy.stats.t.interval(0.95, 3, np.mean(values), scipy.stats.sem(values))
     assert (effect.value, effect.low, effect.high) == pytest.approx((3.125, low, high), rel=1e-9)
     assert effect.p_value(1.0) == pytest.approx(scipy.stats.ttest_1samp(values, 1.0).pvalue, rel=1e-9)
@@ -41,32 +32,32 @@ def test_interval_over_seeds_is_students() -> None:
 
 
 def test_noise_of_samples_widens_an_interval_of_seeds_that_agree() -> None:
-    apart = pooled([1.0, 3.0, 5.0])
-    assert pooled([Estimate(1.0, 1e-6), Estimate(3.0), Estimate(5.0)]) == apart  # the seeds are wider
-    agree = pooled([Estimate(2.0, 0.3), Estimate(2.0, 0.3), Estimate(2.0, 0.3)])
+    apart = Effect.pooled([1.0, 3.0, 5.0])
+    assert Effect.pooled([Estimate(1.0, 1e-6), Estimate(3.0), Estimate(5.0)]) == apart  # the seeds are wider
+    agree = Effect.pooled([Estimate(2.0, 0.3), Estimate(2.0, 0.3), Estimate(2.0, 0.3)])
     assert agree.low == pytest.approx(2.0 - 1.959964 * 0.3 / math.sqrt(3), rel=1e-6)
 
 
 def test_no_interval_has_zero_width() -> None:
-    equal = pooled([3, 3, 3])
+    equal = Effect.pooled([3, 3, 3])
     assert (equal.low, equal.high, equal.p_value(0)) == (None, None, None)
-    counted = pooled([3, 3, 3], resolution=1.0)
+    counted = Effect.pooled([3, 3, 3], resolution=1.0)
     assert (counted.low, counted.high) == pytest.approx((2.5, 3.5))
-    tiny = pooled([0.1 + 0.2, 0.3, 0.3])  # equal but for rounding
+    tiny = Effect.pooled([0.1 + 0.2, 0.3, 0.3])  # equal but for rounding
     assert tiny.low is None
 
 
 def test_missing_seeds_are_counted_and_none_at_all_refused() -> None:
-    assert pooled([1.0, None, 2.0]).num_missing == 1
+    assert Effect.pooled([1.0, None, 2.0]).num_missing == 1
     with pytest.raises(ValueError, match="no seed has this number"):
-        pooled([None, None])
+        Effect.pooled([None, None])
 
 
 def test_student_interval_covers_as_often_as_it_says() -> None:
     drawn = np.random.default_rng(0).normal(size=(4000, 3))
     hits = 0
     for row in drawn:
-        effect = pooled(list(row))
+        effect = Effect.pooled(list(row))
         assert effect.low is not None
         assert effect.high is not None
         hits += effect.low <= 0 <= effect.high
@@ -77,7 +68,7 @@ def test_prediction_interval_holds_one_more_value_as_often_as_it_says() -> None:
     drawn = np.random.default_rng(1).normal(size=(4000, 6))
     hits = 0
     for row in drawn:
-        effect = predicted(list(row[:5]))
+        effect = Effect.predicted(list(row[:5]))
         assert effect.low is not None
         assert effect.high is not None
         hits += effect.low <= row[5] <= effect.high
@@ -86,7 +77,7 @@ def test_prediction_interval_holds_one_more_value_as_often_as_it_says() -> None:
 
 @pytest.mark.parametrize(("right", "count"), [(0, 5), (5, 5), (3, 7), (36, 36), (1, 100)])
 def test_share_is_clopper_and_pearson(right: int, count: int) -> None:
-    effect = share([True] * right + [False] * (count - right))
+    effect = Effect.share([True] * right + [False] * (count - right))
     exact = scipy.stats.binomtest(right, count).proportion_ci(0.95, method="exact")
     assert (effect.low, effect.high) == pytest.approx((exact.low, exact.high), abs=1e-12)
 
@@ -100,7 +91,7 @@ def test_false_discovery_is_benjamini_and_hochberg() -> None:
 
 
 def test_mirror_and_more_seeds() -> None:
-    effect = pooled([1.0, 2.0, 3.0])
+    effect = Effect.pooled([1.0, 2.0, 3.0])
     turned = effect.mirrored(0.5)
     assert (turned.value, turned.low, turned.high) == (-1.0, 1 - effect.high, 1 - effect.low)
     more = effect.with_seeds(12)
@@ -146,11 +137,11 @@ def test_one_seed_keeps_the_interval_over_its_samples() -> None:
 
 def test_the_law_of_a_wide_noise_has_no_tail_of_its_own() -> None:
     """Three seeds that agree closely, each known to 0.5: the noise gives the wider interval, Student's law the larger p."""
-    found = pooled([Estimate(9.0, 0.5), Estimate(10.0, 0.5), Estimate(11.0, 0.5)])
-    wide = pooled([Estimate(9.9, 0.5), Estimate(10.0, 0.5), Estimate(10.1, 0.5)])
+    found = Effect.pooled([Estimate(9.0, 0.5), Estimate(10.0, 0.5), Estimate(11.0, 0.5)])
+    wide = Effect.pooled([Estimate(9.9, 0.5), Estimate(10.0, 0.5), Estimate(10.1, 0.5)])
     assert wide.degrees == 0
-    student = pooled([9.9, 10.0, 10.1])
+    student = Effect.pooled([9.9, 10.0, 10.1])
     assert wide.p_value() == pytest.approx(student.p_value())
     assert two_sided(10 / (wide.error or 0.0), 0) < 1e-100
     assert found.degrees == 2
-    assert found.p_value() == pytest.approx(pooled([9.0, 10.0, 11.0]).p_value())
+    assert found.p_value() == pytest.approx(Effect.pooled([9.0, 10.0, 11.0]).p_value())

@@ -14,12 +14,12 @@ from hmmscope import registry
 from hmmscope.errors import DamagedError, InputError
 from hmmscope.lab.cli import main
 from hmmscope.lab.evidence.claim import Claim, Seen, claim
-from hmmscope.lab.evidence.effects import pooled
+from hmmscope.lab.evidence.effects import Effect
 from hmmscope.lab.evidence.ledger import as_text, ledger, rules_of, stated
 from hmmscope.lab.evidence.protocol import FORMAT, entry_of
 from hmmscope.lab.evidence.records import Numbers
 from hmmscope.lab.evidence.rows import Tables
-from hmmscope.lab.evidence.verdicts import Above, room
+from hmmscope.lab.evidence.verdicts import Above, Gate
 from hmmscope.lab.experiments.experiment import Experiment
 from hmmscope.lab.experiments.judging import judge_again
 from hmmscope.storage import seals, store
@@ -43,9 +43,9 @@ def rising(monkeypatch: pytest.MonkeyPatch) -> Claim:
     )
     def measure(tables: Tables) -> Seen:
         rises = tables["curve"].per_seed(lambda rows: rows[-1]["value"] - rows[0]["value"])
-        effect = pooled(list(rises.values()), "accuracy")
+        effect = Effect.pooled(list(rises.values()), "accuracy")
         return Seen(
-            effect, f"It rises by {effect.value:.2f}.", gates=[room(1 - tables["curve"][0]["value"], 0.2, "it")]
+            effect, f"It rises by {effect.value:.2f}.", gates=[Gate.room(1 - tables["curve"][0]["value"], 0.2, "it")]
         )
 
     return measure

@@ -7,12 +7,12 @@ import pytest
 from hmmscope import registry
 from hmmscope.lab import Law, LawPoint
 from hmmscope.lab.evidence.claim import Claim, Seen
-from hmmscope.lab.evidence.effects import Effect, pooled, predicted, share
+from hmmscope.lab.evidence.effects import Effect
 from hmmscope.lab.evidence.power import power_of, powered, resolved, targets
 from hmmscope.lab.evidence.rows import Tables
 from hmmscope.lab.evidence.verdicts import Above, Always, Below, Gate, Printed, Rule, Within
 
-QUIET, LOUD = {"": pooled([1.0, 1.01, 0.99, 1.0, 1.0])}, {"": pooled([1.0, 9.0, -5.0, 2.0, 0.0])}
+QUIET, LOUD = {"": Effect.pooled([1.0, 1.01, 0.99, 1.0, 1.0])}, {"": Effect.pooled([1.0, 9.0, -5.0, 2.0, 0.0])}
 
 
 def test_a_rule_says_so_only_where_the_spread_lets_it() -> None:
@@ -33,18 +33,18 @@ def test_a_rule_says_so_only_where_the_spread_lets_it() -> None:
 def test_the_share_is_that_of_students_law() -> None:
     """An effect at the bound is above it in one of forty experiments, whatever the spread and the number of seeds."""
     for values in ([0.3, 0.1, 0.2], [5.0, -3.0, 8.0, 1.0, 0.0], [0.1 * k for k in range(12)]):
-        found = power_of(Above(0.0), {"": pooled(values)}, there=0.0, none=0.0)
+        found = power_of(Above(0.0), {"": Effect.pooled(values)}, there=0.0, none=0.0)
         assert found is not None
         assert found.there == pytest.approx(0.025, abs=0.015)
-    samples = pooled([0.0, 1e-9, 0.0], resolution=0.2)  # the law of the samples counts
+    samples = Effect.pooled([0.0, 1e-9, 0.0], resolution=0.2)  # the law of the samples counts
     found = power_of(Above(0.0), {"": samples}, there=0.0, none=0.0)
     assert found is not None
     assert found.there == pytest.approx(0.025, abs=0.015)
 
 
 def test_several_effects_must_all_bear_it_out() -> None:
-    one = power_of(Above(0, matters=0.1), {"a": pooled([0.1, 0.2, 0.15, 0.18, 0.12])})
-    both = power_of(Above(0, matters=0.1), {name: pooled([0.1, 0.2, 0.15, 0.18, 0.12]) for name in "abc"})
+    one = power_of(Above(0, matters=0.1), {"a": Effect.pooled([0.1, 0.2, 0.15, 0.18, 0.12])})
+    both = power_of(Above(0, matters=0.1), {name: Effect.pooled([0.1, 0.2, 0.15, 0.18, 0.12]) for name in "abc"})
     assert one is not None
     assert both is not None
     assert both.there < one.there
@@ -58,7 +58,7 @@ def test_what_is_decided_has_the_power_that_its_gate_was_shown(monkeypatch: pyte
     for effects, rule, of_gate in (
         (QUIET, Above(0, matters=0.1), True),
         (LOUD, Above(0, matters=0.1), False),
-        ({"": share([True] * 36)}, Always(0.9), False),
+        ({"": Effect.share([True] * 36)}, Always(0.9), False),
     ):
         made = Claim(**said, rule=rule, measure=lambda *_: None)  # type: ignore[arg-type]
         assert (made.power(Seen(text="", effects=effects)) == "of the gate") is of_gate
@@ -66,7 +66,7 @@ def test_what_is_decided_has_the_power_that_its_gate_was_shown(monkeypatch: pyte
 
 
 def test_universal_rules_need_enough_instances() -> None:
-    enough, few = (power_of(Always(0.9), {"": share([True] * count)}) for count in (36, 20))
+    enough, few = (power_of(Always(0.9), {"": Effect.share([True] * count)}) for count in (36, 20))
     assert enough == (1.0, pytest.approx(1 - 0.9**36), None)
     assert few is not None
     assert few.there == 0.0
@@ -85,7 +85,7 @@ def test_targets() -> None:
 
 
 def test_a_prediction_holds_the_printed_number_in_nineteen_of_twenty() -> None:
-    narrow = {"": predicted([1.5, 1.501, 1.499, 1.5, 1.5, 1.501])}
+    narrow = {"": Effect.predicted([1.5, 1.501, 1.499, 1.5, 1.5, 1.501])}
     found = power_of(Printed(1.5, 0.05), narrow)
     assert found is not None
     assert found.there == pytest.approx(0.95, abs=0.02)
@@ -93,7 +93,7 @@ def test_a_prediction_holds_the_printed_number_in_nineteen_of_twenty() -> None:
 
 
 def test_a_large_effect_is_judged_by_the_margin_that_the_spread_can_tell() -> None:
-    large, small = ({"": pooled([shift + x for x in (0.0, 0.1, -0.1, 0.05, -0.05)])} for shift in (2.0, 0.25))
+    large, small = ({"": Effect.pooled([shift + x for x in (0.0, 0.1, -0.1, 0.05, -0.05)])} for shift in (2.0, 0.25))
     rule = Above(0, matters=0.05)
     for effects in (large, small):
         assert rule.verdict(effects[""]) == "reproduced"
@@ -112,7 +112,7 @@ def test_a_large_effect_is_judged_by_the_margin_that_the_spread_can_tell() -> No
     assert "seeds would do" in closed.text
     # what is denied needs the power at the margin that the record has
     denied, _ = powered(
-        rule, {"": pooled([-2.0, -1.9, -2.1, -2.05, -1.95])}, "not reproduced", there=None, none=None, least=0.9
+        rule, {"": Effect.pooled([-2.0, -1.9, -2.1, -2.05, -1.95])}, "not reproduced", there=None, none=None, least=0.9
     )
     assert not denied.is_open
     assert resolved(Within(0.01), large, None, None, 0.9) is None  # a wider margin asks less of equality
@@ -128,7 +128,7 @@ def claim_of(rule: Rule, effect: Effect, **more: object) -> Claim:
 
 @pytest.mark.parametrize("values", [(0.1, 0.2, 0.05, 0.16, 0.14), (-0.1, -0.2, -0.05, -0.16, -0.14)])
 def test_what_a_rule_could_not_have_denied_is_not_tested(values: tuple[float, ...]) -> None:
-    effect = pooled(values)
+    effect = Effect.pooled(values)
     judged = claim_of(Above(0, matters=0.04), effect).judge({})
     assert judged.verdict == "not tested"
     assert judged.text.startswith("Not tested: power: the rule says so in 0.")
@@ -140,7 +140,7 @@ def test_what_a_rule_could_not_have_denied_is_not_tested(values: tuple[float, ..
 
 
 def test_what_is_open_needs_no_power() -> None:
-    assert claim_of(Above(0, matters=0.04), pooled([1.0, -1.0, 0.5])).judge({}).verdict == "inconclusive"
+    assert claim_of(Above(0, matters=0.04), Effect.pooled([1.0, -1.0, 0.5])).judge({}).verdict == "inconclusive"
 
 
 def test_laws_are_redrawn_about_another_effect() -> None:
@@ -165,14 +165,14 @@ def test_every_rule_can_come_out_both_ways(claim: Claim) -> None:
     """With a spread that is small beside what it has to tell, it says so of the effect, and the contrary of none."""
     rule, present = claim.rule, claim.there if claim.printed is None else claim.printed
     if isinstance(rule, Always):
-        assert rule.verdict(share([True] * 200)) == "reproduced"
-        assert rule.verdict(share([True] * 199 + [False])) == "not reproduced"
+        assert rule.verdict(Effect.share([True] * 200)) == "reproduced"
+        assert rule.verdict(Effect.share([True] * 199 + [False])) == "not reproduced"
         return
     aims = targets(rule, present, claim.none)
     assert aims is not None, "the record says neither what matters nor how large an effect is, and none"
     spread = abs(aims[0] - aims[1]) / 100
     values = [spread * x for x in (-1.2, -0.4, 0.0, 0.5, 1.1)]
-    made = predicted(values) if isinstance(rule, Printed) else pooled(values)
+    made = Effect.predicted(values) if isinstance(rule, Printed) else Effect.pooled(values)
     found = power_of(rule, {"": made}, present, claim.none)
     assert found is not None
     assert found.suffices(claim.least_power), found

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from hmmscope.lab.evidence.effects import Estimate, quantile
-from hmmscope.lab.evidence.rows import Rows, effect_of, minus
+from hmmscope.lab.evidence.rows import Rows
 
 
 def test_an_estimate_has_the_error_of_its_row_or_of_its_interval() -> None:
@@ -44,14 +44,14 @@ def test_noise_of_the_samples_counts_where_seeds_agree() -> None:
 def test_differences_are_of_the_same_seed() -> None:
     one = Rows({"seed": seed, "value": 10.0 * seed, "error": 0.3} for seed in (0, 1, 2))
     other = Rows({"seed": seed, "value": 10.0 * seed - 1, "error": 0.4} for seed in (2, 1))
-    found = minus(one.estimates(), other.estimates())
+    found = one.estimates() - other.estimates()
     assert found == {0: None, 1: Estimate(1.0, 0.5), 2: Estimate(1.0, 0.5)}
     effect = one.less(other)
     assert effect is not None
     assert (effect.value, effect.num_seeds, effect.num_missing) == (1.0, 2, 1)
     assert one.less(Rows()) is None
     assert Rows().effect() is None
-    assert effect_of({0: None}) is None
+    assert Rows([{"seed": 0, "value": None}]).effect() is None
 
 
 def test_another_column() -> None:

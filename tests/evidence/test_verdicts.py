@@ -2,25 +2,9 @@
 
 import pytest
 
-from hmmscope.lab.evidence.effects import Effect, pooled, share
+from hmmscope.lab.evidence.effects import Effect
 from hmmscope.lab.evidence.finding import Finding
-from hmmscope.lab.evidence.verdicts import (
-    Above,
-    Always,
-    Below,
-    Printed,
-    Rule,
-    Within,
-    all_of,
-    answer,
-    at_budget,
-    converged,
-    learned,
-    matched,
-    regime,
-    room,
-    settled,
-)
+from hmmscope.lab.evidence.verdicts import Above, Always, Below, Gate, Printed, Rule, Within, all_of, answer, at_budget
 
 
 def effect(low: float, high: float, seeds: int = 5) -> Effect:
@@ -74,18 +58,18 @@ def test_a_question_is_answered_only_by_an_interval_without_zero() -> None:
 
 def test_always_is_refuted_by_one_and_borne_out_by_many() -> None:
     rule = Always(0.9)
-    assert rule.verdict(share([True] * 36)) == "reproduced"
-    assert rule.verdict(share([True] * 35)) == "inconclusive"
-    assert rule.verdict(share([True] * 99 + [False])) == "not reproduced"
-    assert rule.seeds_needed(share([True] * 5)) == 36
+    assert rule.verdict(Effect.share([True] * 36)) == "reproduced"
+    assert rule.verdict(Effect.share([True] * 35)) == "inconclusive"
+    assert rule.verdict(Effect.share([True] * 99 + [False])) == "not reproduced"
+    assert rule.seeds_needed(Effect.share([True] * 5)) == 36
 
 
 @pytest.mark.parametrize(
     "found",
     [
-        pooled([1.0]),  # one seed
-        pooled([1.0, 1.0, 1.0]),  # no spread to tell an interval from
-        pooled([1.0, 1.1, None]),  # a seed lacks the number
+        Effect.pooled([1.0]),  # one seed
+        Effect.pooled([1.0, 1.0, 1.0]),  # no spread to tell an interval from
+        Effect.pooled([1.0, 1.1, None]),  # a seed lacks the number
     ],
 )
 def test_without_an_interval_over_all_seeds_nothing_is_decided(found: Effect) -> None:
@@ -102,13 +86,13 @@ def test_mirror_of_reproduced_is_not_reproduced(matters: float) -> None:
 
 
 def test_how_many_seeds_would_decide() -> None:
-    found = pooled([0.1, 0.9, 0.2])
+    found = Effect.pooled([0.1, 0.9, 0.2])
     count = Above().seeds_needed(found)
     assert count is not None
     assert count > 3
     assert Above().verdict(found.with_seeds(count)) == "reproduced"
     assert Above().verdict(found.with_seeds(count - 1)) == "inconclusive"
-    assert Above().seeds_needed(pooled([-1.0, 1.0, 0.0])) is None  # at the bound: no number of seeds would
+    assert Above().seeds_needed(Effect.pooled([-1.0, 1.0, 0.0])) is None  # at the bound: no number of seeds would
 
 
 def test_all_of_takes_the_worst_and_refuses_what_is_missing() -> None:
@@ -121,49 +105,49 @@ def test_all_of_takes_the_worst_and_refuses_what_is_missing() -> None:
 
 
 def test_converged() -> None:
-    assert converged({"a": 0.01, "b": -0.02}, 0.1, "loss").is_open
-    moving = converged({"a": 0.01, "b": -0.2}, 0.1, "loss")
+    assert Gate.converged({"a": 0.01, "b": -0.02}, 0.1, "loss").is_open
+    moving = Gate.converged({"a": 0.01, "b": -0.2}, 0.1, "loss")
     assert not moving.is_open
     assert "b (1 of 2)" in moving.text
-    assert not converged({"a": 0.01, "b": None}, 0.1, "loss").is_open  # what was not recorded is not flat
-    assert not converged({"a": float("nan")}, 0.1, "loss").is_open
-    assert not converged({}, 0.1, "loss").is_open
+    assert not Gate.converged({"a": 0.01, "b": None}, 0.1, "loss").is_open  # what was not recorded is not flat
+    assert not Gate.converged({"a": float("nan")}, 0.1, "loss").is_open
+    assert not Gate.converged({}, 0.1, "loss").is_open
 
 
 def test_a_verdict_is_settled_if_one_more_doubling_would_not_turn_it() -> None:
     clear, open_ = {"a": effect(1, 2)}, {"a": effect(-1, 1)}
-    assert settled(Above(), clear, {"a": -0.5}).is_open
-    assert settled(Above(), clear, {"a": 5.0}).is_open
-    turned = settled(Above(), clear, {"a": -1.5})
+    assert Gate.settled(Above(), clear, {"a": -0.5}).is_open
+    assert Gate.settled(Above(), clear, {"a": 5.0}).is_open
+    turned = Gate.settled(Above(), clear, {"a": -1.5})
     assert not turned.is_open
     assert "by a -1.5" in turned.text
     assert "would turn reproduced into inconclusive" in turned.text
-    assert settled(Above(), open_, {"a": 0.0}).is_open
-    assert not settled(Above(), open_, {"a": 3.0}).is_open
-    assert not settled(Above(), clear, {"a": None}).is_open  # what was not recorded does not rest
-    assert not settled(Above(), clear, {}).is_open
-    assert not settled(Above(), {}, {}).is_open
-    assert settled(Above(), clear | {"b": effect(3, 4)}, {"a": 0.0, "b": -1.0}).is_open
-    assert not settled(Above(), clear | {"b": effect(3, 4)}, {"a": 0.0, "b": -9.0}).is_open  # any of them
+    assert Gate.settled(Above(), open_, {"a": 0.0}).is_open
+    assert not Gate.settled(Above(), open_, {"a": 3.0}).is_open
+    assert not Gate.settled(Above(), clear, {"a": None}).is_open  # what was not recorded does not rest
+    assert not Gate.settled(Above(), clear, {}).is_open
+    assert not Gate.settled(Above(), {}, {}).is_open
+    assert Gate.settled(Above(), clear | {"b": effect(3, 4)}, {"a": 0.0, "b": -1.0}).is_open
+    assert not Gate.settled(Above(), clear | {"b": effect(3, 4)}, {"a": 0.0, "b": -9.0}).is_open  # any of them
 
 
 def test_learned() -> None:
-    assert learned(effect(0.2, 0.4), 0.1, "an n-gram").is_open
-    assert not learned(effect(0.2, 0.4), 0.5, "an n-gram").is_open
-    assert not learned(effect(-0.1, 0.4), 0.1, "an n-gram").is_open
+    assert Gate.learned(effect(0.2, 0.4), 0.1, "an n-gram").is_open
+    assert not Gate.learned(effect(0.2, 0.4), 0.5, "an n-gram").is_open
+    assert not Gate.learned(effect(-0.1, 0.4), 0.1, "an n-gram").is_open
 
 
 def test_matched() -> None:
     same = {"rnn": {"sequences": 100, "tokens": 800}, "transformer": {"sequences": 100, "tokens": 900}}
-    assert matched(same).text == "equal sequences"
-    four = matched({"rnn": {"sequences": 400}, "transformer": {"sequences": 100}})
+    assert Gate.matched(same).text == "equal sequences"
+    four = Gate.matched({"rnn": {"sequences": 400}, "transformer": {"sequences": 100}})
     assert not four.is_open
     assert "sequences 4 times" in four.text
-    assert not matched({"rnn": {"sequences": 1}, "transformer": {"tokens": 1}}).is_open
+    assert not Gate.matched({"rnn": {"sequences": 1}, "transformer": {"tokens": 1}}).is_open
 
 
 def test_regime_and_room() -> None:
-    assert regime(16, 8, 64, "prompts per HMM").is_open
-    assert not regime(960, 8, 64, "prompts per HMM").is_open
-    assert room(4, 2, "the length").is_open
-    assert not room(1.2, 2, "the length").is_open
+    assert Gate.regime(16, 8, 64, "prompts per HMM").is_open
+    assert not Gate.regime(960, 8, 64, "prompts per HMM").is_open
+    assert Gate.room(4, 2, "the length").is_open
+    assert not Gate.room(1.2, 2, "the length").is_open

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from hmmscope.lab.evidence.rows import Rows
-from hmmscope.lab.experiments.outcomes import equal_tokens, flat, last_quarter
+from hmmscope.lab.evidence.verdicts import Gate
+from hmmscope.lab.experiments.seeded import last_quarter
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.training import train
 from hmmscope_papers.multitask.setting import (
@@ -47,16 +48,16 @@ def test_the_last_quarter_is_from_three_quarters_of_the_steps_on() -> None:
 )
 def test_flat(row: dict[str, Any], is_open: bool) -> None:
     runs = Rows([{"label": "a", "seed": 0} | row, {"label": "b", "seed": 0, "last_quarter": 0.0}])
-    assert flat({"runs": runs}).is_open is is_open
-    assert flat({"runs": runs}, label="b").is_open
-    assert not flat({}).is_open
+    assert Gate.flat({"runs": runs}).is_open is is_open
+    assert Gate.flat({"runs": runs}, label="b").is_open
+    assert not Gate.flat({}).is_open
 
 
 def test_equal_tokens() -> None:
     rows = [{"label": label, "seed": seed, "tokens": 100} for label in ("a", "b") for seed in (0, 1)]
-    assert equal_tokens({"runs": Rows(rows)}).is_open
-    assert not equal_tokens({"runs": Rows([*rows, {"label": "c", "seed": 0, "tokens": 200}])}).is_open
-    assert not equal_tokens({}).is_open
+    assert Gate.equal_tokens({"runs": Rows(rows)}).is_open
+    assert not Gate.equal_tokens({"runs": Rows([*rows, {"label": "c", "seed": 0, "tokens": 200}])}).is_open
+    assert not Gate.equal_tokens({}).is_open
 
 
 def test_all_gates_are_open_in_the_papers_regime() -> None:

@@ -19,7 +19,7 @@ from hmmscope.analysis.layer_curves import resampled_curves, with_interval
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts, Sequences
 from hmmscope.inference.monte_carlo import estimate
-from hmmscope.lab.evidence.effects import Estimate, pooled
+from hmmscope.lab.evidence.effects import Effect, Estimate
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.process import Process
 from hmmscope.storage.packed import read_tables
@@ -59,14 +59,14 @@ def _sampled(values: NDArray[np.float64]) -> Ends:
 
 
 def _seeds(values: NDArray[np.float64]) -> Ends:
-    found = pooled(values.tolist())
+    found = Effect.pooled(values.tolist())
     return None if found.low is None or found.high is None else (found.low, found.high)
 
 
 def _one_seed(values: NDArray[np.float64]) -> Ends:
     """One seed, whose error its samples give, as where an experiment has one."""
     _, low, high = bootstrap_means(values)
-    found = pooled([Estimate(float(values.mean()), float(high - low) / 2 / 1.959964)])
+    found = Effect.pooled([Estimate(float(values.mean()), float(high - low) / 2 / 1.959964)])
     return None if found.low is None or found.high is None else (found.low, found.high)
 
 

@@ -2,7 +2,7 @@
 
 What an author of an experiment needs is here, whoever wrote it:
 
-    from hmmscope.lab import Experiment, Figure, Measured, Seen, Tables, claim, curve, lines, pooled
+    from hmmscope.lab import Effect, Experiment, Figure, Measured, Seen, Tables, claim, curve, lines
 """
 
 from typing import TYPE_CHECKING
@@ -22,25 +22,14 @@ _HOME = {
     "Printed": "evidence.verdicts",
     "Within": "evidence.verdicts",
     "Gate": "evidence.verdicts",
-    "converged": "evidence.verdicts",
-    "learned": "evidence.verdicts",
-    "matched": "evidence.verdicts",
-    "regime": "evidence.verdicts",
-    "room": "evidence.verdicts",
-    "flat": "experiments.outcomes",
-    "equal_tokens": "experiments.outcomes",
     "Effect": "evidence.effects",
     "Estimate": "evidence.effects",
-    "pooled": "evidence.effects",
-    "predicted": "evidence.effects",
-    "share": "evidence.effects",
     "number": "evidence.records",
     "Law": "evidence.budget_laws",
     "LawPoint": "evidence.budget_laws",
     "Rows": "evidence.rows",
+    "PerSeed": "evidence.rows",
     "Tables": "evidence.rows",
-    "effect_of": "evidence.rows",
-    "minus": "evidence.rows",
     "Figure": "evidence.figure",
     "Panel": "evidence.figure",
     "Heatmap": "evidence.figure",
@@ -73,9 +62,6 @@ if TYPE_CHECKING:
     from hmmscope.lab.evidence.controls import beyond_twins as beyond_twins
     from hmmscope.lab.evidence.effects import Effect as Effect
     from hmmscope.lab.evidence.effects import Estimate as Estimate
-    from hmmscope.lab.evidence.effects import pooled as pooled
-    from hmmscope.lab.evidence.effects import predicted as predicted
-    from hmmscope.lab.evidence.effects import share as share
     from hmmscope.lab.evidence.figure import Cloud as Cloud
     from hmmscope.lab.evidence.figure import Explorer as Explorer
     from hmmscope.lab.evidence.figure import Figure as Figure
@@ -92,26 +78,18 @@ if TYPE_CHECKING:
     from hmmscope.lab.evidence.panels import lines as lines
     from hmmscope.lab.evidence.panels import triangle as triangle
     from hmmscope.lab.evidence.records import number as number
+    from hmmscope.lab.evidence.rows import PerSeed as PerSeed
     from hmmscope.lab.evidence.rows import Rows as Rows
     from hmmscope.lab.evidence.rows import Tables as Tables
-    from hmmscope.lab.evidence.rows import effect_of as effect_of
-    from hmmscope.lab.evidence.rows import minus as minus
     from hmmscope.lab.evidence.verdicts import Above as Above
     from hmmscope.lab.evidence.verdicts import Always as Always
     from hmmscope.lab.evidence.verdicts import Below as Below
     from hmmscope.lab.evidence.verdicts import Gate as Gate
     from hmmscope.lab.evidence.verdicts import Printed as Printed
     from hmmscope.lab.evidence.verdicts import Within as Within
-    from hmmscope.lab.evidence.verdicts import converged as converged
-    from hmmscope.lab.evidence.verdicts import learned as learned
-    from hmmscope.lab.evidence.verdicts import matched as matched
-    from hmmscope.lab.evidence.verdicts import regime as regime
-    from hmmscope.lab.evidence.verdicts import room as room
     from hmmscope.lab.experiments.experiment import NUM_SEEDS as NUM_SEEDS
     from hmmscope.lab.experiments.experiment import Experiment as Experiment
     from hmmscope.lab.experiments.experiment import Measured as Measured
     from hmmscope.lab.experiments.looks import PREDICTORS as PREDICTORS
-    from hmmscope.lab.experiments.outcomes import equal_tokens as equal_tokens
-    from hmmscope.lab.experiments.outcomes import flat as flat
 
 __getattr__, __dir__ = lazily(__name__, _HOME)

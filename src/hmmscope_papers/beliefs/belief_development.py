@@ -14,6 +14,7 @@ from hmmscope.lab import (
     Gate,
     Measured,
     Panel,
+    PerSeed,
     Role,
     Rows,
     Seen,
@@ -22,12 +23,9 @@ from hmmscope.lab import (
     beyond_twins,
     claim,
     curve,
-    effect_of,
-    learned,
     level,
     lines,
     number,
-    regime,
 )
 from hmmscope.ties import largest
 
@@ -198,19 +196,19 @@ def _place(found: Crossing | None) -> Estimate | None:
     return None if found is None else Estimate(found.log2_step, found.error)
 
 
-def _transitions(tables: Tables, process: str, before: str, after: str) -> dict[Any, Estimate | None]:
+def _transitions(tables: Tables, process: str, before: str, after: str) -> PerSeed[Estimate | None]:
     """Log2 of the step from which on a model stays nearer to the second predictor, by seed."""
     rows = tables["strategies"].where(process=process)
     return rows.per_seed(lambda own: _place(transition(own, before, after)))
 
 
-def _after_warmup(rows: Rows, first: dict[Any, Estimate | None]) -> Gate:
+def _after_warmup(rows: Rows, first: PerSeed[Estimate | None]) -> Gate:
     """Whether no seed has the first transition while the learning rate rises: steps are of different size there."""
     lasts = rows.values("warmup")
     places = [2**place.value for place in first.values() if place is not None]
     if not lasts or not places:
         return Gate("regime", False, "for how many steps the learning rate rises is not recorded")
-    return regime(min(places), max(lasts), math.inf, "the earliest step at which a seed leaves the uniform law")
+    return Gate.regime(min(places), max(lasts), math.inf, "the earliest step at which a seed leaves the uniform law")
 
 
 def _step(effect: Effect | None) -> str:
@@ -225,16 +223,12 @@ def _step(effect: Effect | None) -> str:
 def unigrams_first(tables: Tables) -> Seen:
     """Doublings of the step between the two transitions, seed by seed."""
     first, second = (_transitions(tables, CHAINS, *pair) for pair in (("uniform", "order-0"), ("order-0", "optimum")))
-    apart = {
-        seed: None if first[seed] is None or place is None else place - first[seed]  # type: ignore[operator]
-        for seed, place in second.items()
-    }
     last = tables["strategies"].where(process=CHAINS, metric="kl", step=max(tables["strategies"].values("step")))
     gain = last.where(predictor="order-0").less(last.where(predictor="optimum"), unit="nats")
     assert gain is not None
     text = (
-        f"The model leaves the uniform law for unigrams {_step(effect_of(first))}, and unigrams for the exact answer "
-        f"{_step(effect_of(second))}."
+        f"The model leaves the uniform law for unigrams {_step(first.effect())}, and unigrams for the exact answer "
+        f"{_step(second.effect())}."
     )
-    gates = (learned(gain, number("learned"), "unigrams"), _after_warmup(last, first))
-    return Seen(effect_of(apart, "doublings of the step between the transitions"), text, gates)
+    gates = (Gate.learned(gain, number("learned"), "unigrams"), _after_warmup(last, first))
+    return Seen((second - first).effect("doublings of the step between the transitions"), text, gates)

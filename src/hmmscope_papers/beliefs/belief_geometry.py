@@ -14,6 +14,7 @@ from hmmscope.lab import (
     Estimate,
     Experiment,
     Figure,
+    Gate,
     Measured,
     Panel,
     Rows,
@@ -24,10 +25,8 @@ from hmmscope.lab import (
     bars,
     claim,
     curve,
-    flat,
     lines,
     number,
-    pooled,
 )
 from hmmscope.ties import largest
 from hmmscope_papers.beliefs.belief_clouds import cloud, cloud_rows
@@ -310,7 +309,7 @@ def _gains(tables: Tables, processes: tuple[str, ...]) -> dict[str, Effect]:
         return Estimate(less.value / left, less.error / left)
 
     for process, own in rows.where(process=processes).by("process").items():
-        effects[process] = pooled(list(own.per_seed(gain).values()), "of what was unexplained")
+        effects[process] = Effect.pooled(list(own.per_seed(gain).values()), "of what was unexplained")
     return effects
 
 
@@ -325,7 +324,7 @@ def beliefs_are_linear(tables: Tables) -> Seen:
     return Seen(
         effects,
         f"Share of the unexplained that training explains: {_said(effects)}.",
-        (flat(tables, number("settled"), label=wanted),),
+        (Gate.flat(tables, number("settled"), label=wanted),),
         wanted,
     )
 
@@ -337,7 +336,7 @@ def beliefs_beyond_hmms(tables: Tables) -> Seen:
     return Seen(
         effects,
         f"Share of the unexplained that training explains: {_said(effects)}.",
-        (flat(tables, number("settled"), label=wanted),),
+        (Gate.flat(tables, number("settled"), label=wanted),),
         wanted,
     )
 
@@ -356,7 +355,7 @@ def _by_process(
         return measure(lambda end, quantity: own.one(step=ends[end], quantity=quantity)["value"])
 
     for process, own in rows.where(process=FACTORS[:2]).by("process").items():
-        effects[process] = pooled(list(own.per_seed(of_seed).values()), unit)
+        effects[process] = Effect.pooled(list(own.per_seed(of_seed).values()), unit)
     return effects
 
 
@@ -368,7 +367,7 @@ def factors_apart(tables: Tables) -> Seen:
     effects = _by_process(tables, removed, "of the part that is not factored")
     held = _by_process(tables, lambda of: of(1, "dimension"), "dimensions")
     text = f"Effective dimensions of the last layer (sum 4, product 8): {_said(held)}."
-    return Seen(effects, text, (flat(tables, number("settled"), label=FACTORS[:2]),), FACTORS[:2])
+    return Seen(effects, text, (Gate.flat(tables, number("settled"), label=FACTORS[:2]),), FACTORS[:2])
 
 
 @claim("factors-orthogonal")
@@ -378,7 +377,7 @@ def factors_orthogonal(tables: Tables) -> Seen:
     return Seen(
         effects,
         f"Mean squared cosine in the trained network: {_said(held)}.",
-        (flat(tables, number("settled"), label=FACTORS[:2]),),
+        (Gate.flat(tables, number("settled"), label=FACTORS[:2]),),
         FACTORS[:2],
     )
 
@@ -398,8 +397,8 @@ def factored_early(tables: Tables) -> Seen:
         return early, share[early] - share[first], share[last]
 
     found = list(rows.per_seed(shares).values())
-    late = pooled([share for _, _, share in found])
+    late = Effect.pooled([share for _, _, share in found])
     text = (
         f"Past half of the way at steps {sorted(step for step, _, _ in found)}; at the end the share is {late.short()}."
     )
-    return Seen(pooled([gain for _, gain, _ in found], "share explained by factors"), text)
+    return Seen(Effect.pooled([gain for _, gain, _ in found], "share explained by factors"), text)

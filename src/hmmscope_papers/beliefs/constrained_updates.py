@@ -8,6 +8,7 @@ from hmmscope.lab import (
     Effect,
     Experiment,
     Figure,
+    Gate,
     Measured,
     Panel,
     Rows,
@@ -17,11 +18,8 @@ from hmmscope.lab import (
     bars,
     claim,
     curve,
-    flat,
     lines,
     number,
-    pooled,
-    room,
 )
 
 #: Mess3 by the factor at which its slowest mode falls, 1 - 3 switch.
@@ -130,7 +128,7 @@ class ConstrainedUpdates(Experiment):
 
 
 def _by_process(rows: Rows, measure: Any, unit: str) -> dict[str, Effect]:
-    return {name: pooled(list(own.per_seed(measure).values()), unit) for name, own in rows.by("process").items()}
+    return {name: Effect.pooled(list(own.per_seed(measure).values()), unit) for name, own in rows.by("process").items()}
 
 
 def _mean(rows: Rows, network: str, column: str = "value") -> float:
@@ -148,7 +146,9 @@ def decays(tables: Tables) -> Seen:
     wanted = tuple(PROCESSES)
     effects = _by_process(rows, lambda own: _mean(own, "trained") - _mean(own, "trained", "predicted"), "of the rate")
     held = _by_process(rows, lambda own: _mean(own, "trained"), "")
-    return Seen(effects, f"Attention falls by a factor of {_said(held)}.", (flat(tables, number("settled")),), wanted)
+    return Seen(
+        effects, f"Attention falls by a factor of {_said(held)}.", (Gate.flat(tables, number("settled")),), wanted
+    )
 
 
 @claim("layer-holds-constrained-belief")
@@ -162,10 +162,10 @@ def holds(tables: Tables, numbers: dict[str, float]) -> Seen:
     effects = _by_process(rows, gain, "of what untrained networks leave")
     held, before = (_by_process(rows, partial(_mean, network=network), "") for network in ("trained", "untrained"))
     least = min((1 - effect.value for effect in before.values()), default=0.0)
-    told = room(least, numbers["least_left"], "the R² of untrained networks")
+    told = Gate.room(least, numbers["least_left"], "the R² of untrained networks")
     return Seen(
         effects,
         f"R² after attention: {_said(held)}; untrained {_said(before)}.",
-        (flat(tables, number("settled")), told),
+        (Gate.flat(tables, number("settled")), told),
         wanted,
     )

@@ -4,19 +4,7 @@ from typing import Any
 
 from hmmscope import Run, registry
 from hmmscope.analysis import automaton, dictionary
-from hmmscope.lab import (
-    Effect,
-    Experiment,
-    Figure,
-    Measured,
-    Rows,
-    Seen,
-    Tables,
-    bar,
-    bars,
-    claim,
-    flat,
-)
+from hmmscope.lab import Effect, Experiment, Figure, Gate, Measured, Rows, Seen, Tables, bar, bars, claim
 from hmmscope_papers.beliefs.belief_geometry import BeliefGeometry
 
 #: Names in figures by process. The models of the last two are those of belief-geometry.
@@ -139,4 +127,4 @@ def states_counted(tables: Tables) -> Seen:
     exact = {name: own[0]["exact"] for name, own in rows.by("process").items()}
     effects = _by_process(rows, ("trained",))
     listed = "; ".join(f"{name} {effect.short()}, exactly {exact[name]:g}" for name, effect in effects.items())
-    return Seen(effects, f"Recurrent states: {listed}.", (flat(tables),))
+    return Seen(effects, f"Recurrent states: {listed}.", (Gate.flat(tables),))

@@ -11,6 +11,7 @@ from hmmscope.lab import (
     Estimate,
     Experiment,
     Figure,
+    Gate,
     Measured,
     Panel,
     Rows,
@@ -19,11 +20,8 @@ from hmmscope.lab import (
     bar,
     bars,
     claim,
-    flat,
     heatmap,
-    learned,
     number,
-    pooled,
 )
 from hmmscope.ties import largest
 from hmmscope_papers.beliefs.belief_geometry import BeliefGeometry
@@ -229,7 +227,7 @@ def _lost(own: Rows, network: str, part: str, quantity: str) -> Estimate:
 
 def _trained_less_untrained(rows: Rows, part: str, quantity: str) -> Effect:
     found = rows.per_seed(lambda own: _lost(own, "trained", part, quantity) - _lost(own, "untrained", part, quantity))
-    return pooled(list(found.values()), "R² lost")
+    return Effect.pooled(list(found.values()), "R² lost")
 
 
 def _said(effects: dict[str, Effect]) -> str:
@@ -250,8 +248,8 @@ def induction_heads(tables: Tables) -> Seen:
     named = ", ".join(f"{count} {role}{'' if count == 1 else 's'}" for role, count in heads.items())
     text = f"{_said(effects)}. By the removal of single heads {named} in {len(rows.seeds())} seeds."
     gates = (
-        learned(gain, number("learned"), "unigrams of the context"),
-        flat(tables, number("settled"), label=CHAINS),
+        Gate.learned(gain, number("learned"), "unigrams of the context"),
+        Gate.flat(tables, number("settled"), label=CHAINS),
     )
     return Seen(effects, text[0].upper() + text[1:], gates, tuple(wanted))
 
@@ -271,6 +269,6 @@ def by_which_way(tables: Tables) -> Seen:
         return cost(own, "mlp 1") - largest((cost(own, head) for head in heads), lambda one: one.value)
 
     by_seed = rows.per_seed(lambda own: {name: cost(own, name) for name in senders})
-    each = {name: pooled([found[name] for found in by_seed.values()]) for name in senders}
-    effect = pooled(list(rows.per_seed(more).values()), "nats more by the MLP")
+    each = {name: Effect.pooled([found[name] for found in by_seed.values()]) for name in senders}
+    effect = Effect.pooled(list(rows.per_seed(more).values()), "nats more by the MLP")
     return Seen(effect, f"Nats when it no longer hears: {_said(each)}.")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 from typing import Any
 
-from hmmscope.lab import Effect, Estimate, Gate, Rows, Seen, Tables, claim, effect_of, learned, matched, number, pooled
+from hmmscope.lab import Effect, Estimate, Gate, PerSeed, Rows, Seen, Tables, claim, number
 from hmmscope.ties import largest, smallest
 from hmmscope_papers.header.told_measures import BEYOND, HERE
 from hmmscope_papers.header.told_models import title
@@ -34,9 +34,9 @@ def _after(rows: Rows, name: str, steps: int) -> Seeds:
     return rows.where(architecture=name, steps=steps).estimates()
 
 
-def _each(one: Seeds, other: Seeds, measure: Any) -> dict[Any, Estimate | None]:
+def _each(one: Seeds, other: Seeds, measure: Any) -> PerSeed[Estimate | None]:
     """A number of the estimates of two, seed by seed; None where a seed lacks one of them."""
-    found: dict[Any, Estimate | None] = {}
+    found: PerSeed[Estimate | None] = PerSeed()
     for seed in {**one, **other}:
         pair = one.get(seed), other.get(seed)
         found[seed] = None if None in pair else measure(*pair)
@@ -75,13 +75,13 @@ def _learned(tables: Tables, networks: Iterable[Which]) -> Gate:
     for size, name, steps in networks:
         rows = tables["learning"].where(size=size)
         lead = _each(_counting(tables, size, name), _after(rows, name, steps), lambda one, other: one - other)
-        effect = effect_of(lead, "nats")
+        effect = lead.effect("nats")
         leads[size, name, steps] = Effect(value=0.0) if effect is None else effect
     if not leads:
-        return learned(Effect(value=0.0), number("learned"), "the best that counts")
+        return Gate.learned(Effect(value=0.0), number("learned"), "the best that counts")
     least = smallest(leads, lambda which: leads[which].value)
     said = f"the best that counts ({title(least[1])}, {_sized(least[0])}, {least[2]:,} steps)"
-    return learned(leads[least], number("learned"), said)
+    return Gate.learned(leads[least], number("learned"), said)
 
 
 def _said(tables: Tables) -> str:
@@ -118,7 +118,7 @@ def _left(tables: Tables, name: str) -> Seen:
     for size, own in tables["learning"].where(architecture=name).by("size").items():
         steps, counting = _longest(own, name), _counting(tables, size, name)
         now, half = (_each(_after(own, name, at), counting, _ratio) for at in (steps, steps // 2))
-        effect = effect_of(now, "of what counting leaves")
+        effect = now.effect("of what counting leaves")
         if effect is not None:
             effects[_sized(size)], drifts[_sized(size)] = effect, _change(half, now)
             used.append((size, name, steps))
@@ -150,13 +150,13 @@ def _ahead(tables: Tables, behind: str, ahead: str) -> Seen:
         if not (steps and number("least") <= size <= number("most")):
             continue
         now, half = (_each(_after(own, behind, at), _after(own, ahead, at), _doublings) for at in (steps, steps // 2))
-        effect = effect_of(now, f"doublings of the excess, {title(behind)} to {title(ahead)}")
+        effect = now.effect(f"doublings of the excess, {title(behind)} to {title(ahead)}")
         if effect is not None:
             effects[_sized(size)], drifts[_sized(size)] = effect, _change(half, now)
             used += [(size, name, steps) for name in (behind, ahead)]
     for name in (behind, ahead):
         budgets[title(name)] = _spent(tables, [one for one in used if one[1] == name])
-    gates = (_learned(tables, used), matched(budgets))
+    gates = (_learned(tables, used), Gate.matched(budgets))
     return Seen(effects or None, _said(tables), gates, tuple(effects), drifts, _spent(tables, used))
 
 
@@ -164,12 +164,12 @@ def _seconds(rows: Rows) -> list[float]:
     return [row["processor_seconds"] for row in rows if row.get("processor_seconds") is not None]
 
 
-def _at_time(rows: Rows, seconds: float) -> tuple[dict[Any, Estimate | None], set[int]]:
+def _at_time(rows: Rows, seconds: float) -> tuple[PerSeed[Estimate | None], set[int]]:
     """The excess of each seed after so much processor time, between the budgets about it, and the steps of these.
 
     Between two budgets its logarithm is a straight line in that of the time. None of a seed that has no budget on a side.
     """
-    found: dict[Any, Estimate | None] = {}
+    found: PerSeed[Estimate | None] = PerSeed()
     steps = set()
     for seed, own in rows.by("seed").items():
         timed = sorted(
@@ -203,13 +203,13 @@ def _ahead_in_time(tables: Tables, behind: str, ahead: str) -> Seen:
         (one, steps_one), (other, steps_other) = (_at_time(rows, most) for rows in both)
         one_half, other_half = (_at_time(rows, most / 2)[0] for rows in both)
         now, half = _each(one, other, _doublings), _each(one_half, other_half, _doublings)
-        effect = effect_of(now, f"doublings of the excess, {title(behind)} to {title(ahead)}")
+        effect = now.effect(f"doublings of the excess, {title(behind)} to {title(ahead)}")
         if effect is not None:
             effects[_sized(size)], drifts[_sized(size)] = effect, _change(half, now)
             used += [(size, behind, steps) for steps in steps_one] + [(size, ahead, steps) for steps in steps_other]
             for name in (behind, ahead):
                 budgets.setdefault(title(name), {})[f"processor seconds at {_sized(size)}"] = most
-    gates = (_learned(tables, sorted(used)), matched(budgets))
+    gates = (_learned(tables, sorted(used)), Gate.matched(budgets))
     return Seen(effects or None, _said(tables), gates, tuple(effects), drifts, _spent(tables, used))
 
 
@@ -253,7 +253,7 @@ def transformer_longer(tables: Tables) -> Seen:
     effects, used = {}, []
     for size, own in tables["places"].where(architecture="transformer", predictor="model").by("size").items():
         here, beyond = (own.where(place=place).estimates() for place in (HERE, BEYOND))
-        effect = effect_of(_each(beyond, here, _doublings), "doublings of the excess, beyond to up to the length")
+        effect = _each(beyond, here, _doublings).effect("doublings of the excess, beyond to up to the length")
         if effect is not None:
             effects[_sized(size)] = effect
             used.append((size, "transformer", own[0]["steps"]))
@@ -272,7 +272,7 @@ def belief_linear(tables: Tables) -> Seen:
     for size, own in tables["belief"].where(architecture="transformer").by("size").items():
         shares = list(own.per_seed(_best_share).values())
         if any(share is not None for share in shares):
-            effects[_sized(size)] = pooled(shares, "of what untrained twins leave")
+            effects[_sized(size)] = Effect.pooled(shares, "of what untrained twins leave")
             used.append((size, "transformer", own[0]["steps"]))
     said = "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
     text = f"Share of what untrained twins leave of the belief: {said or 'not told'}."

@@ -26,6 +26,7 @@ from hmmscope.lab import (
     Gate,
     Measured,
     Panel,
+    PerSeed,
     Role,
     Rows,
     Seen,
@@ -34,10 +35,7 @@ from hmmscope.lab import (
     bars,
     claim,
     curve,
-    effect_of,
-    learned,
     lines,
-    minus,
     number,
 )
 from hmmscope.ties import largest, smallest
@@ -332,7 +330,7 @@ def _gate(tables: Tables) -> Gate:
     """Whether the language model predicts chains better than its untrained twin."""
     found = _gained(tables, "untrained")
     assert found is not None
-    return learned(found, number("learned"), "its untrained twin")
+    return Gate.learned(found, number("learned"), "its untrained twin")
 
 
 def _seen(found: Effect | None, text: str, tables: Tables) -> Seen:
@@ -392,22 +390,22 @@ def belief(tables: Tables) -> Seen:
     alone = _of(rows, "trained").per_seed(lambda own: Estimate(own[0]["from_prediction"]))
     effects = {
         "read": _of(tables["beyond"], "trained").effect(unit="of what twins leave"),
-        "beyond the prediction": effect_of(minus(tops["trained"], alone), "of R²"),
+        "beyond the prediction": (tops["trained"] - alone).effect("of R²"),
         "used": _of(moved, "trained").less(_of(moved, "untrained"), unit="of the way"),
     }
-    listed = "; ".join(f"{LOOKS[name][0]} {_short(effect_of(found))}" for name, found in tops.items())
+    listed = "; ".join(f"{LOOKS[name][0]} {_short(found.effect())}" for name, found in tops.items())
     beside = f"weights shuffled {_short(_of(tables['beyond'], 'shuffled').effect())}"
     random = _of(tables["interventions"], "trained").where(subspace="random").effect()
-    text = f"R² at the layer that fits best: {listed}; from the exact prediction {_short(effect_of(alone))}. "
+    text = f"R² at the layer that fits best: {listed}; from the exact prediction {_short(alone.effect())}. "
     text += f"Of what untrained twins leave: {beside}. A random change: {_short(random)} of the way. The language model"
     scored = tables.get("rrxor", Rows())
     gap = _of(scored, "untrained").less(_of(scored, "trained"), unit="nats")
     unknown = Gate("learned", False, "how far its predictions of RRXOR are from the filter is not recorded")
-    gate = unknown if gap is None else learned(gap, number("learned"), "its untrained twin on RRXOR")
+    gate = unknown if gap is None else Gate.learned(gap, number("learned"), "its untrained twin on RRXOR")
     return _several(effects, text, (gate,))
 
 
-def _best(rows: Rows) -> dict[Any, Any]:
+def _best(rows: Rows) -> PerSeed[Any]:
     """R² on held-out samples at the layer that fits the training examples best, by seed; a mean over twins."""
     return rows.per_seed(lambda own: own.where(layer=largest(own, lambda row: row["fitted"])["layer"]).mean())
 

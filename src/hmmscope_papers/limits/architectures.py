@@ -22,7 +22,6 @@ from hmmscope.lab import (
     bars,
     claim,
     curve,
-    learned,
     level,
     lines,
     number,
@@ -310,7 +309,7 @@ def _learned(tables: Tables, which: Which, tasks: Iterable[str]) -> Gate:
     rows = tables["errors"].where(architecture=which[0], layers=which[1], task=list(tasks), beyond=False)
     found = each(rows, "task", lead)
     least = smallest(found.values(), lambda one: one.value) if found else Effect(value=0.0)
-    return learned(least, number("learned", LEARNED), f"the constant answer ({name_of(*which)})")
+    return Gate.learned(least, number("learned", LEARNED), f"the constant answer ({name_of(*which)})")
 
 
 @claim("limits-architectures-recurrence")

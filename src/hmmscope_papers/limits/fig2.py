@@ -20,12 +20,9 @@ from hmmscope.lab import (
     Tables,
     claim,
     curve,
-    learned,
     level,
     lines,
-    matched,
     number,
-    pooled,
 )
 from hmmscope.schema import require
 from hmmscope.ties import smallest
@@ -210,7 +207,7 @@ def _matched(rows: Rows) -> Gate:
     budgets: dict[str, dict[str, float]] = {}
     for n, own in rows.by("layers").items():
         budgets[model_name(n)] = {"sequences": sum(max(one.values("sequences")) for one in own.by("task").values())}
-    return matched(budgets)
+    return Gate.matched(budgets)
 
 
 class Crossing(NamedTuple):
@@ -278,7 +275,9 @@ def converges_faster(tables: Tables) -> Seen:
         if known:
             widths = [most - least for least, most in bounds if least is not None and most is not None]
             resolution = fmean(widths) if widths else 0.0
-            effects[task_title(task)] = pooled(values, "doublings of the sequences needed", resolution=resolution)
+            effects[task_title(task)] = Effect.pooled(
+                values, "doublings of the sequences needed", resolution=resolution
+            )
             sooner.append(f"{task_title(task)} {sum(value > 0 for value in known)} of {len(known)}")
     text = f"Doublings of the sequences that the fastest Transformer needs beyond the RNN: {told(effects)}. "
     text += f"Seeds in which the RNN is sooner: {', '.join(sooner) or 'none'}."
@@ -317,7 +316,7 @@ def _learned(tables: Tables, rows: Rows, layers: list[int]) -> Gate:
 
     leads = each_task(rows, FOUR, lead, "")
     least = smallest(leads.values(), lambda one: one.value) if leads else Effect(value=0.0)
-    return learned(
+    return Gate.learned(
         least,
         number("rate", CONVERGED),
         f"one that always gives the same answer ({'Transformer' if any(layers) else 'RNN'})",

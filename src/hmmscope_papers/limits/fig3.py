@@ -20,11 +20,9 @@ from hmmscope.lab import (
     Tables,
     claim,
     curve,
-    learned,
     level,
     lines,
     number,
-    room,
 )
 from hmmscope.ties import smallest
 from hmmscope_papers.limits.lengths import (
@@ -287,7 +285,7 @@ def doubles(tables: Tables, numbers: Mapping[str, Any]) -> Seen:
     )
     spaces, _ = growing_by_task(tables, doublings_left, "", numbers["rate"])
     least = min((one.value for one in spaces.values()), default=0.0)
-    space = room(least, number("room"), "the sequence, in doublings of the shortest fit length,")
+    space = Gate.room(least, number("room"), "the sequence, in doublings of the shortest fit length,")
     text = f"{by_depth(tables, REMEMBERING)} Doublings a layer: {told(effects)}."
     gates = (space, _learned(tables, REMEMBERING))
     return Seen(effects, text, gates=gates, wanted=titles(REMEMBERING), drifts=drifts)
@@ -346,7 +344,7 @@ def _few_layers_learned(tables: Tables) -> Gate:
 
     found = each_task(tables["positions"].where(layers=[1, 2]), FORGETTING, lead, "")
     least = smallest(found.values(), lambda one: one.value) if len(found) == len(FORGETTING) else Effect(value=0.0)
-    return learned(least, number("rate", RATE), "one that always gives the same answer (one or two layers),")
+    return Gate.learned(least, number("rate", RATE), "one that always gives the same answer (one or two layers),")
 
 
 @claim("limits-hard-no-depth")

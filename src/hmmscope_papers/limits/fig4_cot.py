@@ -18,9 +18,7 @@ from hmmscope.lab import (
     Series,
     Tables,
     claim,
-    converged,
     curve,
-    learned,
     level,
     lines,
     number,
@@ -308,7 +306,7 @@ def _at_rest(tables: Tables, tasks: tuple[str, ...]) -> Gate:
             rows = tables["training"].where(task=task, seed=seed, block_length=block)
             cells.setdefault(f"{task}, {name}", []).extend(with_share(rows, "epoch") if rows else ())
     changes = {name: mean_late_change(Rows(rows), _change) for name, rows in cells.items() if rows}
-    return converged(changes, number("loss_at_rest", LOSS_AT_REST), "evaluation loss at the chosen position")
+    return Gate.converged(changes, number("loss_at_rest", LOSS_AT_REST), "evaluation loss at the chosen position")
 
 
 def _learned(tables: Tables, tasks: tuple[str, ...], *, chosen: bool = False) -> Gate:
@@ -333,7 +331,7 @@ def _learned(tables: Tables, tasks: tuple[str, ...], *, chosen: bool = False) ->
     found = each(tables["errors"].where(task=list(tasks)), "task", lead)
     least = smallest(found.values(), lambda one: one.value) if found else Effect(value=0.0)
     control = "before training and than a constant answer, on average over positions,"
-    return learned(least, number("loss_at_rest", LOSS_AT_REST), control)
+    return Gate.learned(least, number("loss_at_rest", LOSS_AT_REST), control)
 
 
 def _change(end: dict[str, Any], before: dict[str, Any]) -> float:
@@ -437,5 +435,7 @@ def cot_hard(tables: Tables) -> Seen:
         *rarely_asked(rows),
         _at_rest(tables, (HARD,)),
     ]
-    gates += [learned(easy, number("easy"), "an error of 0.1, on Cyclic-DET with chain-of-thought,")] if easy else []
+    gates += (
+        [Gate.learned(easy, number("easy"), "an error of 0.1, on Cyclic-DET with chain-of-thought,")] if easy else []
+    )
     return Seen(effect, _said(tables["final"].where(task=[HARD, SHOWN[0]])), gates=gates)

@@ -19,11 +19,9 @@ from hmmscope.lab import (
     Tables,
     claim,
     curve,
-    learned,
     level,
     lines,
     number,
-    room,
 )
 from hmmscope.ties import largest, smallest
 from hmmscope_papers.limits.tables import (
@@ -217,7 +215,7 @@ def _learned(rows: Rows, trained: str = "model") -> Gate:
 
     found = each(rows, "probability", lead)
     least = smallest(found.values(), lambda one: one.value) if found else Effect(value=0.0)
-    return learned(
+    return Gate.learned(
         least, number("error_rate", ERROR_RATE) / 2, f"the uniform law ({'RNN' if trained == 'rnn' else 'Transformer'})"
     )
 
@@ -258,7 +256,9 @@ def _room(rows: Rows) -> Gate:
         for own in known.by("probability").values()
         if (means := own.pool("position"))
     ]
-    return room(min(heights, default=0.0), number("room"), "the fall of the uniform law's error from position 2^L on")
+    return Gate.room(
+        min(heights, default=0.0), number("room"), "the fall of the uniform law's error from position 2^L on"
+    )
 
 
 @claim("limits-mixing-end")

@@ -9,6 +9,7 @@ from hmmscope.lab import (
     Effect,
     Experiment,
     Figure,
+    Gate,
     Measured,
     Panel,
     Rows,
@@ -16,11 +17,9 @@ from hmmscope.lab import (
     Tables,
     claim,
     curve,
-    learned,
     level,
     lines,
     number,
-    pooled,
 )
 from hmmscope.schema import require, unknown_name
 from hmmscope.ties import smallest
@@ -248,7 +247,7 @@ def rnn_tuning(tables: Tables) -> Seen:
     for task, own in rows.by("task").items():
         values = list(own.per_seed(_wider("value", deep)).values())
         if any(value is not None for value in values):
-            effects[task] = pooled(values, "range more than the RNN's")
+            effects[task] = Effect.pooled(values, "range more than the RNN's")
             drifts[task] = drift(later.where(task=task), _wider("loss", deep))
     shown = [
         f"{task}, {'RNN' if n == 0 else f'{n} layers'}, {rate:g}: {_mean(own):.3f}"
@@ -257,8 +256,10 @@ def rnn_tuning(tables: Tables) -> Seen:
     recurrent, others = (tables["errors"].where(layers=n, vary_rate=True) for n in (0, deep))
     gates = (
         equal_budgets(tables, _budget_labels(rows, deep)),
-        learned(over_seeds(recurrent, _best_lead) or Effect(value=0.0), number("learned"), "the constant answer (RNN)"),
-        learned(
+        Gate.learned(
+            over_seeds(recurrent, _best_lead) or Effect(value=0.0), number("learned"), "the constant answer (RNN)"
+        ),
+        Gate.learned(
             over_seeds(others, _best_lead) or Effect(value=0.0), number("learned"), "the constant answer (Transformer)"
         ),
     )

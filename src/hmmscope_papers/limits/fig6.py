@@ -19,13 +19,9 @@ from hmmscope.lab import (
     Tables,
     claim,
     curve,
-    learned,
     level,
     lines,
-    matched,
     number,
-    pooled,
-    room,
 )
 from hmmscope.ties import smallest
 from hmmscope.training.recipes import doubling_curriculum
@@ -245,8 +241,8 @@ def _gates(tables: Tables, task: str, deep: bool = True) -> tuple[Gate, Gate]:
         "with" if kept else "without": {"sequences": float(max(own.values("sequences")))}
         for kept, own in _deep(tables["epochs"].where(task=task)).by("curriculum").items()
     }
-    gate = learned(least, number("learned"), "one that always gives the same answer, which fits nothing,")
-    return gate, matched(seen)
+    gate = Gate.learned(least, number("learned"), "one that always gives the same answer, which fits nothing,")
+    return gate, Gate.matched(seen)
 
 
 def _drift(tables: Tables, task: str, measure: Callable[[Rows], float | None]) -> float | None:
@@ -308,14 +304,14 @@ def curriculum_shortens(tables: Tables) -> Seen:
         ratios = [_ratio(pair, "processor_seconds") for pair in pairs]
         if any(ratios):
             values = [None if ratio is None else math.log2(ratio * stages) for ratio in ratios]
-            effects[name] = pooled(values, "log2 of the ratio times C")
+            effects[name] = Effect.pooled(values, "log2 of the ratio times C")
         read = [ratio for ratio in (_ratio(pair, "tokens") for pair in pairs) if ratio is not None]
         tokens += [f"{name} {math.fsum(read) / len(read):.3f} ({stages} stages)"] if read else []
     text = f"Tokens with over tokens without curriculum: {'; '.join(tokens) or 'not recorded'}."
     text += f" log2 of the ratio of times, times C: {told(effects)}." if effects else ""
     stages = max((row["stages"] for row in ends), default=1)
     planned = math.log2(2 - 2.0 ** (1 - stages))  # stages of equally many steps, each twice as long as the one before
-    gate = room(1 - planned, number("times", TIMES) / 2, "the plan alone, log2 of its ratio of tokens times C,")
+    gate = Gate.room(1 - planned, number("times", TIMES) / 2, "the plan alone, log2 of its ratio of tokens times C,")
     return Seen(effects, text, gates=(gate,))
 
 

@@ -11,6 +11,7 @@ from hmmscope.lab import (
     Estimate,
     Experiment,
     Figure,
+    Gate,
     Measured,
     Rows,
     Seen,
@@ -18,12 +19,9 @@ from hmmscope.lab import (
     Tables,
     claim,
     curve,
-    learned,
     level,
     lines,
-    matched,
     number,
-    regime,
 )
 from hmmscope_papers.limits.lengths import RARELY, RATE, final_losses, length_of, log2, slope
 from hmmscope_papers.limits.tables import (
@@ -182,17 +180,17 @@ def dose_slope(tables: Tables) -> Seen:
         "RNN": over_seeds(rows, lambda own: fall(own, True)),
     }
     text = f"Doublings of the fit length a doubling of the distance: {told({k: v for k, v in parts.items() if v})}."
-    asked = regime(
+    asked = Gate.regime(
         1 / max(rows.values("actions")),
         0,
         number("rarely", RARELY),
         "the rarest share of actions after which the state is asked for",
     )
-    gates = [asked, matched(_budgets(tables))]
+    gates = [asked, Gate.matched(_budgets(tables))]
     for who, depths in {"RNN": [0], "Transformer": [n for n in layers_of(rows) if n]}.items():
         lead = over_seeds(tables["positions"].where(layers=depths), _lead, resolution=1.0) or Effect(value=0.0)
         gates.append(
-            learned(
+            Gate.learned(
                 lead,
                 number("learned"),
                 f"one that always gives the same answer, in positions of the fit length ({who}),",

@@ -28,12 +28,9 @@ from hmmscope.lab import (
     Tables,
     claim,
     curve,
-    learned,
     level,
     lines,
     number,
-    pooled,
-    regime,
 )
 from hmmscope_papers.limits.lengths import final_losses, fit_lengths, length_of
 from hmmscope_papers.limits.tables import layers_of, log2_length, model_name, relabelled
@@ -241,19 +238,21 @@ def _learned(tables: Tables) -> Gate:
         for key, own in _lengths(tables, predictor="constant").by("layers", "sequences", "seed").items()
     }
     leads = [
-        pooled([row["length"] - nothing[*key, row["seed"]] for row in own], "positions")
+        Effect.pooled([row["length"] - nothing[*key, row["seed"]] for row in own], "positions")
         for key, own in _lengths(tables).by("layers", "sequences").items()
     ]
     least = min(leads, key=lambda effect: effect.value, default=Effect(value=0.0))
     control = "one that always gives the same answer, in positions of the fit length,"
-    return learned(least, number("learned"), control)
+    return Gate.learned(least, number("learned"), control)
 
 
 def _foretold(chains: Mapping[str, list[LawPoint]]) -> Gate:
     tests = [test for points in chains.values() if (test := Law.held_out(points)) is not None]
     count = sum(test.instances for test in tests)
     share = sum(test.covered for test in tests) / count if count else 0.0
-    return regime(share, number("covered"), 1.0, "the share of largest budgets that the laws of the smaller ones cover")
+    return Gate.regime(
+        share, number("covered"), 1.0, "the share of largest budgets that the laws of the smaller ones cover"
+    )
 
 
 def _below_the_end(tables: Tables) -> Gate:
@@ -262,7 +261,7 @@ def _below_the_end(tables: Tables) -> Gate:
     laws = [_at_paper(_points(_lengths(tables, n)), "") for n in _deep(tables)]
     below = sum(effect is not None and effect.high is not None and effect.high < last for effect in laws)
     what = "the number of depths that the law keeps below the end of the sequence at the paper's budget"
-    return regime(float(below), number("below_the_end"), float(max(len(laws), 2)), what)
+    return Gate.regime(float(below), number("below_the_end"), float(max(len(laws), 2)), what)
 
 
 def _said(tables: Tables) -> str:
@@ -325,7 +324,7 @@ def _tells_depths(chains: Mapping[int, list[LawPoint]], longest: int) -> Gate:
     deepest = max((n for n in chains if 2**n <= longest), default=0)
     effect = _at_paper(chains[min(chains)], "") if chains else None
     most = math.inf if effect is None or effect.high is None else effect.high
-    return regime(
+    return Gate.regime(
         most, 0.0, float(deepest), "log2 of the most that the law gives the shallowest, against the deepest's 2^L,"
     )
 
@@ -358,7 +357,7 @@ def _to_the_end(tables: Tables, deepest: int) -> Seen:
     if law is None or law.low is None or law.high is None:
         return Seen(None, _said(tables), _gates(tables, {"deepest": chain}), spent=_reached())
     low, value, high = (end - min(one, end) for one in (law.high, law.value, law.low))
-    there = regime(
+    there = Gate.regime(
         law.low, 0.0, end - number("room"), f"log2 of the least length that the law gives {model_name(deepest)}"
     )
     effect = replace(law, low=low, value=value, high=high)
@@ -379,7 +378,7 @@ def rests(tables: Tables) -> Seen:
     for layers in _deep(tables):
         moved = list(Law.last_doubling(_points(_lengths(tables, layers))).values())
         if moved:
-            effects[model_name(layers)] = pooled(moved, "doublings a doubling of training")
+            effects[model_name(layers)] = Effect.pooled(moved, "doublings a doubling of training")
     known = {name: effect for name, effect in effects.items() if effect.low is not None and effect.high is not None}
     still = [
         name for name, effect in known.items() if max(-(effect.low or 0.0), effect.high or 0.0) < number("at_rest")

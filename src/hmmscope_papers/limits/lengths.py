@@ -7,7 +7,7 @@ from typing import Any
 from hmmscope import LinearGaussian, Run, as_kind, fit_length
 from hmmscope.analysis import crossing_length, evaluation_losses, fit_start
 from hmmscope.inference import linear_window_errors, window_errors
-from hmmscope.lab import Effect, Estimate, Gate, Rows, Tables, learned, number, regime
+from hmmscope.lab import Effect, Estimate, Gate, Rows, Tables, number
 from hmmscope.ties import smallest
 from hmmscope_papers.limits.tables import (
     HARD,
@@ -279,7 +279,7 @@ def learned_by(tables: Tables, tasks: Sequence[str], *layers: int) -> Gate:
     whole = set(tasks) <= set(rows.values("task")) and len(known) == len(found)
     least = smallest(known, lambda one: one.value) if whole and known else Effect(value=0.0)
     who = "Transformer" if any(layers) else "RNN"
-    return learned(
+    return Gate.learned(
         least, number("learned"), f"one that always gives the same answer, in positions of the fit length ({who}),"
     )
 
@@ -293,4 +293,4 @@ def rarely_asked(rows: Rows) -> tuple[Gate, ...]:
     if not own:
         return ()
     asked = 1 / (1 + max(own.values("position")))
-    return (regime(asked, 0, number("rarely", RARELY), "the share of actions after which the state is asked for"),)
+    return (Gate.regime(asked, 0, number("rarely", RARELY), "the share of actions after which the state is asked for"),)

@@ -14,8 +14,10 @@ from hmmscope.constructions import (
     smallest_precision,
 )
 from hmmscope.lab import (
+    Effect,
     Experiment,
     Figure,
+    Gate,
     Heatmap,
     Measured,
     Panel,
@@ -25,8 +27,6 @@ from hmmscope.lab import (
     claim,
     lines,
     number,
-    pooled,
-    room,
 )
 from hmmscope_papers.theorems import INTERVALS, band, by_scale, driven_samples, largest_error, plain, slope
 
@@ -239,12 +239,14 @@ def logarithmic(tables: Tables) -> Seen:
         }
         pairs = zip(growth["long"], growth["short"], strict=True)
         change = [None if late is None or early is None else late - early for late, early in pairs]
-        effects[NAMES[product]] = pooled(change, "bits per doubling of T")
-        rates[NAMES[product]] = pooled(growth["all"]).short()
+        effects[NAMES[product]] = Effect.pooled(change, "bits per doubling of T")
+        rates[NAMES[product]] = Effect.pooled(growth["all"]).short()
     said = "; ".join(f"{name} {rate}" for name, rate in rates.items())
     text = f"Bits per doubling of T, over all lengths: {said}. A resolution of 1/T² needs 2."
     gates = [
-        room(math.log2(lengths[-1] / lengths[0]), number("doublings", DOUBLINGS), "the range of lengths, in doublings,")
+        Gate.room(
+            math.log2(lengths[-1] / lengths[0]), number("doublings", DOUBLINGS), "the range of lengths, in doublings,"
+        )
     ]
     return Seen(effects, text, gates, tuple(NAMES.values()))
 

@@ -12,7 +12,7 @@ import torch
 
 from hmmscope import LabelledHMM, LinearGaussian, as_kind, make_process
 from hmmscope.inference import belief_floor, linear_floor, linear_variances
-from hmmscope.lab import Effect, Tables, predicted
+from hmmscope.lab import Effect, Tables
 from hmmscope_papers.limits.trainings import PAPER_LENGTH
 
 #: Table 3: final training loss by task and model; CT is with curriculum training.
@@ -117,12 +117,11 @@ LEAST_SHARE = PAPER_LENGTH / (PAPER_LENGTH + 1)
 def printed_gap(tables: Tables, task: str, printed: float, backward: float | None = None) -> Effect | None:
     """A printed loss less the least floor that it could have, of one more instance; None without floors."""
     found = floors(tables, task, backward)
-    return (
-        predicted([printed - LEAST_SHARE * floor for floor in found], "printed loss less the floor") if found else None
-    )
+    gaps = [printed - LEAST_SHARE * floor for floor in found]
+    return Effect.predicted(gaps, "printed loss less the floor") if found else None
 
 
 def said_floor(tables: Tables, task: str, backward: float | None = None) -> str:
     """``1.1258 (1.1192 to 1.1324 for one more instance; 3 instances)``."""
     found = floors(tables, task, backward)
-    return f"{predicted(found).short()} ({len(found)} instances)" if found else "not measured"
+    return f"{Effect.predicted(found).short()} ({len(found)} instances)" if found else "not measured"

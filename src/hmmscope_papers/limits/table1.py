@@ -18,7 +18,6 @@ from hmmscope.lab import (
     bars,
     claim,
     number,
-    pooled,
 )
 from hmmscope.schema import require
 from hmmscope_papers.limits.tables import each, over_seeds, told
@@ -162,7 +161,7 @@ def table1_lds(tables: Tables) -> Seen:
     """The printed number stands for 3.115 to 3.125."""
     rows = tables["mixing-times"].where(process="RanLDS")
     gaps = [row["capped"] - row["printed"] for row in rows]
-    known = pooled(gaps, "steps from the printed", resolution=number("printed_to")) if gaps else None
+    known = Effect.pooled(gaps, "steps from the printed", resolution=number("printed_to")) if gaps else None
     return Seen(known, f"The formula gives {rows[0]['capped']:.4f}." if rows else "")
 
 

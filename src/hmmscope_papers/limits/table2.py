@@ -17,6 +17,7 @@ from hmmscope.lab import (
     Effect,
     Experiment,
     Figure,
+    Gate,
     Measured,
     Panel,
     Rows,
@@ -28,8 +29,6 @@ from hmmscope.lab import (
     level,
     lines,
     number,
-    regime,
-    share,
 )
 from hmmscope.schema import require, unknown_name
 from hmmscope.seeds import numpy_generator
@@ -330,7 +329,9 @@ def cost(tables: Tables) -> Seen:
         each_pass.append(row["to_plain"] / passes)
     worst = max(each_pass, key=lambda one: abs(math.log(one)), default=1.0)
     low, high = number("pass_range", PASS_RANGE)
-    gate = regime(worst, low, high, "the time of a pass over that of an ordinary one, where it is farthest from 1,")
+    gate = Gate.regime(
+        worst, low, high, "the time of a pass over that of an ordinary one, where it is farthest from 1,"
+    )
     seen = "; ".join(f"{_name_of(row)} {row['to_vanilla']:.3f}" for row in rows)
     return Seen(effects, f"Time as a share of the vanilla one: {seen or 'not measured'}.", gates=(gate,))
 
@@ -340,4 +341,6 @@ def passes(tables: Tables) -> Seen:
     """Counts are exact; an instance is a task with a block length."""
     rows = _naive(tables["costs"], 1)
     right = [row["passes"] == math.ceil(row["length"] / row["block_length"]) for row in rows]
-    return Seen(share(right) if right else None, f"Passes are ceil(T / b) in {sum(right)} of {len(right)} cases.")
+    return Seen(
+        Effect.share(right) if right else None, f"Passes are ceil(T / b) in {sum(right)} of {len(right)} cases."
+    )

@@ -22,11 +22,8 @@ from hmmscope.lab import (
     bars,
     claim,
     curve,
-    learned,
     lines,
     number,
-    pooled,
-    regime,
 )
 from hmmscope.ties import largest, smallest
 from hmmscope_papers.limits.printed import (
@@ -290,7 +287,7 @@ def _learned(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...], sh
     found = each_task(rows, tasks, way, "of the way")
     least = smallest(found.values(), lambda one: one.value) if found else Effect(value=0.0)
     who = " and ".join(model_name(n) for n in layers)
-    return learned(least, share, f"one that always gives the same answer ({who})")
+    return Gate.learned(least, share, f"one that always gives the same answer ({who})")
 
 
 @claim("limits-remembering-worse")
@@ -335,7 +332,7 @@ def no_overfitting(tables: Tables) -> Seen:
     passes = [row["passes"] for row in kept if "passes" in row]
     seen = "how often a training sample is seen"
     known = (
-        regime(min(passes), number("passes", _PASSES), math.inf, seen)
+        Gate.regime(min(passes), number("passes", _PASSES), math.inf, seen)
         if passes
         else Gate("regime", False, f"{seen} is not recorded")
     )
@@ -381,8 +378,8 @@ def printed_lds_rnn(tables: Tables) -> Seen:
         return Seen(None, "")
     printed, floor, scatter = TABLE_3["ran-lds"]["RNN"], rows[0]["value"], rows[0]["batch_deviation"]
     averaged = "how far the mean over one batch may lie from the floor (the paper does not say what it averages)"
-    gap = pooled([Estimate(printed - LEAST_SHARE * floor, scatter)], "printed loss less the floor")
+    gap = Effect.pooled([Estimate(printed - LEAST_SHARE * floor, scatter)], "printed loss less the floor")
     text = f"The least possible loss is {floor:.4f} over 120 positions and {LEAST_SHARE * floor:.4f} over 121, of which the "
     text += f"first is known. The mean over one batch has standard deviation {scatter:.4f}."
-    gate = regime(WIDTH / 2 * scatter, 0, number("at_floor", AT_FLOOR), averaged)
+    gate = Gate.regime(WIDTH / 2 * scatter, 0, number("at_floor", AT_FLOOR), averaged)
     return Seen(replace(gap, num_seeds=len(rows), degrees=-1), text, gates=(gate,))  # more seeds make no larger batch

@@ -16,12 +16,8 @@ from hmmscope.lab import (
     Tables,
     claim,
     curve,
-    learned,
     lines,
-    matched,
     number,
-    predicted,
-    regime,
 )
 from hmmscope.ties import smallest
 from hmmscope_papers.limits.printed import TABLE_3, floors, paper_floors, said_floor
@@ -195,7 +191,7 @@ def _learned(rows: Rows, tasks: tuple[str, ...], margin: float) -> Gate:
     """Whether tasks were learned: how far the final loss is below the trivial one, as a share of it."""
     found = each_task(rows, tasks, lambda own: 1 - level_at(own, 1.0), "of its loss")
     least = smallest(found.values(), lambda one: one.value) if found else Effect(value=0.0)
-    return learned(least, margin, "one that always gives the same answer")
+    return Gate.learned(least, margin, "one that always gives the same answer")
 
 
 @claim("limits-matmul-slower")
@@ -218,7 +214,7 @@ def matmul_slower(tables: Tables) -> Seen:
     return Seen(
         effects,
         text,
-        gates=(matched(steps), _learned(rows, REMEMBERING, number("learned", LEARNED))),
+        gates=(Gate.matched(steps), _learned(rows, REMEMBERING, number("learned", LEARNED))),
         wanted=titles(CYCLES),
     )
 
@@ -228,7 +224,7 @@ def cycles_converged(tables: Tables) -> Seen:
     """Of a model that has learned something, for the constant answer is at rest too; and trained about as long as there."""
     rows = of_trivial(tables)
     steps = limits_config("paper", "cyclic-det", depths("paper")[-1])["training"]["num_steps"]
-    long = regime(
+    long = Gate.regime(
         max(rows.values("step"), default=0) / steps,
         number("as_long"),
         math.inf,
@@ -268,10 +264,10 @@ def printed_rnd_converged(tables: Tables) -> Seen:
     text += f" Table 3 prints {TABLE_3['cyclic-rnd']['6 layers']} with six layers."
     if not found:
         return Seen(None, text)
-    floor = predicted(found, "nats")
+    floor = Effect.predicted(found, "nats")
     width = math.inf if floor.low is None or floor.high is None else (floor.high - floor.low) / 2
     scatter = "how far the floor of an instance may lie from the mean (the paper does not give its own), in nats,"
-    return Seen(floor, text, gates=(regime(width, 0, number("at_floor", AT_FLOOR), scatter),))
+    return Seen(floor, text, gates=(Gate.regime(width, 0, number("at_floor", AT_FLOOR), scatter),))
 
 
 def _backwards(tables: Tables) -> set[float]:

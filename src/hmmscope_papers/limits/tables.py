@@ -7,20 +7,7 @@ from typing import Any, NamedTuple
 
 from hmmscope import Run, fit_length
 from hmmscope.analysis import crossing_length
-from hmmscope.lab import (
-    Effect,
-    Estimate,
-    Gate,
-    Role,
-    Rows,
-    Series,
-    Tables,
-    converged,
-    curve,
-    matched,
-    number,
-    pooled,
-)
+from hmmscope.lab import Effect, Estimate, Gate, Role, Rows, Series, Tables, curve, number
 from hmmscope.training.schedules import stage_length
 from hmmscope_papers.limits.trainings import TASKS, depths
 
@@ -198,7 +185,7 @@ def over_seeds(
 ) -> Effect | None:
     """A number of each seed, pooled; None if no seed has it."""
     values = list(rows.per_seed(measure).values())
-    return pooled(values, unit, resolution=resolution) if any(value is not None for value in values) else None
+    return Effect.pooled(values, unit, resolution=resolution) if any(value is not None for value in values) else None
 
 
 def sampled(row: Mapping[str, Any]) -> Estimate:
@@ -246,7 +233,7 @@ def losses_at_rest(rows: Rows) -> Gate:
         ", ".join(f"{fact} {own[0][fact]}" for fact in facts): mean_late_change(own, change)
         for own in (rows.by(*facts).values() if facts else ())
     }
-    return converged(changes, number("loss_at_rest", LOSS_AT_REST), "mean evaluation loss")
+    return Gate.converged(changes, number("loss_at_rest", LOSS_AT_REST), "mean evaluation loss")
 
 
 def mean_late_change(rows: Rows, change: Callable[[dict[str, Any], dict[str, Any]], float | None]) -> float | None:
@@ -336,7 +323,7 @@ def equal_budgets(tables: Tables, labels: Mapping[str, str]) -> Gate:
         for key in ("sequences", "tokens", "flops", "seconds"):
             spent = [row[key] for row in rows if row.get(key) is not None]
             budgets.setdefault(name, {}).update({key: fmean(spent)} if spent and len(spent) == len(rows) else {})
-    return matched(budgets)
+    return Gate.matched(budgets)
 
 
 def relabelled(rows: Rows, control: str, trained: str = "model", column: str = "predictor") -> Rows:

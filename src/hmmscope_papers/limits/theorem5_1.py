@@ -6,21 +6,7 @@ import torch
 
 from hmmscope import Run, make_process, registry
 from hmmscope.constructions import limits_theorem5_1, smallest_scale
-from hmmscope.lab import (
-    Effect,
-    Experiment,
-    Figure,
-    Measured,
-    Rows,
-    Seen,
-    Tables,
-    claim,
-    curve,
-    level,
-    lines,
-    number,
-    pooled,
-)
+from hmmscope.lab import Effect, Experiment, Figure, Measured, Rows, Seen, Tables, claim, curve, level, lines, number
 from hmmscope_papers.theorems import (
     INTERVALS,
     always,
@@ -306,7 +292,7 @@ def orthogonal(tables: Tables) -> Seen:
     kept = tables["errors"].where(family="matmul")
     double = kept.where(numbers="float64")
     worst = {name: max(row["error"] for row in rows) for name, rows in kept.by("numbers").items()}
-    growth = pooled(power_slopes(double, "length", "error"))
+    growth = Effect.pooled(power_slopes(double, "length", "error"))
     text = (
         f"Over {max(kept.values('length'))} symbols the largest error is {worst['float64']:.1e} in float64 and "
         f"{worst['float32']:.1e} in float32; in float64 it grows as t to the power {growth.short()}, as rounding errors do."
@@ -333,7 +319,7 @@ def weights(tables: Tables) -> Seen:
         "instance",
         unit="share of networks",
     )
-    growth = pooled(power_slopes(rows, "norm", "largest", "family", "num_states", "instance"))
+    growth = Effect.pooled(power_slopes(rows, "norm", "largest", "family", "num_states", "instance"))
     text = f"Over {within.num_seeds} networks the largest weight grows as ‖b_0‖ to the power {growth.value:.3f}."
     return Seen(within, text)
 

@@ -7,6 +7,7 @@ import torch
 from hmmscope import Run, make_process, registry
 from hmmscope.constructions import gelu_product, layers_needed, limits_theorem5_2, rounded_gelu_product
 from hmmscope.lab import (
+    Effect,
     Experiment,
     Figure,
     Heatmap,
@@ -19,7 +20,6 @@ from hmmscope.lab import (
     bars,
     claim,
     lines,
-    pooled,
 )
 from hmmscope.seeds import torch_generator
 from hmmscope.ties import largest, smallest
@@ -341,4 +341,4 @@ def weights(tables: Tables) -> Seen:
     off = [None if a is None or b is None else a - b for a, b in zip(measured, formula, strict=True)]
     powers = ", ".join(f"{a:.2f} (n = {n})" for a, n in zip(measured, rows.values("num_states"), strict=True))
     text = f"It grows as T to the power {powers}; the rounding of λ can change a power by 1/3 over the lengths tried."
-    return Seen(pooled(off, "difference of exponents"), text)
+    return Seen(Effect.pooled(off, "difference of exponents"), text)

@@ -17,6 +17,7 @@ from hmmscope.constructions import (
     unlikely_observations,
 )
 from hmmscope.lab import (
+    Effect,
     Experiment,
     Figure,
     Measured,
@@ -29,7 +30,6 @@ from hmmscope.lab import (
     claim,
     lines,
     number,
-    pooled,
 )
 from hmmscope.ties import largest
 from hmmscope_papers.theorems import INTERVALS, always, band, by_scale, plain, slope
@@ -345,7 +345,7 @@ def error(tables: Tables) -> Seen:
     text = (
         f"Of {len(kept)} runs (softmax attention, GeLU products, normaliser) the largest error at T = {worst['length']} is "
         f"{worst['error']:.1e} with {worst['bits']} bits, where e^-T is {worst['bound']:.1e}. ln error falls by "
-        f"{pooled(falls).short()} per observation. With half the rate of bits "
+        f"{Effect.pooled(falls).short()} per observation. With half the rate of bits "
         f"{_all_fail(tables['precision'].where(share=0.5))}."
     )
     return Seen(always(kept, lambda row: row["error"] <= row["bound"], "instance", unit="share of processes"), text)
@@ -361,7 +361,7 @@ def _all_fail(rows: Rows) -> str:
 def bits(tables: Tables) -> Seen:
     rows = tables["bit-slopes"].with_columns(ratio=lambda row: row["slope"] / row["derived"])
     groups = rows.by("arrangement")
-    effects = {name: pooled([row["ratio"] for row in group], "times the rate") for name, group in groups.items()}
+    effects = {name: Effect.pooled([row["ratio"] for row in group], "times the rate") for name, group in groups.items()}
     gelu = groups["GeLU products"]
     above = sum(row["slope"] > row["recommended"] for row in gelu)
     means = ", ".join(f"{np.mean([row['slope'] for row in group]):.2f} ({name})" for name, group in groups.items())

@@ -7,6 +7,7 @@ import numpy as np
 
 from hmmscope import Run, registry, shuffle_test
 from hmmscope.lab import (
+    Effect,
     Estimate,
     Experiment,
     Figure,
@@ -21,13 +22,10 @@ from hmmscope.lab import (
     bars,
     beyond_twins,
     claim,
-    converged,
     curve,
     heatmap,
-    learned,
     lines,
     number,
-    pooled,
 )
 from hmmscope_papers.multitask.models import MAX_DISTANCE, PARTS, multitask_config
 from hmmscope_papers.multitask.side_by_side import (
@@ -259,12 +257,12 @@ def _gates(tables: Tables) -> list[Gate]:
         return _estimate(own.one(predictor="trained")) - _estimate(own.one(predictor="untrained"))
 
     return [
-        learned(
-            pooled(list(scores.per_seed(better).values()), "accuracy"),
+        Gate.learned(
+            Effect.pooled(list(scores.per_seed(better).values()), "accuracy"),
             number("gained", GAINED),
             "the same model before training",
         ),
-        converged(changes, number("flat", FLAT), "loss above the optimum (as a share of itself)"),
+        Gate.converged(changes, number("flat", FLAT), "loss above the optimum (as a share of itself)"),
     ]
 
 
@@ -317,7 +315,7 @@ def nearer_first(tables: Tables) -> Seen:
         f"Onsets in the trained network, by layer: {_said(rows, 'trained', backs)}. In the construction: "
         f"{_said(rows, 'constructed', backs)}."
     )
-    effect = None if all(one is None for one in found) else pooled(found, "layers")
+    effect = None if all(one is None for one in found) else Effect.pooled(found, "layers")
     return Seen(effect, text, _gates(tables))
 
 
@@ -338,7 +336,7 @@ def task_after_window(tables: Tables) -> Seen:
         f"Which HMM it is can be read at best with accuracy {highest}. Onsets in the trained network: "
         f"{_said(rows, 'trained', ['previous-1', 'component'])}."
     )
-    effect = None if all(one is None for one in found) else pooled(found, "layers")
+    effect = None if all(one is None for one in found) else Effect.pooled(found, "layers")
     return Seen(effect, text, _gates(tables))
 
 
@@ -353,6 +351,6 @@ def content_above(tables: Tables) -> Seen:
 
     effects = {name: list(rows.per_seed(partial(halves, network=name)).values()) for name in TITLES}
     differences = [a - b for a, b in zip(effects["trained"], effects["untrained"], strict=True)]
-    said = ", ".join(f"{TITLES[name].lower()} {pooled(found).short()}" for name, found in effects.items())
+    said = ", ".join(f"{TITLES[name].lower()} {Effect.pooled(found).short()}" for name, found in effects.items())
     text = f"Upper less lower half: {said}."
-    return Seen(pooled(differences, "coefficient of variation"), text, _gates(tables))
+    return Seen(Effect.pooled(differences, "coefficient of variation"), text, _gates(tables))

@@ -4,20 +4,7 @@ import math
 from typing import Any
 
 from hmmscope import HMM, Run, as_kind, registry
-from hmmscope.lab import (
-    NUM_SEEDS,
-    Experiment,
-    Figure,
-    Measured,
-    Panel,
-    Rows,
-    Seen,
-    Tables,
-    claim,
-    curve,
-    effect_of,
-    lines,
-)
+from hmmscope.lab import NUM_SEEDS, Experiment, Figure, Measured, Panel, Rows, Seen, Tables, claim, curve, lines
 from hmmscope_papers.multitask.studies import untrained_answers, window_config
 from hmmscope_papers.multitask.windows import (
     LOOKS,
@@ -111,8 +98,8 @@ def memory_decay(tables: Tables) -> Seen:
         return by_memory(own, "memory", "total_variation")
 
     rows, rates = tables["errors"], tables["rates"]
-    decay = effect_of(rows.per_seed(lambda own: decay_rate(errors(own))), "nats an observation")
-    better = effect_of(rows.per_seed(lambda own: exponential_rather(errors(own))), "nats nearer to an exponential")
+    decay = rows.per_seed(lambda own: decay_rate(errors(own))).effect("nats an observation")
+    better = rows.per_seed(lambda own: exponential_rather(errors(own))).effect("nats nearer to an exponential")
     if decay is None or better is None:
         return Seen(None, "Fewer than three lengths have an error above rounding.")
     gamma = rates[0]["observability"]

@@ -20,7 +20,6 @@ from hmmscope.lab import (
     claim,
     lines,
     number,
-    pooled,
 )
 from hmmscope_papers.multitask.independent_windows import (
     FITTED_ERRORS,
@@ -268,8 +267,8 @@ def parts(tables: Tables) -> Seen:
 @claim("multitask-decomposition-samples")
 def samples(tables: Tables) -> Seen:
     slopes, ratios = ([row[column] for row in tables["slopes"]] for column in ("slope", "ratio"))
-    text = f"Its square is {pooled(ratios).short()} times sigma^2 rank / n."
-    return Seen(pooled(slopes, "exponent of n"), text)
+    text = f"Its square is {Effect.pooled(ratios).short()} times sigma^2 rank / n."
+    return Seen(Effect.pooled(slopes, "exponent of n"), text)
 
 
 @claim("multitask-decomposition-steps")
@@ -277,7 +276,9 @@ def steps(tables: Tables) -> Seen:
     kept = Rows(row for row in tables["convergence"] if row["error"] > FITTED_ERRORS[0])
     share = max(row["worst"] / row["bound"] for row in kept)
     ratios = [row["ratio"] for row in tables["rates"]]
-    return Seen(pooled(ratios, "times the stated rate"), f"The error of a window is at most {share:.2f} of its bound.")
+    return Seen(
+        Effect.pooled(ratios, "times the stated rate"), f"The error of a window is at most {share:.2f} of its bound."
+    )
 
 
 @claim("multitask-decomposition-bound")

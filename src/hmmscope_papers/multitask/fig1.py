@@ -21,7 +21,6 @@ from hmmscope.lab import (
     curve,
     lines,
     number,
-    room,
 )
 from hmmscope.schema import require
 from hmmscope.ties import largest
@@ -280,7 +279,7 @@ def high_accuracy(tables: Tables) -> Seen:
         f"After all demonstrations it is right in {found['model']} of cases, the best n-gram ({best}) in "
         f"{found[best]}, the Bayes mixture over the pool in {found['retrieval']}."
     )
-    gap = room(left.value if left else 0.0, number("room"), "accuracy between the best n-gram and the optimum")
+    gap = Gate.room(left.value if left else 0.0, number("room"), "accuracy between the best n-gram and the optimum")
     tuned = Gate(
         "learned", NGRAMS[-1] in found, "counting at its best, which is tuned and mixes all orders, was not measured"
     )

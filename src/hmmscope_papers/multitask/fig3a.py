@@ -21,6 +21,7 @@ from hmmscope.lab import (
     Gate,
     Measured,
     Panel,
+    PerSeed,
     Role,
     Rows,
     Seen,
@@ -29,11 +30,8 @@ from hmmscope.lab import (
     bars,
     claim,
     curve,
-    effect_of,
-    learned,
     level,
     lines,
-    minus,
     number,
 )
 from hmmscope_papers.multitask.places import Curves, onset_layer, peak_layer
@@ -270,16 +268,16 @@ def task_gradual(tables: Tables) -> Seen:
     rows = tables["probes"].where(target="component", labels="true")
     last = max(rows.values("layer"))
 
-    def rise(model: str) -> dict[Any, Any]:
+    def rise(model: str) -> PerSeed[Any]:
         own = rows.where(model=model)
-        return minus(*(own.where(layer=layer).estimates("accuracy") for layer in (last, 1)))
+        return own.where(layer=last).estimates("accuracy") - own.where(layer=1).estimates("accuracy")
 
     trained, before = rise("trained"), rise("untrained")
     text = (
-        f"From layer 1 to layer {last} the accuracy for the component rises by {effect_of(trained)}, before training by "
-        f"{effect_of(before)}."
+        f"From layer 1 to layer {last} the accuracy for the component rises by {trained.effect()}, before training by "
+        f"{before.effect()}."
     )
-    return Seen(effect_of(minus(trained, before), "accuracy"), text, gates=gates(tables))
+    return Seen((trained - before).effect("accuracy"), text, gates=gates(tables))
 
 
 @claim("multitask-task-without-training")
@@ -318,6 +316,6 @@ def _gain(tables: Tables, target: str) -> Effect:
 
 def _raised(tables: Tables) -> list[Gate]:
     return [
-        learned(_gain(tables, target), number("raised", _RAISED), f"the untrained one at telling the {target}")
+        Gate.learned(_gain(tables, target), number("raised", _RAISED), f"the untrained one at telling the {target}")
         for target in _SHORT
     ]

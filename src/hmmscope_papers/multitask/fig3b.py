@@ -22,18 +22,15 @@ from hmmscope.lab import (
     Gate,
     Measured,
     Panel,
+    PerSeed,
     Role,
     Rows,
     Seen,
     Tables,
     claim,
     curve,
-    effect_of,
-    learned,
     lines,
-    minus,
     number,
-    share,
 )
 from hmmscope.ties import largest
 from hmmscope_papers.multitask.construction_vs_trained import construct
@@ -239,9 +236,9 @@ def nearer_clearer(tables: Tables) -> Seen:
     text = (
         f"At the layer where it is best, the accuracy is {_listed(tables, 'trained', 'best accuracy')} for 1 to 4 "
         f"steps back, before training {_listed(tables, 'untrained', 'best accuracy')}. It falls by "
-        f"{effect_of(falls['trained'])} a step, before training by {effect_of(falls['untrained'])}."
+        f"{falls['trained'].effect()} a step, before training by {falls['untrained'].effect()}."
     )
-    effect = effect_of(minus(falls["trained"], falls["untrained"]), "accuracy lost for each step back")
+    effect = (falls["trained"] - falls["untrained"]).effect("accuracy lost for each step back")
     return Seen(effect, text, gates=(*gates(tables), *_raised(tables, EARLIER[:2])))
 
 
@@ -270,13 +267,11 @@ def peak_moves_up(tables: Tables) -> Seen:
     peaks = {network: _slope(tables, network, "peak") for network in ("trained", "untrained")}
     text = (
         f"The peak is at layer {_listed(tables, 'trained', 'peak')} for 1 to 4 steps back, mean over seeds, and moves by "
-        f"{effect_of(peaks['trained'])} a step, before training by {effect_of(peaks['untrained'])}. The layer that "
-        f"makes 90 % of the rise moves by {effect_of(_slope(tables, 'trained', 'onset'))}."
+        f"{peaks['trained'].effect()} a step, before training by {peaks['untrained'].effect()}. The layer that "
+        f"makes 90 % of the rise moves by {_slope(tables, 'trained', 'onset').effect()}."
     )
-    effect = effect_of(
-        minus(peaks["trained"], peaks["untrained"]),
-        "layers for each step back",
-        resolution=number("one_layer", _ONE_LAYER),
+    effect = (peaks["trained"] - peaks["untrained"]).effect(
+        "layers for each step back", resolution=number("one_layer", _ONE_LAYER)
     )
     return Seen(effect, text, gates=(*gates(tables), *_raised(tables, EARLIER)))
 
@@ -292,7 +287,7 @@ def construction_gathers(tables: Tables) -> Seen:
         f"{falls.short()} at most: the construction explains the rise and its order, and no fall."
     )
     right = [row["value"] == gathering_layer(row["distance"]) for row in rows]
-    return Seen(share(right, "share of distances and seeds") if right else None, text)
+    return Seen(Effect.share(right, "share of distances and seeds") if right else None, text)
 
 
 @claim("multitask-tokens-without-training")
@@ -329,12 +324,12 @@ def _listed(tables: Tables, network: str, quantity: str) -> str:
     return ", ".join(f"{_of(tables, network, quantity, k).value:.2f}" for k in EARLIER)
 
 
-def _slope(tables: Tables, network: str, quantity: str, sign: float = 1.0) -> dict[Any, Estimate | None]:
+def _slope(tables: Tables, network: str, quantity: str, sign: float = 1.0) -> PerSeed[Estimate | None]:
     """Least-squares slope of a quantity on the distance over `EARLIER`, of each seed; the noises count as independent."""
     centre = math.fsum(EARLIER) / len(EARLIER)
     weights = {k: sign * (k - centre) / math.fsum((j - centre) ** 2 for j in EARLIER) for k in EARLIER}
     columns = {k: _rows(tables, network, quantity, k).estimates() for k in EARLIER}
-    found: dict[Any, Estimate | None] = {}
+    found: PerSeed[Estimate | None] = PerSeed()
     for seed in columns[EARLIER[0]]:
         own = {k: one for k in EARLIER if (one := columns[k].get(seed)) is not None}
         value = math.fsum(weights[k] * one.value for k, one in own.items())
@@ -350,5 +345,7 @@ def _raised(tables: Tables, distances: range) -> list[Gate]:
         own, before = (_rows(tables, network, "best accuracy", k) for network in ("trained", "untrained"))
         gain = own.less(before)
         if gain is not None:
-            made.append(learned(gain, number("raised", _RAISED), f"the untrained one at telling the token {k} back"))
+            made.append(
+                Gate.learned(gain, number("raised", _RAISED), f"the untrained one at telling the token {k} back")
+            )
     return made

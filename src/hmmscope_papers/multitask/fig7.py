@@ -15,6 +15,7 @@ from hmmscope.lab import (
     Figure,
     Measured,
     Panel,
+    PerSeed,
     Role,
     Rows,
     Seen,
@@ -24,10 +25,8 @@ from hmmscope.lab import (
     bars,
     claim,
     curve,
-    effect_of,
     heatmap,
     lines,
-    minus,
 )
 from hmmscope.schema import require
 from hmmscope.ties import largest
@@ -373,9 +372,7 @@ def copying_heads(tables: Tables) -> Seen:
     )
     if not all(in_order.values()):  # a head below one that it builds on gathers nothing: it has nothing in common
         text = f"{text} Where they do, the heads cannot build on each other."
-    ordered = effect_of(
-        {seed: 1.0 if fits else 0.0 for seed, fits in in_order.items()}, "share of seeds", resolution=0.5
-    )
+    ordered = PerSeed({seed: float(fits) for seed, fits in in_order.items()}).effect("share of seeds", resolution=0.5)
     effects = overlap | ({} if ordered is None else {"layers in order": ordered})
     return Seen(effects, text, gates=gates(tables), wanted=[f"{offset} back" for offset in offsets])
 
@@ -385,16 +382,16 @@ def gathering_head_carries(tables: Tables) -> Seen:
     """A layer below that head may know the token already; then nothing can be lost, whatever the head does."""
     tables = in_regime(tables)
 
-    def lost(network: str, what: str = "token") -> dict[Any, Estimate | None]:
+    def lost(network: str, what: str = "token") -> PerSeed[Estimate | None]:
         rows = tables["carried"].where(network=network, what=what)
-        return minus(*(rows.where(ablated=ablated).estimates() for ablated in ("head", "others")))
+        return rows.where(ablated="head").estimates() - rows.where(ablated="others").estimates()
 
-    effect = effect_of(minus(lost("trained"), lost("untrained")), "accuracy for the token one back")
+    effect = (lost("trained") - lost("untrained")).effect("accuracy for the token one back")
     text = (
-        f"Without that head the accuracy for the token one back falls by {effect_of(lost('trained'))} more than without "
-        f"another one of its layer (before training {effect_of(lost('untrained'))}, in the network of Theorem 1 "
-        f"{effect_of(lost('constructed'))}), and the loss in the test sequence rises by "
-        f"{effect_of(lost('trained', 'loss'))} nats more."
+        f"Without that head the accuracy for the token one back falls by {lost('trained').effect()} more than without "
+        f"another one of its layer (before training {lost('untrained').effect()}, in the network of Theorem 1 "
+        f"{lost('constructed').effect()}), and the loss in the test sequence rises by "
+        f"{lost('trained', 'loss').effect()} nats more."
     )
     return Seen(effect, text, gates=gates(tables))
 

@@ -21,6 +21,7 @@ from hmmscope.lab import (
     Effect,
     Experiment,
     Figure,
+    Gate,
     Measured,
     Panel,
     Rows,
@@ -28,7 +29,6 @@ from hmmscope.lab import (
     Tables,
     claim,
     curve,
-    flat,
     lines,
     triangle,
 )
@@ -290,7 +290,7 @@ def belief_linear(tables: Tables) -> Seen:
         for process, found in trained.items()
     )
     least = smallest(gains, lambda process: gains[process].value)
-    return Seen({NAMES[least]: gains[least]}, f"R² on held-out samples: {each}.", gates=(flat(tables),))
+    return Seen({NAMES[least]: gains[least]}, f"R² on held-out samples: {each}.", gates=(Gate.flat(tables),))
 
 
 def of_beliefs(tables: Tables, quantity: str, unit: str = "", target: str = BELIEF) -> dict[str, Effect]:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from hmmscope import Run, registry
-from hmmscope.lab import Figure, Seen, Tables, claim, equal_tokens, flat
+from hmmscope.lab import Figure, Gate, Seen, Tables, claim
 from hmmscope_papers.multitask.studies import (
     PromptStudy,
     better,
@@ -72,4 +72,4 @@ def more_heads(tables: Tables) -> Seen:
         f"Excess over the optimum in nats, by heads: {listed(counts)}; the construction has {2 * symbols} for {symbols} "
         f"symbols. {better(effect, f'The model with {most}', f'that with {fewest}')}"
     )
-    return Seen(effect, text, gates=(equal_tokens(tables), flat(tables), depth_matters(tables, "heads")))
+    return Seen(effect, text, gates=(Gate.equal_tokens(tables), Gate.flat(tables), depth_matters(tables, "heads")))

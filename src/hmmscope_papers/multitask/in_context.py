@@ -37,7 +37,6 @@ from hmmscope.lab import (
     claim,
     curve,
     lines,
-    pooled,
 )
 from hmmscope_papers.theorems import by_scale
 
@@ -301,5 +300,5 @@ def better_than_baum_welch(tables: Tables) -> Seen:
             ours, fitted = (float(np.mean([row["excess"] for row in own.where(network=n)])) for n in (name, BAUM_WELCH))
             return ours - fitted
 
-        effects[name] = pooled(list(rows.per_seed(less).values()), "nats")
+        effects[name] = Effect.pooled(list(rows.per_seed(less).values()), "nats")
     return Seen(effects, f"Network less Baum-Welch: {_said(effects)}.")

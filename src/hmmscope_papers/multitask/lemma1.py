@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from hmmscope import Run, registry
-from hmmscope.lab import Experiment, Figure, Measured, Rows, Seen, Series, Tables, claim, lines, number, pooled
+from hmmscope.lab import Effect, Experiment, Figure, Measured, Rows, Seen, Series, Tables, claim, lines, number
 from hmmscope.schema import require
 from hmmscope_papers.multitask.forgetting import (
     CHAIN,
@@ -227,7 +227,7 @@ def power_of_gamma(tables: Tables) -> Seen:
     weak = Rows(row for row in tables["rates"] if 0 < row["observability"] <= number("weak", WEAK))
     families = (CHAIN, LOW_RANK)
     slopes = {name: power_slopes(weak.where(family=name), "observability", "rate") for name in families}
-    effects = {name: pooled(found, "power of gamma") for name, found in slopes.items() if None not in found}
+    effects = {name: Effect.pooled(found, "power of gamma") for name, found in slopes.items() if None not in found}
     rows = Rows(row for row in tables["memory"] if row["observability"] > 0)
     constant = min(
         math.log(row["rank"] / (2 * row["total_variation"])) / (row["observability"] ** 4 * row["memory_length"])
@@ -243,9 +243,9 @@ def factor_of_rank(tables: Tables) -> Seen:
     if not rows:
         return Seen(None, "All processes have rank 2.")
     first = rows.where(memory_length=1)
-    errors = {d: pooled([row["total_variation"] for row in group]) for d, group in first.by("rank").items()}
+    errors = {d: Effect.pooled([row["total_variation"] for row in group]) for d, group in first.by("rank").items()}
     text = f"The error is {'; '.join(f'{error.short()} at rank {d}' for d, error in errors.items())}."
-    return Seen(pooled(power_slopes(first, "rank", "total_variation"), "power of the rank"), text)
+    return Seen(Effect.pooled(power_slopes(first, "rank", "total_variation"), "power of the rank"), text)
 
 
 @claim("multitask-lemma1-contraction")

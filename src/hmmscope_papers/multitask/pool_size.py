@@ -17,15 +17,15 @@ from hmmscope.lab import (
     Estimate,
     Experiment,
     Figure,
+    Gate,
     Measured,
+    PerSeed,
     Role,
     Rows,
     Seen,
     Tables,
     claim,
     curve,
-    effect_of,
-    equal_tokens,
     heatmap,
     lines,
 )
@@ -351,8 +351,8 @@ def switch(tables: Tables) -> Seen:
     found = last.per_seed(lambda own: _crossed(own, "prompts", RETRIEVES))
     listed = ", ".join(f"{x:.4g}: {own.effect()}" for x, own in sorted(last.by("prompts").items()))
     text = f"By prompts per HMM, the loss on held-out HMMs is above that on the pool by {listed} nats. {_where(found)}"
-    effect = effect_of(_logs(found), "base-2 logarithm of prompts per HMM")
-    return Seen(effect, text, gates=(equal_tokens(tables),))
+    effect = _logs(found).effect("base-2 logarithm of prompts per HMM")
+    return Seen(effect, text, gates=(Gate.equal_tokens(tables),))
 
 
 def _crossed(rows: Rows, key: str, level: float) -> Crossing | None:
@@ -363,8 +363,8 @@ def _crossed(rows: Rows, key: str, level: float) -> Crossing | None:
     return crossing(places, [row["value"] for row in found], errors, level=level)
 
 
-def _logs(found: Mapping[Any, Crossing | None]) -> dict[Any, Estimate | None]:
-    return {seed: None if one is None else Estimate(one.log2_step, one.error) for seed, one in found.items()}
+def _logs(found: Mapping[Any, Crossing | None]) -> PerSeed[Estimate | None]:
+    return PerSeed({seed: None if one is None else Estimate(one.log2_step, one.error) for seed, one in found.items()})
 
 
 def _where(found: Mapping[Any, Crossing | None]) -> str:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from hmmscope import Run, registry
-from hmmscope.lab import Figure, Seen, Tables, claim, equal_tokens, flat
+from hmmscope.lab import Figure, Gate, Seen, Tables, claim
 from hmmscope.ties import smallest
 from hmmscope_papers.multitask.studies import (
     PromptStudy,
@@ -74,4 +74,4 @@ def rotary(tables: Tables) -> Seen:
         deep, {"positions": best}, {"positions": "rotary"}, f"excess of {best} less that of rotary, nats"
     )
     text = f"{text} {better(effect, 'Rotary', f'the best other ({best})')}"
-    return Seen(effect, text, gates=(equal_tokens(tables), flat(tables), depth_matters(tables, "positions")))
+    return Seen(effect, text, gates=(Gate.equal_tokens(tables), Gate.flat(tables), depth_matters(tables, "positions")))

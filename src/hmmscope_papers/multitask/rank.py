@@ -3,21 +3,7 @@
 from typing import Any
 
 from hmmscope import Run, registry
-from hmmscope.lab import (
-    PREDICTORS,
-    Figure,
-    Panel,
-    Seen,
-    Tables,
-    claim,
-    curve,
-    effect_of,
-    equal_tokens,
-    flat,
-    heatmap,
-    lines,
-    minus,
-)
+from hmmscope.lab import PREDICTORS, Figure, Gate, Panel, PerSeed, Seen, Tables, claim, curve, heatmap, lines
 from hmmscope_papers.multitask.studies import CYCLES, PromptStudy, depth_matters, excess_by, listed, prompt_config
 
 #: Each scale: HMMs of a pool, and symbols, which divide every rank.
@@ -89,15 +75,17 @@ def layers_by_rank(tables: Tables) -> Seen:
     rows = tables["end"].where(predictor="model", metric="excess")
     ranks, layers = (sorted(rows.values(key)) for key in ("rank", "layers"))
 
-    def gain(rank: int) -> dict[Any, Any]:
-        return minus(*(rows.where(rank=rank, layers=depth).estimates() for depth in (layers[0], layers[-1])))
+    def gain(rank: int) -> PerSeed[Any]:
+        return (
+            rows.where(rank=rank, layers=layers[0]).estimates() - rows.where(rank=rank, layers=layers[-1]).estimates()
+        )
 
     unit = f"gain of {layers[-1]} over {layers[0]} layers at rank {ranks[-1]} less at rank {ranks[0]}, nats"
     high, low = gain(ranks[-1]), gain(ranks[0])
-    effect = effect_of(minus(high, low), unit)
+    effect = (high - low).effect(unit)
     each = "; at ".join(f"rank {rank}: {listed(excess_by(tables, 'layers', rank=rank))}" for rank in ranks)
     text = (
-        f"Excess over the optimum in nats, by layers, at {each}. Depth gains {effect_of(high)} at rank {ranks[-1]} and "
-        f"{effect_of(low)} at rank {ranks[0]}."
+        f"Excess over the optimum in nats, by layers, at {each}. Depth gains {high.effect()} at rank {ranks[-1]} and "
+        f"{low.effect()} at rank {ranks[0]}."
     )
-    return Seen(effect, text, gates=(equal_tokens(tables), flat(tables), depth_matters(tables, "rank")))
+    return Seen(effect, text, gates=(Gate.equal_tokens(tables), Gate.flat(tables), depth_matters(tables, "rank")))

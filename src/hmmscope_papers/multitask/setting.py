@@ -16,21 +16,7 @@ from torch import Tensor
 
 from hmmscope import Corpus, Mixture, Run, as_kind
 from hmmscope.analysis import ProbeData, best_counting, bootstrap_means, mean_row, reading_times
-from hmmscope.lab import (
-    NUM_SEEDS,
-    PREDICTORS,
-    Experiment,
-    Figure,
-    Gate,
-    Measured,
-    Role,
-    Rows,
-    Tables,
-    flat,
-    learned,
-    number,
-    regime,
-)
+from hmmscope.lab import NUM_SEEDS, PREDICTORS, Experiment, Figure, Gate, Measured, Role, Rows, Tables, number
 from hmmscope_papers.multitask.models import CYCLES, PARTS, multitask_plan
 from hmmscope_papers.multitask.predictors import last_sequence, prompt_score
 
@@ -245,7 +231,7 @@ def gates(tables: Tables) -> tuple[Gate, ...]:
         large_pool(tables),
         beyond_counting(tables),
         right_beyond_counting(tables),
-        flat(tables, number("settled", SETTLED)),
+        Gate.flat(tables, number("settled", SETTLED)),
     )
 
 
@@ -255,7 +241,7 @@ def few_prompts(tables: Tables) -> Gate:
     if found is None:
         return Gate("regime", False, "in how many prompts each HMM was shown is not recorded")
     low, high = number("prompts_per_hmm", PROMPTS_PER_HMM)
-    return regime(found.value, low, high, "the number of prompts in which each HMM was shown (16 in the paper)")
+    return Gate.regime(found.value, low, high, "the number of prompts in which each HMM was shown (16 in the paper)")
 
 
 def large_pool(tables: Tables) -> Gate:
@@ -264,7 +250,7 @@ def large_pool(tables: Tables) -> Gate:
     if found is None:
         return Gate("regime", False, "how many HMMs the pool had is not recorded")
     low, high = number("pool", POOL)
-    return regime(found.value, low, high, "the number of HMMs in the pool (8192 in the paper)")
+    return Gate.regime(found.value, low, high, "the number of HMMs in the pool (8192 in the paper)")
 
 
 def not_from_counts(tables: Tables) -> Gate:
@@ -274,7 +260,7 @@ def not_from_counts(tables: Tables) -> Gate:
     if found is None or chance is None:
         return Gate("regime", False, "how often symbol counts alone name the HMM is not recorded")
     most = chance.value + number("most_from_counts", MOST_FROM_COUNTS) * (1 - chance.value)
-    return regime(found.value, 0.0, most, "the accuracy with which symbol counts alone name the HMM")
+    return Gate.regime(found.value, 0.0, most, "the accuracy with which symbol counts alone name the HMM")
 
 
 def beyond_counting(tables: Tables) -> Gate:
@@ -282,7 +268,7 @@ def beyond_counting(tables: Tables) -> Gate:
     found = _of(tables, OVER_COUNTING).effect(unit="nats")
     if found is None:
         return Gate("learned", False, "whether the model is better than the best n-gram is not recorded")
-    return learned(found, number("learned", LEARNED), "the best in-context n-gram")
+    return Gate.learned(found, number("learned", LEARNED), "the best in-context n-gram")
 
 
 def right_beyond_counting(tables: Tables) -> Gate:

@@ -24,7 +24,6 @@ from hmmscope.lab import (
     bar,
     bars,
     curve,
-    learned,
     lines,
 )
 from hmmscope_papers.multitask.predictors import last_sequence
@@ -219,7 +218,11 @@ def depth_matters(tables: Tables, key: str) -> Gate:
     shallow = rows.where(layers=1)
     deep = rows.where(layers=max(rows.values("layers")), **{key: shallow.values(key)[0]} if shallow else {})
     gain = shallow.less(deep, unit="excess, nats")
-    return learned(gain, DEPTH_GAIN, "one layer") if gain else Gate("learned", False, "no model of one layer is there")
+    return (
+        Gate.learned(gain, DEPTH_GAIN, "one layer")
+        if gain
+        else Gate("learned", False, "no model of one layer is there")
+    )
 
 
 def listed(found: dict[Any, Effect]) -> str:

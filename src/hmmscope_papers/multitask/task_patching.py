@@ -9,6 +9,7 @@ from hmmscope.lab import (
     Estimate,
     Experiment,
     Figure,
+    Gate,
     Measured,
     Panel,
     Role,
@@ -17,11 +18,8 @@ from hmmscope.lab import (
     Tables,
     claim,
     curve,
-    flat,
-    learned,
     lines,
     number,
-    pooled,
 )
 from hmmscope.ties import largest
 from hmmscope_papers.multitask.predictors import last_sequence
@@ -154,15 +152,15 @@ def _less(tables: Tables, reference: str, **other: str) -> dict[int, Effect]:
 
             return of() - of(**other)
 
-        effects[rank] = pooled(list(own.per_seed(difference).values()), "share of the way")
+        effects[rank] = Effect.pooled(list(own.per_seed(difference).values()), "share of the way")
     return effects
 
 
 def _gates(tables: Tables) -> tuple[Any, ...]:
     gain = tables["learned"].effect(unit="nats")
     assert gain is not None
-    told = learned(gain, number("learned"), "the best n-gram of the context")
-    return told, flat(tables, number("settled"))
+    told = Gate.learned(gain, number("learned"), "the best n-gram of the context")
+    return told, Gate.flat(tables, number("settled"))
 
 
 @claim("task-is-a-vector")

@@ -11,8 +11,10 @@ from hmmscope.analysis import bootstrap_means
 from hmmscope.constructions import demonstration_samples, least_squares
 from hmmscope.lab import (
     PREDICTORS,
+    Effect,
     Experiment,
     Figure,
+    Gate,
     Heatmap,
     Measured,
     Panel,
@@ -24,8 +26,6 @@ from hmmscope.lab import (
     level,
     lines,
     number,
-    pooled,
-    regime,
 )
 from hmmscope.seeds import numpy_generator
 from hmmscope_papers.multitask.networks import (
@@ -386,9 +386,9 @@ def content(tables: Tables) -> Seen:
     gathering = number("gathering")
     upper = Rows(row for row in tables["shuffle"] if row["layer"] == 0 or row["layer"] > gathering)
     lower = Rows(row for row in tables["shuffle"] if 1 <= row["layer"] <= gathering)
-    early = pooled([float(np.mean([row["value"] for row in rows])) for rows in lower.by("instance").values()])
+    early = Effect.pooled([float(np.mean([row["value"] for row in rows])) for rows in lower.by("instance").values()])
     heads = Rows(row for row in upper if row["layer"])
-    said = pooled([float(np.mean([row["content"] for row in rows])) for rows in heads.by("instance").values()])
+    said = Effect.pooled([float(np.mean([row["content"] for row in rows])) for rows in heads.by("instance").values()])
     least = min(row["content"] for row in upper if not row["layer"])
     text = (
         f"In {len(upper.values('instance'))} prompts, each of a process of its own, the logits of the gathering layers vary "
@@ -401,4 +401,6 @@ def content(tables: Tables) -> Seen:
     moved = "how much the same changes move the logits of the gathering layers, of their size,"
     other = "how much other demonstrations at the same places move the logits of the layers above, of their size,"
     half = number("moved")
-    return Seen(held, text, (regime(early.value, half, math.inf, moved), regime(said.value, half, math.inf, other)))
+    return Seen(
+        held, text, (Gate.regime(early.value, half, math.inf, moved), Gate.regime(said.value, half, math.inf, other))
+    )

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from hmmscope.lab import Figure, Gate, Panel, Rows, Seen, Series, Tables, claim, lines, number, pooled, regime
+from hmmscope.lab import Effect, Figure, Gate, Panel, Rows, Seen, Series, Tables, claim, lines, number
 from hmmscope_papers.theorems import always, band, plain, power_slopes
 
 #: As many rounding errors of a sum as a network's answer may have.
@@ -161,8 +161,8 @@ def _weakly_revealing(tables: Tables) -> list[Gate]:
     blind = max(row["upper"] for row in rows.where(futures=1))
     seeing = min(row["lower"] for row in rows.where(futures=2))
     return [
-        regime(blind, 0.0, number("blind"), "the observability of one symbol"),
-        regime(seeing, number("seeing"), 1.0, "the observability of two symbols together"),
+        Gate.regime(blind, 0.0, number("blind"), "the observability of one symbol"),
+        Gate.regime(seeing, number("seeing"), 1.0, "the observability of two symbols together"),
     ]
 
 
@@ -202,7 +202,7 @@ def _steps(tables: Tables) -> Seen:
     ratios = [row["measured"] / row["stated"] if "measured" in row else None for row in rates]
     if all(ratio is None for ratio in ratios):
         return Seen(None, f"{text} There are too few layers to fit a rate.")
-    return Seen(pooled(ratios, "times the stated rate"), text, _weakly_revealing(tables))
+    return Seen(Effect.pooled(ratios, "times the stated rate"), text, _weakly_revealing(tables))
 
 
 def _bounds(tables: Tables) -> Seen:
@@ -236,7 +236,7 @@ def _samples(tables: Tables) -> Seen:
     ]
     differ = max(row["difference"] for row in rows.where(road="Transformer"))
     text = f"Of {len(by_process)} processes. Weights of the Transformer and of plain algebra differ by {differ:.1e} at most."
-    return Seen(pooled(by_process, "exponent of n"), text, _weakly_revealing(tables))
+    return Seen(Effect.pooled(by_process, "exponent of n"), text, _weakly_revealing(tables))
 
 
 def _mean(values: list[float | None]) -> float | None:
@@ -256,4 +256,6 @@ def _memory(tables: Tables) -> Seen:
         f"with linearity in one-hots in the way; with {rows[0]['network_samples']} samples it goes from {few[0]:.3f} to "
         f"{few[1]:.3f}."
     )
-    return Seen(pooled([row["rate"] for row in rates], "nats per symbol of memory"), text, _weakly_revealing(tables))
+    return Seen(
+        Effect.pooled([row["rate"] for row in rates], "nats per symbol of memory"), text, _weakly_revealing(tables)
+    )

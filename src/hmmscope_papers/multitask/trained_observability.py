@@ -4,20 +4,7 @@ import math
 from typing import Any
 
 from hmmscope import HMM, Run, as_kind, registry
-from hmmscope.lab import (
-    NUM_SEEDS,
-    Experiment,
-    Figure,
-    Measured,
-    Panel,
-    Rows,
-    Seen,
-    Tables,
-    claim,
-    curve,
-    effect_of,
-    lines,
-)
+from hmmscope.lab import NUM_SEEDS, Experiment, Figure, Measured, Panel, Rows, Seen, Tables, claim, curve, lines
 from hmmscope.schema import require
 from hmmscope_papers.multitask.studies import untrained_answers, window_config
 from hmmscope_papers.multitask.windows import (
@@ -126,7 +113,7 @@ class Observability(Experiment):
 @claim("multitask-observability-rate")
 def observability_rate(tables: Tables) -> Seen:
     rates = tables["rates"]
-    slope = effect_of(rates.per_seed(_rate_slope), "nats an observation per unit of observability")
+    slope = rates.per_seed(_rate_slope).effect("nats an observation per unit of observability")
     each = {gamma: own.effect("rate") for gamma, own in sorted(rates.by("observability").items())}
     listed = ", ".join(f"{gamma:g}: {rate}" for gamma, rate in each.items() if rate is not None)
     return Seen(slope, f"Rate of decay of the exact memory error, by observability: {listed}. {_slowed(rates)}")
@@ -136,7 +123,7 @@ def observability_rate(tables: Tables) -> Seen:
 def exponent(tables: Tables) -> Seen:
     rates = tables["rates"]
     by_seed = rates.per_seed(exponent_of)
-    effect = effect_of(by_seed, "exponent of gamma")
+    effect = by_seed.effect("exponent of gamma")
     have = [value for value in by_seed.values() if value is not None]
     found = f"{len(have)} of {len(by_seed)} seeds have an exponent"
     said = f"{found}: {', '.join(f'{value:.1f}' for value in have)}." if have else f"{found}."

@@ -2,8 +2,8 @@
 
     @claim("limits-fit-length-grows")
     def grows(tables: Tables, numbers: Numbers) -> Seen:
-        effects = {task: pooled(list(...)) for task in REMEMBERING}
-        return Seen(effects, text="...", wanted=REMEMBERING, gates=(converged(...),))
+        effects = {task: Effect.pooled(list(...)) for task in REMEMBERING}
+        return Seen(effects, text="...", wanted=REMEMBERING, gates=(Gate.converged(...),))
 
 What is claimed, the rule and every number stand in a record, see `hmmscope.lab.evidence.records`: a file beside the module,
 or the arguments of `claim`. The function measures; it never judges. All verdicts are made here, from the effects, by the
@@ -23,7 +23,7 @@ from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.power import Power, Redrawn, power_of, powered
 from hmmscope.lab.evidence.records import About, Numbers, Record, folder_of, judged_by, record
 from hmmscope.lab.evidence.rows import Rows, as_tables
-from hmmscope.lab.evidence.verdicts import DECIDED, Always, Gate, Rule, Verdict, all_of, answer, at_budget, settled
+from hmmscope.lab.evidence.verdicts import DECIDED, Always, Gate, Rule, Verdict, all_of, answer, at_budget
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Claim(Record):
             effects = {name: effect.mirrored(self.rule.bound) for name, effect in effects.items()}
         gates = tuple(seen.gates)
         if self.rule is not None and seen.drifts is not None:
-            gates += (settled(self.rule, effects, seen.drifts_by_name(-1 if mirrored else 1)),)
+            gates += (Gate.settled(self.rule, effects, seen.drifts_by_name(-1 if mirrored else 1)),)
         verdict, decides, text = self._decide(effects, seen, gates)
         if power and self.rule is not None and not isinstance(self.rule, Always) and verdict in DECIDED:
             able, _ = self._powered(effects, verdict, seen)

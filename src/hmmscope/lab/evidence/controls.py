@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from statistics import fmean
 
 from hmmscope.lab.evidence.effects import Estimate
-from hmmscope.lab.evidence.rows import Rows, Tables, effect_of
+from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.ties import largest, smallest
 
 _COLUMNS = ("network", "model")
@@ -107,7 +107,7 @@ def beyond_twins(rows: Rows, read: str) -> str:
     known = Rows(row for row in rows if row.get("twins") is not None)
     if not known:
         return ""
-    found = effect_of(known.per_seed(share))
+    found = known.per_seed(share).effect()
     return "what training adds is not told" if found is None else f"{found.short()} of what untrained twins leave"
 
 

@@ -75,6 +75,72 @@ class Effect:
     unit: str = ""
     others: tuple[tuple[float, int], ...] = field(default=(), compare=False, repr=False)
 
+    @staticmethod
+    def pooled(values: Sequence[float | Estimate | None], unit: str = "", *, resolution: float = 0.0) -> "Effect":
+        """The mean of one value a seed, with the wider of the intervals over seeds and over samples.
+
+        Args:
+            values: one a seed, finite; an `Estimate` where the samples' error is known, None where the seed lacks it.
+            unit: of the values.
+            resolution: least difference that the measurement can show, such as 1 for counts; half of it is the least
+                half-width.
+
+        Raises:
+            ValueError: no seed has the number.
+        """
+        found = [one if isinstance(one, Estimate) else Estimate(one) for one in values if one is not None]
+        if not found:
+            raise ValueError("no seed has this number")
+        count = len(found)
+        mean = math.fsum(one.value for one in found) / count
+        about: dict[str, Any] = {"num_seeds": count, "num_missing": len(values) - count, "unit": unit}
+        laws = []  # (half-width, standard error, degrees of freedom)
+        if count > 1:
+            variance = math.fsum((one.value - mean) ** 2 for one in found) / (count - 1)
+            laws.append((quantile(count - 1) * math.sqrt(variance / count), math.sqrt(variance / count), count - 1))
+        noise = math.sqrt(math.fsum(one.error**2 for one in found)) / count
+        laws.append((quantile(0) * noise, noise, 0))
+        laws.append((resolution / 2, resolution / 2 / quantile(0), 0))
+        (half, error, degrees), *narrower = sorted(laws, reverse=True)
+        if half <= _ROUNDING * abs(mean):
+            return Effect(value=mean, **about)
+        others = tuple((own, freedom) for width, own, freedom in narrower if width > _ROUNDING * abs(mean))
+        return Effect(
+            value=mean, low=mean - half, high=mean + half, error=error, degrees=degrees, others=others, **about
+        )
+
+    @staticmethod
+    def predicted(values: Sequence[float], unit: str = "") -> "Effect":
+        """Where one more value of the same law would lie: mean of the values, 95 % prediction interval by Student's law.
+
+        Args:
+            values: at least two, not all equal; such as one of each instance.
+        """
+        mean = Effect.pooled(values, unit)
+        if mean.error is None:
+            return mean
+        error = mean.error * math.sqrt(len(values) + 1)
+        half = quantile(len(values) - 1) * error
+        return replace(mean, low=mean.value - half, high=mean.value + half, error=error, others=())
+
+    @staticmethod
+    def share(flags: Iterable[bool], unit: str = "") -> "Effect":
+        """How many of several are true, with the exact (Clopper-Pearson) 95 % interval.
+
+        Args:
+            flags: at least one, of independent instances.
+        """
+        kept = list(flags)
+        right, count = sum(map(bool, kept)), len(kept)
+        return Effect(
+            value=right / count,
+            low=0.0 if right == 0 else _tail_root(right, count),
+            high=1.0 if right == count else 1 - _tail_root(count - right, count),
+            degrees=-1,
+            num_seeds=count,
+            unit=unit,
+        )
+
     def __str__(self) -> str:
         """``0.54 [0.48, 0.60] layers``: with the digits that the interval supports."""
         if self.low is None or self.high is None:
@@ -121,69 +187,6 @@ class Effect:
             num_missing=0,
             others=(),
         )
-
-
-def pooled(values: Sequence[float | Estimate | None], unit: str = "", *, resolution: float = 0.0) -> Effect:
-    """The mean of one value a seed, with the wider of the intervals over seeds and over samples.
-
-    Args:
-        values: one a seed, finite; an `Estimate` where the samples' error is known, None where the seed lacks the number.
-        unit: of the values.
-        resolution: least difference that the measurement can show, such as 1 for counts; half of it is the least half-width.
-
-    Raises:
-        ValueError: no seed has the number.
-    """
-    found = [one if isinstance(one, Estimate) else Estimate(one) for one in values if one is not None]
-    if not found:
-        raise ValueError("no seed has this number")
-    count = len(found)
-    mean = math.fsum(one.value for one in found) / count
-    about: dict[str, Any] = {"num_seeds": count, "num_missing": len(values) - count, "unit": unit}
-    laws = []  # (half-width, standard error, degrees of freedom)
-    if count > 1:
-        variance = math.fsum((one.value - mean) ** 2 for one in found) / (count - 1)
-        laws.append((quantile(count - 1) * math.sqrt(variance / count), math.sqrt(variance / count), count - 1))
-    noise = math.sqrt(math.fsum(one.error**2 for one in found)) / count
-    laws.append((quantile(0) * noise, noise, 0))
-    laws.append((resolution / 2, resolution / 2 / quantile(0), 0))
-    (half, error, degrees), *narrower = sorted(laws, reverse=True)
-    if half <= _ROUNDING * abs(mean):
-        return Effect(value=mean, **about)
-    others = tuple((own, freedom) for width, own, freedom in narrower if width > _ROUNDING * abs(mean))
-    return Effect(value=mean, low=mean - half, high=mean + half, error=error, degrees=degrees, others=others, **about)
-
-
-def predicted(values: Sequence[float], unit: str = "") -> Effect:
-    """Where one more value of the same law would lie: mean of the values, 95 % prediction interval by Student's law.
-
-    Args:
-        values: at least two, not all equal; such as one of each instance.
-    """
-    mean = pooled(values, unit)
-    if mean.error is None:
-        return mean
-    error = mean.error * math.sqrt(len(values) + 1)
-    half = quantile(len(values) - 1) * error
-    return replace(mean, low=mean.value - half, high=mean.value + half, error=error, others=())
-
-
-def share(flags: Iterable[bool], unit: str = "") -> Effect:
-    """How many of several are true, with the exact (Clopper-Pearson) 95 % interval.
-
-    Args:
-        flags: at least one, of independent instances.
-    """
-    kept = list(flags)
-    right, count = sum(map(bool, kept)), len(kept)
-    return Effect(
-        value=right / count,
-        low=0.0 if right == 0 else _tail_root(right, count),
-        high=1.0 if right == count else 1 - _tail_root(count - right, count),
-        degrees=-1,
-        num_seeds=count,
-        unit=unit,
-    )
 
 
 def _tail_root(right: int, count: int) -> float:

@@ -199,7 +199,7 @@ def _share(rule: Rule, effects: Mapping[str, Effect], aim: float, wanted: Verdic
 
 
 class _Ends(NamedTuple):
-    """Intervals of simulated effects: those of `effects.pooled`, of values with a spread that is known."""
+    """Intervals of simulated effects: those of `Effect.pooled`, of values with a spread that is known."""
 
     units: tuple[tuple[float, float], ...]
     error: float

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from hmmscope.lab.evidence.effects import ALPHA, Effect, Estimate, pooled, quantile
+from hmmscope.lab.evidence.effects import ALPHA, Effect, Estimate, quantile
 
 T = TypeVar("T")
 
@@ -59,9 +59,9 @@ class Rows(list[dict[str, Any]]):
         """The seeds, in order of appearance; a table without seeds has the one seed None."""
         return list(dict.fromkeys(row.get("seed") for row in self))
 
-    def per_seed(self, measure: Callable[["Rows"], T]) -> dict[Any, T]:
+    def per_seed(self, measure: Callable[["Rows"], T]) -> "PerSeed[T]":
         """What `measure` makes of the rows of each seed."""
-        return {seed: measure(own) for seed, own in self.by("seed").items()}
+        return PerSeed({seed: measure(own) for seed, own in self.by("seed").items()})
 
     def with_columns(self, **columns: Callable[[dict[str, Any]], Any]) -> "Rows":
         """The rows with further columns, each computed from its row."""
@@ -79,7 +79,7 @@ class Rows(list[dict[str, Any]]):
             if not kept:
                 continue
             of_seed = kept.per_seed(lambda own: math.fsum(row[value] for row in own) / len(own))
-            effect = pooled(list(of_seed.values()))
+            effect = Effect.pooled(list(of_seed.values()))
             low = effect.value if effect.low is None else effect.low
             high = effect.value if effect.high is None else effect.high
             if len(kept) == 1 and kept[0].get("low") is not None:
@@ -88,7 +88,7 @@ class Rows(list[dict[str, Any]]):
             made.append(names | {value: effect.value, "low": low, "high": high, "seeds": len(of_seed)})
         return made
 
-    def estimates(self, value: str = "value") -> "dict[Any, Estimate | None]":
+    def estimates(self, value: str = "value") -> "PerSeed[Estimate | None]":
         """The number of each seed with the error that its samples give it; None where the seed has only missing values.
 
         Several rows of one seed are averaged. The error is the column ``error``, or that of the interval of the row.
@@ -107,28 +107,28 @@ class Rows(list[dict[str, Any]]):
         return found
 
     def effect(self, value: str = "value", *, unit: str = "", resolution: float = 0.0) -> Effect | None:
-        """The mean of a column over seeds, see `effects.pooled`; None if no seed has it."""
-        return effect_of(self.estimates(value), unit, resolution=resolution)
+        """The mean of a column over seeds, see `Effect.pooled`; None if no seed has it."""
+        return self.estimates(value).effect(unit, resolution=resolution)
 
     def less(self, other: "Rows", value: str = "value", *, unit: str = "", resolution: float = 0.0) -> Effect | None:
         """The column less that of other rows, seed by seed; None unless both were measured.
 
         The samples' errors of both are added, which is too wide where both were measured on the same samples.
         """
-        return effect_of(minus(self.estimates(value), other.estimates(value)), unit, resolution=resolution)
+        return (self.estimates(value) - other.estimates(value)).effect(unit, resolution=resolution)
 
 
-def effect_of(
-    estimates: Mapping[Any, float | Estimate | None], unit: str = "", *, resolution: float = 0.0
-) -> Effect | None:
-    """`effects.pooled` of one number a seed; None if no seed has it."""
-    values = list(estimates.values())
-    return None if all(value is None for value in values) else pooled(values, unit, resolution=resolution)
+class PerSeed(dict[Any, T]):
+    """One number a seed, or an estimate of it, or None where the seed lacks it."""
 
+    def effect(self, unit: str = "", *, resolution: float = 0.0) -> Effect | None:
+        """`Effect.pooled` of the numbers; None if no seed has it."""
+        values: list[Any] = list(self.values())
+        return None if all(value is None for value in values) else Effect.pooled(values, unit, resolution=resolution)
 
-def minus(one: Mapping[Any, Estimate | None], other: Mapping[Any, Estimate | None]) -> dict[Any, Estimate | None]:
-    """Differences of estimates seed by seed; None where a seed lacks one of them."""
-    return {seed: _difference(one.get(seed), other.get(seed)) for seed in {**one, **other}}
+    def __sub__(self, other: Mapping[Any, Any]) -> "PerSeed[Any]":
+        """Differences seed by seed; None where a seed lacks one of both."""
+        return PerSeed({seed: _difference(self.get(seed), other.get(seed)) for seed in {**self, **other}})
 
 
 #: The tables of an experiment by name.
@@ -156,5 +156,5 @@ def _error(row: Mapping[str, Any]) -> float:
     return float(row["high"] - row["low"]) / (2 * quantile(0, ALPHA))
 
 
-def _difference(one: Estimate | None, other: Estimate | None) -> Estimate | None:
+def _difference(one: Any, other: Any) -> Any:
     return None if one is None or other is None else one - other

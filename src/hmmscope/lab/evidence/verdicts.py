@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from hmmscope.lab.evidence.effects import Effect, level
+from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.ties import rounded
 
 Verdict = Literal[
@@ -37,6 +38,8 @@ def answer(low: float | None, high: float | None) -> Verdict:
 
 #: Verdicts of several effects that must all hold: the first of these decides.
 _SEVERITY: tuple[Verdict, ...] = ("not reproduced", "inconclusive", "reproduced in sign", "reproduced")
+#: Nats by which the loss may still change in the last quarter of a training that counts as flat.
+FLAT = 0.01
 #: No more seeds than this are thought of when a number of seeds is named that would decide.
 MOST_SEEDS = 200
 
@@ -125,7 +128,7 @@ class Within(Rule):
 
 @dataclass(frozen=True)
 class Printed(Rule):
-    """A number that the paper prints of one instance lies where one more instance of ours would (`effects.predicted`).
+    """A number that the paper prints of one instance lies where one more instance of ours would (`Effect.predicted`).
 
     Args:
         bound: the printed number.
@@ -150,7 +153,7 @@ class Printed(Rule):
 
 @dataclass(frozen=True)
 class Always(Rule):
-    """Something holds in every instance (`effects.share`): one counterexample refutes it, and few instances decide nothing.
+    """Something holds in every instance (`Effect.share`): one counterexample refutes it, and few instances decide nothing.
 
     Args:
         least: the lower end of the interval has to be above it; 0.9 takes 36 instances without a counterexample.
@@ -202,83 +205,111 @@ class Gate:
         """Plain data for JSON."""
         return {"name": self.name, "is_open": self.is_open, "text": self.text}
 
+    @staticmethod
+    def converged(changes: Mapping[str, float | None], margin: float, what: str) -> "Gate":
+        """Whether outcomes are flat over the last quarter of training.
 
-def converged(changes: Mapping[str, float | None], margin: float, what: str) -> Gate:
-    """Whether outcomes are flat over the last quarter of training.
-
-    Args:
-        changes: change of the outcome over the last quarter, by run or by cell (mean over seeds); None where it was not
-            recorded.
-        margin: change from which on it is not flat, in the unit of the outcome.
-        what: the outcome, such as "fit length".
-    """
-    unknown = [name for name, change in changes.items() if change is None]
-    moving = [name for name, change in changes.items() if change is not None and not abs(change) < margin]
-    if unknown or not changes:
+        Args:
+            changes: change of the outcome over the last quarter, by run or by cell (mean over seeds); None where it was not
+                recorded.
+            margin: change from which on it is not flat, in the unit of the outcome.
+            what: the outcome, such as "fit length".
+        """
+        unknown = [name for name, change in changes.items() if change is None]
+        moving = [name for name, change in changes.items() if change is not None and not abs(change) < margin]
+        if unknown or not changes:
+            return Gate(
+                "converged", False, f"whether the {what} was flat at the end of training is not recorded", (margin,)
+            )
+        most = (max(abs(change) for change in changes.values() if change is not None), margin)
+        if moving:
+            text = f"the {what} still changed by {margin:g} or more in the last quarter of training in {_some(moving)}"
+            return Gate("converged", False, f"{text} ({len(moving)} of {len(changes)})", most)
         return Gate(
-            "converged", False, f"whether the {what} was flat at the end of training is not recorded", (margin,)
+            "converged", True, f"the {what} changed by less than {margin:g} in the last quarter of training", most
         )
-    most = (max(abs(change) for change in changes.values() if change is not None), margin)
-    if moving:
-        text = f"the {what} still changed by {margin:g} or more in the last quarter of training in {_some(moving)}"
-        return Gate("converged", False, f"{text} ({len(moving)} of {len(changes)})", most)
-    return Gate("converged", True, f"the {what} changed by less than {margin:g} in the last quarter of training", most)
 
+    @staticmethod
+    def flat(tables: Tables, margin: float = FLAT, **fields: Any) -> "Gate":
+        """Whether the loss of every run was flat at the end, or so near to its floor that it could not change by the margin.
 
-def settled(rule: Rule, effects: Mapping[str, Effect], drifts: Mapping[str, float | None]) -> Gate:
-    """Whether a verdict would outlast training twice as long, at the pace of the last doubling of the training.
+        Args:
+            tables: with the table ``runs``.
+            margin: nats.
+            fields: which of the runs.
+        """
+        runs = Rows(tables.get("runs", ())).where(**fields)
+        changes = {f"{row['label']}, seed {row['seed']}": _last_change(row, margin) for row in runs}
+        return Gate.converged(changes, margin, "loss")
 
-    What grows with the logarithm of the training never is flat, and need not be: the question is whether it could still turn
-    the verdict. A change that comes all at once, long after nothing moved, is not foreseen.
+    @staticmethod
+    def settled(rule: Rule, effects: Mapping[str, Effect], drifts: Mapping[str, float | None]) -> "Gate":
+        """Whether a verdict would outlast training twice as long, at the pace of the last doubling of the training.
 
-    Args:
-        rule: of the claim.
-        effects: that the claim rests on, by name.
-        drifts: change of each over the last doubling of the training; None where it was not recorded.
-    """
-    unknown = [name for name in effects if drifts.get(name) is None]
-    if unknown or not effects:
-        return Gate("converged", False, "what the last doubling of the training has changed is not recorded")
-    shifts = {name: rounded(drifts[name] or 0.0) for name in effects}
-    now, _, _ = all_of(rule, effects)
-    then, _, _ = all_of(rule, {name: effect.shifted(shifts[name]) for name, effect in effects.items()})
-    said = "; ".join(f"{name} {shift:+.2g}".strip() for name, shift in shifts.items())
-    pace = f"the last doubling of the training has changed the effect by {said}"
-    stays = now == then or (now, then) == ("reproduced in sign", "reproduced")
-    turned = "not turn the verdict" if stays else f"turn {now} into {then}"
-    return Gate("converged", stays, f"{pace}, and one more at that pace would {turned}", tuple(shifts.values()))
+        What grows with the logarithm of the training never is flat, and need not be: the question is whether it could still
+        turn the verdict. A change that comes all at once, long after nothing moved, is not foreseen.
 
+        Args:
+            rule: of the claim.
+            effects: that the claim rests on, by name.
+            drifts: change of each over the last doubling of the training; None where it was not recorded.
+        """
+        unknown = [name for name in effects if drifts.get(name) is None]
+        if unknown or not effects:
+            return Gate("converged", False, "what the last doubling of the training has changed is not recorded")
+        shifts = {name: rounded(drifts[name] or 0.0) for name in effects}
+        now, _, _ = all_of(rule, effects)
+        then, _, _ = all_of(rule, {name: effect.shifted(shifts[name]) for name, effect in effects.items()})
+        said = "; ".join(f"{name} {shift:+.2g}".strip() for name, shift in shifts.items())
+        pace = f"the last doubling of the training has changed the effect by {said}"
+        stays = now == then or (now, then) == ("reproduced in sign", "reproduced")
+        turned = "not turn the verdict" if stays else f"turn {now} into {then}"
+        return Gate("converged", stays, f"{pace}, and one more at that pace would {turned}", tuple(shifts.values()))
 
-def learned(effect: Effect, margin: float, control: str) -> Gate:
-    """Whether a model is better than its best control: the effect (better is positive) is above the margin."""
-    is_open = effect.low is not None and rounded(effect.low) > 0 and rounded(effect.value) >= margin
-    said = f"the model is better than {control} by {effect}"
-    seen = (effect.value, margin) if effect.low is None else (effect.value, effect.low, margin)
-    return Gate("learned", is_open, said if is_open else f"{said}, not by {margin:g} or more beyond doubt", seen)
+    @staticmethod
+    def learned(effect: Effect, margin: float, control: str) -> "Gate":
+        """Whether a model is better than its best control: the effect (better is positive) is above the margin."""
+        is_open = effect.low is not None and rounded(effect.low) > 0 and rounded(effect.value) >= margin
+        said = f"the model is better than {control} by {effect}"
+        seen = (effect.value, margin) if effect.low is None else (effect.value, effect.low, margin)
+        return Gate("learned", is_open, said if is_open else f"{said}, not by {margin:g} or more beyond doubt", seen)
 
+    @staticmethod
+    def matched(budgets: Mapping[str, Mapping[str, float]], tolerance: float = 0.05) -> "Gate":
+        """Whether the things compared had the same budget in at least one currency.
 
-def matched(budgets: Mapping[str, Mapping[str, float]], tolerance: float = 0.05) -> Gate:
-    """Whether the things compared had the same budget in at least one currency.
+        Args:
+            budgets: by thing compared, then by currency (sequences, tokens, FLOPs, processor seconds).
+            tolerance: relative difference that counts as equal.
+        """
+        rows = list(budgets.values())
+        common = [name for name in (rows[0] if rows else {}) if all(name in row for row in rows)]
+        known = (*(_ratio([row[name] for row in rows]) for name in common), tolerance)
+        equal = [name for name in common if _ratio([row[name] for row in rows]) <= 1 + tolerance]
+        if equal:
+            return Gate("matched", True, f"equal {', '.join(equal)}", known)
+        ratios = ", ".join(f"{name} {_ratio([row[name] for row in rows]):.2g} times" for name in common)
+        return Gate("matched", False, f"no budget is equal ({ratios or 'none is recorded for all'})", known)
 
-    Args:
-        budgets: by thing compared, then by currency (sequences, tokens, FLOPs, processor seconds).
-        tolerance: relative difference that counts as equal.
-    """
-    rows = list(budgets.values())
-    common = [name for name in (rows[0] if rows else {}) if all(name in row for row in rows)]
-    known = (*(_ratio([row[name] for row in rows]) for name in common), tolerance)
-    equal = [name for name in common if _ratio([row[name] for row in rows]) <= 1 + tolerance]
-    if equal:
-        return Gate("matched", True, f"equal {', '.join(equal)}", known)
-    ratios = ", ".join(f"{name} {_ratio([row[name] for row in rows]):.2g} times" for name in common)
-    return Gate("matched", False, f"no budget is equal ({ratios or 'none is recorded for all'})", known)
+    @staticmethod
+    def equal_tokens(tables: Tables) -> "Gate":
+        """Whether the models of an experiment were trained on equally many tokens."""
+        runs = Rows(tables.get("runs", ()))
+        return Gate.matched({label: {"tokens": own[0]["tokens"]} for label, own in runs.by("label").items()})
 
+    @staticmethod
+    def regime(value: float, low: float, high: float, what: str) -> "Gate":
+        """Whether the ratio that a claim depends on is in its range."""
+        is_open = low <= value <= high
+        inside = "inside" if is_open else "outside"
+        return Gate("regime", is_open, f"{what} is {value:.4g}, {inside} {low:.4g} to {high:.4g}", (value, low, high))
 
-def regime(value: float, low: float, high: float, what: str) -> Gate:
-    """Whether the ratio that a claim depends on is in its range."""
-    is_open = low <= value <= high
-    inside = "inside" if is_open else "outside"
-    return Gate("regime", is_open, f"{what} is {value:.4g}, {inside} {low:.4g} to {high:.4g}", (value, low, high))
+    @staticmethod
+    def room(available: float, needed: float, what: str) -> "Gate":
+        """Whether the range of outcomes allows the effect."""
+        is_open = available >= needed
+        short = "" if is_open else f" where {needed:.3g} are needed"
+        return Gate("room", is_open, f"{what} leaves {available:.3g}{short}", (available, needed))
 
 
 def at_budget(verdict: Verdict, spent: Mapping[str, float], papers: Mapping[str, float]) -> tuple[Verdict, str]:
@@ -301,13 +332,6 @@ def at_budget(verdict: Verdict, spent: Mapping[str, float], papers: Mapping[str,
     own = [f"{spent[name]:,.0f} {name}" for name in short] or ["a budget that is not recorded"]
     paper = f"{papers[short[0]]:,.0f}" if short and short[0] in papers else "not stated"
     return "not at this budget" if verdict == "not reproduced" else verdict, f"at {own[0]} (the paper: {paper})"
-
-
-def room(available: float, needed: float, what: str) -> Gate:
-    """Whether the range of outcomes allows the effect."""
-    is_open = available >= needed
-    short = "" if is_open else f" where {needed:.3g} are needed"
-    return Gate("room", is_open, f"{what} leaves {available:.3g}{short}", (available, needed))
 
 
 def all_of(rule: Rule, effects: Mapping[str, Effect], wanted: Sequence[str] = ()) -> tuple[Verdict, str, list[str]]:
@@ -348,6 +372,13 @@ def _distance(rule: Rule, effect: Effect) -> float:
     if isinstance(rule, Within | Printed):
         return -max(abs(low - rule.bound), abs(high - rule.bound))
     return low - rule.bound
+
+
+def _last_change(run: Mapping[str, Any], margin: float) -> float | None:
+    """Of the loss of a run over the last quarter; its excess over the floor, if that is below the margin."""
+    if run.get("excess") is not None and 0 <= run["excess"] < margin:
+        return float(run["excess"])
+    return run.get("last_quarter")
 
 
 def _ratio(values: Sequence[float]) -> float:

@@ -13,7 +13,6 @@ from hmmscope.corpora.targets import make_target
 from hmmscope.lab.experiments.experiment import Measured
 from hmmscope.lab.experiments.failures import phase
 from hmmscope.lab.experiments.judging import invalid_of, write_results
-from hmmscope.lab.experiments.outcomes import last_quarter
 from hmmscope.lab.experiments.parts import Kept, Part, measured_in, measurement_of, write_tables
 from hmmscope.lab.experiments.planning import Plan
 from hmmscope.lab.experiments.pool import train_in_pool
@@ -214,3 +213,17 @@ def _seconds(records: Sequence[Mapping[str, Any]], column: str) -> float | None:
         return None
     ends = [now for now, later in zip(times, [*times[1:], 0.0], strict=True) if later < now]
     return sum(ends)
+
+
+def last_quarter(records: Sequence[Mapping[str, Any]]) -> float | None:
+    """By how much the evaluation loss changed over the last quarter of the steps; None without an evaluation before it.
+
+    Args:
+        records: the lines of metrics.jsonl, (step, evaluation_loss where it was evaluated).
+    """
+    losses = {row["step"]: row["evaluation_loss"] for row in records if row.get("evaluation_loss") is not None}
+    if not losses:
+        return None
+    last = max(losses)
+    before = [step for step in losses if 4 * step <= 3 * last]
+    return float(losses[last] - losses[max(before)]) if before else None
