@@ -692,7 +692,7 @@ SECTIONS = (
     Section("functions of more than 80 lines", long_functions, 0),
     Section("rooms from train to its first step", rooms, 12),
     Section("  rooms beside that way", rooms_beside),
-    Section("megabytes in results/", kept_megabytes, 13),
+    Section("megabytes in results/", kept_megabytes, 12),
     Section("circles of imports", circles, 0),
     Section("parts of CONTRIBUTING that differ", parts_that_differ, 0),
     Section("tests of the kind of a process", kind_tests, 20),

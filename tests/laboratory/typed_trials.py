@@ -404,12 +404,12 @@ class Attempts:
         return "protocol", lambda: read_protocol(path)
 
     def packed_table(self) -> tuple[str, Callable[[], Any]]:
-        kept = self.rng.choice([path for path in sorted(RESULTS.glob("*/packed/*/*.xz"))[:6]] or [None])
+        kept = self.rng.choice([path for path in sorted(RESULTS.glob("*/packed/*.xz"))[:6]] or [None])
         if kept is None:
             return self.grid()
         data = altered(kept.read_bytes(), self.rng)
         path = self.file(".xz", data)
-        return "packed part", lambda: packed.part_rows(path)
+        return "packed seed", lambda: list(packed.seed_parts(path))
 
 
 class Table(dict):

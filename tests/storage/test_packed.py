@@ -9,7 +9,8 @@ from hmmscope.errors import DamagedError
 from hmmscope.storage import packed, store
 
 INDEX = [
-    {"seed": 0, "part": "RNN, 2 layers", "rows": {"scores": 2, "runs": 1}},
+    {"seed": 0, "part": "RNN, 1 layer", "rows": {"scores": 1, "runs": 1}},
+    {"seed": 0, "part": "RNN, 2 layers", "rows": {"scores": 1}},
     {"seed": 1, "part": "RNN, 2 layers", "rows": {"scores": 1, "runs": 0}},
 ]
 TABLES = {
@@ -54,7 +55,7 @@ def test_another_seed_adds_files_and_changes_none(tmp_path: Path) -> None:
     first = worked_on(
         tmp_path / "first",
         {name: [row for row in rows if row["seed"] == 0] for name, rows in TABLES.items()},
-        INDEX[:1],
+        INDEX[:2],
     )
     packed.pack(first, tmp_path / "kept")
     before = contents(tmp_path / "kept")
@@ -63,13 +64,13 @@ def test_another_seed_adds_files_and_changes_none(tmp_path: Path) -> None:
     assert {name: data for name, data in after.items() if name in before and name != packed.INDEX} == {
         name: data for name, data in before.items() if name != packed.INDEX
     }
-    assert after.keys() - before.keys() == {"packed/seed-1/rnn-2-layers.json.xz"}
+    assert after.keys() - before.keys() == {"packed/seed-1.json.xz"}
 
 
 def test_what_is_packed_otherwise_by_another_library_stays(tmp_path: Path) -> None:
     source, kept = worked_on(tmp_path / "work", TABLES, INDEX), tmp_path / "kept"
     packed.pack(source, kept)
-    path = packed.part_path(kept, 1, "RNN, 2 layers")
+    path = packed.seed_path(kept, 1)
     other = lzma.compress(lzma.decompress(path.read_bytes()), preset=0, check=lzma.CHECK_CRC32)
     assert other != path.read_bytes()
     path.write_bytes(other)
@@ -81,9 +82,9 @@ def test_what_is_no_longer_measured_is_removed(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     packed.pack(worked_on(tmp_path / "both", TABLES, INDEX), kept)
     one = {name: [row for row in rows if row["seed"] == 0] for name, rows in TABLES.items()}
-    packed.pack(worked_on(tmp_path / "one", one, INDEX[:1]), kept)
+    packed.pack(worked_on(tmp_path / "one", one, INDEX[:2]), kept)
     assert packed.read_tables(kept) == dict(sorted(one.items()))
-    assert not packed.part_path(kept, 1, "RNN, 2 layers").exists()
+    assert not packed.seed_path(kept, 1).exists()
 
 
 def broken(data: bytes) -> dict[str, bytes]:
@@ -93,25 +94,27 @@ def broken(data: bytes) -> dict[str, bytes]:
         "twice": data * 2,
         "no xz": b"[]",
         "other rows": lzma.compress(b'{"scores": [], "runs": []}'),
+        "a part more": lzma.compress(b'{"scores": [{"value": 1e-300}], "runs": []}\n{}\n'),
+        "no part": lzma.compress(b""),
         "no mapping": lzma.compress(b"[]"),
         "no JSON": lzma.compress(b"{"),
     }
 
 
 @pytest.mark.parametrize("how", broken(b""))
-def test_a_part_that_is_not_whole_is_damage(tmp_path: Path, how: str) -> None:
+def test_a_seed_that_is_not_whole_is_damage(tmp_path: Path, how: str) -> None:
     kept = tmp_path / "kept"
     packed.pack(worked_on(tmp_path / "work", TABLES, INDEX), kept)
-    path = packed.part_path(kept, 1, "RNN, 2 layers")
+    path = packed.seed_path(kept, 1)
     path.write_bytes(broken(path.read_bytes())[how])
-    with pytest.raises(DamagedError, match=r"seed-1/rnn-2-layers\.json\.xz: "):
+    with pytest.raises(DamagedError, match=r"seed-1\.json\.xz: "):
         packed.read_tables(kept)
 
 
-def test_a_missing_part_is_damage(tmp_path: Path) -> None:
+def test_a_missing_seed_is_damage(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     packed.pack(worked_on(tmp_path / "work", TABLES, INDEX), kept)
-    packed.part_path(kept, 0, "RNN, 2 layers").unlink()
+    packed.seed_path(kept, 0).unlink()
     with pytest.raises(DamagedError, match="seed-0"):
         packed.read_tables(kept)
 
@@ -122,11 +125,11 @@ def test_what_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(packed, "MOST_BYTES", 20)
     monkeypatch.setattr(packed.disk, "read_bytes", lambda path, **options: path.read_bytes())
     with pytest.raises(Exception, match="unpacks to more than 20 bytes"):
-        packed.part_rows(packed.part_path(kept, 0, "RNN, 2 layers"))
+        list(packed.seed_parts(packed.seed_path(kept, 0)))
 
 
 @pytest.mark.parametrize("count", [0, 3])
 def test_an_index_that_does_not_fit_its_tables_is_damage(tmp_path: Path, count: int) -> None:
-    index = [INDEX[0], {**INDEX[1], "rows": {"scores": count, "runs": 0}}]
+    index = [*INDEX[:2], {**INDEX[2], "rows": {"scores": count, "runs": 0}}]
     with pytest.raises(DamagedError, match=r"parts\.jsonl: "):
         packed.pack(worked_on(tmp_path / "work", TABLES, index), tmp_path / "kept")

@@ -2,16 +2,15 @@
 
     OUT/tables/<name>.jsonl                 rows as JSON lines: in a folder that is worked on, for people and programs
     OUT/tables/<name>.jsonl.xz              the same bytes, packed: kept, of an experiment without seeds
-    OUT/packed/seed-<n>/<part>.json.xz      the rows of one part by table, packed: kept, of an experiment with seeds
+    OUT/packed/seed-<n>.json.xz             of an experiment with seeds, kept: a line a part, its rows by table, together
     OUT/parts.jsonl                         the parts in order
 
-A packed part is written once: another seed adds files and changes none. Whoever reads tables reads all three alike.
+Another seed adds a file and changes none; parts of one seed have much in common. Whoever reads tables reads all three alike.
 """
 
 import lzma
 import os
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,18 +43,13 @@ def is_packed(folder: Path) -> bool:
     return (folder / PACKED).is_dir() or any((folder / TABLES).glob("*.jsonl.xz"))
 
 
-def part_path(folder: Path, seed: int, part: str) -> Path:
-    """The packed file of a part."""
-    return folder / PACKED / f"seed-{seed}" / f"{part_slug(part)}.json.xz"
-
-
-def part_slug(part: str) -> str:
-    """The name of a part as the name of a file."""
-    return re.sub(r"[^a-z0-9.]+", "-", part.lower()).strip("-.")
+def seed_path(folder: Path, seed: int) -> Path:
+    """The packed file of a seed."""
+    return folder / PACKED / f"seed-{seed}.json.xz"
 
 
 def pack(source: Path, out: Path) -> None:
-    """Keep the tables of `source` in `out`: part by part if it has an index, else table by table.
+    """Keep the tables of `source` in `out`: seed by seed if it has an index, else table by table.
 
     What `out` holds already with the same content is left as it is, and what it holds beyond is removed.
     """
@@ -64,18 +58,16 @@ def pack(source: Path, out: Path) -> None:
     if index is None:
         wanted = {out / TABLES / f"{name}.jsonl.xz": store.table_bytes(rows, name) for name, rows in tables.items()}
     else:
-        wanted = {
-            part_path(out, row["seed"], row["part"]): store.dump(own, row["part"]) + b"\n"
-            for row, own in zip(index, by_part(index, tables, source), strict=True)
-        }
-        assert len(wanted) == len(index), "two parts of one name"
+        wanted = dict.fromkeys((seed_path(out, row["seed"]) for row in index), b"")
+        for row, own in zip(index, by_part(index, tables, source), strict=True):
+            wanted[seed_path(out, row["seed"])] += store.dump(own, row["part"]) + b"\n"
         store.make_folder(out)
         store.write_table(out / INDEX, index)
     for path, data in wanted.items():
         if not os.path.lexists(path) or _unpacked(path) != data:
             store.make_folder(path.parent)
             store.write_bytes(path, lzma.compress(data, preset=9 | lzma.PRESET_EXTREME))
-    for pattern in (f"{TABLES}/*", f"{PACKED}/*/*"):
+    for pattern in (f"{TABLES}/*", f"{PACKED}/*"):
         for path in sorted(out.glob(pattern)):
             if path not in wanted:
                 store.remove_file(path)
@@ -113,20 +105,27 @@ def by_part(
 def _read_parts(folder: Path) -> dict[str, list[Row]]:
     index = store.read_table(folder / INDEX)
     tables: dict[str, list[Row]] = {name: [] for name in sorted({name for row in index for name in row["rows"]})}
+    parts = {seed: seed_parts(seed_path(folder, seed)) for seed in {row["seed"]: None for row in index}}
     for row in index:
-        path = part_path(folder, row["seed"], row["part"])
-        part = part_rows(path)
+        part = next(parts[row["seed"]], None)
         counts = {name: len(rows) for name, rows in part.items()} if isinstance(part, dict) else None
         if counts != row["rows"]:
-            raise DamagedError(f"{path}: does not hold the rows that {INDEX} says")
+            raise _other(folder, row["seed"])
         for name, rows in part.items():
             tables[name] += [{"seed": row["seed"]} | each for each in rows]
+    for seed, rest in parts.items():
+        if next(rest, None) is not None:
+            raise _other(folder, seed)
     return tables
 
 
-def part_rows(path: Path) -> Any:
-    """What a packed part holds: its rows by table."""
-    return store.parse(_unpacked(path), str(path))
+def _other(folder: Path, seed: int) -> DamagedError:
+    return DamagedError(f"{seed_path(folder, seed)}: does not hold the rows that {INDEX} says")
+
+
+def seed_parts(path: Path) -> Iterator[Any]:
+    """What a packed seed holds: for each part in order its rows by table."""
+    return (store.parse(line, str(path)) for line in _unpacked(path).splitlines())
 
 
 def _is_table(path: Path) -> bool:

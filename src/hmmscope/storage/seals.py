@@ -26,12 +26,12 @@ FORMAT, VERSION = "hmmscope-seal", 1
 KINDS = ("run", "experiment", "sweep", "pool", "paper", "submission", "kept", "added")
 #: What a seal names. Where it names findings, readers take every figure and table that they find.
 _NAMED = (
-    *("*.json", "*.jsonl", "*.safetensors", "figures/*.json", "tables/*.jsonl", "tables/*.xz", "packed/*/*.xz"),
+    *("*.json", "*.jsonl", "*.safetensors", "figures/*.json", "tables/*.jsonl", "tables/*.xz", "packed/*.xz"),
     *("hmms/*.json", "parts/*/*.json", "checkpoints/step-*/manifest.json", "timing/*.json*"),
     *("tasks/*/*.json", "tasks/*/*.safetensors", "model.py", "card.txt"),
     *("logs/*.log", "failures/*.json", "tensorboard/*", "index.html"),
 )
-_LISTED = ("figures/*.json", "tables/*.jsonl", "tables/*.xz", "packed/*/*.xz")
+_LISTED = ("figures/*.json", "tables/*.jsonl", "tables/*.xz", "packed/*.xz")
 #: Neither: the seals themselves, and locks, which hold who is at work.
 APART = (SEAL, ADDED, "lock", "grid.lock")
 _CHECKPOINT = "checkpoints/"

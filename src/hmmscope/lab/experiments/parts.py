@@ -13,6 +13,7 @@ its measurement has the version of today. A version is a whole number in the rec
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
@@ -29,7 +30,7 @@ from hmmscope.machine import machine_line
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.pipeline import Run
 from hmmscope.storage import store
-from hmmscope.storage.packed import INDEX, by_part, part_slug, read_tables
+from hmmscope.storage.packed import INDEX, by_part, read_tables
 from hmmscope.storage.seals import digests, open_sealed
 
 
@@ -99,6 +100,11 @@ class Part:
         made |= {} if protocol is None else {"protocol": protocol}
         part = json.loads(store.json_bytes({**made, "tables": tables}, str(path)))
         store.write_json(path, {**part, "sha256": _digest(part)})
+
+
+def part_slug(part: str) -> str:
+    """The name of a part as the name of a file."""
+    return re.sub(r"[^a-z0-9.]+", "-", part.lower()).strip("-.")
 
 
 def _digest(part: Mapping[str, Any]) -> str:
