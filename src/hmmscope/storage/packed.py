@@ -108,8 +108,7 @@ def _read_parts(folder: Path) -> dict[str, list[Row]]:
     parts = {seed: seed_parts(seed_path(folder, seed)) for seed in {row["seed"]: None for row in index}}
     for row in index:
         part = next(parts[row["seed"]], None)
-        counts = {name: len(rows) for name, rows in part.items()} if isinstance(part, dict) else None
-        if counts != row["rows"]:
+        if not isinstance(part, dict) or {name: len(rows) for name, rows in part.items()} != row["rows"]:
             raise _other(folder, row["seed"])
         for name, rows in part.items():
             tables[name] += [{"seed": row["seed"]} | each for each in rows]
