@@ -26,7 +26,7 @@ from hmmscope import constructions
 from hmmscope.analysis.activations import capture
 from hmmscope.analysis.shuffle import attention_taps
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
-from hmmscope.constructions.regression import demonstration_samples, least_squares, optimisation_bound
+from hmmscope.constructions.regression import Samples
 from hmmscope.lab.report.series_look import GREY, INK, RULE
 
 LETTERS = "ABC|"
@@ -312,15 +312,15 @@ def draw_error(tokens: torch.Tensor, path: Path) -> None:
     """Learned weights after some steps, and their distance from least squares beside the bound."""
     starts = 1 + (LENGTH + 1) * torch.arange(NUMBER)
     demonstrations = tokens[0, starts[:, None] + torch.arange(LENGTH)]
-    samples = demonstration_samples(demonstrations, 3, MEMORY)
-    problem, x_NF = least_squares(samples), samples.features().unique(dim=0)
+    samples = Samples.of(demonstrations, 3, MEMORY)
+    problem, x_NF = samples.problem(), samples.features().unique(dim=0)
     figure = plt.figure(figsize=(10.5, 5.2), layout="constrained")
     grid = figure.add_gridspec(4, 2, width_ratios=(1.2, 1), wspace=0.06)
     axes = figure.add_subplot(grid[:, 1])
     for rate, color, name in ((1 / MEMORY, "#d55e00", "η = 1/L"), (RATE, "#0072b2", f"η = {RATE}")):
         weights = network(MANY_STEPS, rate).learned_weights(tokens)[:, 0]
         error = ((problem.solution() - weights) @ x_NF.T).norm(dim=1).amax(1)
-        bound = [float(optimisation_bound(problem, MEMORY, step, rate)) for step in range(len(weights))]
+        bound = [float(problem.optimisation_bound(MEMORY, step, rate)) for step in range(len(weights))]
         axes.plot(error.numpy(), color=color, linewidth=1.8, label=f"network, {name}")
         axes.plot(bound, color=color, linewidth=1.2, linestyle=(0, (2, 2)), label=f"bound, {name}")
     axes.set(yscale="log", xlim=(0, MANY_STEPS))

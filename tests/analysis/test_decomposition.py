@@ -11,14 +11,7 @@ import torch
 import hmmscope as hs
 import oracles
 from comparing import close, floats
-from hmmscope.analysis.decomposition import (
-    all_histories,
-    all_windows,
-    decompose,
-    memory_distances,
-    sampled_histories,
-    stationary_start,
-)
+from hmmscope.analysis.decomposition import Histories, Windows, stationary_start
 from hmmscope.constructions.regression import LeastSquares
 from hmmscope.errors import InputError
 from hmmscope.inference.memory import all_sequences, memory_table
@@ -61,7 +54,7 @@ def test_histories_equal_enumeration_of_hidden_paths():
     rng = np.random.default_rng(0)
     for _ in range(12):
         hmm = with_one_class(rng, 3, 2)
-        histories = all_histories(hmm, 4)
+        histories = Histories.all(hmm, 4)
         prior = hs.stationary_distribution(hmm)
         exact = oracles.exact(Matrices(prior, hmm.transition_SS, hmm.emission_SV))
         seen = set()
@@ -79,13 +72,13 @@ def test_histories_equal_enumeration_of_hidden_paths():
 
 def test_distances_are_those_of_the_memory_error():
     for hmm, time in ((REFERENCE, 6), (binary(0.1, 0.2), 12), (hs.make_process("mess3"), 7)):
-        histories = all_histories(hmm, time)
+        histories = Histories.all(hmm, time)
         for length in (1, 2, 4, time):
-            distances, loss = memory_distances(histories, length), memory_error(hmm, length, time)
+            distances, loss = histories.distances(length), memory_error(hmm, length, time)
             # Here the stationary law is not rounded to multiples of 2^-32; there the histories start from the rounded one.
             assert histories.mean(distances.prediction) == pytest.approx(loss.total_variation, abs=1e-9)
             assert histories.mean(distances.squared) == pytest.approx(loss.squared, abs=1e-9)
-        assert histories.mean(memory_distances(histories, time).prediction) < 1e-16
+        assert histories.mean(histories.distances(time).prediction) < 1e-16
 
 
 def test_predictions_are_never_further_off_than_beliefs():
@@ -93,9 +86,9 @@ def test_predictions_are_never_further_off_than_beliefs():
     nearly = 0.0
     for _ in range(25):
         hmm = with_one_class(rng, int(rng.integers(2, 5)), int(rng.integers(2, 4)))
-        histories = all_histories(hmm, 5)
+        histories = Histories.all(hmm, 5)
         for length in (1, 2, 3):
-            distances = memory_distances(histories, length)
+            distances = histories.distances(length)
             assert bool((distances.prediction <= distances.belief + 1e-13).all())
             nearly = max(nearly, histories.mean(distances.prediction) / max(histories.mean(distances.belief), 1e-9))
     assert nearly > 0.8  # not so loose that it could not fail
@@ -104,11 +97,11 @@ def test_predictions_are_never_further_off_than_beliefs():
 def test_sampled_histories_agree_with_all():
     """Means within 4 standard errors: five misses in 10^4."""
     for hmm in (REFERENCE, hs.make_process("random-hmm", num_states=3, num_symbols=3, seed=4)):
-        exact, sampled = all_histories(hmm, 6), sampled_histories(hmm, 6, 4000, seed=3)
+        exact, sampled = Histories.all(hmm, 6), Histories.sampled(hmm, 6, 4000, seed=3)
         assert not sampled.exact
         for length in (1, 2, 5):
-            values = memory_distances(sampled, length).prediction
-            wanted = exact.mean(memory_distances(exact, length).prediction)
+            values = sampled.distances(length).prediction
+            wanted = exact.mean(exact.distances(length).prediction)
             assert abs(sampled.mean(values) - wanted) < 4 * float(values.std()) / math.sqrt(4000)
 
 
@@ -138,8 +131,8 @@ EIGENVALUES = {1: (0.22, 0.28), 2: (0.200747, 0.513834), 3: (0.194568, 0.765922)
 
 @pytest.mark.parametrize("length", PARTS)
 def test_reference_parts(length):
-    windows = all_windows(REFERENCE, length)
-    parts = decompose(all_histories(REFERENCE, 6), windows, windows.linear.weights)
+    windows = Windows.all(REFERENCE, length)
+    parts = Histories.all(REFERENCE, 6).decompose(windows, windows.linear.weights)
     found = (float(parts.total), parts.memory, parts.misspecification)
     for value, printed in zip(found, PARTS[length], strict=True):
         assert value == pytest.approx(printed, rel=1e-6, abs=1e-20)
@@ -157,9 +150,9 @@ def test_the_parts_add_up_for_any_matrix():
         if number % 3 == 0:
             hmm = hs.make_process("mess3", switch=0.1 + 0.02 * number)
         length = int(rng.integers(1, 4))
-        windows, histories = all_windows(hmm, length), all_histories(hmm, length + 2)
+        windows, histories = Windows.all(hmm, length), Histories.all(hmm, length + 2)
         shape = (2, 3, hmm.num_symbols, hmm.num_symbols * length)
-        parts = decompose(histories, windows, torch.from_numpy(rng.normal(size=shape)))
+        parts = histories.decompose(windows, torch.from_numpy(rng.normal(size=shape)))
         assert parts.total.shape == (2, 3)
         assert float((parts.gap.abs() / parts.total).max()) < 1e-13
         assert parts.memory >= 0
@@ -168,12 +161,12 @@ def test_the_parts_add_up_for_any_matrix():
 
 def test_they_do_not_add_up_for_another_law_of_histories():
     """The gap is a measurement: histories that are not stationary have one."""
-    histories, windows = all_histories(REFERENCE, 5), all_windows(REFERENCE, 2)
+    histories, windows = Histories.all(REFERENCE, 5), Windows.all(REFERENCE, 2)
     skewed = histories.probability * (1 + histories.observations[:, -3])  # older than the window
     other = dataclasses.replace(histories, probability=skewed / skewed.sum())
     weights = torch.arange(32, dtype=torch.float64).view(4, 8)  # without the symmetry 0 1 2 3 -> 3 2 1 0 of the process
-    assert abs(float(decompose(histories, windows, weights).gap)) < 1e-11
-    assert abs(float(decompose(other, windows, weights).gap)) > 1e-2
+    assert abs(float(histories.decompose(windows, weights).gap)) < 1e-11
+    assert abs(float(other.decompose(windows, weights).gap)) > 1e-2
 
 
 def test_where_a_linear_function_is_enough():
@@ -181,13 +174,13 @@ def test_where_a_linear_function_is_enough():
     chain = hs.make_process("markov-chain", num_states=4, num_symbols=4)
     cases = [(REFERENCE, 1, True), (binary(0.1, 0.2), 2, True), (binary(0.1, 0.2), 3, False), (chain, 3, True)]
     for hmm, length, exact in cases:
-        windows = all_windows(hmm, length)
+        windows = Windows.all(hmm, length)
         part = float(windows.probability @ windows.misfit)
         assert part < 1e-18 if exact else part > 1e-5
 
 
 def test_the_noise_is_the_mean_square_of_what_labels_do_beyond_the_linear_predictor():
-    windows = all_windows(REFERENCE, 2)
+    windows = Windows.all(REFERENCE, 2)
     assert windows.noise == pytest.approx(0.735080, abs=5e-7)
     label = torch.eye(4, dtype=torch.float64)
     squares = (label[None] - windows.linear_prediction[:, None]).square().sum(2)
@@ -200,7 +193,7 @@ def test_the_noise_is_the_mean_square_of_what_labels_do_beyond_the_linear_predic
 
 
 def test_counts_are_those_of_the_sequences():
-    counts = sample_counts(REFERENCE, 2, 50, 3, seed=5)
+    counts = sample_counts(Windows.all(REFERENCE, 2), 50, 3, seed=5)
     starts = np.arange(3) == 0
     sequences = REFERENCE.sample_paths(np.arange(150), starts, 5, "train").observations.view(3, 50, 3)
     for draw in range(3):
@@ -208,7 +201,7 @@ def test_counts_are_those_of_the_sequences():
         for first, second, label in sequences[draw].tolist():
             expected[first, second, label] += 1
         assert torch.equal(counts[draw], expected.flatten(0, 1))
-    windows = all_windows(REFERENCE, 2)
+    windows = Windows.all(REFERENCE, 2)
     problem = counted_moments(windows, counts)
     x = torch.cat([torch.nn.functional.one_hot(sequences[1, :, k], 4) for k in (1, 0)], 1).double()
     y = torch.nn.functional.one_hot(sequences[1, :, 2], 4).double()
@@ -220,7 +213,7 @@ def test_counts_are_those_of_the_sequences():
 def test_expectation_over_labels_equals_enumeration_of_labels():
     """Three samples of two symbols: eight sets of labels, each with its probability."""
     hmm = binary(0.2, 0.1)
-    windows = all_windows(hmm, 2)
+    windows = Windows.all(hmm, 2)
     counts = torch.tensor([1, 0, 1, 1])
     numbers = counts.nonzero()[:, 0].tolist()
     for steps in (None, 0, 1, 7):
@@ -244,8 +237,8 @@ def test_expectation_over_labels_equals_enumeration_of_labels():
 
 
 def test_the_filter_is_that_of_the_iterates():
-    windows = all_windows(REFERENCE, 2)
-    problem = counted_moments(windows, sample_counts(REFERENCE, 2, 60, 2, seed=1))
+    windows = Windows.all(REFERENCE, 2)
+    problem = counted_moments(windows, sample_counts(Windows.all(REFERENCE, 2), 60, 2, seed=1))
     iterates = problem.iterates(25, 0.5)
     for steps in (0, 1, 2, 25):
         np.testing.assert_allclose(problem.cross @ descent_filter(problem, steps, 0.5), iterates[steps], atol=1e-13)
@@ -259,9 +252,9 @@ SCALED = {50: 1.14, 100: 1.08, 200: 1.04, 400: 1.03, 800: 0.99, 1600: 1.03, 3200
 @pytest.mark.parametrize("number", SCALED)
 def test_estimation_error_is_noise_times_rank_over_samples(number):
     """Within 4 standard errors of the mean of 300 draws, and 0.03 for the printed value, which is simulated too."""
-    windows, histories = all_windows(REFERENCE, 2), all_histories(REFERENCE, 2)
-    problem = counted_moments(windows, sample_counts(REFERENCE, 2, number, 300, seed=number))
-    errors = decompose(histories, windows, problem.solution()).estimation * number / (windows.noise * windows.rank)
+    windows, histories = Windows.all(REFERENCE, 2), Histories.all(REFERENCE, 2)
+    problem = counted_moments(windows, sample_counts(Windows.all(REFERENCE, 2), number, 300, seed=number))
+    errors = histories.decompose(windows, problem.solution()).estimation * number / (windows.noise * windows.rank)
     assert abs(float(errors.mean()) - SCALED[number]) < 4 * float(errors.std()) / math.sqrt(300) + 0.03
 
 
@@ -291,13 +284,13 @@ TOTALS = {
 @pytest.mark.parametrize("length", TOTALS)
 def test_reference_totals_of_gradient_descent(length):
     """Printed means of 8 draws are within 4 of their standard errors, and half of their last digit, of ours."""
-    windows, histories = all_windows(REFERENCE, length), all_histories(REFERENCE, 6)
+    windows, histories = Windows.all(REFERENCE, length), Histories.all(REFERENCE, 6)
     for number, printed in TOTALS[length].items():
         draws = 16 if number > 10_000 else 40
-        counts = sample_counts(REFERENCE, length, number, draws, seed=7)
+        counts = sample_counts(Windows.all(REFERENCE, length), number, draws, seed=7)
         problem = counted_moments(windows, counts)
         for steps, value in zip((5, 20, 80, 320), printed, strict=True):
-            totals = decompose(histories, windows, problem.descent(steps, 1 / length)).total
+            totals = histories.decompose(windows, problem.descent(steps, 1 / length)).total
             spread = float(totals.std())
             digit = 0.05 * 10 ** math.floor(math.log10(value))
             mean = float(totals.mean())
@@ -309,10 +302,10 @@ def test_reference_totals_of_gradient_descent(length):
 
 def test_few_samples_are_served_best_by_few_steps_and_a_short_memory():
     """In expectation over labels and 40 sets of windows: the error is monotone neither in steps nor in memory."""
-    histories, least = all_histories(REFERENCE, 4), {}
+    histories, least = Histories.all(REFERENCE, 4), {}
     for length in (1, 3):
-        windows = all_windows(REFERENCE, length)
-        counts = sample_counts(REFERENCE, length, 100, 40)
+        windows = Windows.all(REFERENCE, length)
+        counts = sample_counts(Windows.all(REFERENCE, length), 100, 40)
         problem = counted_moments(windows, counts)
         for steps in (2, 10, None):
             fit = expected_fit(windows, counts.sum(-1), descent_filter(problem, steps, 1 / length))
@@ -362,7 +355,7 @@ def test_eigenvalues_of_a_full_factorial_sample():
         hmm = hs.make_process("random-hmm", num_states=2, num_symbols=num_symbols)
         counts = torch.zeros(num_symbols**length, num_symbols, dtype=torch.int64)
         counts[:, 0] = 1
-        problem = counted_moments(all_windows(hmm, length), counts)
+        problem = counted_moments(Windows.all(hmm, length), counts)
         expected = [0.0] * (length - 1) + [1 / num_symbols] * (length * (num_symbols - 1)) + [length / num_symbols]
         np.testing.assert_allclose(problem.eigenvalues, expected, atol=1e-14)
 
@@ -375,18 +368,18 @@ def test_the_explicit_bound_is_what_it_says():
 
 @pytest.mark.usefixtures("unchecked")
 def test_bad_requests_are_refused():
-    windows, histories = all_windows(REFERENCE, 2), all_histories(REFERENCE, 3)
-    counts = sample_counts(REFERENCE, 2, 100, 1)[0]
+    windows, histories = Windows.all(REFERENCE, 2), Histories.all(REFERENCE, 3)
+    counts = sample_counts(Windows.all(REFERENCE, 2), 100, 1)[0]
     split = hs.HMM([1, 0], [[1, 0], [0, 1]], [[0.5, 0.5], [0.1, 0.9]])
     two = torch.stack([counts, 2 * counts])
     for call, message in (
-        (lambda: all_histories(REFERENCE, 0), r"^time: must be at least 1, got 0$"),
-        (lambda: all_histories(REFERENCE, 11), r"^enumeration: 4\^11 sequences are more than 1048576"),
-        (lambda: all_histories(split, 3), r"^stationary law: not unique"),
-        (lambda: sampled_histories(REFERENCE, 3, 0), r"^num_samples: must be at least 1, got 0$"),
-        (lambda: memory_distances(histories, 4), r"^memory_length: must be in \[1, 3\], got 4$"),
-        (lambda: memory_distances(histories, 0), r"^memory_length: must be in \[1, 3\], got 0$"),
-        (lambda: sample_counts(REFERENCE, 2, 0, 1), r"^num_samples: must be at least 1, got 0$"),
+        (lambda: Histories.all(REFERENCE, 0), r"^time: must be at least 1, got 0$"),
+        (lambda: Histories.all(REFERENCE, 11), r"^enumeration: 4\^11 sequences are more than 1048576"),
+        (lambda: Histories.all(split, 3), r"^stationary law: not unique"),
+        (lambda: Histories.sampled(REFERENCE, 3, 0), r"^num_samples: must be at least 1, got 0$"),
+        (lambda: histories.distances(4), r"^memory_length: must be in \[1, 3\], got 4$"),
+        (lambda: histories.distances(0), r"^memory_length: must be in \[1, 3\], got 0$"),
+        (lambda: sample_counts(Windows.all(REFERENCE, 2), 0, 1), r"^num_samples: must be at least 1, got 0$"),
         (lambda: counted_moments(windows, 0 * counts), r"^counts: must hold a sample, got 0$"),
         (lambda: counted_moments(windows, two), r"^counts: must hold equally many samples in each draw"),
         (lambda: check_bound(histories, windows, counts, 3, 3.0), r"^rate: must be in \(0, "),
@@ -397,10 +390,10 @@ def test_bad_requests_are_refused():
 
 
 def test_windows_are_those_of_the_memory_table():
-    windows, table = all_windows(REFERENCE, 3), memory_table(REFERENCE, 3)
+    windows, table = Windows.all(REFERENCE, 3), memory_table(REFERENCE, 3)
     close(windows.next_observation, table.next_observation)
     features = windows.features.view(64, 3, 4)
     for slot in range(3):
         assert torch.equal(features[:, slot].argmax(1), table.windows[:, 2 - slot])
-    assert torch.equal(all_histories(REFERENCE, 3).windows(3), torch.arange(64))
+    assert torch.equal(Histories.all(REFERENCE, 3).windows(3), torch.arange(64))
     assert torch.equal(all_sequences(4, 3), table.windows)

@@ -10,11 +10,10 @@ import torch
 from hypothesis import given, settings
 
 from hmmscope.analysis.curves import evaluate
-from hmmscope.analysis.decomposition import all_histories, decompose
-from hmmscope.analysis.decomposition import all_windows as every_window
+from hmmscope.analysis.decomposition import Histories, Windows
 from hmmscope.constructions.multitask import multitask_theorem1, multitask_theorem2
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
-from hmmscope.constructions.regression import demonstration_samples, joint_index, least_squares, window_features
+from hmmscope.constructions.regression import Samples, joint_index, window_features
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
 from hmmscope.errors import InputError
@@ -160,9 +159,9 @@ def test_full_factorial_of_the_two_next_symbols() -> None:
     demonstrations = [[*window, *window] for window in all_windows(2, 2)]
     net = build((2, 2, 4, 4, 400), 2, 2, learning_rate=0.5)
     law = net(prompt_of(demonstrations, [0, 1], 2))[0, -1]
-    fitted = demonstration_samples(torch.tensor(demonstrations), 2, 2, 2)
+    fitted = Samples.of(torch.tensor(demonstrations), 2, 2, 2)
     x = window_features(torch.tensor([1, 0]), 2)
-    wanted = least_squares(fitted).solution() @ x
+    wanted = fitted.problem().solution() @ x
     assert float((law - wanted).abs().max()) < 1e-12
     assert wanted.tolist() == pytest.approx([0.25, 0.75, -0.25, 0.25])  # not the law, which is no linear function
     assert float(law.sum()) == pytest.approx(1)
@@ -220,9 +219,9 @@ def test_population_errors(memory_length: int, total: float, memory: float, line
 def test_population_is_the_one_of_the_decomposition(memory_length: int) -> None:
     hmm, rng = reference_process(), np.random.default_rng(0)
     known = population(hmm, memory_length, 1, 5)
-    windows = every_window(hmm, memory_length)
+    windows = Windows.all(hmm, memory_length)
     weights = torch.from_numpy(rng.random((4, 4 * memory_length)))
-    parts = decompose(all_histories(hmm, 5), windows, weights)
+    parts = Histories.all(hmm, 5).decompose(windows, weights)
     assert float((known.problem.solution() - windows.linear.weights).abs().max()) < 1e-9
     assert known.noise == pytest.approx(windows.noise, abs=1e-9)
     assert known.total(weights) ** 2 == pytest.approx(float(parts.total), rel=1e-9)

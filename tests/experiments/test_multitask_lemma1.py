@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hmmscope as hs
-from hmmscope.analysis.decomposition import all_histories, memory_distances, sampled_histories
+from hmmscope.analysis.decomposition import Histories
 from hmmscope.errors import InputError
 from hmmscope.inference.memory_error import fit_decay, memory_certificate
 from hmmscope_papers.multitask import forgetting as lemma
@@ -35,15 +35,15 @@ def test_observability_of_the_hidden_cycle_needs_two_observations():
 def test_the_error_of_the_held_bit_has_a_closed_form():
     """Singular emissions: exact by enumeration, and within 4 standard errors for sampled long histories."""
     hmm, time = lemma.held_bit(0.0), 8
-    histories = all_histories(hmm, time)
+    histories = Histories.all(hmm, time)
     for length in (1, 2, 3, 5):
-        error = histories.mean(memory_distances(histories, length).prediction)
+        error = histories.mean(histories.distances(length).prediction)
         assert error == pytest.approx(
             lemma.held_bit_error(length, time), rel=1e-7
         )  # probabilities are rounded to 2^-32
-    sampled = sampled_histories(hmm, 160, 2000, seed=1)
+    sampled = Histories.sampled(hmm, 160, 2000, seed=1)
     for length in (1, 8, 32):
-        values = memory_distances(sampled, length).prediction
+        values = sampled.distances(length).prediction
         wanted = lemma.held_bit_error(length, 160)
         assert abs(sampled.mean(values) - wanted) < 4 * float(values.std()) / math.sqrt(2000)
 
@@ -60,8 +60,8 @@ GAMMAS = (0.2, 0.3, 0.4, 0.6, 0.8)
 def test_reference_exponents_of_binary_chains(flip):
     """The printed numbers, to their last digit, with all memories taken from histories of 14 observations."""
     for gamma, printed in zip(GAMMAS, EXPONENTS[flip], strict=True):
-        histories = all_histories(lemma.binary_chain(flip, gamma), 14)
-        errors = [histories.mean(memory_distances(histories, length).prediction) for length in range(1, 10)]
+        histories = Histories.all(lemma.binary_chain(flip, gamma), 14)
+        errors = [histories.mean(histories.distances(length).prediction) for length in range(1, 10)]
         excess = fit_decay(range(1, 10), errors).rate + math.log(1 - 2 * flip)
         assert excess / gamma**2 == pytest.approx(printed, abs=0.01)
 
@@ -134,6 +134,6 @@ def test_every_observation_helps_a_positive_chain():
         matrices = dense(rng, 3, 2)
         errors = []
         for length in (1, 4, 7):
-            histories = all_histories(hs.HMM(*matrices), length + 5)
-            errors.append(histories.mean(memory_distances(histories, length).squared))
+            histories = Histories.all(hs.HMM(*matrices), length + 5)
+            errors.append(histories.mean(histories.distances(length).squared))
         assert errors[2] < errors[1] < errors[0]

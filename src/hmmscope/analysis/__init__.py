@@ -13,8 +13,6 @@ _HOME = {
     "Score": "curves",
     "ShuffleValues": "shuffle",
     "Windows": "decomposition",
-    "all_histories": "decomposition",
-    "all_windows": "decomposition",
     "as_law": "activations",
     "attention_taps": "shuffle",
     "automaton": "discovery",
@@ -27,7 +25,6 @@ _HOME = {
     "ceiling_r2": "geometry",
     "crossing": "strategies",
     "crossing_length": "fit_length",
-    "decompose": "decomposition",
     "dictionary": "discovery",
     "entropy_bits": "header",
     "evaluation_losses": "fit_length",
@@ -38,7 +35,6 @@ _HOME = {
     "known_component_laws": "curves",
     "linear_cka": "similarity",
     "mean_row": "intervals",
-    "memory_distances": "decomposition",
     "model_outputs": "activations",
     "paths": "mechanisms",
     "prior_pool": "header",
@@ -48,11 +44,9 @@ _HOME = {
     "resampled_curves": "layer_curves",
     "residual_layers": "activations",
     "roles": "mechanisms",
-    "sampled_histories": "decomposition",
     "set_pattern": "interventions",
     "shuffle_rows": "shuffle",
     "shuffle_values": "shuffle",
-    "stationary_start": "decomposition",
     "transition": "strategies",
     "tune_counting": "counting",
     "with_interval": "layer_curves",
@@ -73,12 +67,6 @@ if TYPE_CHECKING:
     from hmmscope.analysis.curves import known_component_laws as known_component_laws
     from hmmscope.analysis.decomposition import Histories as Histories
     from hmmscope.analysis.decomposition import Windows as Windows
-    from hmmscope.analysis.decomposition import all_histories as all_histories
-    from hmmscope.analysis.decomposition import all_windows as all_windows
-    from hmmscope.analysis.decomposition import decompose as decompose
-    from hmmscope.analysis.decomposition import memory_distances as memory_distances
-    from hmmscope.analysis.decomposition import sampled_histories as sampled_histories
-    from hmmscope.analysis.decomposition import stationary_start as stationary_start
     from hmmscope.analysis.discovery import automaton as automaton
     from hmmscope.analysis.discovery import dictionary as dictionary
     from hmmscope.analysis.fit_length import crossing_length as crossing_length

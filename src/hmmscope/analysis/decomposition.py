@@ -53,6 +53,35 @@ class Histories(Shown):
     law: Law
     exact: bool
 
+    @classmethod
+    def all(cls, hmm: HMM | LabelledHMM, time: int) -> "Histories":
+        """Every history of `time` observations that has positive probability under the stationary process.
+
+        The stationary law is not rounded to multiples of 2^-32 here: what holds for stationary processes holds to rounding.
+
+        Raises:
+            InputError: more than `MAX_ENUMERATED` sequences; a stationary law that is not unique.
+        """
+        require(time >= 1, "time", "must be at least 1", time)
+        law = with_prior(hmm)
+        sequences = all_sequences(hmm.num_symbols, time)
+        beliefs, following, log_probability = filter_windows(law, sequences)
+        possible = log_probability > -torch.inf
+        next_observation = following[possible] @ symbol_law(law)[0]
+        probability = log_probability[possible].exp()
+        return cls(sequences[possible], probability, beliefs[possible], next_observation, law, exact=True)
+
+    @classmethod
+    def sampled(cls, hmm: HMM | LabelledHMM, time: int, num_samples: int, seed: int = 0) -> "Histories":
+        """Samples 0, 1, .. of the stream "monte-carlo", of a process too large to enumerate; equally likely."""
+        require(time >= 1, "time", "must be at least 1", time)
+        require(num_samples >= 1, "num_samples", "must be at least 1", num_samples)
+        law, starts = with_prior(hmm), np.arange(time) == 0
+        paths = stationary_start(hmm).sample_paths(np.arange(num_samples), starts, seed, "monte-carlo")
+        beliefs, following, _ = filter_windows(law, paths.observations)
+        probability = torch.full((num_samples,), 1 / num_samples, dtype=torch.float64)
+        return cls(paths.observations, probability, beliefs, following @ symbol_law(law)[0], law, exact=False)
+
     def windows(self, memory_length: int) -> Int64[Tensor, "history"]:
         """Number, in lexicographic order, of the last `memory_length` observations among all windows."""
         num_symbols, time = self.next_observation.shape[1], self.observations.shape[1]
@@ -64,36 +93,61 @@ class Histories(Shown):
         """Expectation of a quantity that is given for each history."""
         return float(self.probability @ values)
 
+    def remembered(
+        self, memory_length: int
+    ) -> tuple[Float64[Tensor, "history state"], Float64[Tensor, "history symbol"]]:
+        """P(state of the last observation | window) and P(next observation | window), of the last `memory_length` ones.
 
-def all_histories(hmm: HMM | LabelledHMM, time: int) -> Histories:
-    """Every history of `time` observations that has positive probability under the stationary process.
+        The window's belief starts from the stationary law just before it. Cost: that of filtering the windows, once each if
+        all are fewer than the histories.
+        """
+        windows_H = self.windows(memory_length)
+        num_symbols, time = self.next_observation.shape[1], self.observations.shape[1]
+        if num_symbols**memory_length <= len(windows_H):
+            beliefs, following, _ = filter_windows(self.law, all_sequences(num_symbols, memory_length))
+            beliefs, following = beliefs[windows_H], following[windows_H]
+        else:
+            beliefs, following, _ = filter_windows(self.law, self.observations[:, time - memory_length :])
+        return beliefs, following @ symbol_law(self.law)[0]
 
-    The stationary law is not rounded to multiples of 2^-32 here: what holds for stationary processes holds to rounding.
+    def distances(self, memory_length: int) -> "MemoryDistances":
+        """Distances of what the last `memory_length` observations tell to the exact answers.
 
-    Raises:
-        InputError: more than `MAX_ENUMERATED` sequences; a stationary law that is not unique.
-    """
-    require(time >= 1, "time", "must be at least 1", time)
-    law = with_prior(hmm)
-    sequences = all_sequences(hmm.num_symbols, time)
-    beliefs, following, log_probability = filter_windows(law, sequences)
-    possible = log_probability > -torch.inf
-    probability = log_probability[possible].exp()
-    return Histories(
-        sequences[possible], probability, beliefs[possible], following[possible] @ symbol_law(law)[0], law, exact=True
-    )
+        Source: [MultiTask] Lemma 1 and Lemma 3.
+        """
+        beliefs, next_observation = self.remembered(memory_length)
+        difference = self.next_observation - next_observation
+        return MemoryDistances(
+            prediction=difference.abs().sum(1) / 2,
+            belief=(self.beliefs - beliefs).abs().sum(1) / 2,
+            squared=difference.square().sum(1),
+        )
 
+    def decompose(self, windows: "Windows", weights: Float64[Tensor, "*batch symbol feature"]) -> "Decomposition":
+        """Total error of x -> W x and its parts, for one W or many, in expectation over histories.
 
-def sampled_histories(hmm: HMM | LabelledHMM, time: int, num_samples: int, seed: int = 0) -> Histories:
-    """Samples 0, 1, .. of the stream "monte-carlo", of a process too large to enumerate; equally likely."""
-    require(time >= 1, "time", "must be at least 1", time)
-    require(num_samples >= 1, "num_samples", "must be at least 1", num_samples)
-    law = with_prior(hmm)
-    starts = np.arange(time) == 0
-    observations = stationary_start(hmm).sample_paths(np.arange(num_samples), starts, seed, "monte-carlo").observations
-    beliefs, following, _ = filter_windows(law, observations)
-    probability = torch.full((num_samples,), 1 / num_samples, dtype=torch.float64)
-    return Histories(observations, probability, beliefs, following @ symbol_law(law)[0], law, exact=False)
+        With all histories the parts add up to rounding, with a sample up to what the sample leaves of the mixed terms.
+
+        Args:
+            windows: of the same process, at most as long as the histories.
+            weights: estimates of W_L that do not depend on the histories.
+        """
+        number_H = self.windows(windows.memory_length)
+        exact_HV, probability_H = self.next_observation, self.probability
+        frequency_N = torch.zeros(len(windows.features), dtype=torch.float64).index_add(0, number_H, probability_H)
+        memory = (exact_HV - windows.next_observation[number_H]).square().sum(1)
+        shape = weights.shape[:-2]
+        totals, estimations = [], []
+        for matrix in weights.reshape(-1, *weights.shape[-2:]):
+            prediction_NV = windows.features @ matrix.T
+            totals.append(probability_H @ (exact_HV - prediction_NV[number_H]).square().sum(1))
+            estimations.append(frequency_N @ (windows.linear_prediction - prediction_NV).square().sum(1))
+        return Decomposition(
+            total=torch.stack(totals).reshape(shape),
+            memory=float(probability_H @ memory),
+            misspecification=float(frequency_N @ windows.misfit),
+            estimation=torch.stack(estimations).reshape(shape),
+        )
 
 
 def stationary_start(hmm: HMM | LabelledHMM) -> HMM | LabelledHMM:
@@ -120,32 +174,6 @@ class MemoryDistances(Shown):
     squared: Float64[Tensor, "history"]
 
 
-def memory_distances(histories: Histories, memory_length: int) -> MemoryDistances:
-    """Distances of the beliefs and predictions from the last `memory_length` observations to the exact ones.
-
-    The memory's belief starts from the stationary law just before its window.
-
-    Source: [MultiTask] Lemma 1 and Lemma 3.
-
-    Cost: that of filtering the windows, once each if all are fewer than the histories.
-    """
-    windows_H = histories.windows(memory_length)
-    num_symbols = histories.next_observation.shape[1]
-    law = histories.law
-    if num_symbols**memory_length <= len(windows_H):
-        beliefs, following, _ = filter_windows(law, all_sequences(num_symbols, memory_length))
-        beliefs, following = beliefs[windows_H], following[windows_H]
-    else:
-        time = histories.observations.shape[1]
-        beliefs, following, _ = filter_windows(law, histories.observations[:, time - memory_length :])
-    difference = histories.next_observation - following @ symbol_law(law)[0]
-    return MemoryDistances(
-        prediction=difference.abs().sum(1) / 2,
-        belief=(histories.beliefs - beliefs).abs().sum(1) / 2,
-        squared=difference.square().sum(1),
-    )
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Parts of the error
 
@@ -160,6 +188,7 @@ class Windows(Shown):
         probability: P(window) (window,).
         next_observation: P_L(. | window) (window, symbol); zeros where the window is impossible.
         linear: W_L and its moments.
+        process: started from its stationary law.
     """
 
     memory_length: int
@@ -167,6 +196,15 @@ class Windows(Shown):
     probability: Float64[Tensor, "window"]
     next_observation: Float64[Tensor, "window symbol"]
     linear: LinearPredictor
+    process: HMM | LabelledHMM
+
+    @classmethod
+    def all(cls, hmm: HMM | LabelledHMM, memory_length: int) -> "Windows":
+        """Of an HMM; InputError for more than `MAX_ENUMERATED` windows."""
+        table, linear = memory_table(hmm, memory_length), linear_predictor(hmm, memory_length)
+        features = torch.nn.functional.one_hot(table.windows.flip(1), hmm.num_symbols).flatten(1).double()
+        started = stationary_start(hmm)
+        return cls(memory_length, features, table.probability, table.next_observation, linear, started)
 
     @cached_property
     def linear_prediction(self) -> Float64[Tensor, "window symbol"]:
@@ -190,15 +228,6 @@ class Windows(Shown):
         return 1 - float((weights @ self.linear.covariance * weights).sum())
 
 
-def all_windows(hmm: HMM | LabelledHMM, memory_length: int) -> Windows:
-    """`Windows` of the stationary process; InputError for more than `MAX_ENUMERATED` of them."""
-    table = memory_table(hmm, memory_length)
-    features = torch.nn.functional.one_hot(table.windows.flip(1), hmm.num_symbols).flatten(1).double()
-    return Windows(
-        memory_length, features, table.probability, table.next_observation, linear_predictor(hmm, memory_length)
-    )
-
-
 @dataclass(frozen=True, repr=False)
 class Decomposition(Shown):
     """Mean squared Euclidean errors; `total` is computed on its own, and equals the sum of the others.
@@ -219,32 +248,3 @@ class Decomposition(Shown):
     def gap(self) -> Float64[Tensor, "..."]:
         """total - memory - misspecification - estimation: rounding, if all histories were enumerated."""
         return self.total - self.memory - self.misspecification - self.estimation
-
-
-def decompose(
-    histories: Histories, windows: Windows, weights: Float64[Tensor, "*batch symbol feature"]
-) -> Decomposition:
-    """Total error of x -> W x and its parts, for one W or many, in expectation over histories.
-
-    Args:
-        histories: at least as long as the windows. With `all_histories` the parts add up to rounding, with a sample up
-            to what the sample leaves of the mixed terms.
-        windows: of the same process.
-        weights: estimates of W_L that do not depend on the histories.
-    """
-    number_H = histories.windows(windows.memory_length)
-    exact_HV, probability_H = histories.next_observation, histories.probability
-    frequency_N = torch.zeros(len(windows.features), dtype=torch.float64).index_add(0, number_H, probability_H)
-    memory = (exact_HV - windows.next_observation[number_H]).square().sum(1)
-    shape = weights.shape[:-2]
-    totals, estimations = [], []
-    for matrix in weights.reshape(-1, *weights.shape[-2:]):
-        prediction_NV = windows.features @ matrix.T
-        totals.append(probability_H @ (exact_HV - prediction_NV[number_H]).square().sum(1))
-        estimations.append(frequency_N @ (windows.linear_prediction - prediction_NV).square().sum(1))
-    return Decomposition(
-        total=torch.stack(totals).reshape(shape),
-        memory=float(probability_H @ memory),
-        misspecification=float(frequency_N @ windows.misfit),
-        estimation=torch.stack(estimations).reshape(shape),
-    )

@@ -11,20 +11,16 @@ _HOME = {
     "belief_operators": "stochastic_filter",
     "bits_for_attention": "finite_precision",
     "delta_rule_parity": "parity",
-    "demonstration_samples": "regression",
     "driven_system": "driven",
     "filter_in_bits": "arbitrary_precision",
     "gelu_product": "prefix_parts",
     "induction_network": "induction",
-    "joint_index": "regression",
     "layers_needed": "prefix_parts",
-    "least_squares": "regression",
     "limits_theorem5_1": "deterministic_rnn",
     "limits_theorem5_2": "prefix_product",
     "limits_theorem5_3": "stochastic_filter",
     "multitask_theorem1": "multitask",
     "multitask_theorem2": "multitask",
-    "optimisation_bound": "regression",
     "recommended_bits": "arbitrary_precision",
     "rounded_gelu_product": "finite_precision",
     "rounding_errors": "finite_precision",
@@ -32,7 +28,6 @@ _HOME = {
     "smallest_precision": "finite_precision",
     "smallest_scale": "deterministic_rnn",
     "unlikely_observations": "arbitrary_precision",
-    "window_features": "regression",
 }
 
 __all__ = [*_HOME]
@@ -59,11 +54,6 @@ if TYPE_CHECKING:
     from hmmscope.constructions.prefix_product import limits_theorem5_2 as limits_theorem5_2
     from hmmscope.constructions.regression import LeastSquares as LeastSquares
     from hmmscope.constructions.regression import Samples as Samples
-    from hmmscope.constructions.regression import demonstration_samples as demonstration_samples
-    from hmmscope.constructions.regression import joint_index as joint_index
-    from hmmscope.constructions.regression import least_squares as least_squares
-    from hmmscope.constructions.regression import optimisation_bound as optimisation_bound
-    from hmmscope.constructions.regression import window_features as window_features
     from hmmscope.constructions.stochastic_filter import belief_operators as belief_operators
     from hmmscope.constructions.stochastic_filter import limits_theorem5_3 as limits_theorem5_3
 

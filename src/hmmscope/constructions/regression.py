@@ -54,6 +54,47 @@ class Samples(Shown):
     labels: Int64[Tensor, "*batch sample future"]
     num_symbols: int
 
+    @classmethod
+    def of(
+        cls,
+        demonstrations: Int64[Tensor, "*batch demonstration time"],
+        num_symbols: int,
+        memory_length: int,
+        num_futures: int = 1,
+    ) -> "Samples":
+        """Every window of `memory_length` symbols of a demonstration that is followed by `num_futures` more of it.
+
+        A demonstration of M symbols gives M - memory_length - num_futures + 1 samples; with M = memory_length + num_futures
+        one each, as in [MultiTask] Eq. (2).
+
+        Args:
+            demonstrations: symbols (..., demonstration, time).
+            num_symbols: V.
+            memory_length: slots of a window.
+            num_futures: symbols of a label.
+
+        Raises:
+            InputError: demonstrations too short for a sample, or none.
+        """
+        require(memory_length >= 1, "memory_length", "must be at least 1", memory_length)
+        require(num_futures >= 1, "num_futures", "must be at least 1", num_futures)
+        length = demonstrations.shape[-1]
+        least = memory_length + num_futures
+        require(length >= least, "demonstrations", f"must have at least {least} symbols each", length)
+        require(demonstrations.shape[-2] >= 1, "demonstrations", "must be at least one", demonstrations.shape[-2])
+        cut = demonstrations.unfold(-1, least, 1).flatten(-3, -2)  # (..., sample, memory + futures), oldest first
+        return cls(cut[..., :memory_length].flip(-1), cut[..., memory_length:], num_symbols)
+
+    @classmethod
+    def unlabelled(cls, windows: Int64[Tensor, "*batch sample slot"], num_symbols: int) -> "Samples":
+        """Windows alone."""
+        return cls(windows, windows[..., :0], num_symbols)
+
+    @property
+    def numbers(self) -> Int64[Tensor, "*batch sample"]:
+        """Number of each window in lexicographic order, oldest symbol first."""
+        return joint_index(self.windows.flip(-1), self.num_symbols)
+
     def features(self, features: Features = "window") -> Float64[Tensor, "*batch sample feature"]:
         """x of each sample, see `window_features`."""
         return window_features(self.windows, self.num_symbols, features)
@@ -62,35 +103,11 @@ class Samples(Shown):
         """y of each sample: the one-hot of its futures taken together, V^futures numbers."""
         return one_hot(joint_index(self.labels, self.num_symbols), self.num_symbols ** self.labels.shape[-1]).double()
 
-
-def demonstration_samples(
-    demonstrations: Int64[Tensor, "*batch demonstration time"],
-    num_symbols: int,
-    memory_length: int,
-    num_futures: int = 1,
-) -> Samples:
-    """Every window of `memory_length` symbols of a demonstration that is followed by `num_futures` more of it.
-
-    A demonstration of M symbols gives M - memory_length - num_futures + 1 samples; with M = memory_length + num_futures
-    one each, as in [MultiTask] Eq. (2).
-
-    Args:
-        demonstrations: symbols (..., demonstration, time).
-        num_symbols: V.
-        memory_length: slots of a window.
-        num_futures: symbols of a label.
-
-    Raises:
-        InputError: demonstrations too short for a sample, or none.
-    """
-    require(memory_length >= 1, "memory_length", "must be at least 1", memory_length)
-    require(num_futures >= 1, "num_futures", "must be at least 1", num_futures)
-    length = demonstrations.shape[-1]
-    least = memory_length + num_futures
-    require(length >= least, "demonstrations", f"must have at least {least} symbols each", length)
-    require(demonstrations.shape[-2] >= 1, "demonstrations", "must be at least one", demonstrations.shape[-2])
-    cut = demonstrations.unfold(-1, least, 1).flatten(-3, -2)  # (..., sample, memory + futures), oldest first
-    return Samples(cut[..., :memory_length].flip(-1), cut[..., memory_length:], num_symbols)
+    def problem(self, features: Features = "window") -> "LeastSquares":
+        """The moments of the samples: Sigma and B, counts divided by the number of samples."""
+        x, y = self.features(features), self.targets()
+        count = x.shape[-2]
+        return LeastSquares(x.mT @ x / count, y.mT @ x / count, count)
 
 
 @dataclass(frozen=True, repr=False)
@@ -181,25 +198,17 @@ class LeastSquares(Shown):
         outside = (x @ vectors) * (values == 0)[..., None, :]
         return outside.norm(dim=-1) <= 1e-9 * x.norm(dim=-1)
 
+    def optimisation_bound(
+        self, memory_length: int, num_steps: int, learning_rate: float | Tensor
+    ) -> Float64[Tensor, "*batch"]:
+        """sqrt(memory_length) ‖W_hat‖ (1 - rate alpha_+)^T, above ‖(W_hat - W^(T)) x‖ for every window x in the range.
+
+        Operator norm of W_hat. Holds for 0 < rate <= 1 / lambda_max; ‖W_hat‖ <= alpha_+^(-1/2) always.
+        """
+        contraction = 1 - torch.as_tensor(learning_rate, dtype=torch.float64) * self.alpha
+        norm = torch.linalg.matrix_norm(self.solution(), 2)
+        return memory_length**0.5 * norm * contraction**num_steps
+
     def _filtered(self, gain) -> Tensor:  # type: ignore[no-untyped-def]
         values, vectors = self._spectrum
         return ((self.cross @ vectors) * gain(values)[..., None, :]) @ vectors.mT
-
-
-def least_squares(samples: Samples, features: Features = "window") -> LeastSquares:
-    """The moments of samples: Sigma and B, counts divided by the number of samples."""
-    x, y = samples.features(features), samples.targets()
-    count = x.shape[-2]
-    return LeastSquares(x.mT @ x / count, y.mT @ x / count, count)
-
-
-def optimisation_bound(
-    problem: LeastSquares, memory_length: int, num_steps: int, learning_rate: float | Tensor
-) -> Float64[Tensor, "*batch"]:
-    """sqrt(memory_length) ‖W_hat‖ (1 - rate alpha_+)^T, above ‖(W_hat - W^(T)) x‖ for every window x in the range.
-
-    Operator norm of W_hat. Holds for 0 < rate <= 1 / lambda_max; ‖W_hat‖ <= alpha_+^(-1/2) always.
-    """
-    contraction = 1 - torch.as_tensor(learning_rate, dtype=torch.float64) * problem.alpha
-    norm = torch.linalg.matrix_norm(problem.solution(), 2)
-    return memory_length**0.5 * norm * contraction**num_steps

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hmmscope import HMM, as_kind, make_process, observability, symmetric_channel
-from hmmscope.analysis import all_histories, bootstrap_means, memory_distances, sampled_histories
+from hmmscope.analysis import Histories, bootstrap_means
 from hmmscope.inference import fit_decay, memory_certificate, numerical_rank
 from hmmscope.lab import Measured
 from hmmscope.schema import require
@@ -96,8 +96,8 @@ def memory_rows(names: dict, hmm: HMM, longest: int, past: int) -> list[dict]:
     """Distances of the memory from the exact answer for each memory length, over all histories."""
     rows = []
     for length in range(1, longest + 1):
-        histories = all_histories(hmm, past + length)
-        distances = memory_distances(histories, length)
+        histories = Histories.all(hmm, past + length)
+        distances = histories.distances(length)
         rows.append(
             names
             | {
@@ -153,8 +153,8 @@ def rank_rows(sizes: dict[str, Any]) -> list[dict]:
     for seed, rank in itertools.product(range(sizes["rank_instances"]), RANKS):
         hmm = _low_rank(seed, rank, RANKED_AT)
         for length in range(1, sizes["low_rank_lengths"]):
-            histories = all_histories(hmm, sizes["low_rank_past"] + length)
-            error = histories.mean(memory_distances(histories, length).prediction)
+            histories = Histories.all(hmm, sizes["low_rank_past"] + length)
+            error = histories.mean(histories.distances(length).prediction)
             rows.append({"instance": seed, "rank": rank, "memory_length": length, "total_variation": error})
     return rows
 
@@ -166,8 +166,8 @@ def held_bit_tables(sizes: dict[str, Any]) -> Measured:
     for gamma in gammas:
         errors = np.empty((sizes["held_seeds"], len(lengths)))
         for seed in range(sizes["held_seeds"]):
-            histories = sampled_histories(held_bit(gamma), 64 + max(lengths), sizes["held_histories"], seed)
-            errors[seed] = [histories.mean(memory_distances(histories, n).prediction) for n in lengths]
+            histories = Histories.sampled(held_bit(gamma), 64 + max(lengths), sizes["held_histories"], seed)
+            errors[seed] = [histories.mean(histories.distances(n).prediction) for n in lengths]
         curves += [
             {"observability": gamma, "memory_length": n, "total_variation": mean, "low": low, "high": high}
             for n, mean, low, high in zip(lengths, *(part.tolist() for part in bootstrap_means(errors)), strict=True)

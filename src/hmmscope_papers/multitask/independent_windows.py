@@ -17,17 +17,9 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from hmmscope import HMM, LabelledHMM, as_kind, make_process, symmetric_channel
-from hmmscope.analysis import (
-    Histories,
-    Windows,
-    all_histories,
-    all_windows,
-    bootstrap_means,
-    decompose,
-    stationary_start,
-)
-from hmmscope.constructions import LeastSquares, optimisation_bound
+from hmmscope import HMM, as_kind, make_process, symmetric_channel
+from hmmscope.analysis import Histories, Windows, bootstrap_means
+from hmmscope.constructions import LeastSquares
 from hmmscope.inference import fit_decay
 from hmmscope.lab import Measured
 from hmmscope.schema import require
@@ -35,7 +27,7 @@ from hmmscope.seeds import numpy_generator
 
 
 def sample_counts(
-    hmm: HMM | LabelledHMM, memory_length: int, num_samples: int, num_draws: int, seed: int = 0
+    windows: Windows, num_samples: int, num_draws: int, seed: int = 0
 ) -> Int64[Tensor, "draw window symbol"]:
     """How often each window is followed by each symbol in `num_samples` demonstrations of memory_length + 1 symbols.
 
@@ -44,7 +36,8 @@ def sample_counts(
     """
     require(num_samples >= 1, "num_samples", "must be at least 1", num_samples)
     require(num_draws >= 1, "num_draws", "must be at least 1", num_draws)
-    process, num_symbols, time = stationary_start(hmm), hmm.num_symbols, memory_length + 1
+    process, time = windows.process, windows.memory_length + 1
+    num_symbols = process.num_symbols
     place = num_symbols ** torch.arange(time - 1, -1, -1)
     starts = np.arange(time) == 0
     counts = torch.empty(num_draws, num_symbols**time, dtype=torch.int64)
@@ -52,7 +45,7 @@ def sample_counts(
         numbers = np.arange(draw * num_samples, (draw + 1) * num_samples)
         words = (process.sample_paths(numbers, starts, seed, "train").observations * place).sum(1)
         counts[draw] = torch.bincount(words, minlength=num_symbols**time)
-    return counts.unflatten(1, (num_symbols**memory_length, num_symbols))
+    return counts.unflatten(1, (-1, num_symbols))
 
 
 def counted_moments(windows: Windows, counts: Int64[Tensor, "*draw window symbol"]) -> LeastSquares:
@@ -220,7 +213,7 @@ def check_bound(
         generalisation_bound=sample_bound,
         optimisation=_root(kept_N @ rest_N),
         worst_optimisation=_root(rest_N[covered_N].max()),
-        optimisation_bound=float(optimisation_bound(problem, length, steps, rate)),
+        optimisation_bound=float(problem.optimisation_bound(length, steps, rate)),
         bound=memory + misspecification + math.sqrt(covered) * (sample_bound + steps_bound),
     )
 
@@ -265,15 +258,15 @@ def _instances(sizes: dict[str, Any]) -> list[tuple[str, HMM]]:
 def part_rows(sizes: dict[str, Any]) -> list[dict]:
     """Total error and its parts of the reference process, by memory, samples and steps; "all" steps are least squares."""
     hmm, rows = reference_process(), []
-    histories = all_histories(hmm, sizes["histories"])
+    histories = Histories.all(hmm, sizes["histories"])
     for length in sizes["memory_lengths"]:
-        windows = all_windows(hmm, length)
+        windows = Windows.all(hmm, length)
         for number in sizes["samples"]:
-            counts = sample_counts(hmm, length, number, sizes["draws"])
+            counts = sample_counts(windows, number, sizes["draws"])
             problem = counted_moments(windows, counts)
             for steps in [*sizes["steps"], None]:
                 weights = problem.solution() if steps is None else problem.descent(steps, 1 / length)
-                parts = decompose(histories, windows, weights)
+                parts = histories.decompose(windows, weights)
                 fit = expected_fit(windows, counts.sum(-1), descent_filter(problem, steps, 1 / length))
                 mean, low, high = (float(x) for x in bootstrap_means(parts.total.numpy()))
                 rows.append(
@@ -299,9 +292,9 @@ def instance_rows(sizes: dict[str, Any]) -> list[dict]:
     """The parts of each process at one size, and whether they add up."""
     rows = []
     for label, hmm in _instances(sizes):
-        histories, windows = all_histories(hmm, sizes["histories"]), all_windows(hmm, FITTED_MEMORY)
-        counts = sample_counts(hmm, FITTED_MEMORY, 1000, 1)
-        parts = decompose(histories, windows, counted_moments(windows, counts).solution())
+        histories, windows = Histories.all(hmm, sizes["histories"]), Windows.all(hmm, FITTED_MEMORY)
+        counts = sample_counts(windows, 1000, 1)
+        parts = histories.decompose(windows, counted_moments(windows, counts).solution())
         names = {"instance": label, "memory": parts.memory, "misspecification": parts.misspecification}
         rows.append(
             names
@@ -318,12 +311,12 @@ def scaling_tables(sizes: dict[str, Any]) -> Measured:
     """Estimation error of least squares by number of samples, and the slope of its norm."""
     numbers, rows, slopes = sizes["scaling_samples"], [], []
     for i, (label, hmm) in enumerate(_instances(sizes)):
-        histories, windows = all_histories(hmm, FITTED_MEMORY), all_windows(hmm, FITTED_MEMORY)
+        histories, windows = Histories.all(hmm, FITTED_MEMORY), Windows.all(hmm, FITTED_MEMORY)
         errors = np.empty((sizes["scaling_draws"], len(numbers)))
         for j, number in enumerate(numbers):
-            counts = sample_counts(hmm, FITTED_MEMORY, number, sizes["scaling_draws"], seed=100 * i + j)
+            counts = sample_counts(windows, number, sizes["scaling_draws"], seed=100 * i + j)
             weights = counted_moments(windows, counts).solution()
-            errors[:, j] = decompose(histories, windows, weights).estimation.numpy()
+            errors[:, j] = histories.decompose(windows, weights).estimation.numpy()
         mean, low, high = bootstrap_means(errors)
         for j, number in enumerate(numbers):
             rows.append(
@@ -347,8 +340,8 @@ def convergence_tables(sizes: dict[str, Any]) -> Measured:
     rows, rates = [], []
     length, rate = FITTED_MEMORY, 1 / FITTED_MEMORY
     for label, hmm in _instances(sizes):
-        windows = all_windows(hmm, length)
-        counts = sample_counts(hmm, length, 1000, 1)[0]
+        windows = Windows.all(hmm, length)
+        counts = sample_counts(windows, 1000, 1)[0]
         problem = counted_moments(windows, counts)
         covered = problem.in_range(windows.features)
         alpha, norm = float(problem.alpha), float(torch.linalg.matrix_norm(problem.solution(), ord=2))
@@ -385,11 +378,11 @@ def bound_row(number: int) -> dict:
         make_process("random-hmm", num_states=states, num_symbols=symbols, seed=number, **concentrations), HMM
     )
     samples, steps = round(math.exp(rng.uniform(math.log(10), math.log(10_000)))), int(rng.integers(0, 200))
-    windows = all_windows(hmm, length)
-    counts = sample_counts(hmm, length, samples, 1, seed=number)[0]
+    windows = Windows.all(hmm, length)
+    counts = sample_counts(windows, samples, 1, seed=number)[0]
     problem = counted_moments(windows, counts)
     rate = float(rng.uniform(0.1, 1.0) / problem.largest)
-    checked = check_bound(all_histories(hmm, length + 2), windows, counts, steps, rate)
+    checked = check_bound(Histories.all(hmm, length + 2), windows, counts, steps, rate)
     sizes = {"states": states, "symbols": symbols, "memory_length": length, "samples": samples, "steps": steps}
     return {"instance": number} | sizes | asdict(checked) | _covariance(windows, counts)
 

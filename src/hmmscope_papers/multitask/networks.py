@@ -13,20 +13,9 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from hmmscope import HMM, Prompts, capture
-from hmmscope.analysis import attention_taps
-from hmmscope.constructions import (
-    LeastSquares,
-    MultiTaskTransformer,
-    Samples,
-    demonstration_samples,
-    joint_index,
-    least_squares,
-    multitask_theorem1,
-    multitask_theorem2,
-    optimisation_bound,
-    window_features,
-)
-from hmmscope.inference import all_sequences, filter_windows, fit_decay, memory_certificate, with_prior
+from hmmscope.analysis import Histories, attention_taps
+from hmmscope.constructions import LeastSquares, MultiTaskTransformer, Samples, multitask_theorem1, multitask_theorem2
+from hmmscope.inference import fit_decay, memory_certificate
 from hmmscope.lab import Measured
 from hmmscope.seeds import torch_generator
 from hmmscope_papers.multitask.independent_windows import generalisation_bound
@@ -100,7 +89,7 @@ class Population:
         history_law: P(. | history) for every history that is possible (history, label).
         history_probability: (history,).
         window_of: number of the window in which each history ends (history,).
-        codes: joint number of each window, most recent symbol first (window,).
+        place: row of each window by its number in lexicographic order, if it is possible (any window,).
     """
 
     memory_length: int
@@ -111,7 +100,7 @@ class Population:
     history_law: Float64[Tensor, "history label"]
     history_probability: Float64[Tensor, "history"]
     window_of: Int64[Tensor, "history"]
-    codes: Int64[Tensor, "window"]
+    place: Int64[Tensor, "any_window"]
 
     @cached_property
     def problem(self) -> LeastSquares:
@@ -160,9 +149,7 @@ class Population:
 
     def sample_misfit(self, samples: Samples) -> float:
         """(1/n) sum_i ||P_L(x_i) - W_L x_i||^2."""
-        found = joint_index(samples.windows, samples.num_symbols)
-        order = self.codes.argsort()
-        return float(self.misfit[order[torch.searchsorted(self.codes[order], found)]].mean())
+        return float(self.misfit[self.place[samples.numbers]].mean())
 
 
 def _rms(difference: Tensor, probability: Tensor) -> float:
@@ -171,26 +158,27 @@ def _rms(difference: Tensor, probability: Tensor) -> float:
 
 def population(hmm: HMM, memory_length: int, num_futures: int, history_length: int) -> Population:
     """By summing over all V^(history_length + num_futures) sequences from the stationary law."""
-    law, size = with_prior(hmm), hmm.num_symbols
-    sequences = all_sequences(size, history_length + num_futures)
-    joint = filter_windows(law, sequences)[2].exp().view(size**history_length, size**num_futures)
-    windows = all_sequences(size, memory_length)
+    size, longest = hmm.num_symbols, history_length + num_futures
+    histories = Histories.all(hmm, longest)
+    joint = torch.zeros(size**longest, dtype=torch.float64)
+    joint[histories.windows(longest)] = histories.probability
+    joint = joint.view(size**history_length, size**num_futures)
+    windows = torch.cartesian_prod(*[torch.arange(size)] * memory_length).view(-1, memory_length)
     by_window = joint.view(-1, len(windows), joint.shape[1]).sum(0)
     number = torch.arange(len(joint)) % len(windows)  # in lexicographic order the recent symbols vary fastest
     seen, possible = joint.sum(1), by_window.sum(1) > 0
     place = possible.cumsum(0) - 1
     kept = seen > 0
-    recent_first = windows.flip(1)[possible]
     return Population(
         memory_length=memory_length,
         num_futures=num_futures,
-        features=window_features(recent_first, size),
+        features=Samples.unlabelled(windows.flip(1)[possible], size).features(),
         probability=by_window.sum(1)[possible],
         law=by_window[possible] / by_window[possible].sum(1, keepdim=True),
         history_law=joint[kept] / seen[kept, None],
         history_probability=seen[kept],
         window_of=place[number[kept]],
-        codes=joint_index(recent_first, size),
+        place=place,
     )
 
 
@@ -208,7 +196,7 @@ def error_bound(known: Population, samples: Samples, problem: LeastSquares, num_
     Source: [MultiTask] Theorem 1 with explicit constants.
     """
     sample = generalisation_bound(problem, known.memory_length, known.sample_misfit(samples))
-    steps = float(optimisation_bound(problem, known.memory_length, num_steps, rate))
+    steps = float(problem.optimisation_bound(known.memory_length, num_steps, rate))
     total = known.memory + known.misspecification + sample + steps
     parts = {"generalisation_bound": sample, "optimisation_bound": steps, "estimation_bound": sample + steps}
     return parts | {"bound": total}
@@ -227,8 +215,8 @@ def sample_row(
 
     `num_futures` is None for Theorem 1.
     """
-    samples = demonstration_samples(demonstrations, num_symbols, known.memory_length, known.num_futures)
-    problem = least_squares(samples)
+    samples = Samples.of(demonstrations, num_symbols, known.memory_length, known.num_futures)
+    problem = samples.problem()
     rate = 1 / float(problem.largest)
     weights = problem.descent(num_steps, rate)
     row: dict[str, Any] = {"road": "algebra", "samples": problem.num_samples}
@@ -256,8 +244,8 @@ def step_rows(
     num_futures: int | None = None,
 ) -> tuple[list[dict], dict]:
     """max ||(W_hat - W^(s)) x|| over the samples' windows after each gradient layer, its bound, and the fitted rate."""
-    samples = demonstration_samples(demonstrations, num_symbols, memory_length, num_futures or 1)
-    problem = least_squares(samples)
+    samples = Samples.of(demonstrations, num_symbols, memory_length, num_futures or 1)
+    problem = samples.problem()
     rate = 1 / float(problem.largest)
     weights, net = trained_in_context(
         demonstrations, num_symbols, memory_length, num_steps, num_futures, learning_rate=rate
@@ -265,7 +253,7 @@ def step_rows(
     x_NF = samples.features().unique(dim=0)
     error_S = ((problem.solution() - weights) @ x_NF.T).norm(dim=1).amax(1)
     rows = [
-        {"steps": step, "error": float(error), "bound": float(optimisation_bound(problem, memory_length, step, rate))}
+        {"steps": step, "error": float(error), "bound": float(problem.optimisation_bound(memory_length, step, rate))}
         for step, error in enumerate(error_S)
     ]
     fitted = [(row["steps"], math.log(row["error"])) for row in rows if FITTED[0] < row["error"] < FITTED[1]]
@@ -342,7 +330,7 @@ def memory_tables(process: Callable[[int], HMM], sizes: dict[str, Any], first: i
             known = population(hmm, memory_length, futures or 1, sizes["history"])
             length, steps = memory_length + known.num_futures, sizes["network_steps"]
             drawn = draw_demonstrations(hmm, sizes["memory_samples"], length, instance)
-            problem = least_squares(demonstration_samples(drawn, hmm.num_symbols, memory_length, known.num_futures))
+            problem = Samples.of(drawn, hmm.num_symbols, memory_length, known.num_futures).problem()
             few = draw_demonstrations(hmm, sizes["memory_network_samples"], length, instance)
             weights, net = trained_in_context(few, hmm.num_symbols, memory_length, steps, futures)
             found.append(

@@ -20,7 +20,7 @@ from hmmscope.analysis import (
     model_outputs,
     tune_counting,
 )
-from hmmscope.constructions import MultiTaskTransformer, demonstration_samples, least_squares, window_features
+from hmmscope.constructions import MultiTaskTransformer, Samples
 from hmmscope.inference import optimal_law
 from hmmscope.schema import require
 from hmmscope.ties import smallest
@@ -204,11 +204,11 @@ def constructed_vectors(
     assert isinstance(layout, Prompts)
     length = layout.demonstration_length
     demonstrations = observations[:, : number * length].unflatten(1, (number, length))
-    problem = least_squares(demonstration_samples(demonstrations, num_symbols, memory_length))
+    problem = Samples.of(demonstrations, num_symbols, memory_length).problem()
     weights_BVF = problem.iterates(num_steps, 1 / memory_length)[-1]
     back = torch.arange(1, memory_length + 1)
     windows = observations[:, asked[:, None] - back]
-    return window_features(windows, num_symbols) @ weights_BVF.mT
+    return Samples.unlabelled(windows, num_symbols).features() @ weights_BVF.mT
 
 
 class _Vectors(torch.nn.Module):

@@ -16,14 +16,7 @@ from hmmscope.analysis import (
     linear_cka,
     residual_layers,
 )
-from hmmscope.constructions import (
-    LeastSquares,
-    MultiTaskTransformer,
-    demonstration_samples,
-    least_squares,
-    multitask_theorem1,
-    window_features,
-)
+from hmmscope.constructions import LeastSquares, MultiTaskTransformer, Samples, multitask_theorem1
 from hmmscope.lab import Measured
 from hmmscope.ties import largest
 from hmmscope_papers.multitask.models import BATCH, MAX_DISTANCE
@@ -51,9 +44,7 @@ def construct(run: Run, sizes: dict[str, Any]) -> MultiTaskTransformer:
 def _regressions(run: Run, sizes: dict[str, Any]) -> LeastSquares:
     """The least-squares problem of each prompt's demonstrations."""
     observations = run.corpus("probe")[0 : sizes["samples"]].observations
-    return least_squares(
-        demonstration_samples(_demonstrations(run, observations), _symbols(run), sizes["memory_length"])
-    )
+    return Samples.of(_demonstrations(run, observations), _symbols(run), sizes["memory_length"]).problem()
 
 
 def _demonstrations(run: Run, observations: Tensor) -> Tensor:
@@ -201,7 +192,7 @@ def steps_of_networks(networks: Mapping[str, nn.Module], run: Run, sizes: dict[s
     batch = corpus[0 : sizes["samples"]]
     problems = _regressions(run, sizes)
     rate = float(1 / problems.largest.max())
-    x = window_features(batch.observations[:, -memory:].flip(1), num_symbols)
+    x = Samples.unlabelled(batch.observations[:, -memory:].flip(1), num_symbols).features()
     iterates = [problems.descent(t, rate) for t in range(sizes["num_steps"] + 1)]
     said = [(weights @ x[..., None])[..., 0] for weights in iterates]
     one_hot = torch.nn.functional.one_hot(batch.observations, num_symbols).double()

@@ -8,7 +8,7 @@ import torch
 
 from hmmscope import HMM, Corpus, Prompts, Run, evaluate, registry, stationary_distribution, symmetric_channel
 from hmmscope.analysis import bootstrap_means
-from hmmscope.constructions import demonstration_samples, least_squares
+from hmmscope.constructions import Samples
 from hmmscope.lab import (
     PREDICTORS,
     Effect,
@@ -201,8 +201,8 @@ def _heads(sizes: dict[str, Any]) -> list[dict]:
     rows = []
     for instance in range(sizes["failure_instances"]):
         drawn = draw_demonstrations(process(instance), sizes["demonstrations"], STEPS_LENGTH, instance)
-        samples = demonstration_samples(drawn, NUM_SYMBOLS, SAMPLE_MEMORY)
-        problem = least_squares(samples)
+        samples = Samples.of(drawn, NUM_SYMBOLS, SAMPLE_MEMORY)
+        problem = samples.problem()
         x_NF, rate = samples.features().unique(dim=0), 1 / float(problem.largest)
         for num_heads in range(NUM_SYMBOLS, 2 * NUM_SYMBOLS + 1):
             weights, _ = trained_in_context(

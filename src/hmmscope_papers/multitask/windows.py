@@ -20,8 +20,8 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 
 from hmmscope import HMM, Run, as_kind, stationary_distribution
-from hmmscope.analysis import Histories, as_law, inference_mode, mean_row, model_outputs, sampled_histories
-from hmmscope.inference import filter_windows, fit_decay
+from hmmscope.analysis import Histories, as_law, inference_mode, mean_row, model_outputs
+from hmmscope.inference import fit_decay
 from hmmscope.lab import Role, Rows, number
 
 #: Observations before the longest window, so that the whole past is as good as an endless one.
@@ -39,7 +39,7 @@ _ROUNDING = 1e-9
 
 def histories_of(run: Run, longest: int, num_samples: int) -> Histories:
     """Histories of a run's HMM that no model was trained on, long enough for windows of `longest` observations."""
-    return sampled_histories(as_kind(run.process, HMM), PAST + longest, num_samples, run.config.seed)
+    return Histories.sampled(as_kind(run.process, HMM), PAST + longest, num_samples, run.config.seed)
 
 
 def window_rows(run: Run, histories: Histories, memory: int) -> list[dict[str, Any]]:
@@ -52,7 +52,7 @@ def window_rows(run: Run, histories: Histories, memory: int) -> list[dict[str, A
     law = histories.law
     windows = histories.observations[:, -memory:]
     exact_NV = histories.next_observation
-    best_NV = filter_windows(law, windows)[1] @ law.symbols()[0]
+    best_NV = histories.remembered(memory)[1]
     alone_NV = (stationary_distribution(run.process) @ law.symbols()[0]).expand_as(exact_NV)
     laws = {
         "model": _answers(run.model, windows, exact_NV.shape[1]),
@@ -87,10 +87,7 @@ def exact_rate(histories: Histories, hmm: HMM, lengths: list[int]) -> dict[str, 
         ``rate``: -d ln(E TV(P, P_k)) / dk, nats an observation, fitted over `lengths`; None where the error is zero.
         ``mixing``: -ln of the absolute second eigenvalue of the transition matrix, what is forgotten without looking.
     """
-    law, errors = histories.law, []
-    for length in lengths:
-        best_NV = filter_windows(law, histories.observations[:, -length:])[1] @ law.symbols()[0]
-        errors.append(float((histories.next_observation - best_NV).abs().sum(1).mean() / 2))
+    errors = [float(histories.distances(length).prediction.mean()) for length in lengths]
     used = [(length, error) for length, error in zip(lengths, errors, strict=True) if error > _ROUNDING]
     rate = fit_decay(*zip(*used, strict=True), first=used[0][0]).rate if len(used) >= 2 else None
     eigenvalues = np.sort(np.abs(np.linalg.eigvals(hmm.transition_SS.numpy())))
