@@ -14,10 +14,7 @@ from hmmscope.constructions import limits_theorem5_3
 from hmmscope.constructions.arbitrary_precision import (
     Bits,
     ExactPass,
-    filter_in_bits,
-    recommended_bits,
-    smallest_bits,
-    unlikely_observations,
+    FilterInBits,
 )
 from hmmscope.constructions.stochastic_filter import belief_operators
 from hmmscope.corpora.layouts import Sequences
@@ -56,21 +53,21 @@ def test_recommended_bits_stay_below_the_bound_and_half_do_not(length: int, refe
     sequence (through the sum after part 1): sequences here give up to 7e-7 and 8e-13.
     """
     hmm = softmax_hmm(seed)
-    for symbols in (sampled(hmm, length), unlikely_observations(hmm, length)):
-        found = filter_in_bits(hmm, symbols, bits=recommended_bits(hmm, length))
+    for symbols in (sampled(hmm, length), FilterInBits(hmm).unlikely_observations(length)):
+        found = FilterInBits(hmm).beliefs(symbols, bits=FilterInBits(hmm).recommended_bits(length))
         assert found.bits == {8: (70, 69), 16: (116, 113), 32: (207, 202)}[length][seed]
         assert found.error_bound == math.exp(-length)
         assert reference[0] < found.error < reference[1] < found.error_bound
         assert found.sums.min() >= 1.05
         assert found.sums.max() <= 1.7
-        half = filter_in_bits(hmm, symbols, bits=recommended_bits(hmm, length, share=0.5))
+        half = FilterInBits(hmm).beliefs(symbols, bits=FilterInBits(hmm).recommended_bits(length, share=0.5))
         assert {8: 1e-7, 16: 1e-6, 32: 3e-5}[length] < half.error < {8: 1e-4, 16: 1e-4, 32: 1e-3}[length]
         assert (half.error > half.error_bound) == (length >= 16)
 
 
 def test_errors_are_where_the_construction_makes_them() -> None:
     hmm = softmax_hmm(0)
-    found = filter_in_bits(hmm, sampled(hmm, 16), bits=116)
+    found = FilterInBits(hmm).beliefs(sampled(hmm, 16), bits=116)
     assert found.beliefs.shape == (17, 2)
     assert len(found.window_errors) == 5
     assert found.window_errors[0] < 2.0**-115
@@ -86,44 +83,44 @@ def test_errors_are_where_the_construction_makes_them() -> None:
 def test_recommended_rate_is_not_enough_for_every_sequence_and_three_halves_of_it_are() -> None:
     """P falls by e^-h with h = 2.9 per observation, above (2/3) ln C - 1/3 = 2.1."""
     hmm, length = rare_hmm(), 32
-    symbols = unlikely_observations(hmm, length)
+    symbols = FilterInBits(hmm).unlikely_observations(length)
     assert symbols.tolist() == [1] * length
-    recommended = filter_in_bits(hmm, symbols, bits=recommended_bits(hmm, length))
+    recommended = FilterInBits(hmm).beliefs(symbols, bits=FilterInBits(hmm).recommended_bits(length))
     assert recommended.error > 10 * recommended.error_bound
-    assert filter_in_bits(hmm, symbols).error < recommended.error_bound
-    likely = filter_in_bits(hmm, sampled(hmm, length), bits=recommended_bits(hmm, length))
+    assert FilterInBits(hmm).beliefs(symbols).error < recommended.error_bound
+    likely = FilterInBits(hmm).beliefs(sampled(hmm, length), bits=FilterInBits(hmm).recommended_bits(length))
     assert likely.error < likely.error_bound
 
 
 def test_printed_exponents_give_wrong_beliefs_at_any_precision() -> None:
     hmm = softmax_hmm(0)
     for bits in (113, 400):
-        found = filter_in_bits(hmm, sampled(hmm, 15), bits=bits, exponents="floor")
+        found = FilterInBits(hmm, exponents="floor").beliefs(sampled(hmm, 15), bits=bits)
         assert found.sums.max() > 1e4  # up to C^4, for 15 has four ones
         assert found.error >= 0.5  # the gadget, out of its range, gives zeros
-    assert filter_in_bits(hmm, sampled(hmm, 15), bits=113, exponents="floor", product="exact").error > 1e3
+    assert FilterInBits(hmm, exponents="floor", product="exact").beliefs(sampled(hmm, 15), bits=113).error > 1e3
 
 
 def test_bits_grow_at_the_derived_rates() -> None:
     """Whole bits, and λ a power of two: ± 3 bits over 8 observations."""
     hmm = softmax_hmm(0)
-    log_c = -math.log(belief_operators(hmm).least_entry)
-    information = (
-        -filter_in_bits(hmm, unlikely_observations(hmm, 16), bits=60, product="exact").log_likelihoods[-1] / 16
-    )
+    plain, exact = FilterInBits(hmm), FilterInBits(hmm, product="exact")
+    unlikely = {length: plain.unlikely_observations(length) for length in (8, 16)}
+    information = -exact.beliefs(unlikely[16], bits=60).log_likelihoods[-1] / 16
     for name, (product, variant) in experiment.ARRANGEMENTS.items():
-        needed = [smallest_bits(hmm, unlikely_observations(hmm, n), product=product, variant=variant) for n in (8, 16)]
-        rate = experiment.derived_rate(name, log_c, information)
+        construction = FilterInBits(hmm, product=product, variant=variant)
+        needed = [construction.smallest_bits(symbols) for symbols in unlikely.values()]
+        rate = experiment.derived_rate(name, plain.log_bound, information)
         assert needed[1] - needed[0] == pytest.approx(8 * rate, abs=3)
-        assert needed[1] < recommended_bits(hmm, 16)
+        assert needed[1] < plain.recommended_bits(16)
 
 
 def test_smallest_bits_are_enough_and_one_less_is_not() -> None:
     hmm, symbols = softmax_hmm(1), sampled(softmax_hmm(1), 8)
     for product in ("gelu", "exact"):
-        needed = smallest_bits(hmm, symbols, product=product)
-        assert filter_in_bits(hmm, symbols, bits=needed, product=product).error <= math.exp(-8)
-        assert filter_in_bits(hmm, symbols, bits=needed - 1, product=product).error > math.exp(-8)
+        needed = FilterInBits(hmm, product=product).smallest_bits(symbols)
+        assert FilterInBits(hmm, product=product).beliefs(symbols, bits=needed).error <= math.exp(-8)
+        assert FilterInBits(hmm, product=product).beliefs(symbols, bits=needed - 1).error > math.exp(-8)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -148,10 +145,10 @@ def test_53_bits_agree_with_float64(variant: str) -> None:
     hmm, length = softmax_hmm(0), 11
     batch = hs.Corpus(hmm, layout=Sequences(length=length, placeholder=True), seed=0)[0:1]
     net = limits_theorem5_3(hmm, length, variant=variant)
-    found = filter_in_bits(hmm, batch.observations[0], bits=53, product="exact", variant=variant)
+    found = FilterInBits(hmm, product="exact", variant=variant).beliefs(batch.observations[0], bits=53)
     np.testing.assert_allclose(net(batch.tokens)[0, 1:].numpy(), found.beliefs[1:], rtol=0, atol=1e-12)
     gelu = limits_theorem5_3(hmm, 4, variant=variant, product="gelu")
-    short = filter_in_bits(hmm, batch.observations[0, :4], bits=53, variant=variant)
+    short = FilterInBits(hmm, variant=variant).beliefs(batch.observations[0, :4], bits=53)
     np.testing.assert_allclose(gelu(batch.tokens[:, :5])[0, 1:].numpy(), short.beliefs[1:], rtol=0, atol=1e-5)
     assert float(np.abs(gelu(batch.tokens[:, :5])[0, 1:].numpy() - short.beliefs[1:]).max()) > 1e-12
 
@@ -160,25 +157,25 @@ def test_all_kinds_of_hmms() -> None:
     rng = np.random.default_rng(1)
     matrices = dense(rng, 2, 2)
     chain = hs.HMM(*matrices)
-    found = filter_in_bits(chain, sampled(chain, 6))
+    found = FilterInBits(chain).beliefs(sampled(chain, 6))
     assert found.beliefs.shape == (7, 2)
     np.testing.assert_allclose(found.beliefs[0], chain.initial_S, atol=1e-6)
     assert found.error < math.exp(-6)
     initial, labelled = as_labelled(matrices)
     edges = hs.LabelledHMM(initial, labelled)
     with pytest.raises(InputError, match=r"^hmm: must have positive probabilities only"):
-        filter_in_bits(edges, sampled(chain, 6))
+        FilterInBits(edges).beliefs(sampled(chain, 6))
     least = float(labelled[labelled > 0].min())
-    given = filter_in_bits(edges, sampled(chain, 6), least=least)
+    given = FilterInBits(edges, least=least).beliefs(sampled(chain, 6))
     assert given.error < math.exp(-6)
     np.testing.assert_allclose(given.beliefs[1:, 1:], found.beliefs[1:], atol=2 * math.exp(-6))
-    assert filter_in_bits(chain, sampled(chain, 1)).error < math.exp(-1)
+    assert FilterInBits(chain).beliefs(sampled(chain, 1)).error < math.exp(-1)
 
 
 def test_least_likely_observations_are_the_greedy_ones() -> None:
     rng = np.random.default_rng(2)
     matrices = dense(rng, 2, 3)
-    symbols = unlikely_observations(hs.HMM(*matrices), 4).tolist()
+    symbols = FilterInBits(hs.HMM(*matrices)).unlikely_observations(4).tolist()
     for t in range(4):
         laws = [oracles.by_enumeration(oracles.exact(matrices), [*symbols[:t], v]).prefix[-1] for v in range(3)]
         assert symbols[t] == laws.index(min(laws))
@@ -233,7 +230,9 @@ def test_product_gadget_loses_a_third_of_the_bits() -> None:
 def test_refusals(unchecked: None, settings: dict, message: str) -> None:
     given = {"observations": torch.tensor([0, 1, 0])} | settings
     with pytest.raises(InputError, match=message):
-        filter_in_bits(softmax_hmm(0), **given)
+        FilterInBits(
+            softmax_hmm(0), **{key: value for key, value in given.items() if key in ("product", "variant", "least")}
+        ).beliefs(given["observations"], given.get("bits"))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

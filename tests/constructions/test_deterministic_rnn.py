@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 import hmmscope as hs
 from hmmscope.analysis.activations import capture, residual_layers
 from hmmscope.constructions import limits_theorem5_1
-from hmmscope.constructions.deterministic_rnn import smallest_scale
 from hmmscope.constructions.driven import driven_system
 from hmmscope.errors import InputError
 from hmmscope_papers.theorems import driven_samples
@@ -87,7 +86,7 @@ def test_alpha_of_twice_the_norm_is_enough_and_a_little_less_is_not(seed):
     process = hs.make_process("matmul", seed=seed)
     tokens, exact = driven_samples(process, 1000, 16, seed)
     assert limits_theorem5_1(process).scale == 4
-    assert smallest_scale(driven_system(process)) == 2
+    assert driven_system(process).smallest_scale == 2
     assert error_of(limits_theorem5_1(process, scale=2.0), tokens, exact) <= 1e-12
     assert error_of(limits_theorem5_1(process, scale=1.9), tokens, exact) >= 1e-2
     cycles = hs.make_process("cyclic-det", seed=seed)

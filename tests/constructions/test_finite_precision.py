@@ -9,16 +9,10 @@ import torch
 import hmmscope as hs
 from hmmscope.constructions import limits_theorem5_2
 from hmmscope.constructions.driven import driven_system
-from hmmscope.constructions.finite_precision import (
-    Rounding,
-    bits_for_attention,
-    rounded_gelu_product,
-    rounded_vectors,
-    rounding_errors,
-    smallest_precision,
-)
+from hmmscope.constructions.finite_precision import Rounding, rounded_gelu_product, rounded_vectors, rounding_errors
 from hmmscope.errors import InputError
 from hmmscope.seeds import numpy_generator, torch_generator
+from hmmscope_papers.limits.precision import bits_for_attention, smallest_precision
 from hmmscope_papers.theorems import driven_samples
 
 BITS = list(range(4, 27))
@@ -188,8 +182,6 @@ def test_smallest_precision_asks_for_all_larger_ones():
     assert smallest_precision(errors, bits) is None
     assert smallest_precision(errors[3:5], bits[3:5]) == 7
     assert smallest_precision(errors[:5], bits[:5], tolerance=0.3) == 5
-    with pytest.raises(InputError, match=r"^bits: must rise"):
-        smallest_precision(errors[:2], [5, 4])
 
 
 def test_best_scale_and_error_of_the_gadget_follow_the_precision():
@@ -211,12 +203,12 @@ def test_what_cannot_work_is_refused():
     systems, tokens, _ = samples("orthogonal", 8)
     with pytest.raises(InputError, match=r"^product: must be gelu or bilinear"):
         rounded_vectors(systems, tokens, 8, [12], product="relu01")
-    with pytest.raises(InputError, match=r"^systems: must be one for each of 2 sequences, got 3"):
+    with pytest.raises(InputError, match=r"^processes: must be one for each of 2 sequences, got 3"):
         rounded_vectors(systems, tokens[:2], 8, [12], product="gelu")
     with pytest.raises(InputError, match=r"^tokens: must be at most 5 \(length\), got 9"):
         rounded_vectors(systems, tokens, 4, [12], product="gelu")
     with pytest.raises(InputError, match=r"^length: must be at least 1"):
         rounded_vectors(systems, tokens, 0, [12], product="gelu")
     other = driven_system(hs.make_process("matmul"))
-    with pytest.raises(InputError, match=r"^systems: must have one size"):
+    with pytest.raises(InputError, match=r"^processes: must have one size"):
         rounded_vectors([*systems[:2], other], tokens, 8, [12], product="gelu")

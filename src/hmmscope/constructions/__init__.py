@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING
 from hmmscope.facade import lazily
 
 _HOME = {
+    "FilterInBits": "arbitrary_precision",
     "LeastSquares": "regression",
     "MultiTaskTransformer": "multitask_network",
     "Samples": "regression",
     "belief_operators": "stochastic_filter",
-    "bits_for_attention": "finite_precision",
     "delta_rule_parity": "parity",
     "driven_system": "driven",
-    "filter_in_bits": "arbitrary_precision",
     "gelu_product": "prefix_parts",
     "induction_network": "induction",
     "layers_needed": "prefix_parts",
@@ -21,29 +20,18 @@ _HOME = {
     "limits_theorem5_3": "stochastic_filter",
     "multitask_theorem1": "multitask",
     "multitask_theorem2": "multitask",
-    "recommended_bits": "arbitrary_precision",
     "rounded_gelu_product": "finite_precision",
     "rounding_errors": "finite_precision",
-    "smallest_bits": "arbitrary_precision",
-    "smallest_precision": "finite_precision",
-    "smallest_scale": "deterministic_rnn",
-    "unlikely_observations": "arbitrary_precision",
 }
 
 __all__ = [*_HOME]
 
 if TYPE_CHECKING:
-    from hmmscope.constructions.arbitrary_precision import filter_in_bits as filter_in_bits
-    from hmmscope.constructions.arbitrary_precision import recommended_bits as recommended_bits
-    from hmmscope.constructions.arbitrary_precision import smallest_bits as smallest_bits
-    from hmmscope.constructions.arbitrary_precision import unlikely_observations as unlikely_observations
+    from hmmscope.constructions.arbitrary_precision import FilterInBits as FilterInBits
     from hmmscope.constructions.deterministic_rnn import limits_theorem5_1 as limits_theorem5_1
-    from hmmscope.constructions.deterministic_rnn import smallest_scale as smallest_scale
     from hmmscope.constructions.driven import driven_system as driven_system
-    from hmmscope.constructions.finite_precision import bits_for_attention as bits_for_attention
     from hmmscope.constructions.finite_precision import rounded_gelu_product as rounded_gelu_product
     from hmmscope.constructions.finite_precision import rounding_errors as rounding_errors
-    from hmmscope.constructions.finite_precision import smallest_precision as smallest_precision
     from hmmscope.constructions.induction import induction_network as induction_network
     from hmmscope.constructions.multitask import multitask_theorem1 as multitask_theorem1
     from hmmscope.constructions.multitask import multitask_theorem2 as multitask_theorem2

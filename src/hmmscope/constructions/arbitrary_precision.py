@@ -3,10 +3,10 @@
 Every number has a significand of p bits and an unbounded exponent, and every elementary operation is rounded to nearest:
 the theorem's "T-precision", with p in proportion to T. Hardware floats do not reach its bound e^-T; this does.
 
-    p = T (1 + ln C) / ln 2 + 24 bits        `recommended_bits`
+    p = T (1 + ln C) / ln 2 + 24 bits        `FilterInBits.recommended_bits`
     λ = 2^(p/3)                              of the product gadget: truncation and cancellation both about 2^(-2p/3)
 
-How many bits are needed, `smallest_bits`, grows linearly in T. Per observation, with h = -ln P(o_1 .. o_T) / T:
+How many bits are needed, `FilterInBits.smallest_bits`, grows linearly in T. Per observation, with h = -ln P(o_1 .. o_T) / T:
 
     GeLU products           (3/2) (1 + max(ln C / 2, h)) / ln 2     the gadget multiplies numbers as small as C^(-T/2)
                                                                     (first gate) or P, each with relative error
@@ -23,6 +23,7 @@ The exact answer, with which the result is compared, is computed in integers.
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -81,12 +82,6 @@ class PreciseBeliefs(Shown):
         return float(self.errors.max())
 
 
-def recommended_bits(hmm: HMM | LabelledHMM, length: int, *, least: float | None = None, share: float = 1.0) -> int:
-    """p = share T (1 + ln C) / ln 2 + 24 bits; a share of 3/2 is enough for every sequence."""
-    bound = bound_of(belief_operators(hmm), least)
-    return math.ceil(share * length * (1 + math.log(bound)) / math.log(2)) + 24
-
-
 class Bits:
     """p-bit arithmetic on arrays of numbers, with the product gadget; an `Arithmetic` of the normaliser."""
 
@@ -128,22 +123,12 @@ class Bits:
         return value * (self.factor * largest)
 
 
-def filter_in_bits(
-    hmm: HMM | LabelledHMM,
-    observations: Int64[Tensor, "time"],
-    *,
-    bits: int | None = None,
-    product: Product = "gelu",
-    variant: Variant = "residual",
-    exponents: Exponents = "real",
-    least: float | None = None,
-) -> PreciseBeliefs:
-    """Beliefs after 0, 1, .., T observations by the construction, every operation rounded to `bits` bits.
+@dataclass(frozen=True, eq=False, repr=False)
+class FilterInBits(Shown):
+    """The construction for an HMM, every operation of which is rounded to p bits.
 
-    Args:
+    Attributes:
         hmm: n states; the least product of a transition and an emission probability is c = 1/C.
-        observations: o_1 .. o_T.
-        bits: p; by default `recommended_bits` with a share of 3/2.
         product: "gelu" as in the theorem, or "exact" up to rounding.
         variant: "residual" as in the theorem, cur + cur (prev - I), or "disjoint", where the product goes to a slot of
             its own and keeps its relative accuracy.
@@ -151,84 +136,103 @@ def filter_in_bits(
         least: lower bound of the factor by which an observation shrinks the sum; default c.
 
     Raises:
-        InputError: a symbol outside [0, V), T outside [1, 256], bits outside [8, 65536], or an HMM with zeros.
-
-    Cost: O(T^2 log T) multiplications and O(n^3 T log T) error functions of p-bit numbers, in Python: n = 2, T = 32 takes
-    about a second.
+        InputError: an unknown product or variant, a bound outside (0, 1), or an HMM with zeros and no bound.
 
     Source: [Limits] Theorem 5.3, App. E.
     """
-    operators = belief_operators(hmm)
-    length = len(observations)
-    require(1 <= length <= MAX_LENGTH, "observations", f"must be 1 to {MAX_LENGTH} symbols", length)
-    inside = bool(((observations >= 0) & (observations < hmm.num_symbols)).all())
-    require(inside, "observations", f"must be in [0, {hmm.num_symbols})", observations.tolist())
-    require(product in ("gelu", "exact"), "product", "must be gelu or exact", product)
-    require(variant in ("residual", "disjoint"), "variant", "must be residual or disjoint", variant)
-    bound = bound_of(operators, least)
-    arithmetic = Bits(recommended_bits(hmm, length, least=least, share=1.5) if bits is None else bits, product)
-    symbols = observations.tolist()
-    exact = ExactPass(operators, symbols)
 
-    windows, window_errors = _windows(operators, symbols, bound, arithmetic, variant, exact)
-    vectors = (windows * arithmetic.ratio(operators.start_S, UNIT)).sum(-1)
-    schedule = Schedule(length=length, bound=bound, exponents=exponents)
-    normalised = normalise(vectors, schedule, arithmetic)
-    read = arithmetic.floats(operators.read_OS)
-    beliefs = (normalised.values[:, None, :] * read).sum(-1)
-    return PreciseBeliefs(
-        beliefs=beliefs.astype(np.float64),
-        errors=exact.belief_errors(beliefs),
-        window_errors=np.array(window_errors),
-        sums=normalised.sums[-1].astype(np.float64),
-        log_likelihoods=exact.log_likelihoods,
-        bits=arithmetic.context.prec,
-        error_bound=math.exp(-length),
-    )
+    hmm: HMM | LabelledHMM
+    product: Product = "gelu"
+    variant: Variant = "residual"
+    exponents: Exponents = "real"
+    least: float | None = None
 
+    def __post_init__(self) -> None:
+        require(self.product in ("gelu", "exact"), "product", "must be gelu or exact", self.product)
+        require(self.variant in ("residual", "disjoint"), "variant", "must be residual or disjoint", self.variant)
+        self.log_bound  # noqa: B018 - refused here and not where it is asked for first
 
-def smallest_bits(
-    hmm: HMM | LabelledHMM,
-    observations: Int64[Tensor, "time"],
-    *,
-    product: Product = "gelu",
-    variant: Variant = "residual",
-    least: float | None = None,
-) -> int:
-    """The fewest bits with an error of at most e^-T at all positions, by bisection.
+    @cached_property
+    def operators(self) -> BeliefOperators:
+        """The matrices of the filter, in integers."""
+        return belief_operators(self.hmm)
 
-    The error falls with the bits but for jitter (λ is a power of two): next to the answer a few bits more may fail.
+    @cached_property
+    def log_bound(self) -> float:
+        """ln C."""
+        return math.log(bound_of(self.operators, self.least))
 
-    Raises:
-        InputError: see `filter_in_bits`.
-    """
+    def recommended_bits(self, length: int, *, share: float = 1.0) -> int:
+        """p = share T (1 + ln C) / ln 2 + 24 bits; a share of 3/2 is enough for every sequence."""
+        return math.ceil(share * length * (1 + self.log_bound) / math.log(2)) + 24
 
-    def enough(bits: int) -> bool:
-        found = filter_in_bits(hmm, observations, bits=bits, product=product, variant=variant, least=least)
-        return found.error <= found.error_bound
+    def beliefs(self, observations: Int64[Tensor, "time"], bits: int | None = None) -> PreciseBeliefs:
+        """Beliefs after 0, 1, .., T observations.
 
-    low, high = MIN_BITS - 1, recommended_bits(hmm, len(observations), least=least)
-    while not enough(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+        Args:
+            observations: o_1 .. o_T.
+            bits: p; by default `recommended_bits` with a share of 3/2.
 
+        Raises:
+            InputError: a symbol outside [0, V), T outside [1, 256], or bits outside [8, 65536].
 
-def unlikely_observations(hmm: HMM | LabelledHMM, length: int) -> Int64[Tensor, "time"]:
-    """Observations each of which is the least likely after the ones before (the lowest among equals).
+        Cost: O(T^2 log T) multiplications and O(n^3 T log T) error functions of p-bit numbers, in Python: n = 2, T = 32
+        takes about a second.
+        """
+        operators, length = self.operators, len(observations)
+        require(1 <= length <= MAX_LENGTH, "observations", f"must be 1 to {MAX_LENGTH} symbols", length)
+        inside = bool(((observations >= 0) & (observations < self.hmm.num_symbols)).all())
+        require(inside, "observations", f"must be in [0, {self.hmm.num_symbols})", observations.tolist())
+        bound = bound_of(operators, self.least)
+        arithmetic = Bits(self.recommended_bits(length, share=1.5) if bits is None else bits, self.product)
+        symbols = observations.tolist()
+        exact = ExactPass(operators, symbols)
 
-    The theorem holds for every sequence; its constants are those of the least likely.
-    """
-    operators = belief_operators(hmm)
-    vector, symbols = operators.start_S, []
-    for _ in range(length):
-        candidates = [matrix @ vector for matrix in operators.numerators_VSS]
-        totals = [int(candidate.sum()) for candidate in candidates]
-        symbols.append(totals.index(min(total for total in totals if total > 0)))
-        vector = candidates[symbols[-1]]
-    return torch.tensor(symbols, dtype=torch.int64)
+        windows, window_errors = _windows(operators, symbols, bound, arithmetic, self.variant, exact)
+        vectors = (windows * arithmetic.ratio(operators.start_S, UNIT)).sum(-1)
+        normalised = normalise(vectors, Schedule(length=length, bound=bound, exponents=self.exponents), arithmetic)
+        read = arithmetic.floats(operators.read_OS)
+        beliefs = (normalised.values[:, None, :] * read).sum(-1)
+        return PreciseBeliefs(
+            beliefs=beliefs.astype(np.float64),
+            errors=exact.belief_errors(beliefs),
+            window_errors=np.array(window_errors),
+            sums=normalised.sums[-1].astype(np.float64),
+            log_likelihoods=exact.log_likelihoods,
+            bits=arithmetic.context.prec,
+            error_bound=math.exp(-length),
+        )
+
+    def smallest_bits(self, observations: Int64[Tensor, "time"]) -> int:
+        """The fewest bits with an error of at most e^-T at all positions, by bisection.
+
+        The error falls with the bits but for jitter (λ is a power of two): next to the answer a few bits more may fail.
+        """
+
+        def enough(bits: int) -> bool:
+            found = self.beliefs(observations, bits)
+            return found.error <= found.error_bound
+
+        low, high = MIN_BITS - 1, self.recommended_bits(len(observations))
+        while not enough(high):
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if enough(middle) else (middle, high)
+        return high
+
+    def unlikely_observations(self, length: int) -> Int64[Tensor, "time"]:
+        """Observations each of which is the least likely after the ones before (the lowest among equals).
+
+        The theorem holds for every sequence; its constants are those of the least likely.
+        """
+        vector, symbols = self.operators.start_S, []
+        for _ in range(length):
+            candidates = [matrix @ vector for matrix in self.operators.numerators_VSS]
+            totals = [int(candidate.sum()) for candidate in candidates]
+            symbols.append(totals.index(min(total for total in totals if total > 0)))
+            vector = candidates[symbols[-1]]
+        return torch.tensor(symbols, dtype=torch.int64)
 
 
 def _windows(

@@ -135,7 +135,7 @@ def limits_theorem5_1(
     Args:
         process: see `driven_system`.
         scale: α; by default 4‖b_0‖, in the 2-norm for orthogonal matrices and the 1-norm for maps, which pile up mass.
-            `smallest_scale` is half of that; a smaller one can be asked for and gives wrong vectors.
+            `DrivenSystem.smallest_scale` is half of that; a smaller one can be asked for and gives wrong vectors.
         initial: b_0.
         placeholder: read a placeholder as a token more, with the identity; width n(m + 1) instead of nm.
         dtype: of the weights and the arithmetic.
@@ -146,17 +146,6 @@ def limits_theorem5_1(
     """
     system = driven_system(process, initial)
     if scale is None:
-        scale = 2 * smallest_scale(system)
+        scale = 2 * system.smallest_scale
     require(0 < scale < math.inf, "scale", "must be a positive number", scale)
     return DeterministicRNN(system, scale=float(scale), placeholder=placeholder, dtype=dtype)
-
-
-def smallest_scale(system: DrivenSystem) -> float:
-    """The smallest α that is right for every sequence, as far as norms tell: 2‖b_0‖.
-
-    Raises:
-        InputError: matrices of which products are not bounded.
-    """
-    require(system.kind != "general", "scale", "must be given for matrices that are not 0/1 maps or orthogonal", None)
-    order = 2 if system.kind == "orthogonal" else 1
-    return 2 * float(torch.linalg.vector_norm(system.initial_S, order))

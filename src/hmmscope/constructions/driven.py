@@ -73,6 +73,16 @@ class DrivenSystem(Shown):
             raise InputError("process: matrices must be 0/1 maps or orthogonal for a bound on their products")
         return {"permutation": (1.0, 1.0), "map": (float(n), 1.0), "orthogonal": (n**0.5, n**0.5)}[self.kind]
 
+    @property
+    def smallest_scale(self) -> float:
+        """2‖b_0‖: the smallest α of Theorem 5.1 that is right for every sequence, as far as norms tell.
+
+        Raises:
+            InputError: matrices of which products are not bounded.
+        """
+        require(self.kind != "general", "scale", "must be given for matrices that are not 0/1 maps or orthogonal", None)
+        return 2 * float(torch.linalg.vector_norm(self.initial_S, 2 if self.kind == "orthogonal" else 1))
+
     def vectors(self, tokens: Int64[Tensor, "batch time"]) -> Float64[Tensor, "batch time state"]:
         """The vector after each token, multiplied in order, in float64."""
         check_tokens(tokens, self.num_symbols + 1)
@@ -93,14 +103,16 @@ def driven_system(process: object, initial: object = None) -> DrivenSystem:
     state i cannot emit has a zero column.
 
     Args:
-        process: a deterministic `LabelledHMM` (cyclic-det, random-automaton, word-problem), a `MatrixProduct`, or
-            matrices (symbol, n, n) that act on columns.
+        process: a deterministic `LabelledHMM` (cyclic-det, random-automaton, word-problem), a `MatrixProduct`,
+            matrices (symbol, n, n) that act on columns, or a driven system, as it is.
         initial: the vector before the first symbol; by default the initial law, or the first unit vector.
 
     Raises:
         InputError: a process that is not deterministic or starts at random, a kind that has no matrices, other shapes, or a
             number that is not finite.
     """
+    if isinstance(process, DrivenSystem) and initial is None:
+        return process
     driving = getattr(process, "driving", None)
     if driving is not None:  # a process
         matrices, default, told = driving()

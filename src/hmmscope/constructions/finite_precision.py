@@ -1,4 +1,4 @@
-"""The network of [Limits] Theorem 5.2 in arithmetic of p significand bits, and the fewest bits with which it works."""
+"""The network of [Limits] Theorem 5.2 in arithmetic of p significand bits."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope.axes import Float64, Int64, Tensor
-from hmmscope.constructions.driven import DrivenSystem, check_tokens
+from hmmscope.constructions.driven import check_tokens, driven_system
 from hmmscope.constructions.prefix_parts import PRODUCTS, Product, layers_needed, tight_gain
 from hmmscope.schema import require, unknown_name
 
@@ -62,7 +62,7 @@ class Rounding:
 
 
 def rounded_vectors(
-    systems: Sequence[DrivenSystem],
+    processes: Sequence[object],
     tokens: Int64[Tensor, "batch time"],
     length: int,
     bits: Sequence[int],
@@ -78,7 +78,7 @@ def rounded_vectors(
     bounds. Each operation is computed in float64 and then rounded, which for p <= 25 is rounding the exact result.
 
     Args:
-        systems: one for each sequence, of one size.
+        processes: one for each sequence, of one size, see `driven_system`.
         tokens: the placeholder and up to `length` symbols.
         length: T.
         bits: the precisions p.
@@ -87,16 +87,17 @@ def rounded_vectors(
         gelu_scale: λ of "gelu"; 2^(p/3), rounded to a power of two, by default.
 
     Raises:
-        InputError: a value out of range, or systems that differ in size.
+        InputError: a value out of range, or processes that differ in size.
 
     Source: [Limits] §5.2 (precision of O(log T) bits) and E.2; the model of arithmetic is ours.
     """
     if product not in PRODUCTS:
         raise unknown_name("product", product, PRODUCTS)
     require(length >= 1, "length", "must be at least 1", length)
-    require(len(systems) == len(tokens), "systems", f"must be one for each of {len(tokens)} sequences", len(systems))
+    systems = [driven_system(process) for process in processes]
+    require(len(systems) == len(tokens), "processes", f"must be one for each of {len(tokens)} sequences", len(systems))
     sizes = sorted({system.matrices_VSS.shape for system in systems})
-    require(len(sizes) == 1, "systems", "must have one size", sizes)
+    require(len(sizes) == 1, "processes", "must have one size", sizes)
     boolean = all(system.kind in ("permutation", "map") for system in systems)
     require(boolean or product != "relu01", "product", "must be gelu or bilinear unless matrices are 0/1", product)
     check_tokens(tokens, systems[0].num_symbols + 1)
@@ -120,7 +121,7 @@ def rounded_vectors(
 
 
 def rounding_errors(
-    systems: Sequence[DrivenSystem],
+    processes: Sequence[object],
     tokens: Int64[Tensor, "batch time"],
     length: int,
     bits: Sequence[int],
@@ -130,35 +131,10 @@ def rounding_errors(
     gelu_scale: float | None = None,
 ) -> Float64[Tensor, "precision batch"]:
     """Largest error over positions and coordinates of `rounded_vectors`; arguments as there."""
+    systems = [driven_system(process) for process in processes]
     found = rounded_vectors(systems, tokens, length, bits, product=product, eta=eta, gelu_scale=gelu_scale)
     exact = torch.cat([system.vectors(row[None]) for system, row in zip(systems, tokens, strict=True)])
     return (found - exact).abs().amax((2, 3))
-
-
-def smallest_precision(
-    errors: Float64[Tensor, "precision"], bits: Sequence[int], *, tolerance: float = 0.05
-) -> int | None:
-    """The fewest bits from which on the error stays within the tolerance; None if it does not at the most bits.
-
-    Args:
-        errors: one for each precision.
-        bits: the precisions, rising.
-    """
-    require(list(bits) == sorted(bits), "bits", "must rise", list(bits))
-    found = None
-    for p, error in zip(reversed(bits), reversed(errors.tolist()), strict=True):
-        if not error <= tolerance:
-            break
-        found = p
-    return found
-
-
-def bits_for_attention(length: int) -> float:
-    """2 log2 T + 4: with fewer bits a score does not tell two neighbouring positions apart.
-
-    The two best scores differ by 1 - cos(π/4T), about 0.31/T², of their size, whatever γ is.
-    """
-    return 2 * math.log2(length) + 4
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -6,13 +6,7 @@ from typing import Any
 import torch
 
 from hmmscope import Run, make_process, registry
-from hmmscope.constructions import (
-    bits_for_attention,
-    driven_system,
-    limits_theorem5_2,
-    rounding_errors,
-    smallest_precision,
-)
+from hmmscope.constructions import limits_theorem5_2, rounding_errors
 from hmmscope.lab import (
     Effect,
     Experiment,
@@ -94,20 +88,37 @@ def _samples(product: str, length: int, instances: int) -> tuple[list, torch.Ten
     return processes, tokens, exact
 
 
+def smallest_precision(errors: torch.Tensor, bits: list[int], tolerance: float = TOLERANCE) -> int | None:
+    """The fewest of rising bits from which on the error stays within the tolerance; None if it does not at the most bits."""
+    found = None
+    for p, error in zip(reversed(bits), reversed(errors.tolist()), strict=True):
+        if not error <= tolerance:
+            break
+        found = p
+    return found
+
+
+def bits_for_attention(length: int) -> float:
+    """2 log2 T + 4: with fewer bits a score does not tell two neighbouring positions apart.
+
+    The two best scores differ by 1 - cos(π/4T), about 0.31/T², of their size, whatever γ is.
+    """
+    return 2 * math.log2(length) + 4
+
+
 def _precision(sizes: dict[str, Any]) -> Measured:
     rows, smallest = [], []
     for product in PRODUCTS:
         for length in sizes["lengths"]:
             bits = _bits_around(length, sizes)
             processes, tokens, _ = _samples(product, length, sizes["instances"])
-            systems = [driven_system(process) for process in processes]
-            errors = rounding_errors(systems, tokens, length, bits, product=product)  # type: ignore[arg-type]
+            errors = rounding_errors(processes, tokens, length, bits, product=product)  # type: ignore[arg-type]
             for seed in range(sizes["instances"]):
                 names = {"product": product, "instance": seed, "length": length}
                 rows += [
                     names | {"bits": p, "error": float(error)} for p, error in zip(bits, errors[:, seed], strict=True)
                 ]
-                found = smallest_precision(errors[:, seed], bits, tolerance=TOLERANCE)
+                found = smallest_precision(errors[:, seed], bits)
                 smallest.append(names | {"bits": found, "needed": bits_for_attention(length)})
     return {"errors": rows, "smallest": smallest}
 
@@ -125,8 +136,7 @@ def _types(sizes: dict[str, Any]) -> list[dict]:
     for name, (p, lengths) in TYPES.items():
         for length in sizes[lengths]:
             processes, tokens, exact = _samples("relu01", length, sizes["type_instances"])
-            systems = [driven_system(process) for process in processes]
-            errors = rounding_errors(systems, tokens, length, [p], product="relu01")[0]
+            errors = rounding_errors(processes, tokens, length, [p], product="relu01")[0]
             for seed, process in enumerate(processes):
                 row = {"type": name, "bits": p, "length": length, "instance": seed, "error": float(errors[seed])}
                 if name == "float32":

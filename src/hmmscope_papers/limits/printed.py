@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from hmmscope import LabelledHMM, LinearGaussian, as_kind, make_process
-from hmmscope.inference import belief_floor, linear_floor, linear_variances
+from hmmscope.inference import belief_floor, linear_variances
 from hmmscope.lab import Effect, Tables
 from hmmscope_papers.limits.trainings import PAPER_LENGTH
 
@@ -73,8 +73,8 @@ def _floors(tasks: list[str], seed: int, num_samples: int, backward: list[float]
         rows.append(_belief("ran-hmm", {"seed": seed}, None, num_samples))
     if "ran-lds" in tasks:
         process = as_kind(make_process("ran-lds", seed=seed), LinearGaussian)
-        floor = linear_floor(process, PAPER_LENGTH)
-        squares = float(linear_variances(process, PAPER_LENGTH).square().sum())
+        variances = linear_variances(process, PAPER_LENGTH)
+        floor, squares = float(variances.mean()), float(variances.square().sum())
         deviation = math.sqrt(2 * squares / process.num_symbols / _BATCH) / PAPER_LENGTH
         ends: dict[str, Any] = {"value": floor, "low": floor, "high": floor}
         rows.append({"task": "ran-lds", "backward": None, **ends, "batch_deviation": deviation, "samples": 0})

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from hmmscope import Run, make_process, registry
-from hmmscope.constructions import limits_theorem5_1, smallest_scale
+from hmmscope.constructions import limits_theorem5_1
 from hmmscope.lab import Effect, Experiment, Figure, Measured, Rows, Seen, Tables, claim, curve, level, lines, number
 from hmmscope_papers.theorems import (
     INTERVALS,
@@ -161,7 +161,7 @@ def _weights(sizes: dict[str, Any]) -> list[dict]:
                             "hidden_width": net.rnn.hidden_size,
                             "instance": seed,
                             "norm": norm,
-                            "scale": 2 * smallest_scale(net.system),
+                            "scale": 2 * net.system.smallest_scale,
                             "largest": net.largest_weight(),
                             "bound": max(2 * n**0.5 * norm * max(1.0, 2 / n**0.5), 1.0),
                         }

@@ -1,11 +1,12 @@
 """[Limits] Theorem 5.2, run: a Transformer of depth ceil(log2 T) that multiplies all matrices up to each position."""
 
+import math
 from typing import Any
 
 import torch
 
 from hmmscope import Run, make_process, registry
-from hmmscope.constructions import gelu_product, layers_needed, limits_theorem5_2, rounded_gelu_product
+from hmmscope.constructions import gelu_product, limits_theorem5_2, rounded_gelu_product
 from hmmscope.lab import (
     Effect,
     Experiment,
@@ -132,7 +133,7 @@ def _depth(sizes: dict[str, Any]) -> Measured:
     rows, by_position = [], []
     longest = max(sizes["depth_lengths"])
     for length in sizes["depth_lengths"]:
-        needed = layers_needed(length)
+        needed = math.ceil(math.log2(length))
         samples = [
             (process, *driven_samples(process, length, sizes["sequences"], seed))
             for seed, process in enumerate(make_process("cyclic-det", seed=s) for s in range(sizes["depth_instances"]))

@@ -9,12 +9,8 @@ import torch
 
 from hmmscope import HMM, Corpus, Run, Sequences, as_kind, filter_beliefs, make_process, registry
 from hmmscope.constructions import (
-    belief_operators,
-    filter_in_bits,
+    FilterInBits,
     limits_theorem5_3,
-    recommended_bits,
-    smallest_bits,
-    unlikely_observations,
 )
 from hmmscope.lab import (
     Effect,
@@ -107,13 +103,8 @@ def ran_hmm(seed: int, **options: Any) -> HMM:
     return process
 
 
-def log_bound(hmm: HMM) -> float:
-    """ln C."""
-    return -math.log(belief_operators(hmm).least_entry)
-
-
 def recommended_rate(log_c: float) -> float:
-    """Bits an observation in `recommended_bits`."""
+    """Bits an observation in `FilterInBits.recommended_bits`."""
     return (1 + log_c) / math.log(2)
 
 
@@ -130,11 +121,12 @@ def _precision(sizes: dict[str, Any]) -> Measured:
     rows = []
     for seed, length in itertools.product(range(sizes["instances"]), sizes["lengths"]):
         hmm = ran_hmm(seed, **SMALL)
+        construction = FilterInBits(hmm)
         sampled = Corpus(hmm, length=length, seed=seed)[0:1].observations[0]
-        for kind, symbols in (("sampled", sampled), ("least likely", unlikely_observations(hmm, length))):
-            names = {"instance": seed, "log_C": log_bound(hmm), "length": length, "sequence": kind}
+        for kind, symbols in (("sampled", sampled), ("least likely", construction.unlikely_observations(length))):
+            names = {"instance": seed, "log_C": construction.log_bound, "length": length, "sequence": kind}
             for share in SHARES:
-                found = filter_in_bits(hmm, symbols, bits=recommended_bits(hmm, length, share=share))
+                found = construction.beliefs(symbols, construction.recommended_bits(length, share=share))
                 measured = {"bits": found.bits, "error": found.error, "bound": found.error_bound}
                 sums = {"sum_low": float(found.sums.min()), "sum_high": float(found.sums.max())}
                 information = {"nats_per_observation": -float(found.log_likelihoods[-1]) / length}
@@ -148,17 +140,16 @@ def _bits(sizes: dict[str, Any]) -> Measured:
     slopes: list[dict] = []
     for seed in range(sizes["bit_instances"]):
         hmm = ran_hmm(seed, **SMALL)
-        log_c = log_bound(hmm)
-        longest = unlikely_observations(hmm, max(sizes["bit_lengths"]))
+        plain = FilterInBits(hmm)
+        log_c, unlikely = plain.log_bound, {n: plain.unlikely_observations(n) for n in sizes["bit_lengths"]}
+        longest = unlikely[max(unlikely)]
         information = -float(filter_beliefs(hmm, longest[None]).log_likelihood) / len(longest)
         for arrangement, (product, variant) in ARRANGEMENTS.items():
-            found = {
-                length: smallest_bits(hmm, unlikely_observations(hmm, length), product=product, variant=variant)
-                for length in sizes["bit_lengths"]
-            }
+            construction = FilterInBits(hmm, product=product, variant=variant)
+            found = {length: construction.smallest_bits(symbols) for length, symbols in unlikely.items()}
             names = {"arrangement": arrangement, "instance": seed}
             for length, bits in found.items():
-                rows.append(names | {"length": length, "bits": bits, "recommended": recommended_bits(hmm, length)})
+                rows.append(names | {"length": length, "bits": bits, "recommended": plain.recommended_bits(length)})
             derived = {"derived": derived_rate(arrangement, log_c, information), "recommended": recommended_rate(log_c)}
             about = {"log_C": log_c, "nats_per_observation": information, "slope": slope(found, found.values())}
             slopes.append(names | about | derived)
