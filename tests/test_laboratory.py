@@ -301,6 +301,9 @@ def test_no_trial_runs_outside_of_the_sandbox(tmp_path: Path) -> None:
 def test_a_mutant_is_one_change_and_its_tests_are_those_of_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert source_mutants._line_then("a\nb\nc", "x\na\nb\nc", 3) == 2
     assert source_mutants._line_then("a\nb\nc", "x\na\nb\nc", 1) is None
+    tree = ast.parse("A = 1\n\n\ndef f(n=2):\n    if n > (\n        3\n    ):\n        return n\n    return A\n")
+    where = [source_mutants._place_of(tree, line) for line in (1, 4, 6, 8, 9)]
+    assert where == [((1, 1), True), ((4, 4), True), ((5, 7), False), ((8, 8), False), ((9, 9), False)]
     one, other = (source_mutants.drawn("sequences", 1, random.Random(3))[0] for _ in range(2))
     assert one == other
     then = (source_mutants.SRC / one.file).read_text()
@@ -330,7 +333,7 @@ room, file, test = Room(Path(sys.argv[1])), "storage/store.py", "tests/test_surv
 text = (SRC / file).read_text()
 changed = text.replace("**header}}, ensure_ascii=False", "**header}}, ensure_ascii=True")
 for source, asked in ((changed, test), (text + "\\nunused = 1\\n", test), (changed, "tests/test_none.py::none")):
-    print(room.noticed(Mutant(file, 1, "", source, False), [asked]).partition("::")[2] or "nobody")
+    print(room.noticed(Mutant(file, 1, "", source, (1, 1), False), [asked]).partition("::")[2] or "nobody")
 """
 
 

@@ -29,6 +29,7 @@ from hmmscope.inference.counts import Counts
 from hmmscope.inference.loop_inputs import Sequences as Packed
 from hmmscope.inference.memory_error import sampled_memory_error
 from hmmscope.inference.mixed_states import mixed_states
+from hmmscope.lab import evidence
 from hmmscope.lab.evidence import clouds, verdicts
 from hmmscope.models.base import make_model
 from hmmscope.processes import cycles
@@ -48,7 +49,7 @@ from tokenizer_cases import tokenizer
 
 #: Numbers and truth values that a caller gets who says nothing. A change of one is a change for users.
 DEFAULTS = Path(__file__).with_name("defaults.json")
-PACKAGES = (analysis, inference, corpora, sequences, processes, runs, training, storage)
+PACKAGES = (analysis, inference, corpora, sequences, processes, runs, training, storage, evidence)
 
 
 def defaults() -> dict[str, dict[str, float]]:

@@ -35,7 +35,9 @@ ASKED = (
     "engine",
     "analysis",
 )
-ASKED += ("emissions", "test_survivors.py")
+ASKED += ("emissions", "looking", "kernels/test_device_roads.py", "interop/test_interop.py", "interop/test_tapped.py")
+ASKED += ("experiments/test_header_filtering.py", "experiments/test_causal.py", "experiments/test_beliefs.py")
+ASKED += ("verbs/test_exact_verbs.py", "verbs/test_verbs.py", "test_survivors.py")
 #: Mutants that change nothing that anyone can see, by file and the line as it reads, each with its reason.
 EQUIVALENT: dict[tuple[str, str], str] = {
     (
@@ -78,14 +80,16 @@ class Mutant:
         line: where.
         what: the line as it reads, and what it becomes.
         source: the whole file with the change.
-        is_default: whether it is one of the numbers that functions get that are told nothing.
+        statement: first and last line of the statement that it is in, or of the head of one that has others in it.
+        on_import: whether it is in no function's body: numbers of modules and classes, and what functions get by default.
     """
 
     file: str
     line: int
     what: str
     source: str
-    is_default: bool
+    statement: tuple[int, int]
+    on_import: bool
 
 
 def places(tree: ast.Module) -> Iterator[tuple[ast.AST, ast.AST, str, int | None]]:
@@ -143,10 +147,20 @@ def drawn(package: str, number: int, rng: random.Random) -> list[Mutant]:
         else:
             getattr(parent, field)[place] = new
         after = ast.unparse(parent if not isinstance(node, ast.stmt) else new).splitlines()[0]
-        source = ast.unparse(ast.fix_missing_locations(tree))
-        what, is_default = f"{before[:90]} -> {after[:90]}", isinstance(parent, ast.arguments)
-        mutants.append(Mutant(path.relative_to(SRC).as_posix(), line, what, source, is_default))
+        source, what = ast.unparse(ast.fix_missing_locations(tree)), f"{before[:90]} -> {after[:90]}"
+        mutants.append(Mutant(path.relative_to(SRC).as_posix(), line, what, source, *_place_of(ast.parse(text), line)))
     return mutants
+
+
+def _place_of(tree: ast.Module, line: int) -> tuple[tuple[int, int], bool]:
+    """The lines of the innermost statement around a line, without statements in it; whether no function's body has it."""
+    around = [
+        one for one in ast.walk(tree) if isinstance(one, ast.stmt) and one.lineno <= line <= (one.end_lineno or 0)
+    ]
+    inner = max(around, key=lambda one: (one.lineno, -(one.end_lineno or 0)))
+    bodies = [one.body[0].lineno for one in around if isinstance(one, ast.FunctionDef)]
+    last = inner.body[0].lineno - 1 if hasattr(inner, "body") else inner.end_lineno or line
+    return (inner.lineno, max(inner.lineno, last)), not any(first <= line for first in bodies)
 
 
 #: Asked of what is run on import too: it reads what functions get that are told nothing.
@@ -154,7 +168,7 @@ _ON_IMPORT = {"tests/test_survivors.py::test_numbers_by_default_are_those_that_w
 
 
 def tests_of(mutant: Mutant) -> dict[str, float]:
-    """The tests that run its line, with their seconds, the shortest first; of what is run on import, those of its module.
+    """The tests that run its statement, with their seconds, the shortest first; of what is run on import, of its module.
 
     After them come the others of their files: what a fixture runs for a whole file stands with the first test of it alone.
     """
@@ -164,11 +178,13 @@ def tests_of(mutant: Mutant) -> dict[str, float]:
     for about in _maps():
         if mutant.file in about["lines"]:
             lines, seconds = about["lines"][mutant.file], about["seconds"]
-            then = _line_then(about["texts"][mutant.file], (SRC / mutant.file).read_text(), mutant.line)
-            found |= {name: seconds[name] for name in lines.get(str(then), ())}
-            beside |= seconds if lines.get(str(then)) else {}
+            now, (first, last) = (SRC / mutant.file).read_text(), mutant.statement
+            then = [str(_line_then(about["texts"][mutant.file], now, line)) for line in range(first, last + 1)]
+            runs = {name: seconds[name] for line in then for name in lines.get(line, ())}
+            found |= runs
+            beside |= seconds if runs else {}
             anywhere |= {name: seconds[name] for names in lines.values() for name in names}
-    asked = (found or anywhere | _ON_IMPORT) | (_ON_IMPORT if mutant.is_default else {})
+    asked = anywhere | _ON_IMPORT if mutant.on_import or not found else found
     return dict(sorted((beside | asked).items(), key=lambda one: (one[0] not in asked, one[1])))
 
 
