@@ -7,6 +7,7 @@ import pytest
 
 from hmmscope.errors import InputError
 from hmmscope.lab.evidence import figure
+from hmmscope.lab.evidence.budget_laws import Law, LawPoint
 from hmmscope.lab.evidence.clouds import (
     CERTAIN,
     BeliefPlane,
@@ -18,6 +19,8 @@ from hmmscope.lab.evidence.clouds import (
 )
 from hmmscope.lab.evidence.effects import ALPHA, Effect, at_level, level, pooled, predicted
 from hmmscope.lab.evidence.figure import Bars, Cloud, Explorer, ExplorerCurve, Figure, Heatmap, Lines, Series
+from hmmscope.lab.evidence.finding import Finding
+from hmmscope.lab.evidence.ledger import law_of
 from hmmscope.lab.evidence.verdicts import at_budget, learned, matched, regime, room
 
 
@@ -221,3 +224,20 @@ def test_gates_stand_open_at_their_edges() -> None:
     assert at_budget("reproduced", {"tokens": 4.0}, {})[1] == "at 4 tokens (the paper: not stated)"
     assert at_budget("reproduced", {}, {"tokens": 5.0})[1] == "at a budget that is not recorded (the paper: not stated)"
     assert figure.MOST_CHOICES == 5
+
+
+def test_a_law_needs_three_budgets_and_two_degrees_of_freedom() -> None:
+    """A level for each instance, a slope and a rate; hidden outcomes count for none."""
+    seen = [LawPoint(x, instance, x + 0.1 * instance + 0.01 * x * x) for x in (1.0, 2.0, 3.0) for instance in (0, 1)]
+    assert Law.of(seen) is not None
+    assert Law.of(seen[:-1]) is None
+    assert Law.of([*seen[:-1], seen[-1]._replace(hidden=True)]) is None
+    assert Law.of([one._replace(x=min(one.x, 2.0)) for one in seen]) is None
+
+
+def test_what_stands_beside_a_verdict() -> None:
+    known: dict[str, Any] = {"title": "", "text": "", "verdict": "inconclusive", "value": 1.0, "low": 0.0, "high": 2.0}
+    assert law_of(Finding(**known, p=0.0312, q=0.2, seeds_needed=7)) == "p 0.031, q 0.2, 7 seeds would decide"
+    assert law_of(Finding(**known, p=0.0312)) == "p 0.031, more seeds alone would not decide"
+    assert law_of(Finding(title="", text="", verdict="inconclusive")) == ""
+    assert law_of(Finding(**known | {"verdict": "reproduced"}, seeds_needed=7)) == ""

@@ -52,6 +52,18 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "analysis/strategy_weights.py",
         "if np.abs(np.where(w > 1e-9, rise - 1, np.maximum(rise - 1, 0))).max() < _TOLERANCE:",
     ): "when to stop: the steps that follow stay where it has converged",
+    (
+        "analysis/strategy_weights.py",
+        "while size > 1e-12 and _value(q_N, p_KN, w + size * step) > here + 1e-4 * size * slope + 1e-16:",
+    ): "a search on a line: where two sums are equal to the last bit the step is halved once more, within the tolerance",
+    **dict.fromkeys(
+        (
+            ("corpora/layouts.py", 'raise AssertionError("a layout says whether it has a delimiter")'),
+            ("corpora/layouts.py", 'raise AssertionError("a layout says how long its sequences are")'),
+            ("processes/told.py", 'raise AssertionError("a family says how its matrices are drawn")'),
+        ),
+        "what every kind overrides: for the checker of types, and never reached",
+    ),
     ("lab/evidence/effects.py", "least = 1.0"): "no p is above 1, so that the first product already is not",
     ("processes/fresh.py", "_ENTRIES = 2**20"): "how many are drawn together: time and memory, and no number",
 }

@@ -130,6 +130,9 @@ def test_lengths_of_several_rows() -> None:
 @pytest.mark.parametrize(
     ("call", "said"),
     [
+        (lambda: SequenceData([[0.0, float("nan")]]), "symbol 2: is nan, which is no symbol"),
+        (lambda: SequenceData([[0, None]]), "symbol 2: is None, which is no symbol"),
+        (lambda: SequenceData([np.array([0.0, np.nan])]), "symbol 2: is nan, which is no symbol"),
         (lambda: SequenceData([]), "sequences: holds no sequence"),
         (lambda: SequenceData([], lengths=[]), "sequences: holds no sequence"),
         (lambda: SequenceData(np.zeros((0, 3), int)), "sequences: holds no sequence"),
