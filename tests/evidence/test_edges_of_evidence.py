@@ -17,11 +17,11 @@ from hmmscope.lab.evidence.clouds import (
     unpack_colours,
     unpack_places,
 )
-from hmmscope.lab.evidence.effects import ALPHA, Effect, at_level, level, pooled, predicted
+from hmmscope.lab.evidence.effects import ALPHA, Effect, at_level, level
 from hmmscope.lab.evidence.figure import Bars, Cloud, Explorer, ExplorerCurve, Figure, Heatmap, Lines, Series
 from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.ledger import law_of
-from hmmscope.lab.evidence.verdicts import at_budget, learned, matched, regime, room
+from hmmscope.lab.evidence.verdicts import Gate, at_budget
 
 
 @pytest.mark.parametrize(
@@ -196,28 +196,28 @@ def test_effects_move_and_turn_with_their_intervals() -> None:
 def test_where_one_more_value_would_lie() -> None:
     """By the textbook: mean +- t s sqrt(1 + 1/n)."""
     values = [1.0, 2.0, 4.0, 5.0]
-    found, spread = predicted(values), float(np.std(values, ddof=1))
+    found, spread = Effect.predicted(values), float(np.std(values, ddof=1))
     half = 3.182446305284263 * spread * (1 + 1 / 4) ** 0.5
     assert found.low is not None
     assert found.high is not None
     assert (found.value - found.low, found.high - found.value) == pytest.approx((half, half))
-    assert predicted([2.0, 2.0]).low is None
+    assert Effect.predicted([2.0, 2.0]).low is None
     with pytest.raises(ValueError, match="no seed"):
-        pooled([None, None])
+        Effect.pooled([None, None])
 
 
 def test_gates_stand_open_at_their_edges() -> None:
     sure = Effect(value=0.5, low=0.1, high=0.9, error=0.2)
-    assert [learned(sure, margin, "c").is_open for margin in (0.5, 0.6)] == [True, False]
-    assert not learned(Effect(value=0.5, low=0.0, high=1.0, error=0.2), 0.1, "c").is_open
-    assert not learned(Effect(value=0.5), 0.1, "c").is_open
-    assert [regime(value, 1.0, 2.0, "r").is_open for value in (0.99, 1.0, 2.0, 2.01)] == [False, True, True, False]
-    assert [room(value, 1.0, "r").is_open for value in (1.0, 0.99)] == [True, False]
+    assert [Gate.learned(sure, margin, "c").is_open for margin in (0.5, 0.6)] == [True, False]
+    assert not Gate.learned(Effect(value=0.5, low=0.0, high=1.0, error=0.2), 0.1, "c").is_open
+    assert not Gate.learned(Effect(value=0.5), 0.1, "c").is_open
+    assert [Gate.regime(value, 1.0, 2.0, "r").is_open for value in (0.99, 1.0, 2.0, 2.01)] == [False, True, True, False]
+    assert [Gate.room(value, 1.0, "r").is_open for value in (1.0, 0.99)] == [True, False]
     near = {"a": {"tokens": 100.0, "flops": 1.0}, "b": {"tokens": 105.0, "flops": 2.0}}
-    assert matched(near).text == "equal tokens"
-    assert "tokens 1.1 times, flops 2 times" in matched(near, 0.04).text
-    assert not matched({}).is_open
-    assert not matched({"a": {"tokens": 0.0}, "b": {"tokens": 1.0}}).is_open
+    assert Gate.matched(near).text == "equal tokens"
+    assert "tokens 1.1 times, flops 2 times" in Gate.matched(near, 0.04).text
+    assert not Gate.matched({}).is_open
+    assert not Gate.matched({"a": {"tokens": 0.0}, "b": {"tokens": 1.0}}).is_open
     assert at_budget("not reproduced", {"tokens": 5.0}, {"tokens": 5.0}) == ("not reproduced", "")
     less = at_budget("not reproduced", {"tokens": 4.0}, {"tokens": 5.0})
     assert less == ("not at this budget", "at 4 tokens (the paper: 5)")
