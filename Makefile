@@ -1,5 +1,5 @@
 # make demo   set up, then sample, train, measure and write a page (about three minutes on two calm cores the first time)
-# make test   set up, then format, lint, types, tests and the smoke run of experiments, each commit another half of them
+# make test   set up, then format, lint, types, tests and the smoke run of experiments, other ones each commit
 PYTHON ?= python3
 BIN := .venv/bin
 PIP = $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check

@@ -18,6 +18,7 @@ _once = beartype.beartype(conf=beartype.BeartypeConf(violation_type=jaxtyping.Ty
 
 def executed(annotated: Any = None, **_: Any) -> Any:
     """Takes the place of `jaxtyping.jaxtyped`: arguments are checked once and not twice, and bound where shapes are named.
+    What checks them is made at the first call: most functions are never called in the process at hand.
 
     Not of a function inside another one, which would be compiled anew each time it is made.
     """
@@ -33,13 +34,17 @@ def executed(annotated: Any = None, **_: Any) -> Any:
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
     if inspect.isgeneratorfunction(function):  # its body, where beartype checks, runs in the scopes of others
         return _jaxtyped(function, typechecker=_once)
-    hints = _hints(function)
-    check, scoped = _once(_with(function, hints)), any(map(_names_shapes, hints.values()))
+
+    @functools.cache
+    def checking() -> tuple[Callable[..., Any], bool]:
+        hints = _hints(function)
+        return _once(_with(function, hints)), any(map(_names_shapes, hints.values()))
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         if jaxtyping.config.jaxtyping_disable:
             return function(*args, **kwargs)
+        check, scoped = checking()
         if not scoped:
             return check(*args, **kwargs)
         with _in_a_scope:

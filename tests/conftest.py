@@ -1,5 +1,6 @@
 """One thread, shape annotations executed, the same generated examples in every run."""
 
+import functools
 import gc
 import os
 import random
@@ -54,9 +55,10 @@ LONGEST = (
 
 
 #: Experiments that a commit runs at smoke, drawn by it; all of them are run by `make test-slow`.
-SMOKES = 8
+SMOKES = 6
 
 
+@functools.cache
 def commit() -> str:
     """What is checked out, by which cases are drawn: each commit has another sample, the same wherever it is tested."""
     asked = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True)

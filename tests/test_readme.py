@@ -48,7 +48,7 @@ def test_first_page(page: Path, server: subprocess.Popen, tmp_path: Path) -> Non
     runs(page, server, tmp_path)
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("page", [page for page in RUNNABLE if page.name not in FIRST], ids=named)
 def test_page(page: Path, server: subprocess.Popen, tmp_path: Path) -> None:
     runs(page, server, tmp_path)

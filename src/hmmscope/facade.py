@@ -22,7 +22,8 @@ def lazily(
         if name in whole:
             return importlib.import_module(f"{package}.{whole[name]}")
         if name not in home:
-            near = difflib.get_close_matches(name, [*home, *whole], 1)
+            # What tools ask every module for, whether it is there, gets no guess.
+            near = [] if name.startswith("_") else difflib.get_close_matches(name, [*home, *whole], 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
         return getattr(importlib.import_module(f"{package}.{home[name]}"), name)

@@ -77,7 +77,7 @@ def test_losses_are_those_of_evaluate() -> None:
     assert widths[0] < page.losses[1]["high"] - page.losses[1]["low"] + page.losses[0]["high"] - page.losses[0]["low"]
 
 
-@pytest.mark.drawn(3, of="pages")
+@pytest.mark.drawn(2, of="pages")
 def test_layers_hold_what_geometry_reads_beside_twins_and_before_training(tmp_path: Path) -> None:
     run = hs.train(RRXOR, tmp_path / "run", model="rnn", length=12, num_steps=3)
     page = run.look(tmp_path / "look.html")
@@ -106,7 +106,7 @@ def test_layers_hold_what_geometry_reads_beside_twins_and_before_training(tmp_pa
     assert "residual.1 the output of that layer" in page.html()
 
 
-@pytest.mark.drawn(3, of="pages")
+@pytest.mark.drawn(2, of="pages")
 def test_a_module_of_a_known_kind_runs_in_the_page_and_any_other_does_not() -> None:
     for kind, options in (
         (nn.LSTM, {"num_layers": 2}),
@@ -222,7 +222,7 @@ def test_what_a_process_is_stays_with_its_file(tmp_path: Path) -> None:
     assert hs.HMM([1.0], [[1.0]], [[1.0]]).about == ""
 
 
-@pytest.mark.drawn(3, of="pages")
+@pytest.mark.drawn(2, of="pages")
 def test_training_and_the_page_of_a_model_need_no_matplotlib() -> None:
     """torch brings what the page is made with; only pictures as files need more."""
     code = (
@@ -248,7 +248,7 @@ def test_what_cannot_be_known_says_so() -> None:
     assert look(Gated(), mixture, **FEW).data["push"] is None
 
 
-@pytest.mark.drawn(3, of="pages")
+@pytest.mark.drawn(2, of="pages")
 def test_attention_is_that_of_the_model() -> None:
     pytest.importorskip("transformers")
     from transformers import GPT2Config, GPT2LMHeadModel
@@ -291,7 +291,7 @@ def broken():
 """
 
 
-@pytest.mark.drawn(3, of="pages")
+@pytest.mark.drawn(2, of="pages")
 def test_the_command_line_looks_at_a_model_that_a_file_makes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -136,17 +136,22 @@ def steps(path: Path) -> list[int]:
     return RunDir.open(path).checkpoint_steps()
 
 
-def exact(folder: Path) -> dict:
-    """The same bytes from 1, 2 and 4 processes, and from a run that several numbers of them took turns at."""
-    found = {}
+def exact(folder: Path, *sizes: str) -> dict:
+    """The same bytes from 1, 2 and 4 processes, or from so many."""
 
     def small_buckets(rank: int) -> None:
         parallel.BUCKET = 100
 
-    for size in (1, 2, 4):
-        report = train(folder / str(size), size, EXACT, before=small_buckets)
-        found[str(size)] = report | {"fingerprint": fingerprint(folder / str(size) / "run", NUM_STEPS)}
-    turns = folder / "turns"
+    found = {}
+    for size in sizes or ("1", "2", "4"):
+        report = train(folder / size, int(size), EXACT, before=small_buckets)
+        found[size] = report | {"fingerprint": fingerprint(folder / size / "run", NUM_STEPS)}
+    return found
+
+
+def in_turn(folder: Path) -> dict:
+    """The same bytes from a run that several numbers of processes took turns at."""
+    found, turns = exact(folder, "1"), folder / "turns"
     found["killed under 2"] = train(turns, 2, EXACT, before=at_step(10, 1, die)) | {"steps": steps(turns / "run")}
     told = at_step(16, 2, lambda: os.kill(os.getpid(), signal.SIGTERM))
     found["told under 4"] = train(turns, 4, EXACT, before=told) | {"steps": steps(turns / "run")}
@@ -209,23 +214,19 @@ def numbers(folder: Path, mode: str, what: str) -> dict:
     return report | {"steps": steps(path / "run"), "records": len(read_journal(path / "run" / "metrics.jsonl"))}
 
 
-def close(folder: Path) -> dict:
-    """DDP and FSDP2 beside one process, and resumed."""
+def close(folder: Path, mode: str) -> dict:
+    """DDP or FSDP2 beside one process, and resumed."""
     found = {}
-    for mode in ("ddp", "fsdp"):
-        settings = config(parallel=mode, model=CONFIG["model"] | {"num_layers": 2})
-        path = folder / mode
-        for size in (1, 2, 3):
-            report = train(path / str(size), size, settings)
-            found[f"{mode} {size}"] = report | {"fingerprint": fingerprint(path / str(size) / "run", NUM_STEPS)}
-        turns, fewer = path / "turns", path / "fewer"
-        found[f"{mode} killed"] = train(turns, 3, settings, before=at_step(10, 1, die)) | {
-            "steps": steps(turns / "run")
-        }
-        shutil.copytree(turns, fewer)
-        found[f"{mode} fewer"] = train(fewer, 1, settings) | {"apart": distances(path / "1" / "run", fewer / "run")}
-        found[f"{mode} again"] = train(turns, 3, settings) | {"fingerprint": fingerprint(turns / "run", NUM_STEPS)}
-        found[f"{mode} apart"] = {str(size): distances(path / "1" / "run", path / str(size) / "run") for size in (2, 3)}
+    settings = config(parallel=mode, model=CONFIG["model"] | {"num_layers": 2})
+    for size in (1, 2, 3):
+        report = train(folder / str(size), size, settings)
+        found[str(size)] = report | {"fingerprint": fingerprint(folder / str(size) / "run", NUM_STEPS)}
+    turns, fewer = folder / "turns", folder / "fewer"
+    found["killed"] = train(turns, 3, settings, before=at_step(10, 1, die)) | {"steps": steps(turns / "run")}
+    shutil.copytree(turns, fewer)
+    found["fewer"] = train(fewer, 1, settings) | {"apart": distances(folder / "1" / "run", fewer / "run")}
+    found["again"] = train(turns, 3, settings) | {"fingerprint": fingerprint(turns / "run", NUM_STEPS)}
+    found["apart"] = {size: distances(folder / "1" / "run", folder / size / "run") for size in ("2", "3")}
     return found
 
 
@@ -268,7 +269,7 @@ if __name__ == "__main__":
     verb.train = trained
     torch.set_num_threads(1)
     warnings.simplefilter("error")
-    modes = {"exact": exact, "ends": ends, "numbers": numbers, "close": close, "compiled": compiled}
+    modes = {"exact": exact, "in turn": in_turn, "ends": ends, "numbers": numbers, "close": close, "compiled": compiled}
     reports = {}
     for mode in sys.argv[2:]:
         folder = Path(sys.argv[1]) / mode
@@ -276,6 +277,6 @@ if __name__ == "__main__":
         training.train(
             config_from_data(config(num_steps=2)), folder / "warm", num_samples=16
         )  # compiled once, not in every child
-        name, *rest = mode.split()
-        reports[mode] = modes[name](folder, *rest)
+        name = mode if mode in modes else mode.split()[0]
+        reports[mode] = modes[name](folder, *mode.removeprefix(name).split())
     sys.stdout.write(json.dumps(reports) + "\n")

@@ -59,6 +59,7 @@ def run_script(folder: Path, *modes: str) -> dict[str, dict]:
 # The bits of one process
 
 
+@pytest.mark.drawn(1, of="the bits of one")
 def test_the_same_bytes_from_any_number_of_processes(reports: Reports) -> None:
     found = reports["exact"]
     for size in (1, 2, 4):
@@ -68,8 +69,9 @@ def test_the_same_bytes_from_any_number_of_processes(reports: Reports) -> None:
     assert {"metrics.jsonl", "done.json", "evaluation.jsonl"} < found["1"]["fingerprint"].keys()
 
 
+@pytest.mark.drawn(1, of="the bits of one")
 def test_numbers_of_processes_take_turns(reports: Reports) -> None:
-    found = reports["exact"]
+    found = reports["in turn"]
     assert found["killed under 2"]["codes"] == [5, -signal.SIGKILL]
     assert found["killed under 2"]["errors"] == [f"error[5] torchrun: rank 1 of 2 {GONE}"]
     assert found["killed under 2"]["steps"] == [7]
@@ -86,43 +88,43 @@ def test_numbers_of_processes_take_turns(reports: Reports) -> None:
 @pytest.mark.slow
 def test_fingerprints_differ_where_bits_do(reports: Reports) -> None:
     """The comparison above can fail: DDP gives other bits."""
-    found = reports["close"]
-    assert found["ddp 1"]["fingerprint"] != found["ddp 2"]["fingerprint"]
+    found = reports["close ddp"]
+    assert found["1"]["fingerprint"] != found["2"]["fingerprint"]
 
 
 # --------------------------------------------------------------------------------------------------------------------
 # DDP and FSDP2
 
 
-@pytest.mark.slow
+@pytest.mark.drawn(1, of="the bits of one")
 @pytest.mark.parametrize("mode", ["ddp", "fsdp"])
 def test_close_to_one_process(mode: str, reports: Reports) -> None:
-    found = reports["close"]
+    found = reports[f"close {mode}"]
     for size in (1, 2, 3):
-        assert found[f"{mode} {size}"]["codes"] == [0] * size
-        assert found[f"{mode} {size}"]["errors"] == []
+        assert found[str(size)]["codes"] == [0] * size
+        assert found[str(size)]["errors"] == []
     for size in ("2", "3"):
-        assert 0 < found[f"{mode} apart"][size]["weights"] < 1e-5
-        assert 0 < found[f"{mode} apart"][size]["losses"] < 1e-5
+        assert 0 < found["apart"][size]["weights"] < 1e-5
+        assert 0 < found["apart"][size]["losses"] < 1e-5
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["ddp", "fsdp"])
 def test_resumed_with_as_many_processes_gives_the_same_bytes(mode: str, reports: Reports) -> None:
-    found = reports["close"]
-    assert sorted(found[f"{mode} killed"]["codes"]) == [-signal.SIGKILL, 5, 5]
-    assert found[f"{mode} killed"]["errors"] == [f"error[5] torchrun: rank 1 of 3 {GONE}"]
-    assert found[f"{mode} killed"]["steps"] == [7]
-    assert found[f"{mode} again"]["fingerprint"] == found[f"{mode} 3"]["fingerprint"]
+    found = reports[f"close {mode}"]
+    assert sorted(found["killed"]["codes"]) == [-signal.SIGKILL, 5, 5]
+    assert found["killed"]["errors"] == [f"error[5] torchrun: rank 1 of 3 {GONE}"]
+    assert found["killed"]["steps"] == [7]
+    assert found["again"]["fingerprint"] == found["3"]["fingerprint"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["ddp", "fsdp"])
 def test_resumed_with_another_number_of_processes(mode: str, reports: Reports) -> None:
-    found = reports["close"]
-    assert found[f"{mode} fewer"]["codes"] == [0]
-    assert found[f"{mode} fewer"]["errors"] == []
-    assert found[f"{mode} fewer"]["apart"]["weights"] < 1e-5
+    found = reports[f"close {mode}"]
+    assert found["fewer"]["codes"] == [0]
+    assert found["fewer"]["errors"] == []
+    assert found["fewer"]["apart"]["weights"] < 1e-5
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -203,24 +203,27 @@ def test_every_step_has_samples_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_
     assert torch.equal(torch.cat(seen), trained.corpus("train")[0:20].tokens)
 
 
-def test_killed_at_random_instants(crashes: dict[str, dict]) -> None:
-    report = crashes["kills"]
+@pytest.mark.drawn(2, of="crashes")
+def test_killed_at_random_instants(crashes: Callable[[str], dict]) -> None:
+    report = crashes("kills=12")
     assert report["different"] == []
     assert report["killed"] >= 12
     assert report["files"] == 7  # model, optimiser, state, manifest; metrics, evaluation, summary
     assert report["instants"] >= 4
 
 
-def test_killed_inside_a_checkpoint(crashes: dict[str, dict]) -> None:
-    report = crashes["saves"]
+@pytest.mark.drawn(2, of="crashes")
+def test_killed_inside_a_checkpoint(crashes: Callable[[str], dict]) -> None:
+    report = crashes("saves=8")
     assert report["different"] == []
     assert report["operations"] > 20
     assert [EVERY, 2 * EVERY] in report["kept"]  # killed before the commit
     assert [2 * EVERY, 3 * EVERY] in report["kept"]  # and after it
 
 
-def test_signals(crashes: dict[str, dict]) -> None:
-    report = crashes["signals"]
+@pytest.mark.drawn(2, of="crashes")
+def test_signals(crashes: Callable[[str], dict]) -> None:
+    report = crashes("signals=3")
     assert report["wrong"] == []
     assert len(report["chosen"]) == 8
     building = report["chosen"].pop("SIGTERM building")
@@ -240,8 +243,9 @@ def test_signals(crashes: dict[str, dict]) -> None:
     assert report["chosen"]["SIGTERM SIGTERM 10"]["code"] == -15  # the second one does not wait
 
 
-def test_disk_full_in_training(crashes: dict[str, dict]) -> None:
-    results = crashes["limit"]["results"]
+@pytest.mark.drawn(2, of="crashes")
+def test_disk_full_in_training(crashes: Callable[[str], dict]) -> None:
+    results = crashes("limit=3")["results"]
     assert len(results) == 3
     for result in results:
         assert result["code"] == 5

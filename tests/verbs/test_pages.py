@@ -35,7 +35,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Run]:
     return {name: hs.train(mess3, name, model=model, length=8, num_steps=3) for name, model in models.items()}
 
 
-@pytest.mark.drawn(3, of="pages")
+@pytest.mark.drawn(2, of="pages")
 def test_a_run_made_in_python_ends_in_one_page(runs: dict[str, Run], call: Callable) -> None:
     """The same by run.report(), by run.look and on the command line, from one measurement."""
     before = {path: path.read_bytes() for path in Path("known").rglob("*") if path.is_file()}
@@ -60,7 +60,7 @@ def test_a_run_made_in_python_ends_in_one_page(runs: dict[str, Run], call: Calla
         runs["known"].report("page.txt")
 
 
-@pytest.mark.drawn(3, of="pages")
+@pytest.mark.drawn(2, of="pages")
 def test_runs_are_compared_and_drawn_from_their_files_alone(runs: dict[str, Run], call: Callable) -> None:
     assert call("report", "known", "own", "-o", "both.html").code == 0
     page = Path("both.html").read_text()
@@ -71,7 +71,7 @@ def test_runs_are_compared_and_drawn_from_their_files_alone(runs: dict[str, Run]
         assert {path.suffix for path in Path(f"figures-{name}").iterdir()} == {".pdf", ".png"}
 
 
-@pytest.mark.drawn(3, of="pages")
+@pytest.mark.drawn(2, of="pages")
 def test_what_the_command_line_can_build_it_analyses_and_looks_at(runs: dict[str, Run], call: Callable) -> None:
     for words in (["analyse", "known", "geometry"], ["look", "known", "-o", "live.html"]):
         told = call(*words)
@@ -110,7 +110,7 @@ def test_the_folder_of_a_run_trains_it_again(runs: dict[str, Run], call: Callabl
     assert not Path("more").exists()
 
 
-@pytest.mark.drawn(3, of="pages")
+@pytest.mark.drawn(2, of="pages")
 def test_what_was_added_stays_covered_when_a_run_is_resumed(runs: dict[str, Run], call: Callable) -> None:
     runs["known"].report()
     assert call("train", "known", "--out", "known", "--resume", "-q").code == 0
@@ -129,7 +129,7 @@ def test_a_run_that_is_not_finished_has_no_page_yet(runs: dict[str, Run], call: 
     assert call("train", "known", "--out", "known", "--resume", "-q").code == 0
 
 
-@pytest.mark.drawn(3, of="pages")
+@pytest.mark.drawn(2, of="pages")
 def test_a_run_without_its_seal_is_marked_wherever_it_is_read(runs: dict[str, Run], call: Callable) -> None:
     path = Path("known")
     seals.remove_seal(path)

@@ -103,10 +103,11 @@ def train(
             floor = begun.target.floor(begun.held_out, spec.evaluate_samples) if begun.judged else None
             clock.append(time.process_time())
             _learn(begun, world, folder, floor, quiet, tracker)
+            in_parts = _in_parts(spec, world)  # asked before the others go
             world.dismiss()
             assert folder is not None
             clock.append(time.process_time())
-            net, score = _judge(begun, world, num_samples)
+            net, score = _judge(begun, in_parts, num_samples)
             summary = summarise(score, net, run.config, floor) | {"num_samples": num_samples}
             clock.append(time.process_time())
             for phase, begun_at, ended_at in zip(PHASES, clock[:-1], clock[1:], strict=True):
@@ -200,10 +201,10 @@ def _learn(
     )
 
 
-def _judge(begun: _Begun, world: World, num_samples: int) -> tuple[SequenceModel, Score]:
+def _judge(begun: _Begun, in_parts: bool, num_samples: int) -> tuple[SequenceModel, Score]:
     """The model with its last weights, and its score, which is written to the run's folder."""
     path, spec, net = begun.run.path, begun.run.config.training, begun.net
-    if _in_parts(spec, world):
+    if in_parts:  # of which the others have taken theirs along
         net = load_run(path).model.to(next(net.parameters()).device)
     score = evaluate(net, begun.held_out, num_samples=num_samples, target=begun.target, block_length=spec.block_length)
     if not math.isfinite(score.loss):
