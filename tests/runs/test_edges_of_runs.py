@@ -1,0 +1,331 @@
+"""What a training takes, by hand; statistics of goodness by hand; modules of one's own on a page; refusals."""
+
+import math
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import hmmscope as hs
+from hmmscope.errors import DamagedError, InputError, ResourceError
+from hmmscope.runs import dry_run, goodness, room
+from hmmscope.runs.config import RunConfig, config_from_data, configure, read_yaml
+from hmmscope.runs.forecasts import forecast_with
+from hmmscope.runs.live import in_browser
+from hmmscope.runs.pipeline import load_run, ports_of
+from hmmscope.runs.settings import settings, threads
+from hmmscope.sequences.gaps import MISSING
+from hmmscope.storage import seals
+from hmmscope.training.spec import TrainingSpec
+
+CORPUS = hs.Corpus("umbrella", 6)
+FEW: dict[str, Any] = {
+    "model": "rnn",
+    "length": 4,
+    "training": {"batch_size": 2, "checkpoint_every": 1},
+    "num_samples": 4,
+}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0.0, "0.0 seconds"),
+        (119.9, "119.9 seconds"),
+        (120.0, "2.0 minutes"),
+        (7199.0, "120.0 minutes"),
+        (7200.0, "2.0 hours"),
+        (172_799.0, "48.0 hours"),
+        (172_800.0, "2.0 days"),
+    ],
+)
+def test_a_time_has_the_largest_unit_of_which_there_are_two(seconds: float, said: str) -> None:
+    assert room.duration(seconds) == said
+
+
+def test_samples_and_tokens_of_a_training() -> None:
+    """A fixed set ends each epoch with what is left of it; stages read prefixes, and a column that is no observation."""
+    fixed = TrainingSpec(num_steps=7, batch_size=4, num_trajectories=10)
+    assert [dry_run._samples(fixed, 0, end) for end in range(8)] == [0, 4, 8, 10, 14, 18, 20, 24]
+    assert dry_run._samples(fixed, 2, 5) == 10
+    assert dry_run._samples(TrainingSpec(num_steps=7, batch_size=4), 2, 5) == 12
+    grow = TrainingSpec(num_steps=6, batch_size=2, curriculum=(2, 4, 9))
+    assert dry_run._columns_of_epochs(grow, 8, 9) == [(3, 4), (5, 4), (9, 4)]
+    epochs = TrainingSpec(num_steps=6, batch_size=2, epoch_steps=3, curriculum=(2, 4))
+    assert dry_run._columns_of_epochs(epochs, 8, 8) == [(2, 6), (4, 6)]
+    assert dry_run._columns_of_epochs(TrainingSpec(num_steps=6, batch_size=2), 8, 9) == [(9, 12)]
+
+
+def test_what_stays_on_the_disk() -> None:
+    """The newest two checkpoints and the milestones; weights and two moments of each."""
+    assert dry_run._kept(TrainingSpec(num_steps=10, checkpoint_every=3)) == 2
+    assert dry_run._kept(TrainingSpec(num_steps=10, checkpoint_every=10)) == 1
+    assert dry_run._kept(TrainingSpec(num_steps=11, checkpoint_every=10)) == 2
+    assert dry_run._kept(TrainingSpec(num_steps=64, checkpoint_every=100, milestones=3)) == 3
+    net = nn.Linear(3, 2)
+    net.register_buffer("seen", torch.zeros(5))
+    assert dry_run._checkpoint_bytes(net) == 4 * (3 * 8 + 5)  # type: ignore[arg-type]
+    config = RunConfig(training=TrainingSpec(num_steps=10))
+    ports = ports_of(config, hs.make_target("observation", config.process.build(), config.layout))
+    size = room.disk_bytes(config, ports)
+    found = dry_run.estimate(config, measure=False)
+    assert size == 200 * 10 + 12 * found.parameters * 3
+    assert room.disk_bytes(replace(config, training=TrainingSpec(num_steps=64, milestones=4)), ports) == (
+        200 * 64 + 12 * found.parameters * 5
+    )
+
+
+def test_a_large_model_says_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = configure("umbrella", model="rnn", length=8, training={"device": "cpu", "num_steps": 7200})
+    ports = ports_of(config, hs.make_target("observation", config.process.build(), config.layout))
+    size = dry_run.estimate(config, measure=False).parameters
+    monkeypatch.setattr(room, "LARGE", size)
+    room.warn_if_large(config, ports)
+    monkeypatch.setattr(room, "LARGE", size - 1)
+    monkeypatch.setattr(room, "torch_seconds", lambda *_: 14_400.0)
+    said = (
+        rf"rnn has {size:,} parameters here; a training step takes about 0.0 GiB of memory, and 7,200 steps take about "
+    )
+    with pytest.warns(UserWarning, match=said + "4.0 hours"):
+        room.warn_if_large(config, ports)
+    with pytest.warns(UserWarning, match=said + "2.0 hours"):
+        room.warn_if_large(replace(config, training=replace(config.training, num_threads=2)), ports)
+    monkeypatch.setattr("hmmscope.machine.free_memory", lambda: 1000)
+    with pytest.raises(ResourceError, match=r"a training step: needs .* lower training\.batch_size, or raise"):
+        room.require_memory_for(config, ports)
+
+
+def test_an_estimate_in_lines() -> None:
+    config = configure("umbrella", length=8, training={"batch_size": 4, "num_steps": 6, "epoch_steps": 3})
+    found = dry_run.Estimate(
+        parameters=1234, samples=24, tokens=192, flops=4e9, memory_bytes=2**29, free_bytes=2**31, disk_bytes=2_500_000,
+        engine="torch", engine_reason="as asked for", steps_measured=1, samples_measured=4, seconds=2.0,
+        other_precision="bfloat16", other_seconds=4.0,
+    )  # fmt: skip
+    lines = [line.split(maxsplit=1) for line in dry_run.as_text(found, config)]
+    assert dict(lines) == {
+        "parameters": "1,234",
+        "steps": "6 of 4 samples (2 epochs)",
+        "tokens": "192 in 24 samples",
+        "engine": "torch (as asked for)",
+        "FLOPs": "4e+09 (matrix products, forward and backward)",
+        "memory": "about 0.50 GiB for a step, 2.0 GiB are free",
+        "disk": "about 2.5 MB for 2 checkpoints that stay" if dry_run._kept(config.training) == 2 else lines[6][1],
+        "time": "about 2.0 seconds (96 tokens/s, measured over 1 step)",
+        "speed": "2.0 GFLOP/s",
+        "precision": "bfloat16 would be 0.50 times as fast here",
+    }
+    less = dry_run.as_text(replace(found, steps_measured=2, samples_measured=3, flops=None, memory_bytes=None), config)
+    assert any("measured over 2 steps of 3 samples" in line for line in less)
+    assert not any(line.startswith(("FLOPs", "memory", "speed")) for line in less)
+    assert not any(line.startswith("time") for line in dry_run.as_text(replace(found, seconds=None), config))
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+
+def test_runs_grams_and_lags_by_hand() -> None:
+    """A gap parts runs, n-grams and pairs; what is longer than the longest run counts with it."""
+    seen = [torch.tensor([0, 0, 1, MISSING, 1, 1, 1]), torch.tensor([0] * 15), torch.tensor([], dtype=torch.int64)]
+    runs = goodness._runs(seen)
+    assert {place: share for place, share in runs.items() if share} == {
+        (1,): 0.25,
+        (2,): 0.25,
+        (3,): 0.25,
+        (12, 0): 0.25,
+    }
+    assert [goodness._called(place) for place in ((3,), (12, 0), (0, 1))] == ["3", "12+", "0 1"]
+    grams = goodness._grams(seen[:1], lambda one: one, 2)
+    assert grams == {(0, 0): 0.25, (0, 1): 0.25, (1, 1): 0.5}
+    assert goodness._grams(seen[2:], lambda one: one, 2) == {}
+    equal = goodness._equal(seen[:1])
+    assert (equal[1,], equal[2,], equal[6,], equal[16,]) == (3 / 4, 2 / 3, 0.0, 0.0)
+    numbers = [torch.tensor([[1.0], [3.0], [1.0], [3.0]], dtype=torch.float64)]
+    lags = goodness._correlations(numbers, 0)
+    assert (lags[1,], lags[2,], lags[3,], lags[4,]) == (-1.0, 1.0, -1.0, 0.0)
+    assert set(goodness._correlations([torch.ones(4, 1, dtype=torch.float64)], 0).values()) == {0.0}
+    edges = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    binned = goodness._binned(torch.tensor([[0.0], [1.0], [1.5], [2.0], [math.nan]], dtype=torch.float64), 0, edges)
+    assert binned.tolist() == [0, 1, 1, 2, MISSING]
+
+
+def test_the_p_of_the_largest_deviation() -> None:
+    """In standard deviations over all rows; what never varies counts for nothing."""
+    table = np.array([[3.0, 1.0], [0.0, 1.0], [0.0, 1.0], [1.0, 1.0]])
+    assert goodness._p_value(table) == 0.25
+    assert goodness._p_value(table[1:]) == 1.0
+    assert goodness._p_value(np.ones((5, 2))) == 1.0
+    assert goodness._most([{(0,): 0.5, (1,): 0.2}, {(2,): 0.6, (1,): 0.5}]) == [(2,), (0,), (1,)]
+    assert len(goodness._most([{(k,): 1.0 for k in range(20)}])) == goodness.GRAMS
+
+
+def test_goodness_in_lines() -> None:
+    rows = tuple(
+        {"family": "runs", "place": str(k), "value": value, "mean": 0.5, "low": 0.4, "high": 0.6}
+        for k, value in enumerate([0.4, 0.6, 0.3, *[0.7] * 6])
+    )
+    found = goodness.Goodness(rows, {"runs": 0.3, "n-grams of 2": 0.6}, 20, drawn=True)
+    assert found.adjusted == {"runs": 0.6, "n-grams of 2": 1.0}
+    assert found.lines() == [
+        "goodness of fit beside 20 simulations of draws from the posterior:",
+        "  runs             p 0.300, 0.600 of 2 families; outside of the band at 2, 3, 4, 5, 6, 7, ...",
+        "  n-grams of 2     p 0.600, 1.000 of 2 families",
+    ]
+    assert "of the fitted model" in replace(found, drawn=False).lines()[0]
+    with pytest.raises(InputError, match="num_simulations: must be at least 20, got 19"):
+        goodness.goodness_of_fit([hs.load_process("umbrella")], [torch.tensor([0, 1, 0])], 19)
+    drawn = goodness.goodness_of_fit([hs.load_process("umbrella")], [torch.tensor([0, 1, 0])], 20)
+    assert (drawn.num_simulations, drawn.drawn) == (20, False)
+    assert set(drawn.p_values) == {"runs", "n-grams of 2", "n-grams of 3", "autocorrelation"}
+
+
+def test_forecasts_of_one_model_are_its_own() -> None:
+    hmm = hs.load_process("umbrella")
+    found = forecast_with([hmm], torch.tensor([0, 1]), 3)
+    assert torch.equal(found.mean, hs.forecast(hmm, torch.tensor([[0, 1]]), 3).observations[0])
+    assert torch.equal(found.low, found.high)
+    assert [(row["step"], row["outcome"]) for row in found.table()] == [(s, o) for s in (1, 2, 3) for o in (0, 1)]
+    several = "observed: must be one sequence"
+    for steps, past, said in ((0, [0, 1], "steps: must be at least 1"), (1, [[0, 1], [1, 1]], several)):
+        with pytest.raises(InputError, match=said):
+            forecast_with([hmm], torch.tensor(past), steps)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+
+class Own(nn.Module):
+    """A recurrent module of one's own."""
+
+    def __init__(
+        self, kind: type[nn.RNNBase] = nn.GRU, *, scale: float = 1.0, extra: bool = False, **options: Any
+    ) -> None:
+        super().__init__()
+        self.embedding, self.scale = nn.Embedding(3, 4), scale
+        self.layers = kind(4, 5, batch_first=True, **options)
+        self.head = nn.Linear(10 if options.get("bidirectional") else 5, 3, bias=not options.get("num_layers"))
+        self.extra = nn.LayerNorm(5) if extra else None
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.scale * self.head(self.layers(self.embedding(tokens))[0])
+
+
+def test_a_recurrent_module_of_ones_own_is_known_by_its_answers() -> None:
+    for kind, cell in ((nn.GRU, "gru"), (nn.LSTM, "lstm"), (nn.RNN, "tanh")):
+        model = Own(kind, num_layers=2)
+        found = in_browser(model, CORPUS)
+        assert found is not None
+        sizes, weights = found
+        assert sizes == {"kind": "recurrent", "cell": cell, "tokens": 3, "heads": 0, "layers": 2}
+        assert torch.equal(weights["head.weight"], model.head.weight[:2])
+        assert weights["head.bias"].tolist() == [0, 0]
+        assert torch.equal(weights["layers.1.weight_hh_l0"], model.layers.weight_hh_l1)
+        assert len(weights) == 3 + 2 * 4
+    biased = Own()
+    found = in_browser(biased, CORPUS)
+    assert found is not None
+    assert torch.equal(found[1]["head.bias"], biased.head.bias[:2])
+    bare = in_browser(Own(nn.GRU, bias=False), CORPUS)
+    assert bare is not None
+    assert bare[1]["layers.0.bias_ih_l0"].tolist() == [0] * 15
+    for other in (Own(bidirectional=True), Own(scale=2.0), Own(extra=True), nn.Sequential(nn.Embedding(3, 2))):
+        assert in_browser(other, CORPUS) is None
+
+
+def test_threads_and_determinism_are_as_before_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(torch, "use_deterministic_algorithms", lambda *given, **options: asked.append((given, options)))
+    before, name = torch.get_num_threads(), "CUBLAS_WORKSPACE_CONFIG"
+    with threads(before + 1):
+        assert torch.get_num_threads() == before + 1
+    for own in (None, ":16:8"):
+        monkeypatch.setenv(name, own or "")
+        if not own:
+            monkeypatch.delenv(name)
+        with settings(TrainingSpec(deterministic=True, num_threads=1)):
+            assert asked.pop() == ((True,), {})
+            assert os.environ[name] == (own or ":4096:8")
+        assert os.environ.get(name) == own
+        assert asked.pop() == ((False,), {"warn_only": False})
+    with settings(TrainingSpec(num_threads=1)):
+        assert asked == []
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda: config_from_data([]), r"config: must be a mapping of sections, got \[\]"),
+        (lambda: config_from_data({"num_steps": 3}), r"num_steps: is a field of training; say --training\.num_steps"),
+        (lambda: config_from_data({"modle": 3}), "modle: unknown 'modle'|modle"),
+        (lambda: config_from_data({}, {"seed.x": "1"}), "seed.x: this section has no fields"),
+        (lambda: config_from_data({"seed": "x"}), "seed: "),
+        (lambda: configure("umbrella", layout="prompts", length=3), "length: give either a length or a layout"),
+        (lambda: configure("umbrella", length=1), "layout: must have a column to read and one to predict, got 1"),
+        (
+            lambda: configure("umbrella", layout="prompts", training={"curriculum": [2]}),
+            "training.curriculum: cuts plain",
+        ),
+        (lambda: configure("umbrella", model=5), "model: must be a registered model or a mapping with its name, got 5"),
+        (lambda: configure("umbrella", reading={"unit": "lines"}), "unit: is for sequences that are still to be read"),
+        (
+            lambda: configure([[0, 1]] * 3, reading={"num_steps": 3}),
+            r"num_steps: is a field of training; say training=",
+        ),
+        (lambda: configure([[0, 1]] * 3, reading={"unti": "lines"}), "option: unknown 'unti'"),
+    ],
+)
+def test_a_configuration_that_is_none_is_refused(ask: Any, said: str, unchecked: None) -> None:
+    with pytest.raises(InputError, match=said):
+        ask()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: &x 1\nb: *x\n", "line 2: aliases"),
+        ("a: !!int 1\n", "line 1: aliases .* and tags"),
+        ("a: 1\na: 2\n", "line 2: key 'a' is there twice"),
+        ("[1]: 2\n", "line 1: a key must be text"),
+        ("a: [1\n", "line 2: not YAML"),
+        ("[" * 500, "nested too deeply"),
+    ],
+)
+def test_yaml_that_is_not_read(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(InputError, match=rf"^c\.yaml: {said}"):
+        read_yaml(tmp_path / "c.yaml")
+
+
+def test_yaml_is_texts_truth_values_and_nothing(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("a: 012\nb: no\nc: true\nd: false\ne: ~\nf:\ng: null\nh: [1.5, x]\ni: trueish\n")
+    assert read_yaml(tmp_path / "c.yaml") == {
+        "a": "012", "b": "no", "c": True, "d": False, "e": None, "f": None, "g": None, "h": ["1.5", "x"], "i": "trueish",
+    }  # fmt: skip
+
+
+def test_what_a_finished_run_has_lost_is_said(tmp_path: Path) -> None:
+    """Its last checkpoint, its seal; and a run on a module of its own takes no other."""
+    run = hs.train("umbrella", tmp_path / "run", num_steps=3, **FEW)
+    assert run.config.training.num_steps == 3
+    seals.remove_seal(run.path)
+    with pytest.warns(UserWarning, match="has no seal, so nothing says that its files are as they were written"):
+        load_run(run.path)
+    with pytest.raises(InputError, match=r"model: .* has a model of its own, rnn"):
+        load_run(run.path, model=nn.Linear(1, 1))
+    with pytest.raises(InputError, match=r"kept no checkpoints over training; train with --training\.milestones 20"):
+        run.kept_steps()
+    last = sorted((run.path / "checkpoints").iterdir())[-1]
+    last.rename(tmp_path / "gone")
+    with (
+        pytest.warns(UserWarning, match="no seal"),
+        pytest.raises(
+            DamagedError, match=r"finished, but its last whole checkpoint is of step 2 of 3; delete done\.json"
+        ),
+    ):
+        load_run(run.path)
