@@ -13,12 +13,12 @@ import hmmscope as hs
 from analysis_cases import Oracle, all_trees, mixed_trees, place_in_tree, plain_trees, random_hmm, tree_prior
 from hmmscope.analysis.counting import (
     TREE,
+    Counting,
     best_counting,
     beyond_counting,
     is_counting,
     judge_counting,
     plain_ngrams,
-    tune_counting,
 )
 from hmmscope.analysis.measures import Measures
 from hmmscope.analysis.trained_counting import TrainedCounting
@@ -78,11 +78,11 @@ def test_tuning_finds_what_was_planted() -> None:
     transition = [[law[a, b, d] * (c == b) for c, d in states] for a, b in states]
     emission = np.eye(2)[[b for _, b in states]]
     chain = hs.HMM([0.25] * 4, transition, emission)
-    counting = tune_counting(Corpus(chain, 200, stream="counting"))
+    counting = Counting.tuned(Corpus(chain, 200, stream="counting"))
     assert (counting.order, counting.depth) == (2, 2)
     assert counting.strengths[2][1] > 10 * counting.strengths[2][2]  # the symbol before says nothing
     coins = hs.HMM([1.0], [[1.0]], [[0.5, 0.5]])
-    counting = tune_counting(Corpus(coins, 50, stream="counting"))
+    counting = Counting.tuned(Corpus(coins, 50, stream="counting"))
     assert (counting.order, counting.depth) == (0, 0)
     assert counting.strengths[0][0] > 100
     assert counting.pseudo_count > 8
@@ -100,10 +100,10 @@ def test_contexts_reach_back_over_a_beginning_where_that_helps() -> None:
             return replace(batch, observations=torch.from_numpy(whole))
 
     process = random_hmm(3, num_symbols=4)
-    reaching = tune_counting(Cut(process, layout=layout, stream="counting"))
+    reaching = Counting.tuned(Cut(process, layout=layout, stream="counting"))
     assert (reaching.ngram_reaches, reaching.tree_reaches) == (True, True)
     cycle = hs.HMM([0.25] * 4, np.roll(np.eye(4), 1, 1), np.eye(4))
-    anew = tune_counting(Corpus(cycle, layout=layout, stream="counting"))
+    anew = Counting.tuned(Corpus(cycle, layout=layout, stream="counting"))
     assert (anew.ngram_reaches, anew.tree_reaches) == (False, False)
 
 
@@ -166,9 +166,9 @@ def test_counting_is_not_tuned_on_what_is_judged() -> None:
     with pytest.raises(InputError, match="train: must have"):
         hs.count(Corpus(random_hmm(3, num_symbols=2), layout=PROMPTS), corpus)
     with pytest.raises(InputError, match="observations are vectors"):
-        tune_counting(Corpus(hs.make_process("ran-lds"), 8))
+        Counting.tuned(Corpus(hs.make_process("ran-lds"), 8))
     own = hs.evaluate(Oracle(corpus), corpus, num_samples=8)
-    given = tune_counting(Corpus(hmm, layout=PROMPTS, stream="counting"))
+    given = Counting.tuned(Corpus(hmm, layout=PROMPTS, stream="counting"))
     other = hs.evaluate(Oracle(corpus), corpus, num_samples=8, counting=given)
     np.testing.assert_array_equal(own.measures[TREE]["loss"], other.measures[TREE]["loss"])
 
@@ -176,7 +176,7 @@ def test_counting_is_not_tuned_on_what_is_judged() -> None:
 def test_counting_in_given_sequences_leaves_out_what_is_beyond_their_end() -> None:
     data = hs.SequenceData([[0, 1, 2] * n for n in range(2, 40)])
     corpus = Corpus(data, 30, stream="evaluate")
-    counted = judge_counting(tune_counting(Corpus(data, 30, stream="counting")), corpus, 100)
+    counted = judge_counting(Counting.tuned(Corpus(data, 30, stream="counting")), corpus, 100)
     losses = counted.measures[TREE]["loss"]
     states = corpus[0 : len(losses)].states[:, 1:].numpy()
     assert np.array_equal(np.isnan(losses), states < 0)
@@ -223,6 +223,6 @@ def _log_probability(tree: Any, train: list[list[int]], pseudo: float) -> float:
 
 
 def test_sequences_of_one_sequence_have_no_beginning_to_reach_over() -> None:
-    counting = tune_counting(Corpus(random_hmm(3), layout=Sequences(length=30)), num_samples=4, orders=0)
+    counting = Counting.tuned(Corpus(random_hmm(3), layout=Sequences(length=30)), num_samples=4, orders=0)
     assert not counting.ngram_reaches
     assert not counting.tree_reaches

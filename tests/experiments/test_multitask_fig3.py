@@ -104,8 +104,9 @@ def test_one_reading_serves_every_target() -> None:
     stream = read_stream(model, corpus, times, names, 70)
     assert stream.shape == (2, 210, 8)
     observations = corpus[0:70].observations
-    for target in ("previous-0", "previous-3", "state"):
-        together = ProbeData.of(stream, corpus, target, times)
+    each = ProbeData.read_each(model, corpus, ["previous-0", "previous-3", "state"], names, 70)
+    for target, together in each.items():
+        assert torch.equal(together.features, stream)
         alone = ProbeData.read(model, corpus, target, names, 70)
         for field in ("features", "labels", "samples"):
             assert torch.equal(getattr(together, field), getattr(alone, field))

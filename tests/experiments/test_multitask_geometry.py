@@ -11,9 +11,9 @@ from hmmscope.analysis.geometry import (
     BELIEF,
     MIXED_BELIEF,
     PREDICTION,
+    ExactBeliefs,
     belief_targets,
     belief_times,
-    ceiling_r2,
     fit_affine,
     geometry,
     read_off,
@@ -132,15 +132,17 @@ def test_the_mixed_belief_is_an_average_over_components() -> None:
     assert batch.components is not None
     own = torch.stack([each[int(m)].beliefs[i, 3:] for i, m in enumerate(batch.components)])
     assert targets[BELIEF].view(10, 4, 3).numpy() == pytest.approx(own.numpy(), abs=1e-12)
-    assert 0 < ceiling_r2(targets, BELIEF, 10) < 1
-    assert ceiling_r2(targets, MIXED_BELIEF, 10) == 1
+    exact = ExactBeliefs.of(corpus, 10)
+    assert torch.equal(exact.belief, targets[BELIEF])
+    assert 0 < exact.ceiling(BELIEF) < 1
+    assert exact.ceiling(MIXED_BELIEF) == 1
 
 
 def test_one_component_is_no_secret() -> None:
     corpus = Corpus(Mess3MixtureSpec(num_components=1).build(), 8, stream="probe")
-    targets = belief_targets(corpus, belief_times(corpus), 16)
-    assert targets[BELIEF].numpy() == pytest.approx(targets[MIXED_BELIEF].numpy(), abs=1e-12)
-    assert ceiling_r2(targets, BELIEF, 16) == pytest.approx(1.0)
+    exact = ExactBeliefs.of(corpus, 16)
+    assert exact.belief.numpy() == pytest.approx(exact.values[MIXED_BELIEF].numpy(), abs=1e-12)
+    assert exact.ceiling(BELIEF) == pytest.approx(1.0)
 
 
 def test_components_of_the_mixture_depend_on_their_number_alone() -> None:

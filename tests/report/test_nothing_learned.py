@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 import hmmscope as hs
-from hmmscope.analysis import tune_counting
+from hmmscope.analysis import Counting
 from hmmscope.analysis.geometry import geometry
 from hmmscope.lab.cli import main
 from hmmscope.lab.report.page import write_page
@@ -101,7 +101,7 @@ class Says(nn.Module):
 
     def __init__(self, corpus: hs.Corpus, constant: bool) -> None:
         super().__init__()
-        self.corpus, self.counting, self.constant = corpus, tune_counting(corpus, num_samples=64), constant
+        self.corpus, self.counting, self.constant = corpus, Counting.tuned(corpus, num_samples=64), constant
         self.embed = nn.Embedding(corpus.num_symbols + 1, 4)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:

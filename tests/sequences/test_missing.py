@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hmmscope as hs
-from hmmscope.analysis.counting import tune_counting
+from hmmscope.analysis.counting import Counting
 from hmmscope.analysis.trained_counting import TrainedCounting
 from hmmscope.corpora.targets import PADDING, make_target
 from hmmscope.errors import InputError
@@ -303,7 +303,7 @@ def test_counting_in_a_training_part_cuts_at_gaps(monkeypatch: pytest.MonkeyPatc
 
 def test_counting_is_tuned_on_what_was_seen() -> None:
     corpus = hs.Corpus(GivenSequences(planted()), length=20, stream="counting")
-    tuned = tune_counting(corpus, num_samples=8)
+    tuned = Counting.tuned(corpus, num_samples=8)
     assert all(np.isfinite(strength) for strengths in tuned.strengths for strength in strengths)
     found = hs.count(corpus, hs.Corpus(GivenSequences(planted()), length=20, stream="evaluate"), num_samples=6)
     seen = hs.Corpus(GivenSequences(planted()), length=20, stream="evaluate")[0:6].observations[:, 1:] != GAP

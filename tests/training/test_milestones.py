@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import hmmscope as hs
-from hmmscope.analysis.strategies import crossing, strategies, transition
+from hmmscope.analysis.strategies import Crossing, strategies
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import DamagedError, InputError
 from hmmscope.inference.memory import memory_beliefs
@@ -159,15 +159,15 @@ def test_a_predictor_is_found_where_it_is() -> None:
 
 
 def test_crossings_by_hand() -> None:
-    found = crossing([0, 1, 4, 16], [-1.0, -1.0, 1.0, 2.0], [0.0, 0.4, 0.0, 0.0])
+    found = Crossing.of([0, 1, 4, 16], [-1.0, -1.0, 1.0, 2.0], [0.0, 0.4, 0.0, 0.0])
     assert found is not None
     assert found.step == pytest.approx(2.0)
     assert found.error == pytest.approx(0.2)
-    back = crossing([1, 2, 4, 8], [-1.0, 1.0, -1.0, 3.0])
+    back = Crossing.of([1, 2, 4, 8], [-1.0, 1.0, -1.0, 3.0])
     assert back is not None
     assert back.log2_step == pytest.approx(2.25)  # the last time, after which it stays
-    assert crossing([1, 2], [1.0, 2.0]) is None
-    assert crossing([1, 2], [-1.0, -2.0]) is None
+    assert Crossing.of([1, 2], [1.0, 2.0]) is None
+    assert Crossing.of([1, 2], [-1.0, -2.0]) is None
 
 
 def test_a_transition_is_between_two_predictors() -> None:
@@ -175,9 +175,9 @@ def test_a_transition_is_between_two_predictors() -> None:
         return {"step": step, "predictor": predictor, "metric": "kl", "value": value, "low": value, "high": value}
 
     rows = [row(1, "a", 0.0), row(1, "b", 1.0), row(16, "a", 1.0), row(16, "b", 0.0)]
-    found = transition(rows, "a", "b")
+    found = Crossing.between(rows, "a", "b")
     assert found is not None
     assert found.step == pytest.approx(4.0)
-    assert transition(rows, "b", "a") is None
+    assert Crossing.between(rows, "b", "a") is None
     with pytest.raises(InputError, match="two steps with a and c"):
-        transition(rows, "a", "c")
+        Crossing.between(rows, "a", "c")

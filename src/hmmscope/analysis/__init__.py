@@ -7,6 +7,7 @@ from hmmscope.facade import lazily
 _HOME = {
     "Counting": "counting",
     "Crossing": "strategies",
+    "ExactBeliefs": "geometry",
     "Histories": "decomposition",
     "ProbeData": "probes",
     "Readout": "geometry",
@@ -16,20 +17,15 @@ _HOME = {
     "as_law": "activations",
     "attention_taps": "shuffle",
     "automaton": "discovery",
-    "belief_targets": "geometry",
-    "belief_times": "geometry",
     "bayes_predictions": "header",
     "best_counting": "counting",
     "bootstrap_means": "intervals",
     "bootstrap_ratio": "intervals",
-    "ceiling_r2": "geometry",
-    "crossing": "strategies",
     "crossing_length": "fit_length",
     "dictionary": "discovery",
     "entropy_bits": "header",
     "evaluation_losses": "fit_length",
     "explained_change": "similarity",
-    "fit_affine": "geometry",
     "fit_start": "fit_length",
     "inference_mode": "activations",
     "known_component_laws": "curves",
@@ -38,17 +34,10 @@ _HOME = {
     "model_outputs": "activations",
     "paths": "mechanisms",
     "prior_pool": "header",
-    "read_off": "geometry",
-    "read_stream": "activations",
-    "reading_times": "probes",
     "resampled_curves": "layer_curves",
     "residual_layers": "activations",
     "roles": "mechanisms",
     "set_pattern": "interventions",
-    "shuffle_rows": "shuffle",
-    "shuffle_values": "shuffle",
-    "transition": "strategies",
-    "tune_counting": "counting",
     "with_interval": "layer_curves",
 }
 
@@ -58,11 +47,9 @@ if TYPE_CHECKING:
     from hmmscope.analysis.activations import as_law as as_law
     from hmmscope.analysis.activations import inference_mode as inference_mode
     from hmmscope.analysis.activations import model_outputs as model_outputs
-    from hmmscope.analysis.activations import read_stream as read_stream
     from hmmscope.analysis.activations import residual_layers as residual_layers
     from hmmscope.analysis.counting import Counting as Counting
     from hmmscope.analysis.counting import best_counting as best_counting
-    from hmmscope.analysis.counting import tune_counting as tune_counting
     from hmmscope.analysis.curves import Score as Score
     from hmmscope.analysis.curves import known_component_laws as known_component_laws
     from hmmscope.analysis.decomposition import Histories as Histories
@@ -72,12 +59,8 @@ if TYPE_CHECKING:
     from hmmscope.analysis.fit_length import crossing_length as crossing_length
     from hmmscope.analysis.fit_length import evaluation_losses as evaluation_losses
     from hmmscope.analysis.fit_length import fit_start as fit_start
+    from hmmscope.analysis.geometry import ExactBeliefs as ExactBeliefs
     from hmmscope.analysis.geometry import Readout as Readout
-    from hmmscope.analysis.geometry import belief_targets as belief_targets
-    from hmmscope.analysis.geometry import belief_times as belief_times
-    from hmmscope.analysis.geometry import ceiling_r2 as ceiling_r2
-    from hmmscope.analysis.geometry import fit_affine as fit_affine
-    from hmmscope.analysis.geometry import read_off as read_off
     from hmmscope.analysis.header import bayes_predictions as bayes_predictions
     from hmmscope.analysis.header import entropy_bits as entropy_bits
     from hmmscope.analysis.header import prior_pool as prior_pool
@@ -90,15 +73,10 @@ if TYPE_CHECKING:
     from hmmscope.analysis.mechanisms import paths as paths
     from hmmscope.analysis.mechanisms import roles as roles
     from hmmscope.analysis.probes import ProbeData as ProbeData
-    from hmmscope.analysis.probes import reading_times as reading_times
     from hmmscope.analysis.shuffle import ShuffleValues as ShuffleValues
     from hmmscope.analysis.shuffle import attention_taps as attention_taps
-    from hmmscope.analysis.shuffle import shuffle_rows as shuffle_rows
-    from hmmscope.analysis.shuffle import shuffle_values as shuffle_values
     from hmmscope.analysis.similarity import explained_change as explained_change
     from hmmscope.analysis.similarity import linear_cka as linear_cka
     from hmmscope.analysis.strategies import Crossing as Crossing
-    from hmmscope.analysis.strategies import crossing as crossing
-    from hmmscope.analysis.strategies import transition as transition
 
 __getattr__, __dir__ = lazily(__name__, _HOME)

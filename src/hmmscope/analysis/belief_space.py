@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import read_stream, residual_layers
-from hmmscope.analysis.geometry import BELIEF, belief_targets, belief_times, fit_affine
+from hmmscope.analysis.activations import residual_layers
+from hmmscope.analysis.geometry import ExactBeliefs, fit_affine
 from hmmscope.axes import Float64, Tensor
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.processes.factored import factor_beliefs
@@ -62,16 +62,14 @@ def belief_space(
     explained variance.
     """
     names = list(layers) if layers is not None else residual_layers(model)
-    times = belief_times(corpus)
-    belief = belief_targets(corpus, times, num_samples)[BELIEF]
+    exact = ExactBeliefs.of(corpus, num_samples)
+    belief = exact.belief
     states = round(belief.shape[1] ** (1 / num_factors))
     require(states**num_factors == belief.shape[1], "num_factors", f"must divide {belief.shape[1]} states", num_factors)
     parts = factor_beliefs(belief, num_factors)
     joint, added = _rank(belief), sum(_rank(part) for part in parts)
     rows = []
-    for layer, (name, stream) in enumerate(
-        zip(names, read_stream(model, corpus, times, names, num_samples), strict=True)
-    ):
+    for layer, (name, stream) in enumerate(zip(names, exact.stream(model, names), strict=True)):
         x = stream.double()
         moved, variances, _ = _moved(x, belief)
         found = {"dimension": _effective(variances), "moved": moved, "joint": joint}

@@ -61,6 +61,65 @@ class Counting:
     tree_reaches: bool
     num_samples: int
 
+    @classmethod
+    def tuned(
+        cls,
+        corpus: Corpus,
+        *,
+        num_samples: int | None = None,
+        orders: int = 3,
+        asked: NDArray[np.bool_] | None = None,
+    ) -> "Counting":
+        """Choose what counting may choose, by the mean loss on samples 0 to `num_samples` - 1 of a corpus.
+
+        Args:
+            corpus: prompts of the training pool, such as the stream "counting"; not those that will be judged.
+            num_samples: how many; by default about `OBSERVATIONS` observations.
+            orders: n-grams of orders up to this have strengths, also if a lower order is better.
+            asked: observations that the loss is taken over (judged,), all that are predicted by default.
+
+        Raises:
+            InputError: a process whose observations are vectors, or numbers out of range.
+        """
+        check_corpus(corpus)
+        target = make_target("observation", corpus.process, corpus.layout)
+        if not isinstance(target, NextObservation | NextGiven):
+            raise InputError("corpus: counting needs symbols, and its observations are vectors")
+        layout, size = corpus.layout, corpus.num_symbols
+        require(0 <= orders <= MAX_ORDER, "orders", f"must be in [0, {MAX_ORDER}]", orders)
+        if num_samples is None:
+            num_samples = min(MOST, max(FEWEST, OBSERVATIONS // layout.num_observations))
+        require(num_samples >= 1, "num_samples", "must be at least 1", num_samples)
+        num_samples = corpus.different(num_samples)
+        batch = corpus[0:num_samples]
+        seen = batch.observations.cpu().numpy()
+        kept = (target.labels(batch) != PADDING).cpu().numpy()
+        kept = kept if asked is None else kept & asked
+        require(bool(kept.any()), "asked", "must hold an observation that is predicted", 0)
+        where = (slice(None), layout.predicted)
+        reaches = (False, True) if len(layout.sequence_lengths) > 1 else (False,)
+        longest = min(MAX_ORDER, layout.num_observations - 1)
+        ngrams, trees = [], []
+        for reaches_over in reaches:
+            reach = _reach(layout, reaches_over)
+            seen_ND, total_ND = _examples(seen, reach, size, longest, layout.predicted, kept)
+            strengths, losses = tuned_ngrams(seen_ND, total_ND, size, min(orders, longest))
+            order = least_within_margin(losses)
+            shown = max(order, min(orders, longest))
+            ngrams.append((losses[order], strengths[: shown + 1], order, reaches_over))
+
+            def tree_loss(depth: int, pseudo: float, odds: float, reach: NDArray[np.int64] = reach) -> float:
+                weight = 1 / (1 + 2.0**-odds)
+                found = context_tree_laws(seen, reach, size, depth, 2.0**pseudo, weight, of_seen=True)
+                return float(-np.log(found[where][..., 0][kept]).mean())
+
+            trees.append((*_tuned_tree(tree_loss, longest), reaches_over))
+        _, strengths, order, ngram_reaches = smallest(ngrams, lambda found: found[0])
+        _, depth, pseudo, odds, tree_reaches = smallest(trees, lambda found: found[0])
+        return cls(
+            tuple(strengths), order, ngram_reaches, depth, 2.0**pseudo, 1 / (1 + 2.0**-odds), tree_reaches, num_samples
+        )
+
     @property
     def ngram(self) -> str:
         """Name of the best n-gram."""
@@ -130,64 +189,6 @@ def best_counting(values: Mapping[str, Any], metric: str = "loss") -> str:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Tuning
-
-
-def tune_counting(
-    corpus: Corpus,
-    *,
-    num_samples: int | None = None,
-    orders: int = 3,
-    asked: NDArray[np.bool_] | None = None,
-) -> Counting:
-    """Choose what counting may choose, by the mean loss on samples 0 to `num_samples` - 1 of a corpus.
-
-    Args:
-        corpus: prompts of the training pool, such as the stream "counting"; not those that will be judged.
-        num_samples: how many; by default about `OBSERVATIONS` observations.
-        orders: n-grams of orders up to this have strengths, also if a lower order is better.
-        asked: observations that the loss is taken over (judged,), all that are predicted by default.
-
-    Raises:
-        InputError: a process whose observations are vectors, or numbers out of range.
-    """
-    check_corpus(corpus)
-    target = make_target("observation", corpus.process, corpus.layout)
-    if not isinstance(target, NextObservation | NextGiven):
-        raise InputError("corpus: counting needs symbols, and its observations are vectors")
-    layout, size = corpus.layout, corpus.num_symbols
-    require(0 <= orders <= MAX_ORDER, "orders", f"must be in [0, {MAX_ORDER}]", orders)
-    if num_samples is None:
-        num_samples = min(MOST, max(FEWEST, OBSERVATIONS // layout.num_observations))
-    require(num_samples >= 1, "num_samples", "must be at least 1", num_samples)
-    num_samples = corpus.different(num_samples)
-    batch = corpus[0:num_samples]
-    seen = batch.observations.cpu().numpy()
-    kept = (target.labels(batch) != PADDING).cpu().numpy()
-    kept = kept if asked is None else kept & asked
-    require(bool(kept.any()), "asked", "must hold an observation that is predicted", 0)
-    where = (slice(None), layout.predicted)
-    reaches = (False, True) if len(layout.sequence_lengths) > 1 else (False,)
-    longest = min(MAX_ORDER, layout.num_observations - 1)
-    ngrams, trees = [], []
-    for reaches_over in reaches:
-        reach = _reach(layout, reaches_over)
-        seen_ND, total_ND = _examples(seen, reach, size, longest, layout.predicted, kept)
-        strengths, losses = tuned_ngrams(seen_ND, total_ND, size, min(orders, longest))
-        order = least_within_margin(losses)
-        shown = max(order, min(orders, longest))
-        ngrams.append((losses[order], strengths[: shown + 1], order, reaches_over))
-
-        def tree_loss(depth: int, pseudo: float, odds: float, reach: NDArray[np.int64] = reach) -> float:
-            weight = 1 / (1 + 2.0**-odds)
-            found = context_tree_laws(seen, reach, size, depth, 2.0**pseudo, weight, of_seen=True)
-            return float(-np.log(found[where][..., 0][kept]).mean())
-
-        trees.append((*_tuned_tree(tree_loss, longest), reaches_over))
-    _, strengths, order, ngram_reaches = smallest(ngrams, lambda found: found[0])
-    _, depth, pseudo, odds, tree_reaches = smallest(trees, lambda found: found[0])
-    return Counting(
-        tuple(strengths), order, ngram_reaches, depth, 2.0**pseudo, 1 / (1 + 2.0**-odds), tree_reaches, num_samples
-    )
 
 
 def _reach(layout: Layout, over_beginnings: bool) -> NDArray[np.int64]:

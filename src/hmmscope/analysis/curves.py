@@ -14,15 +14,7 @@ from torch import nn
 from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, judged_answers
 from hmmscope.analysis.calibration import FALSE_ALARM, Winnings, bet, miscalibrated
-from hmmscope.analysis.counting import (
-    TREE,
-    UNTUNED,
-    Counting,
-    best_counting,
-    is_counting,
-    other_samples,
-    tune_counting,
-)
+from hmmscope.analysis.counting import TREE, UNTUNED, Counting, best_counting, is_counting, other_samples
 from hmmscope.analysis.intervals import bootstrap_means, least_z
 from hmmscope.analysis.layer_curves import Curves
 from hmmscope.analysis.measures import Measures, mean_of_asked
@@ -144,7 +136,7 @@ def evaluate(
     Predictors: ``model``; ``optimum`` (the Bayes predictor that knows the process, or believes its prior where it has
     one; none for fresh pools whose optimum nobody knows). Of next symbols also ``known-component`` (for mixtures and fresh
     pools, the filter that is told the component: a ceiling), and with `baselines` what counting in the sample reaches at its
-    best (`tune_counting`): n-grams with back-off, ``order-0`` (the frequencies so far: its likeliest symbol is the most
+    best (`Counting.tuned`): n-grams with back-off, ``order-0`` (the frequencies so far: its likeliest symbol is the most
     frequent one) to ``order-3`` or to the order from which on longer contexts do not help, and ``context-tree``, the
     mixture of all context trees. Given sequences have no known law: instead of the optimum there are, in the streams
     "evaluate", "probe" and "test", ``trained-order-0`` to ``trained-order-3`` and ``trained-context-tree``, counted and
@@ -228,7 +220,7 @@ def _of_known_component(corpus: Corpus, batch: Batch) -> Laws:
 def _tuned(corpus: Corpus) -> Counting:
     """Counting at its best on other samples of the same process, where there are some."""
     others = other_samples(corpus)
-    return UNTUNED if others is None else tune_counting(others)
+    return UNTUNED if others is None else Counting.tuned(others)
 
 
 def _why_invalid(

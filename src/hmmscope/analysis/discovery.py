@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import as_law, inference_mode, model_outputs, read_stream, residual_layers
-from hmmscope.analysis.geometry import BELIEF, belief_targets, belief_times, read_off
+from hmmscope.analysis.activations import as_law, inference_mode, model_outputs, residual_layers
+from hmmscope.analysis.geometry import ExactBeliefs
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError
@@ -149,17 +149,14 @@ def dictionary(
         if method not in METHODS:
             raise unknown_name("methods", method, METHODS)
     names = list(layers) if layers is not None else residual_layers(model)
-    times = belief_times(corpus)
-    belief = belief_targets(corpus, times, num_samples)[BELIEF]
-    rows = []
-    streams = read_stream(model, corpus, times, names, num_samples)
-    for layer, (name, stream) in enumerate(zip(names, streams, strict=True)):
+    exact, rows = ExactBeliefs.of(corpus, num_samples), []
+    for layer, (name, stream) in enumerate(zip(names, exact.stream(model, names), strict=True)):
         for method in methods:
-            coordinates = _FIND[method](stream.double(), belief.shape[1], seed)
-            read = float(read_off(coordinates[None], belief, num_samples).r2()[0, 0])
+            coordinates = _FIND[method](stream.double(), exact.belief.shape[1], seed)
+            read = float(exact.read(coordinates[None]).r2()[0, 0])
             about = {"layer": layer, "layer_name": name, "method": method, "samples": num_samples}
             rows += [about | {"quantity": "read", "value": read}]
-            rows += [about | {"quantity": "matched", "value": _matched(coordinates, belief)}]
+            rows += [about | {"quantity": "matched", "value": _matched(coordinates, exact.belief)}]
     return rows
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -87,6 +87,64 @@ class Readout(Shown):
         return largest(range(len(self.fitted)), lambda layer: float(self.fitted[layer]))
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class ExactBeliefs(Shown):
+    """Exact answers after every observation of the last sequence of some samples, and what is read of them from a network.
+
+    Attributes:
+        corpus: where the samples 0 .. num_samples - 1 come from.
+        num_samples: samples in all.
+        times: numbers t of the observations (time,).
+        values: by name, see `geometry` (example, coordinate); examples of a sample stand together.
+        inside: which examples are no padding (example,); None if none is.
+    """
+
+    corpus: Corpus
+    num_samples: int
+    times: NDArray[np.int64]
+    values: dict[str, Float64[Tensor, "example coordinate"]]
+    inside: Bool[Tensor, "example"] | None
+
+    @classmethod
+    def of(cls, corpus: Corpus, num_samples: int, observer: HMM | LabelledHMM | None = None) -> "ExactBeliefs":
+        """By the process of the corpus, or by another observer."""
+        times = belief_times(corpus)
+        values = belief_targets(corpus, times, num_samples, observer)
+        return cls(corpus, num_samples, times, values, unpadded(corpus, times, num_samples))
+
+    @property
+    def belief(self) -> Float64[Tensor, "example state"]:
+        """The belief under the true component."""
+        return self.values[BELIEF]
+
+    def stream(self, model: nn.Module, layers: Sequence[str] | None = None) -> Float[Tensor, "layer example feature"]:
+        """What layers hold there; by default the residual stream after each layer."""
+        return read_stream(
+            model, self.corpus, self.times, residual_layers(model) if layers is None else layers, self.num_samples
+        )
+
+    def read(self, features: Float[Tensor, "layer example feature"], target: str = BELIEF, **options: Any) -> Readout:
+        """The answer of a name as it is read off features; options of `read_off`."""
+        return read_off(features, self.values[target], self.num_samples, inside=self.inside, **options)
+
+    def mapped(self, features: Float[Tensor, "layer example feature"]) -> Float64[Tensor, "layer example state"]:
+        """The belief at all examples as the map that fits them all reads it."""
+        return fit_affine(features, self.belief)(features)
+
+    def from_prediction(self, target: str = BELIEF, **options: Any) -> Curves:
+        """R² of what the exact law of the next observation gives of an answer, on the test samples and on resamples."""
+        return self.read(self.values[PREDICTION][None], target, **options).r2()[:, 0]
+
+    def ceiling(self, target: str) -> float:
+        """R² on the test samples of the best answer that observations allow: below one for the component's own belief."""
+        if target != BELIEF or MIXED_BELIEF not in self.values:
+            return 1.0
+        test = _split(len(self.belief), self.num_samples)
+        left = self.belief - self.belief[~test].mean(0)
+        missed = self.belief - self.values[MIXED_BELIEF]
+        return float(1 - missed[test].square().sum() / left[test].square().sum())
+
+
 @registry.instrument("geometry")
 def geometry(
     model: nn.Module,
@@ -141,24 +199,20 @@ def geometry(
     num_samples = corpus.different(num_samples)
     require(num_samples >= 8, "num_samples", "must be at least 8, to fit and to test on", num_samples)
     names = list(layers) if layers is not None else residual_layers(model)
-    times = belief_times(corpus)
-    stream = read_stream(model, corpus, times, names, num_samples)
-    targets = belief_targets(corpus, times, num_samples, observer)
-    inside = unpadded(corpus, times, num_samples)
+    exact = ExactBeliefs.of(corpus, num_samples, observer)
+    stream = exact.stream(model, names)
     twins = draw_twins(model, num_twins, seed=seed)
-    read = partial(read_off, num_samples=num_samples, ridge=ridge, inside=inside)
-    twins_left: dict[str, list[Curves]] = {target: [] for target in targets}
+    twins_left: dict[str, list[Curves]] = {target: [] for target in exact.values}
     for twin in twins.models:
-        streamed = read_stream(twin, corpus, times, names, num_samples)
-        for target, values in targets.items():
-            twins_left[target].append(1 - read(streamed, values).r2(seed=seed))
+        streamed = exact.stream(twin, names)
+        for target, left in twins_left.items():
+            left.append(1 - exact.read(streamed, target, ridge=ridge).r2(seed=seed))
     rows = []
-    for target, values in targets.items():
-        ceiling = ceiling_r2(targets, target, num_samples)
-        alone = float(read(targets[PREDICTION][None], values).r2()[0, 0])
-        about = {"ceiling": ceiling, "from_prediction": alone, "samples": num_samples}
+    for target in exact.values:
+        alone = float(exact.from_prediction(target, ridge=ridge)[0])
+        about = {"ceiling": exact.ceiling(target), "from_prediction": alone, "samples": num_samples}
         for labels in ("true", "shuffled"):
-            found = read(stream, values, shuffle=labels == "shuffled", seed=seed)
+            found = exact.read(stream, target, ridge=ridge, shuffle=labels == "shuffled", seed=seed)
             draws = found.r2(seed=seed)
             shares = layer_shares(1 - draws, twins_left[target], len(found.spread), reason=twins.reason)
             for layer, name in enumerate(names):
@@ -249,16 +303,6 @@ def mixed_beliefs(
     """
     steps = forward_steps(mixture.law, observations[None], starts)
     return torch.stack([torch.einsum("bm,mbs->bs", posterior[:, t], step.belief) for t, step in enumerate(steps)], 1)
-
-
-def ceiling_r2(targets: dict[str, Float64[Tensor, "example coordinate"]], target: str, num_samples: int) -> float:
-    """R² on the test samples of the best answer that the observations allow: below one for the component's own belief."""
-    if target != BELIEF or MIXED_BELIEF not in targets:
-        return 1.0
-    test = _split(len(targets[target]), num_samples)
-    left = targets[BELIEF] - targets[BELIEF][~test].mean(0)
-    missed = targets[BELIEF] - targets[MIXED_BELIEF]
-    return float(1 - missed[test].square().sum() / left[test].square().sum())
 
 
 def read_off(

@@ -9,7 +9,7 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, judged_answers
-from hmmscope.analysis.counting import other_samples, tune_counting
+from hmmscope.analysis.counting import Counting, other_samples
 from hmmscope.analysis.layer_curves import Curves, resampled_curves, with_interval
 from hmmscope.axes import Float64, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus, check_corpus
@@ -47,7 +47,7 @@ def header(
 
         ``model``           what is measured
         ``wrong-header``    the filter of the HMM that stands in the header of another sample
-        ``order-k``, ``context-tree``   counting in the observations at its best (`tune_counting`)
+        ``order-k``, ``context-tree``   counting in the observations at its best (`Counting.tuned`)
         ``baum-welch``      an HMM of as many states, fitted to the observations so far; at `positions` only
         ``bayes``           the observer who knows the family but reads no header: a mixture of `num_hmms` draws of it, by
                             Monte Carlo; its interval is over `num_pools` pools of draws, whose laws are no better than
@@ -112,7 +112,7 @@ def _counted(corpus: Corpus, samples: Sequence[Batch]) -> Laws:
     """What counts, tuned on other samples."""
     others = other_samples(corpus)
     assert others is not None
-    tuned = tune_counting(others)
+    tuned = Counting.tuned(others)
     found = [tuned.laws(corpus, batch) for batch in samples]
     return {name: torch.cat([laws[name] for laws in found]) for name in found[0]}
 

@@ -53,14 +53,20 @@ class ProbeData(Shown):
     @classmethod
     def read(cls, model: nn.Module, corpus: Corpus, target: str, names: Sequence[str], num_samples: int) -> "ProbeData":
         """Run the model and collect features, labels and the ceiling of a target."""
-        times = reading_times(corpus, target)
-        return cls.of(read_stream(model, corpus, times, names, num_samples), corpus, target, times)
+        return cls.read_each(model, corpus, [target], names, num_samples)[target]
 
     @classmethod
-    def of(
-        cls, features: Float[Tensor, "layer example feature"], corpus: Corpus, target: str, times: NDArray[np.int64]
-    ) -> "ProbeData":
-        """Labels and the ceiling of a target for activations that `read_stream` has read at its `reading_times`."""
+    def read_each(
+        cls, model: nn.Module, corpus: Corpus, targets: Sequence[str], names: Sequence[str], num_samples: int
+    ) -> dict[str, "ProbeData"]:
+        """The same of several targets that are read at the same observations, by one run of the model."""
+        features = read_stream(model, corpus, reading_times(corpus, targets[0]), names, num_samples)
+        return {target: cls.of(features, corpus, target) for target in targets}
+
+    @classmethod
+    def of(cls, features: Float[Tensor, "layer example feature"], corpus: Corpus, target: str) -> "ProbeData":
+        """Labels and the ceiling of a target for features of samples 0, 1, .. at the observations where it is read."""
+        times = reading_times(corpus, target)
         num_samples = features.shape[1] // len(times)
         labels: list[Tensor] = []
         right: list[Tensor] = []
@@ -174,8 +180,7 @@ def probe(
     require(observer is None or target == "belief", "observer", "is for the target belief", target)
     if target == "belief":
         return _belief_rows(model, corpus, names, num_samples, shuffled_labels, seed, observer, num_twins)
-    times = reading_times(corpus, target)
-    data = ProbeData.of(read_stream(model, corpus, times, names, num_samples), corpus, target, times)
+    data, times = ProbeData.read(model, corpus, target, names, num_samples), reading_times(corpus, target)
     twins, twins_left = draw_twins(model, num_twins, seed=seed), []
     for twin in twins.models:
         own = replace(data, features=read_stream(twin, corpus, times, names, num_samples))

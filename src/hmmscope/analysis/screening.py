@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope.analysis.activations import BATCH, residual_layers
-from hmmscope.analysis.counting import TREE, tune_counting
+from hmmscope.analysis.counting import TREE, Counting
 from hmmscope.analysis.curves import known_component_laws
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.analysis.probes import ProbeData
@@ -45,7 +45,7 @@ class Screening(Shown):
     Attributes:
         accuracy: of the next observation, by predictor: ``optimum`` (if one is known), ``known-component`` (of mixtures and
             fresh pools), ``order-0`` to ``order-4`` and ``context-tree`` (counting at its best,
-            `tune_counting`) and the observers.
+            `Counting.tuned`) and the observers.
         loss: cross-entropy, nats, of the same.
         component: accuracy of telling the component, of mixtures and fresh pools: by a linear probe of ``symbol counts``
             and of the ``untrained layer 0``, ``1``, ... of a RoFormer.
@@ -138,7 +138,7 @@ def screen(
     judged = (asked.sequences == asked.sequences[-1]) & (asked.positions >= first_position)
     require(bool(judged.any()), "first_position", "must be a position of the last sequence", first_position)
     others = Corpus(process, layout=layout, seed=seed, stream="counting")
-    counting = tune_counting(others, orders=MAX_ORDER, asked=judged)
+    counting = Counting.tuned(others, orders=MAX_ORDER, asked=judged)
     terms: dict[str, list[NDArray[np.float64]]] = {}
     for begin in range(0, num_samples, BATCH):
         batch = corpus[begin : min(begin + BATCH, num_samples)]

@@ -23,9 +23,6 @@ MODES = ("blocks", "layer", "everywhere")
 #: (attention of a block, its input (batch, time, width), position ids (time,)) -> what it writes.
 AttendAt = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
-#: By metric, then by layer (from 1; 0 for the prediction): (sample, head).
-ShuffleValues = dict[str, dict[int, Tensor]]
-
 
 @registry.instrument("shuffle")
 def shuffle_test(
@@ -70,89 +67,94 @@ def shuffle_test(
 
     Source: [MultiTask] Fig. 2 (the metric is not stated there; a standard deviation relative to a mean is drawn).
     """
-    values = shuffle_values(
+    values = ShuffleValues.of(
         model, corpus, num_samples=num_samples, num_permutations=num_permutations, mode=mode, seed=seed
     )
-    return Table(shuffle_rows(values), "Shuffled demonstrations", x="layer", y="value", by=("metric", "head"))
+    return Table(values.rows(), "Shuffled demonstrations", x="layer", y="value", by=("metric", "head"))
 
 
-def shuffle_rows(values: ShuffleValues) -> list[dict]:
-    """The table of `shuffle_test`."""
-    rows = []
-    for metric, by_layer in values.items():
-        for layer, values_BH in by_layer.items():
-            rows += _rows(metric, values_BH, layer, first_head=0 if layer else -1)
-    return rows
+class ShuffleValues(dict[str, dict[int, Tensor]]):
+    """By metric, then by layer (from 1; 0 for the prediction), what moves in each prompt (sample, head)."""
 
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        corpus: Corpus,
+        *,
+        num_samples: int = 64,
+        num_permutations: int = 8,
+        mode: str = "blocks",
+        seed: int = 0,
+        attend_at: AttendAt | None = None,
+        first_position: int = 0,
+    ) -> "ShuffleValues":
+        """What `shuffle_test` averages, prompt by prompt.
 
-def shuffle_values(
-    model: nn.Module,
-    corpus: Corpus,
-    *,
-    num_samples: int = 64,
-    num_permutations: int = 8,
-    mode: str = "blocks",
-    seed: int = 0,
-    attend_at: AttendAt | None = None,
-    first_position: int = 0,
-) -> ShuffleValues:
-    """What `shuffle_test` averages, prompt by prompt.
+        Models of another make are given with `attend_at`, which runs a layer's attention at given position ids. Keys are the
+        observations of each demonstration from `first_position` on: windows of earlier ones may reach into the demonstration
+        before.
+        """
+        layout = corpus.layout
+        if not isinstance(layout, Prompts | Text) or layout.num_demonstrations < 2:
+            raise InputError("layout: the shuffle test needs prompts with at least two demonstrations")
+        require(num_samples >= 1, "num_samples", "must be at least 1", num_samples)
+        require(num_permutations >= 2, "num_permutations", "must be at least 2", num_permutations)
+        length = layout.demonstration_length
+        require(0 <= first_position < length, "first_position", f"must be in [0, {length - 1}]", first_position)
+        if mode not in MODES:
+            raise unknown_name("mode", mode, MODES)
+        names = attention_taps(model, "logits")
+        attend_at = attend_at or getattr(model, "attend_at", None)
+        if mode == "layer" and attend_at is None:
+            raise InputError("mode: 'layer' needs a model with attend_at, which moves one layer; use 'blocks'")
+        batch = corpus[0:num_samples]
+        generator = torch_generator(seed, "shuffle")
+        logits: dict[str, list[Tensor]] = {name: [] for name in names}
+        predictions: list[Tensor] = []
+        with inference_mode(model) as device:
+            if mode == "layer":
+                assert attend_at is not None
+                inputs = _attention_inputs(model, names, batch.tokens.to(device))
+                keys = _columns(layout)[:, first_position:].flatten()
+                for ids in _moved_ids(layout, num_permutations, generator):
+                    for name in names:
+                        attention = model.get_submodule(name.removesuffix(".logits"))
+                        moved = _logits_at(attention, inputs[name], ids.to(device), attend_at)
+                        logits[name].append(moved[:, :, -1, keys].cpu().double())
+            elif mode == "everywhere":
+                tokens, keys = batch.tokens.to(device), _columns(layout)[:, first_position:].flatten()
+                for ids in _moved_ids(layout, num_permutations, generator):
+                    placed_ids = {"positions": ids.to(device)}
+                    found = capture(model, names, tokens, lambda x: x[:, :, -1, keys].cpu().double(), **placed_ids)
+                    for name in names:
+                        logits[name].append(found[name])
+                    predictions.append(as_law(model, model(tokens, **placed_ids)[:, -1, : corpus.num_symbols]))
+            else:
+                for tokens, columns_NM in _moved_blocks(batch, corpus, layout, num_permutations, generator):
+                    tokens, keys = tokens.to(device), columns_NM[:, first_position:].flatten()
+                    found = capture(model, names, tokens, lambda x, keys=keys: x[:, :, -1, keys].cpu().double())  # type: ignore[misc]
+                    for name in names:
+                        logits[name].append(found[name])
+                    predictions.append(as_law(model, model_outputs(model, tokens, corpus.num_symbols)[:, -1]))
+        values = cls()
+        if predictions:
+            prediction_RBV = torch.stack(predictions)
+            change_B = 0.5 * (prediction_RBV - prediction_RBV.mean(0)).abs().sum(-1).mean(0)
+            values["prediction_change"] = {0: change_B[:, None]}
+        stacked = {layer: torch.stack(logits[name]) for layer, name in enumerate(names, 1)}  # as many heads as it has
+        for metric, measure in (("cv", _variation), ("cv_centred", _centred_variation), ("attention_change", _change)):
+            values[metric] = {layer: measure(logits_RBHU) for layer, logits_RBHU in stacked.items()}
+        return values
 
-    Models of another make are given with `attend_at`, which runs a layer's attention at given position ids. Keys are the
-    observations of each demonstration from `first_position` on: windows of earlier ones may reach into the demonstration
-    before.
-    """
-    layout = corpus.layout
-    if not isinstance(layout, Prompts | Text) or layout.num_demonstrations < 2:
-        raise InputError("layout: the shuffle test needs prompts with at least two demonstrations")
-    require(num_samples >= 1, "num_samples", "must be at least 1", num_samples)
-    require(num_permutations >= 2, "num_permutations", "must be at least 2", num_permutations)
-    length = layout.demonstration_length
-    require(0 <= first_position < length, "first_position", f"must be in [0, {length - 1}]", first_position)
-    if mode not in MODES:
-        raise unknown_name("mode", mode, MODES)
-    names = attention_taps(model, "logits")
-    attend_at = attend_at or getattr(model, "attend_at", None)
-    if mode == "layer" and attend_at is None:
-        raise InputError("mode: 'layer' needs a model with attend_at, which moves one layer; use 'blocks'")
-    batch = corpus[0:num_samples]
-    generator = torch_generator(seed, "shuffle")
-    logits: dict[str, list[Tensor]] = {name: [] for name in names}
-    predictions: list[Tensor] = []
-    with inference_mode(model) as device:
-        if mode == "layer":
-            assert attend_at is not None
-            inputs = _attention_inputs(model, names, batch.tokens.to(device))
-            keys = _columns(layout)[:, first_position:].flatten()
-            for ids in _moved_ids(layout, num_permutations, generator):
-                for name in names:
-                    attention = model.get_submodule(name.removesuffix(".logits"))
-                    moved = _logits_at(attention, inputs[name], ids.to(device), attend_at)
-                    logits[name].append(moved[:, :, -1, keys].cpu().double())
-        elif mode == "everywhere":
-            tokens, keys = batch.tokens.to(device), _columns(layout)[:, first_position:].flatten()
-            for ids in _moved_ids(layout, num_permutations, generator):
-                placed_ids = {"positions": ids.to(device)}
-                found = capture(model, names, tokens, lambda x: x[:, :, -1, keys].cpu().double(), **placed_ids)
-                for name in names:
-                    logits[name].append(found[name])
-                predictions.append(as_law(model, model(tokens, **placed_ids)[:, -1, : corpus.num_symbols]))
-        else:
-            for tokens, columns_NM in _moved_blocks(batch, corpus, layout, num_permutations, generator):
-                tokens, keys = tokens.to(device), columns_NM[:, first_position:].flatten()
-                found = capture(model, names, tokens, lambda x, keys=keys: x[:, :, -1, keys].cpu().double())  # type: ignore[misc]
-                for name in names:
-                    logits[name].append(found[name])
-                predictions.append(as_law(model, model_outputs(model, tokens, corpus.num_symbols)[:, -1]))
-    values: ShuffleValues = {}
-    if predictions:
-        prediction_RBV = torch.stack(predictions)
-        change_B = 0.5 * (prediction_RBV - prediction_RBV.mean(0)).abs().sum(-1).mean(0)
-        values["prediction_change"] = {0: change_B[:, None]}
-    stacked = {layer: torch.stack(logits[name]) for layer, name in enumerate(names, 1)}  # as many heads as it has
-    for metric, measure in (("cv", _variation), ("cv_centred", _centred_variation), ("attention_change", _change)):
-        values[metric] = {layer: measure(logits_RBHU) for layer, logits_RBHU in stacked.items()}
-    return values
+    def rows(self) -> list[dict]:
+        """The table of `shuffle_test`."""
+        return [
+            row
+            for metric, by_layer in self.items()
+            for layer, values_BH in by_layer.items()
+            for row in _rows(metric, values_BH, layer, first_head=0 if layer else -1)
+        ]
 
 
 def attention_taps(model: nn.Module, what: str) -> list[str]:

@@ -113,44 +113,46 @@ class Crossing(NamedTuple):
     def step(self) -> float:
         return 2.0**self.log2_step
 
+    @classmethod
+    def of(
+        cls, steps: Sequence[int], values: Sequence[float], errors: Sequence[float] | None = None, *, level: float = 0.0
+    ) -> "Crossing | None":
+        """Where a curve rises above a level and stays there, linear in the logarithm of the step; None where it does not.
 
-def crossing(
-    steps: Sequence[int], values: Sequence[float], errors: Sequence[float] | None = None, *, level: float = 0.0
-) -> Crossing | None:
-    """Where a curve rises above a level and stays there, linear in the logarithm of the step; None where it does not.
+        Step 0 stands half a step before step 1. None also where the curve is above the level from the beginning.
 
-    Step 0 stands half a step before step 1. None also where the curve is above the level from the beginning.
+        Args:
+            steps: ascending.
+            values: one a step.
+            errors: their standard errors.
+        """
+        places = [math.log2(max(step, 0.5)) for step in steps]
+        above = [value > level for value in values]
+        if above[0] or not above[-1]:
+            return None
+        last = max(i for i, flag in enumerate(above) if not flag)
+        rise = values[last + 1] - values[last]
+        share, width = (level - values[last]) / rise, places[last + 1] - places[last]
+        error = 0.0
+        if errors is not None:
+            error = width / rise * math.hypot((1 - share) * errors[last], share * errors[last + 1])
+        return cls(places[last] + share * width, error)
 
-    Args:
-        steps: ascending.
-        values: one a step.
-        errors: their standard errors.
-    """
-    places = [math.log2(max(step, 0.5)) for step in steps]
-    above = [value > level for value in values]
-    if above[0] or not above[-1]:
-        return None
-    last = max(i for i, flag in enumerate(above) if not flag)
-    rise = values[last + 1] - values[last]
-    share, width = (level - values[last]) / rise, places[last + 1] - places[last]
-    error = 0.0
-    if errors is not None:
-        error = width / rise * math.hypot((1 - share) * errors[last], share * errors[last + 1])
-    return Crossing(places[last] + share * width, error)
+    @classmethod
+    def between(
+        cls, rows: Iterable[Mapping[str, Any]], before: str, after: str, *, metric: str = "kl"
+    ) -> "Crossing | None":
+        """The step from which on a model stays nearer to one predictor than to another.
 
-
-def transition(rows: Iterable[Mapping[str, Any]], before: str, after: str, *, metric: str = "kl") -> Crossing | None:
-    """The step from which on a model stays nearer to one predictor than to another.
-
-    Args:
-        rows: of `strategies` with a column ``step``, of one model.
-        before, after: names of predictors.
-        metric: of the distance.
-    """
-    found = {(row["predictor"], row["step"]): row for row in rows if row["metric"] == metric}
-    steps = sorted(step for name, step in found if name == before and (after, step) in found)
-    require(len(steps) >= 2, "rows", f"must have two steps with {before} and {after}", steps)
-    pairs = [(found[before, step], found[after, step]) for step in steps]
-    gains = [left["value"] - right["value"] for left, right in pairs]
-    errors = [math.hypot(*((row["high"] - row["low"]) / 3.92 for row in pair)) for pair in pairs]
-    return crossing(steps, gains, errors)
+        Args:
+            rows: of `strategies` with a column ``step``, of one model.
+            before, after: names of predictors.
+            metric: of the distance.
+        """
+        found = {(row["predictor"], row["step"]): row for row in rows if row["metric"] == metric}
+        steps = sorted(step for name, step in found if name == before and (after, step) in found)
+        require(len(steps) >= 2, "rows", f"must have two steps with {before} and {after}", steps)
+        pairs = [(found[before, step], found[after, step]) for step in steps]
+        gains = [left["value"] - right["value"] for left, right in pairs]
+        errors = [math.hypot(*((row["high"] - row["low"]) / 3.92 for row in pair)) for pair in pairs]
+        return cls.of(steps, gains, errors)

@@ -15,10 +15,10 @@ from hmmscope.analysis.counting import (
     PSEUDO_COUNTS,
     TREE,
     Counted,
+    Counting,
     descend,
     judge_counting,
     least_within_margin,
-    tune_counting,
     tuned_ngrams,
 )
 from hmmscope.axes import Float64, Int64, Tensor
@@ -298,7 +298,7 @@ def count(
     same = (train.process.digest, train.seed, train.stream_name) == (test.process.digest, test.seed, test.stream_name)
     if same:
         raise InputError("train: holds the samples of test; take another stream, such as stream='counting'")
-    return judge_counting(tune_counting(train, orders=orders), test, num_samples)
+    return judge_counting(Counting.tuned(train, orders=orders), test, num_samples)
 
 
 def _count_data(source: Any, num_samples: int, orders: int, reading: dict[str, Any]) -> Counted:
@@ -308,7 +308,7 @@ def _count_data(source: Any, num_samples: int, orders: int, reading: dict[str, A
     tuning, judged = (Corpus(process, layout=layout, stream=stream) for stream in ("counting", "test"))
     trained = TrainedCounting(process, orders)
     found = judge_counting(
-        tune_counting(tuning, orders=orders),
+        Counting.tuned(tuning, orders=orders),
         judged,
         num_samples,
         lambda batch: trained.predictions(batch.observations, layout.predicted),

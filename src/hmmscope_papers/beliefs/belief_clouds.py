@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from hmmscope import Run
-from hmmscope.analysis import belief_targets, belief_times, fit_affine, read_stream, residual_layers
+from hmmscope.analysis import ExactBeliefs, residual_layers
 from hmmscope.lab import BeliefPlane, Cloud, Rows
 
 _MOST_FRAMES = 6
@@ -15,20 +15,18 @@ _MOST_FRAMES = 6
 def cloud_rows(run: Run, count: int, *, over_all: bool) -> list[dict]:
     """Packed points: the exact beliefs, and those read off the last layer, or over all, each layer and each step."""
     corpus = run.corpus("probe")
-    times = belief_times(corpus)
-    num_samples = -(-count // len(times))
-    belief = belief_targets(corpus, times, num_samples)["belief"]
-    plane = BeliefPlane(belief)
+    sequences = corpus.layout.sequence_index
+    exact = ExactBeliefs.of(corpus, -(-count // int((sequences == sequences[-1]).sum())))
+    plane = BeliefPlane(exact.belief)
     layers = residual_layers(run.model)
 
     def row(side: str, at: float, values: Tensor) -> dict[str, Any]:
         return {"side": side, "at": at, "points": plane.places(values, count)}
 
     def read(model: nn.Module, layer: int) -> Tensor:
-        stream = read_stream(model, corpus, times, [layers[layer]], num_samples)
-        return fit_affine(stream, belief)(stream)[0]
+        return exact.mapped(exact.stream(model, [layers[layer]]))[0]
 
-    rows = [row("exact", 0, belief), {"side": "colours", "at": 0, "points": plane.colours(count)}]
+    rows = [row("exact", 0, exact.belief), {"side": "colours", "at": 0, "points": plane.colours(count)}]
     if corners := plane.corners():
         rows.append({"side": "corners", "at": 0, "points": corners})
     last = len(layers) - 1

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from hmmscope import Run, belief_interventions, over_training, probe, registry
-from hmmscope.analysis import Crossing, transition
+from hmmscope.analysis import Crossing
 from hmmscope.lab import (
     PREDICTORS,
     Effect,
@@ -199,7 +199,7 @@ def _place(found: Crossing | None) -> Estimate | None:
 def _transitions(tables: Tables, process: str, before: str, after: str) -> PerSeed[Estimate | None]:
     """Log2 of the step from which on a model stays nearer to the second predictor, by seed."""
     rows = tables["strategies"].where(process=process)
-    return rows.per_seed(lambda own: _place(transition(own, before, after)))
+    return rows.per_seed(lambda own: _place(Crossing.between(own, before, after)))
 
 
 def _after_warmup(rows: Rows, first: PerSeed[Estimate | None]) -> Gate:

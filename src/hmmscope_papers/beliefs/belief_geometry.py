@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from hmmscope import Corpus, Run, belief_space, over_training, registry
-from hmmscope.analysis import belief_targets, belief_times, read_off, read_stream, residual_layers, with_interval
+from hmmscope.analysis import ExactBeliefs, with_interval
 from hmmscope.lab import (
     Effect,
     Estimate,
@@ -125,17 +125,14 @@ class BeliefGeometry(Experiment):
 
 def _measured(model: nn.Module, corpus: Corpus, *, num_samples: int, num_factors: int) -> list[dict]:
     """By layer: R² of the belief on held-out samples and on its own, and the space in which the stream moves with it."""
-    times, names = belief_times(corpus), residual_layers(model)
-    targets = belief_targets(corpus, times, num_samples)
-    belief = targets["belief"]
-    found = read_off(read_stream(model, corpus, times, names, num_samples), belief, num_samples)
-    alone = read_off(targets["next observation"][None], belief, num_samples).r2()[0, 0]
+    exact = ExactBeliefs.of(corpus, num_samples)
+    found, alone = exact.read(exact.stream(model)), float(exact.from_prediction()[0])
     rows = belief_space(model, corpus, num_samples=num_samples, num_factors=num_factors)
     for layer, draws in enumerate(found.r2().T):
         rows.append(
             {"layer": layer, "quantity": "read"} | with_interval(draws) | {"fitted": float(found.fitted[layer])}
         )
-        rows.append({"layer": layer, "quantity": "from the prediction", "value": float(alone)})
+        rows.append({"layer": layer, "quantity": "from the prediction", "value": alone})
     return [{key: row[key] for key in _COLUMNS if key in row} for row in rows]
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hmmscope import Corpus, Run, capture, evaluate, intervene, make_process, registry
-from hmmscope.analysis import attention_taps, best_counting, inference_mode, tune_counting
+from hmmscope.analysis import Counting, attention_taps, best_counting, inference_mode
 from hmmscope_papers.header.told_models import ARCHITECTURES
 
 #: Observations of a sample in the training, and how many times as many at most are read.
@@ -91,7 +91,7 @@ def learning_row(run: Run, num_samples: int) -> Row:
 def place_rows(run: Run, num_samples: int) -> list[Row]:
     """The same at every place, of the model, the network before training, and counting, which is tuned where it trained."""
     facts, untrained, rows = facts_of(run), run.untrained(), []
-    counting = tune_counting(run.corpus("counting"))
+    counting = Counting.tuned(run.corpus("counting"))
     for place, (corpus, first) in places(run).items():
         score = evaluate(run.model, corpus, num_samples=num_samples, counting=counting)
         before = evaluate(untrained, corpus, num_samples=num_samples, baselines=False)

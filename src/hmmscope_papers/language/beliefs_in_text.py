@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from hmmscope import Corpus, belief_interventions, evaluate, make_process
-from hmmscope.analysis import Readout, belief_targets, belief_times, read_off, read_stream, with_interval
+from hmmscope.analysis import ExactBeliefs, Readout, with_interval
 from hmmscope.interop import HuggingFaceModel
 from hmmscope.lab import Measured
 from hmmscope.ties import largest
@@ -22,17 +22,15 @@ def belief_tables(reader: Reader, sizes: dict[str, Any]) -> Measured:
     corpus = Corpus(make_process("rrxor"), layout=text, seed=reader.seed, stream="probe")
     last = len(list(model.residual)) - 1
     numbers = sorted({round(n) for n in np.linspace(0, last, sizes["layers"])})
-    names, times = [f"residual.{n}" for n in numbers], belief_times(corpus)
-    targets = belief_targets(corpus, times, count)
-    belief = targets["belief"]
-    alone = float(read_off(targets["next observation"][None], belief, count, ridge=RIDGE).r2()[0, 0])
+    names, exact = [f"residual.{n}" for n in numbers], ExactBeliefs.of(corpus, count)
+    alone = float(exact.from_prediction(ridge=RIDGE)[0])
     moved = {"trained": model, "untrained": reader.untrained(text, 0)}
     readouts: list[tuple[str, Readout]] = []
     rows: list[dict[str, Any]] = []
     others = [("shuffled", reader.shuffled(text))]
     others += [("untrained", reader.untrained(text, draw)) for draw in range(1, NUM_TWINS)]
     for network, one in (*moved.items(), *others):
-        found = read_off(read_stream(one, corpus, times, names, count), belief, count, ridge=RIDGE)
+        found = exact.read(exact.stream(one, names), ridge=RIDGE)
         readouts.append((network, found))
         for place, draws in enumerate(found.r2().T):
             about = {"network": network, "layer": numbers[place], "from_prediction": alone}

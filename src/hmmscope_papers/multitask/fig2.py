@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from hmmscope import Run, registry
-from hmmscope.analysis import ShuffleValues, mean_row, shuffle_rows, shuffle_values
+from hmmscope.analysis import ShuffleValues, mean_row
 from hmmscope.constructions import MultiTaskTransformer
 from hmmscope.lab import (
     Figure,
@@ -55,7 +55,7 @@ class MultiTaskFig2(PoolFigure):
         for draw, (network, model) in enumerate([*run.beside_twins(), ("constructed", constructed)]):
             own = network == "constructed"
             for mode in ("blocks", "layer", "everywhere"):
-                values = shuffle_values(
+                values = ShuffleValues.of(
                     model,
                     corpus,
                     num_samples=sizes["construction_samples" if own else "samples"],
@@ -70,7 +70,7 @@ class MultiTaskFig2(PoolFigure):
                 stages = _stages(constructed) if own else {}
                 tables["shuffle"] += [
                     key | {"depth": row["layer"] / last, "stage": stages.get(row["layer"], "")} | row
-                    for row in shuffle_rows(values)
+                    for row in values.rows()
                 ]
                 if not own:
                     tables["effects"] += [key | row for row in effects(values)]

@@ -6,15 +6,7 @@ import numpy as np
 from torch import nn
 
 from hmmscope import Corpus, Run, registry
-from hmmscope.analysis import (
-    ProbeData,
-    bootstrap_means,
-    read_stream,
-    reading_times,
-    resampled_curves,
-    residual_layers,
-    with_interval,
-)
+from hmmscope.analysis import ProbeData, bootstrap_means, resampled_curves, residual_layers, with_interval
 from hmmscope.lab import (
     Effect,
     Figure,
@@ -89,8 +81,7 @@ def _corpus(run: Run, process: Any) -> Corpus:
 
 
 def _probed(model: nn.Module, corpus: Corpus, target: str, count: int) -> ProbeData:
-    times = reading_times(corpus, target)
-    return ProbeData.of(read_stream(model, corpus, times, residual_layers(model), count), corpus, target, times)
+    return ProbeData.read(model, corpus, target, residual_layers(model), count)
 
 
 def _rows(names: dict[str, Any], data: ProbeData, *, shuffled: bool) -> list[dict]:

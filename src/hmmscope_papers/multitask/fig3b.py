@@ -6,15 +6,7 @@ from typing import Any
 from torch import nn
 
 from hmmscope import Corpus, Run, registry
-from hmmscope.analysis import (
-    ProbeData,
-    bootstrap_means,
-    read_stream,
-    reading_times,
-    resampled_curves,
-    residual_layers,
-    with_interval,
-)
+from hmmscope.analysis import ProbeData, bootstrap_means, resampled_curves, residual_layers, with_interval
 from hmmscope.lab import (
     Effect,
     Estimate,
@@ -94,11 +86,10 @@ def gathering_layer(distance: int) -> int:
 
 def _probes(network: nn.Module, corpus: Corpus, count: int, *, shuffled: bool) -> tuple[list[dict], list[Curves]]:
     """Rows by distance and layer, and the share of right answers (sample, layer) of each distance."""
-    times = reading_times(corpus, "previous-0")
-    stream = read_stream(network, corpus, times, residual_layers(network), count)
+    targets = [f"previous-{distance}" for distance in DISTANCES]
+    found = ProbeData.read_each(network, corpus, targets, residual_layers(network), count)
     rows, right = [], []
-    for distance in DISTANCES:
-        data = ProbeData.of(stream, corpus, f"previous-{distance}", times)
+    for distance, data in zip(DISTANCES, found.values(), strict=True):
         right.append(data.correct())
         answers = {"true": right[-1]} | ({"shuffled": data.correct(shuffle=True)} if shuffled else {})
         for labels, by_sample in answers.items():

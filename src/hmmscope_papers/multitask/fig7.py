@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from hmmscope import Corpus, Layout, Run, capture, intervene, registry
+from hmmscope import Corpus, Prompts, Run, capture, intervene, registry
 from hmmscope.analysis import ProbeData, attention_taps, inference_mode, mean_row, residual_layers, set_pattern
 from hmmscope.constructions import MultiTaskTransformer
 from hmmscope.lab import (
@@ -124,7 +124,7 @@ def last_token_patterns(model: nn.Module, corpus: Corpus, num_samples: int) -> P
     return {layer: torch.cat(parts[name]).numpy() for layer, name in enumerate(names, 1)}
 
 
-def source_of_columns(layout: Layout) -> NDArray[np.int64]:
+def source_of_columns(layout: Prompts) -> NDArray[np.int64]:
     """Number of the source in `SOURCES` of each column, seen from the last one."""
     sources = np.full(layout.num_columns, 3)
     sources[layout.columns] = np.where(layout.sequence_index < layout.sequence_index[-1], 2, 1)
@@ -154,7 +154,7 @@ def offset_rows(patterns: Patterns, max_offset: int, gathering: dict[int, int]) 
     return rows
 
 
-def source_rows(patterns: Patterns, layout: Layout) -> list[dict]:
+def source_rows(patterns: Patterns, layout: Prompts) -> list[dict]:
     """Share of the attention of a layer that falls on each source, all heads: (layer, depth, source, value)."""
     number, rows = source_of_columns(layout), []
     for layer, pattern_BHU in patterns.items():
@@ -167,13 +167,13 @@ def source_rows(patterns: Patterns, layout: Layout) -> list[dict]:
     return rows
 
 
-def uniform_rows(layout: Layout, patterns: Patterns) -> list[dict]:
+def uniform_rows(layout: Prompts, patterns: Patterns) -> list[dict]:
     """The same for attention that is equal on all columns."""
     even = {layer: np.ones((1, 1, layout.num_columns)) for layer in patterns}
     return [{"network": "uniform"} | row for row in source_rows(even, layout)]
 
 
-def alignment(patterns: Patterns, layout: Layout, gathering: dict[int, int]) -> tuple[list[dict], list[dict]]:
+def alignment(patterns: Patterns, layout: Prompts, gathering: dict[int, int]) -> tuple[list[dict], list[dict]]:
     """Rows of the tables "alignment" and "effects" of a network.
 
     alignment: (constructed_layer, offset, layer, head, value, low, high): the head of the network that puts most

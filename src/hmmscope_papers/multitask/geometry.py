@@ -6,16 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from hmmscope import Run, registry
-from hmmscope.analysis import (
-    Readout,
-    belief_targets,
-    belief_times,
-    ceiling_r2,
-    read_off,
-    read_stream,
-    residual_layers,
-    with_interval,
-)
+from hmmscope.analysis import ExactBeliefs, Readout, with_interval
 from hmmscope.lab import (
     NUM_SEEDS,
     Effect,
@@ -131,20 +122,15 @@ class MultiTaskGeometry(Experiment):
 
 def _measured(run: Run, num_samples: int, num_points: int) -> Measured:
     """The three tables of one run."""
-    corpus = run.corpus("probe")
-    times = belief_times(corpus)
-    targets = belief_targets(corpus, times, num_samples)
-    stream, *of_twins = (
-        read_stream(model, corpus, times, residual_layers(model), num_samples) for _, model in run.beside_twins()
-    )
+    exact = ExactBeliefs.of(run.corpus("probe"), num_samples)
+    stream, *of_twins = (exact.stream(model) for _, model in run.beside_twins())
     tables: Measured = {"geometry": [], "effects": [], "points": []}
     of_trained: dict[str, Curves] = {}
-    for target, values in targets.items():
-        twins = [read_off(one, values, num_samples) for one in of_twins]
-        found = {"trained": read_off(stream, values, num_samples), "untrained": twins[0]}
-        found["shuffled"] = read_off(stream, values, num_samples, shuffle=True)
-        law = read_off(targets[PREDICTION][None], values, num_samples).r2()[:, 0]
-        ceiling = ceiling_r2(targets, target, num_samples)
+    for target, values in exact.values.items():
+        twins = [exact.read(one, target) for one in of_twins]
+        found = {"trained": exact.read(stream, target), "untrained": twins[0]}
+        found["shuffled"] = exact.read(stream, target, shuffle=True)
+        law, ceiling = exact.from_prediction(target), exact.ceiling(target)
         same = {"target": target, "ceiling": ceiling, "from_prediction": float(law[0]), "samples": num_samples}
         for source, readout in (*found.items(), *(("untrained", twin) for twin in twins[1:])):
             tables["geometry"] += [{"source": source} | row | same for row in _layers(readout)]
@@ -163,7 +149,7 @@ def _measured(run: Run, num_samples: int, num_points: int) -> Measured:
         share = found["trained"].beyond(twins)
         beyond = {"value": share.value, "low": share.low, "high": share.high}
         tables["effects"].append({"target": target, "quantity": BEYOND, **beyond})
-        if target == (MIXED_BELIEF if MIXED_BELIEF in targets else BELIEF) and values.shape[1] == 3:
+        if target == (MIXED_BELIEF if MIXED_BELIEF in exact.values else BELIEF) and values.shape[1] == 3:
             tables["points"] += _points(values, found, num_points)
     less = with_interval(of_trained[BELIEF] - of_trained[PREDICTION])
     tables["effects"].append({"target": BELIEF, "quantity": "belief - next observation", **less})

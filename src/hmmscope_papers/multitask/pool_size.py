@@ -10,7 +10,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from hmmscope import Batch, Corpus, Mixture, Process, Run, as_kind, as_pairs, registry, strategy_weights
-from hmmscope.analysis import Counting, Crossing, best_counting, crossing, known_component_laws, mean_row
+from hmmscope.analysis import Counting, Crossing, best_counting, known_component_laws, mean_row
 from hmmscope.inference import optimal_law
 from hmmscope.lab import (
     NUM_SEEDS,
@@ -360,7 +360,7 @@ def _crossed(rows: Rows, key: str, level: float) -> Crossing | None:
     found = sorted(rows, key=lambda row: row[key])
     errors = [row["error"] if "error" in row else (row["high"] - row["low"]) / 3.92 for row in found]
     places = [round(row[key]) if row[key] >= 1 else 1 for row in found]
-    return crossing(places, [row["value"] for row in found], errors, level=level)
+    return Crossing.of(places, [row["value"] for row in found], errors, level=level)
 
 
 def _logs(found: Mapping[Any, Crossing | None]) -> PerSeed[Estimate | None]:

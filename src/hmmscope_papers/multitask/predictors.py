@@ -11,15 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hmmscope import HMM, Batch, Corpus, Mixture, Process, Prompts, Run, as_kind, as_pairs, likeliest
-from hmmscope.analysis import (
-    Counting,
-    Score,
-    as_law,
-    inference_mode,
-    known_component_laws,
-    model_outputs,
-    tune_counting,
-)
+from hmmscope.analysis import Counting, Score, as_law, inference_mode, known_component_laws, model_outputs
 from hmmscope.constructions import MultiTaskTransformer, Samples
 from hmmscope.inference import optimal_law
 from hmmscope.schema import require
@@ -48,7 +40,7 @@ def counting_of(run: Run) -> Counting:
     """Counting as it is at its best in the test sequence of other prompts of the run's pool than are judged anywhere."""
     corpus = Corpus(run.process, layout=run.config.layout, seed=run.config.seed, stream="counting")
     number = corpus.layout.sequence_index[corpus.layout.predicted]
-    return tune_counting(corpus, num_samples=_TUNED_ON, orders=LONGEST, asked=number == number.max())
+    return Counting.tuned(corpus, num_samples=_TUNED_ON, orders=LONGEST, asked=number == number.max())
 
 
 def answers(

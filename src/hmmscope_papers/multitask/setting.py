@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hmmscope import Corpus, Mixture, Run, as_kind
-from hmmscope.analysis import ProbeData, best_counting, bootstrap_means, mean_row, reading_times
+from hmmscope.analysis import ProbeData, best_counting, bootstrap_means, mean_row
 from hmmscope.lab import NUM_SEEDS, PREDICTORS, Experiment, Figure, Gate, Measured, Role, Rows, Tables, number
 from hmmscope_papers.multitask.models import CYCLES, PARTS, multitask_plan
 from hmmscope_papers.multitask.predictors import last_sequence, prompt_score
@@ -167,14 +167,14 @@ def counting_rows(corpus: Corpus, count: int) -> list[dict[str, Any]]:
     Returns:
         a row each: (frequencies, accuracy, low, high, chance, samples), intervals over prompts.
     """
-    times, size, layout = reading_times(corpus, "component"), corpus.num_symbols, corpus.layout
+    size, layout = corpus.num_symbols, corpus.layout
     observations = corpus[0:count].observations
     pairs = observations[:, :-1] * size + observations[:, 1:]
     inside = torch.from_numpy(~layout.starts[1:])
     single, double = _share(observations, size), _share(pairs[:, inside], size * size)
     rows = []
     for name, features in {"symbols": single, "symbols and pairs": torch.cat([single, double], 1)}.items():
-        data = ProbeData.of(features.float()[None], corpus, "component", times)
+        data = ProbeData.of(features.float()[None], corpus, "component")
         mean, low, high = (float(x[0]) for x in bootstrap_means(data.correct()))
         row = {"frequencies": name, "accuracy": mean, "low": low, "high": high}
         rows.append(row | {"chance": data.chance, "samples": count})

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch.nn.functional import log_softmax
 
-from hmmscope.analysis.activations import judged_answers, read_stream, residual_layers
-from hmmscope.analysis.counting import other_samples, tune_counting
+from hmmscope.analysis.activations import judged_answers, residual_layers
+from hmmscope.analysis.counting import Counting, other_samples
 from hmmscope.analysis.fit_length import crossing_length
-from hmmscope.analysis.geometry import BELIEF, belief_targets, belief_times, read_off
+from hmmscope.analysis.geometry import ExactBeliefs
 from hmmscope.analysis.layer_curves import resampled_curves
 from hmmscope.analysis.twins import draw_twins, share_beyond
 from hmmscope.axes import Float64, Tensor
@@ -88,20 +88,17 @@ def _answers(model: nn.Module, task: Task, samples: Samples, corpus: Corpus, cou
     return (answers.log() if asked.kind == "law" else answers).float()
 
 
-def _shifted(samples: Samples) -> Corpus:
-    """Samples for what is read, by their own numbers: `read_stream` begins at 0."""
+def _exact(samples: Samples) -> ExactBeliefs:
+    """Of samples for what is read, by their own numbers, from 0 on."""
     task = samples.trained
-    return Corpus(task.process, layout=task.layout, seed=task.seed, stream="probe")
+    return ExactBeliefs.of(Corpus(task.process, layout=task.layout, seed=task.seed, stream="probe"), READ)
 
 
 def _read(model: nn.Module, twins: tuple[nn.Module, ...], samples: Samples, layers: tuple[str, ...] | None) -> Tensor:
-    corpus = _shifted(samples)
-    times = belief_times(corpus)
-    belief = belief_targets(corpus, times, READ)[BELIEF]
+    exact, values = _exact(samples), []
     names = list(layers) if layers is not None else residual_layers(model)
-    values = []
     for one in (model, *twins):
-        found = read_off(read_stream(one, corpus, times, names, READ), belief, READ)
+        found = exact.read(exact.stream(one, names))
         values.append(found.values[found.chosen])
     return torch.stack(values).float()
 
@@ -192,7 +189,7 @@ def _counting(asked: Target, samples: Samples, batch: Batch, exact: Tensor) -> f
         return None
     others = other_samples(samples.trained)
     assert others is not None
-    laws = tune_counting(others).laws(samples.trained, batch)
+    laws = Counting.tuned(others).laws(samples.trained, batch)
     return min(_excess(asked, law, exact).mean().item() for law in laws.values())
 
 
@@ -217,9 +214,7 @@ def _fitted(asked: Target, batch: Batch, answers: Tensor, exact: Tensor) -> floa
 
 def _beliefs(samples: Samples) -> tuple[Tensor, Tensor]:
     """The exact beliefs (sample, time, state) of what is read, of the samples that fit a map and of those that test it."""
-    corpus = _shifted(samples)
-    times = belief_times(corpus)
-    belief = belief_targets(corpus, times, READ)[BELIEF].unflatten(0, (READ, len(times)))
+    belief = _exact(samples).belief.unflatten(0, (READ, -1))
     return belief[: 3 * READ // 4], belief[3 * READ // 4 :]
 
 
