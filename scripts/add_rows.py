@@ -30,7 +30,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from hmmscope.analysis import best_counting
+from hmmscope.analysis import Counting
 from hmmscope.analysis.counting import is_counting
 from hmmscope.lab.evidence.rows import Rows
 from hmmscope.lab.experiments.parts import measurement_of
@@ -91,7 +91,7 @@ def gain(network: Rows, counting: Rows, sign: int) -> Row:
     """
     metric = network[0]["metric"]
     means = {name: [row["value"] for row in rows] for name, rows in counting.by("predictor").items()}
-    best = counting.where(predictor=best_counting(means, metric))
+    best = counting.where(predictor=Counting.best(means, metric))
     (one, a), (other, b) = (_mean(rows) for rows in (network, best))
     value, wide = sign * (one - other), math.hypot(a, b)
     return {"value": value, "low": value - wide, "high": value + wide, "samples": network[0]["samples"]}

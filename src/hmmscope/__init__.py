@@ -101,7 +101,6 @@ _PACKAGES = {
     "interop": "interop",
     "recipes": "training.recipes",
     "registry": "registry",
-    "schedules": "training.schedules",
     "schema": "schema",
     "seeds": "seeds",
     "ties": "ties",
@@ -202,7 +201,6 @@ if TYPE_CHECKING:
     from hmmscope.sequences.gaps import MISSING as MISSING
     from hmmscope.sequences.streaming import SequenceStream as SequenceStream
     from hmmscope.training import recipes as recipes
-    from hmmscope.training import schedules as schedules
     from hmmscope.training.updates import target_loss as target_loss
 
 __getattr__, __dir__ = lazily(__name__, _HOME, _PACKAGES)

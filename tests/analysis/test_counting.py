@@ -11,15 +11,7 @@ import torch
 
 import hmmscope as hs
 from analysis_cases import Oracle, all_trees, mixed_trees, place_in_tree, plain_trees, random_hmm, tree_prior
-from hmmscope.analysis.counting import (
-    TREE,
-    Counting,
-    best_counting,
-    beyond_counting,
-    is_counting,
-    judge_counting,
-    plain_ngrams,
-)
+from hmmscope.analysis.counting import TREE, Counting, beyond_counting, is_counting, judge_counting, plain_ngrams
 from hmmscope.analysis.measures import Measures
 from hmmscope.analysis.trained_counting import TrainedCounting
 from hmmscope.corpora.corpus import Corpus
@@ -150,10 +142,10 @@ def test_names_of_what_counts() -> None:
     counts = ["order-0", "order-12", TREE, "trained-order-1", f"trained-{TREE}"]
     assert all(map(is_counting, counts))
     assert not any(map(is_counting, ["model", "optimum", "retrieval", "border-1"]))
-    assert best_counting({"model": [0.0], "order-1": [2.0], TREE: [1.0]}) == TREE
-    assert best_counting({"model": [9.0], "order-1": [2.0], TREE: [1.0]}, "accuracy") == "order-1"
+    assert Counting.best({"model": [0.0], "order-1": [2.0], TREE: [1.0]}) == TREE
+    assert Counting.best({"model": [9.0], "order-1": [2.0], TREE: [1.0]}, "accuracy") == "order-1"
     with pytest.raises(InputError, match="must have one that counts"):
-        best_counting({"model": [0.0]})
+        Counting.best({"model": [0.0]})
 
 
 def test_counting_is_not_tuned_on_what_is_judged() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from hmmscope.errors import InputError
 from hmmscope.training.recipes import doubling_curriculum, limits_recipe, multitask_recipe
-from hmmscope.training.schedules import learning_rate, sample_numbers, stage_length, training_tokens
+from hmmscope.training.schedules import learning_rate, sample_numbers, training_tokens
 from hmmscope.training.spec import TrainingSpec
 
 
@@ -54,8 +54,8 @@ def test_epochs_of_the_stages(num_layers: int, stages: list[int]) -> None:
     per_epoch = {1: 4883, 2: 4883, 3: 4883, 4: 9766, 5: 9766, 6: 19532, 7: 19532}[num_layers]
     assert recipe.steps_per_epoch == per_epoch
     assert recipe.num_epochs == 100
-    found = [stage_length(recipe, epoch * per_epoch, 120) for epoch in range(100)]
-    ends = [stage_length(recipe, epoch * per_epoch + per_epoch - 1, 120) for epoch in range(100)]
+    found = [recipe.stage_length(epoch * per_epoch, 120) for epoch in range(100)]
+    ends = [recipe.stage_length(epoch * per_epoch + per_epoch - 1, 120) for epoch in range(100)]
     assert found == ends
     assert found == [
         n for n, times in zip(doubling_curriculum(num_layers, 120), stages, strict=True) for _ in range(times)
@@ -68,7 +68,7 @@ def test_epochs_of_the_stages(num_layers: int, stages: list[int]) -> None:
 def test_cost_of_the_curriculum(num_layers: int, cost: float) -> None:
     recipe = spec(limits_recipe(num_layers))
     steps = range(0, recipe.num_steps, recipe.steps_per_epoch)
-    tokens = sum(stage_length(recipe, step, 120) for step in steps)
+    tokens = sum(recipe.stage_length(step, 120) for step in steps)
     assert tokens / (100 * 120) == pytest.approx(cost, abs=5e-4)
 
 
@@ -101,7 +101,7 @@ def test_fresh_samples() -> None:
 
 def test_stages_of_a_run_without_epochs() -> None:
     recipe = TrainingSpec(num_steps=11, curriculum=(2, 4, 16))
-    assert [stage_length(recipe, step, 9) for step in range(11)] == [2] * 3 + [4] * 3 + [9] * 5
+    assert [recipe.stage_length(step, 9) for step in range(11)] == [2] * 3 + [4] * 3 + [9] * 5
     kept = 2 * 3 + 4 * 3 + 9 * 5
     assert training_tokens(recipe, 10, 9) == recipe.batch_size * (kept + 11)  # a placeholder stands before each sample
     whole = replace(recipe, curriculum=())

@@ -18,7 +18,6 @@ _HOME = {
     "attention_taps": "shuffle",
     "automaton": "discovery",
     "bayes_predictions": "header",
-    "best_counting": "counting",
     "bootstrap_means": "intervals",
     "bootstrap_ratio": "intervals",
     "crossing_length": "fit_length",
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
     from hmmscope.analysis.activations import model_outputs as model_outputs
     from hmmscope.analysis.activations import residual_layers as residual_layers
     from hmmscope.analysis.counting import Counting as Counting
-    from hmmscope.analysis.counting import best_counting as best_counting
     from hmmscope.analysis.curves import Score as Score
     from hmmscope.analysis.curves import known_component_laws as known_component_laws
     from hmmscope.analysis.decomposition import Histories as Histories

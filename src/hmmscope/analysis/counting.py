@@ -120,6 +120,17 @@ class Counting:
             tuple(strengths), order, ngram_reaches, depth, 2.0**pseudo, 1 / (1 + 2.0**-odds), tree_reaches, num_samples
         )
 
+    @staticmethod
+    def best(values: Mapping[str, Any], metric: str = "loss") -> str:
+        """Of predictors that count, the name of the one with the least mean loss, or the greatest mean accuracy.
+
+        Raises:
+            InputError: none of the predictors counts.
+        """
+        means = {name: float(np.nanmean(found)) for name, found in values.items() if is_counting(name)}
+        require(len(means) > 0, "predictors", "must have one that counts", sorted(values))
+        return smallest(means, means.__getitem__) if metric == "loss" else largest(means, means.__getitem__)
+
     @property
     def ngram(self) -> str:
         """Name of the best n-gram."""
@@ -174,17 +185,6 @@ def is_counting(predictor: str) -> bool:
     """Whether a predictor of this name counts, in the sample or in a training part: an n-gram or the context trees."""
     name = predictor.removeprefix("trained-")
     return name == TREE or name.startswith("order-")
-
-
-def best_counting(values: Mapping[str, Any], metric: str = "loss") -> str:
-    """Of predictors that count, the name of the one with the least mean loss, or the greatest mean accuracy.
-
-    Raises:
-        InputError: none of the predictors counts.
-    """
-    means = {name: float(np.nanmean(found)) for name, found in values.items() if is_counting(name)}
-    require(len(means) > 0, "predictors", "must have one that counts", sorted(values))
-    return smallest(means, means.__getitem__) if metric == "loss" else largest(means, means.__getitem__)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -368,5 +368,5 @@ def beyond_counting(
     gains = {}
     for metric, sign in (("loss", 1), ("accuracy", -1)):
         means = {name: mean_of_asked(values[metric][:, kept]) for name, values in found.measures.items()}
-        gains[metric] = sign * (means[best_counting(means, metric)] - means[predictor])
+        gains[metric] = sign * (means[Counting.best(means, metric)] - means[predictor])
     return gains

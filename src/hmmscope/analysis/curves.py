@@ -14,7 +14,7 @@ from torch import nn
 from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, judged_answers
 from hmmscope.analysis.calibration import FALSE_ALARM, Winnings, bet, miscalibrated
-from hmmscope.analysis.counting import TREE, UNTUNED, Counting, best_counting, is_counting, other_samples
+from hmmscope.analysis.counting import TREE, UNTUNED, Counting, is_counting, other_samples
 from hmmscope.analysis.intervals import bootstrap_means, least_z
 from hmmscope.analysis.layer_curves import Curves
 from hmmscope.analysis.measures import Measures, mean_of_asked
@@ -87,7 +87,7 @@ class Score(Measures):
         losses = {name: metrics["loss"] for name, metrics in self.measures.items() if is_counting(name)}
         if not losses:
             return None
-        best = best_counting(losses)
+        best = Counting.best(losses)
         return best, float(np.nanmean(losses[best]))
 
     @property

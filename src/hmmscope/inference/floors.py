@@ -15,6 +15,7 @@ from hmmscope.inference.mixture_posterior import CHUNK_BYTES, predicted_before
 from hmmscope.inference.monte_carlo import Estimate, estimate
 from hmmscope.processes.kalman import kalman_steps
 from hmmscope.processes.linear_gaussian import LinearGaussian
+from hmmscope.processes.narrow import as_kind
 from hmmscope.processes.process import Process
 from hmmscope.schema import require
 
@@ -66,17 +67,21 @@ def cyclic_hard_floor(num_actions: int, prediction_rate: float, num_steps: int) 
     return total / num_steps
 
 
-def linear_variances(process: LinearGaussian, num_steps: int) -> Float64[Tensor, "time"]:
+def linear_variances(process: Process, num_steps: int) -> Float64[Tensor, "time"]:
     """Variance of a coordinate of observation t given those before it, averaged over coordinates, exactly.
 
     With orthogonal matrices and unit noise: 2, 5/2, 13/5, 34/13, .. -> golden ratio squared.
+
+    Raises:
+        InputError: a process that is no `LinearGaussian`.
     """
+    process = as_kind(process, LinearGaussian)
     known = torch.zeros(process.num_states, process.num_states, dtype=torch.float64)
     steps = zip(kalman_steps(process, known), range(num_steps), strict=False)
     return torch.stack([step.innovation_covariance.diagonal().mean() for step, _ in steps])
 
 
-def linear_floor(process: LinearGaussian, num_steps: int, *, first: int = 0) -> float:
+def linear_floor(process: Process, num_steps: int, *, first: int = 0) -> float:
     """Least mean squared error, per coordinate, for the observations first .. first + num_steps - 1 (sampled labels)."""
     require(num_steps >= 1, "num_steps", "must be at least 1", num_steps)
     require(first >= 0, "first", "must be at least 0", first)

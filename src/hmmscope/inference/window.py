@@ -13,6 +13,7 @@ from hmmscope.inference.mixture_posterior import CHUNK_BYTES
 from hmmscope.inference.monte_carlo import Estimate, estimate
 from hmmscope.processes.kalman import kalman_filter, steady_step
 from hmmscope.processes.linear_gaussian import LinearGaussian
+from hmmscope.processes.narrow import as_kind
 from hmmscope.processes.process import Process
 from hmmscope.schema import require
 
@@ -30,6 +31,7 @@ def window_errors(
     The window's belief starts from the stationary law just before its first observation; for w = 0 it is the stationary
     law. For Cyclic-RND that is the uniform law and the symbols say nothing, so every window gives the uniform law: the
     errors are E TV(belief_t, uniform), high in the middle of a sequence and low at its end ([Limits] Fig. 4, left).
+    Of a `LinearGaussian` they are those of `linear_window_errors`.
 
     Source: [Limits] §4 (the loss at a position is half the L1 distance, averaged over sequences).
 
@@ -46,6 +48,14 @@ def window_errors(
     require(len(windows) > 0 and min(windows) >= 0, "windows", "must be numbers of at least 0", windows)
     require(len(times) > 0 and min(times) >= 1, "times", "must be numbers of at least 1", times)
     require(num_samples >= 2, "num_samples", "must be at least 2", num_samples)
+    if hmm.real_valued:
+        linear = as_kind(hmm, LinearGaussian, "hmm")
+        each = [
+            linear_window_errors(linear, [min(w, t) for w in windows], t, num_samples=num_samples, seed=seed)
+            for t in times
+        ]
+        mean, low, high = (torch.stack(part, 1) for part in zip(*((e.mean, e.low, e.high) for e in each), strict=True))
+        return Estimate(mean, low, high, num_samples)
     law = with_prior(hmm)
     starts = np.arange(max(times)) == 0
     errors = torch.empty(num_samples, len(windows), len(times), dtype=torch.float64)

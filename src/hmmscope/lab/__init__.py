@@ -12,7 +12,6 @@ from hmmscope.facade import lazily
 _HOME = {
     "Experiment": "experiments.experiment",
     "Measured": "experiments.experiment",
-    "NUM_SEEDS": "experiments.experiment",
     "Seen": "evidence.claim",
     "claim": "evidence.claim",
     "Finding": "evidence.finding",
@@ -87,7 +86,6 @@ if TYPE_CHECKING:
     from hmmscope.lab.evidence.verdicts import Gate as Gate
     from hmmscope.lab.evidence.verdicts import Printed as Printed
     from hmmscope.lab.evidence.verdicts import Within as Within
-    from hmmscope.lab.experiments.experiment import NUM_SEEDS as NUM_SEEDS
     from hmmscope.lab.experiments.experiment import Experiment as Experiment
     from hmmscope.lab.experiments.experiment import Measured as Measured
     from hmmscope.lab.experiments.looks import PREDICTORS as PREDICTORS

@@ -14,7 +14,7 @@ from typing import Any
 from hmmscope.errors import InputError
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.storage.rundir import RunDir, config_difference, read_journal
-from hmmscope.training.schedules import learning_rate, stage_length
+from hmmscope.training.schedules import learning_rate
 from hmmscope.training.spec import TrainingSpec
 
 #: What may differ, as long as the steps that are taken over are the same.
@@ -89,5 +89,5 @@ def _fixed(config: RunConfig) -> dict[str, Any]:
 
 def _differ(specs: tuple[TrainingSpec, TrainingSpec], step: int, length: int) -> bool:
     """Whether a step is another one in two recipes that differ in what is free."""
-    one, other = ((learning_rate(spec, step), stage_length(spec, step, length)) for spec in specs)
+    one, other = ((learning_rate(spec, step), spec.stage_length(step, length)) for spec in specs)
     return one != other

@@ -21,7 +21,7 @@ from hmmscope.runs.room import ADVICE, disk_bytes, duration, require_memory_for
 from hmmscope.runs.settings import threads
 from hmmscope.training.distributed import World
 from hmmscope.training.engines import make_engine, uncovered
-from hmmscope.training.schedules import sample_numbers, stage_length
+from hmmscope.training.schedules import sample_numbers
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import Moments, resolve_device
 from hmmscope.training.trainer import Lessons, train_step
@@ -172,7 +172,7 @@ def _columns_of_epochs(spec: TrainingSpec, length: int, columns: int) -> list[tu
     unit = spec.steps_per_epoch if spec.steps_per_epoch < spec.num_steps else 1
     found: dict[int, int] = {}
     for begin in range(0, spec.num_steps, unit):
-        kept = stage_length(spec, begin, length)
+        kept = spec.stage_length(begin, length)
         found[kept] = found.get(kept, 0) + _samples(spec, begin, min(begin + unit, spec.num_steps))
     return [(kept + columns - length, count) for kept, count in found.items()]
 

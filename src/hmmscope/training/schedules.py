@@ -62,15 +62,5 @@ def training_tokens(spec: TrainingSpec, num_columns: int, num_observations: int)
     """
     if not spec.curriculum:
         return spec.num_steps * spec.batch_size * num_columns
-    kept = sum(stage_length(spec, step, num_observations) for step in range(spec.num_steps))
+    kept = sum(spec.stage_length(step, num_observations) for step in range(spec.num_steps))
     return spec.batch_size * (kept + spec.num_steps * (num_columns - num_observations))
-
-
-def stage_length(spec: TrainingSpec, step: int, full_length: int) -> int:
-    """Observations that are kept of the samples of a step: a stage of the curriculum, or all of them."""
-    if not spec.curriculum:
-        return full_length
-    unit = spec.steps_per_epoch if spec.steps_per_epoch < spec.num_steps else 1
-    units = -(-spec.num_steps // unit)
-    stage = min(step // unit // (units // len(spec.curriculum)), len(spec.curriculum) - 1)
-    return min(spec.curriculum[stage], full_length)

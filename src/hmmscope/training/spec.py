@@ -117,6 +117,15 @@ class TrainingSpec:
         divides = self.num_grains >= 1 and self.batch_size % self.num_grains == 0
         require(divides, "num_grains", f"must divide batch_size = {self.batch_size}", self.num_grains)
 
+    def stage_length(self, step: int, full_length: int) -> int:
+        """Observations that are kept of the samples of a step: a stage of the curriculum, or all of them."""
+        if not self.curriculum:
+            return full_length
+        unit = self.steps_per_epoch if self.steps_per_epoch < self.num_steps else 1
+        units = -(-self.num_steps // unit)
+        stage = min(step // unit // (units // len(self.curriculum)), len(self.curriculum) - 1)
+        return min(self.curriculum[stage], full_length)
+
     @property
     def milestone_steps(self) -> tuple[int, ...]:
         """Steps whose checkpoints stay, ascending and each once, `decay_step` of the schedule "wsd" among them."""

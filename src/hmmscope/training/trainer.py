@@ -21,7 +21,7 @@ from hmmscope.training.engines import make_engine
 from hmmscope.training.evaluation import Evaluation
 from hmmscope.training.parallel import Single, num_samples
 from hmmscope.training.progress import Progress, say_beside
-from hmmscope.training.schedules import learning_rate, sample_numbers, stage_length
+from hmmscope.training.schedules import learning_rate, sample_numbers
 from hmmscope.training.signals import Abandoned, Interrupted, Received, deferred_signals
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import Moments, Restored, resolve_device, restore_weights, save_state
@@ -58,7 +58,7 @@ class Lessons:
 
     def at(self, step: int) -> tuple[Corpus, Target]:
         """The corpus, cut to the stage of the curriculum, and its target."""
-        length = stage_length(self._spec, step, self.corpus.layout.num_observations)
+        length = self._spec.stage_length(step, self.corpus.layout.num_observations)
         if length not in self._stages:
             layout = self.corpus.layout
             if length != layout.num_observations:

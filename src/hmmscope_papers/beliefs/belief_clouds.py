@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from hmmscope import Run
 from hmmscope.analysis import ExactBeliefs, residual_layers
-from hmmscope.lab import BeliefPlane, Cloud, Rows
+from hmmscope.lab import BeliefPlane
 
 _MOST_FRAMES = 6
 
@@ -36,19 +36,3 @@ def cloud_rows(run: Run, count: int, *, over_all: bool) -> list[dict]:
     some = sorted({steps[round(i)] for i in np.linspace(0, len(steps) - 1, _MOST_FRAMES)})
     rows += [row("layer", layer, read(run.model, layer)) for layer in range(len(layers))]
     return rows + [row("step", step, read(run.model_at(step), last)) for step in some]
-
-
-def cloud(rows: Rows, side: str, title: str, slider: str = "") -> Cloud:
-    """The panel of one side; with a slider over its layers or steps."""
-    own = sorted(rows.where(side=side), key=lambda row: row["at"])
-    colours = rows.one(side="colours")["points"]
-    corners = rows.where(side="corners")
-    return Cloud(
-        title=title,
-        slider=slider,
-        frames=tuple(f"{row['at']:g}" for row in own),
-        places=tuple(row["points"] for row in own),
-        colours=colours,
-        corners=("A", "B", "C") if corners else (),
-        outline=corners[0]["points"] if corners else "",
-    )

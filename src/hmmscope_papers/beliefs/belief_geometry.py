@@ -10,6 +10,7 @@ from torch import nn
 from hmmscope import Corpus, Run, belief_space, over_training, registry
 from hmmscope.analysis import ExactBeliefs, with_interval
 from hmmscope.lab import (
+    BeliefPlane,
     Effect,
     Estimate,
     Experiment,
@@ -29,7 +30,7 @@ from hmmscope.lab import (
     number,
 )
 from hmmscope.ties import largest
-from hmmscope_papers.beliefs.belief_clouds import cloud, cloud_rows
+from hmmscope_papers.beliefs.belief_clouds import cloud_rows
 
 FACTORED = "factored-mess3"
 #: Names in figures, with the specs of the processes.
@@ -209,9 +210,9 @@ def _fractal_figure(clouds: Rows) -> Figure:
             "the last layer at kept steps of training. First seed; the maps are fitted to these points."
         ),
         panels=(
-            cloud(rows, "exact", "Exact"),
-            cloud(rows, "layer", "Read, by layer", "layer"),
-            cloud(rows, "step", "Read, by step of training", "step"),
+            BeliefPlane.panel(rows, "exact", "Exact"),
+            BeliefPlane.panel(rows, "layer", "Read, by layer", "layer"),
+            BeliefPlane.panel(rows, "step", "Read, by step of training", "step"),
         ),
     )
 
@@ -220,7 +221,10 @@ def _shapes_figure(clouds: Rows) -> Figure:
     panels = []
     for process in ("RRXOR", "Bloch walk", "post-quantum"):
         rows = clouds.where(process=process)
-        panels += [cloud(rows, "exact", f"{process}, exact"), cloud(rows, "step", f"{process}, read")]
+        panels += [
+            BeliefPlane.panel(rows, "exact", f"{process}, exact"),
+            BeliefPlane.panel(rows, "step", f"{process}, read"),
+        ]
     return Figure(
         name="shapes",
         title="Beliefs of RRXOR and of two processes that no HMM has",

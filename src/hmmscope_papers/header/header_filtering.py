@@ -5,7 +5,6 @@ from typing import Any
 
 from hmmscope import Run, registry
 from hmmscope.lab import (
-    NUM_SEEDS,
     Experiment,
     Figure,
     Measured,
@@ -56,7 +55,7 @@ class HeaderFiltering(Experiment):
         "slowly mixing and nearly deterministic HMMs, which training left out. Then it is asked what they hold: the belief, "
         "the header's matrices, and whether an edited header moves their answers to those of the new filter."
     )
-    num_seeds = NUM_SEEDS
+    num_seeds = Experiment.NUM_SEEDS
     networks = ("size", "architecture", "steps")
     #: `beyond_3` are the architectures of the sizes above 3.
     shapes: dict[str, dict[str, Any]] = {

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hmmscope import Corpus, Run, capture, evaluate, intervene, make_process, registry
-from hmmscope.analysis import Counting, attention_taps, best_counting, inference_mode
+from hmmscope.analysis import Counting, attention_taps, inference_mode
 from hmmscope_papers.header.told_models import ARCHITECTURES
 
 #: Observations of a sample in the training, and how many times as many at most are read.
@@ -95,7 +95,7 @@ def place_rows(run: Run, num_samples: int) -> list[Row]:
     for place, (corpus, first) in places(run).items():
         score = evaluate(run.model, corpus, num_samples=num_samples, counting=counting)
         before = evaluate(untrained, corpus, num_samples=num_samples, baselines=False)
-        counted = best_counting({name: found["loss"] for name, found in score.measures.items()})
+        counted = Counting.best({name: found["loss"] for name, found in score.measures.items()})
         found = {
             "model": score.measures["model"],
             "untrained": before.measures["model"],
@@ -144,7 +144,7 @@ def _named(rows: Iterable[Row]) -> list[Row]:
     """Of all that count the best, as "counting"."""
     kept = list(rows)
     means = {row["predictor"]: row["value"] for row in kept if row["position"] is None and row["quantity"] == "excess"}
-    counted = best_counting({name: np.array([value]) for name, value in means.items()})
+    counted = Counting.best({name: np.array([value]) for name, value in means.items()})
     others = {name for name in means if _counts(name)} - {counted}
     named = [row | {"predictor": "counting"} if row["predictor"] == counted else row for row in kept]
     return [row for row in named if row["predictor"] not in others]

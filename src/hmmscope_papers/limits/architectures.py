@@ -8,7 +8,6 @@ from hmmscope import Corpus, Run, registry
 from hmmscope.analysis import evaluation_losses
 from hmmscope.constructions import delta_rule_parity
 from hmmscope.lab import (
-    NUM_SEEDS,
     Effect,
     Estimate,
     Experiment,
@@ -61,7 +60,7 @@ class Architectures(Experiment):
         "as many sequences. They are judged up to the length of their training and beyond it; on parity beside "
         "constructed weights."
     )
-    num_seeds = NUM_SEEDS
+    num_seeds = Experiment.NUM_SEEDS
     networks = ("task", "architecture", "layers")
     #: What shapes the plan. Up to scale medium everything sees as many sequences. Steps 0: those of the scale.
     shapes: dict[str, dict[str, Any]] = {

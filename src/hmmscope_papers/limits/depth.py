@@ -5,7 +5,6 @@ from typing import Any
 
 from hmmscope import Run, registry
 from hmmscope.lab import (
-    NUM_SEEDS,
     Effect,
     Estimate,
     Experiment,
@@ -49,7 +48,7 @@ class LimitsDepth(Experiment):
         "train on whole sequences. If depth is a limit the fit length of each depth comes to rest below the end of the "
         "sequence; if it is a speed, more training moves it on, and 2^L is a snapshot."
     )
-    num_seeds = NUM_SEEDS
+    num_seeds = Experiment.NUM_SEEDS
     networks = ("layers", "longest")
     sizes = {scale: {"error_rate": RATE} for scale in ("smoke", "small", "medium", "gpu")}
     one_by_one = True

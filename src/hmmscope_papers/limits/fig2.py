@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from hmmscope import Run, registry
 from hmmscope.analysis import crossing_length, evaluation_losses
 from hmmscope.lab import (
-    NUM_SEEDS,
     Effect,
     Experiment,
     Explorer,
@@ -63,7 +62,7 @@ class LimitsFig2(Experiment):
         "exactly. After each epoch their answers at one position are compared with the exact ones: half the L1 "
         "distance of laws, the Euclidean distance of vectors. The shorter way down is the faster learner. " + EPOCHS
     )
-    num_seeds = NUM_SEEDS
+    num_seeds = Experiment.NUM_SEEDS
     networks = ("task", "layers")
     sizes = {
         "smoke": _sizes(64, 2, 3, 2, 4, 3, 3),

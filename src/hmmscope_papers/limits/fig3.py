@@ -6,7 +6,6 @@ from typing import Any
 
 from hmmscope import Run, registry
 from hmmscope.lab import (
-    NUM_SEEDS,
     Effect,
     Estimate,
     Experiment,
@@ -90,7 +89,7 @@ class LimitsFig3(Experiment):
         "Cyclic-HARD, where the state is rarely asked for. Beside them stand predictors that know little: their fit "
         "length is what a fit length is worth. " + EPOCHS
     )
-    num_seeds = NUM_SEEDS
+    num_seeds = Experiment.NUM_SEEDS
     networks = ("task", "layers")
     sizes = {
         "smoke": _COMMON | {"samples": 64, "least_count": 8, "window_samples": 32},

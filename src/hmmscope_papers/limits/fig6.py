@@ -8,7 +8,6 @@ from typing import Any
 from hmmscope import Run, fit_length, registry
 from hmmscope.analysis import crossing_length
 from hmmscope.lab import (
-    NUM_SEEDS,
     Effect,
     Experiment,
     Figure,
@@ -55,9 +54,9 @@ class LimitsFig6(Experiment):
         "whole sequences for as many steps. Fit lengths at the end and over training are compared, and what the training "
         "costs. " + EPOCHS
     )
-    num_seeds = NUM_SEEDS
+    num_seeds = Experiment.NUM_SEEDS
     networks = ("task", "layers", "curriculum")
-    sizes = dict.fromkeys(NUM_SEEDS, _SIZES)
+    sizes = dict.fromkeys(Experiment.NUM_SEEDS, _SIZES)
     one_by_one = True
     groups = {"epochs": ("epochs", "fit-lengths")}
 

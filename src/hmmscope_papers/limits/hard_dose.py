@@ -6,7 +6,6 @@ from typing import Any
 
 from hmmscope import Run, registry
 from hmmscope.lab import (
-    NUM_SEEDS,
     Effect,
     Estimate,
     Experiment,
@@ -56,7 +55,7 @@ class LimitsHardDose(Experiment):
         "sequence stays and alpha falls, with an RNN that sees as many sequences at each. The paper's alpha with its "
         "length of 120 and its 10^8 sequences is out of reach of two processor cores."
     )
-    num_seeds = NUM_SEEDS
+    num_seeds = Experiment.NUM_SEEDS
     networks = ("actions", "layers")
     sizes = {
         "smoke": {"samples": 64, "least_count": 4},

@@ -14,7 +14,6 @@ from typing import Any
 
 from hmmscope import Run, registry
 from hmmscope.lab import (
-    NUM_SEEDS,
     Effect,
     Experiment,
     Figure,
@@ -54,7 +53,7 @@ class LimitsLaw(Experiment):
         "of the sequences and one that saturates are fitted to all budgets but the largest, tested on it, and asked at the "
         "paper's budget; the interval is the union of both."
     )
-    num_seeds = NUM_SEEDS
+    num_seeds = Experiment.NUM_SEEDS
     networks = ("layers", "longest", "steps")
     sizes = {
         "smoke": {

@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hmmscope import LinearGaussian, Run, as_kind, fit_length
+from hmmscope import Run, fit_length
 from hmmscope.analysis import crossing_length, evaluation_losses, fit_start
-from hmmscope.inference import linear_window_errors, window_errors
+from hmmscope.inference import window_errors
 from hmmscope.lab import Effect, Estimate, Gate, Rows, Tables, number
 from hmmscope.ties import smallest
 from hmmscope_papers.limits.tables import (
@@ -87,12 +87,9 @@ def windows_of(task: str, run: Run, sizes: dict[str, Any]) -> list[dict]:
     keys = ("window", "position", "value", "low", "high")
     found: list[tuple[int, int, float, float, float]] = []
     if process.real_valued:
-        for position in positions:
-            kept = [window for window in windows if window <= position]
-            if not kept:
-                continue
-            errors = linear_window_errors(as_kind(process, LinearGaussian), kept, position, num_samples=count)
-            found += [(w, position, *_numbers(errors, i)) for i, w in enumerate(kept)]
+        errors = window_errors(process, windows, positions, num_samples=count)
+        places = [(i, j) for j, t in enumerate(positions) for i, w in enumerate(windows) if w <= t]
+        found = [(windows[i], positions[j], *_numbers(errors, (i, j))) for i, j in places]
     elif task == "cyclic-rnd" or process.law.states_emit:
         kept = windows[:1] if task == "cyclic-rnd" else windows
         errors = window_errors(process, kept, positions, num_samples=count)

@@ -12,13 +12,13 @@ from hmmscope.lab import (
     Experiment,
     Figure,
     Gate,
-    Heatmap,
     Measured,
     Panel,
     Rows,
     Seen,
     Tables,
     claim,
+    heatmap,
     lines,
     number,
 )
@@ -201,15 +201,20 @@ def _error_figure(rows: Rows) -> Figure:
 
 def _type_figure(rows: Rows) -> Figure:
     def panel(title: str, series: dict[str, tuple[str, str]]) -> Panel:
-        lengths = sorted(rows.where(type=[name for name, _ in series.values()]).values("length"))
-        return Heatmap(
-            title=title,
+        worst = Rows(
+            {"length": length, "numbers": numbers, "value": max(row[column] for row in own)}
+            for numbers, (name, column) in series.items()
+            for length, own in rows.where(type=name).by("length").items()
+        )
+        return heatmap(
+            title,
+            worst,
+            "length",
+            "numbers",
             x_label="length T",
             y_label="numbers",
             z_label="largest error",
-            x=tuple(map(str, lengths)),
-            y=tuple(series),
-            z=tuple(tuple(_worst(rows, name, n, column) for n in lengths) for name, column in series.values()),
+            order=tuple(series),
             z_min=0.0,
             z_max=1.0,
         )

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from hmmscope import LabelledHMM, LinearGaussian, as_kind, make_process
+from hmmscope import make_process
 from hmmscope.inference import belief_floor, linear_variances
 from hmmscope.lab import Effect, Tables
 from hmmscope_papers.limits.trainings import PAPER_LENGTH
@@ -72,7 +72,7 @@ def _floors(tasks: list[str], seed: int, num_samples: int, backward: list[float]
     if "ran-hmm" in tasks:
         rows.append(_belief("ran-hmm", {"seed": seed}, None, num_samples))
     if "ran-lds" in tasks:
-        process = as_kind(make_process("ran-lds", seed=seed), LinearGaussian)
+        process = make_process("ran-lds", seed=seed)
         variances = linear_variances(process, PAPER_LENGTH)
         floor, squares = float(variances.mean()), float(variances.square().sum())
         deviation = math.sqrt(2 * squares / process.num_symbols / _BATCH) / PAPER_LENGTH
@@ -83,9 +83,9 @@ def _floors(tasks: list[str], seed: int, num_samples: int, backward: list[float]
 
 def _first_hidden(seed: int, num_samples: int) -> dict:
     """Of Cyclic-RND as Prop. A.1 prints it: an action acts one step after it is seen, and that of step 0 is not seen."""
-    process = as_kind(make_process("cyclic-rnd", seed=seed), LabelledHMM)
+    process: Any = make_process("cyclic-rnd", seed=seed)
     law_S = process.initial_S @ process.labelled_VSS.sum(0)
-    later = LabelledHMM(law_S, process.labelled_VSS)
+    later = process.started(law_S)
     found = belief_floor(later, PAPER_LENGTH - 1, num_samples=num_samples, seed=seed)
     first = float(torch.special.entr(law_S).sum())
     ends = {

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from hmmscope import Batch, Corpus, Run, RunConfig, config_from_data, fresh_model, make_target, registry, target_loss
+from hmmscope import Corpus, Run, config_from_data, fresh_model, make_target, registry, target_loss
 from hmmscope.lab import (
     Effect,
     Experiment,
@@ -121,15 +121,18 @@ class _Variant:
     """A model with a block length and an algorithm, and what one training pass of it is."""
 
     def __init__(self, task: str, block_length: int, algorithm: str, sizes: dict[str, Any]) -> None:
-        self.config = _config(task, block_length, algorithm, sizes)
+        # Without dropout both algorithms compute the same numbers.
+        model = {"width": sizes["width"], "num_heads": sizes["heads"], "dropout": 0.0}
+        training = {"block_length": block_length, "block_algorithm": algorithm, "batch_size": sizes["batch_size"]}
+        changes: dict[str, Any] = {"model": model, "training": training, "length": sizes["length"], "curriculum": False}
+        self.config = config_from_data(limits_config("paper", task, sizes["layers"], **changes))
         process = self.config.process.build()
         self.model = fresh_model(self.config, process).to("cuda" if torch.cuda.is_available() else "cpu")
         corpus = Corpus(process, layout=self.config.layout, seed=0, stream="train")
         self.target = make_target(self.config.target, process, self.config.layout)
-        self.batch: Batch = corpus[0 : sizes["batch_size"]]
-        device = next(self.model.parameters()).device
-        parts = {name: getattr(self.batch, name).to(device) for name in ("tokens", "observations", "states")}
-        self.batch = replace(self.batch, **parts)
+        batch, device = corpus[0 : sizes["batch_size"]], next(self.model.parameters()).device
+        parts = {name: getattr(batch, name).to(device) for name in ("tokens", "observations", "states")}
+        self.batch = replace(batch, **parts)
         self.block_length, self.algorithm = block_length, algorithm
 
     @property
@@ -145,14 +148,6 @@ class _Variant:
         ).backward()
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-
-
-def _config(task: str, block_length: int, algorithm: str, sizes: dict[str, Any]) -> RunConfig:
-    # Without dropout both algorithms compute the same numbers.
-    model = {"width": sizes["width"], "num_heads": sizes["heads"], "dropout": 0.0}
-    training = {"block_length": block_length, "block_algorithm": algorithm, "batch_size": sizes["batch_size"]}
-    changes: dict[str, Any] = {"model": model, "training": training, "length": sizes["length"], "curriculum": False}
-    return config_from_data(limits_config("paper", task, sizes["layers"], **changes))
 
 
 def _variants(task: str, sizes: dict[str, Any]) -> list[_Variant]:

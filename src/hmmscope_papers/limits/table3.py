@@ -6,7 +6,6 @@ from typing import Any
 
 from hmmscope import Run, evaluate, registry
 from hmmscope.lab import (
-    NUM_SEEDS,
     Effect,
     Estimate,
     Experiment,
@@ -73,7 +72,7 @@ class LimitsTable3(Experiment):
         "ones, beside the least loss that any predictor can have, the entropy of the exact answers or the variance of "
         "samples. The printed losses of the paper stand beside floors at the paper's sizes."
     )
-    num_seeds = NUM_SEEDS
+    num_seeds = Experiment.NUM_SEEDS
     networks = ("task", "layers")
     sizes = {
         "smoke": {"samples": 32, "floor_samples": 40, "floor_instances": 2, **_COMMON},

@@ -5,7 +5,6 @@ from typing import Any
 
 from hmmscope import Run, registry
 from hmmscope.lab import (
-    NUM_SEEDS,
     Effect,
     Experiment,
     Figure,
@@ -51,7 +50,7 @@ class LimitsTable4(Experiment):
         "The training loss of the deepest Transformer in the last part of its training, on cycles and on products of "
         "matrices, beside the least possible loss and that of a predictor that always gives the same answer. " + EPOCHS
     )
-    num_seeds = NUM_SEEDS
+    num_seeds = Experiment.NUM_SEEDS
     networks = ("task", "layers", "long")
     sizes = {
         "smoke": {"samples": 64, "floor_samples": 40, "floor_instances": 2, **_COMMON},

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from hmmscope import Run, fit_length
 from hmmscope.analysis import crossing_length
 from hmmscope.lab import Effect, Estimate, Gate, Role, Rows, Series, Tables, curve, number
-from hmmscope.training.schedules import stage_length
 from hmmscope_papers.limits.trainings import TASKS, depths
 
 #: The sentence on what an epoch is at reduced scale.
@@ -90,7 +89,7 @@ def epochs_of(run: Run) -> Epochs:
     losses: list[float] = []
     tokens = 0
     for record in run.table():
-        tokens += spec.batch_size * (stage_length(spec, record["step"] - 1, layout.num_observations) + extra)
+        tokens += spec.batch_size * (spec.stage_length(record["step"] - 1, layout.num_observations) + extra)
         losses.append(record["loss"])
         if "distances" in record:
             rows.append(

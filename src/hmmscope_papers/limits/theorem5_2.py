@@ -11,7 +11,6 @@ from hmmscope.lab import (
     Effect,
     Experiment,
     Figure,
-    Heatmap,
     Measured,
     Panel,
     Rows,
@@ -20,6 +19,7 @@ from hmmscope.lab import (
     Tables,
     bars,
     claim,
+    heatmap,
     lines,
 )
 from hmmscope.seeds import torch_generator
@@ -235,7 +235,6 @@ def _depth_figure(tables: Tables) -> Figure:
     rows = tables["depth-errors"]
     longest, deepest = max(rows.values("position")), max(rows.values("layers"))
     shown = sorted({t for k in range(deepest + 1) for t in (2**k, 2**k + 1) if t <= longest} | {longest})
-    wrong = {(row["layers"], row["position"]): row["wrong"] for row in rows}
     fewer = Rows(row for row in tables["depth"] if None not in (row["predicted"], row["first_wrong"]))
     measured, predicted = (ranges(fewer, "length", value=column) for column in ("first_wrong", "predicted"))
     return Figure(
@@ -247,14 +246,15 @@ def _depth_figure(tables: Tables) -> Figure:
             "ceil(log2 T), the same in all instances, and 2^(L-1) + 1."
         ),
         panels=(
-            Heatmap(
-                title="Wrong states",
+            heatmap(
+                "Wrong states",
+                rows.where(position=shown),
+                "position",
+                "layers",
                 x_label="position",
                 y_label="layers",
                 z_label="share of sequences",
-                x=tuple(f"{t}" for t in shown),
-                y=tuple(f"{layers}" for layers in range(deepest + 1)),
-                z=tuple(tuple(wrong[layers, t] for t in shown) for layers in range(deepest + 1)),
+                z="wrong",
                 z_min=0.0,
                 z_max=1.0,
             ),

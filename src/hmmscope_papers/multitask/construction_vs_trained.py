@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from hmmscope import Run, registry, shuffle_test
+from hmmscope import Run, registry
+from hmmscope.analysis import ShuffleValues
 from hmmscope.lab import (
     Effect,
     Estimate,
@@ -97,8 +98,8 @@ class ConstructionVsTrained(Experiment):
                 return {"probes": probes_of_networks(networks, run, sizes)}
             case "shuffle":
                 few = min(64, sizes["samples"])
-                found = {name: shuffle_test(model, corpus, num_samples=few) for name, model in networks.items()}
-                return {"shuffle": [{"network": name} | row for name, rows in found.items() for row in rows]}
+                found = {name: ShuffleValues.of(model, corpus, num_samples=few) for name, model in networks.items()}
+                return {"shuffle": [{"network": name} | row for name, values in found.items() for row in values.rows()]}
             case "attention":
                 return attention_of_networks(networks, corpus, sizes)
             case "similarity":

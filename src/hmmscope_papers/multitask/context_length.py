@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from hmmscope import HMM, Run, as_kind, registry
-from hmmscope.lab import NUM_SEEDS, Experiment, Figure, Measured, Panel, Rows, Seen, Tables, claim, curve, lines
+from hmmscope.lab import Experiment, Figure, Measured, Panel, Rows, Seen, Tables, claim, curve, lines
 from hmmscope_papers.multitask.studies import untrained_answers, window_config
 from hmmscope_papers.multitask.windows import (
     LOOKS,
@@ -29,7 +29,7 @@ class ContextLength(Experiment):
         "is trained for each k on windows of one stationary HMM, to predict what follows. Its error against the filter of "
         "the whole past stands beside the exact error of a memory of the same k observations."
     )
-    num_seeds = NUM_SEEDS
+    num_seeds = Experiment.NUM_SEEDS
     groups = {"memory": ("errors", "rates")}
     sizes = {
         "smoke": {"histories": 64},

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from hmmscope import Corpus, Run, registry
-from hmmscope.analysis import Score, best_counting, mean_row
+from hmmscope.analysis import Counting, Score, mean_row
 from hmmscope.lab import (
     Effect,
     Figure,
@@ -148,9 +148,9 @@ def effects(score: Score, pool: str, first_position: int) -> list[dict]:
             "length": final - first,
             "length after one": final - second,
             "loss above the ceiling": loss[name] - loss["known-component"],
-            "gain over counting": loss[best_counting(loss)] - loss[name],
+            "gain over counting": loss[Counting.best(loss)] - loss[name],
             "gain over retrieval": loss["retrieval"] - loss[name],
-            "accuracy over counting": right[name] - right[best_counting(right, "accuracy")],
+            "accuracy over counting": right[name] - right[Counting.best(right, "accuracy")],
             "accuracy over retrieval": right[name] - right["retrieval"],
         }
         where = {"network": network, "pool": pool, "first_position": first_position}

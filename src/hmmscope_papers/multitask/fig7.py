@@ -216,7 +216,7 @@ def carried_rows(model: nn.Module, run: Run, place: Place, num_heads: int, num_s
         right = ProbeData.read(model, corpus, "previous-1", residual_layers(model), num_samples).correct()
         found = {"token": -right[:, right.mean(0).argmax()]}
         if not isinstance(model, MultiTaskTransformer):
-            found["loss"] = measured(answers(model, batch, run, end), batch.observations[:, end])["loss"].mean(1)
+            found["loss"] = measured(answers(model, batch.tokens, run, end), batch.observations[:, end])["loss"].mean(1)
         return found
 
     intact, lost = measure(), []

@@ -8,7 +8,6 @@ from torch import Tensor
 from hmmscope import Run, registry
 from hmmscope.analysis import ExactBeliefs, Readout, with_interval
 from hmmscope.lab import (
-    NUM_SEEDS,
     Effect,
     Experiment,
     Figure,
@@ -74,7 +73,7 @@ class MultiTaskGeometry(Experiment):
         "Beside it stand the model before training, shuffled beliefs, and what an affine function of the exact prediction "
         "says about the belief."
     )
-    num_seeds = NUM_SEEDS
+    num_seeds = Experiment.NUM_SEEDS
     groups = {"geometry": ("geometry", "effects", "points")}
     sizes = {
         "smoke": {"samples": 32, "points": 24},

@@ -9,11 +9,10 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from hmmscope import Batch, Corpus, Mixture, Process, Run, as_kind, as_pairs, registry, strategy_weights
-from hmmscope.analysis import Counting, Crossing, best_counting, known_component_laws, mean_row
+from hmmscope import Corpus, Mixture, Process, Run, as_kind, as_pairs, registry, strategy_weights
+from hmmscope.analysis import Counting, Crossing, known_component_laws, mean_row
 from hmmscope.inference import optimal_law
 from hmmscope.lab import (
-    NUM_SEEDS,
     Estimate,
     Experiment,
     Figure,
@@ -58,7 +57,7 @@ class PoolSize(Experiment):
         "with new parts, its predictions are taken apart: into the mixture of counting, retrieval and inference over all "
         "pairs that is nearest to them. Where models keep checkpoints, the same is followed over training."
     )
-    num_seeds = NUM_SEEDS
+    num_seeds = Experiment.NUM_SEEDS
     one_by_one = True
     groups = {"strategies": ("weights", "left"), "training": ("phases",), "setting": ("setting",)}
     sizes = {
@@ -102,9 +101,8 @@ class PoolSize(Experiment):
         ]
 
 
-def _prompts(run: Run, process: Process, count: int) -> tuple[Corpus, Batch]:
-    corpus = Corpus(process, layout=run.config.layout, seed=run.config.seed, stream="evaluate")
-    return corpus, corpus[0:count]
+def _prompts(run: Run, process: Process) -> Corpus:
+    return Corpus(process, layout=run.config.layout, seed=run.config.seed, stream="evaluate")
 
 
 def strategy_laws(run: Run, corpus: Corpus, count: int) -> dict[str, Float64[Tensor, "prompt judged symbol"]]:
@@ -112,15 +110,16 @@ def strategy_laws(run: Run, corpus: Corpus, count: int) -> dict[str, Float64[Ten
     ``retrieval``, and for pools of pairs ``inference``, the Bayes mixture over all of them."""
     counting = counting_of(run)
     parts = [
-        _strategy_laws(run, corpus, corpus[begin : min(begin + BATCH, count)], counting)
+        _strategy_laws(run, corpus, slice(begin, min(begin + BATCH, count)), counting)
         for begin in range(0, count, BATCH)
     ]
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def _strategy_laws(
-    run: Run, corpus: Corpus, batch: Batch, counting: Counting
+    run: Run, corpus: Corpus, samples: slice, counting: Counting
 ) -> dict[str, Float64[Tensor, "batch judged symbol"]]:
+    batch = corpus[samples]
     counted = counting.laws(corpus, batch)
     del counted[TREE]
     found = {"uniform": torch.full_like(counted["order-0"], 1 / corpus.num_symbols), "unigram": counted.pop("order-0")}
@@ -141,9 +140,12 @@ def _strategies(run: Run, sizes: dict[str, Any]) -> Measured:
     """
     weights, left = [], []
     for pool, process in pools_of(run).items():
-        corpus, batch = _prompts(run, process, sizes["samples"])
+        corpus = _prompts(run, process)
         layout, judged = corpus.layout, corpus.layout.predicted
-        laws, law = strategy_laws(run, corpus, sizes["samples"]), answers(run.model, batch, run, judged)
+        laws, law = (
+            strategy_laws(run, corpus, sizes["samples"]),
+            answers(run.model, corpus[0 : sizes["samples"]].tokens, run, judged),
+        )
         number, position = layout.sequence_index[judged], layout.position_in_sequence[judged]
         late, last = position >= sizes["first_position"], number == number.max()
         places = {("demonstrations", x): late & (number == x) for x in np.unique(number).tolist()}
@@ -175,19 +177,23 @@ def _phases(run: Run, sizes: dict[str, Any]) -> Measured:
     known: dict[str, np.ndarray] = {}
     counting = counting_of(run)
     counted: dict[str, np.ndarray] = {}
-    batches: dict[str, Batch] = {}
+    batches = {pool: _prompts(run, process)[0 : sizes["phase_samples"]] for pool, process in pools.items()}
     for pool, process in pools.items():
-        corpus, batch = _prompts(run, process, sizes["phase_samples"])
-        loss = {name: _loss(law, batch, judged, end) for name, law in counting.laws(corpus, batch).items()}
-        counted[pool], batches[pool] = loss[best_counting(loss)], batch
+        corpus, batch = _prompts(run, process), batches[pool]
+        labels = batch.observations[:, judged]
+        loss = {name: _loss(law, labels, end) for name, law in counting.laws(corpus, batch).items()}
+        counted[pool] = loss[Counting.best(loss)]
         told = known_component_laws(corpus, batch)
         assert told is not None
-        known[pool] = _loss(told, batch, judged, end)
+        known[pool] = _loss(told, labels, end)
     other = "held-out" if "held-out" in pools else "unseen"
     rows = []
     for step in run.kept_steps()[1:] if training.milestones else [training.num_steps]:
         model = run.model_at(step) if training.milestones else run.model
-        loss = {pool: _loss(answers(model, batch, run, judged), batch, judged, end) for pool, batch in batches.items()}
+        loss = {
+            pool: _loss(answers(model, batch.tokens, run, judged), batch.observations[:, judged], end)
+            for pool, batch in batches.items()
+        }
         above = {pool: loss[pool] - known[pool] for pool in pools}
         where = {"step": step, "shown": columns["prompts"] * step / training.num_steps}
         gap, inside, beyond = above[other].mean() - above["pool"].mean(), above["pool"], above[other]
@@ -197,9 +203,9 @@ def _phases(run: Run, sizes: dict[str, Any]) -> Measured:
     return {"phases": rows}
 
 
-def _loss(law: Tensor, batch: Batch, judged: np.ndarray, end: np.ndarray) -> np.ndarray:
+def _loss(law: Tensor, labels: Tensor, end: np.ndarray) -> np.ndarray:
     """Mean loss of each prompt at the chosen columns (sample,)."""
-    found: np.ndarray = measured(law, batch.observations[:, judged])["loss"][:, end].mean(1)
+    found: np.ndarray = measured(law, labels)["loss"][:, end].mean(1)
     return found
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Float64, Int64
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hmmscope import HMM, Batch, Corpus, Mixture, Process, Prompts, Run, as_kind, as_pairs, likeliest
+from hmmscope import HMM, Corpus, Mixture, Process, Prompts, Run, as_kind, as_pairs, likeliest
 from hmmscope.analysis import Counting, Score, as_law, inference_mode, known_component_laws, model_outputs
 from hmmscope.constructions import MultiTaskTransformer, Samples
 from hmmscope.inference import optimal_law
@@ -44,12 +44,12 @@ def counting_of(run: Run) -> Counting:
 
 
 def answers(
-    model: nn.Module, batch: Batch, run: Run, asked: NDArray[np.int64]
+    model: nn.Module, tokens: Int64[Tensor, "batch column"], run: Run, asked: NDArray[np.int64]
 ) -> Float64[Tensor, "batch asked symbol"]:
     """What a model says of the observations number `asked` of prompts that are laid out as those of a run."""
     columns, parts = torch.from_numpy(run.config.layout.columns[asked] - 1), []
     with inference_mode(model) as device:
-        for part in batch.tokens[:, :-1].split(BATCH):
+        for part in tokens[:, :-1].split(BATCH):
             outputs = model_outputs(model, part.to(device), run.process.num_symbols, kind="law")
             parts.append(as_law(model, outputs[:, columns.to(outputs.device)]))
     return torch.cat(parts)
@@ -103,13 +103,13 @@ def prompt_score(
     believed = {name: own for name, own in observers_of(run).items() if predictors is None or name in predictors}
     for begin in range(0, num_samples, BATCH):
         batch = corpus[begin : min(begin + BATCH, num_samples)]
-        own = [(n, answers(m, batch, run, asked)) for n, m in models if predictors is None or n in predictors]
+        own = [(n, answers(m, batch.tokens, run, asked)) for n, m in models if predictors is None or n in predictors]
         laws: dict[str, Float64[Tensor, "batch judged symbol"]] = {}
         told = predictors is None or "known-component" in predictors
         known = known_component_laws(corpus, batch) if told else None
         laws |= counting.laws(corpus, batch) | ({} if known is None else {"known-component": known})
         for name, pool in believed.items():
-            laws |= _believed(name, pool, batch, corpus, spare=process is run.process)
+            laws |= _believed(name, pool, batch.observations, corpus, spare=process is run.process)
         labels = batch.observations[:, asked]
         parts.append(_of_networks(own, labels) | {name: measured(law, labels) for name, law in laws.items()})
     measures = {
@@ -137,14 +137,14 @@ def _of_networks(laws: list[tuple[str, Tensor]], labels: Tensor) -> dict[str, di
 
 
 def _believed(
-    name: str, pool: Process, batch: Batch, corpus: Corpus, *, spare: bool
+    name: str, pool: Process, observations: Int64[Tensor, "batch time"], corpus: Corpus, *, spare: bool
 ) -> dict[str, Float64[Tensor, "batch judged symbol"]]:
     """The law of an observer; of the paper's pool elsewhere one for each share of smoothing."""
     starts, asked = torch.from_numpy(corpus.layout.starts), corpus.layout.predicted
     if spare or as_pairs(pool):
-        return {name: optimal_law(pool, batch.observations, starts=starts)[:, asked]}
+        return {name: optimal_law(pool, observations, starts=starts)[:, asked]}
     tried = {f"{name} {share:g}": smoothed(as_kind(pool, Mixture), share) for share in SMOOTHINGS}
-    return {key: optimal_law(own, batch.observations, starts=starts)[:, asked] for key, own in tried.items()}
+    return {key: optimal_law(own, observations, starts=starts)[:, asked] for key, own in tried.items()}
 
 
 def smoothed(mixture: Mixture, share: float) -> Mixture:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from hmmscope import Corpus, Process, Run, probe, registry
-from hmmscope.analysis import best_counting
+from hmmscope.analysis import Counting
 from hmmscope.lab import (
     Effect,
     Experiment,
@@ -258,8 +258,8 @@ def _better(tables: Tables, than: str) -> Seen:
     losses, accuracies = (_end(tables, prompts, "unseen", metric) for metric in ("loss", "accuracy"))
     beside = "retrieval"
     if than == "counting":
-        losses = {"counting": losses[best_counting(losses)], **losses}
-        accuracies = {"counting": accuracies[best_counting(accuracies, "accuracy")], **accuracies}
+        losses = {"counting": losses[Counting.best(losses)], **losses}
+        accuracies = {"counting": accuracies[Counting.best(accuracies, "accuracy")], **accuracies}
         beside = "counting"
     sides = _side(nats), _side(right)
     says = {(1, 1): "Yes", (1, 0): "In nats alone", (0, 1): "In accuracy alone", (0, 0): "No difference is seen"}

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from hmmscope import Corpus, Mixture, Run, as_kind
-from hmmscope.analysis import ProbeData, best_counting, bootstrap_means, mean_row
-from hmmscope.lab import NUM_SEEDS, PREDICTORS, Experiment, Figure, Gate, Measured, Role, Rows, Tables, number
+from hmmscope.analysis import Counting, ProbeData, bootstrap_means, mean_row
+from hmmscope.lab import PREDICTORS, Experiment, Figure, Gate, Measured, Role, Rows, Tables, number
 from hmmscope_papers.multitask.models import CYCLES, PARTS, multitask_plan
 from hmmscope_papers.multitask.predictors import last_sequence, prompt_score
 
@@ -53,7 +53,7 @@ def looks(pool: str) -> dict[str, tuple[str, Role]]:
 class PoolFigure(Experiment):
     """A figure of the paper, looked for in each model of `multitask_plan`; its claims are about the one of `in_regime`."""
 
-    num_seeds = NUM_SEEDS
+    num_seeds = Experiment.NUM_SEEDS
     networks = ("label",)
     #: Figures that are drawn of the other models too.
     of_all: tuple[str, ...] = ()
@@ -138,8 +138,8 @@ def setting_rows(run: Run) -> list[dict[str, Any]]:
     )
     for network, said in (("model", ""), ("untrained", TWINS)):
         nats, accuracy = (
-            loss[best_counting(loss)] - loss[network],
-            right[network] - right[best_counting(right, "accuracy")],
+            loss[Counting.best(loss)] - loss[network],
+            right[network] - right[Counting.best(right, "accuracy")],
         )
         gains.append({"quantity": OVER_COUNTING + said} | mean_row(nats))
         gains.append({"quantity": RIGHT_OVER_COUNTING + said} | mean_row(accuracy))

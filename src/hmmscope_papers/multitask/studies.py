@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 from hmmscope import Run, evaluate
 from hmmscope.analysis import mean_row
 from hmmscope.lab import (
-    NUM_SEEDS,
     PREDICTORS,
     Effect,
     Experiment,
@@ -158,7 +157,7 @@ def end_rows(run: Run, num_samples: int, *, baselines: bool = True) -> list[dict
 class PromptStudy(Experiment):
     """The base with one thing varied, judged over the test sequence beside the exact Bayes mixture."""
 
-    num_seeds = NUM_SEEDS
+    num_seeds = Experiment.NUM_SEEDS
     groups = {"end of the prompt": ("end",)}
     sizes = {"smoke": {"samples": 16}, "small": {"samples": 512}, "gpu": {"samples": 1024}, "paper": {"samples": 512}}
     #: The lists that shape the plan, by scale.

@@ -3,7 +3,7 @@
 from typing import Any
 
 from hmmscope import Run, evaluate, registry, task_patching
-from hmmscope.analysis import best_counting, mean_row
+from hmmscope.analysis import Counting, mean_row
 from hmmscope.lab import (
     Effect,
     Estimate,
@@ -96,7 +96,7 @@ class TaskPatching(Experiment):
                 rows += [{"network": network} | row for row in found if row["metric"] == "kl"]
         score = evaluate(run.model, run.corpus("evaluate"), num_samples=sizes["samples"])
         loss = {name: found["loss"][:, last_sequence(score)].mean(1) for name, found in score.measures.items()}
-        best = best_counting(loss)
+        best = Counting.best(loss)
         return {"patches": rows, "learned": [{"baseline": best} | mean_row(loss[best] - loss["model"])]}
 
     def figures(self, tables: Tables) -> list[Figure]:

@@ -15,7 +15,6 @@ from hmmscope.lab import (
     Experiment,
     Figure,
     Gate,
-    Heatmap,
     Measured,
     Panel,
     Rows,
@@ -23,6 +22,7 @@ from hmmscope.lab import (
     Tables,
     claim,
     curve,
+    heatmap,
     level,
     lines,
     number,
@@ -337,8 +337,6 @@ def _in_context_figure(rows: Rows) -> Figure:
 
 def _shuffle_figure(rows: Rows) -> Figure:
     cells = ranges(Rows(row for row in rows if row["layer"] > 0), "layer", "head", value="value")
-    layers, heads = sorted(cells.values("layer")), sorted(cells.values("head"))
-    values = {(row["layer"], row["head"]): row["value"] for row in cells}
     return Figure(
         name="position-shuffle",
         title="Which layers look at positions",
@@ -348,14 +346,14 @@ def _shuffle_figure(rows: Rows) -> Figure:
             "gradient and prediction layers at content."
         ),
         panels=(
-            Heatmap(
-                title="",
+            heatmap(
+                "",
+                cells,
+                "head",
+                "layer",
                 x_label="head",
                 y_label="layer",
                 z_label="coefficient of variation",
-                x=tuple(heads),
-                y=tuple(layers),
-                z=tuple(tuple(values.get((layer, head)) for head in heads) for layer in layers),
                 z_min=0.0,
             ),
         ),

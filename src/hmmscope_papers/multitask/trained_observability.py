@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from hmmscope import HMM, Run, as_kind, registry
-from hmmscope.lab import NUM_SEEDS, Experiment, Figure, Measured, Panel, Rows, Seen, Tables, claim, curve, lines
+from hmmscope.lab import Experiment, Figure, Measured, Panel, Rows, Seen, Tables, claim, curve, lines
 from hmmscope.schema import require
 from hmmscope_papers.multitask.studies import untrained_answers, window_config
 from hmmscope_papers.multitask.windows import (
@@ -30,7 +30,7 @@ class Observability(Experiment):
         "hidden chain; a decoder is trained for each gamma and each of several memories, and its error stands beside the "
         "exact one of the same memory. The constant c is unknown, so exponents are fitted and no bound is drawn."
     )
-    num_seeds = NUM_SEEDS
+    num_seeds = Experiment.NUM_SEEDS
     groups = {"observability": ("errors", "rates")}
     sizes = {
         "smoke": {"histories": 64},

@@ -5,6 +5,9 @@ import base64
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hmmscope.lab.evidence.figure import Cloud
+from hmmscope.lab.evidence.rows import Rows
+
 #: Steps of a coordinate in the unit interval.
 STEPS = 4096
 
@@ -59,6 +62,27 @@ class BeliefPlane:
             return pack_colours(belief_colours(self.beliefs)[:most])
         ranks = self.beliefs[:, :3].argsort(0, kind="stable").argsort(0) / max(1, len(self.beliefs) - 1)
         return pack_colours((0.1 + 0.75 * ranks)[:most])
+
+    @staticmethod
+    def panel(rows: Rows, side: str, title: str, slider: str = "") -> Cloud:
+        """Packed points of one side, such as a layer or a step each, with a slider over them.
+
+        Args:
+            rows: (side, at, points); those of the sides "colours" and, of three states, "corners" are for all.
+            side: which of the others.
+            title: of the panel.
+            slider: what its frames are.
+        """
+        own, corners = sorted(rows.where(side=side), key=lambda row: row["at"]), rows.where(side="corners")
+        return Cloud(
+            title=title,
+            slider=slider,
+            frames=tuple(f"{row['at']:g}" for row in own),
+            places=tuple(row["points"] for row in own),
+            colours=rows.one(side="colours")["points"],
+            corners=("A", "B", "C") if corners else (),
+            outline=corners[0]["points"] if corners else "",
+        )
 
 
 def pack_places(places: ArrayLike) -> str:

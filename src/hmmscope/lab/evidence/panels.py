@@ -82,10 +82,27 @@ def bar(rows: Rows, by: str, categories: Sequence[object], name: str, role: Role
 
 
 def heatmap(
-    title: str, rows: Rows, x: str, y: str, *, x_label: str, y_label: str, z_label: str, z: str = "value", **shown: Any
+    title: str,
+    rows: Rows,
+    x: str,
+    y: str,
+    *,
+    x_label: str,
+    y_label: str,
+    z_label: str,
+    z: str = "value",
+    order: Sequence[Any] | None = None,
+    **shown: Any,
 ) -> Heatmap:
-    """A column by two others, means over the rows of each cell; None where a cell has none."""
-    columns, lines_ = (sorted(rows.values(key)) for key in (x, y))
+    """A column by two others, means over the rows of each cell; None where a cell has none.
+
+    Args:
+        title, rows, x, y, z: what is shown of which columns.
+        x_label, y_label, z_label: what they are.
+        order: of the values of `y`; ascending by default.
+        shown: further fields of the panel.
+    """
+    columns, lines_ = sorted(rows.values(x)), sorted(rows.values(y)) if order is None else order
     cells = {key: _mean([row[z] for row in group]) for key, group in rows.by(x, y).items()}
     return Heatmap(
         title=title,

@@ -17,9 +17,6 @@ from hmmscope.lab.evidence.rows import Tables
 from hmmscope.processes.process import Process
 from hmmscope.runs.pipeline import Run
 
-#: How many seeds the experiments on trained models have.
-NUM_SEEDS = {"smoke": 2, "small": 3, "medium": 5, "gpu": 3, "paper": 1}
-
 #: The part of a seed that is not divided.
 ALL = "all"
 
@@ -46,7 +43,9 @@ class Experiment(ABC):
     #: Each model is measured and kept by itself, as an experiment of many hours needs it, see `cells`.
     one_by_one: bool = False
 
-    #: How many seeds at each scale, if it is seeded.
+    #: How many seeds the experiments on trained models have at each scale.
+    NUM_SEEDS = {"smoke": 2, "small": 3, "medium": 5, "gpu": 3, "paper": 1}
+    #: How many this one has, if it is seeded.
     num_seeds: dict[str, int] = {}
     #: Sizes of the measurements at each scale: the one table of what differs between scales apart from the models.
     sizes: dict[str, dict[str, Any]]
