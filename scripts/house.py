@@ -685,7 +685,7 @@ SECTIONS = (
     Section("lines of the lab", of_ring("lab")),
     Section("lines of the papers", of_ring("papers")),
     Section("imports outward through the rings", outward, 0),
-    Section("names that the papers use", paper_names, 129, lasting=False),
+    Section("names that the papers use", paper_names, 124, lasting=False),
     Section("  that are not public", private_paper_names, 0),
     Section("names of modules that stand twice", twice, 8),
     Section("modules of more than 450 lines", long_modules, 0),

@@ -89,6 +89,7 @@ _HOME = {
     "strategy_weights": "analysis.strategy_weights",
     "fit_length": "analysis.fit_length",
     "config_from_data": "runs.config",
+    "TrainingPass": "runs.pipeline",
     "fresh_model": "runs.pipeline",
     "target_loss": "training.updates",
 }
@@ -194,6 +195,7 @@ if TYPE_CHECKING:
     from hmmscope.runs.development import over_training as over_training
     from hmmscope.runs.fitting import fit as fit
     from hmmscope.runs.pipeline import Run as Run
+    from hmmscope.runs.pipeline import TrainingPass as TrainingPass
     from hmmscope.runs.pipeline import fresh_model as fresh_model
     from hmmscope.runs.pipeline import load_run as load_run
     from hmmscope.runs.training import train as train

@@ -30,6 +30,7 @@ _HOME = {
     "known_component_laws": "curves",
     "linear_cka": "similarity",
     "mean_row": "intervals",
+    "model_laws": "activations",
     "model_outputs": "activations",
     "paths": "mechanisms",
     "prior_pool": "header",
@@ -45,6 +46,7 @@ __all__ = [*_HOME]
 if TYPE_CHECKING:
     from hmmscope.analysis.activations import as_law as as_law
     from hmmscope.analysis.activations import inference_mode as inference_mode
+    from hmmscope.analysis.activations import model_laws as model_laws
     from hmmscope.analysis.activations import model_outputs as model_outputs
     from hmmscope.analysis.activations import residual_layers as residual_layers
     from hmmscope.analysis.counting import Counting as Counting

@@ -83,6 +83,20 @@ def as_law(model: nn.Module, outputs: Float[Tensor, "*batch symbol"]) -> Float64
     return torch.where(total > 0, positive / total.where(total > 0, 1.0), 1 / outputs.shape[-1])
 
 
+def model_laws(
+    model: nn.Module,
+    tokens: Int64[Tensor, "sample time"],
+    num_symbols: int,
+    columns: Int64[Tensor, "asked"] | slice = slice(None),
+    *,
+    at_once: int | None = None,
+) -> Float64[Tensor, "sample asked symbol"]:
+    """P(next symbol) that a model gives after some columns, see `as_law`; `at_once` samples in a pass, or all."""
+    with inference_mode(model) as device:
+        passes = (model_outputs(model, some.to(device), num_symbols) for some in tokens.split(at_once or len(tokens)))
+        return torch.cat([as_law(model, outputs[:, columns]) for outputs in passes])
+
+
 def residual_layers(model: nn.Module) -> list[str]:
     """Names of the residual stream after the embedding and after each layer.
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import as_law, inference_mode, model_outputs, residual_layers
+from hmmscope.analysis.activations import model_laws, residual_layers
 from hmmscope.analysis.geometry import ExactBeliefs
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.corpora.corpus import Corpus
@@ -42,8 +42,7 @@ def model_words(model: nn.Module, corpus: Corpus) -> WordLaw:
         time = words.shape[1]
         require(time <= layout.num_observations, "words", f"must have at most {layout.num_observations} symbols", time)
         tokens = torch.cat([words.new_full((len(words), 1), corpus.num_symbols), words], 1)[:, : max(time, 1)]
-        with inference_mode(model) as device:
-            laws = as_law(model, model_outputs(model, tokens.to(device), corpus.num_symbols))
+        laws = model_laws(model, tokens, corpus.num_symbols)
         return laws[:, :time].gather(2, words[..., None])[..., 0].prod(1)
 
     return law

@@ -81,6 +81,11 @@ class Readout(Shown):
         """1 - errors / spread on all test samples and on resamples (1 + NUM_RESAMPLES, layer)."""
         return explained(self.errors, self.spread, seed=seed)
 
+    def by_layer(self, samples: int | None = None) -> list[dict[str, Any]]:
+        """R² of each layer with its interval, see `with_interval`, and `fitted`."""
+        found = zip(self.r2().T, self.fitted, strict=True)
+        return [with_interval(draws, samples) | {"fitted": float(fitted)} for draws, fitted in found]
+
     @property
     def chosen(self) -> int:
         """The layer that fits the training examples best."""

@@ -8,8 +8,13 @@ import torch
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import as_law, inference_mode, model_outputs, read_stream, residual_layers
 from hmmscope.analysis.activations import capture as heard
+from hmmscope.analysis.activations import (
+    inference_mode,
+    model_laws,
+    read_stream,
+    residual_layers,
+)
 from hmmscope.analysis.geometry import read_off
 from hmmscope.analysis.header import behind_headers
 from hmmscope.analysis.interventions import intervene, patch
@@ -126,8 +131,8 @@ def header_edits(
     columns = torch.from_numpy(target.columns[half:])
 
     def answers(tokens: Tensor, edits: dict[str, Any]) -> Float64[Tensor, "sample judged symbol"]:
-        with inference_mode(model) as device, intervene(model, edits):
-            return as_law(model, model_outputs(model, tokens.to(device), corpus.num_symbols)[:, columns])
+        with intervene(model, edits):
+            return model_laws(model, tokens, corpus.num_symbols, columns)
 
     def away(laws: Tensor) -> np.ndarray:
         found: np.ndarray = (

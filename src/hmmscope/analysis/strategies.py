@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import BATCH, as_law, inference_mode, model_outputs
+from hmmscope.analysis.activations import BATCH, model_laws
 from hmmscope.analysis.belief_interventions import DISTANCES
 from hmmscope.analysis.counting import plain_ngrams
 from hmmscope.analysis.intervals import mean_row
@@ -73,9 +73,7 @@ def strategies(model: nn.Module, corpus: Corpus, *, num_samples: int = 256, max_
 
 def _law(model: nn.Module, corpus: Corpus, batch: Batch) -> Float64[Tensor, "batch judged symbol"]:
     columns = torch.from_numpy(corpus.layout.columns[corpus.layout.predicted] - 1)
-    with inference_mode(model) as device:
-        outputs = model_outputs(model, batch.tokens.to(device), corpus.num_symbols)
-    return as_law(model, outputs[:, columns.to(outputs.device)])
+    return model_laws(model, batch.tokens, corpus.num_symbols, columns)
 
 
 def _predictors(corpus: Corpus, batch: Batch, max_order: int) -> dict[str, Float64[Tensor, "batch judged symbol"]]:

@@ -12,7 +12,13 @@ import torch
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import BATCH, as_law, capture, inference_mode, model_outputs, residual_layers
+from hmmscope.analysis.activations import (
+    BATCH,
+    capture,
+    inference_mode,
+    model_laws,
+    residual_layers,
+)
 from hmmscope.analysis.belief_interventions import DISTANCES, exact_answers
 from hmmscope.analysis.geometry import belief_times
 from hmmscope.analysis.interventions import Edit, intervene, move_within
@@ -149,9 +155,8 @@ class _Pairs:
         return self._answers(self._tokens, edits)
 
     def _answers(self, tokens: Tensor, edits: dict[str, Edit]) -> Tensor:
-        with inference_mode(self._model) as device, intervene(self._model, edits):
-            outputs = model_outputs(self._model, tokens.to(device), self._symbols)
-        return as_law(self._model, outputs[:, self.columns])
+        with intervene(self._model, edits):
+            return model_laws(self._model, tokens, self._symbols, self.columns)
 
     def distances(self, after: list[Tensor]) -> dict[tuple[str, str], tuple[Curves, Curves]]:
         """Before and after, by reference and metric, of each pair; means over positions and edits."""

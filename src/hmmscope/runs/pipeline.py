@@ -30,6 +30,7 @@ from hmmscope.storage.rundir import RunDir, read_journal
 from hmmscope.storage.seals import open_sealed
 from hmmscope.training.engines import Choice, choose_engine
 from hmmscope.training.state import load_weights
+from hmmscope.training.updates import target_loss
 
 #: A run on a user's own process keeps a copy of it, and of a module that was handed over the weights that it came with.
 OWN_PROCESS, FIRST_WEIGHTS = "process.safetensors", "first-weights.safetensors"
@@ -228,6 +229,38 @@ def fresh_model(config: RunConfig, process: Process) -> SequenceModel:
     """The model with its first weights."""
     target = make_target(config.target, process, config.layout)
     return build_model(config.model, ports_of(config, target), config.seed)
+
+
+class TrainingPass:
+    """Forward and backward pass of the first batch of a training, by the torch engine; no step is taken.
+
+    Args:
+        config: of the training, or its plain data.
+        device: where the model runs.
+
+    Attributes:
+        config: of the training.
+        model: with its first weights.
+        batch: on the device.
+    """
+
+    def __init__(self, config: RunConfig | dict[str, Any], device: str = "cpu") -> None:
+        config = config_from_data(config) if isinstance(config, dict) else config
+        process = config.process.build()
+        self.config, self.model = config, fresh_model(config, process).to(device)
+        self._target = make_target(config.target, process, config.layout)
+        batch = Corpus(process, layout=config.layout, seed=config.seed, stream="train")[0 : config.training.batch_size]
+        moved = {name: getattr(batch, name).to(device) for name in ("tokens", "observations", "states")}
+        self.batch = replace(batch, **moved)
+
+    def __call__(self) -> None:
+        """Once."""
+        spec = self.config.training
+        self.model.zero_grad(set_to_none=True)
+        options: dict[str, Any] = {"block_length": spec.block_length, "block_algorithm": spec.block_algorithm}
+        target_loss(self.model, self.batch, self._target, **options).backward()
+        if self.batch.tokens.is_cuda:
+            torch.cuda.synchronize()
 
 
 def ports_of(config: RunConfig, target: Target) -> Ports:

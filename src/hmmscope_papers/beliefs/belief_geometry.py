@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from hmmscope import Corpus, Run, belief_space, over_training, registry
-from hmmscope.analysis import ExactBeliefs, with_interval
+from hmmscope.analysis import ExactBeliefs
 from hmmscope.lab import (
     BeliefPlane,
     Effect,
@@ -129,10 +129,8 @@ def _measured(model: nn.Module, corpus: Corpus, *, num_samples: int, num_factors
     exact = ExactBeliefs.of(corpus, num_samples)
     found, alone = exact.read(exact.stream(model)), float(exact.from_prediction()[0])
     rows = belief_space(model, corpus, num_samples=num_samples, num_factors=num_factors)
-    for layer, draws in enumerate(found.r2().T):
-        rows.append(
-            {"layer": layer, "quantity": "read"} | with_interval(draws) | {"fitted": float(found.fitted[layer])}
-        )
+    for layer, read in enumerate(found.by_layer()):
+        rows.append({"layer": layer, "quantity": "read"} | read)
         rows.append({"layer": layer, "quantity": "from the prediction", "value": alone})
     return [{key: row[key] for key in _COLUMNS if key in row} for row in rows]
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from hmmscope import Corpus, belief_interventions, evaluate, make_process
-from hmmscope.analysis import ExactBeliefs, Readout, with_interval
+from hmmscope.analysis import ExactBeliefs
 from hmmscope.interop import HuggingFaceModel
 from hmmscope.lab import Measured
 from hmmscope.ties import largest
@@ -16,7 +16,10 @@ RIDGE = 1e-2
 
 
 def belief_tables(reader: Reader, sizes: dict[str, Any]) -> Measured:
-    """The belief of RRXOR in the layers of the language model and its twins, and what follows when it is changed."""
+    """The belief of RRXOR in the layers of the language model and its twins, and what follows when it is changed.
+
+    Beside it what each network explains of what untrained twins leave; an untrained one of what the others leave.
+    """
     count = sizes["belief_samples"]
     model, text = reader.read(sizes["belief_length"], sizes["separators"][0])
     corpus = Corpus(make_process("rrxor"), layout=text, seed=reader.seed, stream="probe")
@@ -25,51 +28,40 @@ def belief_tables(reader: Reader, sizes: dict[str, Any]) -> Measured:
     names, exact = [f"residual.{n}" for n in numbers], ExactBeliefs.of(corpus, count)
     alone = float(exact.from_prediction(ridge=RIDGE)[0])
     moved = {"trained": model, "untrained": reader.untrained(text, 0)}
-    readouts: list[tuple[str, Readout]] = []
-    rows: list[dict[str, Any]] = []
     others = [("shuffled", reader.shuffled(text))]
     others += [("untrained", reader.untrained(text, draw)) for draw in range(1, NUM_TWINS)]
-    for network, one in (*moved.items(), *others):
-        found = exact.read(exact.stream(one, names), ridge=RIDGE)
-        readouts.append((network, found))
-        for place, draws in enumerate(found.r2().T):
-            about = {"network": network, "layer": numbers[place], "from_prediction": alone}
-            rows.append(about | with_interval(draws, len(found.spread)) | {"fitted": float(found.fitted[place])})
+    readouts = [(name, exact.read(exact.stream(one, names), ridge=RIDGE)) for name, one in (*moved.items(), *others)]
+    rows = [
+        {"network": network, "layer": number, "from_prediction": alone} | row
+        for network, found in readouts
+        for number, row in zip(numbers, found.by_layer(len(found.spread)), strict=True)
+    ]
+    twins, own = [found for network, found in readouts if network == "untrained"], dict(reversed(readouts))
+    beyond = []
+    for network in ("trained", "shuffled", "untrained"):
+        share = own[network].beyond([twin for twin in twins if twin is not own[network]])
+        ends = {"value": share.value, "low": share.low, "high": share.high}
+        beyond.append({"network": network, **ends, "said": str(share)})
+    best = {name: names[largest(range(1, len(names)), own[name].fitted.tolist().__getitem__)] for name in moved}
     return {
         "beliefs": rows,
-        "beyond": _beyond(readouts),
+        "beyond": beyond,
         "rrxor": _scored(moved, corpus, count),
-        "interventions": _moved(moved, corpus, readouts, names, sizes),
+        "interventions": _moved(moved, corpus, best, sizes),
     }
-
-
-def _beyond(readouts: list[tuple[str, Readout]]) -> list[dict[str, Any]]:
-    """What each network explains of what untrained twins leave; an untrained one of what the others leave."""
-    twins = [found for network, found in readouts if network == "untrained"]
-    rows = []
-    for network in ("trained", "shuffled", "untrained"):
-        own = next(found for name, found in readouts if name == network)
-        share = own.beyond([twin for twin in twins if twin is not own])
-        rows.append(
-            {"network": network, "value": share.value, "low": share.low, "high": share.high, "said": str(share)}
-        )
-    return rows
 
 
 def _moved(
     models: dict[str, HuggingFaceModel],
     corpus: Corpus,
-    readouts: list[tuple[str, Readout]],
-    names: list[str],
+    best: dict[str, str],
     sizes: dict[str, Any],
 ) -> list[dict[str, Any]]:
-    """Another belief is written where it is read best, above the input."""
+    """Another belief is written at the layer where it is read best, above the input."""
     count, rows = sizes["belief_samples"], []
     for network, model in models.items():
-        fitted = next(found for name, found in readouts if name == network).fitted
-        best = largest(range(1, len(names)), fitted.tolist().__getitem__)
         options = {"num_samples": count, "num_positions": sizes["positions"], "num_random": 1, "ridge": RIDGE}
-        found = belief_interventions(model, corpus, layers=[names[best]], interventions=("set",), **options)
+        found = belief_interventions(model, corpus, layers=[best[network]], interventions=("set",), **options)
         rows += [{"network": network} | row for row in found if row["metric"] == "kl"]
     return rows
 

@@ -5,14 +5,13 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from hmmscope import Corpus, Run, config_from_data, fresh_model, make_target, registry, target_loss
+from hmmscope import Run, TrainingPass, registry
 from hmmscope.lab import (
     Effect,
     Experiment,
@@ -117,42 +116,17 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-class _Variant:
-    """A model with a block length and an algorithm, and what one training pass of it is."""
-
-    def __init__(self, task: str, block_length: int, algorithm: str, sizes: dict[str, Any]) -> None:
-        # Without dropout both algorithms compute the same numbers.
-        model = {"width": sizes["width"], "num_heads": sizes["heads"], "dropout": 0.0}
-        training = {"block_length": block_length, "block_algorithm": algorithm, "batch_size": sizes["batch_size"]}
-        changes: dict[str, Any] = {"model": model, "training": training, "length": sizes["length"], "curriculum": False}
-        self.config = config_from_data(limits_config("paper", task, sizes["layers"], **changes))
-        process = self.config.process.build()
-        self.model = fresh_model(self.config, process).to("cuda" if torch.cuda.is_available() else "cpu")
-        corpus = Corpus(process, layout=self.config.layout, seed=0, stream="train")
-        self.target = make_target(self.config.target, process, self.config.layout)
-        batch, device = corpus[0 : sizes["batch_size"]], next(self.model.parameters()).device
-        parts = {name: getattr(batch, name).to(device) for name in ("tokens", "observations", "states")}
-        self.batch = replace(batch, **parts)
-        self.block_length, self.algorithm = block_length, algorithm
-
-    @property
-    def names(self) -> dict[str, Any]:
-        """Columns that tell variants apart."""
-        return {"block_length": self.block_length, "algorithm": self.algorithm if self.block_length else "none"}
-
-    def train_once(self) -> None:
-        """Forward and backward pass of one batch; no step is taken."""
-        self.model.zero_grad(set_to_none=True)
-        target_loss(
-            self.model, self.batch, self.target, block_length=self.block_length, block_algorithm=self.algorithm
-        ).backward()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-
-
-def _variants(task: str, sizes: dict[str, Any]) -> list[_Variant]:
-    wanted = [(PLAIN, "none"), *((b, algorithm) for b in sizes["blocks"] for algorithm in ALGORITHMS)]
-    return [_Variant(task, block, "two-phase" if name == "none" else name, sizes) for block, name in wanted]
+def _variants(task: str, sizes: dict[str, Any]) -> Iterator[tuple[dict[str, Any], TrainingPass]]:
+    """Columns that tell variants apart, and a training pass of each."""
+    # Without dropout both algorithms compute the same numbers.
+    model = {"width": sizes["width"], "num_heads": sizes["heads"], "dropout": 0.0}
+    changes: dict[str, Any] = {"model": model, "length": sizes["length"], "curriculum": False}
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    for block, algorithm in ((PLAIN, "none"), *((b, algorithm) for b in sizes["blocks"] for algorithm in ALGORITHMS)):
+        training = {"block_length": block, "batch_size": sizes["batch_size"]}
+        training |= {} if algorithm == "none" else {"block_algorithm": algorithm}
+        config = limits_config("paper", task, sizes["layers"], training=training, **changes)
+        yield {"block_length": block, "algorithm": algorithm}, TrainingPass(config, device)
 
 
 def _name(task: str) -> str:
@@ -162,25 +136,25 @@ def _name(task: str) -> str:
 def _costs(task: str, sizes: dict[str, Any]) -> list[dict]:
     """Forward tokens and operations of one sample, exactly, and both as multiples of an ordinary pass."""
     rows: list[dict] = []
-    for variant in _variants(task, sizes):
+    for names, training_pass in _variants(task, sizes):
         tokens = {"with": 0, "without": 0}
 
         def count(module: Any, args: Any, output: Any, tokens: dict[str, int] = tokens) -> None:
             tokens["with" if torch.is_grad_enabled() else "without"] += args[0].shape[:2].numel()
 
-        handle = variant.model.register_forward_hook(count)
+        handle = training_pass.model.register_forward_hook(count)
         with FlopCounterMode(display=False) as counter:
-            variant.train_once()
+            training_pass()
         handle.remove()
-        batch = len(variant.batch.tokens)
-        columns = variant.config.layout.num_columns
+        batch, block = len(training_pass.batch.tokens), names["block_length"]
+        columns = training_pass.config.layout.num_columns
         found = {name: number // batch for name, number in tokens.items()}
         rows.append(
             {
                 "task": _name(task),
-                **variant.names,
+                **names,
                 "length": sizes["length"],
-                "blocks": max(1, -(-(columns - 1) // variant.block_length)) if variant.block_length else 1,
+                "blocks": max(1, -(-(columns - 1) // block)) if block else 1,
                 "tokens_with_gradient": found["with"],
                 "tokens_without_gradient": found["without"],
                 "passes": found["with"] / columns,
@@ -193,18 +167,18 @@ def _costs(task: str, sizes: dict[str, Any]) -> list[dict]:
 
 def _times(task: str, sizes: dict[str, Any]) -> list[dict]:
     """Seconds of a training pass by variant: medians over interleaved rounds, and ratios within a round."""
-    variants = _variants(task, sizes)
-    seconds = np.empty((sizes["rounds"], len(variants)))
-    for variant in variants:
-        variant.train_once()  # what is made on first use
-    repeats = [max(1, math.ceil(sizes["seconds"] / _seconds_a_pass(variant, 1))) for variant in variants]
+    variants, passes = zip(*_variants(task, sizes), strict=True)
+    seconds = np.empty((sizes["rounds"], len(passes)))
+    for training_pass in passes:
+        training_pass()  # what is made on first use
+    repeats = [max(1, math.ceil(sizes["seconds"] / _seconds_a_pass(one, 1))) for one in passes]
     for one_round in seconds:
-        one_round[:] = [_seconds_a_pass(variant, number) for variant, number in zip(variants, repeats, strict=True)]
-    first = {name: i for i, name in enumerate((v.block_length, v.algorithm) for v in variants)}
+        one_round[:] = [_seconds_a_pass(one, number) for one, number in zip(passes, repeats, strict=True)]
+    first = {(names["block_length"], names["algorithm"]): i for i, names in enumerate(variants)}
     vanilla = first.get((1, "naive"))
     rows = []
-    for index, variant in enumerate(variants):
-        row = {"task": _name(task), **variant.names, "length": sizes["length"], "rounds": sizes["rounds"]}
+    for index, names in enumerate(variants):
+        row = {"task": _name(task), **names, "length": sizes["length"], "rounds": sizes["rounds"]}
         row["seconds"] = statistics.median(seconds[:, index].tolist())
         row |= _ratio(seconds[:, index] / seconds[:, 0], "to_plain")
         relative = None if vanilla is None else seconds[:, index] / seconds[:, vanilla]
@@ -213,12 +187,12 @@ def _times(task: str, sizes: dict[str, Any]) -> list[dict]:
     return rows
 
 
-def _seconds_a_pass(variant: _Variant, repeats: int) -> float:
+def _seconds_a_pass(training_pass: TrainingPass, repeats: int) -> float:
     """Mean over so many passes; of processor time, which other work on the machine disturbs less, unless a GPU works."""
     clock = time.perf_counter if torch.cuda.is_available() else time.process_time
     begin = clock()
     for _ in range(repeats):
-        variant.train_once()
+        training_pass()
     return max(clock() - begin, 1e-9) / repeats
 
 

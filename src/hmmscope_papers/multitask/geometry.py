@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from hmmscope import Run, registry
-from hmmscope.analysis import ExactBeliefs, Readout, with_interval
+from hmmscope.analysis import ExactBeliefs, with_interval
 from hmmscope.lab import (
     Effect,
     Experiment,
@@ -132,7 +132,12 @@ def _measured(run: Run, num_samples: int, num_points: int) -> Measured:
         law, ceiling = exact.from_prediction(target), exact.ceiling(target)
         same = {"target": target, "ceiling": ceiling, "from_prediction": float(law[0]), "samples": num_samples}
         for source, readout in (*found.items(), *(("untrained", twin) for twin in twins[1:])):
-            tables["geometry"] += [{"source": source} | row | same for row in _layers(readout)]
+            tables["geometry"] += [
+                {"source": source, "layer": layer, "r2": row["value"]}
+                | {key: row[key] for key in ("low", "high", "fitted")}
+                | same
+                for layer, row in enumerate(readout.by_layer())
+            ]
         best = {source: readout.r2()[:, readout.chosen] for source, readout in found.items()}
         best["untrained"] = np.mean([twin.r2()[:, twin.chosen] for twin in twins], 0)
         of_trained[target] = best["trained"]
@@ -149,24 +154,15 @@ def _measured(run: Run, num_samples: int, num_points: int) -> Measured:
         beyond = {"value": share.value, "low": share.low, "high": share.high}
         tables["effects"].append({"target": target, "quantity": BEYOND, **beyond})
         if target == (MIXED_BELIEF if MIXED_BELIEF in exact.values else BELIEF) and values.shape[1] == 3:
-            tables["points"] += _points(values, found, num_points)
+            read = {name: found[name].values[found[name].chosen] for name in ("trained", "untrained")}
+            tables["points"] += _points(values, read, num_points)
     less = with_interval(of_trained[BELIEF] - of_trained[PREDICTION])
     tables["effects"].append({"target": BELIEF, "quantity": "belief - next observation", **less})
     return tables
 
 
-def _layers(readout: Readout) -> list[dict]:
-    draws = readout.r2()
-    return [
-        {"layer": layer, "r2": row["value"], "low": row["low"], "high": row["high"], "fitted": float(fitted)}
-        for layer, fitted in enumerate(readout.fitted)
-        for row in [with_interval(draws[:, layer])]
-    ]
-
-
-def _points(values: Tensor, found: dict[str, Readout], count: int) -> list[dict]:
+def _points(values: Tensor, read: dict[str, Tensor], count: int) -> list[dict]:
     """Beliefs over three states at test examples, exact and as read off; probabilities to five digits."""
-    read = {name: found[name].values[found[name].chosen] for name in ("trained", "untrained")}
     exact = values[-len(read["trained"]) :]
     kept = np.unique(np.linspace(0, len(exact) - 1, min(count, len(exact))).astype(int))
     sides = {"exact": exact[kept], **{name: part[kept] for name, part in read.items()}}

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hmmscope import HMM, Corpus, Mixture, Process, Prompts, Run, as_kind, as_pairs, likeliest
-from hmmscope.analysis import Counting, Score, as_law, inference_mode, known_component_laws, model_outputs
-from hmmscope.constructions import MultiTaskTransformer, Samples
+from hmmscope.analysis import Counting, Score, known_component_laws, model_laws
+from hmmscope.constructions import Samples
 from hmmscope.inference import optimal_law
 from hmmscope.schema import require
 from hmmscope.ties import smallest
@@ -47,12 +47,8 @@ def answers(
     model: nn.Module, tokens: Int64[Tensor, "batch column"], run: Run, asked: NDArray[np.int64]
 ) -> Float64[Tensor, "batch asked symbol"]:
     """What a model says of the observations number `asked` of prompts that are laid out as those of a run."""
-    columns, parts = torch.from_numpy(run.config.layout.columns[asked] - 1), []
-    with inference_mode(model) as device:
-        for part in tokens[:, :-1].split(BATCH):
-            outputs = model_outputs(model, part.to(device), run.process.num_symbols, kind="law")
-            parts.append(as_law(model, outputs[:, columns.to(outputs.device)]))
-    return torch.cat(parts)
+    columns = torch.from_numpy(run.config.layout.columns[asked] - 1)
+    return model_laws(model, tokens[:, :-1], run.process.num_symbols, columns, at_once=BATCH)
 
 
 def pools_of(run: Run) -> dict[str, Process]:
@@ -178,7 +174,7 @@ def constructed_measures(
             here = np.flatnonzero((score.demonstrations == number) & (score.positions >= memory))
             vectors = constructed_vectors(corpus, observations, judged[here], number, memory, sizes["num_steps"])
             labels = observations[:, judged[here]]
-            accuracy[:, here] = measured(as_law(_Vectors(), vectors), labels)["accuracy"]
+            accuracy[:, here] = (likeliest(vectors.clamp_min(0)) == labels).double().numpy()
         found[f"theorem1-{memory}"] = {"accuracy": accuracy}
     return found
 
@@ -201,12 +197,6 @@ def constructed_vectors(
     back = torch.arange(1, memory_length + 1)
     windows = observations[:, asked[:, None] - back]
     return Samples.unlabelled(windows, num_symbols).features() @ weights_BVF.mT
-
-
-class _Vectors(torch.nn.Module):
-    """Outputs are read as those of the constructed network."""
-
-    outputs = MultiTaskTransformer.outputs
 
 
 def measured(law: Float64[Tensor, "batch judged symbol"], labels: Int64[Tensor, "batch judged"]) -> dict:

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float64
-from torch import Tensor, nn
+from torch import Tensor
 
 from hmmscope import HMM, Run, as_kind, stationary_distribution
-from hmmscope.analysis import Histories, as_law, inference_mode, mean_row, model_outputs
+from hmmscope.analysis import Histories, mean_row, model_laws
 from hmmscope.inference import fit_decay
 from hmmscope.lab import Role, Rows, number
 
@@ -49,15 +49,15 @@ def window_rows(run: Run, histories: Histories, memory: int) -> list[dict[str, A
     observation with nothing seen. Metrics against the whole past: ``excess`` (nats), ``total_variation``; and of the
     models ``learning``, the excess over the best from the same observations.
     """
-    law = histories.law
+    law, size, last = histories.law, histories.next_observation.shape[1], slice(-1, None)
     windows = histories.observations[:, -memory:]
     exact_NV = histories.next_observation
     best_NV = histories.remembered(memory)[1]
     alone_NV = (stationary_distribution(run.process) @ law.symbols()[0]).expand_as(exact_NV)
     laws = {
-        "model": _answers(run.model, windows, exact_NV.shape[1]),
+        "model": model_laws(run.model, windows, size, last, at_once=4096)[:, 0],
         "memory": best_NV,
-        "untrained": _answers(run.untrained(), windows, exact_NV.shape[1]),
+        "untrained": model_laws(run.untrained(), windows, size, last, at_once=4096)[:, 0],
         "stationary": alone_NV,
     }
     rows = []
@@ -93,16 +93,6 @@ def exact_rate(histories: Histories, hmm: HMM, lengths: list[int]) -> dict[str, 
     eigenvalues = np.sort(np.abs(np.linalg.eigvals(hmm.transition_SS.numpy())))
     mixing = -math.log(max(eigenvalues[-2], 1e-300)) if len(eigenvalues) > 1 else None
     return {"rate": rate, "mixing": mixing}
-
-
-def _answers(model: nn.Module, windows: Tensor, num_symbols: int) -> Float64[Tensor, "history symbol"]:
-    """P(next observation) that a model gives after each window."""
-    laws = []
-    with inference_mode(model) as device:
-        for part in windows.split(4096):
-            outputs = model_outputs(model, part.to(device), num_symbols, kind="law")
-            laws.append(as_law(model, outputs[:, -1:])[:, 0])
-    return torch.cat(laws)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import as_law, inference_mode, model_outputs, read_stream
+from hmmscope.analysis.activations import model_laws, read_stream
 from hmmscope.analysis.belief_interventions import belief_interventions, exact_answers, writing
 from hmmscope.analysis.geometry import BELIEF, RIDGE, belief_targets, belief_times, fit_affine
 from hmmscope.analysis.interventions import add, intervene
@@ -46,12 +46,10 @@ def pushed(model: nn.Module, corpus: Corpus, layer: str) -> dict[str, Any]:
     wanted_NS = torch.cat([(1 - shares)[:, None] * exact + shares[:, None] * corners[state] for state in states])
     change_ND = (wanted_NS - before) @ back_SD
     column = int(corpus.layout.columns[times[here]])
-    with inference_mode(taken) as device:
-        tokens = batch.tokens[:, : column + 1].expand(len(wanted_NS), -1).to(device)
-        edit = add(change_ND[:, None, :].float(), positions=column)
-        with intervene(taken, {layer: edit}):
-            laws = as_law(taken, model_outputs(taken, tokens, corpus.num_symbols)[:, -1])
-        free = as_law(taken, model_outputs(taken, tokens[:1], corpus.num_symbols)[:, -1])[0]
+    tokens, last = batch.tokens[:, : column + 1].expand(len(wanted_NS), -1), slice(-1, None)
+    with intervene(taken, {layer: add(change_ND[:, None, :].float(), positions=column)}):
+        laws = model_laws(taken, tokens, corpus.num_symbols, last)[:, 0]
+    free = model_laws(taken, tokens[:1], corpus.num_symbols, last)[0, 0]
     wanted = exact_answers(
         process.law, wanted_NS[:, None], torch.zeros(len(wanted_NS), dtype=torch.int64), "observation"
     )

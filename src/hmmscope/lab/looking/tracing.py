@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import as_law, inference_mode, model_outputs
+from hmmscope.analysis.activations import model_laws
 from hmmscope.analysis.belief_map import BeliefReader
 from hmmscope.analysis.geometry import PREDICTION, belief_targets, belief_times
 from hmmscope.corpora.corpus import Corpus
@@ -30,8 +30,7 @@ def traced(model: nn.Module, held_out: Corpus, reader: BeliefReader | None, laye
         return None
     times = belief_times(held_out)[:MOST_SYMBOLS]
     columns = torch.from_numpy(layout.columns[times])
-    with inference_mode(model) as device:
-        laws = as_law(model, model_outputs(model, batch.tokens.to(device), process.num_symbols)[0, columns])
+    laws = model_laws(model, batch.tokens, process.num_symbols, columns)[0]
     exact = belief_targets(held_out, times, 1)[PREDICTION]
     names = [str(symbol) for symbol in process.symbols or range(process.num_symbols)]
     found: dict[str, Any] = {
