@@ -6,7 +6,7 @@ from torch import nn
 
 from hmmscope.analysis import shuffle
 from hmmscope.analysis.activations import capture
-from hmmscope.analysis.shuffle import _moved_ids, shuffle_rows, shuffle_test, shuffle_values
+from hmmscope.analysis.shuffle import ShuffleValues, _moved_ids, shuffle_test
 from hmmscope.constructions.multitask import multitask_theorem1
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
@@ -91,7 +91,7 @@ def test_the_construction_reads_positions_where_it_gathers_only() -> None:
         moved[..., network.subspaces["position"]] = network.positions[positions]
         return attention(moved)
 
-    rows = shuffle_rows(shuffle_values(network, corpus(), num_samples=4, mode="layer", attend_at=attend_at))
+    rows = ShuffleValues.of(network, corpus(), num_samples=4, mode="layer", attend_at=attend_at).rows()
     notes = {note.layer: note.stage for note in network.notes()}
     for layer, stage in notes.items():
         moved = max(row["value"] for row in rows if row["layer"] == layer and row["metric"] == "cv")
@@ -135,10 +135,10 @@ def test_the_gradient_layers_do_not_move_with_the_demonstrations() -> None:
     network = multitask_theorem1(4, 2, 2, num_demonstrations=4, demonstration_length=4, test_length=5, causal=True)
     steps = [note.layer for note in network.notes() if note.stage == "gradient step"]
     samples, everything = (
-        shuffle_values(network, corpus(), num_samples=4, first_position=first)["cv"] for first in (2, 0)
+        ShuffleValues.of(network, corpus(), num_samples=4, first_position=first)["cv"] for first in (2, 0)
     )
     assert all(samples[layer].max() < 1e-12 for layer in steps)
     assert all(everything[layer].max() > 0.01 for layer in steps)
     assert samples[1].min() > 0.1
     with pytest.raises(InputError, match=r"first_position: must be in \[0, 3\]"):
-        shuffle_values(network, corpus(), first_position=4)
+        ShuffleValues.of(network, corpus(), first_position=4)

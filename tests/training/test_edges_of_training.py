@@ -23,7 +23,7 @@ from hmmscope.training import distributed, engines, parallel, progress, state, u
 from hmmscope.training.distributed import World
 from hmmscope.training.evaluation import mean_where
 from hmmscope.training.recipes import doubling_curriculum, limits_recipe, multitask_recipe
-from hmmscope.training.schedules import learning_rate, sample_numbers, stage_length, training_tokens
+from hmmscope.training.schedules import learning_rate, sample_numbers, training_tokens
 from hmmscope.training.signals import Abandoned, Received, deferred_signals
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.trackers import Quietly
@@ -140,11 +140,11 @@ def test_samples_and_stages_of_a_step() -> None:
     assert sample_numbers(TrainingSpec(batch_size=4), 0, 3).tolist() == [12, 13, 14, 15]
     assert [parallel.num_samples(fixed, step) for step in range(4)] == [4, 4, 2, 4]
     grow = TrainingSpec(num_steps=7, batch_size=2, curriculum=(2, 4, 9))
-    assert [stage_length(grow, step, 8) for step in range(7)] == [2, 2, 4, 4, 8, 8, 8]
+    assert [grow.stage_length(step, 8) for step in range(7)] == [2, 2, 4, 4, 8, 8, 8]
     assert training_tokens(grow, 10, 8) == 2 * (2 + 2 + 4 + 4 + 8 * 3 + 7 * 2)
     assert training_tokens(TrainingSpec(num_steps=7, batch_size=2), 10, 8) == 140
     epochal = TrainingSpec(num_steps=6, epoch_steps=2, curriculum=(2, 4))
-    assert [stage_length(epochal, step, 8) for step in range(6)] == [2, 2, 4, 4, 4, 4]
+    assert [epochal.stage_length(step, 8) for step in range(6)] == [2, 2, 4, 4, 4, 4]
 
 
 def test_means_of_what_counts() -> None:
