@@ -17,7 +17,7 @@ from hmmscope.analysis.decomposition import Histories
 from hmmscope.analysis.fit_length import evaluation_losses
 from hmmscope.analysis.geometry import geometry
 from hmmscope.analysis.measures import Measures, mean_of_asked
-from hmmscope.analysis.strategies import crossing, strategies, transition
+from hmmscope.analysis.strategies import Crossing, strategies
 from hmmscope.analysis.strategy_weights import strategy_weights
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts, Sequences
@@ -114,19 +114,19 @@ def test_how_far_a_mean_goes_by_chance(alarm: float) -> None:
 
 def test_a_curve_crosses_where_it_stays_above() -> None:
     """Linear in log2 of the step, step 0 at 1/2."""
-    found = crossing([0, 1, 2, 4, 8], [-1.0, 2.0, -1.0, 1.0, 3.0], [0.1, 0.1, 0.3, 0.4, 0.1])
+    found = Crossing.of([0, 1, 2, 4, 8], [-1.0, 2.0, -1.0, 1.0, 3.0], [0.1, 0.1, 0.3, 0.4, 0.1])
     assert found is not None
     assert (found.log2_step, found.step) == pytest.approx((1.5, 2**1.5))
     assert found.error == pytest.approx(0.5 * math.hypot(0.5 * 0.3, 0.5 * 0.4))
-    early = crossing([0, 1], [-1.0, 3.0])
+    early = Crossing.of([0, 1], [-1.0, 3.0])
     assert early is not None
     assert (early.log2_step, early.error) == (-0.75, 0.0)
-    level = crossing([1, 2], [0.0, 1.0], level=0.25)
+    level = Crossing.of([1, 2], [0.0, 1.0], level=0.25)
     assert level is not None
     assert level.log2_step == pytest.approx(0.25)
-    assert crossing([1, 2], [0.0, 1.0]) is not None  # at the level is not above it
+    assert Crossing.of([1, 2], [0.0, 1.0]) is not None  # at the level is not above it
     for values in ([1.0, 2.0], [-1.0, 0.0], [-1.0, 1.0, -1.0][:2][::-1]):
-        assert crossing([1, 2], values) is None
+        assert Crossing.of([1, 2], values) is None
 
 
 def test_a_model_goes_over_from_one_predictor_to_another() -> None:
@@ -141,12 +141,12 @@ def test_a_model_goes_over_from_one_predictor_to_another() -> None:
         }
 
     rows = [row("a", step, 1.0) for step in (1, 2, 4, 8)] + [row("b", 1, 3.0), row("b", 4, 0.0), row("b", 4, 9.0, "tv")]
-    found = transition(rows, "a", "b")
+    found = Crossing.between(rows, "a", "b")
     assert found is not None
     assert found.log2_step == pytest.approx(4 / 3)
     assert found.error == pytest.approx(2 / 3 * math.hypot(1 / 3, 2 / 3) * 0.1 * math.sqrt(2))
     with pytest.raises(InputError, match=r"rows: must have two steps with a and b, got \[4\]"):
-        transition([*rows, row("a", 4, 1.0, "tv")], "a", "b", metric="tv")
+        Crossing.between([*rows, row("a", 4, 1.0, "tv")], "a", "b", metric="tv")
 
 
 def test_means_over_what_is_asked() -> None:
