@@ -50,8 +50,8 @@ NET = small()
         (lambda v: geometry(NET, CORPUS, num_samples=v, num_twins=0), "num_samples", [8], [7]),
         (lambda v: geometry(NET, CORPUS, num_samples=8, num_twins=v), "num_twins", [0], [1]),
         (lambda v: evaluation_losses(NET, CORPUS, num_samples=v), "num_samples", [1], [0]),
-        (lambda v: counting.tune_counting(CORPUS, num_samples=v, orders=0), "num_samples", [1], [0]),
-        (lambda v: counting.tune_counting(CORPUS, num_samples=2, orders=v), "orders", [0, 8],
+        (lambda v: counting.Counting.tuned(CORPUS, num_samples=v, orders=0), "num_samples", [1], [0]),
+        (lambda v: counting.Counting.tuned(CORPUS, num_samples=2, orders=v), "orders", [0, 8],
          [-1, 9]),
         (lambda v: counting.judge_counting(counting.UNTUNED, CORPUS, v), "num_samples", [1], [0]),
         (lambda v: Histories.all(UMBRELLA, v), "time", [1], [0]),
@@ -250,10 +250,10 @@ def test_where_a_loss_is_least() -> None:
 
 def test_the_best_that_counts() -> None:
     losses = {"model": [0.0], "order-0": [2.0], "trained-order-1": [1.0], "context-tree": [1.5]}
-    assert counting.best_counting(losses) == "trained-order-1"
-    assert counting.best_counting(losses, "accuracy") == "order-0"
+    assert counting.Counting.best(losses) == "trained-order-1"
+    assert counting.Counting.best(losses, "accuracy") == "order-0"
     with pytest.raises(InputError, match="predictors: must have one that counts"):
-        counting.best_counting({"model": [0.0]})
+        counting.Counting.best({"model": [0.0]})
 
 
 def test_weights_of_one_predictor_and_of_too_few_samples() -> None:
