@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numba
 import pytest
 
-from hmmscope.kernels.compiling import alone
+from hmmscope.kernels.compiling import alone, part
 
 MODULE = """
 import sys
@@ -75,3 +76,19 @@ def test_garbage_waits_until_it_is_compiled(tmp_path: Path) -> None:
     still = not gc.isenabled()  # who had no collector gets none
     gc.enable()
     assert still
+
+
+def test_a_part_becomes_machine_code_only_within_what_calls_it() -> None:
+    @part()
+    def twice(x):  # type: ignore[no-untyped-def]
+        return 2.0 * x
+
+    @numba.njit
+    def outer(x):  # type: ignore[no-untyped-def]
+        return twice(twice(x)) + 1.0
+
+    assert outer(3.0) == 13.0
+    (compiled,) = twice.overloads.values()
+    assert not compiled.library._codegen._engine.is_symbol_defined(compiled.fndesc.llvm_func_name)
+    with pytest.raises(KeyError):
+        twice(3.0)

@@ -1,8 +1,7 @@
 """Linear maps of the columns of a chunk: forward, back, and their gradients. How a chunk lies in memory says `chunks`."""
 
-from numba import njit
-
 from hmmscope.engine.tiles import transpose
+from hmmscope.kernels.compiling import part
 from hmmscope.kernels.phases import X1, X2, X3, phase
 from hmmscope.kernels.products import LANES, SUMS, VECTORS, product, wide
 
@@ -13,7 +12,7 @@ STRIPE = VECTORS * LANES
 BLOCK = 128
 
 
-@njit
+@part()
 def columns_of(panel, steps, samples, width):  # type: ignore[no-untyped-def]
     """Columns of a panel that are used."""
     return min(width, steps * samples - panel * width)

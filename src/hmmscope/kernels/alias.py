@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 
 from hmmscope.kernels.compiling import kernel
 
+#: Up to so many entries nothing is compiled: that takes longer than all of them.
+_SMALL = 1 << 12
+
 
 def column_bits(num_outcomes: int) -> int:
     """c, the number of leading bits of a word that pick the column."""
@@ -30,7 +33,8 @@ def alias_tables(weights: NDArray[np.int64]) -> NDArray[np.uint32]:
         raise ValueError(f"at most 65536 outcomes fit an alias table, got {num_outcomes}")
     rows = np.ascontiguousarray(weights, dtype=np.int64).reshape(-1, num_outcomes)
     tables = np.empty((rows.shape[0], 1 << bits), np.uint32)
-    _build(rows, bits, tables)
+    build = _build.py_func if tables.size <= _SMALL else _build
+    build(rows, bits, tables)
     return tables.reshape(*weights.shape[:-1], 1 << bits)
 
 

@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numba
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.compiler_machinery import register_pass
+from numba.core.typed_passes import NativeLowering
 
 from hmmscope.storage import disk
 
@@ -52,3 +56,44 @@ def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
         return made
 
     return make
+
+
+class _Unfinished(JITCodeLibrary):
+    """Code as it was written, which is optimised and becomes machine code only within what it is linked into."""
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _Unfinishing(NativeLowering):
+    """Leaves a function unfinished."""
+
+    _name = "unfinishing"
+
+    def run_pass(self, state: Any) -> bool:
+        state.library = _Unfinished(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.flags.no_compile = True
+        super().run_pass(state)
+        handle = {}.popitem  # type: ignore[var-annotated]  # numba needs one of its own; this one fails if it is called
+        state.targetctx.insert_user_function(handle, state["cr"].fndesc, [state.library])
+        state["cr"] = state["cr"]._replace(cfunc=handle)
+        return True
+
+
+class _PartCompiler(CompilerBase):
+    def define_pipelines(self) -> list[Any]:
+        passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
+        passes.passes = [(_Unfinishing if one is NativeLowering else one, why) for one, why in passes.passes]
+        passes.finalize()
+        return [passes]
+
+
+def part(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """`numba.njit` of a function that only kernels call, and that is compiled as a part of each."""
+    options = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, **options}
+    return numba.njit(pipeline_class=_PartCompiler, **options)

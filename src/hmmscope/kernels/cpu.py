@@ -4,12 +4,11 @@ import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from hmmscope.kernels.alias import draw
-from hmmscope.kernels.compiling import kernel
+from hmmscope.kernels.compiling import kernel, part
 from hmmscope.kernels.philox import KIND_COMPONENT, KIND_PATH, philox
 
 _LANES = 16  # samples that share one pass over the Philox rounds, which the compiler turns into vector instructions
@@ -86,7 +85,7 @@ def _in_blocks(
     return observations, states
 
 
-@numba.njit(forceinline=True)
+@part(forceinline=True)
 def _log2(size):  # type: ignore[no-untyped-def]
     bits = 0
     while 1 << bits < size:
@@ -103,7 +102,7 @@ def _components(k0, k1, samples, table, components):  # type: ignore[no-untyped-
         components[row] = draw(table, word, bits)
 
 
-@numba.njit(forceinline=True)
+@part(forceinline=True)
 def _touch(table):  # type: ignore[no-untyped-def]
     """Read a table once in order, which brings it into the cache far faster than the scattered draws would."""
     seen = np.uint32(0)
@@ -113,7 +112,7 @@ def _touch(table):  # type: ignore[no-untyped-def]
     return seen
 
 
-@numba.njit(forceinline=True)
+@part(forceinline=True)
 def _draw_lanes(table, offsets, words, bits, outcomes, lanes):  # type: ignore[no-untyped-def]
     """`draw` for each lane, from the row that begins at `offsets` in a flat table; indices are unsigned, so unchecked."""
     shift = np.uint64(32) - bits

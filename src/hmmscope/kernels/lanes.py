@@ -24,14 +24,14 @@ import math
 import numba
 import numpy as np
 
-from hmmscope.kernels.compiling import kernel
+from hmmscope.kernels.compiling import kernel, part
 
 #: Lanes for many sequences, and for a few.
 WIDE, NARROW = (0,) * 32, (0,) * 4
 
 _FAST = {"contract", "reassoc"}
 #: A part of a kernel.
-inlined = numba.njit(nogil=True, fastmath=_FAST, forceinline=True)
+inlined = part(fastmath=_FAST, forceinline=True)
 _kernel = kernel(fastmath=_FAST)
 
 
@@ -124,7 +124,7 @@ def doubt(width, law, smallest, found):  # type: ignore[no-untyped-def]
             found[lane] |= np.int64(0.0 < row[lane] < smallest)
 
 
-@inlined
+@numba.njit(nogil=True, fastmath=_FAST, forceinline=True)  # a fifth faster in float32 than as a part
 def _write(law, offset, length, t, lanes, rows):  # type: ignore[no-untyped-def]
     """Put the law of each lane into its row of a flat array."""
     size = law.shape[0]

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit
 from numba.core import cgutils
 
+from hmmscope.kernels.compiling import part
 from hmmscope.kernels.phases import X1, Row, phase
 from hmmscope.kernels.products import LANES, VECTORS, Emitter, has, stripe_of, wide
 
@@ -94,7 +94,7 @@ def product_of_pairs(
             done += LANES
 
 
-@njit
+@part()
 def _rounded(bits):  # type: ignore[no-untyped-def]
     """Bits whose upper half is the bfloat16 that is nearest to a float32."""
     return bits + _LAST + ((bits >> _HALF) & _BIT)

@@ -7,11 +7,10 @@ are the platform's.
 
 import math
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from hmmscope.kernels.compiling import kernel
+from hmmscope.kernels.compiling import kernel, part
 from hmmscope.kernels.philox import philox
 
 
@@ -58,7 +57,7 @@ def random_permutations(
     return rows
 
 
-@numba.njit(forceinline=True)
+@part(forceinline=True)
 def _uniform(word):  # type: ignore[no-untyped-def]
     return (np.float64(word) + 0.5) * 2.0**-32
 
@@ -100,7 +99,7 @@ def _fill(k0, k1, components, concentration, rows):  # type: ignore[no-untyped-d
                 rows[index, row, column] /= total
 
 
-@numba.njit(forceinline=True)
+@part(forceinline=True)
 def _uniform_52(high, low):  # type: ignore[no-untyped-def]
     return (np.float64((high << np.uint64(20)) | (low >> np.uint64(12))) + 0.5) * 2.0**-52
 

@@ -9,10 +9,9 @@ One sequence after the other, its states side by side in memory. Formulas, table
 
 import math
 
-import numba
 import numpy as np
 
-from hmmscope.kernels.compiling import kernel
+from hmmscope.kernels.compiling import kernel, part
 
 #: The smallest entry that is in no doubt.
 _SMALLEST = 1e-100
@@ -20,7 +19,7 @@ _SMALLEST = 1e-100
 _TERMS = 1024
 
 
-@numba.njit(nogil=True, fastmath={"contract", "reassoc"})
+@part(fastmath={"contract", "reassoc"})
 def _moved(law, matrix, now):  # type: ignore[no-untyped-def]
     """now_j = sum_i law_i matrix_ij, four rows at a time."""
     size = len(law)
@@ -174,7 +173,7 @@ def backward(  # type: ignore[no-untyped-def]
                 terms = 0
 
 
-@numba.njit(nogil=True)
+@part()
 def _lengthened(best, step, longer, here):  # type: ignore[no-untyped-def]
     """longer_j = max_i (best_i + step_ij), the lowest i among equals in `here`; four rows at a time."""
     size = len(best)
