@@ -6,109 +6,6 @@ from hmmscope.facade import lazily
 
 __version__ = "0.2.0"
 
-_HOME = {
-    "HMM": "processes.hmm",
-    "LabelledHMM": "processes.labelled",
-    "Mixture": "processes.mixture",
-    "GeneralisedHMM": "processes.generalised",
-    "LinearGaussian": "processes.linear_gaussian",
-    "SwitchingLinearGaussian": "processes.switching",
-    "MatrixProduct": "processes.matrix_product",
-    "EmittingHMM": "emissions.emitting",
-    "GaussianHMM": "emissions.gaussian",
-    "GaussianMixtureHMM": "emissions.gaussian_mixture",
-    "PoissonHMM": "emissions.poisson",
-    "ChannelsHMM": "emissions.channels",
-    "Process": "processes.process",
-    "Paths": "processes.process",
-    "Observed": "processes.answers",
-    "make_process": "processes.make",
-    "load_process": "processes.files",
-    "Corpus": "corpora.corpus",
-    "MISSING": "sequences.gaps",
-    "SequenceData": "sequences.data",
-    "SequenceStream": "sequences.streaming",
-    "fit": "runs.fitting",
-    "Sequences": "corpora.layouts",
-    "Prompts": "corpora.layouts",
-    "Header": "corpora.layouts",
-    "Text": "corpora.tokenized",
-    "observe": "inference.optimal",
-    "filter_beliefs": "inference.filtering",
-    "filter_mixture": "inference.mixture_posterior",
-    "smooth_beliefs": "inference.smoothing",
-    "expected_counts": "inference.smoothing",
-    "most_likely_states": "inference.paths",
-    "sample_state_paths": "inference.paths",
-    "missing_laws": "inference.missing",
-    "sample_missing": "inference.missing",
-    "memory_beliefs": "inference.memory",
-    "forecast": "inference.continuations",
-    "count": "analysis.trained_counting",
-    "entropy_rate": "inference.entropy",
-    "observability": "inference.observability",
-    "future_law": "inference.observability",
-    "stationary_distribution": "inference.stationary_law",
-    "kalman_filter": "processes.kalman",
-    "switching_filter": "processes.switching_filter",
-    "mixing_time": "inference.mixing",
-    "make_model": "models.base",
-    "RunConfig": "runs.config",
-    "train": "runs.training",
-    "over_training": "runs.development",
-    "look": "lab.looking.looking",
-    "study": "lab.study.conduct",
-    "benchmark": "lab.benchmark.submission",
-    "check_submission": "lab.benchmark.checking",
-    "load_run": "runs.pipeline",
-    "log_likelihood": "inference.fast",
-    "mixture_predictions": "inference.fast",
-    "optimal_predictions": "inference.optimal",
-    "filter_known_component": "inference.mixture_posterior",
-    "shuffle_test": "analysis.shuffle",
-    "attention_map": "analysis.attention_maps",
-    "belief_map": "analysis.belief_map",
-    "capture": "analysis.activations",
-    "intervene": "analysis.interventions",
-    "evaluate": "analysis.curves",
-    "probe": "analysis.probes",
-    "HmmscopeError": "errors",
-    "Run": "runs.pipeline",
-    "Batch": "corpora.corpus",
-    "Layout": "corpora.layouts",
-    "make_target": "corpora.targets",
-    "as_kind": "processes.narrow",
-    "as_pairs": "processes.narrow",
-    "likeliest": "inference.likeliest",
-    "symmetric_channel": "processes.low_rank",
-    "belief_interventions": "analysis.belief_interventions",
-    "belief_space": "analysis.belief_space",
-    "constrained_updates": "analysis.constrained_updates",
-    "mechanisms": "analysis.mechanisms",
-    "task_patching": "analysis.task_patching",
-    "strategy_weights": "analysis.strategy_weights",
-    "fit_length": "analysis.fit_length",
-    "config_from_data": "runs.config",
-    "TrainingPass": "runs.pipeline",
-    "fresh_model": "runs.pipeline",
-    "target_loss": "training.updates",
-}
-
-#: Packages and modules with names of their own, ``hs.constructions.multitask_theorem1(...)``.
-_PACKAGES = {
-    "analysis": "analysis",
-    "constructions": "constructions",
-    "inference": "inference",
-    "interop": "interop",
-    "recipes": "training.recipes",
-    "registry": "registry",
-    "schema": "schema",
-    "seeds": "seeds",
-    "ties": "ties",
-}
-
-__all__ = ["__version__", *_HOME, *_PACKAGES]
-
 if TYPE_CHECKING:
     from hmmscope import analysis as analysis
     from hmmscope import constructions as constructions
@@ -205,4 +102,5 @@ if TYPE_CHECKING:
     from hmmscope.training import recipes as recipes
     from hmmscope.training.updates import target_loss as target_loss
 
-__getattr__, __dir__ = lazily(__name__, _HOME, _PACKAGES)
+__getattr__, __dir__, _names = lazily(__name__)
+__all__ = ["__version__", *_names]

@@ -2,31 +2,42 @@
 
 import difflib
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+import re
+import sys
+from collections.abc import Callable
 from typing import Any
 
+#: A name that a package imports for type checkers.
+_IMPORT = re.compile(r"^    from (\S+) import (\w+) as \2$", re.MULTILINE)
 
-def lazily(
-    package: str, home: Mapping[str, str], modules: Mapping[str, str] | None = None
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package.
+
+def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` of a package, whose names stand once: as imports for type checkers.
+
+    What stands under ``if TYPE_CHECKING`` in its source, one ``from a.b import c as c`` a line, is imported on first use;
+    c may be a module of a.b.
 
     Args:
         package: its `__name__`.
-        home: the module, within the package, of each name.
-        modules: names that are whole modules of the package.
     """
-    whole = modules or {}
+    spec = sys.modules[package].__spec__
+    read = getattr(spec and spec.loader, "get_source", lambda name: None)
+    source = read(package)
+    if source is None:
+        raise ImportError(f"{package}: the source of its __init__.py is not installed; its names stand there")
+    home = {name: module for module, name in _IMPORT.findall(source)}
+    names = sorted(home)
 
     def get(name: str) -> Any:
-        if name in whole:
-            return importlib.import_module(f"{package}.{whole[name]}")
         if name not in home:
             # What tools ask every module for, whether it is there, gets no guess.
-            near = [] if name.startswith("_") else difflib.get_close_matches(name, [*home, *whole], 1)
+            near = [] if name.startswith("_") else difflib.get_close_matches(name, names, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
-        return getattr(importlib.import_module(f"{package}.{home[name]}"), name)
+        if home[name] != package:
+            module = importlib.import_module(home[name])
+            if hasattr(module, name):
+                return getattr(module, name)
+        return importlib.import_module(f"{home[name]}.{name}")
 
-    names: Iterable[str] = {*home, *whole}
-    return get, lambda: sorted(names)
+    return get, lambda: names, names

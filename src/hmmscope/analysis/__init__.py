@@ -4,45 +4,6 @@ from typing import TYPE_CHECKING
 
 from hmmscope.facade import lazily
 
-_HOME = {
-    "Counting": "counting",
-    "Crossing": "strategies",
-    "ExactBeliefs": "geometry",
-    "Histories": "decomposition",
-    "ProbeData": "probes",
-    "Readout": "geometry",
-    "Score": "curves",
-    "ShuffleValues": "shuffle",
-    "Windows": "decomposition",
-    "as_law": "activations",
-    "attention_taps": "shuffle",
-    "automaton": "discovery",
-    "bayes_predictions": "header",
-    "bootstrap_means": "intervals",
-    "bootstrap_ratio": "intervals",
-    "crossing_length": "fit_length",
-    "dictionary": "discovery",
-    "entropy_bits": "header",
-    "evaluation_losses": "fit_length",
-    "explained_change": "similarity",
-    "fit_start": "fit_length",
-    "inference_mode": "activations",
-    "known_component_laws": "curves",
-    "linear_cka": "similarity",
-    "mean_row": "intervals",
-    "model_laws": "activations",
-    "model_outputs": "activations",
-    "paths": "mechanisms",
-    "prior_pool": "header",
-    "resampled_curves": "layer_curves",
-    "residual_layers": "activations",
-    "roles": "mechanisms",
-    "set_pattern": "interventions",
-    "with_interval": "layer_curves",
-}
-
-__all__ = [*_HOME]
-
 if TYPE_CHECKING:
     from hmmscope.analysis.activations import as_law as as_law
     from hmmscope.analysis.activations import inference_mode as inference_mode
@@ -79,4 +40,4 @@ if TYPE_CHECKING:
     from hmmscope.analysis.similarity import linear_cka as linear_cka
     from hmmscope.analysis.strategies import Crossing as Crossing
 
-__getattr__, __dir__ = lazily(__name__, _HOME)
+__getattr__, __dir__, __all__ = lazily(__name__)

@@ -4,28 +4,6 @@ from typing import TYPE_CHECKING
 
 from hmmscope.facade import lazily
 
-_HOME = {
-    "FilterInBits": "arbitrary_precision",
-    "LeastSquares": "regression",
-    "MultiTaskTransformer": "multitask_network",
-    "Samples": "regression",
-    "belief_operators": "stochastic_filter",
-    "delta_rule_parity": "parity",
-    "driven_system": "driven",
-    "gelu_product": "prefix_parts",
-    "induction_network": "induction",
-    "layers_needed": "prefix_parts",
-    "limits_theorem5_1": "deterministic_rnn",
-    "limits_theorem5_2": "prefix_product",
-    "limits_theorem5_3": "stochastic_filter",
-    "multitask_theorem1": "multitask",
-    "multitask_theorem2": "multitask",
-    "rounded_gelu_product": "finite_precision",
-    "rounding_errors": "finite_precision",
-}
-
-__all__ = [*_HOME]
-
 if TYPE_CHECKING:
     from hmmscope.constructions.arbitrary_precision import FilterInBits as FilterInBits
     from hmmscope.constructions.deterministic_rnn import limits_theorem5_1 as limits_theorem5_1
@@ -45,4 +23,4 @@ if TYPE_CHECKING:
     from hmmscope.constructions.stochastic_filter import belief_operators as belief_operators
     from hmmscope.constructions.stochastic_filter import limits_theorem5_3 as limits_theorem5_3
 
-__getattr__, __dir__ = lazily(__name__, _HOME)
+__getattr__, __dir__, __all__ = lazily(__name__)

@@ -4,24 +4,6 @@ from typing import TYPE_CHECKING
 
 from hmmscope.facade import lazily
 
-_HOME = {
-    "all_sequences": "memory",
-    "baum_welch_predictions": "baum_welch",
-    "belief_floor": "floors",
-    "filter_windows": "memory",
-    "fit_decay": "memory_error",
-    "linear_floor": "floors",
-    "linear_variances": "floors",
-    "linear_window_errors": "window",
-    "memory_certificate": "memory_error",
-    "numerical_rank": "observability",
-    "optimal_law": "optimal",
-    "window_errors": "window",
-    "with_prior": "memory",
-}
-
-__all__ = [*_HOME]
-
 if TYPE_CHECKING:
     from hmmscope.inference.baum_welch import baum_welch_predictions as baum_welch_predictions
     from hmmscope.inference.floors import belief_floor as belief_floor
@@ -37,4 +19,4 @@ if TYPE_CHECKING:
     from hmmscope.inference.window import linear_window_errors as linear_window_errors
     from hmmscope.inference.window import window_errors as window_errors
 
-__getattr__, __dir__ = lazily(__name__, _HOME)
+__getattr__, __dir__, __all__ = lazily(__name__)

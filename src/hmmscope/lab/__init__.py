@@ -9,48 +9,6 @@ from typing import TYPE_CHECKING
 
 from hmmscope.facade import lazily
 
-_HOME = {
-    "Experiment": "experiments.experiment",
-    "Measured": "experiments.experiment",
-    "Seen": "evidence.claim",
-    "claim": "evidence.claim",
-    "Finding": "evidence.finding",
-    "Above": "evidence.verdicts",
-    "Always": "evidence.verdicts",
-    "Below": "evidence.verdicts",
-    "Printed": "evidence.verdicts",
-    "Within": "evidence.verdicts",
-    "Gate": "evidence.verdicts",
-    "Effect": "evidence.effects",
-    "Estimate": "evidence.effects",
-    "number": "evidence.records",
-    "Law": "evidence.budget_laws",
-    "LawPoint": "evidence.budget_laws",
-    "Rows": "evidence.rows",
-    "PerSeed": "evidence.rows",
-    "Tables": "evidence.rows",
-    "Figure": "evidence.figure",
-    "Panel": "evidence.figure",
-    "Heatmap": "evidence.figure",
-    "Cloud": "evidence.figure",
-    "Explorer": "evidence.figure",
-    "Series": "evidence.figure",
-    "Role": "evidence.figure",
-    "bar": "evidence.panels",
-    "bars": "evidence.panels",
-    "curve": "evidence.panels",
-    "heatmap": "evidence.panels",
-    "level": "evidence.panels",
-    "lines": "evidence.panels",
-    "triangle": "evidence.panels",
-    "BeliefPlane": "evidence.clouds",
-    "as_twins": "evidence.controls",
-    "beyond_twins": "evidence.controls",
-    "PREDICTORS": "experiments.looks",
-}
-
-__all__ = [*_HOME]
-
 if TYPE_CHECKING:
     from hmmscope.lab.evidence.budget_laws import Law as Law
     from hmmscope.lab.evidence.budget_laws import LawPoint as LawPoint
@@ -90,4 +48,4 @@ if TYPE_CHECKING:
     from hmmscope.lab.experiments.experiment import Measured as Measured
     from hmmscope.lab.experiments.looks import PREDICTORS as PREDICTORS
 
-__getattr__, __dir__ = lazily(__name__, _HOME)
+__getattr__, __dir__, __all__ = lazily(__name__)
