@@ -43,6 +43,7 @@ class CategoricalHMM(HiddenMarkovModel):
 
     parts = HiddenMarkovModel.parts | {"e": "emissionprob_"}
     emissionprob_: Array
+    emissionprob_prior: Any
 
     def __init__(
         self,
@@ -62,20 +63,7 @@ class CategoricalHMM(HiddenMarkovModel):
         implementation: str = "log",
         n_init: int = 1,
     ) -> None:
-        self.n_components = n_components
-        self.startprob_prior = startprob_prior
-        self.transmat_prior = transmat_prior
-        self.emissionprob_prior = emissionprob_prior
-        self.n_features = n_features
-        self.algorithm = algorithm
-        self.random_state = random_state
-        self.n_iter = n_iter
-        self.tol = tol
-        self.verbose = verbose
-        self.params = params
-        self.init_params = init_params
-        self.implementation = implementation
-        self.n_init = n_init
+        self._take(locals())
 
     @property
     def n_features(self) -> int | None:

@@ -34,6 +34,8 @@ class PoissonHMM(RealValuedHMM):
 
     parts = RealValuedHMM.parts | {"l": "lambdas_"}
     lambdas_: Array
+    lambdas_prior: Any
+    lambdas_weight: Any
 
     def __init__(
         self,
@@ -52,20 +54,7 @@ class PoissonHMM(RealValuedHMM):
         implementation: str = "log",
         n_init: int = 1,
     ) -> None:
-        self.n_components = n_components
-        self.startprob_prior = startprob_prior
-        self.transmat_prior = transmat_prior
-        self.lambdas_prior = lambdas_prior
-        self.lambdas_weight = lambdas_weight
-        self.algorithm = algorithm
-        self.random_state = random_state
-        self.n_iter = n_iter
-        self.tol = tol
-        self.verbose = verbose
-        self.params = params
-        self.init_params = init_params
-        self.implementation = implementation
-        self.n_init = n_init
+        self._take(locals())
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

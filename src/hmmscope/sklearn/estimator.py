@@ -142,6 +142,10 @@ class HiddenMarkovModel(BaseEstimator):
     implementation: str
     n_init: int
 
+    def _take(self, arguments: dict[str, Any]) -> None:
+        """The arguments of the constructor as attributes, unchanged, as scikit-learn asks for."""
+        self.__dict__.update({name: value for name, value in arguments.items() if name not in ("self", "__class__")})
+
     # -- a family of emissions
 
     @abstractmethod

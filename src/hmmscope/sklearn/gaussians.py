@@ -47,6 +47,12 @@ class GaussianHMM(RealValuedHMM):
     parts = RealValuedHMM.parts | {"m": "means_", "c": "_covars_"}
     means_: Array
     _covars_: Array
+    covariance_type: str
+    min_covar: float
+    means_prior: Any
+    means_weight: Any
+    covars_prior: Any
+    covars_weight: float
 
     def __init__(
         self,
@@ -69,24 +75,7 @@ class GaussianHMM(RealValuedHMM):
         implementation: str = "log",
         n_init: int = 1,
     ) -> None:
-        self.n_components = n_components
-        self.covariance_type = covariance_type
-        self.min_covar = min_covar
-        self.startprob_prior = startprob_prior
-        self.transmat_prior = transmat_prior
-        self.means_prior = means_prior
-        self.means_weight = means_weight
-        self.covars_prior = covars_prior
-        self.covars_weight = covars_weight
-        self.algorithm = algorithm
-        self.random_state = random_state
-        self.n_iter = n_iter
-        self.tol = tol
-        self.verbose = verbose
-        self.params = params
-        self.init_params = init_params
-        self.implementation = implementation
-        self.n_init = n_init
+        self._take(locals())
 
     @property
     def covars_(self) -> Array:

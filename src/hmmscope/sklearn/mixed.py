@@ -54,6 +54,14 @@ class GMMHMM(RealValuedHMM):
     weights_: Array
     means_: Array
     covars_: Array
+    n_mix: int
+    min_covar: float
+    weights_prior: Any
+    means_prior: Any
+    means_weight: Any
+    covars_prior: Any
+    covars_weight: Any
+    covariance_type: str
 
     def __init__(
         self,
@@ -78,26 +86,7 @@ class GMMHMM(RealValuedHMM):
         implementation: str = "log",
         n_init: int = 1,
     ) -> None:
-        self.n_components = n_components
-        self.n_mix = n_mix
-        self.min_covar = min_covar
-        self.startprob_prior = startprob_prior
-        self.transmat_prior = transmat_prior
-        self.weights_prior = weights_prior
-        self.means_prior = means_prior
-        self.means_weight = means_weight
-        self.covars_prior = covars_prior
-        self.covars_weight = covars_weight
-        self.algorithm = algorithm
-        self.covariance_type = covariance_type
-        self.random_state = random_state
-        self.n_iter = n_iter
-        self.tol = tol
-        self.verbose = verbose
-        self.params = params
-        self.init_params = init_params
-        self.implementation = implementation
-        self.n_init = n_init
+        self._take(locals())
 
     def process(self) -> MixtureProcess:
         parts = self.startprob_, self.transmat_, self.weights_, self.means_, self.covars_

@@ -133,12 +133,6 @@ class Population:
         """Root of E||P_L - W_L x||^2."""
         return math.sqrt(float(self.probability @ self.misfit))
 
-    @property
-    def memory_variation(self) -> float:
-        """E TV(P, P_L)."""
-        half = (self.history_law - self.law[self.window_of]).abs().sum(1) / 2
-        return float(self.history_probability @ half)
-
     def estimation(self, weights: Float64[Tensor, "label feature"]) -> float:
         """Root of E||(W - W_L) x||^2."""
         return _rms(self.features @ weights.T - self.linear, self.probability)
