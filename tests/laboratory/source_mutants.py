@@ -60,6 +60,7 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         (
             ("corpora/layouts.py", 'raise AssertionError("a layout says whether it has a delimiter")'),
             ("corpora/layouts.py", 'raise AssertionError("a layout says how long its sequences are")'),
+            ("training/compiled_steps.py", "raise AssertionError"),
             ("processes/told.py", 'raise AssertionError("a family says how its matrices are drawn")'),
         ),
         "what every kind overrides: for the checker of types, and never reached",

@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,12 +15,12 @@ import torch
 from torch.distributed import HashStore
 
 import hmmscope as hs
-from hmmscope.corpora.targets import make_target
+from hmmscope.corpora.targets import PADDING, make_target
 from hmmscope.errors import DamagedError, InputError, NonFiniteError, ResourceError
 from hmmscope.models.base import make_model
 from hmmscope.models.decoder import DecoderSpec
 from hmmscope.models.recurrent import RNNSpec
-from hmmscope.training import distributed, engines, parallel, progress, state, updates, watch
+from hmmscope.training import compiled_steps, distributed, engines, parallel, progress, state, updates, watch
 from hmmscope.training.distributed import World
 from hmmscope.training.evaluation import mean_where
 from hmmscope.training.recipes import doubling_curriculum, limits_recipe, multitask_recipe
@@ -619,3 +620,53 @@ def test_a_tracker_that_fails_is_asked_no_more(unchecked: None) -> None:
     kept: list[Any] = []
     Quietly(SimpleNamespace(log=lambda *given: kept.append(given))).log({"step": 3, "loss": 1, "name": "x"})  # type: ignore[arg-type]
     assert kept == [(3, {"loss": 1.0})]
+
+
+def asked(
+    tokens: Any = ((0, 1), (1, 1)), ids: Any = ((0, 1), (1, PADDING)), values: Any = None, vectors: Any = None
+) -> Any:
+    none = np.zeros((0, 0), np.int64), np.zeros((0, 0, 0))
+    return compiled_steps.Asked(
+        tokens=none[0] if vectors is not None else np.array(tokens),
+        vectors=none[1] if vectors is None else np.array(vectors, float),
+        ids=none[0] if values is not None else np.array(ids),
+        values=none[1] if values is None else np.array(values, float),
+        columns=np.arange(2),
+        weight=1.0,
+        kind=0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "fits"),
+    [
+        ({}, True),
+        ({"tokens": [[0, 2], [1, 1]]}, False),
+        ({"tokens": [[0, -1], [1, 1]]}, False),
+        ({"tokens": [[0, 1]]}, False),
+        ({"tokens": [[0, 1, 1], [0, 1, 1]]}, False),
+        ({"ids": [[0, 3], [0, 0]]}, False),
+        ({"ids": [[0, 2], [0, 0]]}, True),
+        ({"ids": [[0, -1], [0, 0]]}, False),
+        ({"ids": [[0], [0]]}, False),
+        ({"values": np.ones((2, 2, 3))}, True),
+        ({"values": np.ones((2, 2, 2))}, False),
+        ({"values": np.ones((1, 2, 3))}, False),
+        ({"vectors": np.ones((2, 2, 2))}, True),
+        ({"vectors": np.ones((2, 2, 3))}, False),
+    ],
+)
+def test_the_door_of_the_engine(given: dict[str, Any], fits: bool) -> None:
+    """Two samples of two columns, two inputs and three outputs: compiled loops follow these numbers without looking."""
+    sizes = compiled_steps.Sizes(inputs=2, outputs=3, layers=1, width=16)
+    with nullcontext() if fits else pytest.raises(InputError, match="do not fit a model of 2 inputs and 3 outputs"):
+        compiled_steps._check(asked(**given), sizes, 2)
+
+
+def test_what_has_no_compiled_form_is_refused() -> None:
+    for name in ("gru", "lstm"):
+        with pytest.raises(InputError, match=r"training\.engine: this model has no compiled form"):
+            compiled_steps._cells(make_model(name, num_symbols=2, width=4), {})
+    with pytest.raises(InputError, match="the compiled engine takes parameters of one type on the processor"):
+        compiled_steps._flattened([torch.zeros(1), torch.zeros(1, dtype=torch.float64)])
+    assert compiled_steps._flattened([torch.ones(2, 2), torch.zeros(1)]).tolist() == [1, 1, 1, 1, 0]
