@@ -172,12 +172,6 @@ def test_a_source_that_fits_no_memory_is_refused_before_it_is_read(
     monkeypatch.setattr(machine, "free_memory", lambda: 99)
     with pytest.raises(ResourceError, match=r"a\.txt: needs"):
         SequenceData(tmp_path / "a.txt")
-    pyarrow = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
-    parquet.write_table(pyarrow.table({"observations": [[0, 1] * 50, [1]]}), tmp_path / "a.parquet")
-    with pytest.raises(ResourceError, match=r"a\.parquet: needs"):
-        SequenceData(tmp_path / "a.parquet")
 
 
 def test_the_floor_of_cyclic_hard_by_hand() -> None:

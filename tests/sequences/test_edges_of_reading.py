@@ -1,14 +1,17 @@
 """Which unit a text is read in where one more line decides, what is refused at the edge, and streams in parts."""
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from hmmscope.errors import DamagedError, InputError
+from hmmscope import machine
+from hmmscope.errors import DamagedError, InputError, ResourceError
 from hmmscope.sequences import encoding, streaming
 from hmmscope.sequences.data import SequenceData, read_as
 from hmmscope.sequences.encoding import MAX_SYMBOLS, Alphabet, apart, whole_lengths, within
@@ -195,9 +198,38 @@ def test_a_text_without_an_end_or_a_table_that_is_none_is_said_by_its_name(tmp_p
     np.savez(tmp_path / "a.npz", header=np.array("{"), observations=np.zeros((1, 2), int))
     with pytest.raises(DamagedError, match=r"^a\.npz: header is not JSON"):
         SequenceData(tmp_path / "a.npz")
+
+
+def test_parquet_is_read_by_its_library_and_refused_by_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixty times the bytes that its groups of rows say have to fit into the memory."""
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
-    pytest.importorskip("pyarrow")
-    with pytest.raises(DamagedError, match=r"^a\.parquet: not Parquet"):
+    sizes, column = [30, 70], [[0, 1], [1]]
+    about = SimpleNamespace(row_group=lambda number: SimpleNamespace(total_byte_size=sizes[number]))
+
+    class ParquetFile:
+        metadata, num_row_groups, schema_arrow = about, 2, SimpleNamespace(names=["observations"])
+
+        def __init__(self, file: Any) -> None:
+            if file.read() != b"PAR1":
+                raise OSError("it has\nno end")
+
+        def read(self, columns: list[str]) -> Any:
+            return SimpleNamespace(column=lambda name: column if columns == [name] else None)
+
+    parquet = SimpleNamespace(ParquetFile=ParquetFile)
+    monkeypatch.setitem(sys.modules, "pyarrow", SimpleNamespace(parquet=parquet))
+    monkeypatch.setattr(machine, "free_memory", lambda: 6000)
+    assert [row.tolist() for row in SequenceData(tmp_path / "a.parquet")] == column
+    monkeypatch.setattr(machine, "free_memory", lambda: 5999)
+    with pytest.raises(ResourceError, match=r"a\.parquet: needs"):
+        SequenceData(tmp_path / "a.parquet")
+    (tmp_path / "a.parquet").write_bytes(b"PAR")
+    with pytest.raises(DamagedError, match=r"^a\.parquet: not Parquet \(it has no end\)"):
+        SequenceData(tmp_path / "a.parquet")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ResourceError, match=r"a\.parquet: Parquet needs pyarrow; pip install"):
         SequenceData(tmp_path / "a.parquet")
 
 
