@@ -65,6 +65,10 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         ),
         "what every kind overrides: for the checker of types, and never reached",
     ),
+    (
+        "processes/observations.py",
+        'hint = "; a missing observation is hmmscope.MISSING" if value < 0 else ""',
+    ): "of what is no symbol: 0 is one",
     ("lab/evidence/effects.py", "least = 1.0"): "no p is above 1, so that the first product already is not",
     ("processes/fresh.py", "_ENTRIES = 2**20"): "how many are drawn together: time and memory, and no number",
 }
@@ -181,7 +185,7 @@ _ON_IMPORT = {"tests/test_survivors.py::test_numbers_by_default_are_those_that_w
 
 
 def tests_of(mutant: Mutant) -> dict[str, float]:
-    """The tests that run its statement, with their seconds, the shortest first; of what is run on import, of its module.
+    """The tests that run its statement, with their seconds, of its package first; of what is run on import, of its module.
 
     After them come the others of their files: what a fixture runs for a whole file stands with the first test of it alone.
     """
@@ -198,7 +202,8 @@ def tests_of(mutant: Mutant) -> dict[str, float]:
             beside |= seconds if runs else {}
             anywhere |= {name: seconds[name] for names in lines.values() for name in names}
     asked = anywhere | _ON_IMPORT if mutant.on_import or not found else found
-    return dict(sorted((beside | asked).items(), key=lambda one: (one[0] not in asked, one[1])))
+    own = f"tests/{Path(mutant.file).parent.name}/"  # of its package, which are likeliest to notice it
+    return dict(sorted((beside | asked).items(), key=lambda one: (one[0] not in asked, own not in one[0], one[1])))
 
 
 @cache

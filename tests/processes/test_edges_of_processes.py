@@ -1,5 +1,6 @@
 """Every number of a registered process at its least and its most, and just beyond; matrices as they are shown; refusals."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 
 import hmmscope as hs
 from hmmscope import registry
-from hmmscope.errors import InputError
+from hmmscope.errors import DamagedError, InputError
 from hmmscope.processes import matrices
 from hmmscope.processes.files import load_process
 from hmmscope.processes.fresh import FreshHMMs
@@ -84,7 +85,7 @@ FIELDS: list[tuple[str, dict[str, Any], str, list[Any], list[Any]]] = [
     *(("ran-hmm", {}, field, [1, 4096], [0, 4097]) for field in ("num_states", "num_symbols")),
     *(("random-hmm", {}, field, [1, 65536], [0, 65537]) for field in ("num_states", "num_symbols")),
     *(("random-hmm", {}, f"{kind}_concentration", *CONCENTRATION) for kind in ("transition", "emission")),
-    ("markov-chain", {}, "num_symbols", [5], [4, 6]),
+    *((name, {}, "num_symbols", [5], [4, 6]) for name in ("markov-chain", "markov-mixture", "fresh-markov-chains")),
     ("random-mixture", {}, "num_components", [1, 65536], [0, 65537]),
     ("random-mixture", {}, "first_component", [0, 2**40 - 1], [-1, 2**40]),
     ("semi-markov", {"longest": 4}, "num_states", [2, 1024], [1, 1025]),
@@ -119,6 +120,51 @@ def test_a_field_is_taken_up_to_its_edge(
     for value in bad:
         with pytest.raises(InputError, match=rf"^process\.({field}|num_|least)"):
             registry.build_spec("process", {"name": name, **beside, field: value}, "process")
+
+
+def bases(name: str) -> set[type]:
+    return {*registry.entries("process")[name].__mro__[1:-1]}
+
+
+def test_kinds_of_one_family_share_its_edges() -> None:
+    """What a kind refuses of a field that its family has, the others of the family refuse."""
+    seen, alone = 0, {("cyclic-hard", "num_states"), ("told-sparse-hmms", "least")}  # which have rules of their own
+    for name, beside, field, _, bad in FIELDS:
+        for base in bases(name):
+            if "markov" in name or (name, field) in alone:
+                continue
+            if {field, *beside} <= {one.name for one in fields(base)}:
+                for other in (one for one in registry.entries("process") if base in bases(one)):
+                    for value in bad:
+                        seen += 1
+                        with pytest.raises(InputError):
+                            registry.build_spec("process", {"name": other, **beside, field: value}, "process")
+    assert seen > 100
+
+
+def test_seeds_of_every_kind_have_32_bits() -> None:
+    kinds = registry.entries("process").items()
+    seeded = [name for name, kind in kinds if any(one.name == "seed" for one in fields(kind))]
+    assert len(seeded) > 20
+    for name in seeded:
+        assert registry.build_spec("process", {"name": name, "seed": 2**32 - 1}, "process").seed == 2**32 - 1
+        for seed in (-1, 2**32):
+            with pytest.raises(InputError, match=r"seed: must be"):
+                registry.build_spec("process", {"name": name, "seed": seed}, "process")
+
+
+def test_a_process_that_has_changed_is_told_by_twelve_digits(tmp_path: Path) -> None:
+    process = load_process("umbrella")
+    process.save(tmp_path / "a.json")
+    spec = {"name": "file", "path": str(tmp_path / "a.json")}
+    assert registry.build_spec("process", spec | {"digest": process.digest}, "process").build().digest == process.digest
+    other = "0123456789abcdef" * 4
+    said = rf"the process has changed \(its digest is {process.digest[:12]}, not {other[:12]}\)"
+    with pytest.raises(DamagedError, match=said):
+        registry.build_spec("process", spec | {"digest": other}, "process").build()
+    given = registry.build_spec("process", {"name": "given", "kind": "HMM", "digest": other}, "process")
+    with pytest.raises(InputError, match=rf"is a HMM that was handed over \({other[:12]}\); hand it over again"):
+        given.build()
 
 
 def test_a_group_and_its_table() -> None:

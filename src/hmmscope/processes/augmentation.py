@@ -36,9 +36,9 @@ def augment(process: LabelledHMM, pairing: Literal["post", "pre"] = "post") -> H
         initial = torch.from_numpy(product(process.initial_S[None].numpy(), block.numpy()))[0]
         transition = block.repeat(num_symbols, 1)
     elif pairing == "pre":
-        arrive_VSS = labelled_VSS / symbol_VS.where(symbol_VS > 0, 1.0)[:, :, None]
         # A pair of probability zero is never entered; its row only has to be a law.
-        arrive_VSS = torch.where(symbol_VS[:, :, None] > 0, arrive_VSS, torch.eye(num_states, dtype=torch.float64))
+        own = torch.eye(num_states, dtype=torch.float64)
+        arrive_VSS = torch.where(symbol_VS[:, :, None] > 0, labelled_VSS / symbol_VS[:, :, None], own)
         transition = (arrive_VSS[:, :, None, :] * symbol_VS[None, None]).flatten(2).flatten(0, 1)
         initial = (symbol_VS * process.initial_S).flatten()
     else:
