@@ -1,6 +1,7 @@
 """Options of exact answers and fits at their edges, memory that is asked for before it is taken, and small laws by hand."""
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from hmmscope import machine
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.inference import (
     baum_welch,
+    chains,
+    climbing,
     continuations,
     entropy,
     fast,
@@ -25,6 +28,7 @@ from hmmscope.inference import (
     mixture_posterior,
     num_states,
     observability,
+    optimal,
     paths,
     ragged,
     scan,
@@ -241,3 +245,50 @@ def test_the_mean_of_what_is_held_out_and_its_error() -> None:
     assert math.isnan(num_states.held_out_mean(logs[:1], lengths[:1]).error)
     assert math.isnan(num_states.held_out_mean(np.array([-1.0, -np.inf]), lengths[:2]).error)
     assert [num_states._states(size) for size in (1, 2)] == ["1 state", "2 states"]
+
+
+def test_what_has_no_such_answer_says_so(monkeypatch: pytest.MonkeyPatch, unchecked: None) -> None:
+    gaussian, signed = make_process("random-gaussian"), make_process("probability-clock")
+    for ask, said in (
+        (
+            lambda: continuations.forecast(signed, torch.zeros(1, 1, dtype=torch.int64), 1, num_draws=1),
+            "num_draws: there are",
+        ),
+        (lambda: ragged.check_own(HMM, SEEN, [6]), "lengths: a HMM is asked about sequences of one length"),
+        (lambda: hs.observe(gaussian, np.zeros((1, 2, 2)), lengths=[2]), "is observed in sequences of one length here"),
+        (lambda: optimal.observe_with_memory(gaussian, torch.zeros(1, 2, 2, dtype=torch.float64), 1), "has no "),
+        (lambda: hs.smooth_beliefs(signed, SEEN), "smooth"),
+    ):
+        with pytest.raises(InputError, match=said):
+            ask()
+    assert continuations.forecast(signed, SEEN[:, :1], 1).observations.shape == (1, 1, 2)
+    assert ragged.check_own(HMM, SEEN)[1].all()
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    assert chains.matching(np.ones((2, 1, 1))).tolist() == [[0], [0]]
+    with pytest.raises(InputError, match=r"posterior: matching of labels needs scipy; install hmmscope\[hmm\]"):
+        chains.matching(np.ones((2, 2, 2)))
+
+
+def test_chains_whose_start_forbids_what_was_seen_are_refused() -> None:
+    start = Model(np.array([1.0, 0.0]), np.eye(2), np.eye(2))
+    work = baum_welch.as_sequences(torch.tensor([[0, 1]]), 2)
+    few = gibbs.Chains(num_draws=4, num_chains=1, warm_up=0)
+    with pytest.raises(InputError, match="start: forbids a sequence"):
+        gibbs.symbol_draws(work, start, np.empty(0, np.int64), gibbs.Prior(), few)
+    with pytest.raises(InputError, match=r"start: forbids observations\[1\], and expectation maximisation keeps zeros"):
+        climbing.expect(start, baum_welch.as_sequences(torch.tensor([[0, 0], [0, 1]]), 2), 1)
+
+
+def test_several_models_beside_each_other_count_as_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether they go side by side or one after the other."""
+    rng = np.random.default_rng(0)
+    models = Model(*(rng.dirichlet(np.ones(2), size) for size in ((3,), (3, 2), (3, 2))))
+    work = baum_welch.as_sequences(torch.from_numpy(rng.integers(0, 2, (4, 9))), 2)
+    beside = climbing.counts_of_several(models, work, 1)
+    monkeypatch.setattr(climbing, "may_go_beside", lambda *_: False)
+    apart = climbing.counts_of_several(models, work, 1)
+    for one, other in zip(beside, apart, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10)
+    alone = climbing.expect(models.chosen(1), work, 1)
+    np.testing.assert_allclose(apart.transitions[1], alone.transitions)
+    assert float(apart.logs[1]) == pytest.approx(float(alone.logs.sum()))
