@@ -17,7 +17,7 @@ from trials import Report, Trial, trial
 
 #: Tests of one mutant are asked, the shortest first, until they take so long together, seconds; then the process that runs
 #: them is ended after so many of processor time, and of any time.
-_ASKED, _PROCESSOR, _LONGEST = 40.0, 90.0, 400.0
+_ASKED, _PROCESSOR, _LONGEST = 15.0, 90.0, 900.0
 _WORDS = ("-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-p", "no:timeout", "-p", "no:randomly")
 _MARKS = "addopts=-m 'not gpu and not e2e and not slow and not soak and not slurm'"
 #: Imported once, before children are forked.
