@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import hmmscope as hs
 from comparing import close
-from hmmscope.inference import loop_inputs
+from hmmscope.inference import compiled, loop_inputs
 from hmmscope.inference.loop_inputs import over_lanes
 from hmmscope.inference.smoothing import expected_counts, smooth_pairs
 from inference_cases import close_logs, symbols
@@ -109,6 +109,26 @@ def test_few_sequences_go_through_all_transitions_that_emit_row_by_row():
     assert loop_inputs.row_by_row(tables, work)
     compare(hmm, observations, starts, lengths, sparse=False)
     compare(hs.HMM(*matrices), observations, starts, lengths, sparse=False)
+
+
+def test_tiny_beliefs_are_in_no_doubt_while_all_their_digits_are_there():
+    """Of a state that is left for good, which nothing says is impossible: its probability goes on falling."""
+    initial, transition = left_right(np.random.default_rng(7))
+    hmm = hs.HMM(initial, transition, np.random.default_rng(8).dirichlet(np.full(3, 9.0), SIZE))
+    observations = hs.Corpus(hmm, length=110)[0:2].observations
+    found = compiled.filter_batch(hmm, observations, None, None)
+    assert not found.doubtful
+    careful, terms = np.empty((110, SIZE)), np.empty(110)
+    for row in range(2):
+        compiled.careful.plain(
+            *compiled.filter_carefully(found.tables, observations[row], found.work.starts, terms), careful
+        )
+        assert 0 < careful[careful > 0].min() < 1e-110
+        np.testing.assert_allclose(found.beliefs[row], careful, rtol=1e-12)
+        np.testing.assert_allclose(found.terms[row], terms, rtol=1e-13)
+    with over_lanes():  # where they are in doubt
+        other = hs.smooth_beliefs(hmm, observations)
+    close(hs.smooth_beliefs(hmm, observations), other)
 
 
 @pytest.mark.parametrize("labelled", [False, True])

@@ -2,9 +2,10 @@
 
 Many states with few ways out of each, or of few sequences: `hmmscope.kernels.sparse`. Up to 64 states:
 `hmmscope.kernels.registers`. Few states, or few sequences, or transitions that emit, or negative numbers:
-`hmmscope.kernels.lanes`. Many states: `hmmscope.kernels.many_states`. A sequence whose belief has an entry below 1e-100
-is gone over again by `hmmscope.kernels.careful`, because what is negligible now may be all that is left later. So nothing
-is lost to underflow: a probability of zero is zero, and every other one is right to its last digits.
+`hmmscope.kernels.lanes`. Many states: `hmmscope.kernels.many_states`. A sequence whose belief has a positive entry that may
+soon be too small for a float is gone over again by `hmmscope.kernels.careful`, because what is negligible now may be all
+that is left later. So nothing is lost to underflow: a probability of zero is zero, and every other one is right to its last
+digits.
 """
 
 import math
@@ -38,14 +39,19 @@ from hmmscope.reprs import Shown
 #: A law with a positive entry below this is in doubt, looked at so often: see `hmmscope.kernels.lanes`.
 SMALLEST = {np.dtype(np.float64): (1e-100, 8), np.dtype(np.float32): (1e-17, 1)}
 
-#: Of many states: (least sum, least positive entry) of a law in no doubt. In float32 only what vanishes in a step is seen.
-FLOORS = {np.dtype(np.float64): (0.0, 1e-100), np.dtype(np.float32): (1e-25, 0.0)}
+#: Of many states: (least sum, least positive entry) of a law in no doubt, which is looked at in each step. In float32 only
+#: what vanishes in a step is seen.
+FLOORS = {np.dtype(np.float64): (0.0, 1e-270), np.dtype(np.float32): (1e-25, 0.0)}
 
 #: Sequences of a block of products, of whole tiles.
 ROWS, TILE_ROWS = 96, 6
 
 #: Between two looks an entry may shrink by this, so that what was in no doubt is a normal number still.
 _SHRINKS = 1e-200
+
+#: Where transitions go one by one, laws are looked at so often: an entry is not in doubt as long as what `least` may make of
+#: it until the next look, and once more, is above `_NORMAL`. Then nothing has underflowed, nor overflows on the way back.
+_LOOKS, _NORMAL = 4, 1e-300
 
 #: Up to this many symbols the compiled loop predicts them too.
 FEW_SYMBOLS = 64
@@ -198,6 +204,9 @@ def _forward_over_lanes(
     dtype, size, (smallest, every) = process.first.dtype, process.num_states, looks
     alone = ends is None and openers is None and ahead is None and (one_by_one(process) or row_by_row(process, work))
     no_rows, no_sums = np.empty((0, size), np.float64 if alone else dtype), np.empty(0)
+    if alone:
+        safe = process.least > 1e-20
+        smallest, every = (_NORMAL / process.least ** (2 * _LOOKS + 2), _LOOKS) if safe else (1e-100, every)
     if ahead is None or laws is None:
         laws, ahead = NextLaws(np.empty(0), np.empty((size, 0))), np.empty((0, 0, 0))
     opening, prediction, ahead = (part.astype(dtype, copy=False) for part in (*laws, ahead))
@@ -212,7 +221,7 @@ def _forward_over_lanes(
         if alone:
             first, step, emission = (array.astype(np.float64, copy=False) for array in process)
             entries = process.into if one_by_one(process) else NO_ENTRIES
-            known = *own[:3], own.starts, every, beliefs, norms, sums, doubtful[part]
+            known = *own[:3], own.starts, smallest, every, beliefs, norms, sums, doubtful[part]
             sparse.forward(first, step, *entries, emission, *known)
             return
         lanes.forward(
@@ -273,7 +282,9 @@ def forward_in_products(
     dtype, size = process.first.dtype, process.num_states
     floor, smallest = (dtype.type(number) for number in FLOORS[dtype])
     least = min(float(part[part > 0].min(initial=1.0)) for part in (process.step, process.emission))
-    doubtful |= least < smallest
+    if least < 1e-12 and smallest:  # or a step or two might make too little of it
+        smallest = dtype.type(1e-100)
+        doubtful |= least < smallest
     no_rows, no_sums, no_places = np.empty((0, size), dtype), np.empty(0), work.rows[:0]
     if ahead is None or laws is None:
         laws, ahead = NextLaws(np.empty(0), np.empty((size, 0))), np.empty((0, 0))
@@ -293,7 +304,7 @@ def forward_in_products(
             *(work.symbols if openers is None else openers, *own[:3], starts, floor, smallest),
             *(no_places if ends is None else ends[part], beliefs, norms, ahead),
             *(no_sums if totals is None else totals[part], doubts),
-            *(*rows, np.zeros(max(count, size), dtype)),
+            *(*rows, np.zeros(max(count, size), dtype), np.empty(count, np.int64), np.empty(count), np.empty(count)),
         )
         doubtful[part] |= doubts > 0
 

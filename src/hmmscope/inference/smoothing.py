@@ -68,8 +68,8 @@ def smooth_beliefs(
     Raises:
         InputError: a symbol outside [0, V); bad starts or lengths.
 
-    Cost: O(batch * time * S^2), of a mixture for each component. A row with positive beliefs below 1e-100 is gone over
-    again, some ten times slower.
+    Cost: O(batch * time * S^2), of a mixture for each component. A row with positive beliefs too small for floats is gone
+    over again, some ten times slower.
     """
     if COMPONENTS in hmm.by_law:
         asked = by_component(hmm, observations, starts, lengths)

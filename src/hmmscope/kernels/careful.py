@@ -7,16 +7,15 @@ rounding, for any length.
 
 import math
 
-import numba
 import numpy as np
 
-from hmmscope.kernels.compiling import kernel
+from hmmscope.kernels.compiling import kernel, part
 
 _UP, _DOWN, _HIGH, _LOW = 2.0**256, 2.0**-256, 2.0**128, 2.0**-128
 _LOG_UP = 256 * math.log(2.0)
 _NEVER = -(2**62)
 
-_compiled = numba.njit(nogil=True)
+_compiled = part()
 _kernel = kernel()
 
 

@@ -56,7 +56,7 @@ def forward(
     first: X2, panels: X3, emission: X2, opening: X1, prediction: X3,
     openers: I1, symbols: I1, offsets: I1, lengths: I1, starts: I1, floor: X0, smallest: X0, ends: I1,
     beliefs: X2, norms: D1, ahead: X2, totals: D1, doubtful: I1,
-    law: X2, following: X2, mixed: X2, zeros: X1,
+    law: X2, following: X2, mixed: X2, zeros: X1, dead: I1, chance: D1, logs: D1,
 ) -> None:  # fmt: skip
     """The filter of a block; arrays as in `hmmscope.kernels.lanes`, and work arrays of a row for each sequence.
 
@@ -66,9 +66,8 @@ def forward(
     wide()
     size, num_symbols, rows = first.shape[1], len(opening), len(lengths)
     zero, one = first.dtype.type(0), first.dtype.type(1)
-    dead, throughout = np.zeros(rows, np.int64), len(ends) == 0
-    chance, logs = np.ones(rows), np.zeros(rows)
-    law[:], following[:] = zero, zero
+    throughout = len(ends) == 0
+    law[:], following[:], dead[:], chance[:], logs[:] = zero, zero, 0, 1.0, 0.0
     for t in range(lengths[0]):
         while lengths[rows - 1] <= t:
             rows -= 1

@@ -13,8 +13,6 @@ import numpy as np
 
 from hmmscope.kernels.compiling import kernel, part
 
-#: The smallest entry that is in no doubt.
-_SMALLEST = 1e-100
 #: Terms of a sum before it is added to a longer one, so that rounding does not grow with the length.
 _TERMS = 1024
 
@@ -45,6 +43,7 @@ def forward(  # type: ignore[no-untyped-def]
     offsets,
     lengths,
     starts,
+    smallest,
     every,
     beliefs,
     norms,
@@ -55,8 +54,8 @@ def forward(  # type: ignore[no-untyped-def]
 
     Beliefs (N, S) and norms (N,) have rows or none, totals (n,) too.
 
-    Laws are looked at every `every` steps. A sequence in doubt is given up: its rows from there on are not
-    written.
+    Laws are looked at every `every` steps, for positive entries below `smallest`. A sequence in doubt is given up: its rows
+    from there on are not written.
     """
     size, emits = first.shape[1], len(emission) > 0
     law, now = np.zeros(size), np.zeros(size)
@@ -94,7 +93,7 @@ def forward(  # type: ignore[no-untyped-def]
                 least = 1.0
                 for j in range(size):
                     least = min(least, law[j] if law[j] > 0.0 else 1.0)
-                if least < _SMALLEST:  # it is gone over again as a whole
+                if least < smallest:  # it is gone over again as a whole
                     doubt = True
                     break
             product *= norm

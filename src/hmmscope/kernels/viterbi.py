@@ -1,12 +1,11 @@
 """The compiled search for the likeliest path, for any number of states: lanes and tables as in `lanes`."""
 
-import numba
 import numpy as np
 
-from hmmscope.kernels.compiling import kernel
+from hmmscope.kernels.compiling import kernel, part
 from hmmscope.kernels.lanes import group, look
 
-_compiled = numba.njit(nogil=True)
+_compiled = part()
 
 
 @_compiled
