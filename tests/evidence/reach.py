@@ -4,7 +4,7 @@ import ast
 import inspect
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -93,20 +93,25 @@ def _names(code: types.CodeType) -> set[str]:
     return {*code.co_names, *code.co_freevars}.union(*(_names(const) for const in inner))
 
 
-def functions_of(value: Any) -> list[types.FunctionType]:
-    """What a name of a module stands for: a function, or the methods of a class."""
+def functions_of(value: Any, named: Container[str] | None = None) -> list[types.FunctionType]:
+    """What a name of a module stands for: a function, or the methods of a class.
+
+    Of static and class methods only those that are `named`; all by default.
+    """
     if isinstance(value, Claim):
         value = value.measure
+    value = value.__func__ if isinstance(value, staticmethod | classmethod) else value
     value = inspect.unwrap(value) if callable(value) and not isinstance(value, type) else value
     if isinstance(value, types.FunctionType):
         return [value]
     if isinstance(value, type):
-        return [
-            f
-            for one in vars(value).values()
-            for f in functions_of(one.fget if isinstance(one, property) else one)
-            if isinstance(one, types.FunctionType | property)
-        ]
+        found = []
+        for name, one in vars(value).items():
+            if isinstance(one, types.FunctionType | property):
+                found += functions_of(one.fget if isinstance(one, property) else one)
+            elif isinstance(one, staticmethod | classmethod) and (named is None or name in named):
+                found += [f for f in functions_of(one) if f.__module__ == value.__module__]
+        return found
     return []
 
 
@@ -124,12 +129,13 @@ def reached(measure: Callable[..., Any]) -> tuple[dict[str, types.FunctionType],
         if key in functions or outside:
             continue
         functions[key] = one
-        for name in _names(one.__code__):
+        named = _names(one.__code__)
+        for name in named:
             value = one.__globals__.get(name)
             if is_constant(value):
                 constants[_home(one.__module__, name), name] = value
             else:
-                left += functions_of(value)
+                left += functions_of(value, named)
     return functions, constants
 
 
