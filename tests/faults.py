@@ -182,8 +182,8 @@ IN_INFERENCE = (
     Fault(
         "sums in float32",
         "kernels/many_states.py",
-        "chance, logs = np.ones(rows), np.zeros(rows)",
-        "chance, logs = np.ones(rows), np.zeros(rows, np.float32)",
+        "logs[b] += math.log(chance[b]) if",
+        "logs[b] = np.float32(logs[b] + math.log(chance[b])) if",
         (f"{_LONG}test_many_states",),
     ),
     Fault(

@@ -80,6 +80,9 @@ def forward(
             if dead[b]:
                 for i in range(size):
                     out[i] = zero
+                if len(beliefs) and throughout:
+                    for i in range(size):
+                        beliefs[place, i] = zero
             else:
                 if starts[t]:
                     for i in range(size):
@@ -91,12 +94,17 @@ def forward(
                     total += into[i]
                 scale, least = one / total if total > zero else zero, smallest * total
                 low = total < floor
-                for i in range(size):
-                    low |= (into[i] > zero) & (into[i] < least)
+                if len(beliefs) and throughout:
+                    for i in range(size):
+                        low |= (into[i] > zero) & (into[i] < least)
+                        out[i] = into[i] * scale
+                        beliefs[place, i] = out[i]
+                else:
+                    for i in range(size):
+                        low |= (into[i] > zero) & (into[i] < least)
+                        out[i] = into[i] * scale
                 doubtful[b] |= low
                 dead[b] = not total > zero
-                for i in range(size):
-                    out[i] = into[i] * scale
             if len(norms):
                 norms[place] = total
             last = t + 1 == lengths[b]
@@ -106,10 +114,9 @@ def forward(
                 chance[b] = 1.0
             if last and len(totals):
                 totals[b] = logs[b]
-            if len(beliefs) and (throughout or last):
-                at = place if throughout else ends[b]
+            if len(beliefs) and last and not throughout:
                 for i in range(size):
-                    beliefs[at, i] = out[i]
+                    beliefs[ends[b], i] = out[i]
         if len(ahead) and (throughout or lengths[rows - 1] == t + 1):
             begins = t + 1 < len(starts) and starts[t + 1] != 0
             if not begins:
