@@ -3,7 +3,8 @@
     build/mutants/tests.<folder>.<file>.json    for each line of each module, the tests of a file that run it; see `covering`
 
 A mutant is one change of one place: another comparison, operator, constant or truth value, a statement left out, `break` for
-`continue`. Left alone are what is no code (annotations, texts, docstrings), how objects print, and loops that are compiled.
+`continue`. Left alone are what is no code (annotations, texts, docstrings), how objects print, loops that are compiled, and
+`strict` of `zip`, which asserts what the lines above it have made so.
 """
 
 import ast
@@ -66,6 +67,10 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "what every kind overrides: for the checker of types, and never reached",
     ),
     (
+        "runs/timings.py",
+        "taker.take(moments, batch, target, rounds + 1)",
+    ): "whose rate is taken, of steps that are timed",
+    (
         "processes/observations.py",
         'hint = "; a missing observation is hmmscope.MISSING" if value < 0 else ""',
     ): "of what is no symbol: 0 is one",
@@ -118,6 +123,8 @@ def places(tree: ast.Module) -> Iterator[tuple[ast.AST, ast.AST, str, int | None
             compiled = any("jit" in ast.unparse(one) or "overload" in ast.unparse(one) for one in parent.decorator_list)
             if parent.name in _SKIPPED or compiled:
                 continue
+        if isinstance(parent, ast.keyword) and parent.arg == "strict":
+            continue
         for field, value in ast.iter_fields(parent):
             if field in ("annotation", "returns", "decorator_list", "type_params"):
                 continue

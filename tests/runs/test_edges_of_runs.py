@@ -13,7 +13,7 @@ from torch import nn
 
 import hmmscope as hs
 from hmmscope.errors import DamagedError, InputError, ResourceError
-from hmmscope.runs import dry_run, goodness, room
+from hmmscope.runs import dry_run, goodness, posterior, room
 from hmmscope.runs.config import RunConfig, config_from_data, configure, read_yaml
 from hmmscope.runs.forecasts import forecast_with
 from hmmscope.runs.live import in_browser
@@ -207,12 +207,15 @@ class Own(nn.Module):
     ) -> None:
         super().__init__()
         self.embedding, self.scale = nn.Embedding(3, 4), scale
-        self.layers = kind(4, 5, batch_first=True, **options)
+        self.layers = kind(4, 5, **{"batch_first": True} | options)
         self.head = nn.Linear(10 if options.get("bidirectional") else 5, 3, bias=not options.get("num_layers"))
         self.extra = nn.LayerNorm(5) if extra else None
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.scale * self.head(self.layers(self.embedding(tokens))[0])
+        x = self.embedding(tokens)
+        turned = not self.layers.batch_first
+        x = self.layers(x.transpose(0, 1) if turned else x)[0]
+        return self.scale * self.head(x.transpose(0, 1) if turned else x)
 
 
 def test_a_recurrent_module_of_ones_own_is_known_by_its_answers() -> None:
@@ -233,8 +236,20 @@ def test_a_recurrent_module_of_ones_own_is_known_by_its_answers() -> None:
     bare = in_browser(Own(nn.GRU, bias=False), CORPUS)
     assert bare is not None
     assert bare[1]["layers.0.bias_ih_l0"].tolist() == [0] * 15
+    assert in_browser(Own(batch_first=False), CORPUS) is not None
     for other in (Own(bidirectional=True), Own(scale=2.0), Own(extra=True), nn.Sequential(nn.Embedding(3, 2))):
         assert in_browser(other, CORPUS) is None
+
+
+def test_models_of_a_posterior_are_even_over_its_draws() -> None:
+    """The first and the last among them; no more than there are."""
+    hmm = hs.load_process("umbrella")
+    shares = torch.linspace(0.1, 0.7, 7, dtype=torch.float64)
+    initial = torch.stack([shares, 1 - shares], 1)[:6].view(2, 3, 2)
+    found = posterior.Posterior(hmm, {"initial": initial}, torch.zeros(2, 3, dtype=torch.float64), 0.0, [])
+    for count, places in ((1, [0]), (2, [0, 5]), (6, list(range(6))), (9, list(range(6)))):
+        drawn = [float(one.initial_S[0]) for one in found.models(count)]
+        assert drawn == pytest.approx(shares[places].tolist(), abs=1e-9)
 
 
 def test_threads_and_determinism_are_as_before_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
