@@ -160,6 +160,20 @@ def test_an_export_of_a_model_is_no_run(tmp_path: Path) -> None:
         RunDir.open(tmp_path / "run")
 
 
+def test_both_journals_are_durable_before_a_run_is_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    fsync = disk.fsync
+    monkeypatch.setattr(
+        disk, "fsync", lambda fd: synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name) or fsync(fd)
+    )
+    with RunDir.create(tmp_path / "run", {}) as run:
+        run.metrics.append({"step": 1})
+        run.timing.append({"step": 1})
+        synced.clear()
+        run.mark_done({})
+    assert {"metrics.jsonl", "timing.jsonl"} <= set(synced[:2])
+
+
 def test_what_a_journal_is_cut_to_is_one_of_its_lines(tmp_path: Path) -> None:
     (tmp_path / "x").touch()
     lines = journal.Journal(tmp_path / "x")
