@@ -114,7 +114,7 @@ class DecoderSpec:
         if device == "cpu" and self.causal and rotary and columns <= MAX_BLOCKED_LENGTH:
             blocks = num_blocks(columns)
             return flops, 4 * self.width + self.num_heads * columns * (blocks + 1) / (2 * blocks)
-        return flops, (6.0 if rotary else 4.0) * self.width
+        return flops, (6 if rotary else 4) * self.width
 
 
 registry.named_size(
@@ -195,7 +195,7 @@ registry.named_size(
 
 
 #: Operations and kept numbers, for each position and layer, of what moves information between positions.
-Mixing = tuple[float, float]
+Mixing = tuple[float, int | float]
 
 
 class Decoder(EncodedModel):
