@@ -366,6 +366,9 @@ def test_the_table_adds_up_what_was_measured() -> None:
     assert all(any(line.startswith(f"| {goal} |") for line in lines) for goal in table.GOALS)
     assert len(table.GOALS) == 34
     assert table.found([record | about | {"broken": ["`lo\0st`"]}]) == [r"- G1, 2026-01-02: `'lo\x00st'`"]
+    assert table.found([record | about | {"broken": ["lost"], "left": "a tie"}]) == [
+        "- G1, 2026-01-02: `lost`; left: a tie"
+    ]
     two = table.found([record | about | {"goal": "G10", "broken": ["a", "b"]}, record | about | {"broken": ["lost"]}])
     assert two == ["- G1, 2026-01-02: `lost`", "- G10, 2026-01-02: `a`, `b`"]
     assert sum("not measured yet; needs ray" in line for line in lines) == 1

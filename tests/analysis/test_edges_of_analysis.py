@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import hmmscope as hs
-from hmmscope.analysis import calibration, counting, curves, intervals
+from hmmscope.analysis import belief_interventions, calibration, counting, curves, fit_length, intervals, prior_pool
 from hmmscope.analysis.activations import BATCH
 from hmmscope.analysis.attention_maps import attention_map
 from hmmscope.analysis.curves import Score, evaluate
@@ -24,6 +24,7 @@ from hmmscope.corpora.layouts import Prompts, Sequences
 from hmmscope.errors import InputError
 from hmmscope.models.base import make_model
 from hmmscope.processes.files import load_process
+from hmmscope.processes.make import make_process
 
 UMBRELLA = load_process("umbrella")
 CORPUS = Corpus(UMBRELLA, layout=Sequences(length=6))
@@ -285,3 +286,24 @@ def test_windows_are_numbered_as_words_are() -> None:
     assert (len(sampled.observations), sampled.exact, sampled.probability.tolist()) == (5, False, [0.2] * 5)
     assert hs.MISSING < 0
     assert Prompts().num_columns > 0
+
+
+def test_shares_of_the_way_and_intervals_by_position() -> None:
+    """What is lost of what may be lost; what is left of what was there; mean +- 1.96 standard errors, from 0 on."""
+    before, after, worth = (np.full(12, value) for value in (1.0, 2.0, 5.0))
+    assert belief_interventions._share(before, after, worth, 0) == pytest.approx(0.25)
+    assert belief_interventions._share(worth, before, None, 0) == pytest.approx(0.8)
+    values = np.array([[5.0, 0.1, np.nan], [7.0, 3.0, np.nan], [9.0, np.nan, 4.0]])
+    rows = fit_length._rows("model", np.array([1, 2, 3]), values)
+    half = 1.96 * 2 / math.sqrt(3)
+    assert [(row["position"], row["samples"]) for row in rows] == [(1, 3), (2, 2), (3, 1)]
+    assert [rows[0][key] for key in ("value", "low", "high")] == pytest.approx([7.0, 7 - half, 7 + half])
+    assert (rows[1]["low"], rows[2]["low"], rows[2]["high"]) == (0.0, 4.0, 4.0)
+
+
+def test_pools_of_the_prior_follow_each_other() -> None:
+    process = make_process("told-hmms")
+    four, second = prior_pool(process, 4), prior_pool(process, 2, 1)
+    for number in (0, 1):
+        assert torch.equal(four[2 + number].transition_SS, second[number].transition_SS)
+    assert not torch.equal(four[0].transition_SS, second[0].transition_SS)

@@ -210,7 +210,8 @@ def tests_of(mutant: Mutant) -> dict[str, float]:
             anywhere |= {name: seconds[name] for names in lines.values() for name in names}
     asked = anywhere | _ON_IMPORT if mutant.on_import or not found else found
     own = f"tests/{Path(mutant.file).parent.name}/"  # of its package, which are likeliest to notice it
-    return dict(sorted((beside | asked).items(), key=lambda one: (one[0] not in asked, own not in one[0], one[1])))
+    first = {name for name in beside | asked if own in name} | _ON_IMPORT.keys()
+    return dict(sorted((beside | asked).items(), key=lambda one: (one[0] not in asked, one[0] not in first, one[1])))
 
 
 @cache

@@ -218,10 +218,11 @@ def branches(measured: Mapping[str, Any]) -> tuple[int, int, list[str]]:
 
 
 def found(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What was found, by goal: a line for each record that has something."""
+    """What was found, by goal: a line for each record that has something; what is `left` of it, and why."""
     return [
         f"- {one['goal']}, {one['date']}: {', '.join(f'`{_cell(line)}`' for line in one['broken'])}"
         + (f"; mended: {mended(one)}" if mended(one) else "")
+        + (f"; left: {one['left']}" if "left" in one else "")
         for one in sorted(records, key=lambda one: int(one["goal"][1:]))
         if one["broken"]
     ]
