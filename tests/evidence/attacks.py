@@ -11,7 +11,7 @@ A claim on training falls if it is decided, and its effects are neither those of
 what it does not read) nor those without the networks that learned nothing (it left them out). Of permuted depths it falls
 if it is borne out: where depths mean nothing, what is said of depths is rightly denied. Permuted seeds leave every mean
 over seeds as it is; a claim falls if it says the contrary, or is decided where it was not by another value. A record that
-has a reason (`Record.stands`) does not fall.
+has a reason (`Record.stands`: of one attack, or of what stands before a comma or an equals sign) does not fall.
 """
 
 import random
@@ -84,7 +84,7 @@ def judged(claim: Claim, tables: Tables) -> Judged:
 
 def falls(claim: Claim, before: Judged, attack: Attack) -> bool:
     """Whether a claim is decided where it must not be, see above; `before` is what it makes of the tables as they are."""
-    if attack.name.split(", ")[0] in claim.stands:
+    if {attack.name.partition(sign)[0] for sign in (", ", " = ")} & claim.stands.keys():
         return False
     now = judged(claim, attack.tables())
     if now.verdict not in DECIDED:

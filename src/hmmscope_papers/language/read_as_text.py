@@ -337,10 +337,14 @@ def _seen(found: Effect | None, text: str, tables: Tables) -> Seen:
     return Seen(found, f"{text}: {_short(found)}.", gates=(_gate(tables),), spent=SPENT)
 
 
+#: Beside its untrained twin: what the language model is better than.
+BESIDE = {"shuffled": "weights shuffled", "order-0": "letters counted without their order"}
+
+
 @claim("pretrained-learns")
 def learns(tables: Tables) -> Seen:
-    shuffled = _short(_gained(tables, "shuffled"))
-    text = f"Nats above the filter, weights shuffled less language model {shuffled}; before training less it"
+    beside = ", ".join(f"{said} {_short(_gained(tables, name))}" for name, said in BESIDE.items())
+    text = f"Nats above the filter, less those of the language model: {beside}; before training"
     return _seen(_gained(tables, "untrained"), text, tables)
 
 
