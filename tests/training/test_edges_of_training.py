@@ -587,12 +587,12 @@ def test_work_is_spoken_of_now_and_then(monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(progress, "live_console", lambda: None)
     monkeypatch.setattr(progress, "notebook_cell", lambda: None)
-    with progress.Progress(10, "fit", unit="steps", per_step=3.0) as shown:
-        for step, seconds in ((0, 1.0), (1, 1.0), (5, 18.0), (6, 0.5), (10, 4.0)):
+    with progress.Progress(12, "fit", unit="steps", per_step=3.0) as shown:
+        for step, seconds in ((2, 1.0), (3, 1.0), (7, 18.0), (8, 0.5), (12, 4.0)):
             now[0] += seconds
             shown.update(step, "x")
     lines = capsys.readouterr().err.splitlines()
-    assert lines == ["fit 6/10  0:13 left  1 steps/s  x", "fit 10/10  0:00 left  1 steps/s  x"]
+    assert lines == ["fit 8/12  0:13 left  1 steps/s  x", "fit 12/12  0:00 left  1 steps/s  x"]
     for seconds, count in ((1.0, 0), (1.1, 1)):
         with progress.Progress(2, "fit", unit="", per_step=1.0) as shown:
             now[0] += seconds
