@@ -111,12 +111,33 @@ def test_alias_tables_hold_random_weights_exactly():
 def test_alias_tables_of_a_batch_are_those_of_its_rows_compiled_or_not(monkeypatch):
     rng = np.random.default_rng(2)
     weights = np.stack([random_weights(rng, 5, 1.0) for _ in range(6)]).reshape(2, 3, 5)
+    monkeypatch.setattr(alias, "_left", [48])
     tables = alias_tables(weights)
     assert tables.shape == (2, 3, 8)
     assert tables.dtype == np.uint32
-    monkeypatch.setattr(alias, "_SMALL", 0)
+    monkeypatch.setattr(alias, "_left", [0])
     for index in np.ndindex(2, 3):
         np.testing.assert_array_equal(tables[index], alias_tables(weights[index]))
+
+
+def test_small_alias_tables_that_are_built_again_and_again_are_compiled(monkeypatch):
+    """As those of a fresh HMM for every sample, in each step of a training."""
+    plain, ways = alias._build.py_func, []
+
+    class Build:
+        def __call__(self, *args):
+            ways.append("compiled")
+            plain(*args)
+
+        def py_func(self, *args):
+            ways.append("plain")
+            plain(*args)
+
+    monkeypatch.setattr(alias, "_build", Build())
+    monkeypatch.setattr(alias, "_left", [20])
+    for _ in range(4):
+        alias_tables(np.full((4, 2), 2**31))  # eight entries
+    assert ways == ["plain", "plain", "compiled", "compiled"]
 
 
 def test_alias_tables_refuse_more_outcomes_than_an_entry_can_name():

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from hmmscope.kernels.compiling import kernel
 
-#: Up to so many entries nothing is compiled: that takes longer than all of them.
-_SMALL = 1 << 12
+#: Entries of this process that may still be built without compiling, which takes longer than so many of them.
+_left = [1 << 12]
 
 
 def column_bits(num_outcomes: int) -> int:
@@ -33,7 +33,8 @@ def alias_tables(weights: NDArray[np.int64]) -> NDArray[np.uint32]:
         raise ValueError(f"at most 65536 outcomes fit an alias table, got {num_outcomes}")
     rows = np.ascontiguousarray(weights, dtype=np.int64).reshape(-1, num_outcomes)
     tables = np.empty((rows.shape[0], 1 << bits), np.uint32)
-    build = _build.py_func if tables.size <= _SMALL else _build
+    _left[0] -= tables.size
+    build = _build.py_func if _left[0] >= 0 else _build
     build(rows, bits, tables)
     return tables.reshape(*weights.shape[:-1], 1 << bits)
 
