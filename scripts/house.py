@@ -307,7 +307,7 @@ def limits_part() -> str:
         inner = section.name.startswith(" ")
         name = f"{above}, {section.name.strip()}" if inner else section.name
         above = above if inner else section.name
-        if section.most is not None and section.lasting:
+        if section.most is not None:
             lines.append(f"| {name} | {section.most} |")
     return "\n".join(lines)
 
@@ -667,13 +667,11 @@ class Section:
         name: of what is counted.
         find: the places where it is.
         most: how many there may be; None where there is no limit.
-        lasting: whether the limit is one for good; another sinks with the work.
     """
 
     name: str
     find: Callable[[Modules], list[str]]
     most: int | None = None
-    lasting: bool = True
 
     def line(self, count: int) -> str:
         """The count beside its limit."""
@@ -685,7 +683,7 @@ SECTIONS = (
     Section("lines of the lab", of_ring("lab")),
     Section("lines of the papers", of_ring("papers")),
     Section("imports outward through the rings", outward, 0),
-    Section("names that the papers use", paper_names, 124, lasting=False),
+    Section("names that the papers use", paper_names, 120),
     Section("  that are not public", private_paper_names, 0),
     Section("names of modules that stand twice", twice, 8),
     Section("modules of more than 450 lines", long_modules, 0),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from hmmscope.errors import InputError
-from hmmscope.lab import Above, Effect, Gate, Law, LawPoint, Seen, Tables, number
+from hmmscope.lab import Above, Effect, Gate, Law, Seen, Tables, number
 from hmmscope.lab.evidence.claim import Claim
 from hmmscope.lab.evidence.records import Numbers
 
@@ -16,7 +16,7 @@ FAR = 29.0
 
 def planted(
     form: str, seed: int, *, ceiling: float = float("inf"), spread: float = 0.08
-) -> tuple[list[LawPoint], Callable[[float], float]]:
+) -> tuple[list[Law.Point], Callable[[float], float]]:
     """Five instances at seven budgets, and the mean over instances at any."""
     rng = random.Random(f"{form} {seed}")
     own = [rng.gauss(0, 0.3) for _ in range(5)]
@@ -28,7 +28,7 @@ def planted(
     for instance, effect in enumerate(own):
         for x in range(15, 22):
             y = mean(x) + effect + rng.gauss(0, spread)
-            points.append(LawPoint(float(x), instance, min(y, ceiling), y >= ceiling))
+            points.append(Law.Point(float(x), instance, min(y, ceiling), y >= ceiling))
     return points, lambda x: mean(x) + sum(own) / len(own)
 
 
@@ -67,7 +67,7 @@ def test_a_form_that_the_budgets_refute_says_nothing_of_others() -> None:
 
 
 def test_without_noise_a_line_is_found_and_goes_on() -> None:
-    points = [LawPoint(float(x), i, 0.5 * x + i) for i in range(3) for x in range(4)]
+    points = [Law.Point(float(x), i, 0.5 * x + i) for i in range(3) for x in range(4)]
     law = Law.of(points)
     assert law is not None
     assert law.mean_at(10.0)["straight"] == pytest.approx((6.0, 6.0, 6.0), abs=1e-6)
@@ -98,8 +98,8 @@ def test_the_largest_budget_tests_the_law_of_the_others() -> None:
 
 
 def test_too_little_is_no_law() -> None:
-    assert Law.of([LawPoint(float(x), i, float(x)) for i in range(3) for x in range(2)]) is None
-    assert Law.of([LawPoint(float(x), i, 3.0, True) for i in range(3) for x in range(5)]) is None
+    assert Law.of([Law.Point(float(x), i, float(x)) for i in range(3) for x in range(2)]) is None
+    assert Law.of([Law.Point(float(x), i, 3.0, True) for i in range(3) for x in range(5)]) is None
     assert Law.held_out([]) is None
 
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from hmmscope import registry
-from hmmscope.lab import Law, LawPoint
+from hmmscope.lab import Law
 from hmmscope.lab.evidence.claim import Claim, Seen
 from hmmscope.lab.evidence.effects import Effect
 from hmmscope.lab.evidence.power import power_of, powered, resolved, targets
@@ -146,7 +146,7 @@ def test_what_is_open_needs_no_power() -> None:
 def test_laws_are_redrawn_about_another_effect() -> None:
     draw = random.Random(1)
     own = [draw.gauss(0, 0.2) for _ in range(5)]
-    points = [LawPoint(15.0 + k, i, 3 + 0.3 * k + own[i] + draw.gauss(0, 0.05)) for i in range(5) for k in range(6)]
+    points = [Law.Point(15.0 + k, i, 3 + 0.3 * k + own[i] + draw.gauss(0, 0.05)) for i in range(5) for k in range(6)]
     law = Law.of(points)
     assert law is not None
     found = [law.redrawn(28.0, 4.0, random.Random(seed), "") for seed in range(10)]

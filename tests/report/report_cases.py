@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hmmscope.errors import DamagedError, InputError
-from hmmscope.lab.evidence.clouds import CORNERS, pack_colours, pack_places
+from hmmscope.lab.evidence.clouds import CORNERS, BeliefPlane, pack_colours, pack_places
 from hmmscope.lab.evidence.figure import (
     Bars,
     Cloud,
@@ -24,7 +24,6 @@ from hmmscope.lab.evidence.figure import (
     Panel,
     Series,
 )
-from hmmscope.lab.evidence.panels import triangle
 from hmmscope.lab.report import page, plots
 from hmmscope.lab.report.folder import read_experiment
 from hmmscope.storage import store
@@ -124,7 +123,10 @@ def demo_figures(seed: int = 0, shift: float = 0.0) -> list[Figure]:
         title="", x_label="epoch", y_label="accuracy", choices=("task", "model", "length"), curves=tuple(curves)
     )
     corners = generator.dirichlet((1, 1, 1), 40)
-    beliefs = triangle("exact", corners, corners), triangle("layer 1", 0.9 * corners + 0.03, corners)
+    beliefs = (
+        BeliefPlane.triangle("exact", corners, corners),
+        BeliefPlane.triangle("layer 1", 0.9 * corners + 0.03, corners),
+    )
     return [
         Figure(
             name="in-context", title="In-context learning reaches the Bayes optimum",
@@ -322,9 +324,9 @@ KINDS: dict[str, Callable[[], Panel]] = {
     "heatmap of nothing": lambda: heat(z=((None, None),)),
     "heatmap of one value": lambda: heat(z=((2.0, 2.0),)),
     "packed points": packed,
-    "beliefs": lambda: triangle("", np.eye(3), np.eye(3)),
-    "one belief": lambda: triangle("", [[0.2, 0.3, 0.5]], [[0.2, 0.3, 0.5]]),
-    "many beliefs": lambda: triangle("", np.full((4000, 3), 1 / 3), np.full((4000, 3), 1 / 3)),
+    "beliefs": lambda: BeliefPlane.triangle("", np.eye(3), np.eye(3)),
+    "one belief": lambda: BeliefPlane.triangle("", [[0.2, 0.3, 0.5]], [[0.2, 0.3, 0.5]]),
+    "many beliefs": lambda: BeliefPlane.triangle("", np.full((4000, 3), 1 / 3), np.full((4000, 3), 1 / 3)),
     "explorer": explorer,
     "explorer with intervals": lambda: explorer(
         curve(low=(0, 0), high=(1, 1)), curve("a", "c", role="optimum"), log_y=True

@@ -16,7 +16,7 @@ from matplotlib.colors import to_hex
 
 from cli_cases import assert_one_line, call  # noqa: F401 - fixture
 from hmmscope.errors import ResourceError
-from hmmscope.lab.evidence import clouds, panels
+from hmmscope.lab.evidence import clouds
 from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.report import interactive, latex, plots, series_look
 from hmmscope.storage import store
@@ -162,12 +162,12 @@ def test_figures_are_written_under_the_names_that_pages_give_them(call: Callable
 
 def cloud(count: int, num_panels: int) -> Figure:
     laws = np.random.default_rng(0).dirichlet((1, 1, 1), count)
-    return a_figure(*(panels.triangle(f"layer {i}", laws + 0.01 * i, laws, "ABC") for i in range(num_panels)))
+    return a_figure(*(BeliefPlane.triangle(f"layer {i}", laws + 0.01 * i, laws, "ABC") for i in range(num_panels)))
 
 
 def test_certainty_is_a_corner_and_half_belief_is_the_middle_of_an_edge() -> None:
     laws = [*np.eye(3), (0.5, 0.5, 0)]
-    panel = panels.triangle("", laws, laws)
+    panel = BeliefPlane.triangle("", laws, laws)
     first, second, third, half = clouds.unpack_places(panel.places[0])
     np.testing.assert_allclose(clouds.unpack_places(panel.outline), [first, second, third])
     np.testing.assert_allclose(half, (first + second) / 2, atol=1 / clouds.STEPS)

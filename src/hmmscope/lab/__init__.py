@@ -11,12 +11,9 @@ from hmmscope.facade import lazily
 
 if TYPE_CHECKING:
     from hmmscope.lab.evidence.budget_laws import Law as Law
-    from hmmscope.lab.evidence.budget_laws import LawPoint as LawPoint
     from hmmscope.lab.evidence.claim import Seen as Seen
     from hmmscope.lab.evidence.claim import claim as claim
     from hmmscope.lab.evidence.clouds import BeliefPlane as BeliefPlane
-    from hmmscope.lab.evidence.controls import as_twins as as_twins
-    from hmmscope.lab.evidence.controls import beyond_twins as beyond_twins
     from hmmscope.lab.evidence.effects import Effect as Effect
     from hmmscope.lab.evidence.effects import Estimate as Estimate
     from hmmscope.lab.evidence.figure import Cloud as Cloud
@@ -33,7 +30,6 @@ if TYPE_CHECKING:
     from hmmscope.lab.evidence.panels import heatmap as heatmap
     from hmmscope.lab.evidence.panels import level as level
     from hmmscope.lab.evidence.panels import lines as lines
-    from hmmscope.lab.evidence.panels import triangle as triangle
     from hmmscope.lab.evidence.records import number as number
     from hmmscope.lab.evidence.rows import PerSeed as PerSeed
     from hmmscope.lab.evidence.rows import Rows as Rows

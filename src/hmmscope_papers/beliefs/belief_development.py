@@ -19,8 +19,6 @@ from hmmscope.lab import (
     Rows,
     Seen,
     Tables,
-    as_twins,
-    beyond_twins,
     claim,
     curve,
     level,
@@ -114,7 +112,7 @@ class BeliefDevelopment(Experiment):
     def without_training(self, tables: Tables) -> Tables:
         """What was found before training, at every step, and of what twins leave nothing."""
         frozen = {name: _frozen(rows) for name, rows in tables.items() if name in ("strategies", "interventions")}
-        return {**tables, **frozen} | ({"read": as_twins(tables["read"])} if "read" in tables else {})
+        return {**tables, **frozen} | ({"read": tables["read"].as_twins()} if "read" in tables else {})
 
     def figures(self, tables: Tables) -> list[Figure]:
         return [
@@ -174,7 +172,7 @@ def _use(rows: Rows, title: str, read: Rows) -> Panel:
     if read:
         best = max(row["twins"] for row in read.pool("layer", value="twins"))
         series.append(level(best, (min(own.values("step")), max(own.values("step"))), "untrained twins", "baseline"))
-        title = f"{title}: {beyond_twins(read, 'r2')}"
+        title = f"{title}: {read.beyond_twins('r2')}"
     return lines(title, *series, x_label=_STEP, y_label="R², share of the way", log_x=True)
 
 

@@ -12,7 +12,6 @@ from hmmscope.lab import (
     Rows,
     Series,
     Tables,
-    as_twins,
     bar,
     bars,
     curve,
@@ -114,7 +113,7 @@ class HeaderFiltering(Experiment):
     def without_training(self, tables: Tables) -> Tables:
         """Networks before training, at every budget."""
         edits, heads = (_relabelled(tables[name], "network", "untrained", "trained") for name in ("edits", "heads"))
-        twins = {name: as_twins(tables[name]) for name in ("belief", "memory")}
+        twins = {name: tables[name].as_twins() for name in ("belief", "memory")}
         return {**scores_of("untrained", tables), **twins, "edits": edits, "heads": heads}
 
     def by_counting(self, tables: Tables) -> Tables:

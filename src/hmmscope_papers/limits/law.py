@@ -19,7 +19,6 @@ from hmmscope.lab import (
     Figure,
     Gate,
     Law,
-    LawPoint,
     Measured,
     Rows,
     Seen,
@@ -168,10 +167,10 @@ def _capped(row: Mapping[str, Any]) -> float:
     return math.log2(min(max(row["length"], 1.0), _end(row)))
 
 
-def _points(rows: Rows) -> list[LawPoint]:
+def _points(rows: Rows) -> list[Law.Point]:
     """log2 of the fit length against log2 of the sequences; near the end of the sequence it is at least that."""
     return [
-        LawPoint(math.log2(row["sequences"]), row["seed"], _capped(row), row["length"] >= _end(row)) for row in rows
+        Law.Point(math.log2(row["sequences"]), row["seed"], _capped(row), row["length"] >= _end(row)) for row in rows
     ]
 
 
@@ -179,7 +178,7 @@ def _deep(tables: Tables) -> list[int]:
     return [n for n in layers_of(_lengths(tables)) if n > 0]
 
 
-def _at_paper(points: list[LawPoint], unit: str) -> Effect | None:
+def _at_paper(points: list[Law.Point], unit: str) -> Effect | None:
     law = Law.of(points)
     return None if law is None else law.effect(math.log2(number("sequences")), unit)
 
@@ -188,7 +187,7 @@ def _at_paper(points: list[LawPoint], unit: str) -> Effect | None:
 Redrawn = Callable[[str, float, random.Random], Effect | None]
 
 
-def _redrawn(chains: Mapping[str, list[LawPoint]], less: Mapping[str, float] | None = None) -> Redrawn:
+def _redrawn(chains: Mapping[str, list[Law.Point]], less: Mapping[str, float] | None = None) -> Redrawn:
     """Other experiments by the laws of these points, of which a number is taken away."""
     laws, reached = {name: Law.of(points) for name, points in chains.items()}, math.log2(number("sequences"))
 
@@ -205,14 +204,14 @@ def _reached() -> dict[str, float]:
     return {"sequences": number("sequences")}
 
 
-def _by_budget(rows: Rows, measure: Callable[[Rows], float | None]) -> list[LawPoint]:
+def _by_budget(rows: Rows, measure: Callable[[Rows], float | None]) -> list[Law.Point]:
     """A number of all depths of an instance at a budget."""
     found = [
         (row[0]["sequences"], row[0]["seed"], value)
         for row in rows.by("sequences", "seed").values()
         if (value := measure(row)) is not None
     ]
-    return [LawPoint(math.log2(sequences), seed, value) for sequences, seed, value in found]
+    return [Law.Point(math.log2(sequences), seed, value) for sequences, seed, value in found]
 
 
 def _slope(own: Rows) -> float | None:
@@ -225,7 +224,7 @@ def _slope(own: Rows) -> float | None:
     return math.fsum((n - centre) * y for n, y in known) / spread
 
 
-def _gates(tables: Tables, chains: Mapping[str, list[LawPoint]]) -> tuple[Gate, ...]:
+def _gates(tables: Tables, chains: Mapping[str, list[Law.Point]]) -> tuple[Gate, ...]:
     """Every depth has learned something, and its law foretold the largest budget."""
     return (_learned(tables), _foretold(chains))
 
@@ -245,7 +244,7 @@ def _learned(tables: Tables) -> Gate:
     return Gate.learned(least, number("learned"), control)
 
 
-def _foretold(chains: Mapping[str, list[LawPoint]]) -> Gate:
+def _foretold(chains: Mapping[str, list[Law.Point]]) -> Gate:
     tests = [test for points in chains.values() if (test := Law.held_out(points)) is not None]
     count = sum(test.instances for test in tests)
     share = sum(test.covered for test in tests) / count if count else 0.0
@@ -318,7 +317,7 @@ def power(tables: Tables) -> Seen:
     )
 
 
-def _tells_depths(chains: Mapping[int, list[LawPoint]], longest: int) -> Gate:
+def _tells_depths(chains: Mapping[int, list[Law.Point]], longest: int) -> Gate:
     """Whether the shallowest would not pass for the deepest: else the claim says nothing of depth."""
     deepest = max((n for n in chains if 2**n <= longest), default=0)
     effect = _at_paper(chains[min(chains)], "") if chains else None
@@ -334,7 +333,7 @@ def recurrent(tables: Tables) -> Seen:
     rows, deepest = _lengths(tables), max(_deep(tables), default=0)
     others = {(row["sequences"], row["seed"]): row for row in rows.where(layers=deepest)}
     points = [
-        LawPoint(math.log2(sequences), seed, _capped(row) - _capped(other), row["length"] >= _end(row))
+        Law.Point(math.log2(sequences), seed, _capped(row) - _capped(other), row["length"] >= _end(row))
         for row in rows.where(layers=0)
         if (other := others.get((sequences := row["sequences"], seed := row["seed"]))) is not None
     ]
@@ -416,7 +415,7 @@ def _figure(rows: Rows) -> Figure:
     )
 
 
-def _drawn_law(points: list[LawPoint], name: str, longest: int) -> list[Series]:
+def _drawn_law(points: list[Law.Point], name: str, longest: int) -> list[Series]:
     """The band of a law from the largest budget to the paper's."""
     law = Law.of(points)
     if law is None:

@@ -21,7 +21,6 @@ from hmmscope.lab import (
     Tables,
     bar,
     bars,
-    beyond_twins,
     claim,
     curve,
     heatmap,
@@ -331,7 +330,7 @@ def task_after_window(tables: Tables) -> Seen:
     found = list(rows.per_seed(later).values())
     best = {name: rows.where(network=name, target="component").pool("layer", value="accuracy") for name in TITLES}
     highest = ", ".join(f"{max(row['accuracy'] for row in one):.2f} {TITLES[n].lower()}" for n, one in best.items())
-    added = beyond_twins(rows.where(network="trained", target="component"), "accuracy")
+    added = rows.where(network="trained", target="component").beyond_twins("accuracy")
     highest += f" ({added})" if added else ""
     text = (
         f"Which HMM it is can be read at best with accuracy {highest}. Onsets in the trained network: "

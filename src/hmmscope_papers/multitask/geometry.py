@@ -8,6 +8,7 @@ from torch import Tensor
 from hmmscope import Run, registry
 from hmmscope.analysis import ExactBeliefs, with_interval
 from hmmscope.lab import (
+    BeliefPlane,
     Effect,
     Experiment,
     Figure,
@@ -20,7 +21,6 @@ from hmmscope.lab import (
     claim,
     curve,
     lines,
-    triangle,
 )
 from hmmscope.ties import smallest
 from hmmscope_papers.multitask.places import Curves
@@ -236,7 +236,7 @@ def _triangle_figure(tables: Tables, process: str) -> Figure:
             "Left: the forward filter. Middle and right: the affine map of the layer that fits its training samples "
             "best; nothing holds it inside the triangle."
         ),
-        panels=tuple(triangle(title, [row[side] for row in rows], exact) for side, title in titles.items()),
+        panels=tuple(BeliefPlane.triangle(title, [row[side] for row in rows], exact) for side, title in titles.items()),
     )
 
 

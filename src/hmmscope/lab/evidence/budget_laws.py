@@ -33,22 +33,6 @@ RATES = tuple(2.0**power for power in np.arange(-6.0, 2.25, 0.25))
 _ROUNDS = 200
 
 
-class LawPoint(NamedTuple):
-    """An outcome.
-
-    Attributes:
-        x: logarithm of the budget to base 2.
-        instance: whose.
-        y: the outcome; of a hidden one the ceiling.
-        hidden: whether it is only known to be at least `y`.
-    """
-
-    x: float
-    instance: int
-    y: float
-    hidden: bool = False
-
-
 class Interval(NamedTuple):
     """A prediction: the value of the best form, and the ends."""
 
@@ -78,11 +62,26 @@ class Law:
             left out if the data allow none of its fits.
     """
 
-    points: tuple[LawPoint, ...]
+    class Point(NamedTuple):
+        """An outcome.
+
+        Attributes:
+            x: logarithm of the budget to base 2.
+            instance: whose.
+            y: the outcome; of a hidden one the ceiling.
+            hidden: whether it is only known to be at least `y`.
+        """
+
+        x: float
+        instance: int
+        y: float
+        hidden: bool = False
+
+    points: tuple[Point, ...]
     forms: dict[str, list["_Fit"]]
 
     @classmethod
-    def of(cls, points: Sequence[LawPoint]) -> "Law | None":
+    def of(cls, points: Sequence[Point]) -> "Law | None":
         """The law; None with fewer than three budgets or two degrees of freedom."""
         budgets, instances = ({getattr(point, name) for point in points} for name in ("x", "instance"))
         seen = sum(not point.hidden for point in points)
@@ -127,12 +126,12 @@ class Law:
         made = []
         for point in self.points:
             y = fit.predict(point.x, point.instance).value + moved + draw.gauss(0, noise)
-            made.append(LawPoint(point.x, point.instance, min(y, ceiling), y >= ceiling))
+            made.append(Law.Point(point.x, point.instance, min(y, ceiling), y >= ceiling))
         law = Law.of(made)
         return None if law is None else law.effect(x, unit)
 
     @staticmethod
-    def held_out(points: Sequence[LawPoint]) -> Held | None:
+    def held_out(points: Sequence[Point]) -> Held | None:
         """The test of `Law` on the largest budget; None where nothing can be fitted without it."""
         last = max((point.x for point in points), default=0.0)
         law = Law.of([point for point in points if point.x < last])
@@ -146,7 +145,7 @@ class Law:
         return Held(covered, len(ends))
 
     @staticmethod
-    def last_doubling(points: Sequence[LawPoint]) -> dict[int, float]:
+    def last_doubling(points: Sequence[Point]) -> dict[int, float]:
         """How much the outcome of each instance moved between the two largest budgets, for each doubling of it."""
         steps = {}
         for instance in sorted({point.instance for point in points}):
@@ -173,7 +172,7 @@ class _Fit:
     degrees: int
 
     @classmethod
-    def of(cls, points: Sequence[LawPoint], rate: float | None) -> "_Fit":
+    def of(cls, points: Sequence[Law.Point], rate: float | None) -> "_Fit":
         instances = tuple(sorted({point.instance for point in points}))
         first = min(point.x for point in points)
         empty = cls(rate, first, instances, np.empty(0), np.empty((0, 0)), 0.0, 0)

@@ -1,6 +1,7 @@
 """Very many points as text: three bytes a point, in base64; and where and in which colours beliefs are drawn."""
 
 import base64
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -82,6 +83,26 @@ class BeliefPlane:
             colours=rows.one(side="colours")["points"],
             corners=("A", "B", "C") if corners else (),
             outline=corners[0]["points"] if corners else "",
+        )
+
+    @staticmethod
+    def triangle(title: str, beliefs: ArrayLike, exact: ArrayLike, states: Sequence[str] = "ABC") -> Cloud:
+        """Beliefs over three states as points in the triangle whose corners are certainty; any number of them.
+
+        Args:
+            title: short; shown above the panel.
+            beliefs: (point, 3), to be placed. What is read from a network may lie outside.
+            exact: (point, 3), the exact beliefs, which give each point its colour in every panel of a figure.
+            states: three names.
+        """
+        return Cloud(
+            title=title,
+            slider="",
+            frames=("",),
+            places=(pack_places(np.asarray(beliefs, np.float64) @ CORNERS),),
+            colours=pack_colours(belief_colours(exact)),
+            corners=tuple(states),
+            outline=pack_places(CORNERS),
         )
 
 

@@ -7,7 +7,6 @@ A table says in the column ``network`` (or ``model``) which network a row is of:
 from collections.abc import Callable, Mapping
 from statistics import fmean
 
-from hmmscope.lab.evidence.effects import Estimate
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.ties import largest, smallest
 
@@ -17,8 +16,6 @@ TRAINED = "trained"
 GAINS, _GAIN = "learned", "gain over "
 #: How the names of predictors that count begin.
 _COUNTING = ("order-", "context-tree")
-#: Of a 95 % interval, in standard errors.
-WIDTH = 3.92
 
 
 def in_place_of_trained(tables: Tables, network: str) -> Tables | None:
@@ -75,40 +72,7 @@ def _none(rows: Rows) -> Rows:
 def untrained(tables: Tables) -> Tables | None:
     """The untrained network in the place of the trained one, which gains nothing."""
     made = in_place_of_trained(tables, "untrained")
-    return None if made is None else gaining_nothing({name: as_twins(rows) for name, rows in made.items()})
-
-
-def as_twins(rows: Rows) -> Rows:
-    """What is read of a network that has untrained twins beside it is what is read of these."""
-    found = Rows()
-    for row in rows:
-        if row.get("twins") is not None:
-            row = row | {name: row["twins"] for name in ("accuracy", "r2") if name in row}
-            if row["share"] is not None:
-                ends = {end: row[end] - row["share"] for end in ("share_low", "share_high")}
-                row |= {"share": 0.0} | ends
-        found.append(row)
-    return found
-
-
-def beyond_twins(rows: Rows, read: str) -> str:
-    """``0.91 [0.88, 0.94] of what untrained twins leave``, where it is read best in each seed; empty without twins.
-
-    Args:
-        rows: of one model and target by layer, with the columns of `analysis.twins`.
-        read: the column by which a layer is best, "accuracy" or "r2".
-    """
-
-    def share(own: Rows) -> Estimate | None:
-        best = largest(own, lambda row: row[read])
-        known = best["share"] is not None
-        return Estimate(best["share"], (best["share_high"] - best["share_low"]) / WIDTH) if known else None
-
-    known = Rows(row for row in rows if row.get("twins") is not None)
-    if not known:
-        return ""
-    found = known.per_seed(share).effect()
-    return "what training adds is not told" if found is None else f"{found.short()} of what untrained twins leave"
+    return None if made is None else gaining_nothing({name: rows.as_twins() for name, rows in made.items()})
 
 
 def counting(tables: Tables) -> Tables | None:

@@ -15,11 +15,7 @@ What has no rows is left out, so a figure need not ask which predictors were mea
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import ArrayLike
-
-from hmmscope.lab.evidence import clouds
-from hmmscope.lab.evidence.figure import Bars, Cloud, Heatmap, Lines, Role, Series
+from hmmscope.lab.evidence.figure import Bars, Heatmap, Lines, Role, Series
 from hmmscope.lab.evidence.rows import Rows
 
 #: Name and role of a series.
@@ -113,26 +109,6 @@ def heatmap(
         y=tuple(str(line) for line in lines_),
         z=tuple(tuple(cells.get((column, line)) for column in columns) for line in lines_),
         **shown,
-    )
-
-
-def triangle(title: str, beliefs: ArrayLike, exact: ArrayLike, states: Sequence[str] = "ABC") -> Cloud:
-    """Beliefs over three states as points in the triangle whose corners are certainty; any number of them.
-
-    Args:
-        title: short; shown above the panel.
-        beliefs: (point, 3), to be placed. What is read from a network may lie outside.
-        exact: (point, 3), the exact beliefs, which give each point its colour in every panel of a figure.
-        states: three names.
-    """
-    return Cloud(
-        title=title,
-        slider="",
-        frames=("",),
-        places=(clouds.pack_places(np.asarray(beliefs, np.float64) @ clouds.CORNERS),),
-        colours=clouds.pack_colours(clouds.belief_colours(exact)),
-        corners=tuple(states),
-        outline=clouds.pack_places(clouds.CORNERS),
     )
 
 

@@ -10,8 +10,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from hmmscope.lab.evidence.effects import ALPHA, Effect, Estimate, quantile
+from hmmscope.ties import largest
 
 T = TypeVar("T")
+#: Of a 95 % interval, in standard errors.
+_WIDTH = 3.92
 
 
 class Rows(list[dict[str, Any]]):
@@ -116,6 +119,38 @@ class Rows(list[dict[str, Any]]):
         The samples' errors of both are added, which is too wide where both were measured on the same samples.
         """
         return (self.estimates(value) - other.estimates(value)).effect(unit, resolution=resolution)
+
+    def as_twins(self) -> "Rows":
+        """What is read of a network that has untrained twins beside it is what is read of these."""
+        found = Rows()
+        for row in self:
+            if row.get("twins") is not None:
+                row = row | {name: row["twins"] for name in ("accuracy", "r2") if name in row}
+                if row["share"] is not None:
+                    ends = {end: row[end] - row["share"] for end in ("share_low", "share_high")}
+                    row |= {"share": 0.0} | ends
+            found.append(row)
+        return found
+
+    def beyond_twins(self, read: str) -> str:
+        """``0.91 [0.88, 0.94] of what untrained twins leave``, where it is read best in each seed; empty without twins.
+
+        The rows are of one model and target by layer, with the columns of `analysis.twins`.
+
+        Args:
+            read: the column by which a layer is best, "accuracy" or "r2".
+        """
+
+        def share(own: Rows) -> Estimate | None:
+            best = largest(own, lambda row: row[read])
+            known = best["share"] is not None
+            return Estimate(best["share"], (best["share_high"] - best["share_low"]) / _WIDTH) if known else None
+
+        known = Rows(row for row in self if row.get("twins") is not None)
+        if not known:
+            return ""
+        found = known.per_seed(share).effect()
+        return "what training adds is not told" if found is None else f"{found.short()} of what untrained twins leave"
 
 
 class PerSeed(dict[Any, T]):
