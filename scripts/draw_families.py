@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import hmmscope as hs
+from hmmscope.lab.evidence.clouds import BeliefPlane
 from hmmscope.lab.evidence.figure import Figure
-from hmmscope.lab.evidence.panels import triangle
 from hmmscope.lab.report.plots import figure_files
 from hmmscope.lab.report.series_look import GREY, INK
 from hmmscope.processes.automata import multiplication_table
@@ -134,7 +134,7 @@ def draw_mess3(path: Path) -> None:
         process = hs.make_process("mess3", switch=switch, emission=emission)
         observations = hs.Corpus(process, length=60, seed=0)[0:400].observations
         beliefs = hs.filter_beliefs(process, observations).beliefs[:, 12:].flatten(0, 1).numpy()
-        panels.append(triangle(f"switch {switch}, emission {emission}", beliefs, beliefs))
+        panels.append(BeliefPlane.triangle(f"switch {switch}, emission {emission}", beliefs, beliefs))
     drawn = figure_files(Figure(name="mess3", title="", caption="", panels=tuple(panels)), style="web")["png"]
     Image.open(io.BytesIO(drawn)).convert("RGB").quantize(128).save(path, "PNG", optimize=True)
 

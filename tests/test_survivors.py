@@ -70,7 +70,8 @@ def _numbers(name: str, one: object) -> Iterator[tuple[str, dict[str, float]]]:
     methods = vars(one).items() if inspect.isclass(one) else ()
     called = [(f"{name}.{key}", getattr(value, "__func__", value)) for key, value in methods if key[0] != "_"]
     for path, function in [(name, one), *called]:
-        if inspect.isfunction(function) or (inspect.isclass(function) and path == name):
+        own = inspect.isclass(function) and getattr(function, "__module__", "") == getattr(one, "__module__", "")
+        if inspect.isfunction(function) or own:
             with suppress(ValueError, TypeError):  # a class whose signature nobody knows
                 given = {p.name: p.default for p in inspect.signature(function).parameters.values()}
                 if numbers := {key: value for key, value in given.items() if type(value) in (int, float, bool)}:

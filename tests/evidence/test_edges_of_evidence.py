@@ -7,7 +7,7 @@ import pytest
 
 from hmmscope.errors import InputError
 from hmmscope.lab.evidence import figure
-from hmmscope.lab.evidence.budget_laws import Law, LawPoint
+from hmmscope.lab.evidence.budget_laws import Law
 from hmmscope.lab.evidence.clouds import (
     CERTAIN,
     BeliefPlane,
@@ -228,7 +228,7 @@ def test_gates_stand_open_at_their_edges() -> None:
 
 def test_a_law_needs_three_budgets_and_two_degrees_of_freedom() -> None:
     """A level for each instance, a slope and a rate; hidden outcomes count for none."""
-    seen = [LawPoint(x, instance, x + 0.1 * instance + 0.01 * x * x) for x in (1.0, 2.0, 3.0) for instance in (0, 1)]
+    seen = [Law.Point(x, instance, x + 0.1 * instance + 0.01 * x * x) for x in (1.0, 2.0, 3.0) for instance in (0, 1)]
     assert Law.of(seen) is not None
     assert Law.of(seen[:-1]) is None
     assert Law.of([*seen[:-1], seen[-1]._replace(hidden=True)]) is None

@@ -17,6 +17,7 @@ from matplotlib.colors import to_hex
 from cli_cases import assert_one_line, call  # noqa: F401 - fixture
 from hmmscope.errors import ResourceError
 from hmmscope.lab.evidence import clouds
+from hmmscope.lab.evidence.clouds import BeliefPlane
 from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.report import interactive, latex, plots, series_look
 from hmmscope.storage import store
