@@ -11,6 +11,7 @@ import torch
 
 import hmmscope as hs
 from analysis_cases import Oracle, all_trees, mixed_trees, place_in_tree, plain_trees, random_hmm, tree_prior
+from hmmscope.analysis import trained_counting
 from hmmscope.analysis.counting import TREE, Counting, beyond_counting, is_counting, judge_counting, plain_ngrams
 from hmmscope.analysis.measures import Measures
 from hmmscope.analysis.trained_counting import TrainedCounting
@@ -191,6 +192,15 @@ def test_trained_trees_are_the_mixture_of_all_trees() -> None:
         for t in range(6):
             each = [_estimate(place_in_tree(tree, row[:t]), train, pseudo) for tree in trees]
             np.testing.assert_allclose(laws[b, t], weights @ np.array(each) / weights.sum(), rtol=1e-10)
+
+
+def test_strengths_are_tuned_on_every_observation_of_a_part_that_is_not_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    data = hs.SequenceData([rng.integers(0, 2, 60).tolist() for _ in range(20)], symbols=2)
+    one = TrainedCounting(GivenSequences(data), 2)
+    monkeypatch.setattr(trained_counting, "_TUNED_ON", 10**9)
+    other = TrainedCounting(GivenSequences(data), 2)
+    assert (one.strengths, one.pseudo_count, one.order) == (other.strengths, other.pseudo_count, other.order)
 
 
 def _after(node: tuple[int, ...], train: list[list[int]]) -> list[int]:

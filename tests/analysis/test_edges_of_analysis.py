@@ -9,7 +9,16 @@ import pytest
 import torch
 
 import hmmscope as hs
-from hmmscope.analysis import belief_interventions, calibration, counting, curves, fit_length, intervals, prior_pool
+from hmmscope.analysis import (
+    belief_interventions,
+    calibration,
+    counting,
+    curves,
+    fit_length,
+    intervals,
+    learned,
+    prior_pool,
+)
 from hmmscope.analysis.activations import BATCH
 from hmmscope.analysis.attention_maps import attention_map
 from hmmscope.analysis.curves import Score, evaluate
@@ -307,3 +316,11 @@ def test_pools_of_the_prior_follow_each_other() -> None:
     for number in (0, 1):
         assert torch.equal(four[2 + number].transition_SS, second[number].transition_SS)
     assert not torch.equal(four[0].transition_SS, second[0].transition_SS)
+
+
+def test_the_constant_is_the_bar_where_the_last_symbol_says_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learned, "_chain", learned._constant)
+    turns = Corpus(hs.HMM([0.5, 0.5], [[0.0, 1.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]), layout=Sequences(length=6))
+    found = learned.learned(NET, turns, turns, num_samples=4)
+    assert found.bar == learned.CONSTANT
+    assert found.at_bar - found.optimum >= learned.LEAST_GAP

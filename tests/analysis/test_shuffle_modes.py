@@ -112,6 +112,22 @@ def test_the_prediction_is_followed_where_the_query_stands(monkeypatch: pytest.M
     assert value(shuffle_test(roformer(1), corpus(), num_samples=4), "prediction_change", 0, -1) == 0
 
 
+def test_the_change_of_a_prediction_is_half_its_l1_distance_from_the_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of certain predictions it is the share of the others, by the orders in which the demonstrations stood."""
+    said = []
+
+    def outputs(model: nn.Module, tokens: torch.Tensor, num_symbols: int) -> torch.Tensor:
+        said.append((tokens * torch.arange(1, tokens.shape[1] + 1)).sum(1) % num_symbols)
+        return torch.nn.functional.one_hot(said[-1], num_symbols).double()[:, None].repeat(1, tokens.shape[1], 1)
+
+    monkeypatch.setattr(shuffle, "model_outputs", outputs)
+    monkeypatch.setattr(shuffle, "as_law", lambda model, law: law)
+    rows = shuffle_test(roformer(1), corpus(), num_samples=4)
+    shares = torch.nn.functional.one_hot(torch.stack(said), 4).double().mean(0)
+    assert value(rows, "prediction_change", 0, -1) == pytest.approx(float((1 - shares.square().sum(1)).mean()))
+    assert value(rows, "prediction_change", 0, -1) > 0.1
+
+
 def test_shuffle_modes_are_checked() -> None:
     with pytest.raises(InputError, match="did you mean 'layer'"):
         shuffle_test(roformer(1), corpus(), mode="layers")

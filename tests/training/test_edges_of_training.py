@@ -20,7 +20,7 @@ from hmmscope.errors import DamagedError, InputError, NonFiniteError, ResourceEr
 from hmmscope.models.base import make_model
 from hmmscope.models.decoder import DecoderSpec
 from hmmscope.models.recurrent import RNNSpec
-from hmmscope.training import compiled_steps, distributed, engines, parallel, progress, state, updates, watch
+from hmmscope.training import compiled_steps, distributed, engines, parallel, progress, state, trainer, updates, watch
 from hmmscope.training.distributed import World
 from hmmscope.training.evaluation import mean_where
 from hmmscope.training.recipes import doubling_curriculum, limits_recipe, multitask_recipe
@@ -670,3 +670,14 @@ def test_what_has_no_compiled_form_is_refused() -> None:
     with pytest.raises(InputError, match="the compiled engine takes parameters of one type on the processor"):
         compiled_steps._flattened([torch.zeros(1), torch.zeros(1, dtype=torch.float64)])
     assert compiled_steps._flattened([torch.ones(2, 2), torch.zeros(1)]).tolist() == [1, 1, 1, 1, 0]
+
+
+def test_a_step_is_long_by_six_operations_for_each_parameter_and_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = TrainingSpec(num_steps=1, batch_size=4)
+    corpus = hs.Corpus(hs.make_process("random-hmm", num_states=2, num_symbols=3), layout=hs.Sequences(length=5))
+    model = make_model("rnn", num_symbols=3, width=4)
+    operations = 6.0 * sum(one.numel() for one in model.parameters()) * 4 * corpus.layout.num_columns
+    monkeypatch.setattr(trainer, "LONG_STEP", operations)
+    assert not trainer._long_steps(model, spec, corpus)
+    monkeypatch.setattr(trainer, "LONG_STEP", operations - 1)
+    assert trainer._long_steps(model, spec, corpus)
