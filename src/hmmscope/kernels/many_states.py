@@ -15,7 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hmmscope.kernels.phases import D1, I1, X0, X1, X2, X3, entry, phase
-from hmmscope.kernels.products import LANES, SUMS, VECTORS, product, wide
+from hmmscope.kernels.products import LANES, SUMS, VECTORS, product, soon, wide
+
+#: How many sequences ahead what is read or written of one is fetched.
+SOON = 2
 
 
 def width_of(size: int, dtype: np.dtype) -> int:
@@ -77,6 +80,8 @@ def forward(
             place = offsets[b] + t
             symbol, into, out = openers[place] if t == 0 else symbols[place], following[b], law[b]
             total = zero
+            if throughout and b + SOON < rows and len(beliefs):
+                soon(beliefs, (offsets[b + SOON] + t) * size, size)
             if dead[b]:
                 for i in range(size):
                     out[i] = zero
@@ -149,6 +154,8 @@ def backward(
             rows += 1
         for b in range(rows):
             place = offsets[b] + t
+            if b + SOON < rows:
+                soon(beliefs, (offsets[b + SOON] + t) * size, size)
             for i in range(size):
                 now[b, i] = beliefs[place, i]
         if t + 1 == lengths[0] or starts[t + 1]:
@@ -163,6 +170,8 @@ def backward(
         for b in range(rows):
             place = offsets[b] + t
             symbol, total, own, ahead, out = symbols[place], zero, now[b], after[b], weight[b]
+            if b + SOON < rows and len(smoothed):
+                soon(smoothed, (offsets[b + SOON] + t) * size, size)
             if b >= carried:
                 for i in range(size):
                     ahead[i] = one

@@ -204,6 +204,26 @@ def wide(typing):  # type: ignore[no-untyped-def]
     return types.void(), emit
 
 
+@intrinsic
+def soon(typing, array, place, count):  # type: ignore[no-untyped-def]
+    """Fetch numbers of an array that will be written or read: rows far apart are not foreseen by the processor."""
+    line = 64 // (array.dtype.bitwidth // 8)
+
+    def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        data = context.make_array(array)(context, builder, arguments[0]).data
+        pointer, flag = ir.IntType(8).as_pointer(), ir.Constant(_I32, 1)
+        kind = ir.FunctionType(ir.VoidType(), [pointer, _I32, _I32, _I32])
+        fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        lines = builder.udiv(builder.add(arguments[2], ir.Constant(_I64, line - 1)), ir.Constant(_I64, line))
+        with cgutils.for_range(builder, lines) as loop:
+            at = builder.add(arguments[1], builder.mul(loop.index, ir.Constant(_I64, line)))
+            where = builder.bitcast(builder.gep(data, [at]), pointer)
+            builder.call(fetch, [where, flag, ir.Constant(_I32, 3), flag])
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, types.int64), emit
+
+
 _stripe4, _stripe3, _stripe2, _stripe1 = (stripe_of(min(vectors, VECTORS)) for vectors in (4, 3, 2, 1))
 
 
