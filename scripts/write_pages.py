@@ -16,6 +16,7 @@ Run from the root of the repository:
     docs/experiments/ledger.md, results/ledger/             all claims that results/ decides
     src/hmmscope/lab/verbs/catalogue.json           what the verbs list, show and claims print
     docs/gallery.md                             every figure, with the command that makes it
+    docs/benchmark.md                           the leaderboard in it, of the cards in results/hmm-bench
 
 Weights stay where they are. What was kept of the same experiment, scale and setting is replaced.
 """
@@ -34,9 +35,10 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from hmmscope import registry
+from hmmscope.lab.benchmark import board
 from hmmscope.lab.evidence.claim import claims_of
 from hmmscope.lab.evidence.derived import figures_of
-from hmmscope.lab.evidence.figure import Figure
+from hmmscope.lab.evidence.figure import Figure, Heatmap
 from hmmscope.lab.evidence.finding import Finding, asked_by
 from hmmscope.lab.evidence.ledger import SCALES, Entry, as_markdown, ledger, read_tables
 from hmmscope.lab.evidence.verdicts import DECIDED, VERDICTS
@@ -55,6 +57,7 @@ from hmmscope.ties import alike
 BESIDE = "@"
 RESULTS, PAGES, PICTURES = Path("results"), Path("docs/experiments"), Path("docs/img/experiments")
 LEDGER = RESULTS / "ledger" / "ledger.json"
+CARDS, BENCH, BOARD_PICTURE = RESULTS / "hmm-bench", Path("docs/benchmark.md"), "hmm-bench.png"
 
 
 def keep(folder: Path) -> None:
@@ -199,7 +202,8 @@ def _picture(folder: Path, figure: Figure) -> str:
 def pictures() -> dict[str, Figure]:
     """The figures of all pages by the names of their pictures."""
     folders = [folder for name in registry.entries("experiment") for folder in kept(name)]
-    return {_picture(folder, figure): figure for folder in folders for figure in figures(folder)}
+    of_experiments = {_picture(folder, figure): figure for folder in folders for figure in figures(folder)}
+    return of_experiments | {BOARD_PICTURE: board_figure(board.read_cards(CARDS))}
 
 
 def draw() -> None:
@@ -279,6 +283,62 @@ def gallery() -> list[str]:
     return lines
 
 
+def board_figure(cards: list[dict[str, Any]]) -> Figure:
+    """What each model of the leaderboard solves of each task, and how far beyond the length of its training."""
+    tasks, counted = list(cards[0]["tasks"]), board.counting_row(cards[0])
+    scores = [{(row["task"], row["score"]): row["value"] for row in card["scores"]} for card in cards]
+    solved = [[own[task, "share_solved"] for task in tasks] for own in scores]
+    further = [[own[task, "long_fit_length"] for task in tasks] for own in scores]
+    names, titles = (
+        tuple(card["name"] for card in cards),
+        ("What is solved at the length of training", "How long answers stay right"),
+    )
+    panels = (
+        Heatmap(
+            title=titles[0],
+            x_label="",
+            y_label="",
+            z_label="share of a constant's excess",
+            x=tuple(tasks),
+            y=(*names, "counting"),
+            z=tuple(map(tuple, [*solved, [counted[task] for task in tasks]])),
+            z_min=0.0,
+            z_max=1.0,
+        ),
+        Heatmap(
+            title=titles[1],
+            x_label="",
+            y_label="",
+            z_label="lengths of training, eight at most",
+            x=tuple(tasks),
+            y=names,
+            z=tuple(map(tuple, further)),
+            z_min=0.0,
+            z_max=8.0,
+        ),
+    )
+    return Figure(
+        name="hmm-bench", title="What sequence models track, and how far", caption=_BOARD_CAPTION, panels=panels
+    )
+
+
+_BOARD_CAPTION = (
+    "Left: what training took away of the best constant's excess over the exact optimum, mean over seeds; the last row "
+    "is the best n-gram or context tree. Right: up to where samples of eight lengths have answers that are within .1."
+)
+
+
+def with_board(text: str) -> str:
+    """The page of the bench with the leaderboard as the cards have it."""
+    mark, end = "<!-- board: made by scripts/write_pages.py -->", "<!-- end -->"
+    before, _, rest = text.partition(mark)
+    table = board.markdown(board.read_cards(CARDS)).partition("## light track")[2].strip()
+    shown = (
+        f"![What each model solves of each task, and how long its answers stay right.](img/experiments/{BOARD_PICTURE})"
+    )
+    return "\n\n".join([before + mark, shown, _BOARD_CAPTION, table, end + rest.partition(end)[2]])
+
+
 def decided() -> list[Path]:
     """The folders in results/ that decide claims, by scale and name."""
     papers = sorted(registry.entries("experiment"), key=lambda name: not name.startswith(("multitask-", "limits-")))
@@ -347,6 +407,7 @@ def main() -> None:
         print(PAGES / f"{name}.md")
     store.write_json(CATALOGUE, make_catalogue())
     store.write_text(PAGES.parent / "gallery.md", "\n".join(gallery()))
+    store.write_text(BENCH, with_board(BENCH.read_text("utf-8")))
     entries = ledger(decided(), examined=True)
     linked = [re.sub(r"^## (\S+)$", r"## [\1](\1.md)", line) for line in as_markdown(entries)]
     store.write_text(PAGES / "ledger.md", "\n".join(["# The ledger as text", "", *linked]) + "\n")

@@ -341,10 +341,13 @@ def test_a_folder_of_cards_is_checked(entered, tmp_path, capsys):
     said = "1 card of HMM-bench 1; the leaderboard follows from them; 3 files, 0 not covered\n"
     assert capsys.readouterr().out == f"{kept.parent}: {said}"
     assert main(["benchmark", "--board", str(kept.parent), "--out", str(kept.parent / "of may"), "-q"]) == 0
-    assert check_board(kept.parent).endswith("; 5 files, 0 not covered")
+    assert check_board(kept.parent)[0].endswith("; 5 files, 0 not covered")
+    capsys.readouterr()
+    assert main(["check", str(tmp_path)]) == 0  # and inside another folder
+    assert capsys.readouterr().out.endswith(f"{tmp_path}: 1 folder of ours inside; 5 files, 0 not covered\n")
     (kept.parent / "of may" / "leaderboard.md").write_text("another")
     (kept.parent / "notes").write_text("mine")
-    assert "6 files, 2 not covered: notes, of may/leaderboard.md" in check_board(kept.parent)
+    assert "6 files, 2 not covered: notes, of may/leaderboard.md" in check_board(kept.parent)[0]
     board, text = kept.parent / "leaderboard.md", kept.read_text()
     board.write_text(board.read_text().replace("small", "large"))
     with pytest.raises(DamagedError, match=r"leaderboard\.md: does not follow from the cards"):
@@ -362,7 +365,7 @@ def test_a_folder_of_cards_is_checked(entered, tmp_path, capsys):
 
 def test_a_folder_of_submissions_is_checked(entered, tmp_path):
     shutil.copytree(entered / "out", tmp_path / "all" / "one")
-    told = check_board(tmp_path / "all")
+    told, _ = check_board(tmp_path / "all")
     assert told.endswith(" files, 0 not covered")
     assert "leaderboard" not in told
     (tmp_path / "all" / "one" / "card.json").write_text("{}")

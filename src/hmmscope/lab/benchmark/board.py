@@ -3,7 +3,9 @@
 import hashlib
 import html
 import json
+import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -82,11 +84,16 @@ def _read_card(path: Path, *, own: bool = False) -> dict[str, Any]:
 
 def is_board(folder: Path) -> bool:
     """Whether a folder holds submissions, or cards under the names that they are kept by."""
-    return folder.is_dir() and any(_is_submission(one) or _KEPT.fullmatch(one.name) for one in folder.iterdir())
+    return folder.is_dir() and (any(map(_is_submission, folder.iterdir())) or holds_cards(os.listdir(folder)))
 
 
-def check_board(folder: Path) -> str:
-    """Compare cards with their names, submissions with their seals, and a leaderboard with both; a line that says so.
+def holds_cards(names: Iterable[str]) -> bool:
+    """Whether cards are among the names of files, as they are kept."""
+    return any(map(_KEPT.fullmatch, names))
+
+
+def check_board(folder: Path) -> tuple[str, seals.Survey]:
+    """Compare cards with their names, submissions with their seals, and a leaderboard with both; what to say, and the files.
 
     Raises:
         InputError, DamagedError: see `read_cards`; or the leaderboard there does not follow from what is there.
@@ -109,8 +116,8 @@ def check_board(folder: Path) -> str:
         else:
             (covered if path.name in made or path.suffix == ".json" else beyond).append(path.name)
     follows = "; the leaderboard follows from them" * any(name in covered for name in made)
-    told = seals.Survey(tuple(covered), tuple(beyond), 0, None)
-    return f"{folder}: {len(cards)} card{'s' * (len(cards) != 1)} of HMM-bench {VERSION}{follows}; {told}"
+    told = seals.Survey(tuple(covered), tuple(beyond), 0, "cards")
+    return f"{len(cards)} card{'s' * (len(cards) != 1)} of HMM-bench {VERSION}{follows}; {told}", told
 
 
 def board_rows(cards: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -36,7 +36,7 @@ def check(options: Check) -> int:
         return doctor()
     boards = [folder for folder in others if is_board(Path(folder))]
     checked = (check_submission(folder, run=options.run) for folder in submissions)
-    for said in (*checked, *(check_board(Path(folder)) for folder in boards)):
+    for said in (*checked, *(f"{folder}: {check_board(Path(folder))[0]}" for folder in boards)):
         if not options.quiet:
             say(said)
     if others := [folder for folder in others if folder not in boards]:

@@ -9,6 +9,7 @@ from typing import Any
 from hmmscope.analysis.curves import evaluate
 from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.interop.huggingface import RECORD, from_huggingface, read_record
+from hmmscope.lab.benchmark.board import check_board, holds_cards, is_board
 from hmmscope.lab.benchmark.checking import check_submission
 from hmmscope.lab.evidence.ledger import read_tables, with_versions
 from hmmscope.lab.experiments.experiment import experiment_named
@@ -60,6 +61,8 @@ def verify(folders: Sequence[str], quiet: bool) -> None:
 
 
 def _verified(folder: Path) -> tuple[str, seals.Survey]:
+    if is_board(folder):
+        return check_board(folder)
     kind = "" if os.path.lexists(folder / seals.SEAL) else _kind_of(folder)
     if kind == "export":
         said, found = _export(folder)
@@ -89,7 +92,7 @@ def _inside(folder: Path) -> list[Path]:
     found, ours = [], {seals.SEAL, *_KINDS} - {"config.json"}
     for parent, inner, files in os.walk(folder):
         names = {*files}
-        if ours & names or {"config.json", store.MANIFEST} <= names:
+        if ours & names or {"config.json", store.MANIFEST} <= names or holds_cards(names):
             found.append(Path(parent))
             inner.clear()
     return [] if found == [folder] else sorted(found)
