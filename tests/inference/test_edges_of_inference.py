@@ -16,6 +16,7 @@ from hmmscope.inference import (
     chains,
     climbing,
     continuations,
+    counts,
     entropy,
     fast,
     floors,
@@ -292,3 +293,15 @@ def test_several_models_beside_each_other_count_as_each_alone(monkeypatch: pytes
     alone = climbing.expect(models.chosen(1), work, 1)
     np.testing.assert_allclose(apart.transitions[1], alone.transitions)
     assert float(apart.logs[1]) == pytest.approx(float(alone.logs.sum()))
+
+
+def test_blocks_of_a_mebibyte_are_a_part_of_the_last_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = make_process("random-hmm", num_states=20, num_symbols=8)
+    observations = hs.Corpus(process, length=200)[0:300].observations
+    own = smoothing.expected_counts(process, observations)
+    monkeypatch.setattr(counts, "BLOCK_BYTES", 1 << 20)
+    same = smoothing.expected_counts(process, observations)
+    monkeypatch.setattr(counts, "BLOCK_BYTES", 1 << 30)
+    other = smoothing.expected_counts(process, observations)
+    assert torch.equal(own.transitions, same.transitions)
+    torch.testing.assert_close(own.transitions, other.transitions, rtol=1e-12, atol=0)

@@ -75,6 +75,10 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         'hint = "; a missing observation is hmmscope.MISSING" if value < 0 else ""',
     ): "of what is no symbol: 0 is one",
     ("lab/evidence/effects.py", "least = 1.0"): "no p is above 1, so that the first product already is not",
+    (
+        "inference/pools.py",
+        "*(self.largest.reshape(-1), self.total.reshape(-1), self.mixed.reshape(-1, num_symbols)),",
+    ): "NumPy reads every negative number of a shape alike",
     ("processes/fresh.py", "_ENTRIES = 2**20"): "how many are drawn together: time and memory, and no number",
 }
 _SWAPS: dict[type[ast.AST], type[ast.AST]] = {

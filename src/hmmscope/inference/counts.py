@@ -17,7 +17,8 @@ from hmmscope.inference.loop_inputs import Sequences, Tables, few, in_blocks, on
 from hmmscope.kernels import lanes, registers, sparse
 from hmmscope.machine import require_memory
 
-#: Bytes of beliefs of a block; up to 64 times as many for products, which need some rows.
+#: Bytes of beliefs of a block; up to 64 times as many for products, which need some rows. Sums of blocks are added, so that
+#: this is a part of the last digits.
 BLOCK_BYTES = 2**20
 #: A block with more bytes of beliefs goes piece by piece, in pieces of so many.
 MOST_BYTES, PIECE_BYTES = 2**27, 2**23
