@@ -267,6 +267,23 @@ def test_refusals(options, X, lengths, said):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int64, np.uint64, np.float64])
+def test_a_column_is_read_alike_whatever_its_numbers_are(kind: type) -> None:
+    seen = np.random.default_rng(0).integers(0, 3, (40, 1))
+    model = CategoricalHMM(n_components=2, n_iter=2, random_state=0).fit(seen)
+    column = seen.astype(kind)
+    column.flags.writeable = False
+    assert model.score(column) == model.score(seen.tolist())
+    assert model.score(column[::-1]) == model.score(seen[::-1].copy())
+    assert np.array_equal(model.predict(column), model.predict(seen.tolist()))
+    for value in (3, np.iinfo(kind).max if kind is not np.float64 else 1e9):
+        wrong = seen.astype(kind)
+        wrong[5] = value
+        with pytest.raises(InputError, match=r"^X: must be symbols in \[0, 3\), got "):
+            model.predict(wrong)
+
+
 @pytest.mark.parametrize(
     "name, value, said",
     [

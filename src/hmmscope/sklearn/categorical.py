@@ -87,6 +87,10 @@ class CategoricalHMM(HiddenMarkovModel):
 
     def _read(self, X: Any, *, fitting: bool) -> NDArray[np.int64]:
         """A column of symbols; a missing one is V, which every state emits with probability one."""
+        if not fitting and self._is_column(X):  # nothing that scikit-learn asks for can be wrong
+            self._num_symbols = int(self.n_features or 0)
+            self._check_largest(X)
+            return X.astype(np.int64)
         found = validate_data(self, X, reset=fitting, ensure_non_negative=True, ensure_all_finite="allow-nan")
         if found.shape[1] != 1:
             raise InputError(
@@ -100,9 +104,17 @@ class CategoricalHMM(HiddenMarkovModel):
             raise InputError("X: must be symbols, whole numbers of at least 0; OrdinalEncoder makes them of names")
         drawn_anew = fitting and self.__dict__["n_features"] is None and "emissionprob_" in self._to_begin()
         self._num_symbols = int(symbols.max()) + 1 if drawn_anew else int(self.n_features or 0)
-        if symbols.max() >= self._num_symbols:
-            raise InputError(f"X: must be symbols in [0, {self._num_symbols}), got {symbols.max()}")
+        self._check_largest(symbols)
         return np.where(gaps, self._num_symbols, symbols)[:, None]
+
+    def _is_column(self, X: Any) -> bool:
+        """Whether this is a plain column of whole numbers, none of them negative, and names of columns are not known."""
+        plain = type(X) is np.ndarray and X.ndim == 2 and X.shape[1] == 1 and len(X) > 0 and X.dtype.kind in "iu"
+        return plain and not hasattr(self, "feature_names_in_") and int(X.min()) >= 0
+
+    def _check_largest(self, symbols: NDArray[Any]) -> None:
+        if (largest := int(symbols.max())) >= self._num_symbols:
+            raise InputError(f"X: must be symbols in [0, {self._num_symbols}), got {largest}")
 
     def _begin_emissions(self, X: NDArray[Any], random: np.random.RandomState) -> dict[str, Array]:
         weights = random.rand(self.n_components, self._num_symbols)

@@ -81,6 +81,14 @@ class Seen(NamedTuple):
 
     def batches(self) -> Iterator["Batch"]:
         """The sequences that have observations, those of about one length together."""
+        if len(self.lengths) == 1:
+            yield Batch(
+                torch.from_numpy(self.symbols[None]),
+                torch.from_numpy(self.lengths),
+                np.ones((1, len(self.symbols)), np.bool_),
+                slice(None),
+            )
+            return
         starts = self.lengths.cumsum() - self.lengths
         order = np.argsort(self.lengths, kind="stable")
         order = order[self.lengths[order] > 0]
@@ -110,6 +118,10 @@ class Batch(NamedTuple):
     lengths: Int64[Tensor, "batch"]
     inside: NDArray[np.bool_]
     places: NDArray[np.int64] | slice
+
+    def padded(self) -> Int64[Tensor, "batch"] | None:
+        """The lengths, or None where no sequence is padded."""
+        return None if bool(self.inside.all()) else self.lengths
 
     def within(self, values: NDArray[Any]) -> NDArray[Any]:
         """Values (batch, time, ...) where there is no padding (row, ...)."""
@@ -273,7 +285,7 @@ class HiddenMarkovModel(BaseEstimator):
     def score(self, X: Any, lengths: Any = None) -> float:
         """log P(X), nats, the sum over the sequences; -inf if one is impossible."""
         seen = self._asked(X, lengths)
-        parts = (log_likelihood(seen.process, b.observations, lengths=b.lengths).sum() for b in seen.batches())
+        parts = (log_likelihood(seen.process, b.observations, lengths=b.padded()).sum() for b in seen.batches())
         return float(sum(parts))
 
     def score_samples(self, X: Any, lengths: Any = None) -> tuple[float, Array]:
@@ -415,7 +427,7 @@ def rows_of(name: str, value: Any, shape: tuple[int | None, ...]) -> Array:
     found = np.asarray(value, np.float64)
     if found.ndim != len(shape) or any(want not in (None, size) for want, size in zip(shape, found.shape, strict=True)):
         raise InputError(f"{name}: must have the shape {shape}, got {found.shape}")
-    if not bool((found >= 0).all()) or not np.allclose(found.sum(-1), 1):
+    if not bool((found >= 0).all()) or not bool((np.abs(found.sum(-1) - 1) <= 1e-5).all()):
         raise InputError(f"{name}: must be laws, with no negative number and rows that sum to 1")
     return value if found is value else found
 
