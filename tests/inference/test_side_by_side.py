@@ -13,7 +13,7 @@ from comparing import close
 from hmmscope.inference import compiled
 from hmmscope.inference import loop_inputs as tables
 from hmmscope.inference.smoothing import expected_counts, smooth_pairs
-from hmmscope.sklearn.estimator import UnroundedHMM
+from hmmscope.sklearn.seen import UnroundedHMM
 from inference_cases import close_logs, revived, symbols
 from strategies import KINDS, as_labelled, dense, likely, rows, some_starts, tiny_entries, with_zeros
 

@@ -9,7 +9,8 @@ from sklearn.utils.validation import validate_data
 
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
-from hmmscope.sklearn.estimator import Array, HiddenMarkovModel, Seen, UnroundedHMM, drawn, most_probable, rows_of
+from hmmscope.sklearn.estimator import HiddenMarkovModel, drawn, most_probable, rows_of
+from hmmscope.sklearn.seen import Array, Seen, UnroundedHMM
 
 
 class CategoricalHMM(HiddenMarkovModel):

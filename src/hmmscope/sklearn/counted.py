@@ -9,8 +9,8 @@ from sklearn.utils import Tags
 
 from hmmscope.axes import Float64, Tensor
 from hmmscope.emissions.poisson import PoissonHMM as PoissonProcess
-from hmmscope.sklearn.estimator import Array
 from hmmscope.sklearn.real_valued import RealValuedHMM
+from hmmscope.sklearn.seen import Array
 
 
 class PoissonHMM(RealValuedHMM):

@@ -4,8 +4,7 @@ import copy
 import math
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterator
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -13,120 +12,23 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, check_random_state
 
-from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.compiled import filter_batch
 from hmmscope.inference.compiled_backward import run_smoother
 from hmmscope.inference.counts import Counts, add_counts
 from hmmscope.inference.fast import log_likelihood
-from hmmscope.inference.loop_inputs import Tables, flat_sequences, paths_side_by_side, sequences, tables
+from hmmscope.inference.loop_inputs import flat_sequences, paths_side_by_side, sequences, tables
 from hmmscope.inference.paths import likeliest_paths
-from hmmscope.processes.answers import OF_STATES
-from hmmscope.processes.laws import StateEmitting
-from hmmscope.processes.process import Process
 from hmmscope.processes.stationary import stationary_law
 from hmmscope.schema import unknown_name
 from hmmscope.sklearn.monitor import ConvergenceMonitor
-
-Array = NDArray[np.float64]
+from hmmscope.sklearn.seen import Array, Seen
 
 #: Decoders: the likeliest path, or the likeliest state at each time.
 ALGORITHMS = ("viterbi", "map")
 #: Names that hmmlearn has for two ways to compute the same numbers, which are computed here in one way.
 IMPLEMENTATIONS = ("log", "scaling")
-
-
-class UnroundedHMM(Process):
-    """States that emit, with laws in floats as they are given: no row is rounded to the grid of 2^-32.
-
-    Args:
-        initial: (S,).
-        transition: (S, S), rows sum to one or zero.
-        emission: (S, V), likelihoods of V symbols; where a symbol stands for one observation, up to a factor each.
-    """
-
-    by_law = OF_STATES
-
-    def __init__(self, initial: Array, transition: Array, emission: Array) -> None:
-        rows = (
-            torch.from_numpy(np.ascontiguousarray(part, np.float64))[None] for part in (initial, transition, emission)
-        )
-        self.law = StateEmitting(*rows)
-        self.num_states, self.num_symbols = emission.shape
-
-    def logarithms(self) -> Tables:
-        """Tables of logarithms, the last state first, with the bits that hmmlearn compares paths by.
-
-        There ties go to the highest state, and at the end of a sequence to the lowest.
-        """
-        initial, transition = (libm_log(part[0].numpy()) for part in self.law.rows()[:2])
-        with np.errstate(divide="ignore"):
-            emission_VS = np.log(np.ascontiguousarray(self.law.rows()[2][0].numpy().T))
-        found = (initial + emission_VS, transition[None, ::-1], emission_VS)
-        return Tables(*(np.ascontiguousarray(part[..., ::-1]) for part in found))
-
-
-class Seen(NamedTuple):
-    """Observations as the compiled loops take them.
-
-    Attributes:
-        process: with the law of each symbol.
-        symbols: of the process, one sequence after the other (N,).
-        lengths: of the sequences (n,).
-    """
-
-    process: UnroundedHMM
-    symbols: NDArray[np.int64]
-    lengths: NDArray[np.int64]
-
-    def batches(self) -> Iterator["Batch"]:
-        """The sequences that have observations, those of about one length together."""
-        if len(self.lengths) == 1:
-            yield Batch(
-                torch.from_numpy(self.symbols[None]),
-                torch.from_numpy(self.lengths),
-                np.ones((1, len(self.symbols)), np.bool_),
-                slice(None),
-            )
-            return
-        starts = self.lengths.cumsum() - self.lengths
-        order = np.argsort(self.lengths, kind="stable")
-        order = order[self.lengths[order] > 0]
-        while len(order):
-            near = int(np.searchsorted(self.lengths[order], 2 * self.lengths[order[0]], side="right"))
-            chosen, order = order[:near], order[near:]
-            counts = self.lengths[chosen]
-            inside = np.arange(counts[-1]) < counts[:, None]
-            places = starts[chosen, None] + np.arange(counts[-1]) * inside
-            rows = places[inside]
-            if bool((np.diff(rows) == 1).all()):  # a part of the column as it stands
-                rows = slice(int(rows[0]), int(rows[-1]) + 1)
-            yield Batch(torch.from_numpy(self.symbols[places]), torch.from_numpy(counts), inside, rows)
-
-
-class Batch(NamedTuple):
-    """Sequences side by side.
-
-    Attributes:
-        observations: padded (batch, time).
-        lengths: (batch,).
-        inside: where there is no padding (batch, time).
-        places: the rows of X that stand there.
-    """
-
-    observations: Int64[Tensor, "batch time"]
-    lengths: Int64[Tensor, "batch"]
-    inside: NDArray[np.bool_]
-    places: NDArray[np.int64] | slice
-
-    def padded(self) -> Int64[Tensor, "batch"] | None:
-        """The lengths, or None where no sequence is padded."""
-        return None if bool(self.inside.all()) else self.lengths
-
-    def within(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Values (batch, time, ...) where there is no padding (row, ...)."""
-        whole = bool(self.inside.all())
-        return values.reshape(-1, *values.shape[2:]) if whole else values[self.inside]
 
 
 class HiddenMarkovModel(BaseEstimator):
@@ -447,11 +349,6 @@ def _lengths(lengths: Any, count: int) -> NDArray[np.int64]:
     if found.ndim != 1 or found.dtype.kind not in "iu" or (found < 0).any() or found.sum() != count:
         raise InputError(f"lengths: must be whole numbers of at least 0 that sum to the {count} rows of X")
     return found.astype(np.int64)
-
-
-def libm_log(values: Array) -> Array:
-    """Logarithms by the C library, whose last bits are not those of NumPy's vectors."""
-    return np.array([math.log(value) if value > 0 else -math.inf for value in values.ravel()]).reshape(values.shape)
 
 
 def drawn(cumulated: Array, uniforms: Any) -> Any:

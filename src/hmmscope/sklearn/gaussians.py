@@ -11,8 +11,8 @@ from hmmscope.emissions.densities import SHAPES
 from hmmscope.emissions.gaussian import GaussianHMM as GaussianProcess
 from hmmscope.errors import InputError
 from hmmscope.schema import unknown_name
-from hmmscope.sklearn.estimator import Array
 from hmmscope.sklearn.real_valued import RealValuedHMM, without_gaps
+from hmmscope.sklearn.seen import Array
 
 
 class GaussianHMM(RealValuedHMM):

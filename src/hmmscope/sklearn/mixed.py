@@ -12,8 +12,8 @@ from hmmscope.emissions.densities import SHAPES
 from hmmscope.emissions.gaussian_mixture import GaussianMixtureHMM as MixtureProcess
 from hmmscope.errors import InputError
 from hmmscope.schema import unknown_name
-from hmmscope.sklearn.estimator import Array
 from hmmscope.sklearn.real_valued import RealValuedHMM, without_gaps
+from hmmscope.sklearn.seen import Array
 
 
 class GMMHMM(RealValuedHMM):

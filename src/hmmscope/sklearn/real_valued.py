@@ -14,7 +14,8 @@ from hmmscope.emissions.emitting import EmittingHMM
 from hmmscope.emissions.states import StateCounts
 from hmmscope.errors import InputError
 from hmmscope.inference.counts import Counts
-from hmmscope.sklearn.estimator import Array, HiddenMarkovModel, Seen
+from hmmscope.sklearn.estimator import HiddenMarkovModel
+from hmmscope.sklearn.seen import Array, Seen
 
 
 class RealValuedHMM(HiddenMarkovModel):

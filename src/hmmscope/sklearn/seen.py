@@ -1,0 +1,115 @@
+"""Observations and laws of an estimator as the compiled loops take them."""
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hmmscope.axes import Int64, Tensor
+from hmmscope.inference.loop_inputs import Tables
+from hmmscope.processes.answers import OF_STATES
+from hmmscope.processes.laws import StateEmitting
+from hmmscope.processes.process import Process
+
+Array = NDArray[np.float64]
+
+
+class UnroundedHMM(Process):
+    """States that emit, with laws in floats as they are given: no row is rounded to the grid of 2^-32.
+
+    Args:
+        initial: (S,).
+        transition: (S, S), rows sum to one or zero.
+        emission: (S, V), likelihoods of V symbols; where a symbol stands for one observation, up to a factor each.
+    """
+
+    by_law = OF_STATES
+
+    def __init__(self, initial: Array, transition: Array, emission: Array) -> None:
+        rows = (
+            torch.from_numpy(np.ascontiguousarray(part, np.float64))[None] for part in (initial, transition, emission)
+        )
+        self.law = StateEmitting(*rows)
+        self.num_states, self.num_symbols = emission.shape
+
+    def logarithms(self) -> Tables:
+        """Tables of logarithms, the last state first, with the bits that hmmlearn compares paths by.
+
+        There ties go to the highest state, and at the end of a sequence to the lowest.
+        """
+        initial, transition = (libm_log(part[0].numpy()) for part in self.law.rows()[:2])
+        with np.errstate(divide="ignore"):
+            emission_VS = np.log(np.ascontiguousarray(self.law.rows()[2][0].numpy().T))
+        found = (initial + emission_VS, transition[None, ::-1], emission_VS)
+        return Tables(*(np.ascontiguousarray(part[..., ::-1]) for part in found))
+
+
+class Seen(NamedTuple):
+    """Observations as the compiled loops take them.
+
+    Attributes:
+        process: with the law of each symbol.
+        symbols: of the process, one sequence after the other (N,).
+        lengths: of the sequences (n,).
+    """
+
+    process: UnroundedHMM
+    symbols: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+
+    def batches(self) -> Iterator["Batch"]:
+        """The sequences that have observations, those of about one length together."""
+        if len(self.lengths) == 1:
+            yield Batch(
+                torch.from_numpy(self.symbols[None]),
+                torch.from_numpy(self.lengths),
+                np.ones((1, len(self.symbols)), np.bool_),
+                slice(None),
+            )
+            return
+        starts = self.lengths.cumsum() - self.lengths
+        order = np.argsort(self.lengths, kind="stable")
+        order = order[self.lengths[order] > 0]
+        while len(order):
+            near = int(np.searchsorted(self.lengths[order], 2 * self.lengths[order[0]], side="right"))
+            chosen, order = order[:near], order[near:]
+            counts = self.lengths[chosen]
+            inside = np.arange(counts[-1]) < counts[:, None]
+            places = starts[chosen, None] + np.arange(counts[-1]) * inside
+            rows = places[inside]
+            if bool((np.diff(rows) == 1).all()):  # a part of the column as it stands
+                rows = slice(int(rows[0]), int(rows[-1]) + 1)
+            yield Batch(torch.from_numpy(self.symbols[places]), torch.from_numpy(counts), inside, rows)
+
+
+class Batch(NamedTuple):
+    """Sequences side by side.
+
+    Attributes:
+        observations: padded (batch, time).
+        lengths: (batch,).
+        inside: where there is no padding (batch, time).
+        places: the rows of X that stand there.
+    """
+
+    observations: Int64[Tensor, "batch time"]
+    lengths: Int64[Tensor, "batch"]
+    inside: NDArray[np.bool_]
+    places: NDArray[np.int64] | slice
+
+    def padded(self) -> Int64[Tensor, "batch"] | None:
+        """The lengths, or None where no sequence is padded."""
+        return None if bool(self.inside.all()) else self.lengths
+
+    def within(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Values (batch, time, ...) where there is no padding (row, ...)."""
+        whole = bool(self.inside.all())
+        return values.reshape(-1, *values.shape[2:]) if whole else values[self.inside]
+
+
+def libm_log(values: Array) -> Array:
+    """Logarithms by the C library, whose last bits are not those of NumPy's vectors."""
+    return np.array([math.log(value) if value > 0 else -math.inf for value in values.ravel()]).reshape(values.shape)
