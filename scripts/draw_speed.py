@@ -3,7 +3,7 @@
 Run from the root of the repository:
 
     python scripts/draw_speed.py results/bench/curve-cpu.json --out docs/img
-    python scripts/draw_speed.py results/bench/people-cpu.json --out docs/img
+    python scripts/draw_speed.py results/bench/people-cpu-2026-11-26.json.xz --out docs/img
 
 Cost of a token against tokens, states and symbols: level lines are costs linear in tokens, the dashed lines rise with the
 square of the states. Of what people do: ours over the fastest peer, and the shares of the processor's peak; the table of
@@ -12,6 +12,7 @@ the page is printed.
 
 import argparse
 import json
+import lzma
 from pathlib import Path
 
 from matplotlib import pyplot as plt
@@ -72,7 +73,7 @@ def draw_people(lines: list[dict], path: Path) -> None:
     figure, (ratios, shares) = plt.subplots(
         1, 2, figsize=(10.5, 1 + 0.24 * len(shown)), sharey=True, layout="constrained"
     )
-    names = [line["work"] + (f", {line['threads']} threads" if line["threads"] > 1 else "") for line in shown]
+    names = [line["work"].partition(" (")[0] + (f", {line['threads']} threads" if line["threads"] > 1 else "") for line in shown]
     places = range(len(shown) - 1, -1, -1)
     over = [line["ratio"] or 1.0 for line in shown]
     ratios.barh(places, [value - 1 for value in over], left=1, color=["#009e73" if x >= 1 else "#d55e00" for x in over])
@@ -82,6 +83,7 @@ def draw_people(lines: list[dict], path: Path) -> None:
     for axes in (ratios, shares):
         axes.grid(axis="x", color=RULE, linewidth=0.7)
         axes.set_axisbelow(True)
+        axes.margins(y=0.01)
         axes.tick_params(labelsize=7)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
@@ -101,10 +103,11 @@ def draw_people(lines: list[dict], path: Path) -> None:
 def main() -> None:
     """Draw the picture of what the file holds."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("table", type=Path, help="what python -m bench curve or people --out wrote")
+    parser.add_argument("table", type=Path, help="what python -m bench curve or people --out wrote, or that as .xz")
     parser.add_argument("--out", type=Path, required=True, help="folder for the picture")
     arguments = parser.parse_args()
-    table = json.loads(arguments.table.read_text())
+    packed = arguments.table.suffix == ".xz"
+    table = json.loads(lzma.open(arguments.table).read() if packed else arguments.table.read_bytes())
     if "summary" in table:
         draw_people(table["summary"], arguments.out / "speed-people.png")
         return
