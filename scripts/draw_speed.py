@@ -73,7 +73,10 @@ def draw_people(lines: list[dict], path: Path) -> None:
     figure, (ratios, shares) = plt.subplots(
         1, 2, figsize=(10.5, 1 + 0.24 * len(shown)), sharey=True, layout="constrained"
     )
-    names = [line["work"].partition(" (")[0] + (f", {line['threads']} threads" if line["threads"] > 1 else "") for line in shown]
+    names = [
+        line["work"].partition(" (")[0] + (f", {line['threads']} threads" if line["threads"] > 1 else "")
+        for line in shown
+    ]
     places = range(len(shown) - 1, -1, -1)
     over = [line["ratio"] or 1.0 for line in shown]
     ratios.barh(places, [value - 1 for value in over], left=1, color=["#009e73" if x >= 1 else "#d55e00" for x in over])
