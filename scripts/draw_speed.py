@@ -109,8 +109,8 @@ def main() -> None:
     parser.add_argument("table", type=Path, help="what python -m bench curve or people --out wrote, or that as .xz")
     parser.add_argument("--out", type=Path, required=True, help="folder for the picture")
     arguments = parser.parse_args()
-    packed = arguments.table.suffix == ".xz"
-    table = json.loads(lzma.open(arguments.table).read() if packed else arguments.table.read_bytes())
+    written = arguments.table.read_bytes()
+    table = json.loads(lzma.decompress(written) if arguments.table.suffix == ".xz" else written)
     if "summary" in table:
         draw_people(table["summary"], arguments.out / "speed-people.png")
         return
