@@ -81,7 +81,7 @@ made by it, of all that was measured so far (results/laboratory/ has each part w
 Rates of mutants are of mutants as they were drawn, few a draw: 95 % of each package is what they are meant to come to, and
 12 of 12 say no more than 76 % or more. Survivors have tests since, stand among the equivalent ones, or are named at the end
 with the reason. Rates are bounds from below: tests of the files that were mapped are asked, no more than take 15 seconds
-together (40 before the last draws of storage, runs, analysis and training), and none that is marked slow, as those of
+together (40 in earlier draws), and none that is marked slow, as those of
 several processes are; the first draws asked the tests that run a line, not those beside them that look at what a fixture of
 their file has run, nor, of what is read on import, all that use its module.
 
