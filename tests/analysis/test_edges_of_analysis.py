@@ -1,7 +1,9 @@
 """Intervals and alarms by their laws, curves by hand, and options of instruments at their edges."""
 
+import inspect
 import math
 from statistics import NormalDist
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -324,3 +326,21 @@ def test_the_constant_is_the_bar_where_the_last_symbol_says_nothing_more(monkeyp
     found = learned.learned(NET, turns, turns, num_samples=4)
     assert found.bar == learned.CONSTANT
     assert found.at_bar - found.optimum >= learned.LEAST_GAP
+
+
+@pytest.mark.parametrize("orders", [0, 1, 2])
+def test_strengths_are_shown_up_to_what_is_asked_for_or_is_the_best(orders: int) -> None:
+    found = counting.Counting.tuned(CORPUS, num_samples=40, orders=orders)
+    assert len(found.strengths) == max(found.order, orders) + 1
+
+
+def test_how_well_a_belief_is_fitted_is_the_share_of_its_variance() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x_BTD = torch.randn(30, 4, 3, generator=generator, dtype=torch.float64)
+    beliefs = (x_BTD[..., :2] + torch.randn(30, 4, 2, generator=generator, dtype=torch.float64)).softmax(-1)
+    task: Any = SimpleNamespace(first=20, beliefs=beliefs)
+    fit, fitted = inspect.unwrap(belief_interventions._fit)(x_BTD, task, 1e-3)
+    known = beliefs[:20].flatten(0, 1).numpy()
+    read = fit(x_BTD[:20].flatten(0, 1)[None])[0].numpy()
+    assert fitted == pytest.approx(1 - ((read - known) ** 2).sum() / ((known - known.mean(0)) ** 2).sum(), rel=1e-6)
+    assert 0.1 < fitted < 0.9

@@ -76,6 +76,14 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ): "of what is no symbol: 0 is one",
     ("lab/evidence/effects.py", "least = 1.0"): "no p is above 1, so that the first product already is not",
     (
+        "analysis/header_inside.py",
+        "chosen = (drawn + 2 * (apart >= 0.25) + apart / 8).argmax(1)",
+    ): "more than all that is added",
+    (
+        "analysis/logistic.py",
+        "searching = searching & (trial > value + _ARMIJO * step * slope + rounding)",
+    ): "a search on a line: another step is taken, to the same minimum",
+    (
         "inference/pools.py",
         "*(self.largest.reshape(-1), self.total.reshape(-1), self.mixed.reshape(-1, num_symbols)),",
     ): "NumPy reads every negative number of a shape alike",
