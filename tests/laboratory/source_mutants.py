@@ -84,6 +84,10 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "searching = searching & (trial > value + _ARMIJO * step * slope + rounding)",
     ): "a search on a line: another step is taken, to the same minimum",
     (
+        "runs/dry_run.py",
+        "while steps < 1 or (steps < 50 and time.perf_counter() - begun < _SECONDS):",
+    ): "a clock that stands at the limit to the last bit",
+    (
         "inference/pools.py",
         "*(self.largest.reshape(-1), self.total.reshape(-1), self.mixed.reshape(-1, num_symbols)),",
     ): "NumPy reads every negative number of a shape alike",

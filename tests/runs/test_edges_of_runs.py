@@ -13,14 +13,18 @@ from torch import nn
 
 import hmmscope as hs
 from hmmscope.errors import DamagedError, InputError, ResourceError
+from hmmscope.models.base import Ports
+from hmmscope.models.given import GivenModel
 from hmmscope.runs import dry_run, goodness, posterior, room
-from hmmscope.runs.config import RunConfig, config_from_data, configure, read_yaml
+from hmmscope.runs.config import RunConfig, config_from_data, configure, pinned, read_yaml
 from hmmscope.runs.forecasts import forecast_with
 from hmmscope.runs.live import in_browser
-from hmmscope.runs.pipeline import load_run, ports_of
+from hmmscope.runs.pipeline import FIRST_WEIGHTS, load_run, ports_of
 from hmmscope.runs.settings import settings, threads
+from hmmscope.runs.training import _first_weights
 from hmmscope.sequences.gaps import MISSING
 from hmmscope.storage import seals
+from hmmscope.training.distributed import World
 from hmmscope.training.spec import TrainingSpec
 
 CORPUS = hs.Corpus("umbrella", 6)
@@ -344,3 +348,23 @@ def test_what_a_finished_run_has_lost_is_said(tmp_path: Path) -> None:
         ),
     ):
         load_run(run.path)
+
+
+def test_a_file_that_is_pinned_stays_so_and_another_is() -> None:
+    config = config_from_data({"process": {"name": "file", "path": "umbrella"}, "model": {"name": "rnn"}})
+    own = pinned(config)
+    assert getattr(own.process, "digest", "") == hs.load_process("umbrella").digest
+    assert pinned(own, hs.load_process("dishonest-casino")) is own
+    plain = config_from_data({"process": {"name": "mess3"}, "model": {"name": "rnn"}})
+    assert pinned(plain) is plain
+
+
+def test_a_module_that_goes_on_has_the_weights_that_it_began_with(tmp_path: Path) -> None:
+    ports = Ports(num_outputs=3, num_tokens=3)
+    begun, again = GivenModel(Own(), ports, 0), GivenModel(Own(), ports, 0)
+    _first_weights(tmp_path, begun, World())
+    kept = (tmp_path / FIRST_WEIGHTS).read_bytes()
+    _first_weights(tmp_path, again, World())
+    assert (tmp_path / FIRST_WEIGHTS).read_bytes() == kept
+    for one, other in zip(begun.parameters(), again.parameters(), strict=True):
+        assert torch.equal(one, other)

@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -107,3 +109,13 @@ def test_steps_of_both_engines_are_taken(tmp_path: Path, monkeypatch: pytest.Mon
     assert found.samples == 4
     assert min(found.compiled, found.torch) > 0
     assert found.faster()[0] in str(found)
+
+
+@pytest.mark.parametrize(("num_threads", "seconds"), [(1, 1.0), (2, 100.0)])
+def test_one_thread_is_timed_by_the_processor_and_several_by_the_clock(
+    num_threads: int, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocks = SimpleNamespace(process_time=count(0.0, 1.0).__next__, perf_counter=count(0.0, 100.0).__next__)
+    monkeypatch.setattr(timings, "time", clocks)
+    found, _ = timings._measured(*config(num_threads=num_threads))
+    assert (found["compiled"], found["torch"]) == (seconds, seconds)
