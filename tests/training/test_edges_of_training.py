@@ -681,3 +681,7 @@ def test_a_step_is_long_by_six_operations_for_each_parameter_and_token(monkeypat
     assert not trainer._long_steps(model, spec, corpus)
     monkeypatch.setattr(trainer, "LONG_STEP", operations - 1)
     assert trainer._long_steps(model, spec, corpus)
+
+
+def test_a_silent_process_is_given_up_after_forty_five_seconds_and_looked_at_each_second() -> None:
+    assert (watch.PERIOD, watch.PERIOD * watch.MISSED) == (1.0, 45.0)
