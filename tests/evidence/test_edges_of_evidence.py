@@ -1,12 +1,13 @@
 """Where beliefs are drawn, what a panel takes and what it refuses, and effects as curves: each at its edge."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from hmmscope.errors import InputError
-from hmmscope.lab.evidence import figure
+from hmmscope.lab.evidence import figure, records
 from hmmscope.lab.evidence.budget_laws import Law
 from hmmscope.lab.evidence.clouds import (
     CERTAIN,
@@ -241,3 +242,11 @@ def test_what_stands_beside_a_verdict() -> None:
     assert law_of(Finding(**known, p=0.0312)) == "p 0.031, more seeds alone would not decide"
     assert law_of(Finding(title="", text="", verdict="inconclusive")) == ""
     assert law_of(Finding(**known | {"verdict": "reproduced"}, seeds_needed=7)) == ""
+
+
+def test_records_of_more_than_a_mebibyte_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "long.toml").write_text("#" * ((1 << 20) + 1))
+    with pytest.raises(InputError, match=r"long\.toml: "):
+        records._read(tmp_path / "long.toml")
+    (tmp_path / "long.toml").write_text("#" * (1 << 20))
+    assert records._read(tmp_path / "long.toml") == {}

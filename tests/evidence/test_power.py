@@ -1,11 +1,13 @@
 """Whether a rule could have come out either way: power by simulation, and what it closes."""
 
+import itertools
 import random
 
 import pytest
 
 from hmmscope import registry
 from hmmscope.lab import Law
+from hmmscope.lab.evidence import power
 from hmmscope.lab.evidence.claim import Claim, Seen
 from hmmscope.lab.evidence.effects import Effect
 from hmmscope.lab.evidence.power import power_of, powered, resolved, targets
@@ -155,6 +157,18 @@ def test_laws_are_redrawn_about_another_effect() -> None:
         one.low <= 4.0 <= one.high for one in found if one is not None and one.low is not None and one.high is not None
     )
     assert held >= 8
+
+
+def test_shares_of_redrawn_experiments_are_of_all_that_were_drawn() -> None:
+    """A law that puts every other experiment on the wrong side of the bound."""
+    turn = itertools.count()
+    sides = (Effect.pooled([1.0, 1.01, 0.99]), Effect.pooled([-1.0, -1.01, -0.99]))
+    found = power._share(Above(0.0, matters=0.1), QUIET, 1.0, "reproduced", lambda *_: sides[next(turn) % 2])
+    assert found == 0.5
+
+
+def test_margins_are_tried_up_to_a_hundred_and_twenty_eight_times_what_matters() -> None:
+    assert (power.MARGINS[0], power.MARGINS[-1]) == (2**0.25, 128)
 
 
 CLAIMS = [claim for claim in registry.in_order("claim") if not claim.is_question]

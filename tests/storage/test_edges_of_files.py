@@ -261,3 +261,14 @@ def test_a_temporary_name_matches_what_is_removed_and_nothing_else_does(tmp_path
     (tmp_path / ".tmp-mine").touch()
     disk.remove_leftovers(tmp_path)
     assert [one.name for one in tmp_path.iterdir()] == [".tmp-mine"]
+
+
+def test_a_journal_closes_the_first_of_all_files_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[int] = []
+    lines = journal.Journal(tmp_path / "x")
+    lines.close()
+    lines._fd = 0  # of a process that began without standard input
+    monkeypatch.setattr(journal.os, "close", closed.append)
+    lines.close()
+    lines.close()
+    assert closed == [0]
