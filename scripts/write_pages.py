@@ -289,31 +289,21 @@ def board_figure(cards: list[dict[str, Any]]) -> Figure:
     scores = [{(row["task"], row["score"]): row["value"] for row in card["scores"]} for card in cards]
     solved = [[own[task, "share_solved"] for task in tasks] for own in scores]
     further = [[own[task, "long_fit_length"] for task in tasks] for own in scores]
-    names, titles = (
-        tuple(card["name"] for card in cards),
-        ("What is solved at the length of training", "How long answers stay right"),
-    )
+    names = tuple(card["name"] for card in cards)
+    about = functools.partial(Heatmap, x_label="", y_label="", x=tuple(tasks), z_min=0.0)
     panels = (
-        Heatmap(
-            title=titles[0],
-            x_label="",
-            y_label="",
+        about(
+            title="What is solved at the length of training",
             z_label="share of a constant's excess",
-            x=tuple(tasks),
             y=(*names, "counting"),
             z=tuple(map(tuple, [*solved, [counted[task] for task in tasks]])),
-            z_min=0.0,
             z_max=1.0,
         ),
-        Heatmap(
-            title=titles[1],
-            x_label="",
-            y_label="",
+        about(
+            title="How long answers stay right",
             z_label="lengths of training, eight at most",
-            x=tuple(tasks),
             y=names,
             z=tuple(map(tuple, further)),
-            z_min=0.0,
             z_max=8.0,
         ),
     )

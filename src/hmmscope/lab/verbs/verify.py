@@ -61,9 +61,10 @@ def verify(folders: Sequence[str], quiet: bool) -> None:
 
 
 def _verified(folder: Path) -> tuple[str, seals.Survey]:
-    if is_board(folder):
+    sealed = os.path.lexists(folder / seals.SEAL)
+    if not sealed and is_board(folder):
         return check_board(folder)
-    kind = "" if os.path.lexists(folder / seals.SEAL) else _kind_of(folder)
+    kind = "" if sealed else _kind_of(folder)
     if kind == "export":
         said, found = _export(folder)
     else:
