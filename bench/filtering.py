@@ -12,14 +12,17 @@ from hmmscope.processes.hmm import HMM
 from hmmscope.processes.make import make_process
 from hmmscope.processes.narrow import as_kind
 
-SHAPES = ((128, 16, 1024, 256), (8, 8, 4096, 128))
-SHAPES_ON_GPU = (*SHAPES, (128, 16, 65536, 256), (8, 8, 262144, 128))
+SHAPES = (
+    *((128, 16, 1024, 256), (8, 8, 4096, 128)),
+    *((32, 8, 512, 128), (64, 8, 256, 128), (256, 8, 64, 128), (1024, 8, 16, 64)),
+)
+SHAPES_ON_GPU = (*SHAPES[:2], (128, 16, 65536, 256), (8, 8, 262144, 128))
 
 
 def contests(*, peers: bool, device: str = "cpu") -> list[Contest]:
-    """128 states, 1024 sequences of 256; and 8 states, 4096 sequences of 128; in float32 and float64.
+    """128 states, 1024 x 256; 8 states, 4096 x 128; smaller batches of 32 to 1024 states; in float32 and float64.
 
-    On a GPU also with batches that fill it. Of the peers only the plain torch loop runs there.
+    On a GPU the first two, and also with batches that fill it. Of the peers only the plain torch loop runs there.
     """
     shapes = SHAPES if device == "cpu" else SHAPES_ON_GPU
     return [contest for shape in shapes for contest in _shape(*shape, peers=peers, device=device)]
@@ -77,7 +80,7 @@ def _plain(hmm: HMM, observations: torch.Tensor, dtype: torch.dtype) -> torch.Te
 
 
 def _peers(contest: Contest, hmm: HMM, observations: torch.Tensor, dtype: torch.dtype) -> None:
-    """hmmlearn works in float64, pomegranate in float32, dynamax in both; slow ones do fewer sequences."""
+    """hmmlearn works in float64, pomegranate in float32, dynamax and a scan of JAX in both; slow ones do fewer sequences."""
     batch, length = observations.shape
     double = dtype == torch.float64
     if double and installed("hmmlearn"):
@@ -97,21 +100,36 @@ def _peers(contest: Contest, hmm: HMM, observations: torch.Tensor, dtype: torch.
 
 
 def _dynamax(contest: Contest, hmm: HMM, observations: torch.Tensor, double: bool) -> None:
+    """dynamax's filter, and a filter that is one scan over products of all sequences."""
     import jax
     import jax.numpy as jnp
     from dynamax.hidden_markov_model import hmm_filter
-
-    def score() -> Any:
-        with jax.enable_x64(double):
-            return compiled(symbols).block_until_ready()
 
     with jax.enable_x64(double):
         initial, transition, emission = (
             jnp.asarray(part.numpy()) for part in (hmm.initial_S, hmm.transition_SS, hmm.emission_SV)
         )
         symbols = jnp.asarray(observations.numpy())
-        compiled = jax.jit(jax.vmap(lambda o: hmm_filter(initial, transition, jnp.log(emission.T[o])).marginal_loglik))
-    contest.add("dynamax (jit, vmap)", score, observations.numel())
+
+    def step(law: Any, now: Any) -> Any:
+        joint = law * emission.T[now]
+        norm = joint.sum(1, keepdims=True)
+        return joint / norm @ transition, jnp.log(norm[:, 0])
+
+    def scan(own: Any) -> Any:
+        begun = jnp.broadcast_to(initial, (len(own), len(initial)))
+        return jax.lax.scan(step, begun, own.T)[1].sum(0)
+
+    def one(own: Any) -> Any:
+        return hmm_filter(initial, transition, jnp.log(emission.T[own])).marginal_loglik
+
+    for name, function in (("dynamax (jit, vmap)", jax.vmap(one)), ("JAX scan", scan)):
+        contest.add(name, functools.partial(_run, jax, double, jax.jit(function), symbols), observations.numel())
+
+
+def _run(jax: Any, double: bool, compiled: Any, symbols: Any) -> Any:
+    with jax.enable_x64(double):
+        return jax.block_until_ready(compiled(symbols))
 
 
 def _pomegranate(contest: Contest, hmm: HMM, observations: torch.Tensor) -> None:

@@ -8,7 +8,7 @@ import torch
 
 import hmmscope as hs
 from hmmscope.errors import InputError
-from hmmscope.inference import pools
+from hmmscope.inference import loop_inputs, pools
 from inference_cases import SINGLE, close_logs, decoupled, mixture_cases, revived, symbols
 from strategies import KINDS, Matrices, dense, likely, rows, tiny_entries
 
@@ -74,6 +74,23 @@ def test_any_number_of_sequences_and_threads(num_states):
     finally:
         torch.set_num_threads(1)
     assert hs.log_likelihood(hmm, observations[:3, :0]).tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("num_states", [17, 32, 33, 70])
+def test_symbols_that_nobody_expects(num_states, dtype, monkeypatch):
+    """Sums of 2^-32 in a row, of which a law is divided out at once, and every road to them."""
+    rng = np.random.default_rng(num_states)
+    initial, transition, emission = dense(rng, num_states, 4)
+    emission[:, 3], emission[:, 2] = 2.0**-32, 2.0**-20
+    emission[:, 0] += 1 - emission.sum(1)
+    hmm = hs.HMM(initial, transition, emission)
+    tokens = torch.from_numpy(np.repeat(rng.integers(0, 4, (7, 40)), 4, axis=1))
+    exact = hs.filter_beliefs(hmm, tokens).log_likelihood
+    assert exact.max() < -1000
+    for least in (6, 100):
+        monkeypatch.setattr(loop_inputs, "SEQUENCES_FOR_SUMS", least)
+        logs_agree(hs.log_likelihood(hmm, tokens, dtype=dtype), exact, dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

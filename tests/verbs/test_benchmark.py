@@ -371,3 +371,28 @@ def test_a_folder_of_submissions_is_checked(entered, tmp_path):
     (tmp_path / "all" / "one" / "card.json").write_text("{}")
     with pytest.raises(DamagedError):
         check_board(tmp_path / "all")
+
+
+def test_fields_of_a_registered_model_are_entered_and_kept(tmp_path, capsys):
+    """A submission says which fields were chosen, goes on with the same ones, and is run again with them."""
+    words = ["benchmark", "linear-attention", "--tasks", "parity", "--steps", "2", "--out", str(tmp_path / "own"), "-q"]
+    chosen = ["--model.width", "16", "--model.num-layers", "1"]
+    assert main([*words, *chosen]) == 0
+    assert "chosen of the model: width 16, num_layers 1" in capsys.readouterr().out
+    card = store.read_json(tmp_path / "own" / "card.json", own=True)
+    assert card["fields"] == {"width": 16, "num_layers": 1}
+    assert card["costs"]["parameters"] < 5000
+    assert main(["check", str(tmp_path / "own"), "--run", "linear-attention"]) == 0
+    assert main([*words, *chosen, "--resume"]) == 0
+    assert main([*words, "--model.width", "32", "--resume"]) == 3
+    with pytest.raises(HmmscopeError, match=r"^model\.width: must be a multiple of num_heads"):
+        entry_of({"name": "linear-attention", "width": 18})
+    (tmp_path / "my_model.py").write_text(MODEL)
+    for refused, line in (
+        (["rnn", "--training.num_steps", "4"], "--training.num_steps: of the bench only fields of the model"),
+        ([str(tmp_path / "my_model.py"), "--model.width", "16"], "my_model.py builds its own"),
+        (["--model.width", "16"], "no model is named"),
+    ):
+        capsys.readouterr()
+        assert main(["benchmark", *refused]) == 2
+        assert line in capsys.readouterr().err

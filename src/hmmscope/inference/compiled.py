@@ -169,15 +169,15 @@ def forward(
 
     States side by side, and transitions one by one, are float64 in any case.
     """
-    smallest, every = SMALLEST[process.first.dtype]
-    least = process.least
-    if not few(process, work):
+    if not few(process, work, sums=beliefs is None and ahead is None and openers is None):
         forward_in_products(process, work, doubtful, beliefs, norms, laws, ahead, totals, ends, openers)
         return
+    whole, least = ends is None and openers is None, process.least
+    beside = whole and side_by_side(process, work)
+    smallest, every = SMALLEST[np.dtype(np.float64) if beside else process.first.dtype]
     if least < 1:  # one step shrinks an entry by no more than its square
         every = max(1, min(every, int(math.log(_SHRINKS) / (2 * math.log(least)))))
-    whole = ends is None and openers is None
-    if whole and side_by_side(process, work):
+    if beside:
         _forward_side_by_side(process, work, every, doubtful, beliefs, norms, laws, ahead, totals)
     else:
         _forward_over_lanes(
@@ -293,6 +293,8 @@ def forward_in_products(
     beliefs = no_rows if beliefs is None else beliefs.reshape(-1, size)
     norms = no_sums if norms is None else norms.reshape(-1)
     run_forward, step = many_states.forward.load(dtype), many_states.packed(process.step[0])
+    first, emission = (many_states.widened(part) for part in (process.first, process.emission))
+    ones = np.ones(first.shape[1], dtype)
     prediction, starts = many_states.packed(prediction), work.starts.astype(np.int64)
 
     def run(part: slice) -> None:
@@ -300,11 +302,11 @@ def forward_in_products(
         rows = [np.zeros((count, many_states.width_of(n, dtype)), dtype) for n in (size, size, len(opening))]
         doubts = np.zeros(count, np.int64)
         run_forward(
-            *(process.first, step, process.emission, opening, prediction),
+            *(first, step, emission, opening, prediction),
             *(work.symbols if openers is None else openers, *own[:3], starts, floor, smallest),
             *(no_places if ends is None else ends[part], beliefs, norms, ahead),
             *(no_sums if totals is None else totals[part], doubts),
-            *(*rows, np.zeros(max(count, size), dtype), np.empty(count, np.int64), np.empty(count), np.empty(count)),
+            *(*rows, np.zeros(max(count, size), dtype), ones, np.empty(count, dtype), np.empty(count), np.empty(count)),
         )
         doubtful[part] |= doubts > 0
 

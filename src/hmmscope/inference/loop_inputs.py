@@ -21,6 +21,9 @@ from hmmscope.reprs import Shown
 #: Up to this many states compiled loops beat products of matrices.
 FEW_STATES = 32
 
+#: Where nothing but likelihoods of at least so many sequences is asked for, up to this many states.
+FEW_FOR_SUMS, SEQUENCES_FOR_SUMS = 16, 6
+
 #: Up to this many states they go side by side in registers, and up to this many sequences even where products beat lanes.
 most_side_by_side = registers.MOST
 FEW_BESIDE = 2
@@ -242,8 +245,10 @@ def in_blocks(
             list(pool.map(run, parts))
 
 
-def few(process: Tables, work: Sequences) -> bool:
-    """Whether the compiled loops are the faster road."""
+def few(process: Tables, work: Sequences, *, sums: bool = False) -> bool:
+    """Whether the compiled loops are the faster road; `sums` where nothing but likelihoods is asked for."""
+    if sums and process.states_emit and process.num_states > FEW_FOR_SUMS and len(work.rows) >= SEQUENCES_FOR_SUMS:
+        return one_by_one(process)
     beside = process.num_states <= most_side_by_side and len(work.rows) <= FEW_BESIDE
     return process.num_states <= FEW_STATES or beside or not process.states_emit or one_by_one(process)
 

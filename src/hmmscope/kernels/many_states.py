@@ -12,19 +12,34 @@ products not on the processor either.
 import math
 
 import numpy as np
+from llvmlite import ir
+from numba import types
 from numpy.typing import NDArray
 
-from hmmscope.kernels.phases import D1, I1, X0, X1, X2, X3, entry, phase
-from hmmscope.kernels.products import LANES, SUMS, VECTORS, product, soon, wide
+from hmmscope.kernels.phases import D1, I1, X0, X1, X2, X3, entry, intrinsic, phase
+from hmmscope.kernels.products import LANES, SUMS, VECTORS, Emitter, product, soon, wide
 
 #: How many sequences ahead what is read or written of one is fetched.
 SOON = 2
+
+#: A law that sums to less is divided by its sum at once, so that a float of 32 bits holds what follows from it.
+SMALL = 1e-6
+
+_I64 = ir.IntType(64)
 
 
 def width_of(size: int, dtype: np.dtype) -> int:
     """Numbers of a row of a work array: whole registers, and one more, so that rows do not share places in a cache."""
     lanes = LANES * 4 // dtype.itemsize
     return (-(-size // lanes) + 1) * lanes
+
+
+def widened(matrix: NDArray[np.floating]) -> NDArray[np.floating]:
+    """The same rows as wide as those of a work array, with zeros beyond the last column."""
+    rows, cols = matrix.shape
+    wider = np.zeros((rows, width_of(cols, matrix.dtype)), matrix.dtype)
+    wider[:, :cols] = matrix
+    return wider
 
 
 def packed(matrix: NDArray[np.floating]) -> NDArray[np.floating]:
@@ -54,23 +69,66 @@ def _times(rows: int, cols: int, law: X2, panels: X3, result: X2, zeros: X1) -> 
         )  # fmt: skip
 
 
+@intrinsic
+def _seen(typing, into, i, emission, e, factor, out, o, vectors):  # type: ignore[no-untyped-def]
+    """out = into * emission * factor for a row of whole registers; its sum, and its least positive entry."""
+    number = into.dtype
+
+    def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        w = Emitter(context, builder, number, 32 * LANES // number.bitwidth)
+        arrays = [w.data(kind, arguments[place]) for place, kind in ((0, into), (2, emission), (5, out))]
+        places, count = [arguments[place] for place in (1, 3, 6)], arguments[7]
+        zero, most = (ir.Constant(w.vector, [value] * w.lanes) for value in (0.0, float("inf")))
+        spread = w.filled(arguments[4])
+
+        def smaller(a, b):  # type: ignore[no-untyped-def]
+            return builder.select(builder.fcmp_ordered("<", a, b), a, b)
+
+        begin, inside, end = builder.block, builder.append_basic_block("inside"), builder.append_basic_block("end")
+        builder.branch(inside)
+        builder.position_at_end(inside)
+        index, (sums, least) = builder.phi(_I64), (builder.phi(w.vector) for _ in range(2))
+        at = [builder.add(place, builder.mul(index, ir.Constant(_I64, w.lanes))) for place in places]
+        value = builder.fmul(builder.fmul(w.load(arrays[0], at[0]), w.load(arrays[1], at[1])), spread)
+        w.store(value, arrays[2], at[2])
+        positive = builder.select(builder.fcmp_ordered(">", value, zero), value, most)
+        lower = smaller(positive, least)
+        summed, following = builder.fadd(sums, value), builder.add(index, ir.Constant(_I64, 1))
+        for phi, start, step in ((index, ir.Constant(_I64, 0), following), (sums, zero, summed), (least, most, lower)):
+            phi.add_incoming(start, begin)
+            phi.add_incoming(step, inside)
+        builder.cbranch(builder.icmp_signed("<", following, count), inside, end)
+        builder.position_at_end(end)
+        found = w.across(summed, builder.fadd), w.across(lower, smaller)
+        return context.make_tuple(builder, signature.return_type, found)
+
+    where = types.int64
+    return types.UniTuple(number, 2)(into, where, emission, where, number, out, where, where), emit
+
+
 @entry(fastmath=SUMS)
 def forward(
     first: X2, panels: X3, emission: X2, opening: X1, prediction: X3,
     openers: I1, symbols: I1, offsets: I1, lengths: I1, starts: I1, floor: X0, smallest: X0, ends: I1,
     beliefs: X2, norms: D1, ahead: X2, totals: D1, doubtful: I1,
-    law: X2, following: X2, mixed: X2, zeros: X1, dead: I1, chance: D1, logs: D1,
+    law: X2, following: X2, mixed: X2, zeros: X1, ones: X1, scales: X1, chance: D1, logs: D1,
 ) -> None:  # fmt: skip
     """The filter of a block; arrays as in `hmmscope.kernels.lanes`, and work arrays of a row for each sequence.
 
+    Rows of `first`, `emission` and `ones` are as wide as those of the work arrays.
+
     Written where the array has rows: beliefs (N, S), sums P(o_t | past) (N,), laws of the next symbol (N, V), and
     log-likelihoods (n,). A sum below `floor`, or a positive entry below `smallest`, marks a sequence as doubtful.
+
+    A law is divided by its sum (times `scales`) one step late, or where it is written down; at once where the sum is small.
     """
     wide()
-    size, num_symbols, rows = first.shape[1], len(opening), len(lengths)
+    size, num_symbols, rows, width = panels.shape[1], len(opening), len(lengths), law.shape[1]
     zero, one = first.dtype.type(0), first.dtype.type(1)
+    lanes = LANES * 4 // law.itemsize
+    vectors = (size + lanes - 1) // lanes
     throughout = len(ends) == 0
-    law[:], following[:], dead[:], chance[:], logs[:] = zero, zero, 0, 1.0, 0.0
+    law[:], following[:], scales[:], chance[:], logs[:] = zero, zero, one, 1.0, 0.0
     for t in range(lengths[0]):
         while lengths[rows - 1] <= t:
             rows -= 1
@@ -78,38 +136,16 @@ def forward(
             _times(rows, size, law, panels, following, zeros)
         for b in range(rows):
             place = offsets[b] + t
-            symbol, into, out = openers[place] if t == 0 else symbols[place], following[b], law[b]
-            total = zero
             if throughout and b + SOON < rows and len(beliefs):
                 soon(beliefs, (offsets[b + SOON] + t) * size, size)
-            if dead[b]:
-                for i in range(size):
-                    out[i] = zero
-                if len(beliefs) and throughout:
-                    for i in range(size):
-                        beliefs[place, i] = zero
+            seen, own = (openers[place] if t == 0 else symbols[place]) * width, b * width
+            if starts[t]:
+                alive = one if scales[b] > zero else zero
+                total, least = _seen(first, seen, ones, 0, alive, law, own, vectors)
             else:
-                if starts[t]:
-                    for i in range(size):
-                        into[i] = first[symbol, i]
-                else:
-                    for i in range(size):
-                        into[i] *= emission[symbol, i]
-                for i in range(size):
-                    total += into[i]
-                scale, least = one / total if total > zero else zero, smallest * total
-                low = total < floor
-                if len(beliefs) and throughout:
-                    for i in range(size):
-                        low |= (into[i] > zero) & (into[i] < least)
-                        out[i] = into[i] * scale
-                        beliefs[place, i] = out[i]
-                else:
-                    for i in range(size):
-                        low |= (into[i] > zero) & (into[i] < least)
-                        out[i] = into[i] * scale
-                doubtful[b] |= low
-                dead[b] = not total > zero
+                total, least = _seen(following, own, emission, seen, scales[b], law, own, vectors)
+            scale = one / total if total > zero else zero
+            doubtful[b] |= scales[b] > zero and (total < floor or least < smallest * total)
             if len(norms):
                 norms[place] = total
             last = t + 1 == lengths[b]
@@ -119,9 +155,16 @@ def forward(
                 chance[b] = 1.0
             if last and len(totals):
                 totals[b] = logs[b]
-            if len(beliefs) and last and not throughout:
+            if len(beliefs) and (throughout or last):
+                at, out = place if throughout else ends[b], law[b]
                 for i in range(size):
-                    beliefs[ends[b], i] = out[i]
+                    beliefs[at, i] = out[i] * scale
+            if total < SMALL and scale > zero:
+                out = law[b]
+                for i in range(width):
+                    out[i] *= scale
+                scale = one
+            scales[b] = scale
         if len(ahead) and (throughout or lengths[rows - 1] == t + 1):
             begins = t + 1 < len(starts) and starts[t + 1] != 0
             if not begins:
@@ -130,7 +173,9 @@ def forward(
                 if throughout or t + 1 == lengths[b]:
                     at = offsets[b] + t if throughout else ends[b]
                     for v in range(num_symbols):
-                        ahead[at, v] = mixed[b, v] if not begins else zero if dead[b] else opening[v]
+                        ahead[at, v] = (
+                            mixed[b, v] * scales[b] if not begins else opening[v] if scales[b] > zero else zero
+                        )
 
 
 @entry(fastmath=SUMS)

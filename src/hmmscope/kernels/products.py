@@ -9,6 +9,7 @@ side. Each number of the result is one chain of fused multiply-adds over k, so i
 the width of the vectors. Nothing here checks bounds: sizes are checked where work arrays are made.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from llvmlite import ir
@@ -86,11 +87,23 @@ class Emitter:
         self.builder.store(value, self._place(data, offset)).align = self.align
 
     def spread(self, data: Any, offset: Any) -> Any:
+        """One number of an array in all lanes."""
+        return self.filled(self.builder.load(self.builder.gep(data, [offset])))
+
+    def filled(self, number: Any) -> Any:
         """One number in all lanes."""
         nothing = ir.Constant(self.vector, ir.Undefined)
-        number = self.builder.load(self.builder.gep(data, [offset]))
         first = self.builder.insert_element(nothing, number, ir.Constant(_I32, 0))
         return self.shuffle(first, nothing, [0] * self.lanes)
+
+    def across(self, vector: Any, join: Callable[[Any, Any], Any]) -> Any:
+        """All lanes joined to one number, halves first."""
+        half = self.lanes
+        while half > 1:
+            half //= 2
+            other = [lane + half if lane < half else lane for lane in range(self.lanes)]
+            vector = join(vector, self.shuffle(vector, vector, other))
+        return self.builder.extract_element(vector, ir.Constant(_I32, 0))
 
     def shuffle(self, left: Any, right: Any, lanes: list[int]) -> Any:
         return self.builder.shuffle_vector(left, right, ir.Constant(ir.VectorType(_I32, self.lanes), lanes))

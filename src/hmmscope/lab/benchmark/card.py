@@ -55,7 +55,7 @@ def make_card(
     """The card of what was measured.
 
     Args:
-        about: of the entry: name, track, seeds, digest of its file, what it declares, whether it is ranked.
+        about: of the entry: name, track, seeds, digest of its file or chosen fields, what it declares, whether it is ranked.
         tasks: in the order of the rows.
         measured: by task, one for each seed.
     """
@@ -115,8 +115,10 @@ def as_text(data: dict[str, Any]) -> str:
     """The card in lines for readers."""
     costs, declared = data["costs"], data["declared"]
     said = [f"{key} {declared[key]:g}" for key in ("parameters", "seconds") if declared[key]]
+    chosen = ", ".join(f"{key} {value}" for key, value in data.get("fields", {}).items())
     lines = [
         repr(Card(data)),
+        *([f"chosen of the model: {chosen}"] if chosen else []),
         f"measured: {costs['parameters']:,} parameters, {costs['tokens']:,} tokens, {costs['seconds']:.0f} seconds a seed; "
         f"{'within' if costs['within'] else 'beyond'} the limits of the track; declared: {', '.join(said) or 'nothing'}",
         f"{'task':<16} {'excess':>9} {'constant':>9} {'counting':>9} {'untrained':>9} {'shuffled':>9} {'solved':>7} "

@@ -93,6 +93,8 @@ def _check_copy(path: Path, digest: str) -> None:
 
 def _entered(path: Path, about: dict[str, Any], run: Any) -> Entry:
     """The model that is given, which must be the one that was entered."""
+    if isinstance(run, str) and "fields" in about:
+        run = {"name": run, **about["fields"]}
     entry = entry_of(run, name=about["name"])
     if entry.digest != about["source"]:
         raise RefusedError(

@@ -56,6 +56,7 @@ class Entry:
         layers: names of modules whose outputs are read; None for those that are found.
         declared: what it says that it costs.
         source: the file that it is from, or None.
+        fields: of a registered model, those that were chosen.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Entry:
     layers: tuple[str, ...] | None = None
     declared: Declared = field(default_factory=Declared)
     source: bytes | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require(
@@ -80,7 +82,7 @@ class Entry:
 
 
 def entry_of(model: Any, *, name: str | None = None) -> Entry:
-    """What is entered by a module, a class or function, a registered name, or the path of a file.
+    """What is entered by a module, a class or function, a registered name (or its fields), or the path of a file.
 
     A class or function is called with what a task needs, of ``num_tokens``, ``num_outputs``, ``max_length`` (columns of the
     longest sample) and, for vectors, ``input_width`` in the place of ``num_tokens``; with those that it names. A module is
@@ -96,16 +98,22 @@ def entry_of(model: Any, *, name: str | None = None) -> Entry:
         return Entry(name=name or type(model).__name__, make=_copies(model))
     if isinstance(model, str | Path) and str(model).endswith(".py"):
         return _from_file(Path(model), name)
-    if isinstance(model, str):
-        if model not in entries("model"):
-            raise unknown_name("model", model, [*entries("model"), "a file that ends in .py"])
-        return Entry(name=name or model, make=lambda ports, seed: {"name": model})
-    if isinstance(model, Mapping):
-        return Entry(name=name or str(model.get("name")), make=lambda ports, seed: dict(model))
+    if isinstance(model, str | Mapping):
+        return _registered({"name": model} if isinstance(model, str) else model, name)
     if callable(model):
         return Entry(name=str(name or getattr(model, "__name__", "model")), make=_calls(model))
     rule = "must be a module, a class or function that makes one, a registered name, or a file that ends in .py"
     raise InputError(f"model: {rule}, got {shown(model)}")
+
+
+def _registered(given: Mapping[str, Any], name: str | None) -> Entry:
+    """A registered model, with the fields that are given beside its name."""
+    model, fields = given.get("name"), {key: value for key, value in given.items() if key != "name"}
+    if model not in entries("model"):
+        raise unknown_name("model", model, [*entries("model"), "a file that ends in .py"])
+    spec = parse_spec(entries("model")[model], fields, "model")
+    chosen = {key: getattr(spec, key) for key in fields}
+    return Entry(name=name or model, make=lambda ports, seed: {"name": model, **chosen}, fields=chosen)
 
 
 def _from_file(path: Path, name: str | None) -> Entry:

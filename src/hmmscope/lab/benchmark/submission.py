@@ -48,7 +48,8 @@ def benchmark(
 
     Args:
         model: what is entered, see `hmmscope.lab.benchmark.entries.entry_of`: any module, a class or function that makes
-            one, a registered name, or the path of a file with a function ``build(num_tokens, num_outputs, max_length)``.
+            one, a registered name or a mapping of it and its fields, or the path of a file with a function
+            ``build(num_tokens, num_outputs, max_length)``.
         out: a new folder for the submission; by default one of the model's name in ``hmm-bench``.
         track: "light" (eight tasks) or "full".
         seeds: how many; each trains anew.
@@ -127,6 +128,7 @@ def _about(entry: Entry, budget: Budget, tasks: tuple[Task, ...], seeds: int) ->
         "layers": None if entry.layers is None else list(entry.layers),
         "declared": spec_to_data(entry.declared),
         "source": entry.digest,
+        **({"fields": dict(entry.fields)} if entry.fields else {}),
     }
 
 

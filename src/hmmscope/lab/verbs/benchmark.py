@@ -18,6 +18,7 @@ def benchmark(options: Benchmark) -> None:
     if options.board is not None:
         _make_board(options, options.board)
         return
+    fields = _fields(options)
     if not options.models:
         _list(options.track)
         return
@@ -32,11 +33,25 @@ def benchmark(options: Benchmark) -> None:
             "tasks": chosen,
             "num_steps": options.steps,
         }
-        card = enter(model, folder, **budget, resume=options.resume, quiet=options.quiet)
+        card = enter(
+            {"name": model, **fields} if fields else model, folder, **budget, resume=options.resume, quiet=options.quiet
+        )
         say(as_text(card.data))
         say(f"submission: {folder}")
         if options.keep is not None:
             say(f"card: {keep_card(folder, Path(options.keep))}")
+
+
+def _fields(options: Benchmark) -> dict[str, str]:
+    """What is chosen of registered models."""
+    for key in options.overrides:
+        if not key.startswith("model."):
+            raise InputError(f"--{key}: of the bench only fields of the model may be chosen, as --model.width 64")
+    files = [model for model in options.models if model.endswith(".py")]
+    if options.overrides and (files or not options.models):
+        what = f"{files[0]} builds its own" if files else "no model is named"
+        raise InputError(f"--{next(iter(options.overrides))}: is a field of a registered model, and {what}")
+    return {key.removeprefix("model."): value for key, value in options.overrides.items()}
 
 
 def _make_board(options: Benchmark, board: str) -> None:

@@ -276,10 +276,14 @@ class Look(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Benchmark(Options):
+class Benchmark(Changing):
     """HMM-bench: enter a model, or make the leaderboard; without a model, what it asks"""
 
-    models: tuple[str, ...] = given("files that end in .py, or registered names", metavar="MODEL", default=())
+    models: tuple[str, ...] = given(
+        "files that end in .py, or registered names (of those, --model.width VALUE and so on)",
+        metavar="MODEL",
+        default=(),
+    )
     out: str | None = said("a new folder for the submission (default: hmm-bench/MODEL)", metavar="DIR")
     track: str = said("light (minutes of a core) or full (hours)", "light")
     seeds: int = said("how many; each trains anew", 1, metavar="N")
