@@ -1,7 +1,6 @@
 """What the compiled loops take: a process as three tables, a batch as sequences in one flat array of symbols."""
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from hmmscope.axes import Bool, Int64, Tensor
 from hmmscope.kernels import lanes, registers
+from hmmscope.kernels.threads import PARTS, on_threads
 from hmmscope.kernels.vectors import padded_size
 from hmmscope.processes.laws import Law
 from hmmscope.reprs import Shown
@@ -228,21 +228,17 @@ def in_blocks(
     together: int | None = None,
     shares: int | None = None,
 ) -> None:
-    """Call `run` for blocks of about `size` sequences on threads: as many as torch has, if not said.
+    """Call `run` for blocks of at most about `size` sequences, on threads where that is worth it: as many as torch has, if
+    not said.
 
-    Blocks are whole lanes, or multiples of `together`; there are at least as many as threads, or as `shares`.
+    Blocks are whole lanes, or multiples of `together`; there are a few for each thread, or `shares`.
     """
     num_threads, lanes_of = torch.get_num_threads() if num_threads is None else num_threads, together or len(work.width)
     count = len(work.rows)
-    share = -(-count // max(1, shares or num_threads))
+    share = -(-count // (shares or (1 if num_threads <= 1 else PARTS * num_threads)))
     block = max(1, -(-min(share, size) // lanes_of)) * lanes_of
     parts = [slice(begin, min(begin + block, count)) for begin in range(0, count, block)]
-    if num_threads == 1 or len(parts) <= 1:
-        for part in parts:
-            run(part)
-    else:
-        with ThreadPoolExecutor(num_threads) as pool:
-            list(pool.map(run, parts))
+    on_threads(run, parts, num_threads)
 
 
 def few(process: Tables, work: Sequences, *, sums: bool = False) -> bool:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 from hmmscope.kernels.alias import draw
 from hmmscope.kernels.compiling import kernel, part
 from hmmscope.kernels.philox import KIND_COMPONENT, KIND_PATH, philox
+from hmmscope.kernels.threads import PARTS, on_threads
 
 _LANES = 16  # samples that share one pass over the Philox rounds, which the compiler turns into vector instructions
 
@@ -67,7 +67,8 @@ def _in_blocks(
     num_threads: int,
 ) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
     observations, states = np.empty((2, len(samples), len(starts)), dtype)  # one large array has fewer, larger pages
-    block = math.ceil(len(samples) / max(1, num_threads) / _LANES) * _LANES
+    pieces = 1 if num_threads <= 1 else PARTS * num_threads
+    block = math.ceil(len(samples) / pieces / _LANES) * _LANES
     order = np.argsort(components, kind="stable")  # samples of one component together: their tables stay in the cache
 
     def fill_block(start: int) -> None:
@@ -75,13 +76,7 @@ def _in_blocks(
         k0, k1 = np.uint64(key[0]), np.uint64(key[1])
         fill(k0, k1, rows, samples.astype(np.uint64), components, starts, *tables, observations, states)
 
-    blocks = range(0, len(samples), block) if block else range(0)
-    if len(blocks) <= 1:
-        for start in blocks:
-            fill_block(start)
-    else:
-        with ThreadPoolExecutor(num_threads) as pool:
-            list(pool.map(fill_block, blocks))
+    on_threads(fill_block, range(0, len(samples), block) if block else range(0), num_threads)
     return observations, states
 
 

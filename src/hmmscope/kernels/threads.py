@@ -1,0 +1,41 @@
+"""Parts of a piece of work on threads, where that is worth starting them."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+Part = TypeVar("Part")
+
+#: Parts for each thread, so that the first says how long the others take; and seconds of them that are worth a thread.
+PARTS, WORTH = 4, 1e-3
+
+
+def on_threads(run: Callable[[Part], object], parts: Sequence[Part], num_threads: int) -> None:
+    """Call `run` for each part: the first here, and the others on threads only if they take longer than starting these.
+
+    Which threads take which parts is left to chance, so `run` must not depend on it.
+    """
+    began = time.perf_counter()
+    for part in parts[:1]:
+        run(part)
+    rest, lock = iter(parts[1:]), threading.Lock()
+
+    def take() -> None:
+        while True:
+            with lock:
+                part = next(rest, None)
+            if part is None:
+                return
+            run(part)
+
+    helpers = min(num_threads, len(parts) - 1) - 1
+    if helpers < 1 or (time.perf_counter() - began) * (len(parts) - 1) < WORTH:
+        take()
+        return
+    with ThreadPoolExecutor(helpers) as pool:
+        helping = [pool.submit(take) for _ in range(helpers)]
+        take()
+    for one in helping:
+        one.result()
