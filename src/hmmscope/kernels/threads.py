@@ -9,7 +9,7 @@ from typing import TypeVar
 Part = TypeVar("Part")
 
 #: Parts for each thread, so that the first says how long the others take; and seconds of them that are worth a thread.
-PARTS, WORTH = 4, 1e-3
+PARTS, WORTH = 4, 3e-3
 
 
 def on_threads(run: Callable[[Part], object], parts: Sequence[Part], num_threads: int) -> None:
