@@ -55,7 +55,9 @@ def _of(
             makers[f"hmmlearn, {way}"] = functools.partial(Theirs, states, implementation=way, **options)
     fits = Contest(f"CategoricalHMM.fit, {name}", "tokens")
     answers = {
-        method: Contest(f"CategoricalHMM.{method}, {name}", "tokens", "a call of half a millisecond, of which checks are part")
+        method: Contest(
+            f"CategoricalHMM.{method}, {name}", "tokens", "a call of half a millisecond, of which checks are part"
+        )
         for method in ("score", "predict", "predict_proba")
     }
     for who, make in makers.items():
