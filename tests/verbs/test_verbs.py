@@ -13,6 +13,8 @@ import pytest
 import yaml
 
 from cli_cases import BUFFERED, LONG, TINY, assert_one_line, call, rubbish, trained  # noqa: F401 - fixtures
+from hmmscope.lab.verbs import first_calls
+from hmmscope.lab.verbs.first_calls import CALLS
 from hmmscope.processes.files import load_process
 from hmmscope.processes.hmm import HMM
 from hmmscope.storage import store
@@ -184,6 +186,22 @@ def test_doctor(call: Callable) -> None:
     assert (called.code, called.error) == (0, "")
     assert all(line.startswith("ok  ") for line in called.out.splitlines())
     assert "Philox4x32-10 gives its known answer" in called.out
+
+
+def test_first_calls_are_made_and_told(call: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them are there for `bench.cold`; here those are made that other tests have compiled."""
+    few = {name: one for name, one in CALLS.items() if name.endswith("2 states") or name in ("HMM", "sample")}
+    assert len(few) == 7
+    monkeypatch.setattr(first_calls, "CALLS", few)
+    called = call("check", "--compile")
+    assert (called.code, called.error) == (0, "")
+    assert all(f"ok    {name}" in called.out for name in few)
+    assert "compiled: 7 calls" in called.out
+    refused = call("check", "--compile", "folder")
+    assert (refused.code, refused.error) == (
+        2,
+        "error[2] --compile: is for this installation; give no folder with it\n",
+    )
 
 
 def test_doctor_finds_what_is_wrong(call: Callable, monkeypatch: pytest.MonkeyPatch) -> None:

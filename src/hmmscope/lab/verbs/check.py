@@ -7,6 +7,7 @@ from hmmscope.lab.benchmark.board import check_board, is_board
 from hmmscope.lab.benchmark.checking import check_submission
 from hmmscope.lab.benchmark.submission import ENTRY
 from hmmscope.lab.verbs.doctor import doctor
+from hmmscope.lab.verbs.first_calls import compile_all
 from hmmscope.lab.verbs.options import Check
 from hmmscope.lab.verbs.verify import verify
 from hmmscope.storage import disk
@@ -32,8 +33,13 @@ def check(options: Check) -> int:
     others = [folder for folder in options.folders if folder not in submissions]
     if options.run is not None and (others or not submissions):
         raise InputError("run: is the model of a submission; give the folder of one")
+    if options.compile and options.folders:
+        raise InputError("--compile: is for this installation; give no folder with it")
     if not options.folders:
-        return doctor()
+        code = doctor()
+        if options.compile:
+            compile_all(quiet=options.quiet)
+        return code
     boards = [folder for folder in others if is_board(Path(folder))]
     checked = (check_submission(folder, run=options.run) for folder in submissions)
     for said in (*checked, *(f"{folder}: {check_board(Path(folder))[0]}" for folder in boards)):

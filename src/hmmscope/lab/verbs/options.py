@@ -304,6 +304,7 @@ class Check(Options):
         default=(),
     )
     run: str | None = said("of a submission: recompute its predictions by its model file", metavar="MODEL.py")
+    compile: bool = said("make the first calls of this installation, so that later ones need not compile", False)
 
 
 #: The verbs in the order in which help lists them.
