@@ -24,7 +24,7 @@ def planted(world: World, seeds: int = 5) -> Tables:
     """Learning curves, places and beliefs of three networks at two sizes; counting leaves 0.1."""
     draw = random.Random(0)
     found: dict[str, Rows] = {name: Rows() for name in ("learning", "places", "positions", "belief", "memory")}
-    found |= {"edits": Rows(), "heads": Rows()}
+    found |= {"edits": Rows(), "moves": Rows(), "heads": Rows()}
     for seed in range(seeds):
         for size in (2, 3):
             for name in NAMES:

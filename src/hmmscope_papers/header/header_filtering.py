@@ -32,6 +32,7 @@ from hmmscope_papers.header.told_measures import (
     head_rows,
     learning_row,
     memory_rows,
+    move_rows,
     place_rows,
     position_rows,
 )
@@ -72,7 +73,7 @@ class HeaderFiltering(Experiment):
     }
     groups = {
         "scores": ("learning", "places", "positions"),
-        "inside": ("belief", "memory", "edits", "heads"),
+        "inside": ("belief", "memory", "edits", "moves", "heads"),
     }
 
     def choices(self, scale: str) -> dict[str, Any]:
@@ -107,14 +108,16 @@ class HeaderFiltering(Experiment):
             "belief": belief_rows(last, sizes["read"]),
             "memory": memory_rows(last, sizes["read"]),
             "edits": edit_rows(last, sizes["intervened"]),
+            "moves": move_rows(last, sizes["read"]),
             "heads": head_rows(last, sizes["intervened"]),
         }
 
     def without_training(self, tables: Tables) -> Tables:
         """Networks before training, at every budget."""
-        edits, heads = (_relabelled(tables[name], "network", "untrained", "trained") for name in ("edits", "heads"))
+        inside = ("edits", "moves", "heads")
+        before = {name: _relabelled(tables[name], "network", "untrained", "trained") for name in inside}
         twins = {name: tables[name].as_twins() for name in ("belief", "memory")}
-        return {**scores_of("untrained", tables), **twins, "edits": edits, "heads": heads}
+        return {**scores_of("untrained", tables), **twins, **before}
 
     def by_counting(self, tables: Tables) -> Tables:
         """The best that counts, in the place of every network."""
@@ -123,7 +126,8 @@ class HeaderFiltering(Experiment):
     def figures(self, tables: Tables) -> list[Figure]:
         learning, places, positions = (tables[name] for name in self.groups["scores"])
         found = [_learning_figure(learning, places), _position_figure(positions), _calibration_figure(positions)]
-        inside = [_edits_figure(tables["edits"]), _inside_figure(tables), _heads_figure(tables["heads"])]
+        inside = [_edits_figure(tables["edits"]), _inside_figure(tables), _moves_figure(tables["moves"])]
+        inside.append(_heads_figure(tables["heads"]))
         return [*found, _places_figure(places), *(figure for figure in inside if figure is not None)]
 
 
@@ -374,6 +378,32 @@ def _inside_figure(tables: Tables) -> Figure | None:
             "over seeds, bands are 95 % intervals."
         ),
         panels=tuple(panels),
+    )
+
+
+def _moves_figure(rows: Rows) -> Figure | None:
+    trained = rows.where(network="trained", subspace="belief")
+    if not trained:
+        return None
+
+    def panel(size: int, own: Rows) -> Panel:
+        series: list[Series | None] = [
+            curve(one, "layer", title(name), "model") for name, one in own.by("architecture").items()
+        ]
+        others = rows.where(size=size, network="trained", subspace="random", architecture="transformer")
+        series.append(curve(others, "layer", "changed elsewhere", "control"))
+        return lines(_sized(size), *series, x_label="layer", y_label="share of the way", y_max=1.02)
+
+    return Figure(
+        name="moves",
+        title="What reads as the belief is moved: do the answers go to those that the other belief calls for?",
+        caption=(
+            "1 - D(exact answer to the other belief, model after) / D(that, model before), at single positions, where the "
+            "stream of a layer is changed so that the belief of another sample is read there by the affine map that fits "
+            "best; elsewhere: a random change of the rotary Transformer's stream, as long. One is a model that takes it for "
+            "its belief, zero one that does not hear it. Means over seeds, bands are 95 % intervals."
+        ),
+        panels=_each(trained, panel),
     )
 
 

@@ -184,6 +184,24 @@ def edit_rows(run: Run, num_samples: int) -> list[Row]:
     return rows
 
 
+def move_rows(run: Run, num_samples: int) -> list[Row]:
+    """The share of the way to the answers that another belief calls for, where what reads as the belief is moved.
+
+    Returns:
+        Rows (network, layer, fitted, subspace, value, error, before): of "belief" the stream of a layer changes so that the
+        belief of another sample, which is of another HMM, is read there, of "random" by as long a change somewhere else.
+    """
+    rows = []
+    for network, model in {"trained": run.model, "untrained": run.untrained()}.items():
+        found = instrument("belief-interventions")(
+            model, run.corpus("probe"), num_samples=num_samples, interventions=("set",), seed=run.config.seed
+        )
+        columns = ("layer", "fitted", "subspace", "value", "error", "before")
+        about = facts_of(run) | {"network": network}
+        rows += [about | _columns(row, columns) for row in found if row["metric"] == "kl"]
+    return rows
+
+
 def head_rows(run: Run, num_samples: int) -> list[Row]:
     """Heads that carry the header: the attention of observations on it, and what it costs where a head reads none of it.
 
