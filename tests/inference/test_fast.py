@@ -146,6 +146,25 @@ def test_mixtures_with_a_component_that_vanishes():
         np.testing.assert_allclose(found.predicted_observation, exact.predicted_observation, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("num_symbols", [3, 40])
+def test_a_batch_of_a_mixture_is_as_its_sequences_alone(num_symbols):
+    """Of many sequences components move in tiles, for some steps of time each; of few lane by lane."""
+    rng = np.random.default_rng(num_symbols)
+    for size in (1, 5, 12):
+        parts = [KINDS[0](rng, size, num_symbols) for _ in range(4)]
+        mixture = hs.Mixture(rows(rng, 1, 4)[0], [hs.HMM(*part) for part in parts])
+        tokens = torch.tensor([likely(rng, parts[n % 4], 150) for n in range(33)])
+        tokens[::3, 70:75] = hs.MISSING
+        starts, lengths = torch.arange(150) % 61 == 0, torch.arange(33) * 4 + 20
+        for given in ({}, {"starts": starts}, {"lengths": lengths}):
+            found = hs.filter_mixture(mixture, tokens, **given)
+            for row in (0, 7, 32):
+                own = {key: value[row : row + 1] if key == "lengths" else value for key, value in given.items()}
+                alone = hs.filter_mixture(mixture, tokens[row : row + 1], **own)
+                for field in ("component_posterior", "next_observation", "log_likelihood_terms"):
+                    np.testing.assert_allclose(getattr(found, field)[row], getattr(alone, field)[0], rtol=0, atol=1e-13)
+
+
 def test_mixtures_of_many_states(monkeypatch):
     """One component after another, in matrix products, as all at once; zeros, restarts, and what nearly vanishes."""
     rng = np.random.default_rng(8)

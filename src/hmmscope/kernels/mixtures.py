@@ -1,74 +1,177 @@
 """The compiled filter of a mixture of HMMs with few states: lanes, tables and sequences as in `lanes`, component first.
 
-    P(m | o_0..o_t) ∝ P(m | o_0..o_{t-1}) P_m(o_t | o_0..o_{t-1})
+    P(m | o_0..o_t) ∝ P(m) P_m(o_0..o_t)
 
 A component's weight is mantissa * 2^(256 power) with a mantissa in [2^-256, 2], so that none is lost however unlikely it
-has become.
+has become. One component after another goes through some steps of time, so that it stays in the cache however many there
+are; what they add up at a time is relative to the largest power so far.
 """
 
 import math
 
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
 
 from hmmscope.kernels.compiling import kernel
 from hmmscope.kernels.lanes import add_moved, arrive, doubt, group, inlined, look
+from hmmscope.kernels.phases import intrinsic
+from hmmscope.kernels.products import LANES, VECTORS, Emitter, stripe_of
 
 _UP, _LOW = 2.0**256, 2.0**-256
 _LOG_UP = 256 * math.log(2.0)
 
 #: Weights of components whose power is 0, 1, ... below the largest: from 5 on nothing is left of them.
 _SCALES = np.array([1.0, 2.0**-256, 2.0**-512, 2.0**-768, 2.0**-1024, 0.0])
+#: The power of what is zero, and the steps that a component goes through before the next does.
+_NONE, _STEPS = -(2**62), 64
+#: Lanes of a tile of float64; with fewer a component moves lane by lane.
+_TILE = VECTORS * LANES // 2
+_tiles = stripe_of(VECTORS)
+#: Up to so many symbols emissions are looked up by a product with ones and zeros, which is exact, and faster than gathering.
+_FEW = 32
+_I64 = ir.IntType(64)
+
+
+def _rows(context, builder, size, many, arrays, kinds):  # type: ignore[no-untyped-def]
+    """What reads and writes registers of rows of `many` float64, and where a row has its lanes."""
+    w = Emitter(context, builder, types.float64, LANES // 2)
+    data = [w.data(kind, array) for kind, array in zip(kinds, arrays, strict=True)]
+    blocks = builder.udiv(many, ir.Constant(_I64, w.lanes))
+    return (
+        w,
+        data,
+        blocks,
+        lambda row, block: builder.add(builder.mul(row, many), builder.mul(block, ir.Constant(_I64, w.lanes))),
+    )
+
+
+@intrinsic
+def _weigh(typing, target, likely, law, norm):  # type: ignore[no-untyped-def]
+    """law = target * likely (state, lane); what a lane sums to is its `norm`. Lanes are whole registers."""
+
+    def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        size, many = _shape_of(context, builder, target, arguments[0])
+        kinds = target, likely, law, norm
+        w, data, blocks, at = _rows(context, builder, size, many, arguments, kinds)
+        sums = cgutils.alloca_once(builder, w.vector)
+        with cgutils.for_range(builder, blocks) as block:
+            builder.store(ir.Constant(w.vector, [0.0] * w.lanes), sums)
+            with cgutils.for_range(builder, size) as row:
+                place = at(row.index, block.index)
+                value = builder.fmul(w.load(data[0], place), w.load(data[1], place))
+                w.store(value, data[2], place)
+                builder.store(builder.fadd(builder.load(sums), value), sums)
+            w.store(builder.load(sums), data[3], at(ir.Constant(_I64, 0), block.index))
+        return context.get_dummy_value()
+
+    return types.void(target, likely, law, norm), emit
+
+
+@intrinsic
+def _share_out(typing, law, inverse, share, moved):  # type: ignore[no-untyped-def]
+    """law *= inverse, and moved = law * share (state, lane), of numbers by lane."""
+
+    def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        size, many = _shape_of(context, builder, law, arguments[0])
+        kinds = law, inverse, share, moved
+        w, data, blocks, at = _rows(context, builder, size, many, arguments, kinds)
+        with cgutils.for_range(builder, blocks) as block:
+            first = at(ir.Constant(_I64, 0), block.index)
+            by, part = w.load(data[1], first), w.load(data[2], first)
+            with cgutils.for_range(builder, size) as row:
+                place = at(row.index, block.index)
+                value = builder.fmul(w.load(data[0], place), by)
+                w.store(value, data[0], place)
+                w.store(builder.fmul(value, part), data[3], place)
+        return context.get_dummy_value()
+
+    return types.void(law, inverse, share, moved), emit
+
+
+def _shape_of(context, builder, kind, array):  # type: ignore[no-untyped-def]
+    """Rows and lanes of an array."""
+    return cgutils.unpack_tuple(builder, context.make_array(kind)(context, builder, array).shape)
 
 
 @inlined
-def _reweigh(width, norm, alive, mantissa, power, top):  # type: ignore[no-untyped-def]
-    """Multiply the weights of a component by the sums `norm`; `top` becomes the largest power of all so far."""
+def _move(width, law, step, emission, symbols, target, likely, norm, scale, zeros):  # type: ignore[no-untyped-def]
+    """`lanes.arrive` of states that emit, where no sequence begins, in tiles; `symbols` (V, lane) are ones and zeros.
+
+    The law is left as it sums to `norm`, to be multiplied by `scale`.
+    """
+    size, many = law.shape
+    for at in range(0, many, _TILE):
+        _tiles(size, 1, size, step, 0, 1, size, 0, law, at, many, 0, target, at, many, False, zeros, 0)
+        _tiles(size, 1, len(symbols), emission, 0, 1, size, 0, symbols, at, many, 0, likely, at, many, False, zeros, 0)
+    _weigh(target, likely, law, norm)
+    for lane in range(len(width)):
+        scale[lane] = 1.0 / norm[lane] if norm[lane] > 0.0 else 0.0
+
+
+@inlined
+def _reweigh(width, norm, alive, mantissa, power):  # type: ignore[no-untyped-def]
+    """Multiply the weights of a component by the sums `norm`."""
     for lane in range(len(width)):
         alive[lane] = alive[lane] if norm[lane] > 0.0 else 0.0
         w = mantissa[lane] * norm[lane]
         low, high = w < _LOW, w > 2.0
         mantissa[lane] = w * _UP if low else (w * _LOW if high else w)
         power[lane] += np.int64(high) - np.int64(low)
-        top[lane] = max(top[lane], power[lane] if w > 0.0 else -(2**62))
 
 
 @inlined
-def _normalise(width, weight, power, top, share, total, inverse):  # type: ignore[no-untyped-def]
-    """Weights of all components to sum one, as mantissa and power and as plain shares; their sum goes to `total`."""
-    total[:] = 0.0
-    for m in range(len(weight)):
-        mantissa, height, part = weight[m], power[m], share[m]
-        for lane in range(len(width)):
-            part[lane] = mantissa[lane] * _SCALES[np.uint64(min(max(top[lane] - height[lane], 0), 5))]
-            total[lane] += part[lane]
+def _join(width, mantissa, power, top, total, mix, share):  # type: ignore[no-untyped-def]
+    """Take the weights of a component into the sums of a time; `share` is what they are relative to their largest power."""
+    higher, lower = False, False
     for lane in range(len(width)):
-        inverse[lane] = 1.0 / total[lane] if total[lane] > 0.0 else 0.0
-        top[lane] = top[lane] if total[lane] > 0.0 else 0
-    for m in range(len(weight)):
-        mantissa, height, part = weight[m], power[m], share[m]
+        higher |= mantissa[lane] > 0.0 and power[lane] > top[lane]
+        lower |= power[lane] != top[lane]
+    if not lower:
         for lane in range(len(width)):
-            mantissa[lane] *= inverse[lane]
-            height[lane] -= top[lane]
-            part[lane] *= inverse[lane]
+            share[lane] = mantissa[lane]
+            total[lane] += share[lane]
+        return
+    if higher:
+        for lane in range(len(width)):
+            most = max(top[lane], power[lane]) if mantissa[lane] > 0.0 else top[lane]
+            share[lane] = _SCALES[np.uint64(min(most - top[lane], 5))]
+            total[lane] *= share[lane]
+            top[lane] = most
+        for v in range(len(mix)):
+            into = mix[v]
+            for lane in range(len(width)):
+                into[lane] *= share[lane]
+    for lane in range(len(width)):
+        share[lane] = mantissa[lane] * _SCALES[np.uint64(min(max(top[lane] - power[lane], 0), 5))]
+        total[lane] += share[lane]
 
 
 @inlined
 def _look_ahead(width, law, share, prediction, opening, begins, moved, mix):  # type: ignore[no-untyped-def]
-    """The law of the next symbol, which may begin a sequence, of all components by their shares."""
-    mix[:] = 0.0
-    for m in range(len(share)):
-        part = share[m]
-        if begins:
-            for v in range(len(mix)):
-                into, weight_v = mix[v], opening[m, v]
-                for lane in range(len(width)):
-                    into[lane] += part[lane] * weight_v
-        else:
-            for i in range(law.shape[1]):
-                own, into = law[m, i], moved[i]
-                for lane in range(len(width)):
-                    into[lane] = own[lane] * part[lane]
-            add_moved(width, moved, prediction[m], mix)
+    """Add the law of the next symbol, which may begin a sequence, of a component times its share."""
+    if begins:
+        for v in range(len(mix)):
+            into, weight_v = mix[v], opening[v]
+            for lane in range(len(width)):
+                into[lane] += share[lane] * weight_v
+    else:
+        for i in range(len(law)):
+            own, into = law[i], moved[i]
+            for lane in range(len(width)):
+                into[lane] = own[lane] * share[lane]
+        add_moved(width, moved, prediction, mix)
+
+
+@inlined
+def _look_ahead_in_tiles(law, scale, share, prediction, moved, mix, zeros):  # type: ignore[no-untyped-def]
+    """The same where no sequence begins, of a law that is multiplied by `scale` now."""
+    _share_out(law, scale, share, moved)
+    size, symbols = prediction.shape
+    many = law.shape[1]
+    for at in range(0, many, _TILE):
+        _tiles(symbols, 1, size, prediction, 0, 1, symbols, 0, moved, at, many, 0, mix, at, many, True, zeros, 0)
 
 
 @kernel(fastmath={"contract", "reassoc"})
@@ -99,42 +202,72 @@ def mixed(  # type: ignore[no-untyped-def]
     """
     components, num_symbols = opening.shape
     size = step.shape[3]
-    many = len(width)
+    many, kept = len(width), _STEPS if len(posterior) else 0
     law, moved, norm = np.zeros((components, size, many)), np.empty((size, many)), np.empty(many)
-    alive, share = np.empty((components, many)), np.empty((components, many))
+    alive, share, inverse = np.empty((components, many)), np.empty(many), np.empty(many)
     weight, power = np.empty((components, many)), np.empty((components, many), np.int64)
-    mix, total, inverse = np.empty((num_symbols, many)), np.empty(many), np.empty(many)
-    top, doubts = np.empty(many, np.int64), np.zeros(many, np.int64)
-    offset, length, seen = np.empty(many, np.int64), np.empty(many, np.int64), np.empty(many, np.int64)
+    parts, heights = np.empty((kept, components, many)), np.empty((kept, components, many), np.int32)
+    mix, total = np.empty((_STEPS, num_symbols, many)), np.empty((_STEPS, many))
+    top, seen = np.empty((_STEPS, many), np.int64), np.empty((_STEPS, many), np.int64)
+    rows = emission.shape[1] // size
+    tiled = 0 < rows <= _FEW and many >= _TILE
+    ones, likely = np.empty((_STEPS if tiled else 0, rows, many)), np.empty((size, many))
+    before, height, zeros = np.empty(many), np.empty(many, np.int64), np.zeros(max(size, num_symbols))
+    offset, length, doubts = np.empty(many, np.int64), np.empty(many, np.int64), np.empty(many, np.int64)
     for begin in range(0, len(offsets), many):
         lanes = min(many, len(offsets) - begin)
         _, longest = group(width, offsets, lengths, begin, offset, length)
-        alive[:], power[:], doubts[:] = 1.0, 0, 0
+        alive[:], power[:], doubts[:], before[:], height[:] = 1.0, 0, 0, 1.0, 0
         for m in range(components):
             weight[m, :] = weights[m]
-        for t in range(longest):
-            look(width, symbols, offset, length, t, size, seen)
-            top[:] = -(2**62)
+        for since in range(0, longest, _STEPS):
+            count = min(_STEPS, longest - since)
+            top[:], total[:], mix[:] = _NONE, 0.0, 0.0
+            for s in range(count):
+                look(width, symbols, offset, length, since + s, size, seen[s])
+                if tiled:
+                    ones[s] = 0.0
+                    for lane in range(many):
+                        ones[s, seen[s, lane] // size, lane] = 1.0
             for m in range(components):
-                arrive(width, first[m], step[m], emission[m], seen, starts[t], alive[m], law[m], moved, norm, inverse)
-                if t % every == every - 1:
-                    doubt(width, law[m], smallest, doubts)
-                _reweigh(width, norm, alive[m], weight[m], power[m], top)
-            _normalise(width, weight, power, top, share, total, inverse)
-            begins = t + 1 < len(starts) and starts[t + 1]
-            _look_ahead(width, law, share, prediction, opening, begins, moved, mix)
-            for lane in range(lanes):
-                if t >= length[lane]:
-                    continue
-                place = offset[lane] + t
-                terms[place] = math.log(total[lane]) + top[lane] * _LOG_UP if total[lane] > 0.0 else -np.inf
-                for v in range(num_symbols):
-                    following[place, v] = mix[v, lane]
-                if len(posterior):
-                    for m in range(components):
-                        posterior[place, m] = share[m, lane]
-                if t + 1 == length[lane]:
-                    doubtful[begin + lane] = doubts[lane] > 0
+                for s in range(count):
+                    t = since + s
+                    begins = t + 1 < len(starts) and starts[t + 1]
+                    if starts[t] or begins or not tiled:
+                        table, own = emission[m], alive[m]
+                        arrive(width, first[m], step[m], table, seen[s], starts[t], own, law[m], moved, norm, inverse)
+                        _reweigh(width, norm, alive[m], weight[m], power[m])
+                        _join(width, weight[m], power[m], top[s], total[s], mix[s], share)
+                        _look_ahead(width, law[m], share, prediction[m], opening[m], begins, moved, mix[s])
+                    else:
+                        _move(width, law[m], step[m, 0], emission[m], ones[s], moved, likely, norm, inverse, zeros)
+                        _reweigh(width, norm, alive[m], weight[m], power[m])
+                        _join(width, weight[m], power[m], top[s], total[s], mix[s], share)
+                        _look_ahead_in_tiles(law[m], inverse, share, prediction[m], moved, mix[s], zeros)
+                    if t % every == every - 1:
+                        doubt(width, law[m], smallest, doubts)
+                    if kept:
+                        for lane in range(many):
+                            parts[s, m, lane], heights[s, m, lane] = weight[m, lane], power[m, lane]
+            for s in range(count):
+                for lane in range(lanes):
+                    t = since + s
+                    if t >= length[lane]:
+                        continue
+                    place, whole = offset[lane] + t, total[s, lane]
+                    possible = whole > 0.0 and before[lane] > 0.0
+                    rise = (top[s, lane] - height[lane]) * _LOG_UP
+                    terms[place] = math.log(whole / before[lane]) + rise if possible else -np.inf
+                    scale = 1.0 / whole if possible else 0.0
+                    before[lane], height[lane] = whole, top[s, lane]
+                    for v in range(num_symbols):
+                        following[place, v] = mix[s, v, lane] * scale
+                    if kept:
+                        for m in range(components):
+                            below = np.uint64(min(max(top[s, lane] - heights[s, m, lane], 0), 5))
+                            posterior[place, m] = parts[s, m, lane] * _SCALES[below] * scale
+                    if t + 1 == length[lane]:
+                        doubtful[begin + lane] = doubts[lane] > 0
 
 
 @kernel()
