@@ -174,6 +174,22 @@ def _look_ahead_in_tiles(law, scale, share, prediction, moved, mix, zeros):  # t
         _tiles(symbols, 1, size, prediction, 0, 1, symbols, 0, moved, at, many, 0, mix, at, many, True, zeros, 0)
 
 
+@inlined
+def _write(lane, mantissa, power, top, scale, posterior):  # type: ignore[no-untyped-def]
+    """Posteriors of the components in one lane, from weights whose largest power is `top`."""
+    for m in range(len(posterior)):
+        below = np.uint64(min(max(top - power[m, lane], 0), 5))
+        posterior[m] = mantissa[m, lane] * _SCALES[below] * scale
+
+
+@inlined
+def _as_ones(width, seen, size, ones):  # type: ignore[no-untyped-def]
+    """One at the symbol of each lane, zero elsewhere (V, lane)."""
+    ones[:] = 0.0
+    for lane in range(len(width)):
+        ones[seen[lane] // size, lane] = 1.0
+
+
 @kernel(fastmath={"contract", "reassoc"})
 def mixed(  # type: ignore[no-untyped-def]
     width,
@@ -226,9 +242,7 @@ def mixed(  # type: ignore[no-untyped-def]
             for s in range(count):
                 look(width, symbols, offset, length, since + s, size, seen[s])
                 if tiled:
-                    ones[s] = 0.0
-                    for lane in range(many):
-                        ones[s, seen[s, lane] // size, lane] = 1.0
+                    _as_ones(width, seen[s], size, ones[s])
             for m in range(components):
                 for s in range(count):
                     t = since + s
@@ -247,27 +261,22 @@ def mixed(  # type: ignore[no-untyped-def]
                     if t % every == every - 1:
                         doubt(width, law[m], smallest, doubts)
                     if kept:
-                        for lane in range(many):
-                            parts[s, m, lane], heights[s, m, lane] = weight[m, lane], power[m, lane]
+                        parts[s, m, :], heights[s, m, :] = weight[m], power[m]
             for s in range(count):
                 for lane in range(lanes):
                     t = since + s
-                    if t >= length[lane]:
-                        continue
-                    place, whole = offset[lane] + t, total[s, lane]
-                    possible = whole > 0.0 and before[lane] > 0.0
-                    rise = (top[s, lane] - height[lane]) * _LOG_UP
-                    terms[place] = math.log(whole / before[lane]) + rise if possible else -np.inf
-                    scale = 1.0 / whole if possible else 0.0
-                    before[lane], height[lane] = whole, top[s, lane]
-                    for v in range(num_symbols):
-                        following[place, v] = mix[s, v, lane] * scale
-                    if kept:
-                        for m in range(components):
-                            below = np.uint64(min(max(top[s, lane] - heights[s, m, lane], 0), 5))
-                            posterior[place, m] = parts[s, m, lane] * _SCALES[below] * scale
-                    if t + 1 == length[lane]:
-                        doubtful[begin + lane] = doubts[lane] > 0
+                    if t < length[lane]:
+                        place, whole = offset[lane] + t, total[s, lane]
+                        scale = 1.0 / whole if whole > 0.0 and before[lane] > 0.0 else 0.0
+                        rise = (top[s, lane] - height[lane]) * _LOG_UP
+                        terms[place] = math.log(whole / before[lane]) + rise if scale > 0.0 else -np.inf
+                        before[lane], height[lane] = whole, top[s, lane]
+                        for v in range(num_symbols):
+                            following[place, v] = mix[s, v, lane] * scale
+                        if kept:
+                            _write(lane, parts[s], heights[s], top[s, lane], scale, posterior[place])
+                        if t + 1 == length[lane]:
+                            doubtful[begin + lane] = doubts[lane] > 0
 
 
 @kernel()
