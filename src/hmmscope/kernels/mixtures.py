@@ -192,24 +192,9 @@ def _as_ones(width, seen, size, ones):  # type: ignore[no-untyped-def]
 
 @kernel(fastmath={"contract", "reassoc"})
 def mixed(  # type: ignore[no-untyped-def]
-    width,
-    weights,
-    first,
-    step,
-    emission,
-    opening,
-    prediction,
-    symbols,
-    offsets,
-    lengths,
-    starts,
-    smallest,
-    every,
-    posterior,
-    following,
-    terms,
-    doubtful,
-):
+    width, weights, first, step, emission, opening, prediction, symbols, offsets, lengths, starts, smallest, every,
+    posterior, following, terms, doubtful,
+):  # fmt: skip
     """Posteriors (N, M), if the array has rows, predictions of the next symbol (N, V), log P(o_t | past) (N,).
 
     first (M, V * S) and emission (M, V * S or 0) are flat; opening (M, V) is the law of a first symbol, prediction
@@ -247,16 +232,17 @@ def mixed(  # type: ignore[no-untyped-def]
                 for s in range(count):
                     t = since + s
                     begins = t + 1 < len(starts) and starts[t + 1]
-                    if starts[t] or begins or not tiled:
+                    plain = starts[t] or begins or not tiled
+                    if plain:
                         table, own = emission[m], alive[m]
                         arrive(width, first[m], step[m], table, seen[s], starts[t], own, law[m], moved, norm, inverse)
-                        _reweigh(width, norm, alive[m], weight[m], power[m])
-                        _join(width, weight[m], power[m], top[s], total[s], mix[s], share)
-                        _look_ahead(width, law[m], share, prediction[m], opening[m], begins, moved, mix[s])
                     else:
                         _move(width, law[m], step[m, 0], emission[m], ones[s], moved, likely, norm, inverse, zeros)
-                        _reweigh(width, norm, alive[m], weight[m], power[m])
-                        _join(width, weight[m], power[m], top[s], total[s], mix[s], share)
+                    _reweigh(width, norm, alive[m], weight[m], power[m])
+                    _join(width, weight[m], power[m], top[s], total[s], mix[s], share)
+                    if plain:
+                        _look_ahead(width, law[m], share, prediction[m], opening[m], begins, moved, mix[s])
+                    else:
                         _look_ahead_in_tiles(law[m], inverse, share, prediction[m], moved, mix[s], zeros)
                     if t % every == every - 1:
                         doubt(width, law[m], smallest, doubts)
