@@ -391,17 +391,18 @@ def _moves_figure(rows: Rows) -> Figure | None:
             curve(one, "layer", title(name), "model") for name, one in own.by("architecture").items()
         ]
         others = rows.where(size=size, network="trained", subspace="random", architecture="transformer")
-        series.append(curve(others, "layer", "changed elsewhere", "control"))
-        return lines(_sized(size), *series, x_label="layer", y_label="share of the way", y_max=1.02)
+        series.append(curve(others, "layer", "another part of it", "control"))
+        return lines(_sized(size), *series, x_label="layer", y_label="share of the way", y_min=-1.0, y_max=1.02)
 
     return Figure(
         name="moves",
         title="What reads as the belief is moved: do the answers go to those that the other belief calls for?",
         caption=(
-            "1 - D(exact answer to the other belief, model after) / D(that, model before), at single positions, where the "
-            "stream of a layer is changed so that the belief of another sample is read there by the affine map that fits "
-            "best; elsewhere: a random change of the rotary Transformer's stream, as long. One is a model that takes it for "
-            "its belief, zero one that does not hear it. Means over seeds, bands are 95 % intervals."
+            "1 - D(exact answer to the other belief, model after) / D(that, model before), at single positions, where what the "
+            "stream of a layer says of the belief, by the affine map that fits best, is that of another sample, of another "
+            "HMM. One is a model that takes it for its belief, zero one that does not hear it; below zero its answers go "
+            "elsewhere, and below -1 they are not drawn. Another part: by a random map of the same rank, in the rotary "
+            "Transformer. Means over seeds, bands are 95 % intervals."
         ),
         panels=_each(trained, panel),
     )

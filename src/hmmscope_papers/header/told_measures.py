@@ -188,17 +188,19 @@ def move_rows(run: Run, num_samples: int) -> list[Row]:
     """The share of the way to the answers that another belief calls for, where what reads as the belief is moved.
 
     Returns:
-        Rows (network, layer, fitted, subspace, value, error, before): of "belief" the stream of a layer changes so that the
-        belief of another sample, which is of another HMM, is read there, of "random" by as long a change somewhere else.
+        Rows (network, layer, fitted, subspace, value, error, before): in place of what the stream of a layer says of the
+        belief, "belief" puts what that of another sample says, which is of another HMM; "random" does it with a random map
+        of the same rank.
     """
     rows = []
     for network, model in {"trained": run.model, "untrained": run.untrained()}.items():
         found = instrument("belief-interventions")(
-            model, run.corpus("probe"), num_samples=num_samples, interventions=("set",), seed=run.config.seed
+            model, run.corpus("probe"), num_samples=num_samples, interventions=("swap",), seed=run.config.seed
         )
         columns = ("layer", "fitted", "subspace", "value", "error", "before")
         about = facts_of(run) | {"network": network}
-        rows += [about | _columns(row, columns) for row in found if row["metric"] == "kl"]
+        kept = [row for row in found if row["metric"] == "kl" and row["subspace"] != "whole"]
+        rows += [about | _columns(row, columns) for row in kept]
     return rows
 
 
