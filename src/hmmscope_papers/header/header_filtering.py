@@ -398,11 +398,11 @@ def _moves_figure(rows: Rows) -> Figure | None:
         name="moves",
         title="What reads as the belief is moved: do the answers go to those that the other belief calls for?",
         caption=(
-            "1 - D(exact answer to the other belief, model after) / D(that, model before), at single positions, where what "
-            "the stream of a layer says of the belief, by the affine map that fits best, is that of another sample, of "
-            "another HMM. One is a model that takes it for its belief, zero one that does not hear it; below zero its answers go "
-            "elsewhere, and below -1 they are not drawn. Another part: by a random map of the same rank, in the rotary "
-            "Transformer. Means over seeds, bands are 95 % intervals."
+            "1 - D(exact answer to the other belief, model after) / D(that, model before), at single positions, where "
+            "what the stream of a layer says of the belief, by the affine map that fits best, is that of another "
+            "sample, of another HMM. One is a model that takes it for its belief, zero one that does not hear it; "
+            "below zero its answers go elsewhere, and below -1 they are not drawn. Another part: by a random map of "
+            "the same rank, in the rotary Transformer. Means over seeds, bands are 95 % intervals."
         ),
         panels=_each(trained, panel),
     )
