@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The leaderboard of docs/benchmark.md: models that come with hmmscope, five seeds each, on one processor core; stop it at any
 # time, and call it again. What is finished is copied to results/hmm-bench, where scripts/write_pages.py reads it. Models whose
-# default size is beyond the light track have two layers, 64 wide, or what the 600 seconds of a core allow.
+# default size is beyond the light track have two layers, 64 wide, or what the 600 seconds of a core allow,
+# which the reference implementation of mamba exceeds at any.
 #
 #     nice bash scripts/leaderboard.sh                  all of them
 #     nice bash scripts/leaderboard.sh gru mamba2       these

@@ -243,7 +243,8 @@ def in_blocks(
 
 def few(process: Tables, work: Sequences, *, sums: bool = False) -> bool:
     """Whether the compiled loops are the faster road; `sums` where nothing but likelihoods is asked for."""
-    if sums and process.states_emit and process.num_states > FEW_FOR_SUMS and len(work.rows) >= SEQUENCES_FOR_SUMS:
+    many = process.num_states > FEW_FOR_SUMS and len(work.rows) >= SEQUENCES_FOR_SUMS
+    if sums and many and process.states_emit and not process.signed:
         return one_by_one(process)
     beside = process.num_states <= most_side_by_side and len(work.rows) <= FEW_BESIDE
     return process.num_states <= FEW_STATES or beside or not process.states_emit or one_by_one(process)

@@ -29,7 +29,7 @@ _NONE, _STEPS = -(2**62), 64
 #: Lanes of a tile of float64; with fewer a component moves lane by lane.
 _TILE = VECTORS * LANES // 2
 _tiles = stripe_of(VECTORS)
-#: Up to so many symbols emissions are looked up by a product with ones and zeros, which is exact, and faster than gathering.
+#: Up to so many symbols emissions are looked up by a product with ones and zeros, which is exact.
 _FEW = 32
 _I64 = ir.IntType(64)
 

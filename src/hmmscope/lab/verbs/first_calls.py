@@ -68,7 +68,10 @@ CALLS: dict[str, Callable[[], object]] = {
 
 
 def compile_all(*, quiet: bool = False) -> None:
-    """Make every first call here and now, and say what it took; whatever is kept already is read, in less than a second."""
+    """Make every first call here and now, and say what it took; what is kept already is read.
+
+    Loops with the states in registers are compiled for each number of states: others than here are still to come.
+    """
     began = time.process_time()
     for name, call in CALLS.items():
         before = time.process_time()
