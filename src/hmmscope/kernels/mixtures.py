@@ -34,17 +34,17 @@ _FEW = 32
 _I64 = ir.IntType(64)
 
 
-def _rows(context, builder, size, many, arrays, kinds):  # type: ignore[no-untyped-def]
-    """What reads and writes registers of rows of `many` float64, and where a row has its lanes."""
+def _rows(context, builder, kinds, arrays):  # type: ignore[no-untyped-def]
+    """What reads and writes registers of float64, the arrays, the rows and registers of the first, and places in it."""
     w = Emitter(context, builder, types.float64, LANES // 2)
     data = [w.data(kind, array) for kind, array in zip(kinds, arrays, strict=True)]
-    blocks = builder.udiv(many, ir.Constant(_I64, w.lanes))
-    return (
-        w,
-        data,
-        blocks,
-        lambda row, block: builder.add(builder.mul(row, many), builder.mul(block, ir.Constant(_I64, w.lanes))),
-    )
+    size, many = cgutils.unpack_tuple(builder, context.make_array(kinds[0])(context, builder, arrays[0]).shape)
+    lanes = ir.Constant(_I64, w.lanes)
+
+    def at(row, block):  # type: ignore[no-untyped-def]
+        return builder.add(builder.mul(row, many), builder.mul(block, lanes))
+
+    return w, data, size, builder.udiv(many, lanes), at
 
 
 @intrinsic
@@ -52,9 +52,7 @@ def _weigh(typing, target, likely, law, norm):  # type: ignore[no-untyped-def]
     """law = target * likely (state, lane); what a lane sums to is its `norm`. Lanes are whole registers."""
 
     def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        size, many = _shape_of(context, builder, target, arguments[0])
-        kinds = target, likely, law, norm
-        w, data, blocks, at = _rows(context, builder, size, many, arguments, kinds)
+        w, data, size, blocks, at = _rows(context, builder, (target, likely, law, norm), arguments)
         sums = cgutils.alloca_once(builder, w.vector)
         with cgutils.for_range(builder, blocks) as block:
             builder.store(ir.Constant(w.vector, [0.0] * w.lanes), sums)
@@ -74,9 +72,7 @@ def _share_out(typing, law, inverse, share, moved):  # type: ignore[no-untyped-d
     """law *= inverse, and moved = law * share (state, lane), of numbers by lane."""
 
     def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        size, many = _shape_of(context, builder, law, arguments[0])
-        kinds = law, inverse, share, moved
-        w, data, blocks, at = _rows(context, builder, size, many, arguments, kinds)
+        w, data, size, blocks, at = _rows(context, builder, (law, inverse, share, moved), arguments)
         with cgutils.for_range(builder, blocks) as block:
             first = at(ir.Constant(_I64, 0), block.index)
             by, part = w.load(data[1], first), w.load(data[2], first)
@@ -88,11 +84,6 @@ def _share_out(typing, law, inverse, share, moved):  # type: ignore[no-untyped-d
         return context.get_dummy_value()
 
     return types.void(law, inverse, share, moved), emit
-
-
-def _shape_of(context, builder, kind, array):  # type: ignore[no-untyped-def]
-    """Rows and lanes of an array."""
-    return cgutils.unpack_tuple(builder, context.make_array(kind)(context, builder, array).shape)
 
 
 @inlined
