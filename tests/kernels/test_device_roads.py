@@ -260,6 +260,42 @@ def test_underflow_is_not_impossible_on_the_torch_road():
     assert logs[-1].item() == -torch.inf
 
 
+@pytest.mark.parametrize("length", [40, 80])
+def test_float64_sees_an_entry_before_it_vanishes(length):
+    """A belief of 2^-32 to the length: half of them are beyond float64, and none is called impossible."""
+    tiny = 2.0**-32
+    hmm = hs.HMM([0.5, 0.5], [[1, 0], [0, 1]], [[1 - tiny, tiny, 0], [tiny, 0.5 - tiny, 0.5]])
+    mixture = hs.Mixture([0.5, 0.5], [hmm, hs.HMM([1, 0], [[1, 0], [0, 1]], [[1, 0, 0], [0, 0, 1]])])
+    observations = torch.zeros(1, length, dtype=torch.int64)
+    observations[0, -1] = 2
+    starts = torch.arange(length) == 0
+    exact = hs.filter_mixture(mixture, observations).log_likelihood_terms
+    assert exact.isfinite().all()
+    _, doubtful, _ = there.forward_logs_torch(mixture.law.rows(), observations, starts)
+    assert doubtful.tolist() == [[True], [False]]
+    found = there.mixture_predictions_there(mixture.law, mixture.weights_M, observations, starts, torch.float64)[1]
+    torch.testing.assert_close(found, exact, rtol=1e-12, atol=1e-12)
+
+
+def test_what_is_impossible_is_in_no_doubt_in_float64(monkeypatch):
+    """Prompts of a sparse pool are impossible for most of its HMMs, which is no reason to go over them again."""
+    law = {"transition_concentration": 0.002, "emission_concentration": 0.002}
+    mixture = hs.make_process("random-mixture", num_components=40, num_states=32, num_symbols=8, **law)
+    layout = hs.Prompts(num_demonstrations=3, demonstration_length=8, test_length=8)
+    corpus = hs.Corpus(mixture, layout=layout, stream="evaluate")
+    observations, starts = corpus[0:24].observations, torch.from_numpy(corpus.layout.starts)
+    exact = hs.mixture_predictions(mixture, observations, starts=starts, dtype=torch.float64)
+    logs, doubtful, _ = there.forward_logs_torch(mixture.law.rows(), observations, starts)
+    assert (logs.sum(0) == -torch.inf).double().mean() > 0.5
+    assert doubtful.double().mean() < 0.01
+    given = mixture.law, mixture.weights_M, observations, starts
+    monkeypatch.setattr(there, "again_in_logs", Mock(wraps=there.again_in_logs))
+    predicted, terms = there.mixture_predictions_there(*given, torch.float64)
+    assert there.again_in_logs.call_count == doubtful.any(1).sum()
+    torch.testing.assert_close(predicted, exact.predicted_observation, rtol=0, atol=1e-12)
+    torch.testing.assert_close(terms, exact.log_likelihood_terms, rtol=1e-12, atol=1e-12)
+
+
 def test_precision_of_products_is_restored():
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")

@@ -210,6 +210,7 @@ def read_stream(
     num_samples: int,
     *,
     first: int = 0,
+    stay: bool = False,
 ) -> Float[Tensor, "layer example feature"]:
     """Activations at some observations of samples first .. first + num_samples - 1; examples of a sample stand together.
 
@@ -220,6 +221,7 @@ def read_stream(
         names: of modules (layer,); narrower ones, such as the one-hot input of a recurrent network, end in zeros.
         num_samples: samples in all.
         first: number of the first sample.
+        stay: leave them on the device of the model; they come to the processor otherwise.
 
     Raises:
         InputError: modules whose outputs are not (batch, time, feature).
@@ -234,7 +236,7 @@ def read_stream(
             found = capture(model, names, tokens, lambda x, like=tokens: _at(x, like, columns))  # type: ignore[misc]
             widest = max(x.shape[1] for x in found.values())
             padded = [nn.functional.pad(found[name], (0, widest - found[name].shape[1])) for name in names]
-            features.append(torch.stack(padded))
+            features.append(torch.stack(padded) if stay else torch.stack(padded).cpu())
     return torch.cat(features, 1)
 
 
@@ -244,4 +246,4 @@ def _at(activation: Tensor, tokens: Tensor, columns: Tensor) -> Tensor:
         raise InputError(
             f"layers: must give (batch, time, feature) on tokens {tuple(tokens.shape)}, got {tuple(activation.shape)}"
         )
-    return activation[:, columns].flatten(0, 1).cpu().float()
+    return activation[:, columns].flatten(0, 1).float()

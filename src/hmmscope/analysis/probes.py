@@ -37,7 +37,7 @@ class ProbeData(Shown):
     """Features and labels of one probe; examples of one sample share a sample number, so that splits are by sample.
 
     Attributes:
-        features: activations (layer, example, feature).
+        features: activations (layer, example, feature); the probe is trained on their device.
         labels: classes (example,).
         samples: sample number of each example (example,), 0, 1, 2, ...
         num_classes: number of classes.
@@ -60,7 +60,7 @@ class ProbeData(Shown):
         cls, model: nn.Module, corpus: Corpus, targets: Sequence[str], names: Sequence[str], num_samples: int
     ) -> dict[str, "ProbeData"]:
         """The same of several targets that are read at the same observations, by one run of the model."""
-        features = read_stream(model, corpus, reading_times(corpus, targets[0]), names, num_samples)
+        features = read_stream(model, corpus, reading_times(corpus, targets[0]), names, num_samples, stay=True)
         return {target: cls.of(features, corpus, target) for target in targets}
 
     @classmethod
@@ -92,13 +92,13 @@ class ProbeData(Shown):
             seed: of the permutation.
         """
         num_samples = int(self.samples[-1]) + 1
-        train = self.samples < (3 * num_samples) // 4
-        x, y = self.features[:, train], self.labels[train]
+        train, where = self.samples < (3 * num_samples) // 4, self.features.device
+        x, y = self.features[:, train.to(where)], self.labels[train]
         if shuffle:
             y = y[torch.from_numpy(numpy_generator(seed, "shuffled-labels").permutation(len(y)))]
         centre, scale = x.mean(1, keepdim=True), x.std(1, keepdim=True).clamp_min(1e-6)
-        weights = fit_logistic((x - centre) / scale, y, self.num_classes)
-        predicted = predict_logistic((self.features[:, ~train] - centre) / scale, weights)
+        weights = fit_logistic((x - centre) / scale, y.to(where), self.num_classes)
+        predicted = predict_logistic((self.features[:, ~train.to(where)] - centre) / scale, weights).cpu()
         correct = (predicted == self.labels[~train]).double().numpy()
         _, column = np.unique(self.samples[~train].numpy(), return_inverse=True)
         by_sample = np.zeros((column.max() + 1, len(correct)))
@@ -183,7 +183,7 @@ def probe(
     data, times = ProbeData.read(model, corpus, target, names, num_samples), reading_times(corpus, target)
     twins, twins_left = draw_twins(model, num_twins, seed=seed), []
     for twin in twins.models:
-        own = replace(data, features=read_stream(twin, corpus, times, names, num_samples))
+        own = replace(data, features=read_stream(twin, corpus, times, names, num_samples, stay=True))
         twins_left.append(1 - resampled_curves(own.correct(), seed=seed))
     about = {"chance": data.chance, "ceiling": data.ceiling, "samples": num_samples}
     rows = []

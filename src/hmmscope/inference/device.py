@@ -4,8 +4,9 @@ Many components go through the recursion together, as one batched matrix product
 
     following_t = belief_{t-1} @ transition;  joint_t = following_t * emission[:, o_t];  belief_t = joint_t / sum(joint_t)
 
-so that time is the only loop. As in `hmmscope.kernels.many_states`, a sum below a floor marks its (component, sequence) as
-doubtful, for the caller to go over again by the recursion of `forward`.
+so that time is the only loop. As in `hmmscope.kernels.many_states`, what could be lost marks its (component, sequence) as
+doubtful, for the caller to go over again by the recursion of `forward`: in float64 an entry of a belief that is about to
+vanish, so that a sum of zero is one, and most components may be impossible; in float32 a sum below a floor.
 """
 
 import functools
@@ -22,11 +23,11 @@ from hmmscope.kernels import gpu, gpu_forward
 from hmmscope.machine import free_on
 from hmmscope.processes.laws import Law
 
-#: Sums below these are doubtful.
-FLOORS = {torch.float64: 1e-200, torch.float32: 1e-25}
+#: Sums below these are doubtful; of float64 entries of beliefs are looked at instead.
+FLOORS = {torch.float64: 0.0, torch.float32: 1e-25}
 
-#: Entries of a belief below this may vanish before they are looked at again.
-RISKY = 1e-100
+#: Entries of a belief below this may vanish before they are looked at again, after so many steps.
+RISKY, EVERY = 1e-100, 8
 
 #: Of the matrices that steps of several sequences are gathered into.
 CHUNK_BYTES = 2**26
@@ -109,7 +110,7 @@ def forward_logs_torch(
     initial_MS, transition_MSS, emission_MSV = rows
     emission_MVS = emission_MSV.transpose(1, 2).contiguous()
     (batch, time), (components, states, symbols) = observations_BT.shape, emission_MSV.shape
-    floor = FLOORS[initial_MS.dtype]
+    floor, tiny = FLOORS[initial_MS.dtype], torch.finfo(initial_MS.dtype).tiny
     logs_TMB = initial_MS.new_empty(time, components, batch, dtype=torch.float64)
     predicted_TMBV = initial_MS.new_empty(time if predictions else 0, components, batch, symbols)
     doubtful_MB = torch.zeros(components, batch, dtype=torch.bool, device=initial_MS.device)
@@ -126,10 +127,11 @@ def forward_logs_torch(
         torch.index_select(emission_MVS, 1, observations_BT[:, t], out=likelihood_MBS)
         torch.mul(following_MBS, likelihood_MBS, out=belief_MBS)
         norm_MB = belief_MBS.sum(-1)
-        lost_MB = norm_MB < floor
-        doubtful_MB |= lost_MB
+        doubtful_MB |= norm_MB < floor
         logs_TMB[t] = norm_MB.double().log()
-        belief_MBS /= norm_MB.masked_fill_(lost_MB, torch.inf)[..., None]  # a lost law goes on as zeros
+        belief_MBS /= norm_MB.masked_fill_(norm_MB < tiny, torch.inf)[..., None]  # a lost law goes on as zeros
+        if not floor and t % EVERY == EVERY - 1:
+            doubtful_MB |= ((belief_MBS > 0) & (belief_MBS < RISKY)).any(-1)
     return logs_TMB, doubtful_MB, predicted_TMBV
 
 
@@ -273,9 +275,9 @@ def beliefs_there(
             torch.mul(laws[t - 1] @ step_SS, factors[t], out=laws[t])
         else:
             torch.bmm(rows[t - 1], steps[t % together], out=rows[t])
-        if t % 8 == 7:
+        if t % EVERY == EVERY - 1:
             laws[t].div_(laws[t].sum(1, keepdim=True).clamp_min_(tiny))
-    seen_TBS = found_TBS[7::8]
+    seen_TBS = found_TBS[EVERY - 1 :: EVERY]
     doubtful_B = ((seen_TBS > 0) & (seen_TBS < RISKY)).any(2).any(0)
     found_TBS /= found_TBS.sum(2, keepdim=True).clamp_min_(tiny)
     return found_TBS.transpose(0, 1), doubtful_B

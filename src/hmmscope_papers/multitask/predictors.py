@@ -10,7 +10,7 @@ from jaxtyping import Float64, Int64
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hmmscope import HMM, Corpus, Mixture, Process, Prompts, Run, as_kind, as_pairs, likeliest
+from hmmscope import Corpus, Mixture, Process, Prompts, Run, as_kind, as_pairs, likeliest
 from hmmscope.analysis import Counting, Score, known_component_laws, model_laws
 from hmmscope.constructions import Samples
 from hmmscope.inference import optimal_law
@@ -96,7 +96,15 @@ def prompt_score(
     counting = counting_of(run) if counting is None else counting
     named = {"trained": "model"}
     models = [(named.get(name, name), model) for name, model in run.beside_twins()]
-    believed = {name: own for name, own in observers_of(run).items() if predictors is None or name in predictors}
+    own_pool = process is run.process
+    believed = {
+        key: pool
+        for name, own in observers_of(run).items()
+        if predictors is None or name in predictors
+        for key, pool in ({name: own} if own_pool or as_pairs(own) else _smoothings(name, own)).items()
+    }
+    where = next((p.device for p in run.model.parameters()), torch.device("cpu"))
+    starts = torch.from_numpy(corpus.layout.starts)
     for begin in range(0, num_samples, BATCH):
         batch = corpus[begin : min(begin + BATCH, num_samples)]
         own = [(n, answers(m, batch.tokens, run, asked)) for n, m in models if predictors is None or n in predictors]
@@ -104,8 +112,8 @@ def prompt_score(
         told = predictors is None or "known-component" in predictors
         known = known_component_laws(corpus, batch) if told else None
         laws |= counting.laws(corpus, batch) | ({} if known is None else {"known-component": known})
-        for name, pool in believed.items():
-            laws |= _believed(name, pool, batch.observations, corpus, spare=process is run.process)
+        seen = batch.observations.to(where)
+        laws |= {name: optimal_law(pool, seen, starts=starts)[:, asked].cpu() for name, pool in believed.items()}
         labels = batch.observations[:, asked]
         parts.append(_of_networks(own, labels) | {name: measured(law, labels) for name, law in laws.items()})
     measures = {
@@ -132,29 +140,24 @@ def _of_networks(laws: list[tuple[str, Tensor]], labels: Tensor) -> dict[str, di
     return {name: {key: np.mean([one[key] for one in own], 0) for key in own[0]} for name, own in found.items()}
 
 
-def _believed(
-    name: str, pool: Process, observations: Int64[Tensor, "batch time"], corpus: Corpus, *, spare: bool
-) -> dict[str, Float64[Tensor, "batch judged symbol"]]:
-    """The law of an observer; of the paper's pool elsewhere one for each share of smoothing."""
-    starts, asked = torch.from_numpy(corpus.layout.starts), corpus.layout.predicted
-    if spare or as_pairs(pool):
-        return {name: optimal_law(pool, observations, starts=starts)[:, asked]}
-    tried = {f"{name} {share:g}": smoothed(as_kind(pool, Mixture), share) for share in SMOOTHINGS}
-    return {key: optimal_law(own, observations, starts=starts)[:, asked] for key, own in tried.items()}
+def _smoothings(name: str, pool: Process) -> dict[str, Process]:
+    """An observer who believes in the paper's pool elsewhere, one for each share of smoothing."""
+    return {f"{name} {share:g}": smoothed(as_kind(pool, Mixture), share) for share in SMOOTHINGS}
 
 
 def smoothed(mixture: Mixture, share: float) -> Mixture:
-    """Each transition and emission mixed with a uniform one: (1 - share) p + share / number of columns."""
+    """Each transition and emission mixed with a uniform one: (1 - share) p + share / number of columns.
+
+    It is for an observer to believe in, and not for samples: its probabilities are no multiples of 2^-32.
+    """
     require(0 < share < 1, "share", "must be in (0, 1)", share)
 
     def mix(rows: Tensor) -> Tensor:
         return (1 - share) * rows + share / rows.shape[-1]
 
-    components = []
-    for m in range(len(mixture)):
-        hmm = as_kind(mixture[m], HMM)
-        components.append(HMM(hmm.initial_S, mix(hmm.transition_SS), mix(hmm.emission_SV)))
-    return Mixture(mixture.weights_M, components)
+    law: Any = mixture.law
+    mixed = replace(law, transition_MSS=mix(law.transition_MSS), emission_MSV=mix(law.emission_MSV))
+    return Mixture.from_law(mixture.weights_M, mixed)
 
 
 def constructed_measures(

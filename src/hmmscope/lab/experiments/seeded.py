@@ -23,10 +23,11 @@ from hmmscope.lab.tasks.task import Task
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.dry_run import budget
 from hmmscope.runs.live import live_data
-from hmmscope.runs.pipeline import load_run, ports_of
+from hmmscope.runs.pipeline import Run, load_run, ports_of
 from hmmscope.storage import seals, store
 from hmmscope.storage.rundir import RunDir, read_journal
 from hmmscope.text import say as say_aloud
+from hmmscope.training.state import resolve_device
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class Seeded:
         experiment = self.plan.experiment
         with timed(self.out, "training"):
             folders = train_in_pool(list(part.configs.values()), self.pool, quiet=quiet)
-        runs = {label: load_run(folder) for label, folder in zip(part.configs, folders, strict=True)}
+        runs = {label: _where_trained(folder) for label, folder in zip(part.configs, folders, strict=True)}
         tables: Measured = {}
         for group in experiment.groups:
             self.say(f"{experiment.name}: measuring {group}, {part}")
@@ -139,6 +140,13 @@ class Seeded:
             [self.pool / "runs" / row["run"] for row in rows],
             whole=[seed for seed in seeds if seed not in begun] if begun else None,
         )
+
+
+def _where_trained(folder: Path) -> Run:
+    """A run whose model is on the device that its training asks for: instruments follow it."""
+    run = load_run(folder)
+    run.model.to(resolve_device(run.config.training.device))
+    return run
 
 
 @functools.lru_cache(maxsize=1)
