@@ -34,10 +34,12 @@ class Target(ABC):
         unit: of the loss.
         exact: whether an exact answer is known; if not, there is no `optimum`.
         why_not: why there is none.
+        device: where laws of symbols are computed; None for where the samples are.
     """
 
     exact: bool = True
     why_not: str | None = None
+    device: torch.device | None = None
     kind: Literal["law", "vector", "density"]
     num_outputs: int
     columns: NDArray[np.int64]
@@ -50,7 +52,9 @@ class Target(ABC):
 
     def on(self, layout: Layout) -> "Target":
         """The same asked of samples with another layout."""
-        return type(self)(self.process, layout)
+        other = type(self)(self.process, layout)
+        other.device = self.device
+        return other
 
     def columns_on(self, device: torch.device) -> Int64[Tensor, "judged"]:
         """`columns` on a device, copied there once."""
@@ -160,8 +164,9 @@ class AtObservations(Target):
 
     def answer_of(self, observer: Process, batch: Batch) -> Float64[Tensor, "batch judged output"]:
         """What an ideal observer says who believes that the samples come from a process of symbols."""
-        starts = torch.from_numpy(self.layout.starts)
-        return optimal_law(observer, batch.observations, starts=starts)[:, self.kept]
+        starts, seen = torch.from_numpy(self.layout.starts), batch.observations
+        law = optimal_law(observer, seen.to(self.device or seen.device), starts=starts)
+        return law[:, self.kept].to(seen.device)
 
 
 class AfterObservations(Target):

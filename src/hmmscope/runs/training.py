@@ -100,6 +100,7 @@ def train(
                 return load_run(path, model=run.model if isinstance(begun.net, GivenModel) else None)
             if isinstance(begun.net, GivenModel):
                 _first_weights(path, begun.net, world)
+            begun.target.device = world.device(resolve_device(spec.device))
             floor = begun.target.floor(begun.held_out, spec.evaluate_samples) if begun.judged else None
             clock.append(time.process_time())
             _learn(begun, world, folder, floor, quiet, tracker)

@@ -31,6 +31,11 @@ POOLS = {"pool": "HMMs of the pool", "held-out": "held-out pairs", "unseen": "HM
 SMOOTHINGS = (0.01, 0.03, 0.1, 0.3)
 
 
+def where_of(run: Run) -> torch.device:
+    """The device of a run's model."""
+    return next((p.device for p in run.model.parameters()), torch.device("cpu"))
+
+
 def last_sequence(score: Score) -> NDArray[np.bool_]:
     """Judged columns of the test sequence (judged,)."""
     return np.asarray(score.demonstrations == score.demonstrations.max())
@@ -103,8 +108,7 @@ def prompt_score(
         if predictors is None or name in predictors
         for key, pool in ({name: own} if own_pool or as_pairs(own) else _smoothings(name, own)).items()
     }
-    where = next((p.device for p in run.model.parameters()), torch.device("cpu"))
-    starts = torch.from_numpy(corpus.layout.starts)
+    where, starts = where_of(run), torch.from_numpy(corpus.layout.starts)
     for begin in range(0, num_samples, BATCH):
         batch = corpus[begin : min(begin + BATCH, num_samples)]
         own = [(n, answers(m, batch.tokens, run, asked)) for n, m in models if predictors is None or n in predictors]

@@ -20,16 +20,20 @@ from hmmscope.constructions import LeastSquares, MultiTaskTransformer, Samples, 
 from hmmscope.lab import Measured
 from hmmscope.ties import largest
 from hmmscope_papers.multitask.models import BATCH, MAX_DISTANCE
+from hmmscope_papers.multitask.predictors import where_of
 
 #: Untrained draws that are read beside the trained network.
 TWINS = 3
 
 
 def construct(run: Run, sizes: dict[str, Any]) -> MultiTaskTransformer:
-    """Theorem 1's network for the prompts of a run, causal, with the largest step that is stable on its prompts."""
+    """Theorem 1's network for the prompts of a run, causal, with the largest step that is stable on its prompts.
+
+    It is on the device of the run's model.
+    """
     layout = run.config.layout
     assert isinstance(layout, Prompts)
-    return multitask_theorem1(
+    network = multitask_theorem1(
         run.process.num_symbols,
         sizes["memory_length"],
         sizes["num_steps"],
@@ -39,6 +43,7 @@ def construct(run: Run, sizes: dict[str, Any]) -> MultiTaskTransformer:
         learning_rate=float(1 / _regressions(run, sizes).largest.max()),
         causal=True,
     )
+    return network.to(where_of(run))
 
 
 def _regressions(run: Run, sizes: dict[str, Any]) -> LeastSquares:
