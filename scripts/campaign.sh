@@ -28,7 +28,7 @@ for seeds in 1 2 3 4 5; do
   step header-filtering@others 20,21,22,23,24 "$seeds" --plan.sizes 2,3 \
     --plan.architectures gru,transformer-none,transformer-learned,linear-attention,delta-rule,mamba2
   step limits-law 8,9,10,11,12 $((seeds < 2 ? 2 : seeds))
-  for name in multitask-fig1 multitask-pool-size multitask-fig3b multitask-fig3a multitask-fig2 multitask-fig7; do
-    step "$name" 5,6,7,8,9 "$seeds"
+  for name in multitask-fig1 multitask-fig3b multitask-fig3a multitask-fig2 multitask-fig7; do
+    step "$name" 5,6,7,8,9 "$seeds" --plan.parts 224 --plan.cycles 12/6 --training.num_steps 24000
   done
 done
