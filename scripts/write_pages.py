@@ -46,9 +46,9 @@ from hmmscope.lab.experiments.experiment import Experiment, experiment_named
 from hmmscope.lab.experiments.judging import judge_again
 from hmmscope.lab.report.plots import figure_files
 from hmmscope.lab.verbs.catalogue import CATALOGUE, make_catalogue
-from hmmscope.machine import environment, machine
+from hmmscope.machine import environment, machine, machine_line
 from hmmscope.storage import store
-from hmmscope.storage.packed import pack
+from hmmscope.storage.packed import INDEX, pack
 from hmmscope.storage.seals import keep as keep_file
 from hmmscope.storage.seals import open_sealed, read_seal, remove_seal, write_seal
 from hmmscope.ties import alike
@@ -76,19 +76,34 @@ def keep(folder: Path) -> None:
         if (folder / name).exists():
             store.write_bytes(out / name, (folder / name).read_bytes())
     pack(folder, out)
-    store.write_json(out / "machine.json", {key: value for key, value in machine().items() if value is not None})
+    store.write_json(out / "machine.json", _measured_on(folder, about))
     write_seal(out, "experiment", seal.bound if seal else {"sealed_by": environment()})
 
 
+def _measured_on(folder: Path, about: dict[str, Any]) -> dict[str, Any]:
+    """This machine, where a part was measured on it or nobody says where; else the day and the machines, in words."""
+    parts = store.read_table(folder / INDEX) if (folder / INDEX).exists() else []
+    lines = list(dict.fromkeys(part["machine"] for part in parts if part.get("machine")))
+    if lines and machine_line() not in lines:
+        return {"date": about["created"], "machine": "; ".join(lines)}
+    return {key: value for key, value in machine().items() if value is not None}
+
+
 def kept(name: str) -> list[Path]:
-    """The folders in results/ of an experiment that have findings: finished ones first, then by scale, the largest first."""
+    """The folders in results/ of an experiment that have findings: finished ones first, then those of several seeds, then by
+    scale, the largest first."""
     found = [
         folder
         for scale in reversed(SCALES)
         for folder in (RESULTS / scale / name, *sorted((RESULTS / scale).glob(f"{name}{BESIDE}*")))
     ]
     there = [folder for folder in found if (folder / "findings.json").is_file()]
-    return sorted(there, key=lambda folder: "whole_seeds" in store.read_json(folder / "experiment.json"))
+
+    def later(folder: Path) -> tuple[bool, bool]:
+        about = store.read_json(folder / "experiment.json")
+        return "whole_seeds" in about, len(about.get("config", {}).get("seeds") or (0, 1)) == 1
+
+    return sorted(there, key=later)
 
 
 def page(name: str) -> list[str]:
@@ -177,9 +192,12 @@ def _listed(value: Any) -> str:
 def _found(folder: Path, *, leads: bool) -> list[str]:
     """The verdicts and figures of a folder in results/; of the first, the lead figure stands at the top of the page."""
     about, facts = store.read_json(folder / "experiment.json"), store.read_json(folder / "machine.json")
-    where = facts.get("gpu") or f"{facts['cores']} cores"
+    where = facts.get("machine")
+    if where is None:
+        cores = facts.get("gpu") or f"{facts['cores']} cores"
+        where = f"{facts['processor']} ({cores}), torch {facts['torch']}"
     lines = [f"## {_heading(folder, about)}", ""]
-    lines += [f"`{about['command']}`, {about['created']}, on {facts['processor']} ({where}), torch {facts['torch']}."]
+    lines += [f"`{about['command']}`, {about['created']}, on {where}."]
     lines += [f"The tables are in `{folder}`. {about['intervals']}", ""]
     if about["invalid"]:
         lines += [f"**INVALID: {about['invalid']}**", ""]

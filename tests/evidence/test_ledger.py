@@ -257,6 +257,13 @@ def test_largest_scale_counts_and_q_is_over_the_ledger(rising: Claim, tmp_path: 
     assert [entry.folder for entry in ledger([small, twin])] == [str(small), str(twin)]
 
 
+def test_one_seed_at_a_larger_scale_counts_only_where_there_are_not_several(rising: Claim, tmp_path: Path) -> None:
+    several = folder(tmp_path / "small", RISES)
+    one = folder(tmp_path / "paper", {0: (0.5, 0.1)}, scale="paper")
+    assert [entry.scale for entry in ledger([several, one])] == ["small"]
+    assert [entry.scale for entry in ledger([one])] == ["paper"]
+
+
 def test_verdicts_that_this_code_sealed_are_taken_as_they_are(rising: Claim, tmp_path: Path) -> None:
     run = folder(tmp_path / "run", RISES)
     (judged,) = ledger([run])

@@ -415,6 +415,7 @@ def test_gpus_that_are_not_there_are_said(monkeypatch: pytest.MonkeyPatch) -> No
         state.resolve_device("cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert (state.resolve_device("auto"), state.resolve_device("cuda")) == ("cuda", "cuda")
+    assert state.resolve_device("auto", "compiled") == "cpu"  # which is an engine of the processor
 
 
 # --------------------------------------------------------------------------------------------------------------------

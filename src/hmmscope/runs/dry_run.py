@@ -76,7 +76,7 @@ def estimate(config: RunConfig, *, measure: bool = True, compare: bool = True) -
     Raises:
         ResourceError: a step does not fit into the free memory.
     """
-    spec = replace(config.training, device=resolve_device(config.training.device))
+    spec = replace(config.training, device=resolve_device(config.training.device, config.training.engine))
     process = config.process.build()
     layout, target = config.layout, make_target(config.target, process, config.layout)
     ports = ports_of(config, target)

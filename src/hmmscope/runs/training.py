@@ -140,7 +140,8 @@ class _Begun:
 
 def _begin(config: RunConfig, path: Path, world: World, resume: bool, shorter: Path | None) -> _Begun:
     """The run with its fresh model; what can be refused is refused here, before there is a folder."""
-    config = replace(config, training=replace(config.training, device=resolve_device(config.training.device)))
+    device = resolve_device(config.training.device, config.training.engine)
+    config = replace(config, training=replace(config.training, device=device))
     check_processes(config.training, world.size)
     there = world.leader and os.path.lexists(path)
     if there and not resume:

@@ -24,7 +24,7 @@ def warm_up(configs: Iterable[RunConfig], seen: set[type] | None = None) -> None
     seen = set() if seen is None else seen
     for config in configs:
         spec, kind = config.training, type(config.model)
-        if kind in seen or spec.engine == "torch" or resolve_device(spec.device) != "cpu":
+        if kind in seen or spec.engine == "torch" or resolve_device(spec.device, spec.engine) != "cpu":
             continue
         process = config.process.build()
         target = make_target(config.target, process, config.layout)

@@ -46,7 +46,7 @@ class TrainingSpec:
         checkpoint_every: steps between checkpoints, of which the newest two stay (the last step always has one).
         milestones: checkpoints that stay, at so many steps from 1 to the last, evenly spaced in their logarithm; 0 for none.
         num_threads: of the processor; part of what fixes the bits of a run.
-        device: "cpu", "cuda", or "auto" for cuda where there is one.
+        device: "cpu", "cuda", or "auto" for cuda where there is one and the engine is not "compiled".
         engine: what computes the steps: "torch", "compiled" (small decoders and RNNs on the processor, see
             `engines.uncovered`), or "auto" for the compiled one where it is covered and pays. Part of what fixes the bits.
 

@@ -164,8 +164,12 @@ def _check_names_and_shapes(file: str, own: Mapping[str, torch.Tensor], found: M
             raise DamagedError(f"{file}: {name} is missing, unknown or of another shape than the config says")
 
 
-def resolve_device(device: Literal["auto", "cpu", "cuda"]) -> Literal["cpu", "cuda"]:
-    """ "auto" as cuda where there is one; ResourceError if cuda is asked for and absent."""
+def resolve_device(
+    device: Literal["auto", "cpu", "cuda"], engine: Literal["auto", "compiled", "torch"] = "auto"
+) -> Literal["cpu", "cuda"]:
+    """ "auto" as cuda where there is one and the engine is not the processor's; ResourceError if cuda is asked for and absent."""
+    if device == "auto" and engine == "compiled":
+        return "cpu"
     available = torch.cuda.is_available()
     if device == "cuda" and not available:
         raise ResourceError("training.device: cuda was asked for and no CUDA device is present; use cpu or auto")

@@ -117,7 +117,8 @@ def ledger(
 ) -> list[Entry]:
     """The claims that the experiments in `folders` decide, in the order of the folders, with q over all of them.
 
-    Of one claim at several scales the largest counts; at the same scale each folder has its line.
+    Of one claim at several scales the largest counts, and a single seed only where there are not several elsewhere; at the
+    same scale each folder has its line.
 
     Args:
         folders: of experiments.
@@ -137,9 +138,9 @@ def ledger(
         for path in paths
         for one in _entries(path, known, source)
     ]
-    largest: dict[str, tuple[bool, int]] = {}
+    largest: dict[str, tuple[bool, bool, int]] = {}
     for _, entry in found:
-        largest[entry.claim.name] = max(largest.get(entry.claim.name, (False, -1)), _size(entry))
+        largest[entry.claim.name] = max(largest.get(entry.claim.name, (False, False, -1)), _size(entry))
     kept = [(path, entry) for path, entry in found if _size(entry) == largest[entry.claim.name]]
     entries = [_examined(entry, path) if examined else entry for path, entry in kept]
     lines = Counter(entry.claim.name for entry in entries)
@@ -165,9 +166,9 @@ def _examined(entry: Entry, path: Path) -> Entry:
     return replace(entry, turns=tuple(turns(claim, tables)), power=claim.power(claim.seen(tables)))
 
 
-def _size(entry: Entry) -> tuple[bool, int]:
-    """A finished experiment counts before one that goes on, and then the larger scale."""
-    return entry.finished, SCALES.index(entry.scale) if entry.scale in SCALES else -1
+def _size(entry: Entry) -> tuple[bool, bool, int]:
+    """A finished experiment counts before one that goes on, several seeds before one, and then the larger scale."""
+    return entry.finished, entry.seeds != 1, SCALES.index(entry.scale) if entry.scale in SCALES else -1
 
 
 def _entries(folder: Path, known: Sequence[Stated], source: str) -> list[Entry]:
