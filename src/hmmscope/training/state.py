@@ -167,7 +167,7 @@ def _check_names_and_shapes(file: str, own: Mapping[str, torch.Tensor], found: M
 def resolve_device(
     device: Literal["auto", "cpu", "cuda"], engine: Literal["auto", "compiled", "torch"] = "auto"
 ) -> Literal["cpu", "cuda"]:
-    """ "auto" as cuda where there is one and the engine is not the processor's; ResourceError if cuda is asked for and absent."""
+    """ "auto" as cuda where there is one, but for the engine of the processor; ResourceError if cuda is absent."""
     if device == "auto" and engine == "compiled":
         return "cpu"
     available = torch.cuda.is_available()
