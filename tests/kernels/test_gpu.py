@@ -8,15 +8,19 @@ import hmmscope as hs
 from bench import filtering, mixture, sampling
 from device_cases import PROCESSES, SAMPLES, STARTS, process_of, same_as_plain, sizes_of
 from hmmscope import machine
+from hmmscope.analysis.probes import ProbeData
 from hmmscope.errors import ResourceError
 from hmmscope.inference import device as there
 from hmmscope.inference.optimal import optimal_predictions
 from hmmscope.kernels import gpu, gpu_forward
 from hmmscope.kernels.device_samplers import TorchSampler, device_sampler, fused_works
+from hmmscope.models.base import Ports, build_model
+from hmmscope.models.decoder import RoFormerSpec
 
 pytestmark = pytest.mark.gpu
 
 KEY = (2**32 - 1, 2**32 - 2)
+LAYERS = ["residual.0", "residual.1", "residual.2"]
 PROMPTS = hs.Prompts(num_demonstrations=15, demonstration_length=8, test_length=8)
 
 
@@ -123,6 +127,22 @@ def test_mixture_predictions(dtype, tolerance, cuda):
     found = hs.mixture_predictions(mix, observations.to(cuda), starts=corpus.layout.starts, dtype=dtype)
     for field, value in vars(exact).items():
         torch.testing.assert_close(getattr(found, field).cpu(), value, rtol=0, atol=tolerance)
+
+
+def test_scores_and_probes_of_a_model_there_are_those_of_the_processor(cuda):
+    """What is exact to rounding, what the model says to that of float32 products."""
+    pool = hs.make_process("random-mixture", num_components=600, num_states=4, num_symbols=4)
+    corpus = hs.Corpus(pool, layout=PROMPTS, stream="evaluate")
+    ports = Ports(num_outputs=4, num_tokens=corpus.num_tokens, max_length=corpus.layout.num_columns)
+    model = build_model(RoFormerSpec(num_layers=2, num_heads=2, width=32), ports, 0)
+    exact, data = hs.evaluate(model, corpus, num_samples=64), ProbeData.read(model, corpus, "previous-1", LAYERS, 64)
+    found = hs.evaluate(model.to(cuda), corpus, num_samples=64)
+    for name, measures in exact.measures.items():
+        tolerance = 1e-4 if name == "model" else 1e-9
+        np.testing.assert_allclose(found.measures[name]["loss"], measures["loss"], rtol=0, atol=tolerance)
+    there_data = ProbeData.read(model, corpus, "previous-1", LAYERS, 64)
+    assert there_data.features.device == cuda
+    np.testing.assert_allclose(there_data.correct().mean(0), data.correct().mean(0), rtol=0, atol=0.02)
 
 
 def test_fused_filter_keeps_float32_accuracy_when_training_allows_tf32(cuda):

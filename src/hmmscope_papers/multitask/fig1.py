@@ -78,10 +78,11 @@ class MultiTaskFig1(PoolFigure):
         return tables
 
     def figures(self, tables: Tables) -> list[Figure]:
-        """Those of each model, all pools side by side, and cycles side by side."""
+        """Those of each model, and where there are several, all pools side by side, and cycles side by side."""
         own = of_cycles(tables)
+        pools = [_by_prompts(own)] if len(own["effects"].values("prompts")) > 1 else []
         beside = [_by_cycles(tables)] if len(tables["effects"]) > len(own["effects"]) else []
-        return [_by_prompts(own), *beside, *super().figures(tables)]
+        return [*pools, *beside, *super().figures(tables)]
 
     def drawn(self, tables: Tables) -> list[Figure]:
         """Accuracy and loss, of all kinds of prompts and along both axes."""
