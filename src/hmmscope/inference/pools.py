@@ -67,8 +67,7 @@ def _few_states(
     terms: NDArray[np.float64],
 ) -> None:
     """Everything by the compiled loop, written to the results."""
-    parts = [tables(law, m) for m in range(len(weights_M))]
-    first, step, emission = (np.stack(part) for part in zip(*parts, strict=True))
+    first, step, emission = (np.ascontiguousarray(part.numpy(), np.float64) for part in law.all_tables())
     first, emission = (part.reshape(len(part), -1) for part in (first, emission))
     symbols_MSV = symbol_law(law)
     opening = torch.einsum("ms,msv->mv", law.initial_MS, symbols_MSV).numpy()
@@ -94,7 +93,7 @@ def _few_states(
         for m in weights_M.nonzero()[:, 0].tolist():
             logs_T = np.empty(length)
             beliefs = np.empty((length, law.initial_MS.shape[1]))
-            careful.plain(*filter_carefully(parts[m], symbols, work.starts, logs_T), beliefs)
+            careful.plain(*filter_carefully(tables(law, m), symbols, work.starts, logs_T), beliefs)
             joint[0, :, m] = logs_T.cumsum() + float(weights_M[m].log())
             ahead = beliefs @ prediction[m]
             begins = np.flatnonzero(work.starts[1 : length + 1])

@@ -85,6 +85,12 @@ class Law(Shown, ABC):
     def tables(self, component: int) -> tuple[Tensor, Tensor, Tensor]:
         """P(observation 0, state 0) (V, S), steps (1 or V, S, S) and what is multiplied after a step (V or 0, S)."""
 
+    def all_tables(self) -> tuple[Tensor, Tensor, Tensor]:
+        """`tables` of all components, each with them as its first axis."""
+        each = [self.tables(component) for component in range(len(self.initial_MS))]
+        first, steps, after = (torch.stack(part) for part in zip(*each, strict=True))
+        return first, steps, after
+
     @abstractmethod
     def absorber(self) -> Absorb:
         """What takes up an observation: for each component the same symbols (1, batch), or its own (component, batch)."""
@@ -185,6 +191,10 @@ class StateEmitting(Law):
     def tables(self, component: int) -> tuple[Tensor, Tensor, Tensor]:
         emission_VS = self.emission_MSV[component].T
         return self.initial_MS[component] * emission_VS, self.transition_MSS[component][None], emission_VS
+
+    def all_tables(self) -> tuple[Tensor, Tensor, Tensor]:
+        emission_MVS = self.emission_MSV.transpose(1, 2)
+        return self.initial_MS[:, None] * emission_MVS, self.transition_MSS[:, None], emission_MVS
 
     def absorber(self) -> Absorb:
         emission_MVS = self.emission_MSV.transpose(1, 2).contiguous()
