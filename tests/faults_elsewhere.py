@@ -291,15 +291,15 @@ IN_MEASUREMENTS = (
     Fault(
         "an oracle that ignores where sequences start",
         "corpora/judged.py",
-        "return optimal_law(observer, batch.observations, starts=starts)[:, self.kept]",
-        "return optimal_law(observer, batch.observations)[:, self.kept]",
+        "law = optimal_law(observer, seen.to(self.device or seen.device), starts=starts)",
+        "law = optimal_law(observer, seen.to(self.device or seen.device))",
         ("analysis/test_calibration.py::test_exact_answers_are_calibrated",),
     ),
     Fault(
         "an oracle that is off by one position",
         "corpora/judged.py",
-        "return optimal_law(observer, batch.observations, starts=starts)[:, self.kept]",
-        "return optimal_law(observer, batch.observations, starts=starts).roll(1, 1)[:, self.kept]",
+        "law = optimal_law(observer, seen.to(self.device or seen.device), starts=starts)",
+        "law = optimal_law(observer, seen.to(self.device or seen.device), starts=starts).roll(1, 1)",
         ("analysis/test_calibration.py::test_exact_answers_are_calibrated",),
     ),
     Fault(

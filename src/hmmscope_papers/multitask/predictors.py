@@ -32,8 +32,9 @@ SMOOTHINGS = (0.01, 0.03, 0.1, 0.3)
 
 
 def where_of(run: Run) -> torch.device:
-    """The device of a run's model."""
-    return next((p.device for p in run.model.parameters()), torch.device("cpu"))
+    """The device of a run's model, or the processor where it has none."""
+    weights = [] if run.model is None else run.model.parameters()
+    return next((p.device for p in weights), torch.device("cpu"))
 
 
 def last_sequence(score: Score) -> NDArray[np.bool_]:
