@@ -165,7 +165,8 @@ def evaluate(
     num_samples = corpus.different(num_samples)
     require(num_samples >= 1, "num_samples", "must be at least 1", num_samples)
     asked = make_target(target, corpus.process, corpus.layout) if isinstance(target, str) else target
-    asked.device = asked.device or next((p.device for p in model.parameters()), None)
+    if asked is not target:  # a target that was given knows where its answers are computed
+        asked.device = next((p.device for p in model.parameters()), None)
     require(len(asked.columns) > 0, "layout", "must have an observation to predict", corpus.layout)
     believed = _checked(observers or {}, corpus.process, asked)
     given = isinstance(asked, NextGiven)
