@@ -2,7 +2,11 @@
 
 import importlib.util
 import json
+import os
+import platform
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -106,6 +110,31 @@ def test_its_predictions_come_again_from_the_model(entered, tmp_path, capsys):
     (tmp_path / "other.py").write_text(MODEL.replace("GRU(8, 8", "GRU(8, 8, bias=True"))
     assert main(["check", str(entered / "out"), "--run", str(tmp_path / "other.py")]) == 3
     assert "is not the model file" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names features of that kind of processor")
+def test_it_is_scored_again_as_on_an_older_processor(entered, tmp_path):
+    """Code without AVX and without fused multiply-adds, in torch, its libraries and our own kernels."""
+    older = {
+        "ATEN_CPU_CAPABILITY": "default",
+        "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
+        "ONEDNN_MAX_CPU_ISA": "SSE41",
+        "NUMBA_CPU_NAME": "nehalem",
+        "NUMBA_CPU_FEATURES": "+sse4.2,-avx,-avx2,-fma,-avx512f",
+        "NUMBA_CACHE_DIR": str(tmp_path),
+    }
+    told = (
+        "import torch; from hmmscope.kernels.products import has; "
+        "print(torch.backends.cpu.get_cpu_capability(), has('avx'))"
+    )
+    words = ["-m", "hmmscope", "check", str(entered / "out"), "--run", str(entered / "mine.py")]
+    for asked, answer in (
+        (["-c", told], "DEFAULT False"),
+        (words, "2 scores again and its predictions from the model"),
+    ):
+        done = subprocess.run([sys.executable, *asked], env=os.environ | older, capture_output=True, text=True)
+        assert answer in done.stdout, done.stderr
 
 
 def sealed_again(folder, card):
