@@ -64,6 +64,7 @@ ROUNDED = (
     "decoder 4 x 128, 17 columns",
     "decoder 2 x 256, 33 columns",
     "decoder 1 x 512, 121 columns",
+    "RNN 64, 121 columns",
 )
 
 

@@ -124,8 +124,8 @@ def weights(path: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize(
     "model, options",
-    [(DECODER, {}), (DECODER, {"precision": "bfloat16"}), (RNN, {})],
-    ids=["decoder", "decoder in bfloat16", "rnn"],
+    [(DECODER, {}), (DECODER, {"precision": "bfloat16"}), (RNN, {}), (RNN, {"precision": "bfloat16"})],
+    ids=["decoder", "decoder in bfloat16", "rnn", "rnn in bfloat16"],
 )
 @pytest.mark.parametrize("threads", [1, 2])
 def test_stopped_and_resumed_gives_the_same_bytes(model: dict, options: dict, threads: int, tmp_path: Path) -> None:
@@ -232,7 +232,6 @@ def chosen(run: RunConfig, processes: int = 1) -> engines.Choice:
             {},
             "model.name = linear-attention",
         ),
-        (RNN, {"precision": "bfloat16"}, "training.precision = bfloat16 (of decoders alone)"),
         (DECODER, {"compile": "true"}, "training.compile = true"),
         (DECODER, {"block_length": 2}, "training.block_length = 2"),
         (DECODER, {"device": "cuda"}, "training.device = cuda"),

@@ -1,4 +1,4 @@
-"""Products of pairs of bfloat16 numbers, and the decoder that is trained with them."""
+"""Products of pairs of bfloat16 numbers, and the models that are trained with them."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -93,7 +93,7 @@ def test_widened_halves_give_the_bits_of_the_instruction() -> None:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# A decoder
+# A decoder, and a recurrent network
 
 
 class _RoundedMap(torch.autograd.Function):
@@ -109,13 +109,31 @@ class _RoundedMap(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, ...]:
         (dy,), (x, weight) = grads, ctx.saved_tensors
         short = dy.bfloat16().float()
-        return short @ weight, short.flatten(0, 1).mT @ x.flatten(0, 1), dy.flatten(0, 1).sum(0)
+        return short @ weight, short.flatten(0, -2).mT @ x.flatten(0, -2), dy.flatten(0, -2).sum(0)
 
 
 def _by_rounded_maps(model: nn.Module, spec: Any) -> Single:
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear) and name.startswith("blocks."):
             module.forward = lambda x, m=module: _RoundedMap.apply(x, m.weight, m.bias)  # type: ignore[method-assign]
+    return Single(model, replace(spec, precision="float32"))  # type: ignore[arg-type]
+
+
+def _rounded_cells(layer: nn.RNN, x: torch.Tensor, first: bool) -> torch.Tensor:
+    """A layer from zero, which rounds its states, and what it reads unless it is the first."""
+    act = torch.relu if layer.nonlinearity == "relu" else torch.tanh
+    read = _RoundedMap.apply if not first else torch.nn.functional.linear
+    inputs = read(x, layer.weight_ih_l0, layer.bias_ih_l0 + layer.bias_hh_l0)
+    states, h, none = [], x.new_zeros(len(x), layer.hidden_size), x.new_zeros(layer.hidden_size)
+    for t in range(x.shape[1]):
+        h = act(inputs[:, t] + _RoundedMap.apply(h, layer.weight_hh_l0, none))
+        states.append(h)
+    return torch.stack(states, 1)
+
+
+def _by_rounded_cells(model: nn.Module, spec: Any) -> Single:
+    for number, layer in enumerate(model.layers):  # type: ignore[arg-type]
+        layer.forward = lambda x, h=None, m=layer, n=number: (_rounded_cells(m, x, n == 0), None)
     return Single(model, replace(spec, precision="float32"))  # type: ignore[arg-type]
 
 
@@ -142,15 +160,33 @@ def test_gradients_are_those_of_rounded_maps(options: dict, batch: int) -> None:
     assert found < 0.5 * of_both(Single, run, batch)
 
 
-def test_a_whole_model_is_near_float32() -> None:
-    run = config({"name": "roformer", "num_layers": 2, "width": 32, "num_heads": 2}, layout=PROMPTS, process=MIXTURE)
+@pytest.mark.parametrize("batch", [6, 33, 100])
+@pytest.mark.parametrize("options", [{}, {"num_layers": 3, "nonlinearity": "tanh", "width": 80}], ids=["one", "three"])
+def test_gradients_are_those_of_rounded_cells(options: dict, batch: int) -> None:
+    run = config({**RNN, **options}, batch=batch, length=13)
+    found = of_both(_by_rounded_cells, run, batch)
+    assert found < 2e-2
+    assert found < 0.5 * of_both(Single, run, batch)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"name": "roformer", "num_layers": 2, "width": 32, "num_heads": 2},
+        {"name": "rnn", "num_layers": 2, "width": 32, "learn_initial": True},
+    ],
+    ids=lambda model: model["name"],
+)
+def test_a_whole_model_is_near_float32(model: dict) -> None:
+    run = config(model, layout=PROMPTS, process=MIXTURE)
     assert 1e-4 < of_both(Single, run, 6) < 0.1
 
 
-def test_it_learns_as_in_float32() -> None:
+@pytest.mark.parametrize("kind", [DECODER, {**RNN, "num_layers": 2}], ids=["decoder", "rnn"])
+def test_it_learns_as_in_float32(kind: dict) -> None:
     ends = {}
     for precision in ("float32", "bfloat16"):
-        run = config({**DECODER, "width": 32}, batch=16, learning_rate=3e-3, precision=precision)
+        run = config({**kind, "width": 32}, batch=16, learning_rate=3e-3, precision=precision)
         model, corpus, target = parts(run, torch.float32)
         engine, moments = Compiled(model, run.training), Moments()
         ends[precision] = [engine.take(moments, corpus[16 * n : 16 * n + 16], target, n)[0] for n in range(40)]
@@ -160,9 +196,7 @@ def test_it_learns_as_in_float32() -> None:
 
 
 def test_what_has_no_pairs_is_refused() -> None:
-    model, _, _ = parts(config(RNN, precision="bfloat16"), torch.float32)
-    with pytest.raises(InputError, match=r"training.precision: .*float32"):
-        Compiled(model, config(RNN, precision="bfloat16").training)
-    model, _, _ = parts(config(DECODER, precision="bfloat16"), torch.float64)
-    with pytest.raises(InputError, match=r"training.precision: .*float32"):
-        Compiled(model, config(DECODER, precision="bfloat16").training)
+    for kind in (RNN, DECODER):
+        model, _, _ = parts(config(kind, precision="bfloat16"), torch.float64)
+        with pytest.raises(InputError, match=r"training.precision: .*float32"):
+            Compiled(model, config(kind, precision="bfloat16").training)

@@ -505,7 +505,7 @@ def test_which_engine_is_faster() -> None:
         (RNNSpec(width=16), {}, 2, "2 processes"),
         (RNNSpec(width=16), {"compile": True}, 1, "training.compile = true"),
         (RNNSpec(width=16), {"block_length": 1}, 1, "training.block_length = 1"),
-        (RNNSpec(width=16), {"precision": "bfloat16"}, 1, "training.precision = bfloat16"),
+        (RNNSpec(width=16), {"precision": "bfloat16"}, 1, None),
         (DecoderSpec(dropout=0.0), {"precision": "bfloat16"}, 1, None),
         (DecoderSpec(dropout=0.1), {}, 1, "model.dropout = 0.1"),
         (DecoderSpec(dropout=0.0, causal=False), {}, 1, "model.causal = false"),
@@ -667,7 +667,7 @@ def test_the_door_of_the_engine(given: dict[str, Any], fits: bool) -> None:
 def test_what_has_no_compiled_form_is_refused() -> None:
     for name in ("gru", "lstm"):
         with pytest.raises(InputError, match=r"training\.engine: this model has no compiled form"):
-            compiled_steps._cells(make_model(name, num_symbols=2, width=4), {})
+            compiled_steps._cells(make_model(name, num_symbols=2, width=4), {}, False)
     with pytest.raises(InputError, match="the compiled engine takes parameters of one type on the processor"):
         compiled_steps._flattened([torch.zeros(1), torch.zeros(1, dtype=torch.float64)])
     assert compiled_steps._flattened([torch.ones(2, 2), torch.zeros(1)]).tolist() == [1, 1, 1, 1, 0]

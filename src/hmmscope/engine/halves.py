@@ -1,4 +1,4 @@
-"""The maps of a decoder in bfloat16: what is multiplied is rounded and put into pairs, what is summed stays float32.
+"""The maps of a model in bfloat16: what is multiplied is rounded and put into pairs, what is summed stays float32.
 
 Each function here is that of `maps` where a map has no pairs, so that one code trains in float32, float64 and bfloat16.
 """
@@ -24,6 +24,17 @@ class Halves(NamedTuple):
     hidden_back: X3
     back_ahead: X3
     back_back: X3
+    left: X1
+    right: X1
+
+
+class CellHalves(NamedTuple):
+    """The same of a recurrent network: what maps states, and of later layers what maps those of the layer below."""
+
+    recur_ahead: X3
+    recur_back: X3
+    feed_ahead: X3
+    feed_back: X3
     left: X1
     right: X1
 

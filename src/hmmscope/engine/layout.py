@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hmmscope.engine.causal_attention import Heads
-from hmmscope.engine.halves import Halves
+from hmmscope.engine.halves import CellHalves, Halves
 from hmmscope.engine.rnn import CellMaps, CellWork
 from hmmscope.engine.sizes import Sizes
 from hmmscope.engine.transformer import Maps, Work
@@ -167,12 +167,24 @@ def decoder_work(
     )
 
 
-def recurrent_work(sizes: Sizes, lanes: int, steps: int, dtype: np.dtype, poison: bool = False) -> CellWork:
+def cell_halves_of(sizes: Sizes, dtype: np.dtype, poison: bool = False, *, rounded: bool) -> CellHalves:
+    """The same of a recurrent network; scratch is made by `recurrent_work`."""
+    found, width = [], sizes.width
+    for layers in (sizes.layers, sizes.layers - 1) if rounded else (0, 0):
+        found += [empty(shape, dtype, poison) for shape in ((layers, width, width // 2), (layers, width // 2, width))]
+    return CellHalves(*found, *(np.empty(0, dtype) for _ in range(2)))
+
+
+def recurrent_work(
+    sizes: Sizes, lanes: int, steps: int, halves: CellHalves, dtype: np.dtype, poison: bool = False
+) -> CellWork:
     """Work arrays of a chunk of a recurrent network."""
 
     def of(*shape: int) -> Array:
         return empty(shape, dtype, poison)
 
+    if len(halves.recur_ahead):
+        halves = halves._replace(**{side: of(steps * lanes * sizes.width // 2) for side in ("left", "right")})
     return CellWork(
         h=of(sizes.layers, steps + 1, sizes.width, lanes),
         dh=of(steps, sizes.width, lanes),
@@ -183,4 +195,5 @@ def recurrent_work(sizes: Sizes, lanes: int, steps: int, dtype: np.dtype, poison
         z=of(sizes.outputs, lanes),
         y=of(sizes.outputs, lanes),
         zeros=np.zeros(max(sizes.width, sizes.outputs), dtype),
+        halves=halves,
     )

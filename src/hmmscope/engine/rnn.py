@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from hmmscope.engine.chunks import Asked, judge, labels_of_panel, read, read_backward
 from hmmscope.engine.functions import tangent
-from hmmscope.engine.maps import add_gradient, add_outer, add_rows, mapped, mapped_back, turned
+from hmmscope.engine.halves import CellHalves, add_map, add_products, map_ahead, map_back, paired
+from hmmscope.engine.maps import add_rows
 from hmmscope.kernels.phases import I1, I2, X1, X2, X3, X4, entry, phase
 from hmmscope.kernels.products import FLAGS, wide
 
@@ -39,7 +40,7 @@ class CellMaps(NamedTuple):
 
 
 class CellWork(NamedTuple):
-    """Arrays of a chunk."""
+    """Arrays of a chunk. All chunks share the maps of `halves`."""
 
     h: X4
     dh: X3
@@ -50,6 +51,7 @@ class CellWork(NamedTuple):
     z: X2
     y: X2
     zeros: X1
+    halves: CellHalves
 
 
 @phase(fastmath=FLAGS)
@@ -86,6 +88,7 @@ def recurrent_chunk(
     """Loss of the samples first .. first + count - 1 of a batch; gradients of the maps are added to `sums`."""
     steps, samples, zeros, dh = shape.steps, shape.samples, work.zeros, work.dh
     layers, width = maps.initial.shape
+    halves, left, right = work.halves, work.halves.left, work.halves.right
     for layer in range(layers):
         h = work.h[layer]
         for i in range(width):
@@ -95,8 +98,9 @@ def recurrent_chunk(
         for step in range(steps):
             if layer:
                 below = work.h[layer - 1, step + 1]
-                mapped(maps.feed[layer - 1], maps.bias[layer - 1], below, samples, False, h[step + 1])
-            mapped(maps.recur[layer], zeros, h[step], samples, True, h[step + 1])
+                m, bias = maps.feed[layer - 1], maps.bias[layer - 1]
+                map_ahead(m, halves.feed_ahead, layer - 1, bias, below, samples, False, h[step + 1], right)
+            map_ahead(maps.recur[layer], halves.recur_ahead, layer, zeros, h[step], samples, True, h[step + 1], right)
             _apply(shape.relu, h[step + 1])
     loss = 0.0
     for step in range(steps):
@@ -106,23 +110,22 @@ def recurrent_chunk(
             dh[step], sums.head, sums.head_bias, work.turn, work.lines[0], work.lines[1], zeros,
         )  # fmt: skip
     for layer in range(layers - 1, -1, -1):
-        h = work.h[layer]
+        h, m, back = work.h[layer], maps.recur[layer], halves.recur_back
         for step in range(steps - 1, -1, -1):
             _apply_backward(shape.relu, h[step + 1], dh[step])
             if step:
-                mapped_back(maps.recur[layer], dh[step], samples, True, dh[step - 1], zeros)
-        mapped_back(maps.recur[layer], dh[0], samples, False, work.panel, zeros)
+                map_back(m, back, layer, dh[step], samples, True, dh[step - 1], zeros, right)
+        map_back(m, back, layer, dh[0], samples, False, work.panel, zeros, right)
         add_rows(work.panel.reshape(1, width, samples), 1, samples, sums.initial[layer])
-        turned(h[:steps], steps, samples, work.turn)
-        add_outer(dh, work.turn, steps, samples, width, sums.recur[layer], zeros)
+        add_products(back, dh, h[:steps], steps, samples, work.turn, sums.recur[layer], zeros, left, right)
         if layer == 0:
             read_backward(asked, first, count, samples, sums.table, sums.place, work.rows, dh)
             continue
-        add_gradient(
-            dh, work.h[layer - 1, 1:], steps, samples, work.turn, sums.feed[layer - 1], sums.bias[layer - 1], zeros
-        )
+        below, total, bias = work.h[layer - 1, 1:], sums.feed[layer - 1], sums.bias[layer - 1]
+        add_map(back, dh, below, steps, samples, work.turn, total, bias, zeros, left, right)
         for step in range(steps):
-            mapped_back(maps.feed[layer - 1], dh[step], samples, False, work.panel, zeros)
+            m = maps.feed[layer - 1]
+            map_back(m, halves.feed_back, layer - 1, dh[step], samples, False, work.panel, zeros, right)
             for i in range(width):
                 for j in range(samples):
                     dh[step, i, j] = work.panel[i, j]
@@ -159,6 +162,15 @@ def recurrent_maps(theta: X1, layers: I2, ends: I1, maps: CellMaps) -> None:
         maps.head_bias[v] = theta[ends[2] + v]
         for i in range(width):
             maps.head[v, i] = theta[ends[1] + v * width + i]
+
+
+@entry(fastmath=FLAGS)
+def recurrent_halves(maps: CellMaps, halves: CellHalves) -> None:
+    """`halves` from the maps."""
+    for layer in range(len(halves.recur_ahead)):
+        paired(maps.recur[layer], halves.recur_ahead[layer], halves.recur_back[layer])
+        if layer:
+            paired(maps.feed[layer - 1], halves.feed_ahead[layer - 1], halves.feed_back[layer - 1])
 
 
 @entry(fastmath=FLAGS)

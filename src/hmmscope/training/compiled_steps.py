@@ -17,6 +17,7 @@ from hmmscope.engine.folding import adamw, add_up, norm_of
 from hmmscope.engine.layout import (
     Plan,
     carved,
+    cell_halves_of,
     decoder_shapes,
     decoder_work,
     empty,
@@ -26,7 +27,7 @@ from hmmscope.engine.layout import (
     recurrent_shapes,
     recurrent_work,
 )
-from hmmscope.engine.rnn import CellMaps, Cells, recurrent_chunk, recurrent_gradient, recurrent_maps
+from hmmscope.engine.rnn import CellMaps, Cells, recurrent_chunk, recurrent_gradient, recurrent_halves, recurrent_maps
 from hmmscope.engine.sizes import Sizes
 from hmmscope.engine.transformer import Maps, Shape, decoder_chunk, decoder_gradient, decoder_halves, decoder_maps
 from hmmscope.errors import InputError
@@ -77,10 +78,10 @@ class Compiled(Single):
             parameter.grad = self._gradient[begin:end].view_as(parameter)
             begin = end
         rounded = spec.precision == "bfloat16"
-        if rounded and (not isinstance(model, Decoder) or self._theta.dtype != torch.float32):
-            raise InputError("training.precision: compiled rounds decoders in float32 alone; use float32 or torch")
+        if rounded and self._theta.dtype != torch.float32:
+            raise InputError("training.precision: compiled rounds models in float32 alone; use float32 or torch")
         self._family: _Family = (
-            _DecoderFamily(model, names, rounded) if isinstance(model, Decoder) else _cells(model, names)
+            _DecoderFamily(model, names, rounded) if isinstance(model, Decoder) else _cells(model, names, rounded)
         )
         self._norm_of, self._add_up, self._adamw = (f.load(self._theta.numpy().dtype) for f in (norm_of, add_up, adamw))
         self._poison, self._moments = poison, torch.zeros(0)
@@ -288,7 +289,7 @@ class _DecoderFamily(_Family):
 
 
 class _RecurrentFamily(_Family):
-    def __init__(self, model: Recurrent, names: dict[str, int]) -> None:
+    def __init__(self, model: Recurrent, names: dict[str, int], rounded: bool) -> None:
         layers: list[Any] = list(model.layers)
         self._relu = int(layers[0].nonlinearity == "relu")
         self.sizes = Sizes(
@@ -298,6 +299,7 @@ class _RecurrentFamily(_Family):
             width=model.head.in_features,
         )
         self.load(model, recurrent_chunk, recurrent_maps, recurrent_gradient)
+        self._halves: Any = recurrent_halves.load(model.head.weight.detach().numpy().dtype) if rounded else None
         inside = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
         self._layers = np.array(
             [[names[f"layers.{n}.{name}"] for name in inside] for n in range(len(layers))], np.int64
@@ -309,24 +311,27 @@ class _RecurrentFamily(_Family):
         return recurrent_shapes(self.sizes, steps)
 
     def works(self, plan: Plan, dtype: np.dtype, poison: bool, threads: int) -> list[Any]:
-        return [recurrent_work(self.sizes, plan.lanes, plan.steps, dtype, poison) for _ in range(threads)]
+        halves = cell_halves_of(self.sizes, dtype, poison, rounded=self._halves is not None)
+        return [recurrent_work(self.sizes, plan.lanes, plan.steps, halves, dtype, poison) for _ in range(threads)]
 
     def shape(self, plan: Plan) -> Cells:
         return Cells(self._relu, plan.steps, plan.lanes)
 
     def prepare(self, theta: Array, room: _Room) -> None:
         self.maps(theta, self._layers, self._ends, room.maps)
+        if self._halves is not None:
+            self._halves(room.maps, room.works[0].halves)
 
     def finish(self, theta: Array, room: _Room, gradient: Array) -> None:
         self.gradient(self._layers, self._ends, room.views[0], gradient)
 
 
-def _cells(model: SequenceModel, names: dict[str, int]) -> _RecurrentFamily:
+def _cells(model: SequenceModel, names: dict[str, int], rounded: bool) -> _RecurrentFamily:
     plain = isinstance(model, Recurrent) and all(type(layer) is nn.RNN for layer in model.layers)
     if not plain or model.ports.feedback_width:
         raise InputError("training.engine: this model has no compiled form; use torch")
     assert isinstance(model, Recurrent)
-    return _RecurrentFamily(model, names)
+    return _RecurrentFamily(model, names, rounded)
 
 
 def _flattened(tensors: Sequence[Tensor]) -> Tensor:

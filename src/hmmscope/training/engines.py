@@ -64,10 +64,6 @@ def uncovered(model: ModelSpec, ports: Ports, spec: TrainingSpec, num_processes:
         (spec.compile, "training.compile = true (that compiles the other engine)"),
         (spec.block_length > 0, f"training.block_length = {spec.block_length} (nothing is fed back)"),
         (decoder is None and type(model) is not RNNSpec, f"model.name = {name} (decoder, roformer, rnn)"),
-        (
-            spec.precision != "float32" and decoder is None,
-            f"training.precision = {spec.precision} (of decoders alone)",
-        ),
     ]
     width, heads = getattr(model, "width", 16), 0
     if decoder is not None:

@@ -38,7 +38,7 @@ class TrainingSpec:
         parallel: what several processes do (torchrun): "exact" (the same bits as one process; num_grains must be a
             multiple of their number), "ddp" or "fsdp".
         precision: of the forward and backward pass: "float32", or "bfloat16": by torch's autocast, or, of the compiled
-            engine, maps of a decoder whose numbers are rounded and whose sums are float32.
+            engine, maps whose numbers are rounded and whose sums are float32.
         compile: torch.compile the model.
         deterministic: refuse operations of the device that may give other bits when repeated.
         evaluate_every: steps between evaluations on fixed samples of the "evaluate" stream; 0 for none.
