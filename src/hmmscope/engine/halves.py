@@ -6,8 +6,15 @@ Each function here is that of `maps` where a map has no pairs, so that one code 
 from typing import NamedTuple
 
 from hmmscope.engine.maps import BLOCK, STRIPE, add_outer, add_rows, mapped, mapped_back, turned
-from hmmscope.kernels.pairs import pairs_in_rows, pairs_of_rows, product_of_pairs
-from hmmscope.kernels.phases import X1, X2, X3, phase
+from hmmscope.kernels import pairs
+from hmmscope.kernels.phases import X1, X2, X3, late, phase
+
+#: Of maps in pairs alone, so that a training in float32 does not wait for them to be compiled.
+PAIRS = pairs_in_rows, pairs_of_rows, product_of_pairs = (
+    late(pairs.pairs_in_rows),
+    late(pairs.pairs_of_rows),
+    late(pairs.product_of_pairs),
+)
 
 
 class Halves(NamedTuple):

@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hmmscope.engine.causal_attention import Heads
-from hmmscope.engine.halves import CellHalves, Halves
+from hmmscope.engine.halves import PAIRS, CellHalves, Halves
 from hmmscope.engine.rnn import CellMaps, CellWork
 from hmmscope.engine.sizes import Sizes
 from hmmscope.engine.transformer import Maps, Work
 from hmmscope.errors import InputError
+from hmmscope.kernels.phases import load_late
 from hmmscope.kernels.products import LANES
 
 Array = NDArray[Any]
@@ -114,10 +115,8 @@ def numbers_of(shapes: Maps | CellMaps) -> int:
 def halves_of(sizes: Sizes, dtype: np.dtype, poison: bool = False, *, rounded: bool) -> Halves:
     """The maps of a decoder in pairs, without layers if nothing is rounded; scratch is made by `decoder_work`."""
     layers, width, hidden = sizes.layers if rounded else 0, sizes.width, sizes.hidden
-    found = []
-    for rows, cols in ((3 * width, width), (width, width), (hidden, width), (width, hidden)):
-        found += [empty(shape, dtype, poison) for shape in ((layers, rows, cols // 2), (layers, rows // 2, cols))]
-    return Halves(*found, *(np.empty(0, dtype) for _ in range(2)))
+    maps = [(layers, *m) for m in ((3 * width, width), (width, width), (hidden, width), (width, hidden))]
+    return Halves(*_pairs(maps, dtype, poison))
 
 
 def decoder_work(
@@ -169,10 +168,18 @@ def decoder_work(
 
 def cell_halves_of(sizes: Sizes, dtype: np.dtype, poison: bool = False, *, rounded: bool) -> CellHalves:
     """The same of a recurrent network; scratch is made by `recurrent_work`."""
-    found, width = [], sizes.width
-    for layers in (sizes.layers, sizes.layers - 1) if rounded else (0, 0):
-        found += [empty(shape, dtype, poison) for shape in ((layers, width, width // 2), (layers, width // 2, width))]
-    return CellHalves(*found, *(np.empty(0, dtype) for _ in range(2)))
+    layers, width = sizes.layers if rounded else 0, sizes.width
+    return CellHalves(*_pairs([(layers, width, width), (max(layers - 1, 0), width, width)], dtype, poison))
+
+
+def _pairs(maps: list[tuple[int, int, int]], dtype: np.dtype, poison: bool) -> list[Array]:
+    """Both orders of the pairs of maps (layer, out, in), and no scratch; the code for them is there from now on."""
+    if maps[0][0]:
+        load_late(dtype, *PAIRS)
+    found = []
+    for layers, rows, cols in maps:
+        found += [empty(shape, dtype, poison) for shape in ((layers, rows, cols // 2), (layers, rows // 2, cols))]
+    return [*found, np.empty(0, dtype), np.empty(0, dtype)]
 
 
 def recurrent_work(

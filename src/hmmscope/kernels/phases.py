@@ -5,6 +5,7 @@ compiled some fifty times. A `phase` is a C function under a symbol of its own i
 with the kinds below, so that nothing is ever compiled for another layout.
 """
 
+import ctypes
 import functools
 import hashlib
 import inspect
@@ -100,9 +101,11 @@ class _Compiled:
         """Compile it, or read what was kept, after all phases that it calls."""
         if number not in self.held:
             for name in self.function.__code__.co_names:
-                called = getattr(self.function.__globals__.get(name), "phase", None)
-                if called is not None:
-                    called.ready(number)
+                called: Any = self.function.__globals__.get(name)
+                if hasattr(called, "phase"):
+                    called.phase.ready(number)
+                elif hasattr(called, "late"):
+                    called.late.place(number)
             self.held[number] = self.make(self.signature(number), number)
         return self.held[number]
 
@@ -111,15 +114,35 @@ class _Compiled:
 
 
 class _Phase(_Compiled):
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        super().__init__(function, options)
+        self.places: dict[Any, ctypes.c_void_p] = {}
+
     def symbol(self, number: Any) -> str:
         return f"{self.function.__module__}.{self.function.__qualname__}.{number}"
+
+    def place(self, number: Any) -> ctypes.c_void_p:
+        """Where the address will stand once it is compiled; a symbol says where that is."""
+        if number not in self.places:
+            self.places[number] = ctypes.c_void_p()
+            llvmlite.binding.add_symbol(f"{self.symbol(number)}.place", ctypes.addressof(self.places[number]))
+        return self.places[number]
 
     def make(self, signature: Any, number: Any) -> Any:
         made = _kept(CFunc(self.function, sigutils.normalize_signature(signature), {}, self.options), self.function)
         with alone(made):
             made.compile()
         llvmlite.binding.add_symbol(self.symbol(number), made.address)
+        self.place(number).value = made.address
         return made
+
+    def callee(self, builder: Any, kind: ir.FunctionType, number: Any, late: bool) -> Any:
+        """The function in a module that calls it."""
+        if not late:
+            return cgutils.get_or_insert_function(builder.module, kind, self.symbol(number))
+        name = f"{self.symbol(number)}.place"
+        found = builder.module.globals.get(name)
+        return builder.load(ir.GlobalVariable(builder.module, kind.as_pointer(), name) if found is None else found)
 
 
 def phase(**options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -127,41 +150,59 @@ def phase(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
     def make(function: Callable[..., Any]) -> Any:
         compiled = _Phase(function, options)
-
-        def definition(typing: Any, *given: Any) -> Any:
-            number = next(n for kind, one in zip(compiled.kinds, given, strict=True) for n in _numbers(kind, one))
-            compiled.ready(number)
-            declared = compiled.signature(number)
-            rows = [get_args(kind)[1:] == ("row", 1) for kind in compiled.kinds]
-            taken = []
-            for one, want, row in zip(given, declared.args, rows, strict=True):
-                taken.append(one if row else want)
-                if isinstance(one, types.Array) and one != want and not (row and one == one.copy(number, layout="C")):
-                    raise TypingError(f"{function.__name__}: {one} is given for {want}")
-
-            def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-                values = [
-                    row_of(context, builder, one, value) if row else value
-                    for one, value, row in zip(signature.args, arguments, rows, strict=True)
-                ]
-                kind = ir.FunctionType(
-                    context.get_value_type(declared.return_type), [context.get_value_type(t) for t in declared.args]
-                )
-                called = cgutils.get_or_insert_function(builder.module, kind, compiled.symbol(number))
-                return builder.call(called, values)
-
-            return declared.return_type(*taken), emit
-
-        shape = inspect.signature(function)
-        first = inspect.Parameter("typing", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        plain = [p.replace(annotation=inspect.Parameter.empty) for p in shape.parameters.values()]
-        definition.__signature__ = inspect.Signature([first, *plain])  # type: ignore[attr-defined]
-        definition.__name__, definition.__doc__ = function.__name__, function.__doc__
-        called = intrinsic(definition)
+        called = _called(compiled, late=False)
         called.phase = compiled
         return called
 
     return make
+
+
+def late(called: Any) -> Any:
+    """A phase for code that is compiled without it: who runs into the call without `load_late` before crashes."""
+    found = _called(called.phase, late=True)
+    found.late = called.phase
+    return found
+
+
+def load_late(dtype: DTypeLike, *called: Any) -> None:
+    """Compile what is called late, for numbers of a type."""
+    for one in called:
+        one.late.ready(from_dtype(np.dtype(dtype)))
+
+
+def _called(compiled: _Phase, *, late: bool) -> Any:
+    """What compiled code calls."""
+    function = compiled.function
+
+    def definition(typing: Any, *given: Any) -> Any:
+        number = next(n for kind, one in zip(compiled.kinds, given, strict=True) for n in _numbers(kind, one))
+        (compiled.place if late else compiled.ready)(number)
+        declared = compiled.signature(number)
+        rows = [get_args(kind)[1:] == ("row", 1) for kind in compiled.kinds]
+        taken = []
+        for one, want, row in zip(given, declared.args, rows, strict=True):
+            taken.append(one if row else want)
+            if isinstance(one, types.Array) and one != want and not (row and one == one.copy(number, layout="C")):
+                raise TypingError(f"{function.__name__}: {one} is given for {want}")
+
+        def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            values = [
+                row_of(context, builder, one, value) if row else value
+                for one, value, row in zip(signature.args, arguments, rows, strict=True)
+            ]
+            kind = ir.FunctionType(
+                context.get_value_type(declared.return_type), [context.get_value_type(t) for t in declared.args]
+            )
+            return builder.call(compiled.callee(builder, kind, number, late), values)
+
+        return declared.return_type(*taken), emit
+
+    shape = inspect.signature(function)
+    first = inspect.Parameter("typing", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    plain = [p.replace(annotation=inspect.Parameter.empty) for p in shape.parameters.values()]
+    definition.__signature__ = inspect.Signature([first, *plain])  # type: ignore[attr-defined]
+    definition.__name__, definition.__doc__ = function.__name__, function.__doc__
+    return intrinsic(definition)
 
 
 class Entry(_Compiled):
