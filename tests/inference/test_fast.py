@@ -1,5 +1,6 @@
 """The fast roads, `log_likelihood` and `mixture_predictions`, equal the plain filters, impossible and vanishing data too."""
 
+import contextlib
 import math
 
 import numpy as np
@@ -7,6 +8,8 @@ import pytest
 import torch
 
 import hmmscope as hs
+from cli_cases import SMALL
+from hmmscope import registry
 from hmmscope.errors import InputError
 from hmmscope.inference import loop_inputs, pools
 from inference_cases import SINGLE, close_logs, decoupled, mixture_cases, revived, symbols
@@ -216,3 +219,33 @@ def test_bad_requests_are_refused():
             call(process, torch.zeros(1, 2, dtype=torch.int64), dtype=torch.float16)
         with pytest.raises(InputError, match=r"^observations\[0, 1\]: symbol 2 "):
             call(process, torch.tensor([[0, 2]]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_the_likelihood_of_a_mixture_is_of_all_its_components(dtype):
+    """By hand, in which no component stands for the others, not even the first, whatever its weight."""
+    a, b, c = (hs.HMM([1.0], [[1.0]], [[p, 1 - p]]) for p in (0.75, 0.25, 1.0))
+    for weights, parts, tokens, expected in (
+        ([0.5, 0.5], [a, b], [[0, 0]], 0.5 * 0.75**2 + 0.5 * 0.25**2),
+        ([0.0, 1.0], [a, b], [[0, 0]], 0.25**2),
+        ([0.5, 0.5], [c, b], [[1]], 0.375),
+    ):
+        mixture = hs.Mixture(weights, parts)
+        assert hs.log_likelihood(mixture, tokens, dtype=dtype).tolist() == pytest.approx([math.log(expected)])
+        assert hs.observe(mixture, tokens).log_likelihood_terms.sum(1).tolist() == pytest.approx([math.log(expected)])
+    ragged = hs.log_likelihood(hs.Mixture([0.5, 0.5], [a, b]), [[0, 0], [1, 0]], lengths=[2, 1], dtype=dtype)
+    assert ragged.tolist() == pytest.approx([math.log(0.3125), math.log(0.5)])
+
+
+@pytest.mark.parametrize("name", sorted(set(registry.entries("process")) - {"file", "data", "given"}))
+def test_the_likelihood_is_what_the_observer_says(name):
+    """Processes without exact predictions refuse in the same line."""
+    fields = registry.entries("process")[name].__dataclass_fields__
+    process = hs.make_process(name, **{key: size for key, size in SMALL.items() if key in fields})
+    drawn = hs.Corpus(process, length=6)[0:3].observations
+    with contextlib.suppress(InputError):
+        expected = hs.observe(process, drawn).log_likelihood_terms.sum(1)
+        torch.testing.assert_close(hs.log_likelihood(process, drawn), expected, rtol=1e-9, atol=1e-9)
+        return
+    with pytest.raises(InputError, match="has no exact predictions"):
+        hs.log_likelihood(process, drawn)

@@ -256,3 +256,10 @@ def test_the_least_distance_of_two_states_bounds_from_above():
         assert bound.upper >= found.lower - 1e-12
         assert float((bound.witness @ words).abs().sum()) == pytest.approx(bound.upper)
         assert float(bound.witness.abs().sum()) == 1
+
+
+def test_a_mixture_is_refused():
+    """Its components have laws of their own."""
+    h = hs.HMM([0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]], [[0.9, 0.1], [0.3, 0.7]])
+    with pytest.raises(InputError, match="Mixture has no probabilities of words"):
+        hs.observability(hs.Mixture([0.5, 0.5], [h, h]))

@@ -19,6 +19,7 @@ from hmmscope.inference.mixture_posterior import filter_mixture, predicted_befor
 from hmmscope.inference.pools import run_mixture
 from hmmscope.inference.ragged import blank, check_own, check_ragged, counted
 from hmmscope.machine import require_memory_on
+from hmmscope.processes.answers import COMPONENTS, WORDS
 from hmmscope.processes.laws import seeing, symbol_law
 from hmmscope.processes.observations import Observations, Symbols, check_observations
 from hmmscope.processes.process import Process
@@ -38,19 +39,21 @@ def log_likelihood(
     It runs on the device of the observations.
 
     Args:
-        hmm: S states, V symbols.
+        hmm: S states, V symbols; of a mixture or pool the components are summed over, by their weights.
         observations: symbols in [0, V), shape (batch, time); of vectors log densities are summed.
         lengths: optional number of observations of each sequence (batch,); what lies beyond is padding. Or as in
             hmmlearn, of observations (time, 1), the lengths of the sequences that this column is cut into.
         dtype: of the laws; sums of logarithms are float64 in any case. With float32 the relative error is about 1e-7.
 
     Raises:
-        InputError: a symbol outside [0, V), bad lengths, or another dtype.
+        InputError: a symbol outside [0, V), bad lengths, another dtype, or a process without exact predictions.
 
-    Cost: O(batch * time * S^2), memory O(batch * S).
+    Cost: O(batch * time * S^2), memory O(batch * S); of a mixture that of `mixture_predictions`.
     """
     _check_dtype(dtype)
-    if hmm.real_valued:
+    if COMPONENTS in hmm.by_law:
+        return mixture_predictions(hmm, observations, lengths=lengths, dtype=dtype).log_likelihood_terms.sum(1)
+    if WORDS not in hmm.by_law:  # its law is not that of one HMM
         return hmm.observe(check_own(hmm, observations, lengths)[0]).log_likelihood_terms.sum(1)
     observations, starts, inside = check_ragged(observations, hmm.alphabet, None, lengths)
     counts = counted(inside)

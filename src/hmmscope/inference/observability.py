@@ -31,6 +31,7 @@ from hmmscope.inference.linear_programs import alternate, certificate, enumerate
 from hmmscope.inference.memory import MAX_ENUMERATED
 from hmmscope.inference.stationary_law import emitting_steps
 from hmmscope.machine import require_memory
+from hmmscope.processes.answers import WORDS
 from hmmscope.processes.laws import symbol_law
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
@@ -108,7 +109,11 @@ def step_emission(hmm: Process, steps: int) -> Float64[Tensor, "state word"]:
     """P(next `steps` observations | state that emits the first), words in lexicographic order; rows sum to one.
 
     O_1 = emission;  O_k[i, (v, rest)] = sum_j step[v][i, j] * O_{k-1}[j, rest]
+
+    Raises:
+        InputError: a mixture, whose components differ; too many words.
     """
+    hmm.require(WORDS)
     require(steps >= 1, "steps", "must be at least 1", steps)
     if hmm.num_symbols ** min(steps, 64) > MAX_ENUMERATED:
         raise InputError(f"steps: {hmm.num_symbols}^{steps} words are more than {MAX_ENUMERATED}")
