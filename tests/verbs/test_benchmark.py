@@ -16,7 +16,7 @@ import hmmscope as hs
 from hmmscope.errors import DamagedError, HmmscopeError
 from hmmscope.lab.benchmark import submission as submitting
 from hmmscope.lab.benchmark.board import check_board, keep_card, markdown, page, read_cards, write_card
-from hmmscope.lab.benchmark.card import make_card, over_seeds
+from hmmscope.lab.benchmark.card import as_text, make_card, over_seeds
 from hmmscope.lab.benchmark.entries import entry_of
 from hmmscope.lab.benchmark.frozen import DIGESTS
 from hmmscope.lab.benchmark.scoring import LONGER, SCORED, Samples, _beliefs, predict, score
@@ -140,6 +140,8 @@ def test_it_is_scored_again_as_on_an_older_processor(entered, tmp_path):
 def sealed_again(folder, card):
     """What a cheat would do: change the card, and seal the folder anew."""
     store.write_json(folder / "card.json", card)
+    if "solved" in card:
+        (folder / "card.txt").write_text(as_text(card) + "\n")
     seals.remove_seal(folder)
     seals.write_seal(folder, "submission", {})
 
@@ -304,19 +306,168 @@ def test_what_is_no_model_is_refused_in_a_line(tmp_path):
         ("import nowhere", "ModuleNotFoundError"),
         (MODEL.replace("learning_rate", "num_steps"), "TRAINING.num_steps: unknown"),
         (MODEL.replace('"parameters"', '"weights"'), "DECLARED.weights: unknown"),
+        (MODEL + "\nTRAINING = [1]", "TRAINING: must be a mapping"),
+        ("raise SystemExit(0)", "SystemExit"),
     ):
         (tmp_path / "bad.py").write_text(text)
         failing(part, entry_of, tmp_path / "bad.py")
     vectors = {"track": "full", "tasks": ["linear-gaussian"], "num_steps": 2}
     failing("linear-gaussian: build: reads no vectors", hs.benchmark, Tiny, tmp_path / "v", **vectors)
     failing("parity: ValueError: no", hs.benchmark, _raises, tmp_path / "r", tasks=["parity"], num_steps=2)
-    failing("seeds: must be in [1, 100]", hs.benchmark, Tiny, tmp_path / "s", seeds=0)
+    failing("seeds: must be a whole number in [1, 100]", hs.benchmark, Tiny, tmp_path / "s", seeds=0)
+    failing("num_steps: must be a whole number", hs.benchmark, Tiny, tmp_path / "s", num_steps=2.5)
+    failing("tasks: must name one", hs.benchmark, Tiny, tmp_path / "s", tasks=[])
+    failing("tasks: must be a list of names", hs.benchmark, Tiny, tmp_path / "s", tasks="parity")
     failing("not the folder of a submission", hs.check_submission, tmp_path)
     assert main(["check", str(tmp_path), "--run", "x.py"]) == 2
 
 
 def _raises(num_tokens):
     raise ValueError("no\nway")
+
+
+def _leaves(num_tokens):
+    raise SystemExit(0)
+
+
+class Embedded(nn.Module):
+    """What the models below share: logits of a table, and one more thing that is wrong."""
+
+    def __init__(self, num_tokens, num_outputs):
+        super().__init__()
+        self.table = nn.Embedding(num_tokens, num_outputs)
+
+    def forward(self, tokens):
+        return self.table(tokens)
+
+
+class LooksAhead(Embedded):
+    """At the token 3 alone, and by one column."""
+
+    def forward(self, tokens):
+        logits = self.table(tokens)
+        return torch.where((tokens == 3)[..., None], 5 * logits.roll(-1, 1), logits)
+
+
+class LooksAround(Embedded):
+    """At the other samples."""
+
+    def forward(self, tokens):
+        return self.table(tokens) + self.table(tokens).mean(0)
+
+
+class Counts(Embedded):
+    def __init__(self, num_tokens, num_outputs):
+        super().__init__(num_tokens, num_outputs)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, tokens):
+        self.calls += 1
+        return self.table(tokens)
+
+
+class Draws(Embedded):
+    def forward(self, tokens):
+        return torch.randn_like(self.table(tokens))
+
+
+class MakesLater(Embedded):
+    def forward(self, tokens):
+        if not hasattr(self, "more"):
+            self.more = nn.Parameter(torch.zeros(()))
+        return self.table(tokens) + self.more
+
+
+class Frozen(Embedded):
+    def __init__(self, num_tokens, num_outputs):
+        super().__init__(num_tokens, num_outputs)
+        self.requires_grad_(False)
+
+
+class Complex(Embedded):
+    def __init__(self, num_tokens, num_outputs):
+        super().__init__(num_tokens, num_outputs)
+        self.phase = nn.Parameter(torch.ones(1, dtype=torch.complex64))
+
+
+class Lazy(Embedded):
+    def __init__(self, num_tokens, num_outputs):
+        super().__init__(num_tokens, num_outputs)
+        self.more = nn.LazyLinear(num_outputs)
+
+
+class TooNarrow(Embedded):
+    def __init__(self, num_tokens, num_outputs):
+        super().__init__(num_tokens, 2)
+
+
+@pytest.mark.parametrize(
+    ("model", "part"),
+    [
+        (LooksAhead, "asked-rarely: model: its answer at column"),
+        (LooksAround, "parity: model: its answer at column"),
+        (Counts, "parity: model: changes calls when it is only asked"),
+        (Draws, "parity: model: gives other answers when it is asked again"),
+        (MakesLater, "parity: model: makes weights when it is called"),
+        (Frozen, "parity: model: has no weights to train"),
+        (Complex, "parity: model: has weights that are not real numbers"),
+        (Lazy, "parity: model: has lazy modules"),
+        (TooNarrow, "asked-rarely: model: gives 2 logits"),
+        (_leaves, "parity: SystemExit: 0"),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_what_cannot_be_scored_is_refused_before_anything_is_written(model, part, tmp_path):
+    failing(part, hs.benchmark, model, tmp_path / "out", tasks=["parity", "asked-rarely"], num_steps=2)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_that_looks_ahead_is_refused_where_it_is_run(tmp_path, monkeypatch):
+    """Whoever leaves the trial out at home."""
+    with monkeypatch.context() as patch:
+        for name in ("try_entry", "require_causal"):
+            patch.setattr(submitting, name, lambda *_: None)
+        hs.benchmark(LooksAhead, tmp_path / "out", tasks=["asked-rarely"], num_steps=20)
+    assert hs.check_submission(tmp_path / "out")
+    failing("depends on what comes later", hs.check_submission, tmp_path / "out", run=LooksAhead)
+
+
+def test_seconds_before_an_interruption_count(entered, tmp_path, monkeypatch):
+    options = {"tasks": ["parity"], "num_steps": 3}
+
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(submitting, "train", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            hs.benchmark(entered / "mine.py", tmp_path / "out", **options)
+    spent = tmp_path / "out" / "work" / "parity-0.json"
+    assert store.read_json(spent)["seconds"] >= 0
+    store.write_json(spent, {"seconds": 1000.0})
+    card = hs.benchmark(entered / "mine.py", tmp_path / "out", resume=True, **options)
+    assert 1000 < card.data["costs"]["seconds"] < 1100
+    assert not (tmp_path / "out" / "work").exists()
+    assert hs.check_submission(tmp_path / "out")
+
+
+def test_what_no_entry_has_is_refused_under_a_new_seal(copied):
+    card, entry = (json.loads((copied / name).read_text()) for name in ("card.json", "entry.json"))
+    text = (copied / "card.txt").read_text()
+    sealed_again(copied, card)
+    assert (copied / "card.txt").read_text() == text
+    (copied / "card.txt").write_text(text.replace("0.", "1.", 1))
+    seals.remove_seal(copied)
+    seals.write_seal(copied, "submission", {})
+    failing("card.txt: is not what card.json says", hs.check_submission, copied)
+    (copied / "tasks" / "zz").mkdir()
+    (copied / "tasks" / "zz" / "more.json").write_text("{}")
+    sealed_again(copied, card)
+    failing("tasks/zz: is of no task and seed that was entered", hs.check_submission, copied)
+    shutil.rmtree(copied / "tasks" / "zz")
+    (copied / "entry.json").write_text(json.dumps(entry | {"num_steps": None}))
+    sealed_again(copied, card)
+    failing("entry.json: num_steps is None, which no entry has", hs.check_submission, copied)
 
 
 def test_a_linear_system_is_entered_as_vectors(tmp_path):

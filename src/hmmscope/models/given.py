@@ -171,6 +171,8 @@ class GivenModelSpec:
     def of(cls, module: nn.Module) -> "GivenModelSpec":
         """The spec of an object."""
         name = f"{type(module).__module__}.{type(module).__qualname__}"
+        if any(nn.parameter.is_lazy(one) for one in module.parameters()):
+            raise InputError("model: has lazy modules; give their sizes")
         shapes = tuple(f"{key} {'x'.join(map(str, p.shape)) or 1}" for key, p in module.named_parameters())
         spec = cls(class_name=name, shapes=shapes)
         object.__setattr__(spec, "module", module)

@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from hmmscope.errors import DamagedError, InputError, RefusedError
-from hmmscope.lab.benchmark.card import make_card
+from hmmscope.lab.benchmark.card import as_text, make_card
 from hmmscope.lab.benchmark.entries import Entry, entry_of
-from hmmscope.lab.benchmark.scoring import Samples, predict, score
+from hmmscope.lab.benchmark.scoring import SCORED, Samples, predict, score
 from hmmscope.lab.benchmark.submission import (
     CARD,
     ENTRY,
@@ -18,12 +18,14 @@ from hmmscope.lab.benchmark.submission import (
     MEASURED,
     PREDICTIONS,
     SOURCE,
+    TEXT,
     WEIGHTS,
     config_of,
     read_measured,
     weights_digest,
 )
 from hmmscope.lab.benchmark.tasks import BUDGETS, VERSION, Budget, Task, tasks_of
+from hmmscope.lab.benchmark.trial import require_causal
 from hmmscope.models.given import unwrapped
 from hmmscope.runs.pipeline import fresh_model
 from hmmscope.storage import disk, seals, store
@@ -34,6 +36,7 @@ from hmmscope.training.state import load_weights
 Stored = dict[str, Tensor]
 #: Scores from the same predictions; and laws of the same weights, on another machine.
 SAME, ALIKE = 1e-9, 1e-3
+_KINDS = {"name": str, "track": str, "entered": list, "seeds": int, "num_steps": int, "batch_size": int, "source": str}
 
 
 def check_submission(folder: str | Path, *, run: Any = None) -> str:
@@ -61,6 +64,9 @@ def check_submission(folder: str | Path, *, run: Any = None) -> str:
     found = seals.survey(path)
     if found.kind is None:
         raise RefusedError(f"{path}: has no seal, so it is not finished; go on with benchmark --resume")
+    for key, kind in _KINDS.items():
+        if type(about.get(key)) is not kind:
+            raise DamagedError(f"{path / ENTRY}: {key} is {str(about.get(key))[:60]}, which no entry has")
     _check_copy(path, about["source"])
     tasks = tasks_of(about["track"], about["entered"])
     budget = BUDGETS[about["track"]]
@@ -73,11 +79,16 @@ def check_submission(folder: str | Path, *, run: Any = None) -> str:
     stated = {key: value for key, value in about.items() if key not in ("format", "bench")}
     card = make_card(stated, tasks, read_measured(path, tasks, about["seeds"]))
     _same(store.read_json(path / CARD, own=True), card, str(path / CARD))
-    parts = len(tasks) * about["seeds"]
+    if disk.read_bytes(path / TEXT, own=True) != (as_text(card) + "\n").encode():
+        raise DamagedError(f"{path / TEXT}: is not what {CARD} says")
+    parts = {f"{task.name}-{seed}" for task in tasks for seed in range(about["seeds"])}
+    beyond = sorted({one.name for one in (path / "tasks").iterdir()} - parts)
+    if beyond:
+        raise DamagedError(f"{path / 'tasks' / beyond[0]}: is of no task and seed that was entered; remove it")
     how = (
         "and its predictions from the model" if entry is not None else "from stored predictions; no code of it was run"
     )
-    return f"{path}: {about['name']}, {about['track']} track: {parts} scores again {how}; {found}"
+    return f"{path}: {about['name']}, {about['track']} track: {len(parts)} scores again {how}; {found}"
 
 
 def _check_copy(path: Path, digest: str) -> None:
@@ -151,7 +162,11 @@ def _run_again(
     except Exception as error:
         line = " ".join(str(error).split())[:200]
         raise DamagedError(f"{part / WEIGHTS}: are not of the model that is given: {line}") from None
-    found = predict(model, task, samples, entry.layers)
+    try:
+        found = predict(model, task, samples, entry.layers)
+        require_causal(model, task, samples, SCORED)
+    except InputError as error:
+        raise DamagedError(f"{part}: {error}") from None
     if found.keys() != stored.keys():
         raise DamagedError(f"{part / PREDICTIONS}: has {sorted(stored)}, and the model gives {sorted(found)}")
     for name in found.keys() - {"untrained"}:

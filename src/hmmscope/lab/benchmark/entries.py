@@ -68,9 +68,8 @@ class Entry:
     fields: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        require(
-            bool(self.name) and self.name.isprintable() and len(self.name) <= 60, "NAME", "must be a line", self.name
-        )
+        line = bool(self.name) and self.name.isprintable() and len(self.name) <= 60
+        require(line, "NAME", "must be a line of at most 60 letters", self.name)
         for key in self.training:
             if key not in FREE:
                 raise unknown_name(f"TRAINING.{key}", key, FREE)
@@ -125,16 +124,17 @@ def _from_file(path: Path, name: str | None) -> Entry:
     module = importlib.util.module_from_spec(found)
     try:
         found.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"{path}: {type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
     build = getattr(module, "build", None)
     if not callable(build):
         raise InputError(f"{path}: must have a function build(num_tokens, num_outputs, max_length) that gives a module")
-    layers = getattr(module, "LAYERS", None)
+    layers, training = getattr(module, "LAYERS", None), getattr(module, "TRAINING", {})
+    require(isinstance(training, Mapping), f"{path}: TRAINING", "must be a mapping", training)
     return Entry(
         name=name or str(getattr(module, "NAME", path.stem)),
         make=_calls(build),
-        training=dict(getattr(module, "TRAINING", {})),
+        training=dict(training),
         layers=None if layers is None else tuple(layers),
         declared=parse_spec(Declared, getattr(module, "DECLARED", {}), f"{path}: DECLARED"),
         source=source,

@@ -78,14 +78,19 @@ def predict(model: nn.Module, task: Task, samples: Samples, layers: tuple[str, .
 
 
 def _answers(model: nn.Module, task: Task, samples: Samples, corpus: Corpus, count: int) -> Tensor:
-    asked, batch = task.asked(corpus), samples.batch(corpus, count)
+    asked = task.asked(corpus)
+    answers = answers_on(model, asked, samples.batch(corpus, count))
+    return (answers.log() if asked.kind == "law" else answers).float()
+
+
+def answers_on(model: nn.Module, asked: Target, batch: Batch) -> Float64[Tensor, "sample judged output"]:
+    """What a model says on a batch, some samples at a time."""
     parts = []
-    for begin in range(0, count, _TOGETHER):
+    for begin in range(0, len(batch.tokens), _TOGETHER):
         rows = slice(begin, begin + _TOGETHER)
         part = Batch(batch.tokens[rows], batch.observations[rows], batch.states[rows], None)
         parts.append(judged_answers(model, part, asked, 0))
-    answers = torch.cat(parts)
-    return (answers.log() if asked.kind == "law" else answers).float()
+    return torch.cat(parts)
 
 
 def _exact(samples: Samples) -> ExactBeliefs:

@@ -12,8 +12,9 @@ from torch import nn
 from hmmscope.errors import InputError, RefusedError
 from hmmscope.lab.benchmark.card import Card, as_text, make_card
 from hmmscope.lab.benchmark.entries import Entry, entry_of
-from hmmscope.lab.benchmark.scoring import Samples, predict, score
+from hmmscope.lab.benchmark.scoring import SCORED, Samples, predict, score
 from hmmscope.lab.benchmark.tasks import BUDGETS, TIMES, VERSION, Budget, Task, tasks_of
+from hmmscope.lab.benchmark.trial import in_a_line, require_causal, try_entry
 from hmmscope.models.base import parameter_count
 from hmmscope.runs.config import RunConfig
 from hmmscope.runs.pipeline import ports_of
@@ -25,7 +26,7 @@ from hmmscope.text import say
 from hmmscope.training.schedules import training_tokens
 
 FORMAT = "hmmscope-submission"
-ENTRY, CARD, SOURCE = "entry.json", "card.json", "model.py"
+ENTRY, CARD, TEXT, SOURCE = "entry.json", "card.json", "card.txt", "model.py"
 WEIGHTS, PREDICTIONS, MEASURED = "weights.safetensors", "predictions.safetensors", "measured.json"
 
 
@@ -68,13 +69,16 @@ def benchmark(
     path = Path("hmm-bench") / re.sub(r"[^A-Za-z0-9._-]+", "-", entry.name) if out is None else Path(out)
     chosen = tasks_of(track, tasks)
     assert budget is not None
-    require(1 <= seeds <= 100, "seeds", "must be in [1, 100]", seeds)
+    require(bool(chosen), "tasks", "must name one at least", tasks)
+    require(type(seeds) is int and 1 <= seeds <= 100, "seeds", "must be a whole number in [1, 100]", seeds)
     if num_steps is not None:
-        require(num_steps >= 1, "num_steps", "must be at least 1", num_steps)
+        require(type(num_steps) is int and num_steps >= 1, "num_steps", "must be a whole number from 1 on", num_steps)
         budget = Budget(track, num_steps, budget.batch_size, budget.parameters, budget.seconds)
     for task in chosen:
         task.require_frozen()
     about = _about(entry, budget, chosen, seeds)
+    for task in chosen:
+        try_entry(config_of(entry, task, budget, 0), task)
     _open(path, about, entry, resume)
     with disk.holding(path / "lock"):
         if os.path.lexists(path / seals.SEAL):
@@ -90,7 +94,7 @@ def benchmark(
                         say(f"{task.name}, seed {seed}: {solved:.3f} solved, {seconds:.1f} seconds of a core")
         card = make_card(about, chosen, read_measured(path, chosen, seeds))
         store.write_json(path / CARD, card)
-        store.write_text(path / "card.txt", as_text(card) + "\n")
+        store.write_text(path / TEXT, as_text(card) + "\n")
         if os.path.lexists(path / "work"):
             store.remove_folder(path / "work")
         seals.write_seal(path, "submission", {"bench": VERSION, "tasks": card["tasks"]})
@@ -159,11 +163,9 @@ def config_of(entry: Entry, task: Task, budget: Budget, seed: int) -> RunConfig:
     sizes = ports_of(RunConfig(process=task.process, layout=longest.layout, target=task.target), task.asked(longest))
     try:
         model = entry.make(sizes, seed)
-    except InputError as error:
-        raise InputError(f"{task.name}: {error}") from None
-    except Exception as error:
-        raise InputError(f"{task.name}: {type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
-    return task.config(model, budget, dict(entry.training), seed)
+        return task.config(model, budget, dict(entry.training), seed)
+    except (Exception, SystemExit) as error:
+        raise in_a_line(task, error) from error
 
 
 def _enter(entry: Entry, task: Task, budget: Budget, seed: int, path: Path, part: Path) -> dict[str, Any]:
@@ -172,13 +174,23 @@ def _enter(entry: Entry, task: Task, budget: Budget, seed: int, path: Path, part
     config = config_of(entry, task, budget, seed)
     work = path / "work" / part.name
     store.make_folder(work.parent)
-    run = train(config, work, resume=os.path.lexists(work), num_samples=2)
+    before, clock = path / "work" / f"{part.name}.json", time.process_time()
+    earlier = store.read_json(before, own=True)["seconds"] if os.path.lexists(before) else 0.0
+    try:
+        run = train(config, work, resume=os.path.lexists(work), num_samples=2)
+    except BaseException:  # what was spent is counted when it goes on
+        store.write_json(before, {"seconds": earlier + time.process_time() - clock})
+        raise
     spent = sum(row["spent"] for row in read_journal(work / "timing.jsonl") if row.get("phase") == "steps")
     model: nn.Module = run.model
-    weights = dict(model.state_dict())
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
     digest = weights_digest(weights)
     samples = Samples.of(task, digest)
-    stored = predict(model, task, samples, entry.layers)
+    try:
+        stored = predict(model, task, samples, entry.layers)
+        require_causal(model, task, samples, SCORED)
+    except InputError as error:
+        raise in_a_line(task, error) from None
     columns, length = config.layout.num_columns, config.layout.num_observations
     measured = {
         "task": task.name,
@@ -187,8 +199,8 @@ def _enter(entry: Entry, task: Task, budget: Budget, seed: int, path: Path, part
         "samples": samples.trained.digest(4),
         "parameters": parameter_count(model),
         "tokens": training_tokens(config.training, columns, length),
-        "training_seconds": spent,
-        "seconds": time.process_time() - began,
+        "training_seconds": earlier + spent,
+        "seconds": earlier + time.process_time() - began,
         "scores": score(task, samples, stored),
     }
     with store.new_folder(part, manifest=False) as folder:

@@ -18,7 +18,7 @@ from hmmscope.lab.benchmark.frozen import DIGESTS
 from hmmscope.processes.process import Process
 from hmmscope.registry import build_spec
 from hmmscope.runs.config import RunConfig
-from hmmscope.schema import parse_spec, spec_to_data, unknown_name
+from hmmscope.schema import parse_spec, require, spec_to_data, unknown_name
 from hmmscope.training.spec import TrainingSpec
 
 VERSION = "1"
@@ -240,6 +240,7 @@ def tasks_of(track: str, names: Sequence[str] | None = None) -> tuple[Task, ...]
     if track not in BUDGETS:
         raise unknown_name("track", track, BUDGETS)
     found = {task.name: task for task in TASKS if task.light or track == "full"}
+    require(not isinstance(names, str), "tasks", "must be a list of names", names)
     for name in names or ():
         if name not in found:
             raise unknown_name("tasks", name, found)

@@ -1,0 +1,76 @@
+"""What every entry must be able to do, tried before anything is written, and again with what was trained."""
+
+import torch
+from torch import nn
+
+from hmmscope.corpora.corpus import Batch
+from hmmscope.errors import HmmscopeError, InputError
+from hmmscope.lab.benchmark.scoring import Samples, answers_on
+from hmmscope.lab.benchmark.tasks import Task
+from hmmscope.models.given import unwrapped
+from hmmscope.runs.config import RunConfig
+from hmmscope.runs.pipeline import fresh_model
+
+#: Largest difference of two probabilities, or vectors, that is rounding.
+ROUNDING = 1e-3
+_TRIED = 32
+
+
+def in_a_line(task: Task, error: BaseException) -> InputError:
+    """What a model raised on a task."""
+    told = str(error) if isinstance(error, HmmscopeError) else f"{type(error).__name__}: {error}"
+    return InputError(f"{task.name}: {' '.join(told.split())[:300]}")
+
+
+def try_entry(config: RunConfig, task: Task) -> None:
+    """Read some samples with the untrained model.
+
+    Raises:
+        InputError: no weights to train, weights that are not real numbers, a model that changes when it
+            is only asked, or what `require_causal` refuses.
+    """
+    samples = Samples.of(task, "0" * 16)
+    try:
+        model = unwrapped(fresh_model(config, samples.trained.process))
+        _require_weights(model)
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        require_causal(model, task, samples, _TRIED)
+        after = model.state_dict()
+        if before.keys() != after.keys():
+            raise InputError("model: makes weights when it is called; make them in build")
+        changed = [name for name, value in before.items() if not torch.equal(value, after[name])]
+        if changed:
+            raise InputError(f"model: changes {changed[0]} when it is only asked; change it in training alone")
+    except (Exception, SystemExit) as error:
+        raise in_a_line(task, error) from None
+
+
+def _require_weights(model: nn.Module) -> None:
+    weights = list(model.parameters())
+    if not any(one.requires_grad for one in weights):
+        raise InputError("model: has no weights to train")
+    if not all(one.is_floating_point() for one in weights):
+        raise InputError("model: has weights that are not real numbers")
+
+
+def require_causal(model: nn.Module, task: Task, samples: Samples, count: int) -> None:
+    """InputError if an answer changes when what comes later does, or when it is asked again.
+
+    In each of `count` samples what follows one column, another in each, is that of the sample before.
+    """
+    asked, batch = task.asked(samples.trained), samples.batch(samples.trained, count)
+    columns = torch.from_numpy(asked.columns)
+    last = columns[torch.arange(count) % len(columns)]
+    later = torch.arange(batch.tokens.shape[1]) > last[:, None]
+    later = later.reshape(*later.shape, *(1 for _ in batch.tokens.shape[2:]))
+    others = Batch(torch.where(later, batch.tokens.roll(1, 0), batch.tokens), batch.observations, batch.states, None)
+    answers, again, changed = (answers_on(model, asked, one) for one in (batch, batch, others))
+    if asked.kind != "law":  # in units of the vectors, so that rounding is alike at every size
+        size = 1 + answers.abs().max()
+        answers, again, changed = answers / size, again / size, changed / size
+    if not (again - answers).abs().max() <= ROUNDING:
+        raise InputError("model: gives other answers when it is asked again")
+    apart = (changed - answers).abs().amax(-1).where(columns <= last[:, None], 0.0)
+    if not apart.max() <= ROUNDING:
+        place = int(apart.amax(0).argmax())
+        raise InputError(f"model: its answer at column {int(columns[place])} depends on what comes later")
