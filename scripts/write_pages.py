@@ -348,9 +348,11 @@ def with_board(text: str) -> str:
 
 
 def decided() -> list[Path]:
-    """The folders in results/ that decide claims, by scale and name."""
+    """The folders in results/ that decide claims, by scale and name; of another plan where that of the scale is not whole."""
     papers = sorted(registry.entries("experiment"), key=lambda name: not name.startswith(("multitask-", "limits-")))
-    return [folder for name in papers if claims_of(name) for folder in kept(name)]
+    found = [folder for name in papers if claims_of(name) for folder in kept(name)]
+    whole = {folder for folder in found if "whole_seeds" not in store.read_json(folder / "experiment.json")}
+    return [folder for folder in found if folder.with_name(folder.name.partition(BESIDE)[0]) not in whole - {folder}]
 
 
 def changes(before: list[dict[str, Any]], entries: Sequence[Entry]) -> list[str]:

@@ -22,12 +22,6 @@ _NUMBER = re.compile(r"(?<![\w.^])-?\d+\.\d+")
 _INTERVAL = re.compile(r"(-?\d+(?:\.\d+)?) [\[(](-?\d+(?:\.\d+)?)(?:,| to) (-?\d+(?:\.\d+)?)[\])]")
 #: Numbers of tables that the text of no row has, by the first claim of the headline: none may be added without its table.
 FROM_TABLES = {
-    "multitask-accuracy-rises-with-demonstrations": {"0.52"},  # predictors of figure 1: n-gram of order 4
-    "multitask-accuracy-rises-with-length": {"0.44", "0.70"},  # accuracy after the second and third observation
-    "multitask-state-before-task": {"1.6", "3.8"},  # onsets before training
-    "multitask-task-gradual": {"0.09", "0.16", "0.19", "0.23"},  # probes, layers 1 to 4
-    "multitask-tokens-rise-and-fall": {"0.14", "0.67"},  # probes of the token 4 back, by seed
-    "multitask-lower-layers-look-nearby": {"0.65", "0.90", "0.21", "0.16"},  # attention by layer
     "multitask-upper-layers-ignore-places": {
         "0.70",
         "0.96",
