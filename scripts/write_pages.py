@@ -348,7 +348,7 @@ def with_board(text: str) -> str:
 
 
 def decided() -> list[Path]:
-    """The folders in results/ that decide claims, by scale and name; of another plan where that of the scale is not whole."""
+    """The folders in results/ that decide claims, by name and scale; of another plan if that of the scale is not whole."""
     papers = sorted(registry.entries("experiment"), key=lambda name: not name.startswith(("multitask-", "limits-")))
     found = [folder for name in papers if claims_of(name) for folder in kept(name)]
     whole = {folder for folder in found if "whole_seeds" not in store.read_json(folder / "experiment.json")}
