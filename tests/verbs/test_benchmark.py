@@ -463,7 +463,7 @@ def test_what_no_entry_has_is_refused_under_a_new_seal(copied):
     (copied / "tasks" / "zz").mkdir()
     (copied / "tasks" / "zz" / "more.json").write_text("{}")
     sealed_again(copied, card)
-    failing("tasks/zz: is of no task and seed that was entered", hs.check_submission, copied)
+    failing("tasks/zz: is no part of what was entered", hs.check_submission, copied)
     shutil.rmtree(copied / "tasks" / "zz")
     (copied / "entry.json").write_text(json.dumps(entry | {"num_steps": None}))
     sealed_again(copied, card)

@@ -82,9 +82,9 @@ def check_submission(folder: str | Path, *, run: Any = None) -> str:
     if disk.read_bytes(path / TEXT, own=True) != (as_text(card) + "\n").encode():
         raise DamagedError(f"{path / TEXT}: is not what {CARD} says")
     parts = {f"{task.name}-{seed}" for task in tasks for seed in range(about["seeds"])}
-    beyond = sorted({one.name for one in (path / "tasks").iterdir()} - parts)
+    beyond = sorted(one for one in (path / "tasks").iterdir() if one.name not in parts)
     if beyond:
-        raise DamagedError(f"{path / 'tasks' / beyond[0]}: is of no task and seed that was entered; remove it")
+        raise DamagedError(f"{beyond[0]}: is no part of what was entered; remove it")
     how = (
         "and its predictions from the model" if entry is not None else "from stored predictions; no code of it was run"
     )

@@ -69,7 +69,7 @@ def benchmark(
     path = Path("hmm-bench") / re.sub(r"[^A-Za-z0-9._-]+", "-", entry.name) if out is None else Path(out)
     chosen = tasks_of(track, tasks)
     assert budget is not None
-    require(bool(chosen), "tasks", "must name one at least", tasks)
+    require(bool(chosen), "--tasks", "must name one at least", tasks)
     require(type(seeds) is int and 1 <= seeds <= 100, "seeds", "must be a whole number in [1, 100]", seeds)
     if num_steps is not None:
         require(type(num_steps) is int and num_steps >= 1, "num_steps", "must be a whole number from 1 on", num_steps)

@@ -240,7 +240,7 @@ def tasks_of(track: str, names: Sequence[str] | None = None) -> tuple[Task, ...]
     if track not in BUDGETS:
         raise unknown_name("track", track, BUDGETS)
     found = {task.name: task for task in TASKS if task.light or track == "full"}
-    require(not isinstance(names, str), "tasks", "must be a list of names", names)
+    require(not isinstance(names, str), "--tasks", "must be a list of names", names)
     for name in names or ():
         if name not in found:
             raise unknown_name("tasks", name, found)
