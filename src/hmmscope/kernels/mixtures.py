@@ -238,9 +238,8 @@ def mixed(  # type: ignore[no-untyped-def]
                     if t % every == every - 1:
                         doubt(width, law[m], smallest, doubts)
                     if kept:
-                        for lane in range(
-                            many
-                        ):  # assigned whole, all that numba says of wrong shapes would be compiled
+                        # Assigned whole, all that numba says of wrong shapes would be compiled.
+                        for lane in range(many):
                             parts[s, m, lane], heights[s, m, lane] = weight[m, lane], power[m, lane]
             for s in range(count):
                 for lane in range(lanes):
