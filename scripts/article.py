@@ -37,9 +37,9 @@ PLANS = ROOT / "protocols" / "undecided.toml"
 FIGURES = {
     "limits": ("medium/limits-fig2", "medium/limits-fig3", "medium/limits-fig6", "small/limits-law"),
     "multitask": (
-        "medium/multitask-fig1@16-8",
+        "medium/multitask-fig1",
         "medium/multitask-pool-size@16-8",
-        "medium/multitask-fig3b@16-8",
+        "medium/multitask-fig3b",
         "small/multitask-theorem1",
     ),
 }
