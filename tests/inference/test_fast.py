@@ -243,9 +243,11 @@ def test_the_likelihood_is_what_the_observer_says(name):
     fields = registry.entries("process")[name].__dataclass_fields__
     process = hs.make_process(name, **{key: size for key, size in SMALL.items() if key in fields})
     drawn = hs.Corpus(process, length=6)[0:3].observations
+    expected = None
     with contextlib.suppress(InputError):
         expected = hs.observe(process, drawn).log_likelihood_terms.sum(1)
+    if expected is None:
+        with pytest.raises(InputError, match="has no exact predictions"):
+            hs.log_likelihood(process, drawn)
+    else:
         torch.testing.assert_close(hs.log_likelihood(process, drawn), expected, rtol=1e-9, atol=1e-9)
-        return
-    with pytest.raises(InputError, match="has no exact predictions"):
-        hs.log_likelihood(process, drawn)

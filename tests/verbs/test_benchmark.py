@@ -13,10 +13,11 @@ import torch
 from torch import nn
 
 import hmmscope as hs
+from benchmark_cases import MODEL, failing, sealed_again
 from hmmscope.errors import DamagedError, HmmscopeError
 from hmmscope.lab.benchmark import submission as submitting
 from hmmscope.lab.benchmark.board import check_board, keep_card, markdown, page, read_cards, write_card
-from hmmscope.lab.benchmark.card import as_text, make_card, over_seeds
+from hmmscope.lab.benchmark.card import make_card, over_seeds
 from hmmscope.lab.benchmark.entries import entry_of
 from hmmscope.lab.benchmark.frozen import DIGESTS
 from hmmscope.lab.benchmark.scoring import LONGER, SCORED, Samples, _beliefs, predict, score
@@ -25,28 +26,7 @@ from hmmscope.lab.cli import main
 from hmmscope.lab.verbs.verify import verify
 from hmmscope.storage import seals, store
 
-MODEL = """
-from torch import nn
-
-NAME, TRAINING, DECLARED, LAYERS = "small gru", {"learning_rate": 1e-2}, {"parameters": 500}, ["1"]
-
-
-class Small(nn.Sequential):
-    def forward(self, tokens):
-        return self[2](self[1](self[0](tokens))[0])
-
-
-def build(num_tokens, num_outputs):
-    return Small(nn.Embedding(num_tokens, 8), nn.GRU(8, 8, batch_first=True), nn.Linear(8, num_outputs))
-"""
 FEW = ("parity", "told")
-
-
-def failing(part, call, *args, **options):
-    with pytest.raises(hs.HmmscopeError) as caught:
-        call(*args, **options)
-    assert part in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.fixture(scope="module")
@@ -135,15 +115,6 @@ def test_it_is_scored_again_as_on_an_older_processor(entered, tmp_path):
     ):
         done = subprocess.run([sys.executable, *asked], env=os.environ | older, capture_output=True, text=True)
         assert answer in done.stdout, done.stderr
-
-
-def sealed_again(folder, card):
-    """What a cheat would do: change the card, and seal the folder anew."""
-    store.write_json(folder / "card.json", card)
-    if "solved" in card:
-        (folder / "card.txt").write_text(as_text(card) + "\n")
-    seals.remove_seal(folder)
-    seals.write_seal(folder, "submission", {})
 
 
 def test_a_changed_byte_is_refused(copied):
@@ -324,112 +295,6 @@ def test_what_is_no_model_is_refused_in_a_line(tmp_path):
 
 def _raises(num_tokens):
     raise ValueError("no\nway")
-
-
-def _leaves(num_tokens):
-    raise SystemExit(0)
-
-
-class Embedded(nn.Module):
-    """What the models below share: logits of a table, and one more thing that is wrong."""
-
-    def __init__(self, num_tokens, num_outputs):
-        super().__init__()
-        self.table = nn.Embedding(num_tokens, num_outputs)
-
-    def forward(self, tokens):
-        return self.table(tokens)
-
-
-class LooksAhead(Embedded):
-    """At the token 3 alone, and by one column."""
-
-    def forward(self, tokens):
-        logits = self.table(tokens)
-        return torch.where((tokens == 3)[..., None], 5 * logits.roll(-1, 1), logits)
-
-
-class LooksAround(Embedded):
-    """At the other samples."""
-
-    def forward(self, tokens):
-        return self.table(tokens) + self.table(tokens).mean(0)
-
-
-class Counts(Embedded):
-    def __init__(self, num_tokens, num_outputs):
-        super().__init__(num_tokens, num_outputs)
-        self.register_buffer("calls", torch.zeros(()))
-
-    def forward(self, tokens):
-        self.calls += 1
-        return self.table(tokens)
-
-
-class Draws(Embedded):
-    def forward(self, tokens):
-        return torch.randn_like(self.table(tokens))
-
-
-class MakesLater(Embedded):
-    def forward(self, tokens):
-        if not hasattr(self, "more"):
-            self.more = nn.Parameter(torch.zeros(()))
-        return self.table(tokens) + self.more
-
-
-class Frozen(Embedded):
-    def __init__(self, num_tokens, num_outputs):
-        super().__init__(num_tokens, num_outputs)
-        self.requires_grad_(False)
-
-
-class Complex(Embedded):
-    def __init__(self, num_tokens, num_outputs):
-        super().__init__(num_tokens, num_outputs)
-        self.phase = nn.Parameter(torch.ones(1, dtype=torch.complex64))
-
-
-class Lazy(Embedded):
-    def __init__(self, num_tokens, num_outputs):
-        super().__init__(num_tokens, num_outputs)
-        self.more = nn.LazyLinear(num_outputs)
-
-
-class TooNarrow(Embedded):
-    def __init__(self, num_tokens, num_outputs):
-        super().__init__(num_tokens, 2)
-
-
-@pytest.mark.parametrize(
-    ("model", "part"),
-    [
-        (LooksAhead, "asked-rarely: model: its answer at column"),
-        (LooksAround, "parity: model: its answer at column"),
-        (Counts, "parity: model: changes calls when it is only asked"),
-        (Draws, "parity: model: gives other answers when it is asked again"),
-        (MakesLater, "parity: model: makes weights when it is called"),
-        (Frozen, "parity: model: has no weights to train"),
-        (Complex, "parity: model: has weights that are not real numbers"),
-        (Lazy, "parity: model: has lazy modules"),
-        (TooNarrow, "asked-rarely: model: gives 2 logits"),
-        (_leaves, "parity: SystemExit: 0"),
-    ],
-    ids=lambda one: getattr(one, "__name__", ""),
-)
-def test_what_cannot_be_scored_is_refused_before_anything_is_written(model, part, tmp_path):
-    failing(part, hs.benchmark, model, tmp_path / "out", tasks=["parity", "asked-rarely"], num_steps=2)
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_model_that_looks_ahead_is_refused_where_it_is_run(tmp_path, monkeypatch):
-    """Whoever leaves the trial out at home."""
-    with monkeypatch.context() as patch:
-        for name in ("try_entry", "require_causal"):
-            patch.setattr(submitting, name, lambda *_: None)
-        hs.benchmark(LooksAhead, tmp_path / "out", tasks=["asked-rarely"], num_steps=20)
-    assert hs.check_submission(tmp_path / "out")
-    failing("depends on what comes later", hs.check_submission, tmp_path / "out", run=LooksAhead)
 
 
 def test_seconds_before_an_interruption_count(entered, tmp_path, monkeypatch):

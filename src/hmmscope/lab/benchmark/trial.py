@@ -16,9 +16,11 @@ ROUNDING = 1e-3
 _TRIED = 32
 
 
-def in_a_line(task: Task, error: BaseException) -> InputError:
-    """What a model raised on a task."""
-    told = str(error) if isinstance(error, HmmscopeError) else f"{type(error).__name__}: {error}"
+def in_a_line(task: Task, error: BaseException) -> HmmscopeError:
+    """What a model raised on a task; what is not its fault (a full disk, damaged data) stays as it is."""
+    if isinstance(error, HmmscopeError) and not isinstance(error, InputError):
+        return error
+    told = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
     return InputError(f"{task.name}: {' '.join(told.split())[:300]}")
 
 
@@ -73,4 +75,6 @@ def require_causal(model: nn.Module, task: Task, samples: Samples, count: int) -
     apart = (changed - answers).abs().amax(-1).where(columns <= last[:, None], 0.0)
     if not apart.max() <= ROUNDING:
         place = int(apart.amax(0).argmax())
-        raise InputError(f"model: its answer at column {int(columns[place])} depends on what comes later")
+        raise InputError(
+            f"model: its answer at column {int(columns[place])} depends on what comes later, or on other samples"
+        )

@@ -1,0 +1,115 @@
+"""Models that HMM-bench refuses when they are entered, and where they are run again."""
+
+import pytest
+import torch
+from torch import nn
+
+import hmmscope as hs
+from benchmark_cases import failing
+from hmmscope.lab.benchmark import submission as submitting
+
+
+def _leaves(num_tokens):
+    raise SystemExit(0)
+
+
+class Embedded(nn.Module):
+    """What the models below share: logits of a table, and one more thing that is wrong."""
+
+    def __init__(self, num_tokens, num_outputs):
+        super().__init__()
+        self.table = nn.Embedding(num_tokens, num_outputs)
+
+    def forward(self, tokens):
+        return self.table(tokens)
+
+
+class LooksAhead(Embedded):
+    """At the token 3 alone, and by one column."""
+
+    def forward(self, tokens):
+        logits = self.table(tokens)
+        return torch.where((tokens == 3)[..., None], 5 * logits.roll(-1, 1), logits)
+
+
+class LooksAround(Embedded):
+    """At the other samples."""
+
+    def forward(self, tokens):
+        return self.table(tokens) + self.table(tokens).mean(0)
+
+
+class Counts(Embedded):
+    def __init__(self, num_tokens, num_outputs):
+        super().__init__(num_tokens, num_outputs)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, tokens):
+        self.calls += 1
+        return self.table(tokens)
+
+
+class Draws(Embedded):
+    def forward(self, tokens):
+        return torch.randn_like(self.table(tokens))
+
+
+class MakesLater(Embedded):
+    def forward(self, tokens):
+        if not hasattr(self, "more"):
+            self.more = nn.Parameter(torch.zeros(()))
+        return self.table(tokens) + self.more
+
+
+class Frozen(Embedded):
+    def __init__(self, num_tokens, num_outputs):
+        super().__init__(num_tokens, num_outputs)
+        self.requires_grad_(False)
+
+
+class Complex(Embedded):
+    def __init__(self, num_tokens, num_outputs):
+        super().__init__(num_tokens, num_outputs)
+        self.phase = nn.Parameter(torch.ones(1, dtype=torch.complex64))
+
+
+class Lazy(Embedded):
+    def __init__(self, num_tokens, num_outputs):
+        super().__init__(num_tokens, num_outputs)
+        self.more = nn.LazyLinear(num_outputs)
+
+
+class TooNarrow(Embedded):
+    def __init__(self, num_tokens, num_outputs):
+        super().__init__(num_tokens, 2)
+
+
+@pytest.mark.parametrize(
+    ("model", "part"),
+    [
+        (LooksAhead, "asked-rarely: model: its answer at column"),
+        (LooksAround, "parity: model: its answer at column"),
+        (Counts, "parity: model: changes calls when it is only asked"),
+        (Draws, "parity: model: gives other answers when it is asked again"),
+        (MakesLater, "parity: model: makes weights when it is called"),
+        (Frozen, "parity: model: has no weights to train"),
+        (Complex, "parity: model: has weights that are not real numbers"),
+        (Lazy, "parity: model: has lazy modules"),
+        (TooNarrow, "asked-rarely: model: gives 2 logits"),
+        (_leaves, "parity: SystemExit: 0"),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_what_cannot_be_scored_is_refused_before_anything_is_written(model, part, tmp_path):
+    failing(part, hs.benchmark, model, tmp_path / "out", tasks=["parity", "asked-rarely"], num_steps=2)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_that_looks_ahead_is_refused_where_it_is_run(tmp_path, monkeypatch):
+    """Whoever leaves the trial out at home."""
+    with monkeypatch.context() as patch:
+        for name in ("try_entry", "require_causal"):
+            patch.setattr(submitting, name, lambda *_: None)
+        hs.benchmark(LooksAhead, tmp_path / "out", tasks=["asked-rarely"], num_steps=20)
+    assert hs.check_submission(tmp_path / "out")
+    failing("depends on what comes later", hs.check_submission, tmp_path / "out", run=LooksAhead)
