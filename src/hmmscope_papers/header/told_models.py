@@ -29,17 +29,17 @@ ARCHITECTURES: dict[str, Architecture] = {
     "rnn": Architecture("RNN", {"name": "rnn", "num_layers": 2, "width": 128}, 0.008, "compiled"),
     "lstm": Architecture("LSTM", {"name": "lstm", "num_layers": 2, "width": 62}, 0.008),
     "transformer": Architecture("Transformer", _DECODER | {"positions": "rotary"}, 0.008, "compiled"),
-    "gru": Architecture("GRU", {"name": "gru", "num_layers": 2, "width": 72}, 0.004),
+    "gru": Architecture("GRU", {"name": "gru", "num_layers": 2, "width": 72}, 0.008),
     "transformer-none": Architecture("Transformer, no positions", _DECODER | {"positions": "none"}, 0.004, "compiled"),
     "transformer-learned": Architecture(
         "Transformer, learned positions", _DECODER | {"positions": "learned"}, 0.004, "compiled", any_length=False
     ),
-    "linear-attention": Architecture("linear attention", {"name": "linear-attention"} | _DEEP, 0.004),
-    "delta-rule": Architecture("delta rule ±", {"name": "delta-rule", "negative": True} | _DEEP, 0.004),
+    "linear-attention": Architecture("linear attention", {"name": "linear-attention"} | _DEEP, 0.008),
+    "delta-rule": Architecture("delta rule ±", {"name": "delta-rule", "negative": True} | _DEEP, 0.008),
     "mamba2": Architecture(
         "Mamba-2",
         {"name": "mamba2", "num_layers": 2, "width": 56, "num_heads": 4, "state_size": 32, "chunk_length": 16},
-        0.004,
+        0.008,
     ),
 }
 #: Whom the questions are about: measured first.
