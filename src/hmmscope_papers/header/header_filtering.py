@@ -159,6 +159,7 @@ def _config(size: int, name: str, first: int, steps: int) -> dict[str, Any]:
             "evaluate_every": 0,
             "checkpoint_every": first - first // 6,  # where the first branch begins
             "engine": architecture.engine,
+            "compile": architecture.compile,
         },
     }
 

@@ -13,6 +13,7 @@ class Architecture:
         model: name and fields.
         rate: of learning, see protocols/README.md.
         engine: that takes its steps: the compiled one where it covers the model.
+        compile: let torch compile the model, where that takes a third off its steps.
         any_length: whether it can be read beyond the length of its training.
     """
 
@@ -20,6 +21,7 @@ class Architecture:
     model: dict[str, Any]
     rate: float
     engine: str = "torch"
+    compile: bool = False
     any_length: bool = True
 
 
@@ -34,12 +36,13 @@ ARCHITECTURES: dict[str, Architecture] = {
     "transformer-learned": Architecture(
         "Transformer, learned positions", _DECODER | {"positions": "learned"}, 0.004, "compiled", any_length=False
     ),
-    "linear-attention": Architecture("linear attention", {"name": "linear-attention"} | _DEEP, 0.008),
-    "delta-rule": Architecture("delta rule ±", {"name": "delta-rule", "negative": True} | _DEEP, 0.008),
+    "linear-attention": Architecture("linear attention", {"name": "linear-attention"} | _DEEP, 0.008, compile=True),
+    "delta-rule": Architecture("delta rule ±", {"name": "delta-rule", "negative": True} | _DEEP, 0.008, compile=True),
     "mamba2": Architecture(
         "Mamba-2",
         {"name": "mamba2", "num_layers": 2, "width": 56, "num_heads": 4, "state_size": 32, "chunk_length": 16},
         0.008,
+        compile=True,
     ),
 }
 #: Whom the questions are about: measured first.
