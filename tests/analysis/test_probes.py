@@ -23,7 +23,7 @@ from analysis_cases import (
     random_hmm,
     referee,
 )
-from hmmscope.analysis import probes
+from hmmscope.analysis import logistic, probes
 from hmmscope.analysis.activations import capture, residual_layers
 from hmmscope.analysis.attention_maps import attention_map
 from hmmscope.analysis.curves import Score, evaluate
@@ -70,6 +70,29 @@ def test_logistic_of_two_classes() -> None:
 def test_logistic_of_one_class() -> None:
     weights = fitted(problem(0)[0], np.zeros(120, int), 1, 1e-3)
     assert (weights == 0).all()
+
+
+def test_blocks_of_the_hessian_spare_steps_and_change_no_minimum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Features that differ in scale; a feature that is never seen and a class that is all but certain among them."""
+    x, y = problem(3, num_examples=400, num_features=8)
+    x = x * np.geomspace(1, 30, 8)
+    x[:, 0] = 0.0
+    steps, found = [], []
+    objective = logistic._Problem.objective
+
+    def counted(self: logistic._Problem, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        steps[-1] += 1
+        return objective(self, w)
+
+    monkeypatch.setattr(logistic._Problem, "objective", counted)
+    for most in (logistic._MAX_BLOCK_NUMBERS, 4 * 9**2, 4 * 9**2 - 1):
+        monkeypatch.setattr(logistic, "_MAX_BLOCK_NUMBERS", most)
+        steps.append(0)
+        found.append(fitted(x, y, 4, 1e-3))
+    assert steps[0] == steps[1] < 0.7 * steps[2]
+    assert torch.equal(found[0], found[1])
+    assert_same_weights(found[0][0], referee(x, y, 1e-3), 1e-4)
+    assert found[0].numpy() == pytest.approx(found[2].numpy(), abs=1e-4)
 
 
 def test_planted_label_is_read() -> None:

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from hmmscope import registry
+from hmmscope.analysis import probes
 from hmmscope.errors import InputError
 from hmmscope.lab.experiments import parts, running
 from hmmscope.lab.experiments.experiment import Experiment, Measured, experiment_named
@@ -51,8 +52,11 @@ ELSEWHERE = {"low", "high", "beyond_twins", "said"}
 
 @contextmanager
 def frozen() -> Iterator[None]:
-    """Numbers are float64 in here, and the weights of what is measured follow from their places alone."""
-    kind, measure = torch.get_default_dtype(), parts._measure
+    """Numbers are float64 in here, weights of what is measured follow from their places alone, probes are at their minimum.
+
+    A probe that stops before it calls an example now this, now that, by how a processor adds.
+    """
+    kind, measure, fit = torch.get_default_dtype(), parts._measure, probes.fit_logistic
 
     def measured(experiment: Experiment, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         for run in runs.values():
@@ -61,13 +65,16 @@ def frozen() -> Iterator[None]:
                 object.__setattr__(run, "moved", True)
         return measure(experiment, runs, group, sizes)
 
+    def fitted(x: torch.Tensor, labels: torch.Tensor, num_classes: int) -> torch.Tensor:
+        return fit(x.double(), labels, num_classes, tolerance=1e-8, max_steps=1000).to(x.dtype)
+
     torch.set_default_dtype(torch.float64)
-    parts._measure = measured
+    parts._measure, probes.fit_logistic = measured, fitted
     try:
         yield
     finally:
         torch.set_default_dtype(kind)
-        parts._measure = measure
+        parts._measure, probes.fit_logistic = measure, fit
 
 
 def _move(model: torch.nn.Module) -> None:
