@@ -15,7 +15,6 @@ CONSTRAINT := -c constraints/torch.txt
 endif
 
 DEMO := runs/demo
-PAPERS := $(wildcard results/*/multitask-*/findings.json results/*/limits-*/findings.json)
 
 .PHONY: demo test types units test-slow test-soak test-kernels test-gpu test-page test-slurm test-extras check-package docs notebooks controls article format break mutate lock sbom clean
 
@@ -94,7 +93,7 @@ docs: .venv/.installed
 	$(BIN)/hmmscope train docs/live.yaml --out docs/_build/live --resume -q
 	$(BIN)/hmmscope look docs/_build/live -q -o docs/_build/extra/live.html
 	rm -f docs/_build/extra/ledger-table.html
-	$(BIN)/hmmscope claims $(dir $(PAPERS) $(filter-out $(PAPERS),$(wildcard results/*/*/findings.json))) -q --out docs/_build/extra/ledger-table.html
+	$(BIN)/hmmscope claims $$($(BIN)/python scripts/write_pages.py --folders) -q --out docs/_build/extra/ledger-table.html
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
 	@echo "docs: docs/_build/html/index.html"
 

@@ -399,7 +399,11 @@ def main() -> None:
         "--since", type=Path, metavar="LEDGER", help="an older ledger.json: print what changed, and end"
     )
     parser.add_argument("--pictures", action="store_true", help="draw what the pages show, and write no page")
+    parser.add_argument("--folders", action="store_true", help="print what decides claims, and write no page")
     options = parser.parse_args()
+    if options.folders:
+        print(*decided())
+        return
     if options.pictures:
         draw()
         return

@@ -170,7 +170,7 @@ BAD: dict[str, tuple[int, list[str], str]] = {
     "no NPZ": (4, ["sample", "torn.npz"], "not a readable NPZ"),
     "no safetensors": (4, ["sample", "torn.safetensors"], "not a whole safetensors file"),
     "existing file": (3, ["sample", "umbrella", "--out", "good.txt"], "good.txt: exists"),
-    "existing table": (3, ["ask", "umbrella", "good.txt", "--out", "bad.txt"], "bad.txt: exists"),
+    "existing table": (3, ["ask", "umbrella", "good.txt", "--out", "old.jsonl"], "old.jsonl: exists"),
     "existing folder, train": (3, ["train", "umbrella", "--out", "folder.yaml"], "folder.yaml: exists"),
     "existing folder, run": (3, ["run", "quickstart", "--scale", "smoke", "--out", "folder.yaml"], "exists"),
     "no experiment": (
@@ -197,6 +197,7 @@ BAD: dict[str, tuple[int, list[str], str]] = {
 @pytest.fixture
 def rubbish(tmp_path: Path) -> None:
     """The files that the bad commands name."""
+    (tmp_path / "old.jsonl").write_text("{}\n")
     (tmp_path / "good.txt").write_text("umbrella umbrella\n")
     (tmp_path / "bad.txt").write_text("umbrella no-umbrella\numbrella umbrella rain\n")
     (tmp_path / "seven.txt").write_text("0 1 7\n")

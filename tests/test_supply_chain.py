@@ -132,9 +132,14 @@ def test_the_check_of_the_package_tries_every_verb() -> None:
     assert check["untried"]("no verbs") == ["all"]
 
 
-def test_the_ledger_of_the_documentation_reads_finished_experiments_only() -> None:
-    """Results of a grid that is under way lie beside them."""
-    (pattern,) = re.findall(r"wildcard (results/\S*?)\)", (ROOT / "Makefile").read_text())
-    folders = [found.parent for found in ROOT.glob(pattern)]
+def test_the_ledger_of_the_documentation_is_of_what_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finished experiments alone, and of each and scale one, though results of a grid and of other plans lie beside them."""
+    (said,) = re.findall(r"hmmscope claims \$\$\((\S+)python (.*)\) -q", (ROOT / "Makefile").read_text())
+    monkeypatch.chdir(ROOT)
+    folders = subprocess.run(
+        [sys.executable, *said[1].split()], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert len(folders) > 30
-    assert all((folder / "findings.json").is_file() for folder in folders)
+    assert all((ROOT / folder / "findings.json").is_file() for folder in folders)
+    known = [folder.partition("@")[0] for folder in folders]
+    assert len(set(known)) == len(known)

@@ -20,7 +20,7 @@ from hmmscope.analysis.similarity import linear_cka
 from hmmscope.analysis.trained_counting import count
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts, Sequences
-from hmmscope.errors import InputError
+from hmmscope.errors import InputError, NonFiniteError
 from hmmscope.models.base import make_model
 from hmmscope.processes.files import load_process
 from hmmscope.processes.make import make_process
@@ -116,3 +116,13 @@ def test_a_basis_spans_what_rows_span(unchecked: None) -> None:
     assert basis.shape == (3, 2)
     assert torch.allclose(basis.T @ basis, torch.eye(2, dtype=torch.float64))
     assert span(rows[0]).shape == (3, 1)
+
+
+@pytest.mark.parametrize("target", ["previous-1", "belief"])
+def test_of_activations_that_are_not_finite_nothing_is_read(target: str) -> None:
+    model = rnn()
+    with torch.no_grad():
+        next(iter(model.parameters())).fill_(torch.nan)
+    corpus = Corpus(load_process("umbrella"), layout=Sequences(length=8))
+    with pytest.raises(NonFiniteError, match=r": activations are NaN or infinite"):
+        hs.probe(model, corpus, target=target, num_samples=16)

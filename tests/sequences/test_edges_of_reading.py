@@ -82,7 +82,7 @@ def test_a_number_has_at_most_nine_digits() -> None:
     for word in (str(MAX_SYMBOLS), "9999999999"):
         with pytest.raises(InputError, match=f"'{word}' is not one of the numbers 0 to {MAX_SYMBOLS - 1}"):
             SequenceData(f"0 {word}\n", unit="numbers")
-    assert SequenceData([[MAX_SYMBOLS - 1, 0]]).num_symbols == MAX_SYMBOLS
+    assert SequenceData([[MAX_SYMBOLS - 1, 0]], symbols=MAX_SYMBOLS).num_symbols == MAX_SYMBOLS
     with pytest.raises(InputError, match=f"symbols: must be below {MAX_SYMBOLS}, got {MAX_SYMBOLS}"):
         SequenceData([[MAX_SYMBOLS, 0]])
     assert Alphabet.of(MAX_SYMBOLS).count == MAX_SYMBOLS
@@ -310,3 +310,37 @@ def test_a_stream_of_a_file_of_ours_takes_its_symbols(tmp_path: Path, monkeypatc
 def test_the_summary_of_what_was_read() -> None:
     said = [encoding.summary(SequenceData(rows)._encoded) for rows in ([[0]], [[0, 1], [1, 0]], [[0, 1], [1]])]
     assert said == ["1 sequence of 1, 1 symbol", "2 sequences of 2, 2 symbols", "2 sequences of 1 to 2, 2 symbols"]
+
+
+@pytest.mark.parametrize("group", [None, "t"])
+def test_a_column_of_decimals_is_no_column_of_symbols(tmp_path: Path, group: str | None) -> None:
+    """Unless it is said that each value is one; whole numbers and names with points in them are symbols as before."""
+    path = tmp_path / "a.csv"
+    path.write_text("t,x\n0,0.25\n0,NA\n1,-1e3\n1,2\n")
+    asked = {"column": "x", "group": group, "missing": "NA"}
+    with pytest.raises(
+        InputError, match=r"a\.csv: column x: holds numbers with decimals, no symbols; .*emission='gaussian'"
+    ):
+        SequenceData(path, **asked)
+    assert SequenceData(path, unit="lines", **asked).symbols == ("-1e3", "0.25", "2")
+    path.write_text("t,x\n0,0.25a\n0,NA\n1,b\n1,2\n")
+    assert SequenceData(path, unit="lines", **asked).num_symbols == 3
+
+
+def test_a_number_far_above_all_others_is_no_symbol() -> None:
+    """A mark for what is missing, or a slip, would make a table of millions of symbols."""
+    for source in ([[0, 1, 999999]], np.array([[0, 1, 999999]])):
+        with pytest.raises(
+            InputError, match=r"999999 would make 1000000 symbols of 3 observations; say symbols=1000000"
+        ):
+            SequenceData(source)
+    assert SequenceData([[0, 1, 999999]], symbols=1000000).num_symbols == 1000000
+    assert SequenceData([[0, 1, 2**16 - 1]]).num_symbols == 2**16
+    assert SequenceData([[*range(2**14), 2**16]]).num_symbols == 2**16 + 1
+
+
+def test_bytes_and_unknown_units_are_refused() -> None:
+    with pytest.raises(InputError, match=r"bytes can be read in two ways: as text, source\.decode\(\), or as numbers"):
+        SequenceData(b"abba")
+    with pytest.raises(InputError, match=r"unit: unknown 'x' \(known: characters, lines, numbers, words\)"):
+        SequenceData([[0, 1]], unit="x")

@@ -372,6 +372,9 @@ def test_the_board_reads_submissions_and_cards(entered, tmp_path):
     assert "<better>" not in html
     assert main(["benchmark", "--board", str(tmp_path / "cards"), "--out", str(tmp_path / "board"), "-q"]) == 0
     assert (tmp_path / "board" / "leaderboard.html").is_file()
+    (tmp_path / "board" / "leaderboard.md").write_text("# mine\n")
+    assert main(["benchmark", "--board", str(tmp_path / "cards"), "--out", str(tmp_path / "board"), "-q"]) == 3
+    assert (tmp_path / "board" / "leaderboard.md").read_text() == "# mine\n"
     failing("no finished submission", read_cards, entered / "out" / "tasks")
     failing("is a submission; give the folder that it lies in", read_cards, entered / "out")
     write_card(card | {"bench": "0"}, tmp_path / "cards")

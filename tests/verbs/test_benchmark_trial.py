@@ -1,12 +1,15 @@
 """Models that HMM-bench refuses when they are entered, and where they are run again."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
 import hmmscope as hs
-from benchmark_cases import failing
+from benchmark_cases import MODEL, failing
 from hmmscope.lab.benchmark import submission as submitting
+from hmmscope.lab.cli import main
 
 
 def _leaves(num_tokens):
@@ -113,3 +116,22 @@ def test_a_model_that_looks_ahead_is_refused_where_it_is_run(tmp_path, monkeypat
         hs.benchmark(LooksAhead, tmp_path / "out", tasks=["asked-rarely"], num_steps=20)
     assert hs.check_submission(tmp_path / "out")
     failing("depends on what comes later", hs.check_submission, tmp_path / "out", run=LooksAhead)
+
+
+def test_of_several_models_each_is_tried(tmp_path, monkeypatch, capsys):
+    """One that cannot be entered keeps no other out; a file that is not there is said before any is entered."""
+    monkeypatch.chdir(tmp_path)
+    Path("narrow.py").write_text(
+        "from torch import nn\n\n\ndef build(num_tokens, num_outputs):\n    return nn.Embedding(9, 1)\n"
+    )
+    Path("good.py").write_text(MODEL)
+    asked = ["--tasks", "parity", "--steps", "2", "-q"]
+    assert main(["benchmark", "good.py", "none.py", *asked]) == 2
+    assert not Path("hmm-bench").exists()
+    capsys.readouterr()
+    assert main(["benchmark", "narrow.py", "good.py", *asked]) == 2
+    told = capsys.readouterr()
+    assert told.err.startswith("error[2] benchmark: narrow.py failed (error[2] parity: model: ")
+    assert told.err.count("\n") == 1
+    assert "submission: hmm-bench/good" in told.out
+    assert [path.name for path in Path("hmm-bench").iterdir()] == ["good"]

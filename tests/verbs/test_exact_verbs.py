@@ -290,12 +290,12 @@ def test_oracle_says_the_laws_of_gaps(call: Callable) -> None:
         process = umbrella if name == "umbrella" else hs.Mixture([0.3, 0.7], [umbrella, umbrella])
         if name == "m.json":
             process.save(name)
-        called = call("ask", name, "g.txt", "--missing", "NA", "--out", f"o-{name}l", "-q")
+        called = call("ask", name, "g.txt", "--missing", "NA", "--out", f"o-{name}.jsonl", "-q")
         assert called.code == 0, called.error
         laws = hs.missing_laws(process, hs.SequenceData("g.txt", like=process, missing="NA"))[0]
         assert f"  missing observation 1: umbrella {laws[1, 0]:.6f}, no-umbrella {laws[1, 1]:.6f}" in called.out
         assert "and 1 more missing" in called.out
-        rows = store.read_table(Path(f"o-{name}l"))
+        rows = store.read_table(Path(f"o-{name}.jsonl"))
         assert [row["position"] for row in rows if "missing_law" in row] == [1, 3, 4, 5, 6, 7]
         assert rows[3]["missing_law"] == laws[3].tolist()
 
@@ -543,6 +543,7 @@ REFUSED: dict[str, tuple[int, list[object], str]] = {
     "samples beyond memory": (5, ["ask", "umbrella", "--mixing", "--samples", 10**13], "GiB"),
     "states beyond memory": (5, ["ask", "huge.npz", "--blocks", 10], "GiB"),
     "no JSON": (2, ["ask", "umbrella", "--out", "facts.txt"], "out: must end in .json"),
+    "no table of lines": (2, ["ask", "umbrella", "w.txt", "--out", "o.csv"], "out: must end in .jsonl, got 'o.csv'"),
     "sequences alone": (2, ["ask", "n.txt"], "n.txt is a file of sequences; name the process first"),
     "existing": (3, ["ask", "umbrella", "--out", "there.json"], "there.json: exists"),
     "paths of vectors": (

@@ -140,3 +140,14 @@ def test_a_run_without_its_seal_is_marked_wherever_it_is_read(runs: dict[str, Ru
     for words in (["analyse", "known", "curves"], ["look", "known", "-o", "live.html"]):
         assert "warning: known: has no seal" in call(*words).error
     assert call("check", "known").code == 4
+
+
+@pytest.mark.drawn(2, of="pages")
+def test_a_file_that_is_no_page_of_ours_stays(runs: dict[str, Run], call: Callable) -> None:
+    Path("mine.html").write_text("<!doctype html><title>mine</title>")
+    for words in (["look", "known"], ["report", "known"], ["report", "known", "own"]):
+        told = call(*words, "-o", "mine.html")
+        assert_one_line(told, 3)
+        assert "mine.html: exists, and hmmscope did not write it; choose another name" in told.error
+        assert call(*words, "-o", "ours.html").code == 0  # in place of the one before
+    assert Path("mine.html").read_text() == "<!doctype html><title>mine</title>"

@@ -15,7 +15,7 @@ from hmmscope import registry
 from hmmscope.axes import Float, Float64, Int64, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.targets import Target
-from hmmscope.errors import InputError
+from hmmscope.errors import InputError, NonFiniteError
 from hmmscope.models.block_cot import block_outputs
 from hmmscope.models.given import known_tokens, logits_of
 from hmmscope.schema import shown
@@ -225,6 +225,7 @@ def read_stream(
 
     Raises:
         InputError: modules whose outputs are not (batch, time, feature).
+        NonFiniteError: activations that are NaN or infinite.
     """
     columns = torch.from_numpy(corpus.layout.columns[times])
     features: list[Tensor] = []
@@ -237,7 +238,11 @@ def read_stream(
             widest = max(x.shape[1] for x in found.values())
             padded = [nn.functional.pad(found[name], (0, widest - found[name].shape[1])) for name in names]
             features.append(torch.stack(padded) if stay else torch.stack(padded).cpu())
-    return torch.cat(features, 1)
+    read = torch.cat(features, 1)
+    if not read.isfinite().all():
+        odd = next(name for name, layer in zip(names, read, strict=True) if not layer.isfinite().all())
+        raise NonFiniteError(f"{odd}: activations are NaN or infinite, from which nothing can be read")
+    return read
 
 
 def _at(activation: Tensor, tokens: Tensor, columns: Tensor) -> Tensor:

@@ -60,8 +60,9 @@ def memory_beliefs(
 
     Returns:
         The record of the filter. `log_likelihood_terms[t]` is the log-probability that this observer gave o_t before
-        seeing it, from the memory_length observations before it, and `log_likelihood` their sum. A window that the prior
-        forbids has zeros and -inf; later windows may be possible again, so `impossible_at` is the first such position.
+        seeing it, from the memory_length observations before it, and `log_likelihood` their sum. Where the prior forbids
+        the window that ends at t beliefs are zeros, and where it forbids o_t after those before it the term is -inf;
+        later ones may be possible again, so `impossible_at` is the first position of either.
 
     Raises:
         InputError: a symbol outside [0, V); a memory length below 1; a prior that is no law; no prior and no unique

@@ -1,5 +1,6 @@
 """What a caller asks for, and what follows from it for rows, tables and text of any source."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,6 @@ from numpy.typing import NDArray
 from hmmscope.errors import InputError
 from hmmscope.schema import listed, shown, unknown_name
 from hmmscope.sequences.encoding import (
-    MAX_SYMBOLS,
     UNITS,
     Alphabet,
     Encoded,
@@ -20,10 +20,12 @@ from hmmscope.sequences.encoding import (
     whole_lengths,
     within,
 )
-from hmmscope.sequences.gaps import MISSING, USUAL_GAPS, is_nothing
-from hmmscope.sequences.large import smallest
+from hmmscope.sequences.gaps import FOR_NUMBERS, MISSING, USUAL_GAPS, Missing, is_nothing
+from hmmscope.sequences.large import MAX_SYMBOLS, smallest, too_sparse
 from hmmscope.sequences.rule import Reading
 
+#: A number, as tables write it.
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 #: Of files of sequences.
 FORMAT = "hmmscope-sequences"
 #: The field that is taken if nothing is said, as `hmmscope sample` writes it.
@@ -53,6 +55,8 @@ class Asked:
         self.what, self.alphabet, self.lengths = what, alphabet, lengths
         self.reading, self.kept = reading or Reading(), kept or Reading()
         self.unit = self.reading.unit or self.kept.unit
+        if self.unit is not None and self.unit not in UNITS:
+            raise unknown_name("unit", self.unit, UNITS)
         self.column, self.group, self.axis = self.reading.column, self.reading.group, self.reading.axis
         if self.axis is None:
             self.axis = self.kept.axis
@@ -154,6 +158,8 @@ class Asked:
         least, most = int(array.min()), int(array.max())
         count = most + 1 if self.alphabet.count is None else self.alphabet.count
         if counts.min(initial=1) < 1 or counts.sum() != array.size or least < 0 or not most < count <= MAX_SYMBOLS:
+            return None
+        if self.alphabet.count is None and too_sparse(count, array.size):
             return None
         flat, kind = array.reshape(-1), smallest(count)
         beginning = " ".join(map(str, flat[: min(20, int(counts[0]))].tolist()))
@@ -266,6 +272,11 @@ class Asked:
             if names.count(str(one)) > 1:
                 raise InputError(f"{self.what}: column: {names.count(str(one))} columns are named {shown(one)}")
         column, values = f"column {_short(name)}", self._cells(take, name)
+        if self.unit is None and self.alphabet.names is None and _decimals(values, self.missing):
+            raise InputError(
+                f"{self.what}: {column}: holds numbers with decimals, no symbols; {FOR_NUMBERS}; if each value is one "
+                "symbol say unit='lines' (--unit)"
+            )
         if self.group is None:
             if self.unit == "lines":
                 self._no_gap(values, column)
@@ -315,6 +326,13 @@ class Asked:
         """Refuse a group where there are no columns."""
         if self.reading.group is not None:
             raise InputError(f"{self.what}: group: has no columns; it is for tables with one observation a row")
+
+
+def _decimals(values: Sequence[object], missing: Missing) -> bool:
+    """Whether these are texts of numbers, of which one at least has a point or an exponent."""
+    seen = [str(value).strip() for value in values if not (is_nothing(value) or missing.has(value))]
+    texts = all(isinstance(value, str) or is_nothing(value) or missing.has(value) for value in values)
+    return texts and bool(seen) and all(map(_NUMBER.fullmatch, seen)) and any(set(one) & set(".eE") for one in seen)
 
 
 def plain(values: Any) -> Any:

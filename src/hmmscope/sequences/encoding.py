@@ -14,7 +14,7 @@ from hmmscope.errors import InputError
 from hmmscope.reprs import Shown
 from hmmscope.schema import listed, require, shown, unknown_name
 from hmmscope.sequences.gaps import FOR_NUMBERS, MISSING, Missing, is_nothing
-from hmmscope.sequences.large import smallest
+from hmmscope.sequences.large import MAX_SYMBOLS, require_dense, smallest
 from hmmscope.sequences.rule import Reading
 from hmmscope.text import is_text
 
@@ -25,7 +25,6 @@ UNITS = {
     "numbers": "whole numbers apart by spaces or commas are symbols",
     "lines": "each line is one symbol, and blank lines separate sequences",
 }
-MAX_SYMBOLS = 2**24
 #: Of so many texts, one that comes twice makes it likely that each is one symbol.
 _FEW_TEXTS = 10
 
@@ -170,6 +169,7 @@ def encode_numbers(rows: Sequence[object], alphabet: Alphabet, how: str, where: 
         hint = f"; give lengths if it is padding; {advice}" if flat[place] < 0 else ""
         raise InputError(f"{where(row)}, symbol {column + 1}: {rule}{hint}")
     require(count <= MAX_SYMBOLS, "symbols", f"must be below {MAX_SYMBOLS}", largest)
+    require_dense(alphabet.count, count, len(flat), where(-1))
     beginning = " ".join("?" if value == MISSING else str(value) for value in arrays[0][:20].tolist())
     return Encoded(_small(np.where(gaps, count, flat), count), counts, alphabet.names, count, how, beginning)
 

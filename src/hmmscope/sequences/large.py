@@ -5,8 +5,14 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from hmmscope.errors import InputError
+
+#: Symbols that an alphabet has at most.
+MAX_SYMBOLS = 2**24
 #: Symbols of a part.
 _PART = 2**20
+#: An alphabet that nobody gave has more symbols than this only where there are a quarter as many observations.
+_MANY, _EACH = 2**16, 4
 
 
 def parts_of(flat: NDArray[np.integer]) -> Iterator[NDArray[np.integer]]:
@@ -22,3 +28,17 @@ def num_equal(flat: NDArray[np.integer], symbol: int) -> int:
 def smallest(count: int) -> type[np.integer]:
     """The smallest type that holds the numbers 0 to count - 1."""
     return np.uint8 if count <= 256 else np.int16 if count <= 2**15 else np.int32
+
+
+def too_sparse(num_symbols: int, num_observations: int) -> bool:
+    """Whether numbers up to the largest are so many more than the observations that it is a mark or a slip."""
+    return num_symbols > max(_MANY, _EACH * num_observations)
+
+
+def require_dense(given: int | None, num_symbols: int, num_observations: int, where: str) -> None:
+    """InputError where they are `too_sparse`, and nobody gave their number."""
+    if given is None and too_sparse(num_symbols, num_observations):
+        raise InputError(
+            f"{where}: {num_symbols - 1} would make {num_symbols} symbols of {num_observations} observations; say "
+            f"symbols={num_symbols} if there are so many, or give names"
+        )

@@ -377,6 +377,10 @@ def _ends(found: Encoded) -> NDArray[np.int64]:
 
 def read_object(source: Any, asked: Asked) -> Encoded:
     """Lists, arrays, tensors, and tables with named columns (data sets of Hugging Face, frames)."""
+    if isinstance(source, bytes | bytearray):
+        raise InputError(
+            f"{asked.what}: bytes can be read in two ways: as text, source.decode(), or as numbers, list(source)"
+        )
     if isinstance(source, torch.Tensor):
         source = _numbers(source.detach().cpu())
     if isinstance(source, np.ndarray):

@@ -166,7 +166,8 @@ def page(cards: list[dict[str, Any]]) -> str:
             tables.append(f"<h2>{track} track</h2><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>")
     title = f"HMM-bench {VERSION}: leaderboard"
     return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
+        f'<!doctype html><html lang="en"><meta charset="utf-8">'
+        f'<meta name="generator" content="hmmscope"><title>{title}</title><style>{_STYLE}</style>'
         f"<h1>{title}</h1><p>{html.escape(_LEGEND)}</p>{''.join(tables)}</html>\n"
     )
 

@@ -77,8 +77,9 @@ def benchmark(
     for task in chosen:
         task.require_frozen()
     about = _about(entry, budget, chosen, seeds)
-    for task in chosen:
-        try_entry(config_of(entry, task, budget, 0), task)
+    if not (resume and os.path.lexists(path / seals.SEAL)):
+        for task in chosen:
+            try_entry(config_of(entry, task, budget, 0), task)
     _open(path, about, entry, resume)
     with disk.holding(path / "lock"):
         if os.path.lexists(path / seals.SEAL):

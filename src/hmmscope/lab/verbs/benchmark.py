@@ -6,8 +6,11 @@ from typing import Any
 from hmmscope.errors import InputError
 from hmmscope.lab.benchmark.board import BOARD, keep_card, markdown, page, read_cards
 from hmmscope.lab.benchmark.card import as_text
+from hmmscope.lab.benchmark.entries import entry_of
 from hmmscope.lab.benchmark.submission import benchmark as enter
 from hmmscope.lab.benchmark.tasks import BUDGETS, VERSION, tasks_of
+from hmmscope.lab.experiments.failures import Failures
+from hmmscope.lab.verbs.endings import require_ours
 from hmmscope.lab.verbs.options import Benchmark
 from hmmscope.storage import store
 from hmmscope.text import say
@@ -23,23 +26,37 @@ def benchmark(options: Benchmark) -> None:
         _list(options.track)
         return
     chosen = None if options.tasks is None else tuple(name.strip() for name in options.tasks.split(","))
-    for model in options.models:
-        name = Path(model).stem if model.endswith(".py") else model
-        alone = len(options.models) == 1 and options.out is not None
-        folder = Path(options.out or "hmm-bench") if alone else Path(options.out or "hmm-bench") / name
-        budget: dict[str, Any] = {
-            "track": options.track,
-            "seeds": options.seeds,
-            "tasks": chosen,
-            "num_steps": options.steps,
-        }
-        card = enter(
-            {"name": model, **fields} if fields else model, folder, **budget, resume=options.resume, quiet=options.quiet
-        )
-        say(as_text(card.data))
-        say(f"submission: {folder}")
-        if options.keep is not None:
-            say(f"card: {keep_card(folder, Path(options.keep))}")
+    entered = [{"name": model, **fields} if fields else model for model in options.models]
+    for one in entered:
+        entry_of(one)  # a name that is wrong is said before hours are spent on others
+    if len(entered) == 1:
+        _enter(options, options.models[0], entered[0], chosen)
+        return
+    with Failures("benchmark") as failures:
+        for model, one in zip(options.models, entered, strict=True):
+            with failures.of(model):
+                _enter(options, model, one, chosen)
+
+
+def _enter(options: Benchmark, model: str, entered: Any, tasks: tuple[str, ...] | None) -> None:
+    """Enter one model, and print its card."""
+    name = Path(model).stem if model.endswith(".py") else model
+    alone = len(options.models) == 1 and options.out is not None
+    folder = Path(options.out or "hmm-bench") if alone else Path(options.out or "hmm-bench") / name
+    card = enter(
+        entered,
+        folder,
+        track=options.track,
+        seeds=options.seeds,
+        tasks=tasks,
+        num_steps=options.steps,
+        resume=options.resume,
+        quiet=options.quiet,
+    )
+    say(as_text(card.data))
+    say(f"submission: {folder}")
+    if options.keep is not None:
+        say(f"card: {keep_card(folder, Path(options.keep))}")
 
 
 def _fields(options: Benchmark) -> dict[str, str]:
@@ -61,6 +78,8 @@ def _make_board(options: Benchmark, board: str) -> None:
     cards = read_cards(board)
     say(markdown(cards).rstrip())
     page_file = Path(options.out or board) / f"{BOARD}.html"
+    require_ours(page_file)
+    require_ours(page_file.with_suffix(".md"), markdown(cards).splitlines()[0])
     store.make_folder(page_file.parent)
     store.write_text(page_file, page(cards))
     store.write_text(page_file.with_suffix(".md"), markdown(cards))

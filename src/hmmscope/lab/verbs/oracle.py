@@ -77,7 +77,7 @@ def oracle(asked: Ask) -> None:
     )
     assert asked.observations is not None
     if out is not None:
-        new_file(out)
+        new_file(out, (".jsonl",))
     built = find_process(asked.process, asked.overrides, allow_drop_tiny=asked.allow_drop_tiny)
     built.require(PREDICTIONS)
     for name, question in _ASKED.items():

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from hmmscope import registry
 from hmmscope.errors import InputError, code_and_line
 from hmmscope.lab.report.folder import Experiment, described, read_experiment
+from hmmscope.lab.verbs.endings import require_ours
 from hmmscope.storage import seals
 from hmmscope.storage.disk import refuse_special
 
@@ -42,6 +43,7 @@ def page_place(out: str, made: str | None = None) -> Path:
     if Path(out).suffix not in (".html", ".htm"):
         raise InputError(f"out: must end in .html, got {out!r}")
     refuse_special(Path(out))
+    require_ours(Path(out))
     folder, coming = Path(os.path.abspath(out)).parent, Path(os.path.abspath(made or out))
     if not (folder.is_dir() or (made is not None and folder in (coming, *coming.parents))):
         raise InputError(f"out: there is no folder {Path(out).parent}")
