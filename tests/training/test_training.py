@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -337,3 +339,24 @@ def test_bad_loss_stops_before_the_update(
     monkeypatch.undo()
     run(tmp_path / "run")
     assert fingerprint(tmp_path / "run") == fingerprint(whole)
+
+
+@pytest.mark.slow
+def test_models_that_torch_compiles_have_lengths_of_their_own(tmp_path: Path) -> None:
+    """Else torch would make of a second length a model for all lengths, which it cannot of some."""
+    pytest.importorskip("transformers")
+    code = """
+import hmmscope as hs
+
+model = {"name": "mamba2", "num_layers": 1, "width": 8, "num_heads": 2, "state_size": 4, "chunk_length": 4}
+for length in (4, 6):
+    for compiled in (False, True):
+        training = {"compile": compiled, "engine": "torch"}
+        run = hs.train("mess3", f"{length}-{compiled}", model=model, length=length, num_steps=2, training=training)
+        print(run.summary["loss"])
+"""
+    # A process of its own, in which nothing checks the types of what torch looks into.
+    told = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    losses = list(map(float, told.stdout.split()))
+    assert losses[1::2] == pytest.approx(losses[::2], abs=1e-5)
+    assert len(losses) == 4

@@ -41,7 +41,7 @@ class Single:
 
     def __init__(self, model: SequenceModel, spec: TrainingSpec, world: World | None = None) -> None:
         self.model, self.spec, self.world = model, spec, world or World()
-        self.forward: Any = torch.compile(model) if spec.compile else model
+        self.forward: Any = torch.compile(model, dynamic=False) if spec.compile else model
         self._tables = False
         self.before_update: Callable[[], object] = bool
 
