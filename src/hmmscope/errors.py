@@ -49,7 +49,7 @@ class FullDiskError(ResourceError):
 
 
 class NonFiniteError(HmmscopeError):
-    """A loss, gradient or weight is NaN or infinite (exit code 6)."""
+    """A loss, gradient, weight or activation is NaN or infinite (exit code 6)."""
 
     exit_code = 6
 

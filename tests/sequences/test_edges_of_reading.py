@@ -323,8 +323,15 @@ def test_a_column_of_decimals_is_no_column_of_symbols(tmp_path: Path, group: str
     ):
         SequenceData(path, **asked)
     assert SequenceData(path, unit="lines", **asked).symbols == ("-1e3", "0.25", "2")
-    path.write_text("t,x\n0,0.25a\n0,NA\n1,b\n1,2\n")
-    assert SequenceData(path, unit="lines", **asked).num_symbols == 3
+    path.write_text("t,x\n0,0.25a\n0,NA\n1,b\n1,c\n")
+    found = SequenceData(path, **asked)
+    assert found.symbols == (("0.25a", "b", "c") if group else tuple(".025ANabc"))
+    path.write_text("t,x\n0,1\n0,NA\n1,1\n1,2\n")
+    if group:
+        assert SequenceData(path, **asked).num_symbols == 3
+    else:
+        with pytest.raises(InputError, match=r"can be read in two ways: as numbers"):
+            SequenceData(path, **asked)
 
 
 def test_a_number_far_above_all_others_is_no_symbol() -> None:

@@ -165,6 +165,7 @@ def probe(
 
     Raises:
         InputError: an unknown target or layer, or a target that the process does not have.
+        NonFiniteError: activations that are NaN or infinite.
 
     Source: [MultiTask] Fig. 3 (the protocol is stated there in words only; sizes and controls are ours).
     """

@@ -159,7 +159,7 @@ class Asked:
         count = most + 1 if self.alphabet.count is None else self.alphabet.count
         if counts.min(initial=1) < 1 or counts.sum() != array.size or least < 0 or not most < count <= MAX_SYMBOLS:
             return None
-        if self.alphabet.count is None and too_sparse(count, array.size):
+        if too_sparse(self.alphabet.count, count, array.size):
             return None
         flat, kind = array.reshape(-1), smallest(count)
         beginning = " ".join(map(str, flat[: min(20, int(counts[0]))].tolist()))

@@ -30,14 +30,14 @@ def smallest(count: int) -> type[np.integer]:
     return np.uint8 if count <= 256 else np.int16 if count <= 2**15 else np.int32
 
 
-def too_sparse(num_symbols: int, num_observations: int) -> bool:
-    """Whether numbers up to the largest are so many more than the observations that it is a mark or a slip."""
-    return num_symbols > max(_MANY, _EACH * num_observations)
+def too_sparse(given: int | None, num_symbols: int, num_observations: int) -> bool:
+    """Whether nobody gave their number, and there are so many more symbols than observations that the last is a slip."""
+    return given is None and num_symbols > max(_MANY, _EACH * num_observations)
 
 
 def require_dense(given: int | None, num_symbols: int, num_observations: int, where: str) -> None:
-    """InputError where they are `too_sparse`, and nobody gave their number."""
-    if given is None and too_sparse(num_symbols, num_observations):
+    """InputError where they are `too_sparse`."""
+    if too_sparse(given, num_symbols, num_observations):
         raise InputError(
             f"{where}: {num_symbols - 1} would make {num_symbols} symbols of {num_observations} observations; say "
             f"symbols={num_symbols} if there are so many, or give names"
