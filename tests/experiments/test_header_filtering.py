@@ -108,6 +108,13 @@ def test_networks_that_learned_nothing_or_to_count_decide_nothing(control: str) 
         assert {said(name, tables).verdict for name in CLAIMS} == {"not tested"}
 
 
+def test_networks_that_are_not_here_are_said_not_to_be() -> None:
+    tables = planted(ahead("transformer", 2.0))
+    others = {name: Rows(row for row in rows if row["architecture"] == "rnn") for name, rows in tables.items()}
+    found = said("header-lstm-fails", others)
+    assert found.verdict == "not tested" and "none of the networks that this is about was trained here" in found.text
+
+
 def test_a_lead_that_shrinks_is_not_told() -> None:
     """One more doubling of the budget would turn it."""
 
