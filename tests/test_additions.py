@@ -82,6 +82,7 @@ def test_each_is_one_short_file() -> None:
     assert [name for name in lines if lines[name] > BUDGETS[name]] == []
 
 
+@pytest.mark.drawn(1, of="every verb")
 def test_command_line_knows_them(installed: dict[str, str], tmp_path: Path) -> None:
     out = tmp_path / "noise-study"
     listed, printed, judged = hmmscope(
@@ -95,6 +96,7 @@ def test_command_line_knows_them(installed: dict[str, str], tmp_path: Path) -> N
     assert "residual.1" in hmmscope(installed, f"analyse {folder} norms")[0]
 
 
+@pytest.mark.drawn(1, of="every verb")
 def test_a_kind_of_its_own_is_known_to_every_verb(installed: dict[str, str], tmp_path: Path) -> None:
     words, run_folder, page = tmp_path / "words.npz", tmp_path / "run", tmp_path / "page.html"
     training = "--training.num_steps 30 --training.batch_size 16 --layout.length 12 --model.width 16"

@@ -107,6 +107,7 @@ def test_what_turns_verdicts_marks_the_rules_that_reach_it_and_no_other(name: st
     assert [claim.name for claim in claims_named(reached) if marked(claim)] == []
 
 
+@pytest.mark.drawn(1, of="numbers of records")
 def test_every_number_of_a_record_is_a_part_of_its_rule() -> None:
     """With the level, which is that of every interval."""
     for claim in registry.in_order("claim"):
@@ -207,6 +208,7 @@ class Asked(Numbers):
         return super().__getitem__(name)
 
 
+@pytest.mark.drawn(1, of="numbers of records")
 def test_every_number_of_a_record_is_asked_for() -> None:
     """On the tables as they are or one of their alterations: a number that nobody reads would be no part of a rule."""
     idle = []

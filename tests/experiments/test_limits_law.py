@@ -47,6 +47,7 @@ def said(claim: str, world: Callable[[int, int], float]) -> Finding:
     return found
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(
     "claim, world, verdict",
     [
