@@ -299,6 +299,20 @@ def test_parameters_that_are_no_laws(name, value, said):
         model.score([[0], [1]])
 
 
+def test_laws_that_are_changed_in_place_count_at_once():
+    """What was worked out of the laws before is of no further use, and a law that is none now is refused."""
+    (model, ours), X = both(random_parts(0)), rolls(random_parts(0))
+    assert ours.score(X, LENGTHS) == pytest.approx(model.score(X, LENGTHS), rel=1e-12)
+    for one in (model, ours):
+        one.transmat_[:] = one.transmat_[::-1].copy()
+        one.emissionprob_[0] = one.emissionprob_[0, ::-1].copy()
+    assert ours.score(X, LENGTHS) == pytest.approx(model.score(X, LENGTHS), rel=1e-12)
+    assert np.array_equal(ours.predict(X, LENGTHS), model.predict(X, LENGTHS))
+    ours.startprob_[0] += 0.5
+    with pytest.raises(InputError, match="startprob_: must be laws"):
+        ours.score(X, LENGTHS)
+
+
 def test_an_impossible_sequence_is_impossible_alone():
     model = both((np.array([1.0, 0.0]), np.eye(2), np.eye(2)))[1]
     X = np.array([[0], [0], [0], [1]])

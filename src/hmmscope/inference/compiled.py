@@ -106,11 +106,12 @@ def run_filter(
     doubtful = np.zeros(len(work.rows), np.bool_)
     together = len(laws.opening) <= FEW_SYMBOLS and not (one_by_one(found) or row_by_row(found, work))
     forward(found, work, doubtful, beliefs=beliefs, norms=norms, laws=laws, ahead=ahead if together else None)
-    terms = np.full(norms.shape, -np.inf)
-    np.log(
-        norms, out=terms, where=norms > (ROUNDING if law.signed else 0.0)
-    )  # sums that cancel are zero up to rounding
-    if law.signed:
+    if not law.signed:
+        with np.errstate(divide="ignore"):
+            terms = np.log(norms)
+    else:
+        terms = np.full(norms.shape, -np.inf)
+        np.log(norms, out=terms, where=norms > ROUNDING)  # sums that cancel are zero up to rounding
         never = np.logical_or.accumulate(terms == -np.inf, axis=1)
         terms[never], beliefs[never], ahead[never] = -np.inf, 0.0, 0.0
     again = {}

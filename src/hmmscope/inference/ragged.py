@@ -7,6 +7,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from hmmscope.axes import Bool, Float64, Int64, Tensor
 from hmmscope.errors import InputError
+from hmmscope.processes.laws import any_missing
 from hmmscope.processes.observations import as_batch, as_vectors, checked, whole_batch
 from hmmscope.processes.process import Process
 from hmmscope.sequences.encoding import Alphabet
@@ -96,8 +97,9 @@ def silent(
     terms_BT: Float64[Tensor, "batch time"], observations_BT: Int64[Tensor, "batch time"], num_symbols: int
 ) -> Float64[Tensor, "batch time"]:
     """Log-likelihood terms that are exactly zero where an observation is missing, up to an impossible one."""
-    missing = observations_BT == num_symbols
-    return terms_BT.masked_fill(missing & (terms_BT > -torch.inf), 0.0) if bool(missing.any()) else terms_BT
+    if not any_missing(observations_BT, num_symbols):
+        return terms_BT
+    return terms_BT.masked_fill((observations_BT == num_symbols) & (terms_BT > -torch.inf), 0.0)
 
 
 def seen_terms(
@@ -109,8 +111,9 @@ def seen_terms(
     """
     num_symbols = predicted_BTV.shape[2]
     terms_BT = predicted_BTV.gather(2, observations_BT.clamp(max=num_symbols - 1)[..., None])[..., 0].log()
-    missing = observations_BT == num_symbols
-    return torch.where(missing, predicted_BTV.any(2).double().log(), terms_BT) if bool(missing.any()) else terms_BT
+    if not any_missing(observations_BT, num_symbols):
+        return terms_BT
+    return torch.where(observations_BT == num_symbols, predicted_BTV.any(2).double().log(), terms_BT)
 
 
 def blank(values: Tensor, inside_BT: Bool[Tensor, "batch time"], padding: float = 0) -> Tensor:

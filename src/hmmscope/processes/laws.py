@@ -329,7 +329,12 @@ class _SignedWithGaps(_EdgesWithGaps):
 
 def seeing(law: Law, observations: Int64[Tensor, "*batch"]) -> Law:
     """The law that reads these checked observations: with `Law.with_gaps` where one of them is missing."""
-    return law.with_gaps() if bool((observations == law.num_symbols).any()) else law
+    return law.with_gaps() if any_missing(observations, law.num_symbols) else law
+
+
+def any_missing(observations: Int64[Tensor, "*batch"], num_symbols: int) -> bool:
+    """Whether one of these checked observations is the symbol behind the last."""
+    return observations.numel() > 0 and int(observations.max()) == num_symbols
 
 
 def symbol_law(law: Law) -> Float64[Tensor, "component state symbol"]:

@@ -10,7 +10,7 @@ from sklearn.utils.validation import validate_data
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.sklearn.estimator import HiddenMarkovModel, drawn, most_probable, rows_of
-from hmmscope.sklearn.seen import Array, Seen, UnroundedHMM
+from hmmscope.sklearn.seen import Array, Seen, unrounded
 
 
 class CategoricalHMM(HiddenMarkovModel):
@@ -133,7 +133,7 @@ class CategoricalHMM(HiddenMarkovModel):
         emission = self.emissionprob_
         if (emission.shape[1] == X).any():
             emission = np.column_stack([emission, np.ones(len(emission))])
-        return Seen(UnroundedHMM(self.startprob_, self.transmat_, emission), X[:, 0], lengths)
+        return Seen(unrounded(self.startprob_, self.transmat_, emission), X[:, 0], lengths)
 
     def _emit(self, states: NDArray[np.int64], uniforms: Array) -> NDArray[Any]:
         symbols = np.empty(len(states), np.int64)

@@ -1,6 +1,7 @@
 """What every hidden Markov model is as an estimator of scikit-learn; emissions are left to each family."""
 
 import copy
+import functools
 import math
 import warnings
 from abc import abstractmethod
@@ -23,7 +24,7 @@ from hmmscope.inference.paths import likeliest_paths
 from hmmscope.processes.stationary import stationary_law
 from hmmscope.schema import unknown_name
 from hmmscope.sklearn.monitor import ConvergenceMonitor
-from hmmscope.sklearn.seen import Array, Seen
+from hmmscope.sklearn.seen import SMALL, Array, Seen
 
 #: Decoders: the likeliest path, or the likeliest state at each time.
 ALGORITHMS = ("viterbi", "map")
@@ -217,7 +218,7 @@ class HiddenMarkovModel(BaseEstimator):
             return float(posteriors.max(1).sum()), np.where(dead, -1, posteriors.argmax(1))
         seen = self._asked(X, lengths)
         states, total = np.full(len(seen.symbols), -1), 0.0
-        logs = seen.process.logarithms()
+        logs = seen.process.logarithms
         for batch in seen.batches():
             shape = batch.observations.shape
             work = sequences(batch.observations, torch.arange(shape[1]) == 0, batch.lengths)
@@ -329,9 +330,17 @@ def rows_of(name: str, value: Any, shape: tuple[int | None, ...]) -> Array:
     found = np.asarray(value, np.float64)
     if found.ndim != len(shape) or any(want not in (None, size) for want, size in zip(shape, found.shape, strict=True)):
         raise InputError(f"{name}: must have the shape {shape}, got {found.shape}")
-    if not bool((found >= 0).all()) or not bool((np.abs(found.sum(-1) - 1) <= 1e-5).all()):
+    if not (_known_laws if found.size <= SMALL else _are_laws)(found.tobytes(), found.shape):
         raise InputError(f"{name}: must be laws, with no negative number and rows that sum to 1")
     return value if found is value else found
+
+
+def _are_laws(values: bytes, shape: tuple[int, ...]) -> bool:
+    found = np.frombuffer(values).reshape(shape)
+    return bool((found >= 0).all() and (np.abs(found.sum(-1) - 1) <= 1e-5).all())
+
+
+_known_laws = functools.lru_cache(maxsize=64)(_are_laws)
 
 
 def most_probable(prior: Any, counts: Array, before: Array) -> Array:

@@ -1,5 +1,6 @@
 """Observations and laws of an estimator as the compiled loops take them."""
 
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -15,6 +16,9 @@ from hmmscope.processes.laws import StateEmitting
 from hmmscope.processes.process import Process
 
 Array = NDArray[np.float64]
+
+#: Numbers of laws that are known again by their bytes.
+SMALL = 4096
 
 
 class UnroundedHMM(Process):
@@ -35,6 +39,7 @@ class UnroundedHMM(Process):
         self.law = StateEmitting(*rows)
         self.num_states, self.num_symbols = emission.shape
 
+    @functools.cached_property
     def logarithms(self) -> Tables:
         """Tables of logarithms, the last state first, with the bits that hmmlearn compares paths by.
 
@@ -45,6 +50,21 @@ class UnroundedHMM(Process):
             emission_VS = np.log(np.ascontiguousarray(self.law.rows()[2][0].numpy().T))
         found = (initial + emission_VS, transition[None, ::-1], emission_VS)
         return Tables(*(np.ascontiguousarray(part[..., ::-1]) for part in found))
+
+
+def _of_bytes(*parts: tuple[bytes, tuple[int, ...]]) -> UnroundedHMM:
+    return UnroundedHMM(*(np.frombuffer(values).reshape(shape).copy() for values, shape in parts))
+
+
+_kept = functools.lru_cache(maxsize=8)(_of_bytes)
+
+
+def unrounded(initial: Array, transition: Array, emission: Array) -> UnroundedHMM:
+    """The process of these laws; of a small one what is worked out of it is kept for the next question."""
+    parts = tuple(np.asarray(part, np.float64) for part in (initial, transition, emission))
+    if sum(part.size for part in parts) > SMALL:
+        return UnroundedHMM(*parts)
+    return _kept(*((part.tobytes(), part.shape) for part in parts))
 
 
 class Seen(NamedTuple):
