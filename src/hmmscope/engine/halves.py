@@ -5,7 +5,7 @@ Each function here is that of `maps` where a map has no pairs, so that one code 
 
 from typing import NamedTuple
 
-from hmmscope.engine.maps import BLOCK, STRIPE, add_outer, add_rows, mapped, mapped_back, turned
+from hmmscope.engine.maps import BLOCK, STRIPE, add_outer, add_rows, mapped, turned
 from hmmscope.kernels import pairs
 from hmmscope.kernels.phases import X1, X2, X3, late, phase
 
@@ -68,12 +68,12 @@ def map_ahead(m: X2, ahead: X3, layer: int, bias: X1, x: X2, used: int, add: boo
 
 
 @phase()
-def map_back(m: X2, back: X3, layer: int, dy: X2, used: int, add: bool, dx: X2, zeros: X1, right: X1) -> None:
-    """dx = (dx if add) + m^T dy: the gradient of what `map_ahead` maps."""
+def map_back(across: X3, back: X3, layer: int, dy: X2, used: int, add: bool, dx: X2, zeros: X1, right: X1) -> None:
+    """dx = (dx if add) + m^T dy: the gradient of what `map_ahead` maps; `across` has the rows of m^T, if there are no pairs."""
     if len(back) == 0:
-        mapped_back(m, dy, used, add, dx, zeros)
+        mapped(across[layer], zeros, dy, used, add, dx)
         return
-    half, cols, size = m.shape[0] // 2, m.shape[1], dy.shape[1]
+    half, cols, size = back.shape[1], back.shape[2], dy.shape[1]
     pairs_of_rows(half, used, dy, 0, size, right, 0, size)
     for begin in range(0, half, BLOCK):
         terms, a, before = min(BLOCK, half - begin), (layer * half + begin) * cols, add or begin > 0

@@ -61,10 +61,11 @@ def empty(shape: Sequence[int], dtype: np.dtype, poison: bool = False) -> Array:
     return array
 
 
-def decoder_shapes(sizes: Sizes, steps: int) -> Maps:
-    """Shapes of the maps of a decoder."""
+def decoder_shapes(sizes: Sizes, steps: int, *, across: bool) -> Maps:
+    """Shapes of the maps of a decoder, with or without the transposed ones."""
     s = sizes
     layers, width, hidden = s.layers, s.width, s.hidden
+    also = layers if across else 0
     return Maps(
         qkv=(layers, 3 * width, width),
         qkv_bias=(layers, 3 * width),
@@ -78,12 +79,17 @@ def decoder_shapes(sizes: Sizes, steps: int) -> Maps:
         head_bias=(s.outputs,),
         table=(s.inputs, width),
         place=(steps, width),
+        qkv_across=(also, width, 3 * width),
+        out_across=(also, width, width),
+        hidden_across=(also, width, hidden),
+        back_across=(also, hidden, width),
     )
 
 
-def recurrent_shapes(sizes: Sizes, steps: int) -> CellMaps:
-    """Shapes of the maps of a recurrent network."""
+def recurrent_shapes(sizes: Sizes, steps: int, *, across: bool) -> CellMaps:
+    """Shapes of the maps of a recurrent network, with or without the transposed ones."""
     s = sizes
+    also = s.layers if across else 0
     return CellMaps(
         recur=(s.layers, s.width, s.width),
         feed=(s.layers - 1, s.width, s.width),
@@ -93,6 +99,8 @@ def recurrent_shapes(sizes: Sizes, steps: int) -> CellMaps:
         place=(steps, s.width),
         head=(s.outputs, s.width),
         head_bias=(s.outputs,),
+        recur_across=(also, s.width, s.width),
+        feed_across=(max(also - 1, 0), s.width, s.width),
     )
 
 

@@ -11,6 +11,9 @@ STRIPE = VECTORS * LANES
 #: Terms of a sum of `mapped_back` before the next ones: their rows of a map, read across, stay in the caches.
 BLOCK = 128
 
+#: Columns, and rows of a map, whose gradient is summed before that of the next ones: what they read stays in the caches.
+COLUMNS, ROWS = 512, 192
+
 
 @part()
 def columns_of(panel, steps, samples, width):  # type: ignore[no-untyped-def]
@@ -24,6 +27,13 @@ def mapped(m: X2, bias: X1, x: X2, used: int, add: bool, y: X2) -> None:
     rows, cols = m.shape
     size = x.shape[1]
     product(rows, used, 1, cols, m, 0, cols, 1, 0, x, 0, size, 0, y, 0, size, add, bias, 0)
+
+
+@phase()
+def turn_map(m: X2, across: X2) -> None:
+    """The rows of m^T: read across, a large map misses the caches at every number."""
+    rows, cols = m.shape
+    transpose(rows, cols, m, 0, cols, across, 0, rows)
 
 
 @phase()
@@ -67,14 +77,23 @@ def turned(x: X3, steps: int, samples: int, result: X2) -> None:
 def add_outer(dy: X3, x: X2, steps: int, samples: int, width: int, total: X2, zeros: X1) -> None:
     """total[o, i] += sum_n dy[o, n] x[n, i]: the gradient of a map, with x as `turned` leaves it."""
     rows, size = dy.shape[1:]
-    whole = (steps * samples) // size
-    last = steps * samples - whole * size
-    at = rows * size
+    whole, group = (steps * samples) // size, max(1, COLUMNS // size)
+    last, at = steps * samples - whole * size, rows * size
+    for first in range(0, whole, group):
+        count = min(group, whole - first)
+        for row in range(0, rows, ROWS):
+            height, a = min(ROWS, rows - row), first * at + row * size
+            for i in range(0, width, STRIPE):
+                across = min(STRIPE, width - i)
+                panel, to = size * across, row * width + i
+                b = len(dy) * size * i + first * panel
+                product(
+                    height, across, count, size, dy, a, size, 1, at, x, b, across, panel,
+                    total, to, width, True, zeros, 0,
+                )  # fmt: skip
     for i in range(0, width, STRIPE):
         across = min(STRIPE, width - i)
-        b, panel = len(dy) * size * i, size * across
-        product(rows, across, whole, size, dy, 0, size, 1, at, x, b, across, panel, total, i, width, True, zeros, 0)
-        a, b = whole * at, b + whole * panel
+        a, b = whole * at, len(dy) * size * i + whole * size * across
         product(rows, across, min(last, 1), last, dy, a, size, 1, 0, x, b, across, 0, total, i, width, True, zeros, 0)
 
 

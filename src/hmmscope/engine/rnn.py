@@ -12,7 +12,7 @@ from typing import NamedTuple
 from hmmscope.engine.chunks import Asked, judge, labels_of_panel, read, read_backward
 from hmmscope.engine.functions import tangent
 from hmmscope.engine.halves import CellHalves, add_map, add_products, map_ahead, map_back, paired
-from hmmscope.engine.maps import add_rows
+from hmmscope.engine.maps import add_rows, turn_map
 from hmmscope.kernels.phases import I1, I2, X1, X2, X3, X4, entry, phase
 from hmmscope.kernels.products import FLAGS, wide
 
@@ -27,7 +27,8 @@ class Cells(NamedTuple):
 
 class CellMaps(NamedTuple):
     """Maps by layer: recur (layer, width, width), feed (layer - 1, width, width) and bias (layer - 1, width) of all but the
-    first, initial states (layer, width); table (token or input, width) and place (step, width) of the first; head."""
+    first, initial states (layer, width); table (token or input, width) and place (step, width) of the first; head. And the
+    transposed recur and feed, for the way back; gradients have none, nor have maps in pairs."""
 
     recur: X3
     feed: X3
@@ -37,6 +38,8 @@ class CellMaps(NamedTuple):
     place: X2
     head: X2
     head_bias: X1
+    recur_across: X3
+    feed_across: X3
 
 
 class CellWork(NamedTuple):
@@ -110,12 +113,12 @@ def recurrent_chunk(
             dh[step], sums.head, sums.head_bias, work.turn, work.lines[0], work.lines[1], zeros,
         )  # fmt: skip
     for layer in range(layers - 1, -1, -1):
-        h, m, back = work.h[layer], maps.recur[layer], halves.recur_back
+        h, across, back = work.h[layer], maps.recur_across, halves.recur_back
         for step in range(steps - 1, -1, -1):
             _apply_backward(shape.relu, h[step + 1], dh[step])
             if step:
-                map_back(m, back, layer, dh[step], samples, True, dh[step - 1], zeros, right)
-        map_back(m, back, layer, dh[0], samples, False, work.panel, zeros, right)
+                map_back(across, back, layer, dh[step], samples, True, dh[step - 1], zeros, right)
+        map_back(across, back, layer, dh[0], samples, False, work.panel, zeros, right)
         add_rows(work.panel.reshape(1, width, samples), 1, samples, sums.initial[layer])
         add_products(back, dh, h[:steps], steps, samples, work.turn, sums.recur[layer], zeros, left, right)
         if layer == 0:
@@ -124,8 +127,8 @@ def recurrent_chunk(
         below, total, bias = work.h[layer - 1, 1:], sums.feed[layer - 1], sums.bias[layer - 1]
         add_map(back, dh, below, steps, samples, work.turn, total, bias, zeros, left, right)
         for step in range(steps):
-            m = maps.feed[layer - 1]
-            map_back(m, halves.feed_back, layer - 1, dh[step], samples, False, work.panel, zeros, right)
+            back = halves.feed_back
+            map_back(maps.feed_across, back, layer - 1, dh[step], samples, False, work.panel, zeros, right)
             for i in range(width):
                 for j in range(samples):
                     dh[step, i, j] = work.panel[i, j]
@@ -158,6 +161,10 @@ def recurrent_maps(theta: X1, layers: I2, ends: I1, maps: CellMaps) -> None:
                 maps.recur[layer, i, k] = theta[recur + i * width + k]
                 if layer:
                     maps.feed[layer - 1, i, k] = theta[feed + i * width + k]
+        if len(maps.recur_across):
+            turn_map(maps.recur[layer], maps.recur_across[layer])
+            if layer:
+                turn_map(maps.feed[layer - 1], maps.feed_across[layer - 1])
     for v in range(maps.head.shape[0]):
         maps.head_bias[v] = theta[ends[2] + v]
         for i in range(width):

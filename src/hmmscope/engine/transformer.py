@@ -22,7 +22,7 @@ from hmmscope.engine.chunks import (
 from hmmscope.engine.folding import fold, unfold
 from hmmscope.engine.functions import gelu
 from hmmscope.engine.halves import Halves, add_map, add_products, map_ahead, map_back, paired
-from hmmscope.engine.maps import add_rows, columns_of
+from hmmscope.engine.maps import add_rows, columns_of, turn_map
 from hmmscope.engine.tiles import transpose
 from hmmscope.kernels.phases import I1, I2, X1, X2, X3, X4, entry, phase
 from hmmscope.kernels.products import FLAGS, wide
@@ -42,7 +42,8 @@ class Shape(NamedTuple):
 class Maps(NamedTuple):
     """Linear maps with norms folded in, by layer, as arrays (layer, out, in) and (layer, out); and of the ends.
 
-    Of the gradients `back` is (layer, in, out). `place` is what is added at each position (step, width), `table` what is
+    `across` are the same maps (layer, in, out), for the way back; gradients have none, nor have maps in pairs. Of the
+    gradients `back` is (layer, in, out). `place` is what is added at each position (step, width), `table` what is
     read (token or input, width).
     """
 
@@ -58,6 +59,10 @@ class Maps(NamedTuple):
     head_bias: X1
     table: X2
     place: X2
+    qkv_across: X3
+    out_across: X3
+    hidden_across: X3
+    back_across: X3
 
 
 class Work(NamedTuple):
@@ -135,11 +140,11 @@ def _times(slope: X2, change: X2, used: int) -> None:
 
 
 @phase(fastmath=FLAGS)
-def _back_through_norm(shape: Shape, m: X2, back: X3, layer: int, dy: X3, hat: X3, scale: X2, work: Work) -> None:
-    """work.x += the gradient through m hat(x), from `dy` of what is mapped."""
+def _back_through_norm(shape: Shape, across: X3, back: X3, layer: int, dy: X3, hat: X3, scale: X2, work: Work) -> None:
+    """work.x += the gradient through a map of hat(x), from `dy` of what is mapped."""
     for panel in range(dy.shape[0]):
         used = columns_of(panel, shape.steps, shape.samples, dy.shape[2])
-        map_back(m, back, layer, dy[panel], used, False, work.panel, work.zeros, work.halves.right)
+        map_back(across, back, layer, dy[panel], used, False, work.panel, work.zeros, work.halves.right)
         normalise_backward(
             shape.normed, hat[panel], scale[panel], work.panel, used, work.x[panel], work.lines[0], work.lines[1]
         )
@@ -157,23 +162,23 @@ def _backward_layer(shape: Shape, maps: Maps, sums: Maps, work: Work, layer: int
         add_products(back, work.active[layer], dx, steps, samples, turn, sums.back[layer], zeros, left, right)
         for panel in range(panels):
             used = columns_of(panel, steps, samples, size)
-            map_back(maps.back[layer], back, layer, dx[panel], used, False, work.panel, zeros, right)
+            map_back(maps.back_across, back, layer, dx[panel], used, False, work.panel, zeros, right)
             _times(slope[panel], work.panel, used)
         back = halves.hidden_back
         add_map(back, slope, hat, steps, samples, turn, sums.hidden[layer], sums.hidden_bias[layer], zeros, left, right)
-        _back_through_norm(shape, maps.hidden[layer], back, layer, slope, hat, work.scale2[layer], work)
+        _back_through_norm(shape, maps.hidden_across, back, layer, slope, hat, work.scale2[layer], work)
     mixed, qkv, hat, back = work.mixed[layer], work.qkv[layer], work.hat[layer], halves.out_back
     add_map(back, dx, mixed, steps, samples, turn, sums.out[layer], sums.out_bias[layer], zeros, left, right)
     for panel in range(panels):
         used = columns_of(panel, steps, samples, size)
-        map_back(maps.out[layer], back, layer, dx[panel], used, False, mixed[panel], zeros, right)
+        map_back(maps.out_across, back, layer, dx[panel], used, False, mixed[panel], zeros, right)
     attend_backward(
         mixed, qkv, shape.heads, shape.scale, work.cos, work.sin, work.none, samples, steps,
         work.head, work.lines[0], zeros,
     )  # fmt: skip
     back = halves.qkv_back
     add_map(back, qkv, hat, steps, samples, turn, sums.qkv[layer], sums.qkv_bias[layer], zeros, left, right)
-    _back_through_norm(shape, maps.qkv[layer], back, layer, qkv, hat, work.scale[layer], work)
+    _back_through_norm(shape, maps.qkv_across, back, layer, qkv, hat, work.scale[layer], work)
 
 
 @entry(fastmath=FLAGS)
@@ -220,6 +225,11 @@ def decoder_maps(theta: X1, blocks: I2, ends: I1, fixed: X2, features: X2, maps:
         if maps.hidden.shape[1]:
             fold(theta, b[8], b[9], b[6], b[7], maps.hidden[layer], maps.hidden_bias[layer])
             fold(theta, b[10], b[11], -1, -1, maps.back[layer], maps.back_bias[layer])
+        if len(maps.qkv_across):
+            turn_map(maps.qkv[layer], maps.qkv_across[layer])
+            turn_map(maps.out[layer], maps.out_across[layer])
+            turn_map(maps.hidden[layer], maps.hidden_across[layer])
+            turn_map(maps.back[layer], maps.back_across[layer])
     fold(theta, ends[6], ends[7], ends[4], ends[5], maps.head, maps.head_bias)
     inputs, width = maps.table.shape
     vectors = ends[2] >= 0

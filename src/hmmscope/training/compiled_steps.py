@@ -250,7 +250,7 @@ class _DecoderFamily(_Family):
         self._ends = np.array([names.get(name, -1) for name in ends] + [rows], np.int64)
 
     def shapes(self, steps: int, *, sums: bool = False) -> Maps:
-        shapes = decoder_shapes(self.sizes, steps)
+        shapes = decoder_shapes(self.sizes, steps, across=not sums and self._halves is None)
         return shapes._replace(back=(shapes.back[0], shapes.back[2], shapes.back[1])) if sums else shapes
 
     def works(self, plan: Plan, dtype: np.dtype, poison: bool, threads: int) -> list[Any]:
@@ -308,7 +308,7 @@ class _RecurrentFamily(_Family):
         self._ends = np.array(ends, np.int64)
 
     def shapes(self, steps: int, *, sums: bool = False) -> CellMaps:
-        return recurrent_shapes(self.sizes, steps)
+        return recurrent_shapes(self.sizes, steps, across=not sums and self._halves is None)
 
     def works(self, plan: Plan, dtype: np.dtype, poison: bool, threads: int) -> list[Any]:
         halves = cell_halves_of(self.sizes, dtype, poison, rounded=self._halves is not None)
