@@ -69,7 +69,7 @@ def map_ahead(m: X2, ahead: X3, layer: int, bias: X1, x: X2, used: int, add: boo
 
 @phase()
 def map_back(across: X3, back: X3, layer: int, dy: X2, used: int, add: bool, dx: X2, zeros: X1, right: X1) -> None:
-    """dx = (dx if add) + m^T dy: the gradient of what `map_ahead` maps; `across` has the rows of m^T, if there are no pairs."""
+    """dx = (dx if add) + m^T dy: the gradient of what `map_ahead` maps. Without pairs `across` has the rows of m^T."""
     if len(back) == 0:
         mapped(across[layer], zeros, dy, used, add, dx)
         return
