@@ -18,7 +18,6 @@ from hmmscope.inference.loop_inputs import (
     one_by_one,
     padded,
     side_by_side,
-    with_emissions,
 )
 from hmmscope.kernels import careful, lanes, many_states, registers, sparse
 
@@ -65,8 +64,8 @@ def _smooth_side_by_side(
     filtered: Filtered, work: Sequences, smoothed: NDArray[np.float64], weights: NDArray[np.float64] | None
 ) -> None:
     """Emissions are taken into the matrices only where no weights are asked for, which stand between the two."""
-    process = filtered.tables if weights is not None else with_emissions(filtered.tables)
-    flat, nothing = padded(replace(process, step=process.transposed())), np.empty(0)
+    process, nothing = filtered.tables, np.empty(0)
+    flat = process.beside_back if weights is None else padded(replace(process, step=process.transposed()))
     kept = nothing if weights is None else weights.reshape(-1)
 
     def run(part: slice) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -112,6 +112,12 @@ class Tables(Shown):
     def beside(self) -> "Padded":
         """For states side by side in registers, emissions taken into the steps where that is good."""
         return padded(with_emissions(self))
+
+    @cached_property
+    def beside_back(self) -> "Padded":
+        """The same for the way back, where steps are transposed."""
+        own = with_emissions(self)
+        return padded(replace(own, step=own.transposed()))
 
     @cached_property
     def positive_share(self) -> float:

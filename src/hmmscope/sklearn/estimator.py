@@ -196,7 +196,7 @@ class HiddenMarkovModel(BaseEstimator):
         seen = self._asked(X, lengths)
         posteriors, total = np.zeros((len(seen.symbols), self.n_components)), 0.0
         for batch in seen.batches():
-            filtered = filter_batch(seen.process, batch.observations, None, batch.lengths)
+            filtered = filter_batch(seen.process, batch.observations, None, batch.padded())
             smoothed = np.zeros_like(filtered.beliefs)
             run_smoother(filtered, smoothed)
             posteriors[batch.places] = batch.within(smoothed)
