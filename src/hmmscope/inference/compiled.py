@@ -107,8 +107,8 @@ def run_filter(
     together = len(laws.opening) <= FEW_SYMBOLS and not (one_by_one(found) or row_by_row(found, work))
     forward(found, work, doubtful, beliefs=beliefs, norms=norms, laws=laws, ahead=ahead if together else None)
     if not law.signed:
-        with np.errstate(divide="ignore"):
-            terms = np.log(norms)
+        with np.errstate(divide="ignore", invalid="ignore"):  # those of doubtful rows may be anything, until they are
+            terms = np.log(norms)  # written again below
     else:
         terms = np.full(norms.shape, -np.inf)
         np.log(norms, out=terms, where=norms > ROUNDING)  # sums that cancel are zero up to rounding
