@@ -47,6 +47,18 @@ def test_batches(model: dict, batch: int) -> None:
     check(config(model, batch=batch), batch)
 
 
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+@pytest.mark.parametrize("heads, batch, lanes", [(16, 1, 1), (8, 1, 2), (8, 2, 2), (4, 3, 4), (2, 7, 8), (1, 3, 16)])
+def test_few_samples_share_a_register_with_those_of_other_heads(
+    heads: int, batch: int, lanes: int, positions: str
+) -> None:
+    model = {**DECODER, "width": 128 if heads == 16 else 64, "num_heads": heads, "positions": positions}
+    run = config(model, batch=batch, length=6)
+    sizes = Sizes(inputs=5, outputs=5, layers=1, width=model["width"], heads=heads, hidden=256)
+    assert LANES < 16 or plan(sizes, 7, batch, 1, 8).lanes == lanes
+    check(run, batch)
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -240,7 +252,9 @@ def test_plans_cover_each_sample_once() -> None:
             for threads in (1, 2, 7):
                 made = plan(sizes, steps, batch, threads, 4)
                 assert [n for first, count in made.chunks for n in range(first, first + count)] == list(range(batch))
-                assert made.lanes % LANES == 0
+                assert made.lanes % LANES == 0 or LANES % made.lanes == 0
+                assert made.steps * made.lanes % LANES == 0
+                assert steps <= made.steps < steps + max(2, LANES // made.lanes)
                 assert max(count for _, count in made.chunks) <= made.lanes <= 64
                 assert len(made.chunks) >= min(threads, -(-batch // LANES))
 

@@ -1,4 +1,4 @@
-"""Causal softmax attention of a chunk: every number below is a vector of `LANES` samples.
+"""Causal softmax attention of a chunk. Every number below is a vector: `LANES` samples, or fewer samples of several heads.
 
     s[t, u] = q_t · k_u,  u <= t;   p = softmax over u;   mixed_t = sum_u p[t, u] v_u          q rotated, scaled; k rotated
     dp[t, u] = dmixed_t · v_u;  ds = p (dp - sum_u p dp);  dq_t = sum_u ds[t, u] k_u
@@ -33,9 +33,24 @@ class Heads(NamedTuple):
 def _gather(
     x: X3, feature: int, group: int, samples: int, steps: int, size: int, scale: X0, cos: X2, sin: X2, own: X3
 ) -> None:
-    """own[t, d] = features `feature` .. of a group of lanes, turned by cos and sin where they are given, times `scale`."""
+    """own[t, d] = features `feature` .. of a group of lanes, turned by cos and sin where they are given, times `scale`.
+
+    Of few samples the next heads are beside the first.
+    """
     wide()
     half = size // 2
+    if samples < LANES:
+        for t in range(steps):
+            panel, column = divmod(t * samples, x.shape[2])
+            for place in range(LANES):
+                at, lane = feature + place // samples * size, column + place % samples
+                for d in range(size):
+                    number = x[panel, at + d, lane]
+                    if len(cos):
+                        other = d + half if d < half else d - half
+                        number = cos[t, d] * number + sin[t, d] * x[panel, at + other, lane]
+                    own[t, d, place] = scale * number
+        return
     for t in range(steps):
         panel, column = divmod(t * samples + group * LANES, x.shape[2])
         if cos.shape[0] == 0:
@@ -59,6 +74,18 @@ def _scatter(
     """The gradient of `_gather`: the same places, turned back."""
     wide()
     half = size // 2
+    if samples < LANES:
+        for t in range(steps):
+            panel, column = divmod(t * samples, x.shape[2])
+            for place in range(LANES):
+                at, lane = feature + place // samples * size, column + place % samples
+                for d in range(size):
+                    number = own[t, d, place]
+                    if len(cos):
+                        other = d + half if d < half else d - half
+                        number = cos[t, d] * number - sin[t, d] * own[t, other, place]
+                    x[panel, at + d, lane] = scale * number
+        return
     for t in range(steps):
         panel, column = divmod(t * samples + group * LANES, x.shape[2])
         if cos.shape[0] == 0:
@@ -125,8 +152,8 @@ def attend(
     width = out.shape[1]
     size = width // heads
     one, row, block = 1.0, size * LANES, len(work.p) // (steps * LANES)
-    for group in range(samples // LANES):
-        for head in range(heads):
+    for group in range(max(1, samples // LANES)):
+        for head in range(0, heads, max(1, LANES // samples)):
             at = head * size
             _gather(qkv, at, group, samples, steps, size, scale, cos, sin, work.q)
             _gather(qkv, width + at, group, samples, steps, size, one, cos, sin, work.k)
@@ -156,8 +183,8 @@ def attend_backward(
     size = width // heads
     one, row, block = 1.0, size * LANES, len(work.p) // (steps * LANES)
     p, ds = work.p, work.ds
-    for group in range(samples // LANES):
-        for head in range(heads):
+    for group in range(max(1, samples // LANES)):
+        for head in range(0, heads, max(1, LANES // samples)):
             at = head * size
             _gather(qkv, at, group, samples, steps, size, scale, cos, sin, work.q)
             _gather(qkv, width + at, group, samples, steps, size, one, cos, sin, work.k)

@@ -1,9 +1,10 @@
 """How a chunk of samples lies in memory, and what both kinds of model do with it: reading, norms, head and loss.
 
-A chunk is some samples (lanes, a multiple of `tiles.LANES`) at `steps` positions. Column n = t * samples + b is position t
-of sample b. Columns are cut into panels of `panel` columns, and an activation of F features is an array (panels, F, panel):
-whatever is done for each position alone is a loop over the columns of a panel, without sums across lanes. Lanes beyond the
-last sample repeat it and have no weight in the loss, so that all their gradients are zero. A last panel may be partly used.
+A chunk is some samples (lanes, a multiple of `LANES`, or of few samples of a decoder a part of it) at `steps` positions.
+Column n = t * samples + b is position t of sample b. Columns are cut into panels of `panel` columns, whole registers, and an
+activation of F features is an array (panels, F, panel): whatever is done for each position alone is a loop over the columns
+of a panel, without sums across lanes. Lanes beyond the last sample repeat it, steps beyond the last position are like it;
+neither has weight in the loss, so that all their gradients are zero. A last panel may be partly used.
 """
 
 import math
@@ -36,8 +37,10 @@ class Asked(NamedTuple):
 
 
 @phase(fastmath=FLAGS)
-def read(asked: Asked, first: int, count: int, samples: int, table: X2, place: X2, rows: X2, x: X3) -> None:
+def read(asked: Asked, first: int, count: int, steps: int, samples: int, table: X2, place: X2, rows: X2, x: X3) -> None:
     """x = table[token] + place[position]; of vectors place[position] + sum_i vector_i table[i].
+
+    Steps behind the last position are like it, and nothing is asked there.
 
     Args:
         first, count: which samples.
@@ -47,12 +50,12 @@ def read(asked: Asked, first: int, count: int, samples: int, table: X2, place: X
     wide()
     panels, width, size = x.shape
     tokens, vectors = asked.tokens, asked.vectors
-    steps, inputs = len(asked.columns), vectors.shape[2]
+    last, inputs = len(asked.columns) - 1, vectors.shape[2]
     for panel in range(panels):
         used = columns_of(panel, steps, samples, size)
         for column in range(used):
             step, lane = divmod(panel * size + column, samples)
-            sample = first + min(lane, count - 1)
+            sample, step = first + min(lane, count - 1), min(step, last)
             if inputs == 0:
                 token = tokens[sample, step]
                 for i in range(width):
@@ -68,18 +71,19 @@ def read(asked: Asked, first: int, count: int, samples: int, table: X2, place: X
 
 
 @phase(fastmath=FLAGS)
-def read_backward(asked: Asked, first: int, count: int, samples: int, table: X2, place: X2, rows: X2, dx: X3) -> None:
+def read_backward(
+    asked: Asked, first: int, count: int, steps: int, samples: int, table: X2, place: X2, rows: X2, dx: X3
+) -> None:
     """table[token] += dx, place[position] += dx; of vectors table[i] += vector_i dx.  As `read`, with gradients."""
     wide()
     panels, width, size = dx.shape
-    tokens, vectors = asked.tokens, asked.vectors
-    steps, inputs = len(asked.columns), vectors.shape[2]
+    tokens, vectors, inputs = asked.tokens, asked.vectors, asked.vectors.shape[2]
     for panel in range(panels):
         used = columns_of(panel, steps, samples, size)
         transpose(width, used, dx, panel * width * size, size, rows, 0, width)
         for column in range(used):
             step, lane = divmod(panel * size + column, samples)
-            if lane >= count:
+            if lane >= count or step >= len(asked.columns):
                 continue
             for i in range(width):
                 place[step, i] += rows[column, i]
@@ -170,7 +174,9 @@ def labels_of_panel(
     for j in range(used):
         step, lane = divmod(panel * width + j, samples)
         w[j] = 0
-        if lane >= count or columns[step] < 0 or (values.shape[2] == 0 and ids[first + lane, columns[step]] < 0):
+        if lane >= count or step >= len(columns) or columns[step] < 0:
+            continue
+        if values.shape[2] == 0 and ids[first + lane, columns[step]] < 0:
             continue
         w[j] = weight
         if values.shape[2] == 0:

@@ -28,7 +28,10 @@ _ALIGNED = 64  # bytes: a vector never lies on two lines of the cache
 
 @dataclass(frozen=True)
 class Plan:
-    """How a batch is cut: `chunks` are (first sample, number of samples), each computed on `lanes` lanes."""
+    """How a batch is cut: `chunks` are (first sample, number of samples), each computed on `lanes` lanes.
+
+    `steps` are positions, and those behind the last that fill a register up; nothing is asked there.
+    """
 
     steps: int
     lanes: int
@@ -47,7 +50,17 @@ def plan(sizes: Sizes, steps: int, batch: int, threads: int, itemsize: int) -> P
     count = max(-(-batch // most), min(threads, -(-batch // LANES)))
     each = -(-batch // count)
     chunks = tuple((first, min(each, batch - first)) for first in range(0, batch, each))
-    return Plan(steps, -(-each // LANES) * LANES, chunks)
+    lanes = _lanes(each, sizes.heads)
+    together = max(1, LANES // lanes)
+    return Plan(-(-steps // together) * together, lanes, chunks)
+
+
+def _lanes(samples: int, heads: int) -> int:
+    """Lanes for so many samples: whole registers, or of few samples as many as one holds of several heads."""
+    for lanes in (1, 2, 4, 8):
+        if samples <= lanes < LANES and heads and heads % (LANES // lanes) == 0:
+            return lanes
+    return -(-samples // LANES) * LANES
 
 
 def empty(shape: Sequence[int], dtype: np.dtype, poison: bool = False) -> Array:

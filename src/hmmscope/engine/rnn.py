@@ -97,7 +97,7 @@ def recurrent_chunk(
         for i in range(width):
             h[0, i] = maps.initial[layer, i]
         if layer == 0:
-            read(asked, first, count, samples, maps.table, maps.place, work.rows, h[1:])
+            read(asked, first, count, steps, samples, maps.table, maps.place, work.rows, h[1:])
         for step in range(steps):
             if layer:
                 below = work.h[layer - 1, step + 1]
@@ -122,7 +122,7 @@ def recurrent_chunk(
         add_rows(work.panel.reshape(1, width, samples), 1, samples, sums.initial[layer])
         add_products(back, dh, h[:steps], steps, samples, work.turn, sums.recur[layer], zeros, left, right)
         if layer == 0:
-            read_backward(asked, first, count, samples, sums.table, sums.place, work.rows, dh)
+            read_backward(asked, first, count, steps, samples, sums.table, sums.place, work.rows, dh)
             continue
         below, total, bias = work.h[layer - 1, 1:], sums.feed[layer - 1], sums.bias[layer - 1]
         add_map(back, dh, below, steps, samples, work.turn, total, bias, zeros, left, right)

@@ -186,7 +186,7 @@ def decoder_chunk(shape: Shape, maps: Maps, sums: Maps, work: Work, asked: Asked
     """Loss of the samples first .. first + count - 1 of a batch; gradients of the maps are added to `sums`."""
     x, steps, samples = work.x, shape.steps, shape.samples
     layers, (panels, width, size) = maps.qkv.shape[0], x.shape
-    read(asked, first, count, samples, maps.table, maps.place, work.rows, x)
+    read(asked, first, count, steps, samples, maps.table, maps.place, work.rows, x)
     for layer in range(layers):
         _forward_layer(shape, maps, work, layer)
     loss = 0.0
@@ -203,7 +203,7 @@ def decoder_chunk(shape: Shape, maps: Maps, sums: Maps, work: Work, asked: Asked
         normalise_backward(shape.normed, hat, scale, work.panel, used, x[panel], work.lines[0], work.lines[1])
     for layer in range(layers - 1, -1, -1):
         _backward_layer(shape, maps, sums, work, layer)
-    read_backward(asked, first, count, samples, sums.table, sums.place, work.rows, x)
+    read_backward(asked, first, count, steps, samples, sums.table, sums.place, work.rows, x)
     return loss
 
 
