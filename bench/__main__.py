@@ -180,7 +180,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--precision", default="float32", help="of training: float32 or bfloat16")
     parser.add_argument("--compile", action="store_true", help="of training: also compiled")
     parser.add_argument("--shapes", nargs="+", metavar="NAME", help="of training: only these")
-    parser.add_argument("--repeats", type=int, default=5, help="rounds; the median counts")
+    parser.add_argument("--repeats", type=int, default=5, help="rounds; the fastest counts, of curves the median")
     parser.add_argument("--out", metavar="FILE", help="write the table as .json, with date and machine")
     options = vars(parser.parse_args(argv))
 

@@ -4,7 +4,8 @@ The limit is the rate of the library's product, or of copying the result. Where 
 peak (`bench.peak`) is measured in the same rounds, and is what every share of peak is of.
 
 With one thread on a processor the time is that of the processor, which other programs on the machine disturb far less than
-the time of the clock; on a machine that does nothing else they are the same. Otherwise it is the clock.
+the time of the clock; on a machine that does nothing else they are the same. Otherwise it is the clock. Short calls are made
+again and again until they take `LEAST` together: a clock that jumps by a millisecond would make any of them the fastest.
 """
 
 import importlib.util
@@ -18,6 +19,9 @@ from typing import Any
 import torch
 
 from bench.peak import burst
+
+#: Seconds that a contender is timed for in each round, if one call does not take longer.
+LEAST = 0.05
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class Contest:
         self.contenders.append(Contender(name, run, amount, limit))
 
     def rows(self, *, repeats: int, threads: int) -> list[dict]:
-        """Rates of the fastest of `repeats` rounds, each round running every contender once in turn."""
+        """Rates of the fastest of `repeats` rounds, in each of which every contender has its turn."""
         torch.set_num_threads(threads)
         on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
         found = burst(self.dtype, threads) if self.flops and not on_gpu else None
@@ -72,16 +76,13 @@ class Contest:
             contenders.append(Contender(f"{str(self.dtype)[6:]} peak", found[0], found[1] / self.flops, limit=True))
         for contender in contenders:
             contender.run()
-        _finish()
         alone = threads == 1 and not on_gpu and not self.by_clock
         clock = time.process_time if alone else time.perf_counter
+        calls = [max(1, math.ceil(LEAST / max(_timed(c, 1, clock), 1e-6))) for c in contenders]
         seconds: dict[str, list[float]] = {contender.name: [] for contender in contenders}
         for _ in range(repeats):
-            for contender in contenders:
-                begun = clock()
-                contender.run()
-                _finish()
-                seconds[contender.name].append(clock() - begun)
+            for contender, number in zip(contenders, calls, strict=True):
+                seconds[contender.name].append(_timed(contender, number, clock))
         rates = {c.name: c.amount / min(seconds[c.name]) for c in contenders}
         peak = None if found is None else rates[contenders[-1].name]
         ours = rates[self.contenders[0].name]
@@ -122,6 +123,16 @@ def summary(contests: Sequence[tuple[Contest, list[dict]]]) -> list[dict]:
             | {"reason": contest.reason if ratio is not None and ratio < 1 else ""}
         )
     return lines
+
+
+def _timed(contender: Contender, calls: int, clock: Callable[[], float]) -> float:
+    """Seconds of one of so many calls."""
+    _finish()
+    begun = clock()
+    for _ in range(calls):
+        contender.run()
+    _finish()
+    return (clock() - begun) / calls
 
 
 def _finish() -> None:

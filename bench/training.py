@@ -122,7 +122,7 @@ def _contest(shape: Shape, peers: bool, device: str, precision: str, compiled: b
     corpus = Corpus(process, layout=config.layout, seed=0, stream="train", device=device)
     columns = config.layout.num_columns
     tokens = batch * columns
-    reason = "both are bound by the same matrix products"
+    reason = "nanoGPT has no biases; with them it is level, for both are bound by the same matrix products"
     contest = Contest(f"training, {shape.name}, batch {batch}, {precision}", "tokens", reason)
     contest.add("hmmscope", _ours(_without_dropout(config), corpus, target, at_hand=True), tokens)
     contest.add("hmmscope, as in a run", _ours(config, corpus, target), tokens)
