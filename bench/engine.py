@@ -52,6 +52,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     "decoder 4 x 128, 17 columns": _limits(_decoder(4, 128), 17),
     "decoder 2 x 256, 33 columns": _limits(_decoder(2, 256), 33, 32),
     "decoder 1 x 512, 121 columns": _limits(_decoder(1, 512), 121, 16),
+    "decoder 4 x 64 of few samples, 33 columns": _limits(_decoder(4), 33, 4),
+    "decoder 1 x 512 of few samples, 121 columns": _limits(_decoder(1, 512), 121, 8),
     "decoder 2 x 64, 257 columns": _limits(_decoder(2), 257, 32),
     "decoder 7 x 64, 121 columns": _limits(_decoder(7), 121),
     "RNN 64, 17 columns": _limits({"name": "rnn", "width": 64}, 17),
