@@ -87,7 +87,11 @@ def contests(*, peers: bool, device: str = "cpu") -> list[Contest]:
 def _contest(name: str, data: dict[str, Any], precision: str = "float32") -> Contest:
     config = config_from_data(data | {"training": {**data["training"], "device": "cpu", "precision": precision}})
     columns, batch = config.layout.num_columns, config.training.batch_size
-    contest = Contest(f"step, {name}, batch {batch}" + (f", {precision}" if precision != "float32" else ""), "tokens")
+    reason = (
+        "of few samples a tenth of a step is what is done once, whatever the batch: maps folded, turned and updated"
+    )
+    work = f"step, {name}, batch {batch}" + (f", {precision}" if precision != "float32" else "")
+    contest = Contest(work, "tokens", reason)
     engines: tuple[Literal["compiled", "torch"], ...] = ("compiled", "torch")
     for engine in engines:
         contest.add(engine, _steps(config, engine), _STEPS * batch * columns)

@@ -11,7 +11,7 @@ from numba.core.errors import TypingError
 from engine_cases import DECODER, MIXTURE, PROMPTS, RNN, VECTORS, config, exact_loss, gradients, parts, worst
 from hmmscope.corpora.targets import Target
 from hmmscope.engine import functions, layout
-from hmmscope.engine.layout import plan
+from hmmscope.engine.layout import pieces, plan
 from hmmscope.engine.sizes import Sizes, unfit
 from hmmscope.engine.tiles import transpose
 from hmmscope.errors import InputError
@@ -257,6 +257,16 @@ def test_plans_cover_each_sample_once() -> None:
                 assert steps <= made.steps < steps + max(2, LANES // made.lanes)
                 assert max(count for _, count in made.chunks) <= made.lanes <= 64
                 assert len(made.chunks) >= min(threads, -(-batch // LANES))
+
+
+def test_what_is_left_over_is_a_piece_of_its_own_where_that_leaves_fewer_lanes_idle() -> None:
+    sizes = Sizes(inputs=5, outputs=5, layers=4, width=64, heads=8, hidden=256)
+    of_one_head = Sizes(inputs=5, outputs=5, layers=4, width=64, heads=1, hidden=256)
+    for batch in range(1, 4 * LANES):
+        found = pieces(sizes, batch)
+        assert [n for piece in found for n in range(piece.start, piece.stop)] == list(range(batch))
+        assert sum(plan(sizes, 32, p.stop - p.start, 1, 4).lanes for p in found) < batch + LANES // 2
+        assert pieces(of_one_head, batch) == [slice(0, batch)]
 
 
 def test_sizes_are_checked_at_the_door() -> None:

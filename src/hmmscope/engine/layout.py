@@ -55,6 +55,14 @@ def plan(sizes: Sizes, steps: int, batch: int, threads: int, itemsize: int) -> P
     return Plan(-(-steps // together) * together, lanes, chunks)
 
 
+def pieces(sizes: Sizes, batch: int) -> list[slice]:
+    """A batch as whole registers of samples, and what is left over by itself where that leaves fewer lanes idle."""
+    rest = batch % LANES
+    if batch < LANES or not rest or _lanes(rest, sizes.heads) == LANES:
+        return [slice(0, batch)]
+    return [slice(0, batch - rest), slice(batch - rest, batch)]
+
+
 def _lanes(samples: int, heads: int) -> int:
     """Lanes for so many samples: whole registers, or of few samples as many as one holds of several heads."""
     for lanes in (1, 2, 4, 8):

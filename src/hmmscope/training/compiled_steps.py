@@ -23,6 +23,7 @@ from hmmscope.engine.layout import (
     empty,
     halves_of,
     numbers_of,
+    pieces,
     plan,
     recurrent_shapes,
     recurrent_work,
@@ -93,23 +94,29 @@ class Compiled(Single):
         steps = int(target.columns[-1]) + 1
         held: list[_Room] = []
         for part in updates.grains(batch, self.spec.num_grains):
-            count = len(part.tokens)
-            if (steps, count) not in self._rooms:
-                self._rooms[steps, count] = _Room(self._family, steps, count, self.spec, theta.dtype, self._poison)
-            room = self._rooms[steps, count]
-            if room not in held:
-                self._family.prepare(theta, room)
-                room.sums.fill(0)
-                held.append(room)
             asked = _asked(part, target, steps, len(batch.tokens), theta.dtype)
-            _check(asked, self._family.sizes, count)
-            total += self._run(room, asked)
+            _check(asked, self._family.sizes, len(part.tokens))
+            for piece in pieces(self._family.sizes, len(part.tokens)):
+                room = self._room(steps, piece.stop - piece.start)
+                if room not in held:
+                    self._family.prepare(theta, room)
+                    room.sums.fill(0)
+                    held.append(room)
+                own = {name: getattr(asked, name)[piece] for name in ("tokens", "vectors", "ids", "values")}
+                total += self._run(room, asked._replace(**own))
         for room in held:
             self._add_up(room.sums)
-        for other in held[1:]:  # a last grain of fewer samples
+        for other in held[1:]:  # a last grain of fewer samples, or a piece
             held[0].sums[0] += other.sums[0]
         self._family.finish(theta, held[0], self._gradient.numpy())
         return torch.tensor(total, dtype=torch.float64)
+
+    def _room(self, steps: int, count: int) -> "_Room":
+        if (steps, count) not in self._rooms:
+            self._rooms[steps, count] = _Room(
+                self._family, steps, count, self.spec, self._theta.numpy().dtype, self._poison
+            )
+        return self._rooms[steps, count]
 
     def take(self, moments: Moments, batch: Batch, target: Target, step: int) -> tuple[float, float]:
         loss, gradient = self.gradients(batch, target, step).item(), self._gradient.numpy()
