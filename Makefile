@@ -89,7 +89,7 @@ docs: .venv/.installed
 	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[pages,docs]"
 	mkdir -p docs/_build/extra
 	$(BIN)/python scripts/write_pages.py --pictures
-	$(BIN)/python scripts/draw_speed.py results/bench/people-cpu-2026-11-26.json.xz --out docs/img/experiments > docs/_build/people.md
+	$(BIN)/python scripts/draw_speed.py results/bench/people-*.json.xz --out docs/img/experiments
 	$(BIN)/hmmscope train docs/live.yaml --out docs/_build/live --resume -q
 	$(BIN)/hmmscope look docs/_build/live -q -o docs/_build/extra/live.html
 	rm -f docs/_build/extra/ledger-table.html

@@ -3,11 +3,10 @@
 Run from the root of the repository:
 
     python scripts/draw_speed.py results/bench/curve-cpu.json --out docs/img
-    python scripts/draw_speed.py results/bench/people-cpu-2026-11-26.json.xz --out docs/img
+    python scripts/draw_speed.py results/bench/people-*.json.xz --out docs/img/experiments --page docs/speed.md
 
 Cost of a token against tokens, states and symbols: level lines are costs linear in tokens, the dashed lines rise with the
-square of the states. Of what people do: ours over the fastest peer, and the shares of the processor's peak; the table of
-the page is printed.
+square of the states. Of what people do, by machine: ours over the fastest peer, and shares of the processor's peak.
 """
 
 import argparse
@@ -31,6 +30,8 @@ PANELS = (
     (("symbols",), "symbols"),
 )
 STYLES = {"length": (4, 2), "batch": ()}
+#: Colour and shape of the points of each machine.
+MACHINES = (("#d55e00", "o"), ("#0072b2", "s"), ("#009e73", "^"))
 
 
 def size_of(row: dict) -> int:
@@ -67,52 +68,103 @@ def draw_panel(axes: Axes, rows: list[dict], names: tuple[str, ...], label: str)
         axes.spines[side].set_visible(False)
 
 
-def draw_people(lines: list[dict], path: Path) -> None:
-    """A bar for each work with a peer, and beside it the share of peak where the work is a product; the table is printed."""
-    shown = [line for line in lines if line["ratio"] is not None or line["share_of_peak"] is not None]
-    figure, (ratios, shares) = plt.subplots(
-        1, 2, figsize=(10.5, 1 + 0.24 * len(shown)), sharey=True, layout="constrained"
-    )
-    names = [
-        line["work"].partition(" (")[0] + (f", {line['threads']} threads" if line["threads"] > 1 else "")
-        for line in shown
-    ]
-    places = range(len(shown) - 1, -1, -1)
-    over = [line["ratio"] or 1.0 for line in shown]
-    ratios.barh(places, [value - 1 for value in over], left=1, color=["#009e73" if x >= 1 else "#d55e00" for x in over])
-    ratios.set(xscale="log", xlabel="ours over the fastest peer", yticks=places, yticklabels=names)
-    shares.barh(places, [100 * (line["share_of_peak"] or 0) for line in shown], color="#0072b2")
-    shares.set(xlim=(0, 100), xlabel="% of the processor's peak")
-    for axes in (ratios, shares):
-        axes.grid(axis="x", color=RULE, linewidth=0.7)
+def name_of(line: dict) -> str:
+    """What was done, as it is shown."""
+    threads = f", {line['threads']} threads" if line["threads"] > 1 else ""
+    return f"{line['work'].partition(' (')[0]}{threads}"
+
+
+def machine_of(table: dict) -> str:
+    """The processor and the date, as a column is headed."""
+    machine = table["machine"]
+    maker, model = machine["processor"].partition("(R)")[0], machine["processor_model"].partition(" step")[0]
+    return f"{maker}, {model}, {machine['date']}"
+
+
+def shown_by_machine(tables: list[dict]) -> dict[str, dict[str, dict]]:
+    """Lines with a peer or a share of peak by what was done and by machine, in the order of the first that has them."""
+    found: dict[str, dict[str, dict]] = {}
+    for table in tables:
+        for line in table["summary"]:
+            if line["ratio"] is not None or line["share_of_peak"] is not None:
+                found.setdefault(name_of(line), {})[machine_of(table)] = line
+    return found
+
+
+def draw_people(tables: list[dict], path: Path) -> None:
+    """A point for each machine beside each work: ours over the fastest peer, and the share of the processor's peak."""
+    shown, machines = shown_by_machine(tables), [machine_of(table) for table in tables]
+    figure, both = plt.subplots(1, 2, figsize=(10.5, 1.2 + 0.17 * len(shown)), sharey=True, layout="constrained")
+    for (key, factor), axes in zip((("ratio", 1), ("share_of_peak", 100)), both, strict=True):
+        for machine, (colour, marker) in zip(machines, MACHINES, strict=False):
+            of = {name: lines[machine][key] for name, lines in shown.items() if machine in lines}
+            points = [
+                (factor * value, -place) for place, name in enumerate(shown) if (value := of.get(name)) is not None
+            ]
+            axes.scatter(*zip(*points, strict=True), s=14, color=colour, marker=marker, label=machine, zorder=3)
+        axes.grid(color=RULE, linewidth=0.5)
         axes.set_axisbelow(True)
         axes.margins(y=0.01)
         axes.tick_params(labelsize=7)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
-    figure.savefig(path, dpi=130, facecolor="white")
-    percent = lambda value: "" if value is None else f"{100 * value:.0f} %"  # noqa: E731 - one line, used twice
-    print(
-        "| work | M/s | share of the limit | share of peak | fastest peer | ours over it |\n|---|---|---|---|---|---|"
+    both[0].axvline(1, color=INK, linewidth=1)
+    both[0].set(
+        xscale="log", xlabel="ours over the fastest peer", yticks=range(0, -len(shown), -1), yticklabels=list(shown)
     )
-    for name, line in zip(names, shown, strict=True):
-        ratio = "" if line["ratio"] is None else f"{line['ratio']:.3g}"
-        print(
-            f"| {name} | {line['rate'] / 1e6:.3g} | {percent(line['share_of_limit'])} "
-            f"| {percent(line['share_of_peak'])} | {line['peer'] or ''} | {ratio} |"
-        )
+    both[1].set(xlim=(0, 105), xlabel="% of the processor's peak")
+    figure.legend(*both[0].get_legend_handles_labels(), loc="outside upper left", frameon=False, fontsize=8, ncols=2)
+    figure.savefig(path, dpi=130, facecolor="white")
+
+
+def people(tables: list[dict]) -> list[str]:
+    """The same as a table in Markdown, by machine: million a second, share of peak, the fastest peer and ours over it."""
+    machines = [machine_of(table) for table in tables]
+    lines = [
+        "| work | " + " | ".join(f"{machine}: million a second | over the fastest peer" for machine in machines) + " |",
+        "|---" * (1 + 2 * len(machines)) + "|",
+    ]
+    for name, by_machine in shown_by_machine(tables).items():
+        cells = []
+        for line in (by_machine.get(machine) for machine in machines):
+            rate = "" if line is None else f"{line['rate'] / 1e6:.3g}"
+            if line is not None and line["share_of_peak"] is not None:
+                rate += f" ({100 * line['share_of_peak']:.0f} % of peak)"
+            ratio = "" if line is None or line["ratio"] is None else f"{line['ratio']:.3g}"
+            ratio = f"**{ratio}**" if ratio and line is not None and line["ratio"] < 1 else ratio
+            cells += [rate, f"{ratio} ({line['peer']})" if ratio and line is not None else ""]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
+def read(path: Path) -> dict:
+    """What the bench wrote, or that as .xz."""
+    written = path.read_bytes()
+    found: dict = json.loads(lzma.decompress(written) if path.suffix == ".xz" else written)
+    return found
+
+
+def put_table(page: Path, tables: list[dict]) -> None:
+    """Write the table into the place for it in a page."""
+    begin, end = "<!-- people: made by scripts/draw_speed.py -->", "<!-- end -->"
+    before, _, rest = page.read_text("utf-8").partition(begin)
+    after = rest.partition(end)[2]
+    page.write_text("\n".join([before + begin, "", *people(tables), "", end + after]), "utf-8")
 
 
 def main() -> None:
     """Draw the picture of what the file holds."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("table", type=Path, help="what python -m bench curve or people --out wrote, or that as .xz")
+    parser.add_argument("tables", type=Path, nargs="+", help="what bench curve or people --out wrote, or that as .xz")
     parser.add_argument("--out", type=Path, required=True, help="folder for the picture")
+    parser.add_argument("--page", type=Path, help="page whose table of what people do is written")
     arguments = parser.parse_args()
-    written = arguments.table.read_bytes()
-    table = json.loads(lzma.decompress(written) if arguments.table.suffix == ".xz" else written)
+    tables = [read(path) for path in arguments.tables]
+    table = tables[0]
     if "summary" in table:
-        draw_people(table["summary"], arguments.out / "speed-people.png")
+        draw_people(tables, arguments.out / "speed-people.png")
+        if arguments.page is not None:
+            put_table(arguments.page, tables)
         return
     rows = [row for row in table["rows"] if row["threads"] == table["rows"][0]["threads"]]
     figure, panels = plt.subplots(1, 3, figsize=(10.5, 3.6), sharey=True, layout="constrained")

@@ -1,5 +1,6 @@
 """The documentation stays small and whole: words, entries of the side bar, pages that are reached, links."""
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -73,3 +74,17 @@ def test_links_lead_to_a_heading_that_is_there(page: Path) -> None:
 def test_the_checks_see_what_is_wrong(tmp_path: Path) -> None:
     assert prose("a b\n```python\nc d e\n```\nf <!-- x: made by y --> g h <!-- end -->").split() == ["a", "b", "f"]
     assert slugs("# How many states?\n```\n# no\n```\n## `report`, look") == {"how-many-states", "report-look"}
+
+
+def test_the_table_of_speeds_is_as_the_command_writes_it(tmp_path: Path) -> None:
+    """`python scripts/draw_speed.py results/bench/people-*.json.xz --out FOLDER --page docs/speed.md` makes it."""
+    spec = importlib.util.spec_from_file_location("draw_speed", ROOT / "scripts" / "draw_speed.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    page = tmp_path / "speed.md"
+    page.write_text((DOCS / "speed.md").read_text("utf-8"), "utf-8")
+    script.put_table(page, [script.read(path) for path in sorted((ROOT / "results" / "bench").glob("people-*.xz"))])
+    assert page.read_text("utf-8") == (DOCS / "speed.md").read_text("utf-8")
+    assert page.read_text("utf-8").count("| filter_beliefs, 4 states, 1 x 1000000 |") == 1
