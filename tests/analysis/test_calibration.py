@@ -50,6 +50,7 @@ def test_no_bet_wins_against_an_exact_law_on_average() -> None:
     assert min(means.values()) > 0.5  # nothing is lost by rounding either
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("seed", range(6))
 def test_exact_answers_are_calibrated(seed: int, layout: str) -> None:
@@ -76,6 +77,7 @@ def without_starts(self: NextObservation, batch: Batch) -> torch.Tensor:
 FAULTS = {"one late": shifted(1), "one early": shifted(-1), "ignores starts": without_starts}
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("seed", range(3))
 def test_wrong_answers_are_not(fault: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,6 +101,7 @@ def test_reference_is_exact(family: str) -> None:
     assert exact_log_likelihood(process(family), observations) == pytest.approx(math.fsum(terms), rel=1e-13)
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("dtype", BUDGET)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_hundred_thousand_observations(family: str, dtype: torch.dtype) -> None:

@@ -25,6 +25,7 @@ def agree(one, other):
     close(one.first_observation, other.first_observation)
 
 
+@pytest.mark.drawn(5)
 @pytest.mark.parametrize("time", [0, 1, 2, 3, 4, 5, 7, 8, 64, 1000, 4097])
 def test_scan_equals_loop(time):
     """N2."""

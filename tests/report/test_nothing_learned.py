@@ -70,6 +70,7 @@ def _mispaired(batch: Any, target: Any) -> tuple[Any, Any]:
     return replace(batch, tokens=batch.tokens.roll(1, 0)), target
 
 
+@pytest.mark.drawn(2)
 def test_pages_praise_nothing(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "EXAMPLES", 2000)
     look = hs.look(run, num_samples=64, num_points=200)
@@ -82,6 +83,7 @@ def test_pages_praise_nothing(run: Run, tmp_path: Path, monkeypatch: pytest.Monk
     assert praise(said) == []
 
 
+@pytest.mark.drawn(2)
 def test_rows_and_objects_praise_nothing(run: Run) -> None:
     said = [repr(run)]
     for rows in (

@@ -62,6 +62,7 @@ def test_numbers_of_numpy_become_floats_and_labels_text() -> None:
     assert heat(x=(1, 2)).x == ("1", "2")
 
 
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_renderers_draw_every_kind(kind: str) -> None:
     figure = a_figure(KINDS[kind](), name="f")

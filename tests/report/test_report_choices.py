@@ -28,6 +28,7 @@ def many(names: list[str], panels: int = 1) -> Figure:
 # Legends
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("count", [5, 8, 12, 16])
 @pytest.mark.parametrize(
     "names", [DEPTHS, WORDS, [f"{'long ' * 14}{name}" for name in WORDS]], ids=["n", "words", "long"]

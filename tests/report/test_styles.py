@@ -202,6 +202,7 @@ def test_panels_of_a_row_that_show_one_quantity_have_one_axis() -> None:
     assert small < one / 5
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("columns", [2, 3, 5])
 @pytest.mark.parametrize("style", ["paper", "talk", "web"])
 def test_titles_of_panels_end_before_the_next_begins(style: str, columns: int) -> None:

@@ -32,6 +32,7 @@ def test_it_is_the_fit_of_the_same_rows(casino: hs.SequenceData) -> None:
     assert "table" in fit._repr_html_()
 
 
+@pytest.mark.drawn(1, of="numbers of states")
 def test_the_number_of_states_is_chosen_and_the_table_has_both_rules(casino: hs.SequenceData) -> None:
     fit = hs.fit(casino, [4, 1, 2], **QUICK)
     scores = {
@@ -127,6 +128,7 @@ def test_the_chosen_number_of_states_is_fitted_on_to_all(casino: hs.SequenceData
     assert row["log_likelihood"] == fit.fits[row["num_states"]].log_likelihood / casino.train.num_observations
 
 
+@pytest.mark.drawn(1, of="numbers of states")
 def test_a_symbol_that_was_only_held_out_is_not_forbidden_in_the_end() -> None:
     rows = [[0, 1] * k for k in range(3, 30)] + [[2, 0]]
     for seed in range(8):  # in some split the last sequence is held out

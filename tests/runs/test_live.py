@@ -77,6 +77,7 @@ def test_a_map_reads_the_belief_and_its_inverse_changes_what_is_read(run: Run, d
 ROFORMER = {"name": "roformer", "num_layers": 2, "num_heads": 2, "width": 16}
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("model", "steps", "said"),
     [
