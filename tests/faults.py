@@ -98,8 +98,8 @@ IN_INFERENCE = (
     Fault(
         "epsilon in place of zero",
         "inference/compiled.py",
-        "norms, out=terms, where=norms >",
-        "norms + 1e-300, out=terms, where=norms + 1e-300 >",
+        "terms = np.log(norms)",
+        "terms = np.log(norms + 1e-300)",
         (_ENUMERATED,),
     ),
     Fault(
