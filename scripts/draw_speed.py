@@ -10,6 +10,7 @@ square of the states. Of what people do, by machine: ours over the fastest peer,
 """
 
 import argparse
+import itertools
 import json
 import lzma
 from pathlib import Path
@@ -96,7 +97,7 @@ def draw_people(tables: list[dict], path: Path) -> None:
     shown, machines = shown_by_machine(tables), [machine_of(table) for table in tables]
     figure, both = plt.subplots(1, 2, figsize=(10.5, 1.2 + 0.17 * len(shown)), sharey=True, layout="constrained")
     for (key, factor), axes in zip((("ratio", 1), ("share_of_peak", 100)), both, strict=True):
-        for machine, (colour, marker) in zip(machines, MACHINES, strict=False):
+        for machine, (colour, marker) in zip(machines, itertools.cycle(MACHINES), strict=False):
             of = {name: lines[machine][key] for name, lines in shown.items() if machine in lines}
             points = [
                 (factor * value, -place) for place, name in enumerate(shown) if (value := of.get(name)) is not None

@@ -127,8 +127,7 @@ def recurrent_chunk(
         below, total, bias = work.h[layer - 1, 1:], sums.feed[layer - 1], sums.bias[layer - 1]
         add_map(back, dh, below, steps, samples, work.turn, total, bias, zeros, left, right)
         for step in range(steps):
-            back = halves.feed_back
-            map_back(maps.feed_across, back, layer - 1, dh[step], samples, False, work.panel, zeros, right)
+            map_back(maps.feed_across, halves.feed_back, layer - 1, dh[step], samples, False, work.panel, zeros, right)
             for i in range(width):
                 for j in range(samples):
                     dh[step, i, j] = work.panel[i, j]
