@@ -55,7 +55,7 @@ LONGEST = (
 
 
 #: Experiments that a commit runs at smoke, drawn by it; all of them are run by `make test-slow`.
-SMOKES = 4
+SMOKES = 3
 
 
 @functools.cache

@@ -46,6 +46,7 @@ SHORT = {"power-losses": 150, "errors": 10, "races": 2, "configurations": 150, "
 SHORT |= {"typed": 400, "round-trips": 150}
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("name", SHORT)
 def test_nothing_is_found(name: str, tmp_path: Path, unchecked: None) -> None:
     report = conduct(name, tmp_path / "room", SHORT[name], 7)

@@ -50,7 +50,7 @@ def test_first_page(page: Path, server: subprocess.Popen, tmp_path: Path) -> Non
     runs(page, server, tmp_path)
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("page", [page for page in RUNNABLE if page.name not in FIRST], ids=named)
 def test_page(page: Path, server: subprocess.Popen, tmp_path: Path) -> None:
     runs(page, server, tmp_path)

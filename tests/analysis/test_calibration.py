@@ -77,7 +77,7 @@ def without_starts(self: NextObservation, batch: Batch) -> torch.Tensor:
 FAULTS = {"one late": shifted(1), "one early": shifted(-1), "ignores starts": without_starts}
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("seed", range(3))
 def test_wrong_answers_are_not(fault: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def rare_hmm():
 # The bound
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("length, reference", [(8, (3e-10, 1e-6)), (16, (5e-15, 2e-12)), (32, (5e-23, 3e-22))])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_recommended_bits_stay_below_the_bound_and_half_do_not(length: int, reference: tuple, seed: int) -> None:

@@ -76,6 +76,7 @@ def test_reference_size() -> None:
     assert (net.width, net.num_layers) == (51, 35)
 
 
+@pytest.mark.drawn(5)
 @pytest.mark.parametrize("changes", [{}, {"positions": "slot"}, {"causal": True}, {"ridge": 0.1}])
 @pytest.mark.parametrize("sizes, num_futures", [((2, 3, 24, 5, 30), 2), ((3, 2, 10, 6, 12), 2), ((2, 2, 9, 7, 10), 4)])
 def test_is_gradient_descent(sizes: tuple[int, ...], num_futures: int, changes: dict[str, Any]) -> None:

@@ -377,6 +377,7 @@ def best(length, dtype, powers):
     return min(max(worst(length, gelu_scale=2.0**k, **settings)) for k in powers)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     "length, low, high", [(8, 1e-6, 4e-5), (10, 2e-5, 6e-4), (12, 5e-4, 2e-2), (16, 0.02, math.inf)]
 )

@@ -369,6 +369,7 @@ def test_listening_to_attention_changes_nothing(name: str) -> None:
 # Instruments
 
 
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("name", INSTRUMENTS)
 def test_instruments_give_the_same_table_twice(name: str) -> None:
     layout: Layout = Prompts(num_demonstrations=3, demonstration_length=4, test_length=6)

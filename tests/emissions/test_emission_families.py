@@ -82,6 +82,7 @@ def learned(process: hs.EmittingHMM) -> Any:
     return model
 
 
+@pytest.mark.drawn(5)
 def test_all_answers_equal_the_sum_over_all_paths(family: hs.EmittingHMM) -> None:
     seen = drawn(family, 6, 2)
     seen[0, 2], seen[1, 1, 0] = torch.nan, torch.nan
@@ -99,6 +100,7 @@ def test_all_answers_equal_the_sum_over_all_paths(family: hs.EmittingHMM) -> Non
     assert (shares - hs.smooth_beliefs(family, seen)).abs().max() < 0.06  # 5 standard errors
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name != "channels"])
 def test_answers_are_those_of_hmmlearn(name: str) -> None:
     make, *shape = FAMILIES[name]

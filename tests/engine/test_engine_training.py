@@ -42,6 +42,7 @@ def followed(engine: str, model: dict, steps: int, dtype: torch.dtype, **options
     return losses, torch.cat([parameter.detach().flatten() for parameter in net.parameters()])
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(
     "options",
     [{}, {"gradient_clip": 0.0}, {"gradient_clip": 0.05}, {"schedule": "halving"}, {"num_trajectories": 20}],
@@ -122,6 +123,7 @@ def weights(path: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in newest.glob("*.safetensors")}
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(
     "model, options",
     [(DECODER, {}), (DECODER, {"precision": "bfloat16"}), (RNN, {}), (RNN, {"precision": "bfloat16"})],

@@ -146,6 +146,7 @@ def of_both(reference: Callable[..., Single], run: Any, batch: int) -> float:
     return worst(ours, theirs)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("batch", [6, 33])
 @pytest.mark.parametrize(
     "options",

@@ -12,7 +12,7 @@ from hmmscope.lab.evidence.verdicts import Above
 from reach import numbers_of
 
 
-@pytest.mark.drawn(16)
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("experiment", experiments())
 def test_rules_do_what_their_versions_did(experiment: str) -> None:
     """If this fails: raise the versions, or undo the change; see the head of acts.py."""

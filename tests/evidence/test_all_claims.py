@@ -125,7 +125,7 @@ def test_construction(folder: str) -> None:
                 assert found.verdict == "reproduced", claim.name
 
 
-@pytest.mark.drawn(16)
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_mirror(folder: str) -> None:
     """Reproduced turns into not reproduced, and back unless the effect was merely too small to matter.
@@ -147,7 +147,7 @@ def test_mirror(folder: str) -> None:
             assert "reproduced" not in turned.split(" in ") or verdict == "inconclusive", claim.name
 
 
-@pytest.mark.drawn(16)
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_order_of_seeds_and_rows_changes_nothing(folder: str) -> None:
     for claim, tables in judged(folder):

@@ -79,6 +79,7 @@ def test_the_script_makes_all_controls_of_experiments_with_claims_on_training(sc
     assert {path.name.removesuffix(".json.xz") for path in FOLDERS} <= set(script.EXPERIMENTS)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("engine", ["torch", "compiled"])
 def test_what_a_control_does_to_a_training(script: ModuleType, engine: str, tmp_path: Path) -> None:
     def weights(control: str | None, steps: int) -> list[torch.Tensor]:

@@ -32,6 +32,7 @@ def planted(
     return points, lambda x: mean(x) + sum(own) / len(own)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("ceiling", [float("inf"), 4.3])
 @pytest.mark.parametrize("form", ["straight", "saturating"])
 def test_the_union_of_both_forms_covers_what_was_planted(form: str, ceiling: float) -> None:

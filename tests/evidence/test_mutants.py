@@ -98,6 +98,7 @@ def claims_named(names: tuple[str, ...]) -> list[Claim]:
     return [known[n] if n in known else next(c for c in claims_of(n) if c.rule or len(claims_of(n)) < 4) for n in names]
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("name", CHANGES)
 def test_what_turns_verdicts_marks_the_rules_that_reach_it_and_no_other(name: str) -> None:
     change, reached, others = CHANGES[name]
@@ -258,6 +259,7 @@ def unmarked(experiment: str, chosen: list[Site]) -> list[str]:
     return found
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("experiment", QUICK)
 def test_no_row_of_the_ledger_changes_unmarked(experiment: str) -> None:
     """Two numbers of each; all of them in the slow test."""

@@ -47,7 +47,7 @@ def said(claim: str, world: Callable[[int, int], float]) -> Finding:
     return found
 
 
-@pytest.mark.drawn(3, of="rules")
+@pytest.mark.drawn(2, of="rules")
 @pytest.mark.parametrize(
     "claim, world, verdict",
     [
@@ -63,7 +63,7 @@ def test_rules_say_what_is_so(claim: str, world: Callable[[int, int], float], ve
     assert said(claim, world).verdict == verdict
 
 
-@pytest.mark.drawn(3, of="rules")
+@pytest.mark.drawn(2, of="rules")
 def test_an_rnn_that_fits_all_leads_by_what_the_sequence_shows() -> None:
     """Whatever the RNN could do beyond the end is not claimed of it: log2 of .95 x 32, less the Transformer's."""
     found = said("limits-law-rnn", same)

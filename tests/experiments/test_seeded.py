@@ -324,7 +324,7 @@ def test_what_is_trained_is_measured_and_nothing_else(tmp_path: Path, capsys: py
     assert len(names(tmp_path / "trained")) == len(WIDTHS)
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("change", "why", "measured"),
     [

@@ -59,7 +59,7 @@ def spoiled(tables: Tables, table: str, change: Any) -> dict[str, Rows]:
     return {**tables, table: Rows(row | change(row) for row in tables[table])}
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_figures_and_findings_of_the_smallest_scale(name: str) -> None:
     experiment, tables = experiment_named(name), measured(name)

@@ -111,6 +111,7 @@ def test_hundred_thousand_observations(family: str, dtype: torch.dtype) -> None:
     assert measured < BUDGET[dtype]
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_other_roads(family: str) -> None:
     """The scan over 10^5 steps, and the sequential filter and the mixture's running sums over the first 5000.

@@ -145,6 +145,7 @@ def mean_time(name, num_instances, num_samples, max_time=120, **fields):
     return np.mean([m.time for m in found])
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     "slip, literal, paper, tolerance",
     [(0.03, 71.8, 69.4, 1.5), (0.05, 44.6, 42.2, 1), (0.1, 23.5, 21.4, 1), (0.15, 16.5, 14.2, 1)],
@@ -185,6 +186,7 @@ def ran_hmm_instances(law, num_instances):
     ]
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("law", RAN_HMM)
 def test_ran_hmm(law):
     """Means over few instances, so within what instances differ by (0.1 and 0.08 for the distances)."""

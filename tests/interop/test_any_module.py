@@ -163,6 +163,7 @@ def test_every_instrument_takes_the_names_of_all() -> None:
     torch.testing.assert_close(own["h.0"], own["residual.1"])
 
 
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("name", sorted(set(registry.entries("model")) - {"given"}))
 def test_every_family_has_attention_patterns_or_says_that_it_has_none(name: str) -> None:
     if registry.entries("model")[name].__module__.endswith("foreign_specs"):

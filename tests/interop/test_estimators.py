@@ -57,6 +57,7 @@ def rolls(parts, seed=0):
 # The same numbers -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.drawn(10)
 @pytest.mark.parametrize("implementation", ["log", "scaling"])
 @pytest.mark.parametrize("seed", range(12))
 def test_answers_are_hmmlearns(seed, implementation):
@@ -193,6 +194,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.drawn(40)
 @parametrize_with_checks(
     [CategoricalHMM(2, random_state=0), FirstColumn(2, random_state=0)],
     expected_failed_checks=lambda estimator: EXPECTED[type(estimator)],

@@ -74,6 +74,7 @@ def test_one_variance_a_state_may_be_given_as_a_column() -> None:
         model.score(x)
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("prior", [False, True], ids=["no prior", "priors"])
 def test_mixtures_are_those_of_hmmlearn(shape: str, prior: bool) -> None:

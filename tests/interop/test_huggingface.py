@@ -91,6 +91,7 @@ def test_a_wrong_layout_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert apart(to_huggingface(model)(inputs).logits[..., :SYMBOLS], model(inputs)) > 1e-3
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("name", ["decoder", "roformer"])
 def test_trained_models_score_the_same(name: str, trained: dict[str, Path], tmp_path: Path) -> None:
     """`evaluate` and `probe` take the opened model as it is."""

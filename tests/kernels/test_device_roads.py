@@ -75,6 +75,7 @@ def test_the_check_of_bits_fails_for_another_key():
 # Corpora
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("layout", [hs.Sequences(length=9), LAYOUT], ids=["sequences", "prompts"])
 @pytest.mark.parametrize("name", ["7x3", "random-mixture", "cyclic-hard", "edge-mixture"])
 def test_corpus_on_a_device_has_the_bits_of_the_processor(name, layout, monkeypatch):

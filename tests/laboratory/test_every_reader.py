@@ -155,8 +155,6 @@ TABLES: dict[str, Callable[[list, Path], tuple[Any, dict]]] = {
 }
 READERS |= TABLES
 
-#: One of each in every run; the whole cross is slow.
-QUICK = [("csv", "one long"), ("column and lengths", "many short"), ("frame", "gaps")]
 #: Those that are files.
 FILES = (
     "characters",
@@ -176,10 +174,8 @@ FILES = (
 CROSS = [(reader, shape) for reader in READERS for shape in SHAPES]
 
 
-@pytest.mark.parametrize(
-    ("reader", "shape"),
-    [pytest.param(*one, marks=[] if one in QUICK else pytest.mark.slow) for one in CROSS],
-)
+@pytest.mark.drawn(2)
+@pytest.mark.parametrize(("reader", "shape"), CROSS)
 def test_every_reader_goes_everywhere(tmp_path: Path, reader: str, shape: str) -> None:
     rows = drawn(shape)
     source, options = READERS[reader](rows, tmp_path)

@@ -59,6 +59,7 @@ def loss_and_gradient(
     return loss.item(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
+@pytest.mark.drawn(12)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("block_length", [1, 2, 4, 5, 8, 17, 30])
 def test_algorithms_agree(name: str, block_length: int) -> None:

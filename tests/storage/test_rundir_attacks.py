@@ -227,6 +227,7 @@ def test_power_cuts_lose_nothing(
     assert distinct > different
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("variant", BROKEN)
 def test_power_cuts_find_a_broken_store(tmp_path: Path, memory_folder: Path, monkeypatch: Any, variant: str) -> None:
     for name, function in BROKEN[variant]:

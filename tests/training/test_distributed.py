@@ -59,7 +59,7 @@ def run_script(folder: Path, *modes: str) -> dict[str, dict]:
 # The bits of one process
 
 
-@pytest.mark.drawn(1, of="the bits of one")
+@pytest.mark.drawn(1, of="several processes")
 def test_the_same_bytes_from_any_number_of_processes(reports: Reports) -> None:
     found = reports["exact"]
     for size in (1, 2, 4):
@@ -69,7 +69,7 @@ def test_the_same_bytes_from_any_number_of_processes(reports: Reports) -> None:
     assert {"metrics.jsonl", "done.json", "evaluation.jsonl"} < found["1"]["fingerprint"].keys()
 
 
-@pytest.mark.drawn(1, of="the bits of one")
+@pytest.mark.drawn(1, of="several processes")
 def test_numbers_of_processes_take_turns(reports: Reports) -> None:
     found = reports["in turn"]
     assert found["killed under 2"]["codes"] == [5, -signal.SIGKILL]
@@ -96,7 +96,7 @@ def test_fingerprints_differ_where_bits_do(reports: Reports) -> None:
 # DDP and FSDP2
 
 
-@pytest.mark.drawn(1, of="the bits of one")
+@pytest.mark.drawn(1, of="several processes")
 @pytest.mark.parametrize("mode", ["ddp", "fsdp"])
 def test_close_to_one_process(mode: str, reports: Reports) -> None:
     found = reports[f"close {mode}"]
@@ -131,7 +131,7 @@ def test_resumed_with_another_number_of_processes(mode: str, reports: Reports) -
 # One ends, all end
 
 
-@pytest.mark.drawn(1, of="what stops all")
+@pytest.mark.drawn(1, of="several processes")
 def test_the_leader_dies(reports: Reports) -> None:
     found = reports["ends"]["leader dies"]
     assert found["codes"] == [-signal.SIGKILL, 5, 5]
@@ -139,13 +139,14 @@ def test_the_leader_dies(reports: Reports) -> None:
     assert ours == [f"error[5] torchrun: rank 0 of 3 {GONE}"]
 
 
-@pytest.mark.drawn(1, of="what stops all")
+@pytest.mark.drawn(1, of="several processes")
 def test_a_process_that_stands_still_is_noticed(reports: Reports) -> None:
     found = reports["ends"]["one stops"]
     assert found["codes"] == [5]
     assert found["errors"] == [f"error[5] torchrun: rank 1 of 2 {GONE}"]
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     "case, code, words",
     [
@@ -167,7 +168,7 @@ def test_nothing_is_made_when_processes_cannot_share(reports: Reports) -> None:
     assert reports["ends"]["grains"]["made"] is False
 
 
-@pytest.mark.drawn(1, of="what stops all")
+@pytest.mark.drawn(1, of="several processes")
 @pytest.mark.parametrize("mode", ["exact", "ddp", "fsdp"])
 @pytest.mark.parametrize("what", ["loss", "gradient"])
 def test_bad_numbers_in_one_process_stop_all(mode: str, what: str, reports: Reports) -> None:

@@ -130,6 +130,7 @@ def test_a_checkpoint_is_saved_by_time(tmp_path: Path, whole: Path, monkeypatch:
 # Damage
 
 
+@pytest.mark.drawn(5)
 @pytest.mark.parametrize("name", ["model.safetensors", "optimiser.safetensors", "state.json", "manifest.json"])
 @pytest.mark.parametrize("how", ["flipped", "short", "missing"])
 def test_damaged_checkpoint_falls_back(name: str, how: str, partial: Path, whole: Path) -> None:

@@ -155,6 +155,7 @@ def test_learns_and_does_not_beat_the_optimum(tmp_path: Path) -> None:
     assert [record["step"] for record in records if "evaluation_loss" in record] == [100, 200]
 
 
+@pytest.mark.drawn(2, of="crashes")
 def test_a_training_loads_no_compiler(tmp_path: Path) -> None:
     """It takes torch seconds in each new process, and its optimisers load it."""
     code = (

@@ -218,6 +218,7 @@ def test_an_interrupted_submission_goes_on_to_the_same_card(entered, tmp_path, m
     failing("holds another entry", hs.benchmark, "lstm", tmp_path / "out", resume=True, **options)
 
 
+@pytest.mark.drawn(5)
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
 def test_scores_of_the_optimum_and_of_knowing_nothing(task):
     samples = Samples.of(task, "0" * 16)

@@ -280,6 +280,7 @@ def test_sample_nothing(call: Callable, tmp_path: Path) -> None:
     assert (tmp_path / "none.jsonl").read_bytes() == b""
 
 
+@pytest.mark.drawn(15)
 @pytest.mark.parametrize("name", sorted(set(registry.entries("process")) - {"file", "data", "given"}))
 def test_every_process_can_be_sampled_and_judged(name: str, call: Callable, tmp_path: Path, unchecked: None) -> None:
     fields = {field.name for field in registry.entries("process")[name].__dataclass_fields__.values()}

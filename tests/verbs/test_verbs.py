@@ -155,6 +155,7 @@ def test_progress_is_lines_without_a_terminal(call: Callable, tmp_path: Path, mo
     assert "\x1b" not in called.error + called.out
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(
     "words",
     [
