@@ -41,6 +41,7 @@ from hmmscope.lab.evidence.derived import figures_of
 from hmmscope.lab.evidence.figure import Figure, Heatmap
 from hmmscope.lab.evidence.finding import Finding, asked_by
 from hmmscope.lab.evidence.ledger import SCALES, Entry, as_markdown, ledger, read_tables
+from hmmscope.lab.evidence.rows import Rows
 from hmmscope.lab.evidence.verdicts import DECIDED, VERDICTS
 from hmmscope.lab.experiments.experiment import Experiment, experiment_named
 from hmmscope.lab.experiments.judging import judge_again
@@ -111,7 +112,7 @@ def page(name: str) -> list[str]:
     experiment, folders = experiment_named(name), kept(name)
     lines = [f"# {name}: {experiment.title}", "", experiment.summary, ""]
     if folders:
-        lines += [*_lead(folders[0]), ""]
+        lines += [*_lead(folders[0]), "", *_answer(experiment, folders)]
     if (PAGES / "notes" / f"{name}.md").is_file():
         lines += [f"```{{include}} notes/{name}.md", "```", ""]
     lines += [*_claims(name), *_scales(experiment)]
@@ -131,6 +132,19 @@ def _lead(folder: Path) -> list[str]:
     lines = _figure(folder, drawn[0]) if drawn else []
     invalid = f" **INVALID: {about['invalid']}**" if about["invalid"] else ""
     return [*lines, "", f"**At scale {about['scale']}** of its claims and questions: [{counted}](#{anchor}).{invalid}"]
+
+
+def _answer(experiment: Experiment, folders: list[Path]) -> list[str]:
+    """What the experiment says by all that is kept of it, at the largest scale at which it says something."""
+    for scale in reversed(SCALES):
+        joined: dict[str, Rows] = {}
+        for folder in (one for one in folders if one.parent.name == scale):
+            for name, rows in read_tables(folder)[1].items():
+                joined[name] = Rows([*joined.get(name, ()), *rows])
+        lines = experiment.answer(joined) if joined else []
+        if lines:
+            return [f"**At scale {scale}.** {lines[0]}", *lines[1:], ""]
+    return []
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +11,7 @@ from hmmscope import registry
 from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.experiments.experiment import experiment_named
+from hmmscope_papers.header.told_answers import share_left, who_filters
 from hmmscope_papers.header.told_models import ARCHITECTURES
 
 #: Processor seconds of a step in the planted tables.
@@ -95,6 +97,34 @@ def test_time_is_matched_between_budgets() -> None:
     assert found.value == pytest.approx(1.0, abs=0.1)
     samples = said("header-rnn-ahead", planted(ahead("transformer", 1.0)))
     assert samples.value == pytest.approx(0.0, abs=0.1)
+
+
+def test_who_filters_stands_in_a_table() -> None:
+    """A tenth of nat is what counting leaves; beyond its length each network leaves three times what it leaves up to it."""
+    left = {"rnn": 0.06, "lstm": 0.02, "transformer": 0.001}
+    tables = dict(planted(lambda size, name, k: left[name]))
+    tables["places"] = Rows(
+        row | {"value": 0.047} if (row["seed"], row["size"], row["predictor"]) == (0, 2, "model") else row
+        for row in tables["places"]
+        if row["architecture"] != "rnn" or row["place"] == "T"
+    )
+    first, *lines = who_filters(tables)
+    assert first.startswith("Who filters, after 2,048,000 samples")
+    cells = {line.split(" | ")[0]: [cell.strip("* |") for cell in line.split(" | ")[1:]] for line in lines[3:]}
+    assert list(cells) == [f"| {size} states, {name}" for size in (2, 3) for name in ("RNN", "LSTM", "Transformer")]
+    assert {row[0] for row in cells.values()} == {"5"}
+    words = {name: [cell.rpartition(": ")[2].strip("*") for cell in row[1:]] for name, row in cells.items()}
+    assert words["| 3 states, RNN"] == ["fails", "–", "–", "–"]
+    assert words["| 3 states, LSTM"][:2] == ["neither", "fails"]
+    assert words["| 3 states, Transformer"][:2] == ["filters", "filters"]
+    assert cells["| 3 states, LSTM"][1].startswith("0.200 [0.19")
+    needed = re.fullmatch(r"open \((\d+) seeds\)", words["| 2 states, Transformer"][0])  # one seed of five is far off
+    assert needed is not None
+    effect = share_left(tables["places"].where(size=2, architecture="transformer", place="T"))
+    assert effect is not None
+    rule = registry.lookup("claim", "header-transformer-filters").rule
+    assert [rule.verdict(effect.with_seeds(int(needed[1]) - k)) for k in (0, 1)] == ["not reproduced", "inconclusive"]
+    assert who_filters({"places": Rows()}) == []
 
 
 CLAIMS = [name for name, one in registry.entries("claim").items() if one.experiment == "header-filtering"]

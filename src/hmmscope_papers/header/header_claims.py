@@ -34,7 +34,7 @@ def _after(rows: Rows, name: str, steps: int) -> Seeds:
     return rows.where(architecture=name, steps=steps).estimates()
 
 
-def _each(one: Seeds, other: Seeds, measure: Any) -> PerSeed[Estimate | None]:
+def in_pairs(one: Seeds, other: Seeds, measure: Any) -> PerSeed[Estimate | None]:
     """A number of the estimates of two, seed by seed; None where a seed lacks one of them."""
     found: PerSeed[Estimate | None] = PerSeed()
     for seed in {**one, **other}:
@@ -43,14 +43,15 @@ def _each(one: Seeds, other: Seeds, measure: Any) -> PerSeed[Estimate | None]:
     return found
 
 
-def _ratio(one: Estimate, other: Estimate) -> Estimate:
+def ratio(one: Estimate, other: Estimate) -> Estimate:
+    """One over the other, of different samples."""
     relative = math.hypot(one.error / one.value, other.error / other.value)
     return Estimate(one.value / other.value, relative * one.value / other.value)
 
 
 def _doublings(one: Estimate, other: Estimate) -> Estimate:
     """log2 of their ratio."""
-    found = _ratio(one, other)
+    found = ratio(one, other)
     return Estimate(math.log2(found.value), found.error / found.value / math.log(2))
 
 
@@ -74,7 +75,7 @@ def _learned(tables: Tables, networks: Iterable[Which]) -> Gate:
     leads: dict[Which, Effect] = {}
     for size, name, steps in networks:
         rows = tables["learning"].where(size=size)
-        lead = _each(_counting(tables, size, name), _after(rows, name, steps), lambda one, other: one - other)
+        lead = in_pairs(_counting(tables, size, name), _after(rows, name, steps), lambda one, other: one - other)
         effect = lead.effect("nats")
         leads[size, name, steps] = Effect(value=0.0) if effect is None else effect
     if not leads:
@@ -117,7 +118,7 @@ def _left(tables: Tables, name: str) -> Seen:
     effects, drifts, used = {}, {}, []
     for size, own in tables["learning"].where(architecture=name).by("size").items():
         steps, counting = _longest(own, name), _counting(tables, size, name)
-        now, half = (_each(_after(own, name, at), counting, _ratio) for at in (steps, steps // 2))
+        now, half = (in_pairs(_after(own, name, at), counting, ratio) for at in (steps, steps // 2))
         effect = now.effect("of what counting leaves")
         if effect is not None:
             effects[_sized(size)], drifts[_sized(size)] = effect, _change(half, now)
@@ -149,7 +150,9 @@ def _ahead(tables: Tables, behind: str, ahead: str) -> Seen:
         steps = _longest(own, behind, ahead)
         if not (steps and number("least") <= size <= number("most")):
             continue
-        now, half = (_each(_after(own, behind, at), _after(own, ahead, at), _doublings) for at in (steps, steps // 2))
+        now, half = (
+            in_pairs(_after(own, behind, at), _after(own, ahead, at), _doublings) for at in (steps, steps // 2)
+        )
         effect = now.effect(f"doublings of the excess, {title(behind)} to {title(ahead)}")
         if effect is not None:
             effects[_sized(size)], drifts[_sized(size)] = effect, _change(half, now)
@@ -202,7 +205,7 @@ def _ahead_in_time(tables: Tables, behind: str, ahead: str) -> Seen:
         most = min(min(max(_seconds(seed)) for seed in rows.by("seed").values() if _seconds(seed)) for rows in both)
         (one, steps_one), (other, steps_other) = (_at_time(rows, most) for rows in both)
         one_half, other_half = (_at_time(rows, most / 2)[0] for rows in both)
-        now, half = _each(one, other, _doublings), _each(one_half, other_half, _doublings)
+        now, half = in_pairs(one, other, _doublings), in_pairs(one_half, other_half, _doublings)
         effect = now.effect(f"doublings of the excess, {title(behind)} to {title(ahead)}")
         if effect is not None:
             effects[_sized(size)], drifts[_sized(size)] = effect, _change(half, now)
@@ -253,7 +256,7 @@ def transformer_longer(tables: Tables) -> Seen:
     effects, used = {}, []
     for size, own in tables["places"].where(architecture="transformer", predictor="model").by("size").items():
         here, beyond = (own.where(place=place).estimates() for place in (HERE, BEYOND))
-        effect = _each(beyond, here, _doublings).effect("doublings of the excess, beyond to up to the length")
+        effect = in_pairs(beyond, here, _doublings).effect("doublings of the excess, beyond to up to the length")
         if effect is not None:
             effects[_sized(size)] = effect
             used.append((size, "transformer", own[0]["steps"]))

@@ -20,6 +20,7 @@ from hmmscope.lab import (
     lines,
 )
 from hmmscope.schema import unknown_name
+from hmmscope_papers.header.told_answers import who_filters
 from hmmscope_papers.header.told_measures import (
     BEYOND,
     HERE,
@@ -122,6 +123,9 @@ class HeaderFiltering(Experiment):
     def by_counting(self, tables: Tables) -> Tables:
         """The best that counts, in the place of every network."""
         return scores_of("counting", tables)
+
+    def answer(self, tables: Tables) -> list[str]:
+        return who_filters(tables)
 
     def figures(self, tables: Tables) -> list[Figure]:
         learning, places, positions = (tables[name] for name in self.groups["scores"])

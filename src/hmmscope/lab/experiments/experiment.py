@@ -126,6 +126,14 @@ class Experiment(ABC):
         """Further findings, of which nothing was claimed."""
         return []
 
+    def answer(self, tables: Tables) -> list[str]:
+        """The question of the experiment answered in lines of Markdown, for its page in the documentation, if it has such.
+
+        Args:
+            tables: all that is kept of it at one scale, plans that stand beside that of the scale too.
+        """
+        return []
+
     def facts(self, sizes: dict[str, Any]) -> list[dict[str, str]]:
         """What was measured, in a few lines, where no model was trained."""
         return [{"name": key.replace("_", " "), "value": ", ".join(map(str, _listed(v)))} for key, v in sizes.items()]
