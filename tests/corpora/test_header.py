@@ -243,7 +243,7 @@ class Filter(torch.nn.Module):
 def test_the_instrument_finds_a_filter_at_the_optimum_and_all_that_read_no_header_above_it():
     found = corpus(length=8, least=1, stream="evaluate")
     measure = hs.registry.lookup("instrument", "header")
-    rows = measure(Filter(), found, num_samples=48, num_hmms=512, num_pools=2, num_fits=4)
+    rows = measure(Filter(), found, num_samples=48, num_hmms=512, num_pools=2, num_fits=16)
     mean = {(row["predictor"], row["quantity"]): row for row in rows if row["position"] is None}
     assert abs(mean["model", "excess"]["value"]) < 1e-12
     assert mean["model", "entropy-error"]["value"] < 1e-12

@@ -254,3 +254,30 @@ def test_mixed_states_of_states_that_emit_are_predicted_states():
         node = found.successor[node, words[:, t]]
     close(found.beliefs[node], predicted, relative=1e-11)
     close(found.probability[node], filtered.next_observation[:, -1], relative=1e-11)
+
+
+def test_the_estimated_rate_is_that_of_the_stationary_process() -> None:
+    """Two states that are hardly ever left have rates of their own; of a chain of period two each half sees one of them."""
+    emission = torch.full((2, 16), 0.2 / 16, dtype=torch.float64)
+    emission[0] = 1 / 16 + torch.linspace(-0.01, 0.01, 16)
+    emission[1, 0] += 0.8
+    emission /= emission.sum(1, keepdim=True)
+    slow = [
+        hs.entropy_rate(
+            hs.HMM(start, [[0.999, 0.001], [0.001, 0.999]], emission, allow_drop_tiny=True), num_samples=400
+        )
+        for start in ([1, 0], [0, 1])
+    ]
+    assert slow[0] == slow[1]
+    first = slow[0]
+    assert first.high - first.low > 0.8 * (first.upper_bound - first.lower_bound)  # so few sequences hardly tell more
+    draw = np.random.default_rng(0)
+    transition, told = np.zeros((16, 16)), np.zeros((16, 4))
+    transition[:8, 8:], transition[8:, :8] = draw.dirichlet(np.ones(8), 8), draw.dirichlet(np.ones(8), 8)
+    told[:8], told[8:] = draw.dirichlet(50 * np.ones(4), 8), 0.02 / 4
+    told[8:, 0] += 0.98
+    told[8:] += draw.uniform(0, 1e-3, (8, 4))
+    told /= told.sum(1, keepdims=True)
+    period = hs.HMM(np.eye(16)[0], transition, told, allow_drop_tiny=True)
+    rates = [hs.entropy_rate(period, length=length).value for length in (400, 401, 402)]
+    assert max(rates) - min(rates) < 1e-3

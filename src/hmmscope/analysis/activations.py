@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.axes import Float, Float64, Int64, Tensor
+from hmmscope.axes import Bool, Float, Float64, Int64, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.targets import Target
 from hmmscope.errors import InputError, NonFiniteError
+from hmmscope.models.base import evaluating
 from hmmscope.models.block_cot import block_outputs
 from hmmscope.models.given import known_tokens, logits_of
 from hmmscope.schema import shown
@@ -32,19 +33,14 @@ def require_module(model: Any) -> None:
 
 @contextmanager
 def inference_mode(model: nn.Module) -> Iterator[torch.device]:
-    """The model in evaluation mode without gradients; yields its device and puts its mode back.
+    """The model in evaluation mode without gradients; yields its device and puts the modes of its parts back.
 
     Raises:
         InputError: no module.
     """
     require_module(model)
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield next((p.device for p in model.parameters()), torch.device("cpu"))
-    finally:
-        model.train(was_training)
+    with evaluating(model), torch.no_grad():
+        yield next((p.device for p in model.parameters()), torch.device("cpu"))
 
 
 def model_outputs(
@@ -80,7 +76,7 @@ def as_law(model: nn.Module, outputs: Float[Tensor, "*batch symbol"]) -> Float64
         return outputs.softmax(-1)
     positive = outputs.clamp_min(0)
     total = positive.sum(-1, keepdim=True)
-    return torch.where(total > 0, positive / total.where(total > 0, 1.0), 1 / outputs.shape[-1])
+    return torch.where(total == 0, 1 / outputs.shape[-1], positive / total.where(total != 0, 1.0))
 
 
 def model_laws(
@@ -94,7 +90,20 @@ def model_laws(
     """P(next symbol) that a model gives after some columns, see `as_law`; `at_once` samples in a pass, or all."""
     with inference_mode(model) as device:
         passes = (model_outputs(model, some.to(device), num_symbols) for some in tokens.split(at_once or len(tokens)))
-        return torch.cat([as_law(model, outputs[:, columns]) for outputs in passes])
+        laws = torch.cat([as_law(model, outputs[:, columns]) for outputs in passes])
+    require_numbers(laws)
+    return laws
+
+
+def require_numbers(
+    answers: Float64[Tensor, "sample asked output"], asked: Bool[Tensor, "sample asked"] | None = None
+) -> None:
+    """NonFiniteError where a model answers NaN: logits that are NaN or infinite; only where something is asked."""
+    bad = answers.isnan().any(-1)
+    bad = bad if asked is None else bad & asked.to(bad.device)
+    if bad.any():
+        sample, place = bad.nonzero()[0].tolist()
+        raise NonFiniteError(f"model: its answers are no numbers, first in sample {sample} at answer {place}")
 
 
 def residual_layers(model: nn.Module) -> list[str]:
@@ -172,6 +181,9 @@ def capture(
 
         def keep(module: nn.Module, args: Any, output: Any, name: str = name) -> None:
             activation = output[0] if isinstance(output, tuple) else output
+            if not isinstance(activation, Tensor):
+                kind = type(activation).__name__
+                raise InputError(f"layers: {name} gives a {kind}, no tensor; name a module inside of it")
             found[name] = select(activation.detach())
 
         handles.append(module.register_forward_hook(keep))
@@ -198,8 +210,11 @@ def judged_answers(
         outputs = model_outputs(model, inputs.to(device), asked.num_outputs, kind=asked.kind, block_length=block_length)
         outputs = outputs[:, asked.columns_on(outputs.device)]
         if asked.kind == "density":
-            return asked.answer(outputs.cpu(), asked.labels(batch))
-        return as_law(model, outputs) if asked.kind == "law" else outputs.cpu().double()
+            answers = asked.answer(outputs.cpu(), asked.labels(batch))
+        else:
+            answers = as_law(model, outputs) if asked.kind == "law" else outputs.cpu().double()
+    require_numbers(answers, asked.asked(batch))
+    return answers
 
 
 def read_stream(

@@ -126,8 +126,12 @@ def _fit(x_BTD: Tensor, task: "_Task", ridge: float) -> tuple[Fit, float]:
 def _moved(task: "_Task", name: str, intervention: str, edits: list[list[Edit]], seed: int) -> Iterator[dict[str, Any]]:
     """How far the answers go when a layer is changed so, in each metric that is finite."""
     for metric, (before, after) in task.distances(name, intervention, edits).items():
-        if np.isfinite([before, after]).all():
-            draws = _share(before, after, task.worth[metric] if intervention == "ablate" else None, seed)
+        worth = task.worth[metric] if intervention == "ablate" else None
+        if np.isfinite([before, after, before if worth is None else worth]).all():
+            with np.errstate(divide="ignore", invalid="ignore"):
+                draws = _share(before, after, worth, seed)
+            if np.isnan(draws).any():  # nothing was to be gained or lost
+                continue
             means = {"before": before.mean().item(), "after": after.mean().item(), "samples": len(before)}
             yield {"metric": metric} | with_interval(draws, len(before)) | means
 

@@ -17,7 +17,7 @@ from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError
 from hmmscope.inference.likeliest import likeliest
-from hmmscope.inference.minimal_automata import extract_automaton
+from hmmscope.inference.minimal_automata import RARE, extract_automaton
 from hmmscope.inference.spectral import Operators, WordLaw, learn_operators
 from hmmscope.processes.answers import WORDS
 from hmmscope.schema import require, unknown_name
@@ -85,7 +85,12 @@ def automaton(
     depth = corpus.layout.num_observations - length
     for name, law in {"value": model_words(model, corpus), "exact": exact.probabilities}.items():
         graph = extract_automaton(
-            law, corpus.num_symbols, futures=length, tolerance=tolerance, max_depth=min(8, depth - 1)
+            law,
+            corpus.num_symbols,
+            futures=length,
+            tolerance=tolerance,
+            rare=RARE if RARE * corpus.num_symbols < 1 else 0.5 / corpus.num_symbols,
+            max_depth=min(8, depth - 1),
         )
         learned = learn_operators(law, corpus.num_symbols, length=length, rank=true_rank)
         apart = 0.5 * (learned.next_observation(observations) - told).abs().sum(-1)

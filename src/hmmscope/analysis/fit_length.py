@@ -49,7 +49,7 @@ def evaluation_losses(
     Args:
         model: tokens (batch, time) or vectors (batch, time, coordinate) to logits or vectors (batch, time, output).
         corpus: of a process with an exact answer.
-        num_samples: of a round.
+        num_samples: of a round; given sequences come to an end.
         first: number of the first sample.
         target: what the model was trained for, "observation" or "belief".
         least_count: samples that count, at each position.
@@ -71,10 +71,11 @@ def evaluation_losses(
     found: dict[str, list[NDArray[np.float64]]] = {"model": [], "constant": []}
     constant: Tensor | None = None
     counts = np.zeros(len(positions), np.int64)
-    for number in range(_ROUNDS):
-        begin = first + number * num_samples
-        for start in range(begin, begin + num_samples, _BATCH):
-            batch = _counting(corpus[start : min(start + _BATCH, begin + num_samples)], asked, kept)
+    last = corpus.different(first + _ROUNDS * num_samples)
+    for begin in range(first, last, num_samples):
+        end = min(begin + num_samples, last)
+        for start in range(begin, end, _BATCH):
+            batch = _counting(corpus[start : min(start + _BATCH, end)], asked, kept)
             if len(batch.tokens) == 0:
                 continue
             optimum, counted = asked.optimum(batch), asked.counted(batch)

@@ -11,7 +11,7 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, read_stream, residual_layers
-from hmmscope.analysis.layer_curves import Curves, resampled_curves, with_interval
+from hmmscope.analysis.layer_curves import NUM_RESAMPLES, Curves, resampled_curves, with_interval
 from hmmscope.analysis.twins import NO_COLUMNS, NUM_TWINS, Share, draw_twins, layer_shares, share_beyond
 from hmmscope.axes import Bool, Float, Float64, Int, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus, check_corpus
@@ -100,7 +100,8 @@ class ExactBeliefs(Shown):
         corpus: where the samples 0 .. num_samples - 1 come from.
         num_samples: samples in all.
         times: numbers t of the observations (time,).
-        values: by name, see `geometry` (example, coordinate); examples of a sample stand together.
+        values: by name, see `geometry` (example, coordinate); examples of a sample stand together. The law of the next
+            observation, and the belief without knowing the component, are left out where they do not vary.
         inside: which examples are no padding (example,); None if none is.
     """
 
@@ -114,8 +115,13 @@ class ExactBeliefs(Shown):
     def of(cls, corpus: Corpus, num_samples: int, observer: HMM | LabelledHMM | None = None) -> "ExactBeliefs":
         """By the process of the corpus, or by another observer."""
         times = belief_times(corpus)
-        values = belief_targets(corpus, times, num_samples, observer)
-        return cls(corpus, num_samples, times, values, unpadded(corpus, times, num_samples))
+        found, inside = belief_targets(corpus, times, num_samples, observer), unpadded(corpus, times, num_samples)
+        test = _split(len(found[BELIEF]), num_samples)
+        told = test if inside is None else test & inside
+        values = {
+            name: one for name, one in found.items() if name == BELIEF or bool((one[told] != one[told][:1]).any())
+        }
+        return cls(corpus, num_samples, times, values, inside)
 
     @property
     def belief(self) -> Float64[Tensor, "example state"]:
@@ -137,7 +143,12 @@ class ExactBeliefs(Shown):
         return fit_affine(features, self.belief)(features)
 
     def from_prediction(self, target: str = BELIEF, **options: Any) -> Curves:
-        """R² of what the exact law of the next observation gives of an answer, on the test samples and on resamples."""
+        """R² of what the exact law of the next observation gives of an answer, on the test samples and on resamples.
+
+        Nothing where that law is always the same.
+        """
+        if PREDICTION not in self.values:
+            return np.zeros(1 + NUM_RESAMPLES)
         return self.read(self.values[PREDICTION][None], target, **options).r2()[:, 0]
 
     def ceiling(self, target: str) -> float:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -82,7 +83,10 @@ def header(
     behind_headers(corpus)
     require(num_samples >= 2, "num_samples", "must be at least 2", num_samples)
     asked = make_target(target, corpus.process, corpus.layout)
-    samples = [corpus[i : min(i + BATCH, num_samples)] for i in range(0, num_samples, BATCH)]
+    first = list(range(0, num_samples, BATCH))
+    if num_samples - first[-1] == 1:  # no sample is alone: it reads another one's header, too
+        first.pop()
+    samples = [corpus[begin:end] for begin, end in pairwise([*first, num_samples])]
     exact = torch.cat([asked.optimum(batch) for batch in samples])
     predictors: dict[str, Callable[[Batch], Tensor]] = {
         "model": partial(judged_answers, model, asked=asked, block_length=0)
@@ -192,7 +196,7 @@ def _rows(name: str, laws: Tensor, exact: Tensor, asked: Target, *, seed: int) -
         draws = resampled_curves(by_column.T[finite].T, seed=seed)
         for place, column in enumerate(np.flatnonzero(finite)):
             about = {"predictor": name, "position": positions[column], "quantity": quantity}
-            rows.append(about | with_interval(draws[:, place]) | {"samples": len(laws)})
+            rows.append(about | with_interval(draws[:, place], len(laws)) | {"samples": len(laws)})
     return rows
 
 

@@ -75,7 +75,7 @@ def header_memory(
         for layer, name in enumerate(names):
             own = read_off(stream[layer : layer + 1], values, num_samples, seed=seed)
             beside = [read_off(one[layer : layer + 1], values, num_samples, seed=seed) for one in twins]
-            found = with_interval(own.r2(seed=seed)[:, 0])
+            found = with_interval(own.r2(seed=seed)[:, 0], len(own.spread))
             r2 = {"r2": found["value"], "low": found["low"], "high": found["high"], "samples": num_samples}
             columns = own.beyond(beside).columns() if beside else NO_COLUMNS
             rows.append({"part": part, "layer": layer, "layer_name": name} | r2 | columns)
@@ -179,6 +179,6 @@ def _whole(held: Tensor, num_columns: int) -> Tensor:
 
 def _row(where: str, layer: int | None, edit: str, before: np.ndarray, after: np.ndarray, seed: int) -> dict[str, Any]:
     means = resampled_curves(np.stack([after, before], 1), seed=seed)
-    share = with_interval(1 - means[:, 0] / means[:, 1])
+    share = with_interval(1 - means[:, 0] / means[:, 1], len(before))
     about = {"where": where, "layer": layer, "edit": edit}
     return about | share | {"before": float(before.mean()), "after": float(after.mean()), "samples": len(before)}

@@ -202,5 +202,7 @@ def span(directions: Float[Tensor, "direction width"]) -> Float[Tensor, "width r
     rows = torch.atleast_2d(directions).double()
     if not rows.isfinite().all():
         raise InputError("directions: must be finite")
+    if not len(rows):
+        return rows.T
     _, sizes, basis_RD = torch.linalg.svd(rows, full_matrices=False)
     return basis_RD[sizes > rounding * sizes.max()].T

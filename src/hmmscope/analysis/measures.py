@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hmmscope.analysis.intervals import bootstrap_means
+from hmmscope.axes import Bool, Float64, Tensor
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,6 +69,16 @@ def mean_of_asked(values: NDArray[np.float64]) -> NDArray[np.float64]:
     asked: NDArray[np.bool_] = np.logical_not(np.isnan(values))
     total = np.where(asked, values, 0.0).sum(1)
     return np.divide(total, asked.sum(1), out=np.full(len(values), np.nan), where=asked.any(1))
+
+
+def means_of_asked(
+    values: Float64[Tensor, "sample judged"], asked: Bool[Tensor, "sample judged"]
+) -> Float64[Tensor, "some"]:
+    """Means over what is asked, of the samples of which anything is."""
+    if asked.all():
+        return values.mean(1)
+    count = asked.sum(1)
+    return (values.where(asked, 0.0).sum(1) / count)[count > 0]
 
 
 def _ragged_rows(

@@ -21,13 +21,16 @@ from hmmscope.analysis.counting import plain_ngrams
 from hmmscope.analysis.geometry import BELIEF, belief_targets, belief_times, explained, read_off
 from hmmscope.analysis.interventions import Edit, ablate_head, intervene, patch
 from hmmscope.analysis.layer_curves import Curves, resampled_curves, with_interval
-from hmmscope.axes import Float, Float64, Tensor
+from hmmscope.analysis.measures import means_of_asked
+from hmmscope.axes import Bool, Float, Float64, Tensor
 from hmmscope.corpora.corpus import Corpus
+from hmmscope.corpora.targets import make_target
 from hmmscope.errors import InputError
 from hmmscope.models.decoder import Decoder
 from hmmscope.models.given import logits_of
 from hmmscope.processes.answers import BELIEFS
 from hmmscope.schema import require, unknown_name
+from hmmscope.sequences.gaps import MISSING
 from hmmscope.ties import largest
 
 MAX_BACK = 3
@@ -94,18 +97,28 @@ def components(model: nn.Module) -> list[Component]:
     Raises:
         InputError: a model without taps ``blocks.<n>.attention.mixed``.
     """
-    found = []
+    model, found = registry.adapted(model), []
     for name, _ in model.named_modules():
         place = re.fullmatch(r"blocks\.(\d+)\.(attention\.mixed|mlp)", name)
         if place and place[2] == "mlp":
             found.append(Component(name, int(place[1]) + 1))
         elif place:
-            heads: Any = model.get_submodule(name.rpartition(".")[0]).num_heads
+            heads = _num_heads(model, name.rpartition(".")[0])
             found += [Component(name, int(place[1]) + 1, head, heads) for head in range(heads)]
             found += [Component(name, int(place[1]) + 1, None, heads)] if heads > 1 else []
     if not any(one.head is not None for one in found):
         raise InputError("model: has no heads with taps blocks.<n>.attention.mixed to ablate")
     return found
+
+
+def _num_heads(model: nn.Module, attention: str) -> int:
+    """Heads of an attention of ours as it says; of another one as its pattern shows."""
+    said: int | None = getattr(model.get_submodule(attention), "num_heads", None)
+    if said is not None:
+        return said
+    pattern = f"{attention}.pattern"
+    with inference_mode(model) as device:
+        return capture(model, [pattern], torch.zeros(1, 2, dtype=torch.int64, device=device))[pattern].shape[1]
 
 
 @registry.instrument("mechanisms")
@@ -124,7 +137,8 @@ def mechanisms(model: nn.Module, corpus: Corpus, *, num_samples: int = 256, seed
     Args:
         model: with taps ``blocks.<n>.attention.mixed`` and residual taps.
         corpus: samples; the last sequence of each, of at least five observations, is read.
-        num_samples: how many; the last quarter tests what is read.
+        num_samples: how many, of given sequences at most as many as there are different windows; the last quarter tests what
+            is read.
         seed: of the bootstrap.
 
     Returns:
@@ -137,6 +151,7 @@ def mechanisms(model: nn.Module, corpus: Corpus, *, num_samples: int = 256, seed
     Source: ours; ablations as in Wang et al. (2023), "Interpretability in the wild".
     """
     require(num_samples >= 16, "num_samples", "must be at least 16, to fit and to test", num_samples)
+    num_samples = corpus.different(num_samples)
     parts, task = components(model), _Task(model, corpus, num_samples)
     taps = list(dict.fromkeys(part.tap for part in parts))
     held = task.run(taps)
@@ -180,6 +195,7 @@ def paths(
         raise unknown_name("ablation", ablation, ABLATIONS)
     if not isinstance(model, Decoder):
         raise InputError("model: must be a decoder, whose heads and MLPs add to one stream")
+    num_samples = corpus.different(num_samples)
     parts, task, rows = components(model), _Task(model, corpus, num_samples), []
     layers = range(1, len(model.blocks) + 1)
     taps = ["residual.0", *dict.fromkeys(part.tap for part in parts), *(f"blocks.{n - 1}.attention" for n in layers)]
@@ -235,7 +251,8 @@ class _Task:
     """The samples, what is to be read in them, and the model with parts of it replaced."""
 
     def __init__(self, model: nn.Module, corpus: Corpus, num_samples: int) -> None:
-        self._model, self._corpus, self._count = model, corpus, num_samples
+        self._model, self._corpus, self._count = registry.adapted(model), corpus, num_samples
+        self._asked = make_target("observation", corpus.process, corpus.layout).asked(corpus[0:num_samples])
         self._layers = residual_layers(model)
         last = belief_times(corpus)
         position = corpus.layout.position_in_sequence[last]
@@ -243,10 +260,12 @@ class _Task:
         require(len(times) > 0, "layout", "must have a last sequence of at least five observations", len(last))
         times = times[np.linspace(0, len(times) - 1, min(len(times), MOST_POSITIONS)).round().astype(int)]
         self._columns = torch.from_numpy(corpus.layout.columns[times])
+        self._inside = _inside(corpus, times, num_samples)
+        inside = slice(None) if self._inside is None else self._inside
         self._targets = {
             name: values
             for name, values in _targets(corpus, times, num_samples).items()
-            if float((values - values.mean(0)).square().sum()) > 0
+            if float((values[inside] - values[inside].mean(0)).square().sum()) > 0
         }
 
     def run(
@@ -268,9 +287,10 @@ class _Task:
                 found = capture(self._model, [*self._layers, *taps, ""], tokens, lambda x: x.cpu())
             outputs = logits_of(found.pop(""), tokens, self._corpus.num_symbols)
             law = as_law(self._model, outputs[:, self._corpus.layout.columns[judged] - 1])
-            seen = law.gather(2, batch.observations[:, judged, None])[..., 0]
+            asked = self._asked[own]
+            seen = law.gather(2, batch.observations[:, judged].where(asked, 0)[..., None])[..., 0]
             found = {name: x if name in taps else x[:, self._columns] for name, x in found.items()}
-            for name, x in {**found, "loss": -seen.clamp_min(1e-12).log().mean(1)}.items():
+            for name, x in {**found, "loss": means_of_asked(-seen.clamp_min(1e-12).log(), asked)}.items():
                 kept.setdefault(name, []).append(x)
         return {name: torch.cat(values) for name, values in kept.items()}
 
@@ -300,8 +320,20 @@ class _Task:
     def readings(self, found: Mapping[str, Tensor], layer: int, seed: int) -> dict[str, Curves]:
         """Held-out R² of each target after a layer, on all test samples and on resamples."""
         stream = found[self._layers[layer]].flatten(0, 1)[None]
-        read = {name: read_off(stream, values, self._count) for name, values in self._targets.items()}
+        inside = self._inside
+        read = {name: read_off(stream, values, self._count, inside=inside) for name, values in self._targets.items()}
         return {name: explained(one.errors, one.spread, seed=seed)[:, 0] for name, one in read.items()}
+
+
+def _inside(corpus: Corpus, times: NDArray[np.int64], num_samples: int) -> Bool[Tensor, "example"] | None:
+    """Where no observation is padding, and none is missing that is read; None of what has neither."""
+    if corpus.process.data is None:
+        return None
+    batch = corpus[0:num_samples]
+    inside = batch.states[:, times] >= 0
+    for k in range(MAX_BACK + 1):
+        inside = inside & (batch.observations[:, times - k] != MISSING)
+    return inside.flatten()
 
 
 def _targets(
@@ -309,7 +341,7 @@ def _targets(
 ) -> dict[str, Float64[Tensor, "example coordinate"]]:
     """What may be read at some observations; examples of one sample stand together."""
     batch = corpus[0:num_samples]
-    kept, one_hot = batch.observations, torch.eye(corpus.num_symbols, dtype=torch.float64)
+    kept, one_hot = batch.observations.clamp_min(0), torch.eye(corpus.num_symbols, dtype=torch.float64)
     found = {f"previous-{k}": one_hot[kept[:, times - k]] for k in range(1, MAX_BACK + 1)}
     place = np.searchsorted(corpus.layout.predicted, times + 1)
     laws = plain_ngrams(corpus, batch, 1)

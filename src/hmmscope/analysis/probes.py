@@ -15,7 +15,7 @@ from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.analysis.layer_curves import resampled_curves
 from hmmscope.analysis.logistic import fit_logistic, predict_logistic
 from hmmscope.analysis.twins import NO_COLUMNS, NUM_TWINS, draw_twins, layer_shares
-from hmmscope.axes import Float, Int64, Tensor
+from hmmscope.axes import Bool, Float, Int64, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus, check_corpus
 from hmmscope.corpora.headers import observe_told
 from hmmscope.errors import InputError
@@ -25,8 +25,9 @@ from hmmscope.inference.optimal import optimal_predictions
 from hmmscope.processes.answers import COMPONENTS, STATES
 from hmmscope.processes.hmm import HMM
 from hmmscope.reprs import Shown, Table
-from hmmscope.schema import require, unknown_name
+from hmmscope.schema import require, shown, unknown_name
 from hmmscope.seeds import numpy_generator
+from hmmscope.sequences.gaps import MISSING
 
 MAX_DISTANCE = 4
 TARGETS = ("component", "state", "belief", *(f"previous-{k}" for k in range(MAX_DISTANCE + 1)))
@@ -42,6 +43,8 @@ class ProbeData(Shown):
         samples: sample number of each example (example,), 0, 1, 2, ...
         num_classes: number of classes.
         ceiling: accuracy of the exact posterior's likeliest class on the same examples; 1 where the label was seen.
+        inside: which examples of all that the features were read at are these (every,): of given sequences those that are
+            neither padding nor missing; None if all are.
     """
 
     features: Float[Tensor, "layer example feature"]
@@ -49,6 +52,7 @@ class ProbeData(Shown):
     samples: Int64[Tensor, "example"]
     num_classes: int
     ceiling: float
+    inside: Bool[Tensor, "every"] | None = None
 
     @classmethod
     def read(cls, model: nn.Module, corpus: Corpus, target: str, names: Sequence[str], num_samples: int) -> "ProbeData":
@@ -70,19 +74,32 @@ class ProbeData(Shown):
         num_samples = features.shape[1] // len(times)
         labels: list[Tensor] = []
         right: list[Tensor] = []
+        known: list[Tensor] = []
         for begin in range(0, num_samples, BATCH):
             batch = corpus[begin : min(begin + BATCH, num_samples)]
             batch_labels, best = _labels(corpus, batch, target, times)
             labels.append(batch_labels.flatten())
             right.append((best == batch_labels).double().flatten())
+            known.append(((batch.states[:, times] >= 0) & (batch_labels != MISSING)).flatten())
         classes = {"component": corpus.process.num_components or 1, "state": corpus.process.num_states}
+        samples, inside = torch.arange(num_samples).repeat_interleave(len(times)), None
+        if corpus.process.data is not None:
+            inside = torch.cat(known)
+            told = len(samples[inside].unique())
+            require(told >= 8, "corpus", f"must have 8 sequences of more than {MAX_DISTANCE} symbols", told)
+        kept = slice(None) if inside is None else inside
         return cls(
-            features=features,
-            labels=torch.cat(labels),
-            samples=torch.arange(num_samples).repeat_interleave(len(times)),
+            features=features[:, kept if inside is None else inside.to(features.device)],
+            labels=torch.cat(labels)[kept],
+            samples=samples[kept],
             num_classes=classes.get(target, corpus.num_symbols),
-            ceiling=float(torch.cat(right).mean()),
+            ceiling=float(torch.cat(right)[kept].mean()),
+            inside=inside,
         )
+
+    def reading(self, features: Float[Tensor, "layer every feature"]) -> "ProbeData":
+        """The same labels with what other features hold at all examples that were read."""
+        return replace(self, features=features if self.inside is None else features[:, self.inside.to(features.device)])
 
     def correct(self, *, shuffle: bool = False, seed: int = 0) -> NDArray[np.float64]:
         """Share of right answers (sample, layer) in each test sample, which are the last quarter of the samples.
@@ -174,8 +191,9 @@ def probe(
         target = "belief" if corpus.process.num_components is None else "component"
     if target not in TARGETS:
         raise unknown_name("target", target, TARGETS)
-    names = list(layers) if layers is not None else residual_layers(model)
-    check_layers(model, names)
+    if layers is not None and (isinstance(layers, str) or not layers):
+        raise InputError(f"layers: must be a list of at least one name, got {shown(layers)}")
+    check_layers(model, names := residual_layers(model) if layers is None else list(layers))
     num_samples = corpus.different(num_samples)
     require(num_samples >= 8, "num_samples", "must be at least 8, to train and to test on", num_samples)
     require(observer is None or target == "belief", "observer", "is for the target belief", target)
@@ -184,7 +202,7 @@ def probe(
     data, times = ProbeData.read(model, corpus, target, names, num_samples), reading_times(corpus, target)
     twins, twins_left = draw_twins(model, num_twins, seed=seed), []
     for twin in twins.models:
-        own = replace(data, features=read_stream(twin, corpus, times, names, num_samples, stay=True))
+        own = data.reading(read_stream(twin, corpus, times, names, num_samples, stay=True))
         twins_left.append(1 - resampled_curves(own.correct(), seed=seed))
     about = {"chance": data.chance, "ceiling": data.ceiling, "samples": num_samples}
     rows = []

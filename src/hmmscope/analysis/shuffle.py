@@ -126,7 +126,11 @@ class ShuffleValues(dict[str, dict[int, Tensor]]):
                 tokens, keys = batch.tokens.to(device), _columns(layout)[:, first_position:].flatten()
                 for ids in _moved_ids(layout, num_permutations, generator):
                     placed_ids = {"positions": ids.to(device)}
-                    found = capture(model, names, tokens, lambda x: x[:, :, -1, keys].cpu().double(), **placed_ids)
+                    try:
+                        found = capture(model, names, tokens, lambda x: x[:, :, -1, keys].cpu().double(), **placed_ids)
+                    except TypeError as error:
+                        rule = "needs a model that is called with positions, (batch, time); use 'blocks'"
+                        raise InputError(f"mode: 'everywhere' {rule}") from error
                     for name in names:
                         logits[name].append(found[name])
                     predictions.append(as_law(model, model(tokens, **placed_ids)[:, -1, : corpus.num_symbols]))

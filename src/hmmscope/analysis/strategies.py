@@ -16,6 +16,7 @@ from hmmscope.analysis.activations import BATCH, model_laws
 from hmmscope.analysis.belief_interventions import DISTANCES
 from hmmscope.analysis.counting import plain_ngrams
 from hmmscope.analysis.intervals import mean_row
+from hmmscope.analysis.measures import means_of_asked
 from hmmscope.axes import Float64, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.targets import make_target
@@ -39,7 +40,7 @@ def strategies(model: nn.Module, corpus: Corpus, *, num_samples: int = 256, max_
     Args:
         model: tokens (batch, time) to logits (batch, time, symbol).
         corpus: samples.
-        num_samples: how many.
+        num_samples: how many; of given sequences at most as many as there are different windows.
         max_order: largest k.
 
     Returns:
@@ -56,13 +57,15 @@ def strategies(model: nn.Module, corpus: Corpus, *, num_samples: int = 256, max_
         raise InputError(
             "corpus: predictors count symbols, and this one has numbers; hmmscope.evaluate has its optimum"
         )
+    num_samples = corpus.different(num_samples)
     parts: dict[tuple[str, str], list[Tensor]] = {}
+    target = make_target("observation", corpus.process, corpus.layout)
     for begin in range(0, num_samples, BATCH):
         batch = corpus[begin : min(begin + BATCH, num_samples)]
-        found = _law(model, corpus, batch)
+        found, asked = _law(model, corpus, batch), target.asked(batch)
         for name, law in _predictors(corpus, batch, max_order).items():
             for metric, distance in DISTANCES.items():
-                parts.setdefault((name, metric), []).append(distance(law, found).mean(1))
+                parts.setdefault((name, metric), []).append(means_of_asked(distance(law, found), asked))
     means = {key: torch.cat(values) for key, values in parts.items()}
     return [
         {"predictor": name, "metric": metric} | mean_row(values.numpy())

@@ -23,6 +23,7 @@ from hmmscope.analysis.belief_interventions import DISTANCES, exact_answers
 from hmmscope.analysis.geometry import belief_times
 from hmmscope.analysis.interventions import Edit, intervene, move_within
 from hmmscope.analysis.layer_curves import Curves, resampled_curves, with_interval
+from hmmscope.analysis.measures import means_of_asked
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError
@@ -59,7 +60,8 @@ def task_patching(
 
     the reference is the ``filter`` of A's component on B's test sequence, or the ``model`` that reads A's demonstrations,
     which says how much of what the model knows of its task is in this layer. D is the KL divergence in nats, and total
-    variation; where the former is infinite, or there is no way to go, there are no rows.
+    variation; where the former is infinite, or there is no way to go, there are no rows. Positions that A's component
+    cannot have come to have no answer, and are left out.
 
     Args:
         model: any module; models of this library are changed at their residual taps.
@@ -102,7 +104,7 @@ def task_patching(
         for subspace, bases in chosen.items():
             after = [pairs.answers({name: pairs.edit(name, basis)}) for basis in bases]
             for (reference, metric), (before, found) in pairs.distances(after).items():
-                if not np.isfinite([before, found]).all():
+                if len(before) < 2 or not np.isfinite([before, found]).all():
                     continue
                 means = resampled_curves(np.stack([before, found], 1), seed=seed)
                 if not (means[:, 0] > 0).all():  # no way to go
@@ -159,13 +161,17 @@ class _Pairs:
             return model_laws(self._model, tokens, self._symbols, self.columns)
 
     def distances(self, after: list[Tensor]) -> dict[tuple[str, str], tuple[Curves, Curves]]:
-        """Before and after, by reference and metric, of each pair; means over positions and edits."""
+        """Before and after, by reference and metric, of each pair; means over positions and edits.
+
+        Positions and pairs are left out where another component cannot have written what stands in the test sequence.
+        """
         return {
             (reference, metric): (
-                distance(law, self._before).mean(1).numpy(),
-                torch.stack([distance(law, found).mean(1) for found in after]).mean(0).numpy(),
+                means_of_asked(distance(law, self._before), possible).numpy(),
+                torch.stack([means_of_asked(distance(law, found), possible) for found in after]).mean(0).numpy(),
             )
             for reference, law in self._references.items()
+            for possible in (law.sum(-1) > 0.5,)
             for metric, distance in DISTANCES.items()
         }
 

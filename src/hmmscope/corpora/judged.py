@@ -123,7 +123,11 @@ class Target(ABC):
         return None
 
     def counted(self, batch: Batch) -> Bool[Tensor, "batch judged"]:
-        """Where the evaluation loss is taken: everywhere, but for processes that say after which symbol."""
+        """Where the evaluation loss is taken: where something is asked, but for processes that say after which symbol."""
+        return self.asked(batch)
+
+    def asked(self, batch: Batch) -> Bool[Tensor, "batch judged"]:
+        """Where something is asked: everywhere, but of given sequences, which end and have gaps."""
         return torch.ones(len(batch.tokens), len(self.columns), dtype=torch.bool, device=batch.tokens.device)
 
     def floor_terms(self, batch: Batch) -> Float64[Tensor, "batch judged"]:

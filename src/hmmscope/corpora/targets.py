@@ -89,9 +89,9 @@ class NextGiven(AtObservations):
 
     def labels(self, batch: Batch) -> Labels:
         """Symbols; `PADDING` where nothing is asked: beyond the end of a sequence, and where an observation is missing."""
-        return super().labels(batch).where(self._asked(batch), PADDING)
+        return super().labels(batch).where(self.asked(batch), PADDING)
 
-    def _asked(self, batch: Batch) -> Bool[Tensor, "batch judged"]:
+    def asked(self, batch: Batch) -> Bool[Tensor, "batch judged"]:
         return (batch.states[:, self.kept] >= 0) & (super().labels(batch) != MISSING)
 
     def loss(self, outputs: Float[Tensor, "batch judged output"], labels: Labels) -> Float[Tensor, ""]:
@@ -111,10 +111,10 @@ class NextGiven(AtObservations):
         if self.process.prior is None:
             raise InputError("process: given sequences have no known law, so no exact answer; fit an HMM to them")
         padding = torch.eye(self.num_outputs, dtype=torch.float64)[0]
-        return self.answer_of(self.process.prior.process, batch).where(self._asked(batch)[..., None], padding)
+        return self.answer_of(self.process.prior.process, batch).where(self.asked(batch)[..., None], padding)
 
     def happened(self, batch: Batch) -> Int64[Tensor, "batch judged"] | None:
-        return super().labels(batch).where(self._asked(batch), 0) if self.exact else None
+        return super().labels(batch).where(self.asked(batch), 0) if self.exact else None
 
 
 class Belief(AfterObservations):

@@ -1,6 +1,7 @@
 """Entropies of observations: of blocks, of the next one, and the rate that no predictor beats."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,7 @@ from hmmscope.errors import InputError
 from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.memory import MAX_ENUMERATED
 from hmmscope.inference.mixed_states import mixed_states
-from hmmscope.inference.stationary_law import stationary_distribution
+from hmmscope.inference.stationary_law import state_transitions, stationary_distribution
 from hmmscope.machine import require_memory
 from hmmscope.processes.answers import WORDS
 from hmmscope.processes.laws import symbol_law
@@ -25,6 +26,8 @@ _BOUND_WORK = 2**19
 #: Entries of all steps above which it looks for no finite presentation.
 _STEP_ENTRIES = 2**25
 _ROUNDING = 1e-13
+#: Distance of the law of states from the stationary one below which the start of sampled sequences does not matter.
+_FORGOTTEN = 1e-4
 
 
 @dataclass(frozen=True, repr=False)
@@ -137,7 +140,8 @@ def entropy_rate(
     Exact also if there are finitely many mixed states, whose presentation is unifilar: they are looked for where
     V * S^2 is at most 2^25. Otherwise an estimate: the mean
     entropy of the exact prediction over sampled sequences after a third of their length, with a 95 % interval over
-    sequences, and the bounds of `block_entropies` for the longest blocks that are cheap; the lower one of a
+    sequences, which begin in the stationary law where their own start is not forgotten by then,
+    and the bounds of `block_entropies` for the longest blocks that are cheap; the lower one of a
     `GeneralisedHMM` is zero. Of processes of vectors it is the differential entropy rate, the mean of the exact filter's
     -log density over the same part of sampled sequences, and has no bounds; of counts and of symbols in several channels
     it is an entropy.
@@ -181,7 +185,7 @@ def rate_of_stationary(
     longest = max(1, int(math.log(_BOUND_WORK / process.num_states**2) / math.log(process.num_symbols)))
     bounds = _blocks(process, stationary_S, longest)
     lower, upper = 0.0 if bounds.informed is None else float(bounds.informed[-1]), float(bounds.myopic[-1])
-    mean, error = _sampled_rate(process, num_samples, length, seed)
+    mean, error = _sampled_rate(_settled(process, stationary_S, length // 3), num_samples, length, seed)
     low, high = (min(max(end, lower), upper) for end in (mean - 1.96 * error, mean + 1.96 * error))
     return EntropyRate(min(max(mean, lower), upper), low, high, lower, upper, False, "sampling")
 
@@ -210,6 +214,15 @@ def _of_densities(process: Process, num_samples: int, length: int, seed: int) ->
     means_B = -process.observe(observations).log_likelihood_terms[:, length // 3 :].mean(1)
     mean, error = float(means_B.mean()), float(means_B.std()) / math.sqrt(num_samples)
     return EntropyRate(mean, mean - 1.96 * error, mean + 1.96 * error, -math.inf, math.inf, False, "sampling")
+
+
+def _settled(process: Process, stationary_S: Tensor, after: int) -> Process:
+    """The process, or where its start is not forgotten after so many steps, the one that starts from its stationary law."""
+    started: Callable[[Tensor], Process] | None = getattr(process, "started", None)
+    if started is None:
+        return process
+    law_S = process.law.initial_MS[0] @ torch.linalg.matrix_power(state_transitions(process.law), after)
+    return process if float((law_S - stationary_S).abs().sum()) < _FORGOTTEN else started(stationary_S)
 
 
 def _sampled_rate(process: Process, num_samples: int, length: int, seed: int) -> tuple[float, float]:

@@ -33,13 +33,17 @@ class Automaton(Shown):
     complete: bool
 
 
+#: Probability of a symbol up to which it is taken for zero.
+RARE = 0.02
+
+
 def extract_automaton(
     law: WordLaw,
     num_symbols: int,
     *,
     futures: int = 3,
     tolerance: float = 0.05,
-    rare: float = 0.02,
+    rare: float = RARE,
     max_states: int = 64,
     max_depth: int = 8,
 ) -> Automaton:

@@ -10,7 +10,7 @@ from torch import nn
 
 from hmmscope.axes import Tensor
 from hmmscope.errors import InputError
-from hmmscope.models.base import Tap
+from hmmscope.models.base import Tap, evaluating
 from hmmscope.models.listening import Attending, AttentionTap, Calls, Listener, Pass, reading, writing
 
 #: Tokens that a module is shown: as many samples and positions, so that the two axes are told apart.
@@ -221,15 +221,14 @@ class _Found:
 
     def _run(self) -> None:
         """One forward pass without gradients, after which the module is as it was."""
-        training, device = self.module.training, next((p.device for p in self.module.parameters()), None)
+        device = next((p.device for p in self.module.parameters()), None)
         tokens = torch.zeros(_SAMPLES, _POSITIONS, dtype=torch.int64, device=device)
         times: dict[str, int] = {}
         parts = [(name, part) for name, part in self.module.named_modules() if name]
         listeners: dict[nn.Module, Listener] = {}
         self.attention = {name: _Attention() for name, _ in parts}
         try:
-            self.module.eval()
-            with torch.no_grad(), ExitStack() as stack:
+            with evaluating(self.module), torch.no_grad(), ExitStack() as stack:
                 for name, part in parts:
                     before, after = self._reads(name), self._gives(name, times)
                     stack.callback(part.register_forward_pre_hook(before, with_kwargs=True).remove)
@@ -241,8 +240,6 @@ class _Found:
             reason = " ".join(str(error).split())[:200]
             name = type(self.module).__name__
             raise InputError(f"model: {name} fails on tokens {tuple(tokens.shape)}: {reason}") from error
-        finally:
-            self.module.train(training)
         for name, count in times.items():
             if count > 1:  # once a symbol: what it gives is no stream
                 self.given.pop(name, None)

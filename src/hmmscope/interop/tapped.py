@@ -15,7 +15,7 @@ from torch import nn
 
 from hmmscope.axes import Float, Float64, Int64, Tensor
 from hmmscope.errors import InputError
-from hmmscope.models.base import Ports, SequenceModel, Tap, check_inputs
+from hmmscope.models.base import Ports, SequenceModel, Tap, check_inputs, evaluating
 from hmmscope.models.listening import (
     Attending,
     AttentionTap,
@@ -231,11 +231,10 @@ class HuggingFaceModel(TappedModel):
         layers = [self.model.get_submodule(path) for path in self._layers]
         called: list[list[str]] = [[] for _ in layers]  # modules with matrices of their own, in order
         attending: list[list[str]] = [[] for _ in layers]  # children that take a softmax over keys
-        training, device = self.model.training, next((p.device for p in self.model.parameters()), None)
+        device = next((p.device for p in self.model.parameters()), None)
         tokens = torch.zeros(1, min(_REHEARSED, self.ports.max_length or _REHEARSED), dtype=torch.int64, device=device)
         try:
-            self.model.eval()
-            with torch.no_grad(), ExitStack() as stack:
+            with evaluating(self.model), torch.no_grad(), ExitStack() as stack:
                 stack.enter_context(eager(self.model))
                 within: dict[nn.Module, Listener] = {}
                 for layer, own_called, own_attending in zip(layers, called, attending, strict=True):
@@ -251,8 +250,6 @@ class HuggingFaceModel(TappedModel):
             raise InputError(
                 f"model: {type(self.model).__name__} fails on tokens {tuple(tokens.shape)}: {reason}"
             ) from error
-        finally:
-            self.model.train(training)
         return [_parts_of(*found) for found in zip(called, attending, strict=True)]
 
 

@@ -1,6 +1,8 @@
 """What models share: what goes in and comes out, named activations, weights from a named generator; models by name."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
@@ -13,6 +15,19 @@ from hmmscope.errors import InputError
 from hmmscope.reprs import html_table
 from hmmscope.schema import require
 from hmmscope.seeds import derived_seed, torch_generator
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode, and then each of its modules in the mode that it had."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(modes[0][1])
+        for module, training in modes:
+            module.training = training
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from hmmscope.axes import Float, Tensor
+from hmmscope.models.base import evaluating
 
 Inputs = Tensor
 
@@ -54,13 +55,8 @@ def own_answers(
     model: nn.Module, inputs: Inputs, *, kind: str, block_length: int
 ) -> Float[Tensor, "batch column feedback"]:
     """The feedback that a model makes for itself: phase one, without gradients and dropout."""
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            return _answers(model, inputs, kind, block_length)
-    finally:
-        model.train(was_training)
+    with evaluating(model), torch.no_grad():
+        return _answers(model, inputs, kind, block_length)
 
 
 def _answers(model: nn.Module, inputs: Inputs, kind: str, block_length: int) -> Tensor:

@@ -11,7 +11,7 @@ from torch import nn
 from hmmscope import registry
 from hmmscope.axes import Float, Tensor
 from hmmscope.errors import InputError
-from hmmscope.models.base import Ports, SequenceModel
+from hmmscope.models.base import Ports, SequenceModel, evaluating
 from hmmscope.schema import shown
 from hmmscope.seeds import derived_seed
 
@@ -127,8 +127,6 @@ class GivenModel(SequenceModel):
         Raises:
             InputError: it knows too few tokens, gives another shape, or fails.
         """
-        training = self.training
-        self.eval()
         device = next((p.device for p in self.parameters()), torch.device("cpu"))
         count = self.ports.num_tokens
         rows = max(1, -(-(count or 1) // num_columns))
@@ -136,7 +134,7 @@ class GivenModel(SequenceModel):
         if count is not None:
             inputs = (torch.arange(rows * num_columns, device=device) % count).view(rows, num_columns)
         try:
-            with torch.no_grad(), known_tokens(self.module, inputs):
+            with evaluating(self), torch.no_grad(), known_tokens(self.module, inputs):
                 self(inputs)
         except InputError:
             raise
@@ -144,8 +142,6 @@ class GivenModel(SequenceModel):
             reason = " ".join(str(error).split())[:200]
             read = f"{'tokens' if count else 'vectors'} {tuple(inputs.shape)}"
             raise InputError(f"model: {type(self.module).__name__} fails on {read}: {reason}") from error
-        finally:
-            self.train(training)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

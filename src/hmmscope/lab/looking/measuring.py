@@ -240,7 +240,7 @@ def _beliefs(
 
 
 def _layer(name: str, own: Readout, first: Readout | None, share: Share, place: int) -> dict[str, Any]:
-    r2 = with_interval(own.r2()[:, place])
+    r2 = with_interval(own.r2()[:, place], len(own.spread))
     return {
         "name": name,
         "r2": r2["value"],
