@@ -73,6 +73,17 @@ def test_padding_counts_nowhere() -> None:
     assert probed["chance"] == pytest.approx(float(seen[known].bincount().max() / known.sum()))
 
 
+def test_excess_is_what_the_loss_is_above_its_floor() -> None:
+    """Nats an observation, whatever the lengths; an infinite one is said to be."""
+    corpus = unequal()
+    score = hs.evaluate(net(corpus), corpus, num_samples=1000, baselines=False)
+    assert score.excess is not None
+    values = score.measures["model"]["excess"]
+    assert score.excess[0] == pytest.approx(np.nanmean(values))
+    assert score.excess[0] == {row["predictor"]: row["excess"] for row in score.table() if "excess" in row}["model"]
+    assert score.excess[1] < score.excess[0] < score.excess[2]
+
+
 def test_gaps_count_nowhere() -> None:
     """A constant model: previous symbols are known to as many as there are, and what is missing is no class."""
     draw = np.random.default_rng(0)

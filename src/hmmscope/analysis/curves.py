@@ -15,7 +15,7 @@ from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, judged_answers
 from hmmscope.analysis.calibration import FALSE_ALARM, Winnings, bet, miscalibrated
 from hmmscope.analysis.counting import TREE, UNTUNED, Counting, is_counting, other_samples
-from hmmscope.analysis.intervals import bootstrap_means, least_z
+from hmmscope.analysis.intervals import bootstrap_means, bootstrap_ratio, least_z
 from hmmscope.analysis.layer_curves import Curves
 from hmmscope.analysis.measures import Measures, mean_of_asked
 from hmmscope.analysis.trained_counting import TrainedCounting
@@ -98,8 +98,12 @@ class Score(Measures):
         """
         if "excess" not in self.measures["model"]:
             return None
-        values = mean_of_asked(self.measures["model"]["excess"])
-        mean, low, high = bootstrap_means(values[~np.isnan(values)])
+        values = self.measures["model"]["excess"]
+        asked = ~np.isnan(values)
+        if not asked.all():  # of sequences that end: an observation counts as much as any other, as in `loss`
+            own = asked.any(1)
+            return bootstrap_ratio(np.nansum(values, 1)[own], asked.sum(1)[own].astype(np.float64))
+        mean, low, high = bootstrap_means(mean_of_asked(values))
         return float(mean), float(low), float(high)
 
     def plot(self) -> Any:
