@@ -6,6 +6,7 @@ A wrong key, type or value is one InputError that names the field by its path an
 import dataclasses
 import difflib
 import math
+import numbers
 import re
 import types
 import typing
@@ -158,6 +159,11 @@ def spec_to_data(spec: Any) -> Any:
     if isinstance(spec, tuple | list):
         return [spec_to_data(item) for item in spec]
     return spec
+
+
+def is_count(value: object) -> bool:
+    """Whether it is a whole number of at least 1, and neither text nor truth."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 1
 
 
 def require(condition: bool, field: str, rule: str, value: object) -> None:

@@ -74,7 +74,7 @@ def test_a_table_is_fitted_and_asked_about_on_the_command_line(tmp_path: Path, c
     assert [(step, name) for step, name, *_ in comes] == [("1", "coordinate 0"), ("2", "coordinate 0")]
     assert all(float(low) < float(mean) < float(high) for _, _, mean, low, high in comes)
     assert float(comes[0][2]) > 4  # the last number was 8
-    assert "1 coordinate, 62 observations (fitted to numbers.csv, column level, each who a sequence)" in said.out
+    assert "1 coordinate, 61 observations (fitted to numbers.csv, column level, each who a sequence)" in said.out
     process = hs.load_process(out)
     assert sorted(process.means[:, 0].round().tolist()) == [0, 8]
     assert "column level" in process.source

@@ -11,7 +11,7 @@ from hmmscope.emissions.conjugate import DirichletRows, refuse_others
 from hmmscope.emissions.emitting import EmittingHMM
 from hmmscope.errors import InputError
 from hmmscope.processes.probability_rows import laws_of, numbers_of
-from hmmscope.schema import require, shown
+from hmmscope.schema import is_count, require, shown
 
 #: Least probability of a symbol in a fit: from here on the compiled loops see in time what could underflow.
 _SMALLEST = 2.0**-40
@@ -39,7 +39,7 @@ class ChannelsHMM(EmittingHMM):
     density = "symbols"
     file_format = "hmmscope-channels-hmm"
     file_arrays = ("initial", "transition", "emissions", "sizes")
-    file_fields = ("states", "title", "source")
+    file_fields = ("states", "title", "source", "reading")
 
     def __init__(
         self,
@@ -148,7 +148,12 @@ class ChannelsHMM(EmittingHMM):
         floor: Float64[Tensor, "coordinate"],
     ) -> Self:
         """Dirichlet(1) rows; sizes by the largest symbols that occur, if they are not given."""
-        counts = sizes or _sizes_of(observations)
+        counts = _sizes_of(observations) if sizes is None else sizes
+        good = np.ndim(counts) == 1 and len(counts) == observations.shape[1] and all(map(is_count, counts))
+        rule = f"must be a list of {observations.shape[1]} whole numbers, the symbols of each channel"
+        require(good, "sizes", rule, sizes)
+        for channel, (count, seen) in enumerate(zip(counts, _sizes_of(observations), strict=True)):
+            require(seen <= count, "sizes", f"must be at least {seen} for channel {channel}", count)
         uniform = np.full((num_states, num_states), 1 / num_states)
         return cls(uniform[0], uniform, [random.dirichlet(np.ones(count), num_states) for count in counts])
 

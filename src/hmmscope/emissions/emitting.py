@@ -24,6 +24,8 @@ from hmmscope.processes.probability_rows import laws_of
 from hmmscope.processes.process import Paths, check_samples
 from hmmscope.processes.stationary import stationary_law
 from hmmscope.processes.vector_process import VectorProcess
+from hmmscope.schema import parse_spec
+from hmmscope.sequences.rule import Reading
 from hmmscope.text import in_a_line, in_brief
 from hmmscope.ties import descending, steady
 
@@ -176,7 +178,7 @@ class EmittingHMM(VectorProcess):
 
     def replaced(self, **arrays: Any) -> Self:
         """The same with other arrays."""
-        texts = {name: value for name, value in self.file_texts().items() if name != "evaluated_after"}
+        texts = {name: text for name, text in self.file_texts().items() if name not in ("evaluated_after", "reading")}
         return type(self)(**(self.file_tensors() | arrays | texts))
 
     @property
@@ -260,10 +262,16 @@ class EmittingHMM(VectorProcess):
         """Texts of a file that say what the arrays are."""
         return {}
 
+    def file_texts(self) -> dict[str, Any]:
+        texts = super().file_texts()
+        return texts if self.reading is None or "reading" not in texts else texts | {"reading": self.reading.to_data()}
+
     @classmethod
     def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> Self:
-        names = {name: data[name] for name in cls.file_fields if data.get(name) is not None}
-        return cls(**{name: data[name] for name in cls.file_arrays}, **names)
+        names = {name: data[name] for name in cls.file_fields if name != "reading" and data.get(name) is not None}
+        found = cls(**{name: data[name] for name in cls.file_arrays}, **names)
+        found.reading = parse_spec(Reading, data["reading"], "reading") if data.get("reading") is not None else None
+        return found
 
     # -- what is said of it
 

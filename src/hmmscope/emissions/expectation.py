@@ -16,7 +16,7 @@ from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import SAME, TRIED_ITERATIONS
 from hmmscope.inference.climbing import PARTS
 from hmmscope.inference.restarts import Restarts, on_threads
-from hmmscope.schema import require
+from hmmscope.schema import is_count, require
 from hmmscope.seeds import numpy_generator
 from hmmscope.ties import largest
 
@@ -240,7 +240,7 @@ def _check_options(
 ) -> None:
     counts = {"num_states": num_states, "num_restarts": num_restarts, "num_tries": num_tries}
     for name, value in (counts | {"max_iterations": max_iterations}).items():
-        require(value >= 1, name, "must be at least 1", value)
+        require(is_count(value), name, "must be at least 1 and whole", value)
     require(least >= 0, "agreement, tolerance, pseudo_count", "must be at least 0", least)
     require(0 < floor < 1, "floor", "must be in (0, 1), a share of the variance of all observations", floor)
 

@@ -55,7 +55,7 @@ class GaussianHMM(EmittingHMM):
 
     file_format = "hmmscope-gaussian-hmm"
     file_arrays = ("initial", "transition", "means", "covariances")
-    file_fields = ("covariance_type", "states", "title", "source")
+    file_fields = ("covariance_type", "states", "title", "source", "reading")
 
     def __init__(
         self,

@@ -19,6 +19,7 @@ from hmmscope.emissions.densities import (
 from hmmscope.emissions.emitting import EmittingHMM
 from hmmscope.emissions.gaussian import completed
 from hmmscope.processes.probability_rows import laws_of, numbers_of
+from hmmscope.schema import is_count, require
 
 
 class GaussianMixtureHMM(EmittingHMM):
@@ -48,7 +49,7 @@ class GaussianMixtureHMM(EmittingHMM):
 
     file_format = "hmmscope-gaussian-mixture-hmm"
     file_arrays = ("initial", "transition", "weights", "centres", "covariances")
-    file_fields = ("covariance_type", "states", "title", "source")
+    file_fields = ("covariance_type", "states", "title", "source", "reading")
 
     def __init__(
         self,
@@ -161,6 +162,7 @@ class GaussianMixtureHMM(EmittingHMM):
     ) -> Self:
         """Centres of states by k-means++, and in each those of its Gaussians likewise among what is nearest to it."""
         filled, centre, deviation = completed(observations)
+        require(is_count(num_gaussians), "num_gaussians", "must be at least 1 and whole", num_gaussians)
         scaled, total = (filled - centre) / deviation, num_states * num_gaussians
         uniforms = torch.from_numpy(random.random((num_states + 1, max(num_states, num_gaussians))))
         nearest = torch.cdist(scaled, scattered_centres(scaled, num_states, uniforms[0])).argmin(1)

@@ -13,9 +13,8 @@ from hmmscope.kernels import logarithms
 
 def filtered(chain: Chain, logs_TS: Tensor) -> tuple[Tensor, Tensor]:
     """Beliefs and terms of one sequence."""
-    alpha_TS, total_T = _forward(chain, logs_TS)
-    terms_T = torch.diff(total_T, prepend=total_T.new_zeros(1)).where(total_T > -torch.inf, -torch.inf)
-    return (alpha_TS - total_T[:, None].clamp_min(-1e300)).exp(), terms_T
+    alpha_TS, terms_T, shifts_T = _forward(chain, logs_TS)
+    return alpha_TS.exp(), terms_T + shifts_T
 
 
 def _logs(chain: Chain) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -24,20 +23,24 @@ def _logs(chain: Chain) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return initial_S, moves_SS
 
 
-def _forward(chain: Chain, logs_TS: Tensor) -> tuple[Tensor, Tensor]:
-    """log P(o_0..o_t, state t) (T, S), and its sum over states (T,)."""
-    alpha_TS, total_T = np.empty(logs_TS.shape), np.empty(len(logs_TS))
-    logarithms.forward(*_logs(chain), logs_TS.contiguous().numpy(), alpha_TS, total_T)
-    return torch.from_numpy(alpha_TS), torch.from_numpy(total_T)
+def _forward(chain: Chain, logs_TS: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """log P(state t | o_0..o_t) (T, S), and the two parts of log P(o_t | o_0..o_{t-1}) (T,)."""
+    alpha_TS, terms_T, shifts_T = np.empty(logs_TS.shape), np.empty(len(logs_TS)), np.empty(len(logs_TS))
+    logarithms.forward(*_logs(chain), logs_TS.contiguous().numpy(), alpha_TS, terms_T, shifts_T)
+    return torch.from_numpy(alpha_TS), torch.from_numpy(terms_T), torch.from_numpy(shifts_T)
 
 
 def smoothed(chain: Chain, logs_TS: Tensor) -> tuple[Tensor, Tensor, float]:
     """P(state t | all) (T, S), the sum of P(state t, state t + 1 | all) (S, S), and log P(all)."""
-    alpha_TS, total_T = _forward(chain, logs_TS)
-    found, pairs_SS, total = np.zeros(logs_TS.shape), np.zeros(chain.transition_SS.shape), float(total_T[-1])
+    alpha_TS, terms_T, shifts_T = _forward(chain, logs_TS)
+    found, pairs_SS, total = (
+        np.zeros(logs_TS.shape),
+        np.zeros(chain.transition_SS.shape),
+        float((terms_T + shifts_T).sum()),
+    )
     if total > -math.inf:
-        logs = logs_TS.contiguous().numpy()
-        logarithms.backward(_logs(chain)[1], logs, alpha_TS.numpy(), total, found, pairs_SS)
+        logs, known = logs_TS.contiguous().numpy(), (alpha_TS.numpy(), terms_T.numpy(), shifts_T.numpy())
+        logarithms.backward(_logs(chain)[1], logs, *known, found, pairs_SS)
     return torch.from_numpy(found), torch.from_numpy(pairs_SS), total
 
 
@@ -49,9 +52,9 @@ def likeliest(chain: Chain, logs_TS: Tensor) -> tuple[Tensor, float]:
 
 def drawn(chain: Chain, logs_TS: Tensor, uniforms_PT: Tensor) -> Tensor:
     """Paths (path, T), backward from the last state; -1 for an impossible sequence."""
-    alpha_TS, total_T = _forward(chain, logs_TS)
+    alpha_TS, terms_T, _ = _forward(chain, logs_TS)
     paths = torch.full((len(uniforms_PT), len(logs_TS)), -1)
-    if total_T[-1] == -torch.inf:
+    if terms_T[-1] == -torch.inf:
         return paths
     for t in range(len(logs_TS) - 1, -1, -1):
         after = 0.0 if t == len(logs_TS) - 1 else chain.transition_SS.T.log()[paths[:, t + 1]]

@@ -40,7 +40,7 @@ class PoissonHMM(EmittingHMM):
     density = "poisson"
     file_format = "hmmscope-poisson-hmm"
     file_arrays = ("initial", "transition", "rates")
-    file_fields = ("states", "title", "source")
+    file_fields = ("states", "title", "source", "reading")
 
     def __init__(
         self,

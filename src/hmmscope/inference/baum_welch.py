@@ -19,7 +19,7 @@ from hmmscope.inference.ragged import check_ragged, counted
 from hmmscope.inference.restarts import Restarts, on_threads
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.observations import Symbols
-from hmmscope.schema import require
+from hmmscope.schema import is_count, require
 from hmmscope.seeds import numpy_generator
 from hmmscope.sequences.encoding import Alphabet
 from hmmscope.sequences.large import num_equal
@@ -182,7 +182,8 @@ class _Search(NamedTuple):
 def _at_least(least: int, **options: int | float) -> None:
     """InputError that names the first option below `least`."""
     for name, value in options.items():
-        require(value >= least, name, f"must be at least {least}", value)
+        whole = " and whole" if least else ""
+        require(is_count(value) if least else value >= 0, name, f"must be at least {least}{whole}", value)
 
 
 def _fitted(restarts: Restarts[Climbed], work: Sequences, rules: Rules) -> BaumWelchFit:

@@ -39,7 +39,9 @@ class Prior:
 
     def __post_init__(self) -> None:
         for name in ("initial", "transition", "emission"):
-            require(0.01 <= getattr(self, name) <= 1000, name, "must be in [0.01, 1000]", getattr(self, name))
+            value = getattr(self, name)
+            good = isinstance(value, int | float | np.number) and bool(0.01 <= value <= 1000)
+            require(good, name, "must be in [0.01, 1000]", value)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
@@ -40,7 +41,9 @@ def check_ragged(
         found, mask = checked(observations, num_symbols, starts, gaps=True)
         return found, mask, torch.ones_like(found, dtype=torch.bool)
     batch, time = observations.shape
-    counts = torch.as_tensor(lengths, device=observations.device)
+    counts = torch.as_tensor(
+        lengths if isinstance(lengths, Tensor) else np.asarray(lengths), device=observations.device
+    )
     if counts.numel() == 0:
         counts = counts.to(torch.int64)  # an empty list
     whole = not (counts.dtype.is_floating_point or counts.dtype.is_complex or counts.dtype == torch.bool)

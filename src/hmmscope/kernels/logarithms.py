@@ -9,11 +9,14 @@ from hmmscope.kernels.compiling import kernel
 
 
 @kernel()
-def forward(initial, moves, logs, alphas, totals):  # type: ignore[no-untyped-def]
-    """alphas[t, j] = log P(o_0..o_t, state t = j), and totals[t] their sum over states."""
+def forward(initial, moves, logs, alphas, terms, shifts):  # type: ignore[no-untyped-def]
+    """alphas[t, j] = log P(state t = j | o_0..o_t), and terms[t] + shifts[t] = log P(o_t | o_0..o_{t-1}).
+
+    A shift is the largest of the logs of states that can be reached: in front of 1e15 nothing else would be left.
+    """
     size = len(initial)
     for t in range(len(logs)):
-        whole = -np.inf
+        shift = -np.inf
         for j in range(size):
             if t == 0:
                 reached = initial[j]
@@ -27,34 +30,47 @@ def forward(initial, moves, logs, alphas, totals):  # type: ignore[no-untyped-de
                     for i in range(size):
                         total += np.exp(alphas[t - 1, i] + moves[i, j] - largest)
                     reached = largest + np.log(total)
-            alphas[t, j] = reached + logs[t, j]
-            whole = max(whole, alphas[t, j])
-        totals[t] = whole
+            alphas[t, j] = reached
+            if reached > -np.inf:
+                shift = max(shift, logs[t, j])
+        shifts[t] = shift
+        whole, total = -np.inf, 0.0
+        for j in range(size):
+            if alphas[t, j] > -np.inf and shift > -np.inf:
+                alphas[t, j] += logs[t, j] - shift
+                whole = max(whole, alphas[t, j])
+            else:
+                alphas[t, j] = -np.inf
+        terms[t] = whole
         if whole > -np.inf:
-            total = 0.0
             for j in range(size):
                 total += np.exp(alphas[t, j] - whole)
-            totals[t] = whole + np.log(total)
+            terms[t] = whole + np.log(total)
+            for j in range(size):
+                alphas[t, j] -= terms[t]
 
 
 @kernel()
-def backward(moves, logs, alphas, total, smoothed, pairs):  # type: ignore[no-untyped-def]
+def backward(moves, logs, alphas, terms, shifts, smoothed, pairs):  # type: ignore[no-untyped-def]
     """smoothed[t, i] = P(state t = i | all), and added to pairs[i, j] the sum of P(state t = i, state t + 1 = j | all).
 
-    `alphas` are those of `forward`, and `total` is the last of its totals, which must be finite.
+    `alphas`, `terms` and `shifts` are those of `forward`, of a possible sequence. What states give of each other is rounded
+    as their logs are; laws sum to one whatever that is.
     """
     size, last = alphas.shape[1], len(logs) - 1
-    beta, after = np.zeros(size), np.empty(size)
+    beta, after, joint = np.zeros(size), np.empty(size), np.empty((size, size))
     for i in range(size):
-        smoothed[last, i] = np.exp(alphas[last, i] - total)
+        smoothed[last, i] = np.exp(alphas[last, i])
     for t in range(last - 1, -1, -1):
         for j in range(size):
-            after[j] = logs[t + 1, j] + beta[j]
+            after[j] = (logs[t + 1, j] - shifts[t + 1]) - terms[t + 1] + beta[j]
+        whole = 0.0
         for i in range(size):
             largest = -np.inf
             for j in range(size):
                 largest = max(largest, moves[i, j] + after[j])
-                pairs[i, j] += np.exp(alphas[t, i] + moves[i, j] + after[j] - total)
+                joint[i, j] = np.exp(alphas[t, i] + moves[i, j] + after[j])
+                whole += joint[i, j]
             beta[i] = largest
             if largest > -np.inf:
                 summed = 0.0
@@ -62,7 +78,10 @@ def backward(moves, logs, alphas, total, smoothed, pairs):  # type: ignore[no-un
                     summed += np.exp(moves[i, j] + after[j] - largest)
                 beta[i] = largest + np.log(summed)
         for i in range(size):
-            smoothed[t, i] = np.exp(alphas[t, i] + beta[i] - total)
+            smoothed[t, i] = 0.0
+            for j in range(size):
+                pairs[i, j] += joint[i, j] / whole
+                smoothed[t, i] += joint[i, j] / whole
 
 
 @kernel()

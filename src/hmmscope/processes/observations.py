@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from hmmscope.axes import Bool, Float, Float64, Int, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.schema import listed, shown
+from hmmscope.sequences.cells import as_row
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.encoding import Alphabet
 from hmmscope.sequences.gaps import MISSING
@@ -38,6 +39,7 @@ def as_batch(
     Raises:
         InputError: what is no batch of symbols, can be read in two ways, or has names that the alphabet has not.
     """
+    observations = as_row(observations)
     if isinstance(observations, np.ndarray) and observations.ndim == 2 and observations.shape[1] == 1:
         observations = observations.T
     elif _is_column(observations):
@@ -216,7 +218,7 @@ def as_vectors(
         raise InputError(f"observations{where[:-1]}: is not finite; a missing entry is NaN")
     if lengths is None:
         return (found[None] if found.ndim == 2 else found), None
-    counts = torch.as_tensor(lengths)
+    counts = torch.as_tensor(lengths if isinstance(lengths, Tensor) else np.asarray(lengths))
     whole = counts.ndim == 1 and not counts.is_floating_point() and bool((counts >= 0).all())
     if found.ndim == 2:
         if not whole or int(counts.sum()) != len(found):

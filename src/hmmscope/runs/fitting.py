@@ -21,7 +21,7 @@ from hmmscope.machine import require_memory
 from hmmscope.processes.hmm import HMM
 from hmmscope.reprs import html_rows
 from hmmscope.runs.goodness import Goodness, goodness_of_fit
-from hmmscope.runs.number_files import read_number_file
+from hmmscope.runs.number_files import read_judges, read_number_file
 from hmmscope.runs.number_sequences import choose_vectors, emission_of, read_vectors, refuse
 from hmmscope.runs.posterior import Material, Posterior
 from hmmscope.schema import require
@@ -251,6 +251,7 @@ def fit(
         ResourceError: the counts do not fit in memory.
     """
     sizes = sizes_of(num_states)
+    fixed = (fixed,) if isinstance(fixed, str) else fixed
     options: dict[str, Any] = {"start": start, "fixed": fixed, "tied_emissions": tied_emissions, "seed": seed}
     options |= {"num_restarts": num_restarts, "max_iterations": max_iterations, "tolerance": tolerance}
     options["pseudo_count"], emission = pseudo_count, emission_of(source, emission)
@@ -302,18 +303,20 @@ def _fit_numbers(
     more = dict(reading)
     array, table = ({name: more.pop(name, None) for name in names} for names in (_OF_ARRAYS, _OF_TABLES))
     refuse(emission, unit=more.pop("unit", None))
+    kept = None
     if isinstance(source, str | Path):
-        data, how = read_number_file(source, **array, **table)
+        data, how, kept = read_number_file(source, **array, **table)
     else:
         refuse(emission, **table)
         data, how = read_vectors(source, **array), ""
     del options["tied_emissions"]
-    judges = None if validation is None else read_vectors(validation, axis=array["axis"])
+    judges = None if validation is None else read_judges(validation, data, array["axis"], table)
     with _Count((len(sizes) * options["num_restarts"] + 1) * options["max_iterations"], quiet) as heard:
         chosen, found = choose_vectors(data, judges, list(sizes), emission, options | {"heard": heard}, more)
     hmm = (found["whole"] or found["fits"][chosen]).hmm.replaced()
-    hmm.title, hmm.source = f"{emission} fit", f"fitted to {how}" if how else ""
-    return Fit(hmm, len(data.rows), **found, material=Material(data, _restricted(options)))
+    hmm.title, hmm.source, hmm.reading = f"{emission} fit", f"fitted to {how}" if how else "", kept
+    made = int((~data.rows.isnan()).any(1).sum())
+    return Fit(hmm, made, **found, material=Material(data, _restricted(options)))
 
 
 def _without_judges(data: SequenceData, work: Sequences, sizes: Sequence[int], options: dict[str, Any]) -> Fit:

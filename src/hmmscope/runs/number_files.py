@@ -1,9 +1,8 @@
 """Files of numbers as sequences of vectors: tables whose columns are coordinates, and arrays."""
 
-import csv
-import io
 import itertools
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,13 +13,15 @@ from numpy.typing import NDArray
 from hmmscope.errors import InputError
 from hmmscope.runs.number_sequences import Vectors, read_vectors
 from hmmscope.schema import shown, unknown_name
+from hmmscope.sequences.cells import MAX_TEXT, Cells, read_cells
+from hmmscope.sequences.gaps import Missing
+from hmmscope.sequences.rule import Reading
 from hmmscope.storage import store
 from hmmscope.storage.mapped import read_npy, read_npz
 
 TABLES, ARRAYS = {".csv": ",", ".tsv": "\t"}, (".npy", ".npz")
 #: What stands for a missing entry, if nothing else is said; an empty cell does too.
-MISSING = ("NA", "NaN", "nan")
-_MAX_TEXT = 1 << 30
+NOTHING = ("NA", "NaN", "nan")
 
 
 class NumberFile(NamedTuple):
@@ -29,10 +30,28 @@ class NumberFile(NamedTuple):
     Attributes:
         vectors: the sequences.
         how: they were read, in words.
+        reading: how other files are read alike; None if nothing was to be chosen.
     """
 
     vectors: Vectors
     how: str
+    reading: Reading | None = None
+
+
+class _Gaps(NamedTuple):
+    """What stands for a missing entry: texts, and numbers however they are written."""
+
+    names: frozenset[str]
+    numbers: frozenset[float]
+
+    @classmethod
+    def of(cls, missing: Any) -> "_Gaps":
+        said = Missing.of(missing)
+        names = {*said.names, *(NOTHING if missing is None or said.takes_nothing else ()), ""}
+        return cls(frozenset(names), frozenset(value for name in names if (value := _number(name)) is not None))
+
+    def has(self, cell: str) -> bool:
+        return cell in self.names or (bool(self.numbers) and _number(cell) in self.numbers)
 
 
 def read_number_file(
@@ -54,7 +73,7 @@ def read_number_file(
         path: of the file.
         column: names of the columns to read, with commas between them (default: all but `group`); of .npz, of the array.
         group: the column that says of which sequence a row is; each run of rows of one group is a sequence.
-        missing: names of a missing entry, beside an empty cell (default: NA, NaN, nan).
+        missing: names of a missing entry, or numbers, beside an empty cell (default: NA, NaN, nan).
         axis, lengths: as of `read_vectors`.
 
     Raises:
@@ -70,17 +89,27 @@ def read_number_file(
     if ending not in TABLES:
         known = ", ".join((*TABLES, *ARRAYS))
         raise InputError(f"{path.name}: numbers are read from {known}, got {ending or 'no ending'}")
-    text = store.read_text(path, limit=_MAX_TEXT)
-    rows = [row for row in csv.reader(io.StringIO(text), delimiter=TABLES[ending]) if any(map(str.strip, row))]
-    cells = [[cell.strip() for cell in row] for row in rows]
-    if not cells:
+    text = store.read_text(path, limit=MAX_TEXT)
+    table, gaps = read_cells(text, path.name, TABLES[ending]), _Gaps.of(missing)
+    if not table.cells:
         raise InputError(f"{path.name}: holds no numbers")
-    gaps = frozenset(MISSING if missing is None else missing) | {""}
-    if all(cell in gaps or _number(cell) is not None for cell in cells[0]):
+    if all(gaps.has(cell) or _number(cell) is not None for cell in table.cells[0]):
         if column is not None or group is not None:
             raise InputError(f"{path.name}: has no first row that names columns, which column and group are about")
-        return _nameless(path, cells, gaps, axis, lengths)
-    return _named(path, cells, gaps, column, group, axis, lengths)
+        found, chosen = _nameless(path, table, gaps, axis, lengths), None
+    else:
+        found, chosen = _named(path, table, gaps, column, group, axis, lengths)
+    names = None if missing is None else Missing.of(missing).names
+    reading = Reading(column=chosen, group=group, axis=axis, missing=names)
+    return found._replace(reading=reading if reading.to_data() else None)
+
+
+def read_judges(validation: Any, fitted: Vectors, axis: int | None, table: dict[str, Any]) -> Vectors:
+    """What judges numbers of states: read as what is fitted; rows of as many coordinates are one sequence."""
+    if isinstance(validation, str | Path):
+        return read_number_file(validation, axis=axis, **table).vectors
+    rows = axis is None and np.ndim(validation) == 2 and np.shape(validation)[1] == fitted.rows.shape[1]
+    return read_vectors(validation, axis=axis, lengths=[len(validation)] if rows else None)
 
 
 def _number(cell: str) -> float | None:
@@ -91,71 +120,86 @@ def _number(cell: str) -> float | None:
     return found if math.isfinite(found) else None
 
 
-def _floats(path: Path, cells: list[list[str]], names: list[str], gaps: frozenset[str], first: int) -> NDArray[Any]:
-    """The cells as numbers, NaN where one is missing; `first` is the number of the first row."""
-    found = np.full((len(cells), len(names)), np.nan)
-    for number, row in enumerate(cells):
-        if len(row) != len(names):
-            raise InputError(f"{path.name} row {number + first}: {len(row)} cells where others have {len(names)}")
-        for place, cell in enumerate(row):
-            if cell not in gaps:
-                value = _number(cell)
+def _floats(path: Path, table: Cells, places: Sequence[int], names: Sequence[str], gaps: _Gaps) -> NDArray[Any]:
+    """Columns of a table as numbers, NaN where one is missing."""
+    found = np.full((len(table.cells), len(places)), np.nan)
+    for number, row in enumerate(table.cells):
+        for column, place in enumerate(places):
+            if not gaps.has(row[place]):
+                value = _number(row[place])
                 if value is None:
-                    where = f"{path.name} row {number + first}, column {names[place]}"
-                    raise InputError(f"{where}: must be a number, got {shown(cell)}; --missing names a missing entry")
-                found[number, place] = value
+                    where = f"{path.name} row {table.numbers[number]}, column {names[column]}"
+                    raise InputError(
+                        f"{where}: must be a number, got {shown(row[place])}; --missing names a missing entry"
+                    )
+                found[number, column] = value
     return found
 
 
-def _nameless(path: Path, cells: list[list[str]], gaps: frozenset[str], axis: int | None, lengths: Any) -> NumberFile:
-    array = _floats(path, cells, [str(place + 1) for place in range(len(cells[0]))], gaps, 1)
-    rows, columns = array.shape
-    if columns > 1 and axis is None and lengths is None:
+def _nameless(path: Path, table: Cells, gaps: _Gaps, axis: int | None, lengths: Any) -> NumberFile:
+    columns = range(len(table.cells[0]))
+    _rectangular(path, table, f"where others have {len(columns)}")
+    array = _floats(path, table, columns, [str(place + 1) for place in columns], gaps)
+    rows = len(array)
+    if len(columns) > 1 and axis is None and lengths is None:
         raise InputError(
-            f"{path.name}: {rows} rows of {columns} numbers can be read in three ways: with a first row that names columns, "
-            f"as {rows} observations of {columns} coordinates; with --axis 0 as {columns} sequences of {rows} numbers; with "
-            f"--axis 1 as {rows} of {columns}"
+            f"{path.name}: {rows} rows of {len(columns)} numbers can be read in three ways: with a first row that names "
+            f"columns, as {rows} observations of {len(columns)} coordinates; with --axis 0 as {len(columns)} sequences of "
+            f"{rows} numbers; with --axis 1 as {rows} of {len(columns)}"
         )
     how = "one sequence of numbers" if axis is None else f"each {('column', 'row')[axis]} a sequence"
     return NumberFile(read_vectors(array, axis=axis, lengths=lengths), f"{path.name}, {how}")
 
 
+def _rectangular(path: Path, table: Cells, rule: str) -> None:
+    """InputError for a row of other than as many cells as the first."""
+    for number, row in zip(table.numbers, table.cells, strict=True):
+        if len(row) != len(table.cells[0]):
+            raise InputError(f"{path.name} row {number}: {len(row)} cells {rule}")
+
+
 def _named(
     path: Path,
-    cells: list[list[str]],
-    gaps: frozenset[str],
+    table: Cells,
+    gaps: _Gaps,
     column: str | None,
     group: str | None,
     axis: int | None,
     lengths: Any,
-) -> NumberFile:
-    header, body = cells[0], cells[1:]
+) -> tuple[NumberFile, str | None]:
+    """What a table holds whose first row names columns, and the names of those that were read, as `column` takes them."""
+    header = table.cells[0]
     if axis is not None:
         raise InputError(f"{path.name}: axis is for numbers without names; here each row is an observation")
     for name in header:
         if header.count(name) > 1:
             raise InputError(f"{path.name}: {header.count(name)} columns are named {shown(name)}")
-    chosen = [name for name in header if name != group] if column is None else [n.strip() for n in column.split(",")]
+    if column is None:
+        chosen = [name for name in header if name != group]
+    else:
+        chosen = [column] if column in header else [name.strip() for name in column.split(",")]
     for name in (*chosen, *([group] if group is not None else [])):
         if name not in header:
             raise unknown_name("column", name, header)
-    if not chosen or not body:
+    if not chosen or len(table.cells) == 1:
         raise InputError(f"{path.name}: holds no {'numbers' if chosen else 'column of numbers'}")
-    for number, row in enumerate(body, 2):
-        if len(row) != len(header):
-            raise InputError(f"{path.name} row {number}: {len(row)} cells where the header has {len(header)}")
-    places = [header.index(name) for name in chosen]
-    array = _floats(path, [[row[place] for place in places] for row in body], chosen, gaps, 2)
+    _rectangular(path, table, f"where the header has {len(header)}")
+    body = Cells(table.cells[1:], table.numbers[1:])
+    array = _floats(path, body, [header.index(name) for name in chosen], chosen, gaps)
     how = f"{path.name}, {'columns' if len(chosen) > 1 else 'column'} {', '.join(chosen)}"
+    kept = None if len(chosen) > 1 and any("," in name for name in chosen) else ",".join(chosen)
     if group is None:
-        return NumberFile(read_vectors(array, lengths=[len(array)] if lengths is None else lengths), how)
-    runs = [(key, len(list(own))) for key, own in itertools.groupby(row[header.index(group)] for row in body)]
+        return NumberFile(read_vectors(array, lengths=[len(array)] if lengths is None else lengths), how), kept
+    if lengths is not None:
+        raise InputError(f"{path.name}: give lengths or group, not both: either says where sequences end")
+    runs = [(key, len(list(own))) for key, own in itertools.groupby(row[header.index(group)] for row in body.cells)]
     again = [key for place, (key, _) in enumerate(runs) if any(key == before for before, _ in runs[:place])]
     if again:
         raise InputError(
             f"{path.name}: group {shown(again[0])} comes in several runs of rows; sort the rows by {group}"
         )
-    return NumberFile(read_vectors(array, lengths=[count for _, count in runs]), f"{how}, each {group} a sequence")
+    vectors = read_vectors(array, lengths=[count for _, count in runs])
+    return NumberFile(vectors, f"{how}, each {group} a sequence"), kept
 
 
 def _array(path: Path, column: str | None, axis: int | None, lengths: Any) -> NumberFile:
@@ -170,4 +214,5 @@ def _array(path: Path, column: str | None, axis: int | None, lengths: Any) -> Nu
         raise unknown_name("column", name, names)
     if lengths is None and "lengths" in arrays:
         lengths = np.asarray(torch.as_tensor(arrays["lengths"]))
-    return NumberFile(read_vectors(arrays[name], axis=axis, lengths=lengths), f"{path.name}, array {name}")
+    reading = None if column is None and axis is None else Reading(column=column, axis=axis)
+    return NumberFile(read_vectors(arrays[name], axis=axis, lengths=lengths), f"{path.name}, array {name}", reading)

@@ -53,7 +53,7 @@ def emission_of(source: Any, asked: str | None) -> str:
     arrays = source if isinstance(source, list | tuple) else [source]
     for one in arrays:
         if isinstance(one, Tensor | np.ndarray):
-            found = np.asarray(one)
+            found = _array_of(one)
             if found.dtype.kind == "f" and bool((found != np.floor(found))[np.isfinite(found)].any()):
                 return "gaussian"
     return "symbols"
@@ -109,13 +109,23 @@ def _numbers(one: Any) -> Float64[Tensor, "..."]:
     try:
         if isinstance(one, np.ma.MaskedArray):
             one = np.ma.filled(one.astype(np.float64), np.nan)
-        array = one.detach().cpu().numpy() if isinstance(one, Tensor) else np.asarray(one)
+        array = _array_of(one)
+        if array.dtype.kind in "mMc":
+            raise TypeError
         found = torch.from_numpy(np.array(array, dtype=np.float64))
     except (ValueError, TypeError):
         raise InputError(f"source: must be numbers, got {shown(one)}") from None
     if bool(found.isinf().any()):
         raise InputError(f"source{found.isinf().nonzero()[0].tolist()}: is not finite; a missing entry is NaN")
     return found
+
+
+def _array_of(one: Any) -> NDArray[Any]:
+    """As an array of numpy; numpy has no bfloat16."""
+    if not isinstance(one, Tensor):
+        return np.asarray(one)
+    one = one.detach().cpu()
+    return (one.double() if one.dtype == torch.bfloat16 else one).numpy()
 
 
 def _counts(lengths: Any) -> list[int]:

@@ -22,7 +22,7 @@ from hmmscope.reprs import Shown
 from hmmscope.runs.forecasts import Forecasts, forecast_with
 from hmmscope.runs.goodness import Goodness, goodness_of_fit
 from hmmscope.runs.number_sequences import Vectors
-from hmmscope.schema import unknown_name
+from hmmscope.schema import is_count, require, unknown_name
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.gaps import MISSING
 
@@ -106,6 +106,7 @@ class Posterior(Shown):
             num_models: draws from the posterior that are used.
             seed: of draws of numbers.
         """
+        require(is_count(num_models), "num_models", "must be at least 1 and whole", num_models)
         return forecast_with(self.models(num_models), observed, steps, seed)
 
     def models(self, count: int = 100) -> list[Any]:

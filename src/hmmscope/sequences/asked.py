@@ -57,7 +57,8 @@ class Asked:
         self.unit = self.reading.unit or self.kept.unit
         if self.unit is not None and self.unit not in UNITS:
             raise unknown_name("unit", self.unit, UNITS)
-        self.column, self.group, self.axis = self.reading.column, self.reading.group, self.reading.axis
+        column, group = self.reading.column, self.reading.group
+        self.column, self.group, self.axis = _named(column), _named(group), self.reading.axis
         if self.axis is None:
             self.axis = self.kept.axis
         self.missing = alphabet.missing
@@ -328,6 +329,11 @@ class Asked:
             raise InputError(f"{self.what}: group: has no columns; it is for tables with one observation a row")
 
 
+def _named(column: Any) -> str | None:
+    """The name of a column; frames have numbers too."""
+    return column if column is None else str(column)
+
+
 def _decimals(values: Sequence[object], missing: Missing) -> bool:
     """Whether these are texts of numbers, of which one at least has a point or an exponent."""
     seen = [str(value).strip() for value in values if not (is_nothing(value) or missing.has(value))]
@@ -356,5 +362,5 @@ def _short(name: str) -> str:
 
 
 def is_whole(cell: str) -> bool:
-    """Whether a cell of a table is a whole number."""
-    return cell.isascii() and cell.isdigit() and len(cell) <= 9
+    """Whether a cell of a table is a whole number as numbers are written; 01 is the name of another symbol than 1."""
+    return cell.isascii() and cell.isdigit() and len(cell) <= 9 and (cell == "0" or cell[0] != "0")

@@ -1,7 +1,5 @@
 """From files and objects to encoded sequences. Every read is bounded, and of a regular file."""
 
-import csv
-import io
 import json
 import os
 from collections.abc import Mapping
@@ -17,18 +15,19 @@ from hmmscope.errors import DamagedError, InputError, ResourceError
 from hmmscope.machine import require_memory
 from hmmscope.schema import shown
 from hmmscope.sequences.asked import FORMAT, OBSERVATIONS, Asked, is_whole, plain
+from hmmscope.sequences.cells import MAX_TEXT, as_row, read_cells
 from hmmscope.sequences.encoding import Alphabet, Encoded, apart, encode_words
 from hmmscope.sequences.gaps import FOR_NUMBERS, MISSING
 from hmmscope.sequences.rule import Reading
 from hmmscope.storage import disk, store
 from hmmscope.storage.mapped import map_tensors, read_npy, read_npz
 
+#: What is said of text that begins as FASTA does.
+TWO_WAYS = "can be read in two ways: as FASTA, if it is named .fasta, or as text with unit='characters' (--unit)"
 TEXT, FASTA, FASTQ = (".txt", ".text"), (".fa", ".fasta", ".fna", ".faa", ".ffn"), (".fq", ".fastq")
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 ARRAYS = (".npz", ".npy", ".safetensors")
 ENDINGS = (*TEXT, *FASTA, *FASTQ, *TABLES, *ARRAYS)
-#: Text files may be this large.
-_MAX_TEXT = 1 << 30
 
 
 def read_file(path: Path, asked: Asked) -> Encoded:
@@ -46,11 +45,13 @@ def read_file(path: Path, asked: Asked) -> Encoded:
         return _read_arrays(path, asked)
     if ending == ".parquet":
         return _read_parquet(path, asked)
-    with disk.reading(path, own=False, limit=_MAX_TEXT) as file:
+    with disk.reading(path, own=False, limit=MAX_TEXT) as file:
         require_memory(f"{path}", 40 * os.fstat(file.fileno()).st_size)
-    text = store.read_text(path, limit=_MAX_TEXT)
+    text = store.read_text(path, limit=MAX_TEXT)
     if ending in FASTA or (ending not in (*TEXT, *TABLES) and text.startswith(">")):
         return _read_fasta(text, asked)
+    if ending in TEXT and asked.unit is None and asked.alphabet.names is None and is_fasta(text):
+        raise InputError(f"{asked.what}: {TWO_WAYS}")
     if ending in FASTQ:
         return _read_fastq(text, asked)
     if ending in (".csv", ".tsv"):
@@ -72,6 +73,12 @@ def _read_json(text: str, asked: Asked) -> Encoded:
     if not isinstance(found, list):
         raise InputError(f"{asked.what}: must hold a list of sequences; one record a line is .jsonl")
     return asked.rows(found, "list")
+
+
+def is_fasta(text: str) -> bool:
+    """Whether the first line that is neither blank nor a comment begins as a record of FASTA does."""
+    lines = (line for line in text.splitlines() if line.strip() and not line.startswith(";"))
+    return next(lines, "").startswith(">")
 
 
 def _read_fasta(text: str, asked: Asked) -> Encoded:
@@ -134,20 +141,9 @@ def _letters(sequences: list[str], asked: Asked, how: str) -> Encoded:
 def _read_csv(text: str, asked: Asked, delimiter: str) -> Encoded:
     """Rows of cells are sequences; with `column`, the first row names columns, and each cell, or with `group` each run of
     rows of one group, is a sequence."""
-    limit = csv.field_size_limit(_MAX_TEXT)  # a cell may be a gene
-    try:
-        rows = list(csv.reader(io.StringIO(text), delimiter=delimiter, strict=True))
-    except csv.Error as error:
-        raise InputError(f"{asked.what}: not CSV ({error})") from None
-    finally:
-        csv.field_size_limit(limit)
-    while rows and not rows[-1]:
-        rows.pop()
-    if not any(rows):
+    rows, numbers = read_cells(text, asked.what, delimiter)
+    if not rows:
         raise InputError(f"{asked.what}: holds no sequence")
-    one_column = len(next(filter(None, rows))) == 1  # whose blank lines are empty cells
-    numbers = [number for number, row in enumerate(rows, 1) if row or one_column]
-    rows = [rows[number - 1] or [""] for number in numbers]
     header = asked.choose(name.strip() for name in rows[0])
     if asked.column is None:
         numbers = [number for number, row in zip(numbers, rows, strict=True) if row != [""]]
@@ -176,7 +172,7 @@ def _read_csv(text: str, asked: Asked, delimiter: str) -> Encoded:
 
 def _read_json_lines(text: str, asked: Asked) -> Encoded:
     rows, numbers = [], []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):  # a string may hold other ends of lines
         if line.strip():
             numbers.append(number)
             try:
@@ -383,6 +379,7 @@ def read_object(source: Any, asked: Asked) -> Encoded:
         )
     if isinstance(source, torch.Tensor):
         source = _numbers(source.detach().cpu())
+    source = as_row(source)
     if isinstance(source, np.ndarray):
         asked.no_group()
         return read_array(source, asked, "array")
@@ -395,7 +392,8 @@ def read_object(source: Any, asked: Asked) -> Encoded:
         splits = " or ".join(f"source[{name!r}]" for name in list(names)[:3])
         raise InputError(f"{asked.what}: has several splits; give one of them, {splits}")
     if names is not None and hasattr(source, "__getitem__"):
-        return asked.table(names, lambda name: source[name])
+        keys = {str(name): name for name in names}  # columns may be numbers
+        return asked.table(names, lambda name: source[keys[name]])
     if isinstance(source, Mapping):
         fields = asked.choose(key for key in source if key != "lengths")
         if asked.group is not None:

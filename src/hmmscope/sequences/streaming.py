@@ -16,7 +16,7 @@ from hmmscope.sequences.asked import Asked
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.encoding import UNITS, Alphabet, encode_characters, filling_lengths
 from hmmscope.sequences.gaps import MISSING, Missing
-from hmmscope.sequences.reading import FASTA, TEXT, header_of
+from hmmscope.sequences.reading import FASTA, TEXT, TWO_WAYS, header_of, is_fasta
 from hmmscope.sequences.rule import Reading
 from hmmscope.storage import disk
 from hmmscope.storage.mapped import map_tensors
@@ -70,7 +70,9 @@ class SequenceStream:
         if ending not in _STREAMED:
             raise InputError(f"{self.path}: a stream is text, FASTA or .safetensors; read {ending} with SequenceData")
         with disk.reading(self.path, own=False) as file:
-            self.size, self._is_fasta = os.fstat(file.fileno()).st_size, file.read(1) == b">"
+            self.size, self._is_fasta = os.fstat(file.fileno()).st_size, ending in FASTA
+            if ending in TEXT and unit is None and is_fasta(file.read(2**16).decode("utf-8-sig", "replace")):
+                raise InputError(f"{self.path}: {TWO_WAYS}")
         self.position = 0
         self.unit = "characters" if self._is_fasta else unit
         self._missing, self._has_gaps = Missing.of(missing), False
@@ -184,6 +186,6 @@ class SequenceStream:
             if len(line) > _MAX_LINE:
                 raise InputError(f"{self.path}: a line is longer than {_MAX_LINE} bytes; break it, or give an array")
             try:
-                yield line.decode()
+                yield from line.decode("utf-8-sig" if self.position == len(line) else "utf-8").splitlines()
             except UnicodeDecodeError:
                 raise InputError(f"{self.path}: is not UTF-8 text") from None

@@ -76,6 +76,8 @@ class PoissonHMM(RealValuedHMM):
     def _begin_emissions(self, X: NDArray[Any], random: np.random.RandomState) -> dict[str, Array]:
         mean, variance = np.nanmean(X), np.nanvar(X)
         shape = (self.n_components, X.shape[1])
+        if not variance:  # all counts are one number
+            return {"lambdas_": np.full(shape, mean)}
         return {"lambdas_": random.gamma(shape=mean**2 / variance, scale=variance / mean, size=shape)}
 
     def _maximise_emissions(self, X: NDArray[Any], visits: Float64[Tensor, "row state"]) -> None:

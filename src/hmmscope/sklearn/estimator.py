@@ -253,6 +253,8 @@ class HiddenMarkovModel(BaseEstimator):
         if random_state is None:
             owner, generator = self.__dict__.get("_drawn", (None, None))
             random_state = generator if generator is not None and owner is self.random_state else self.random_state
+        if currstate is not None and not 0 <= currstate < self.n_components:
+            raise InputError(f"currstate: must be in [0, {self.n_components}), got {currstate}")
         uniforms = check_random_state(random_state).rand(2 * n_samples - (currstate is not None))
         uniforms = uniforms if currstate is None else np.concatenate([[0.0], uniforms])
         moves = self.transmat_.cumsum(1)

@@ -53,7 +53,7 @@ class RealValuedHMM(HiddenMarkovModel):
         """The process, log-likelihoods side by side, the lengths, and where there is no padding."""
         self._ready()
         X = self._read(X, fitting=False)
-        counts = torch.as_tensor([len(X)] if lengths is None else lengths)
+        counts = torch.as_tensor(np.array([len(X)] if lengths is None else lengths))
         if counts.ndim != 1 or counts.is_floating_point() or bool((counts < 0).any()) or int(counts.sum()) != len(X):
             raise InputError(f"lengths: must be whole numbers of at least 0 that sum to the {len(X)} rows of X")
         process = self.process()
@@ -103,4 +103,6 @@ def without_gaps(X: Array, num_states: int) -> Array:
             + "s" * (len(X) != 1)
         )
     gaps = np.isnan(X)
+    if gaps.all(0).any():
+        raise InputError(f"X: column {int(gaps.all(0).argmax())} is missing in every row; leave it out")
     return np.where(gaps, np.nanmean(X, 0), X) if gaps.any() else X

@@ -41,6 +41,8 @@ def fsync_dir(path: Path) -> None:
 
 
 _PREFIX = ".tmp-"
+#: Names that are tried for a file of its own.
+_TRIES = 100
 LEFTOVER = re.compile(r"\.tmp-.+-[0-9a-f]{16}")
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _OCCUPIED = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR}
@@ -143,7 +145,7 @@ def open_temporary(path: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
     Those of writers of `path` that were killed are removed first.
     """
     remove_leftovers(path.parent, of=path)
-    while True:
+    for _ in range(_TRIES):
         temporary, fd = temporary_sibling(path), -1
         try:  # unless it is taken for a leftover in the instant before it is locked
             fd = make(temporary)
@@ -159,6 +161,7 @@ def open_temporary(path: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
             return temporary, fd  # a file system without locks: nobody can prove that its writer is dead
         if fd >= 0:
             os.close(fd)
+    raise OSError(errno.EIO, "no file can be made in this folder", str(path.parent))  # such as /proc
 
 
 def remove_leftovers(folder: Path, *, of: Path | None = None) -> None:

@@ -68,7 +68,8 @@ def read_text(path: Path, *, limit: int) -> str:
     try:
         return disk.read_bytes(path, own=False, limit=limit).decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise InputError(f"{path}: is not UTF-8 text") from None
+        packed = "; unpack it first" if path.suffix.lower() in (".gz", ".bz2", ".xz", ".zst", ".zip") else ""
+        raise InputError(f"{path}: is not UTF-8 text{packed}") from None
 
 
 def write_table(path: Path, rows: list[dict]) -> None:

@@ -1,5 +1,6 @@
 """The verb `analyse`: an instrument on a trained run, or the run for Hugging Face."""
 
+import hashlib
 import inspect
 import re
 from pathlib import Path
@@ -66,7 +67,7 @@ def _instrument(asked: Analyse, instrument: str) -> None:
     named = (
         about + "-over-training" * asked.over_training + "".join(f"-{key}-{value}" for key, value in overrides.items())
     )
-    path = loaded.path / "analysis" / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', instrument + named)[:200]}.jsonl"
+    path = loaded.path / "analysis" / f"{_file_name(instrument + named)}.jsonl"
     store.make_folder(path.parent)
     store.write_table(path, rows)
     seals.cover(path)
@@ -80,3 +81,9 @@ def _instrument(asked: Analyse, instrument: str) -> None:
 
 def _short(value: object) -> str:
     return "-" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+def _file_name(name: str) -> str:
+    """A name of plain letters; those that had others, or were longer, are told apart by a digest."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:200]
+    return plain if plain == name else f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"

@@ -171,7 +171,8 @@ def _filtered(process: Process, sequence: Tensor) -> tuple[list[dict], list[str]
     symbols = tuple(map(in_brief, process.symbols or map(str, range(process.num_symbols))))
     impossible = [t for t, row in enumerate(rows) if row["log_likelihood"] == -math.inf]
     if impossible:
-        name = symbols[rows[impossible[0]]["observation"]]
+        seen = rows[impossible[0]]["observation"]
+        name = _coordinates(seen) if process.real_valued else symbols[seen]
         return rows, [f"{first}; impossible from observation {impossible[0]} ({name}) on"]
     last = rows[-1]
     said = [f"{first} ({_digits(total / max(1, _made(sequence)))} per observation)"]

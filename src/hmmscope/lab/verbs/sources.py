@@ -82,8 +82,8 @@ def read_observations(path: Path, process: Process, **reading: Any) -> tuple[lis
         process: its symbols are the alphabet; what it was fitted to says how the file is read, where nothing is asked for.
         reading: `unit`, `column`, `group`, `axis` and `missing`, as for `SequenceData`.
     """
-    if process.real_valued and path.suffix.lower() in (*TABLES, ".npy"):
-        return _read_numbers(path, process.num_symbols, reading)
+    if process.real_valued and (path.suffix.lower() in (*TABLES, ".npy") or _is_plain(path, process, reading)):
+        return _read_numbers(path, process, reading)
     if process.real_valued:
         other = next((name for name in reading if name != "missing" and reading[name] is not None), None)
         if other is not None:
@@ -94,14 +94,31 @@ def read_observations(path: Path, process: Process, **reading: Any) -> tuple[lis
     return [sequence[None] for sequence in data], data.describe()
 
 
-def _read_numbers(path: Path, num_coordinates: int, reading: Mapping[str, Any]) -> tuple[list[Tensor], str]:
+def _is_plain(path: Path, process: Process, reading: Mapping[str, Any]) -> bool:
+    """Whether an .npz has arrays of a person's own, and not the sequences of vectors that this library writes."""
+    if path.suffix.lower() != ".npz":
+        return False
+    asked, names = _as_kept(path, process, reading), read_npz(path).keys()
+    return asked["column"] is not None or "observations" not in names or "lengths" in names
+
+
+def _as_kept(path: Path, process: Process, reading: Mapping[str, Any]) -> dict[str, Any]:
+    """How a file is read: as is asked for, and else as what the process was fitted to, if that was such a file."""
+    asked, kept = {name: reading.get(name) for name in ("column", "group", "missing", "axis")}, process.reading
+    if kept is None or path.suffix.lower() == ".npy":
+        return asked
+    if path.suffix.lower() == ".npz" and kept.column not in read_npz(path):
+        return asked
+    return {name: getattr(kept, name) if value is None else value for name, value in asked.items()}
+
+
+def _read_numbers(path: Path, process: Process, reading: Mapping[str, Any]) -> tuple[list[Tensor], str]:
     """Sequences (1, time, coordinate) of a table or an array of numbers, and what was understood."""
     if reading.get("unit") is not None:
         raise InputError(f"unit: is for symbols, and {path.name} is read as numbers")
-    asked = {name: reading.get(name) for name in ("column", "group", "missing", "axis")}
-    (rows, lengths), how = read_number_file(path, **asked)
-    if rows.shape[1] != num_coordinates:
-        rule = f"has {rows.shape[1]} coordinates, and the process {num_coordinates}"
+    (rows, lengths), how, _ = read_number_file(path, **_as_kept(path, process, reading))
+    if rows.shape[1] != process.num_symbols:
+        rule = f"has {rows.shape[1]} coordinates, and the process {process.num_symbols}"
         raise InputError(f"{path.name}: {rule}; --column names those to read")
     return [
         one[None] for one in rows.split(lengths.tolist())
