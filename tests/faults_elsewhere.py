@@ -263,8 +263,8 @@ IN_MEASUREMENTS = (
     Fault(
         "interval of the excess over tokens",
         "analysis/curves.py",
-        'values = mean_of_asked(self.measures["model"]["excess"])',
-        'values = self.measures["model"]["excess"].ravel()',
+        "bootstrap_means(mean_of_asked(values))",
+        "bootstrap_means(values.ravel())",
         ("analysis/test_scored_runs.py::test_the_interval_of_the_excess_is_over_samples",),
     ),
     Fault(
