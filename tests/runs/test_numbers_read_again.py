@@ -48,6 +48,28 @@ def test_the_fitted_file_reads_others_as_it_was_read(
     assert loaded.replaced().reading is None  # type: ignore[attr-defined]
 
 
+def test_tables_without_those_names_are_read_by_themselves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table, model = str(two_columns(tmp_path)), str(tmp_path / "model.json")
+    fitted = [
+        "fit",
+        table,
+        "--column",
+        "temp",
+        "--group",
+        "day",
+        "--emission",
+        "gaussian",
+        "--states",
+        "1",
+        "--out",
+        model,
+    ]
+    assert main(fitted) == 0
+    for text in ("19.5\n20.5\n", "level\n19.5\n20.5\n"):
+        assert main(["ask", model, str(written(tmp_path, text, "other.csv"))]) == 0
+        assert "1 sequence of vectors" in capsys.readouterr().out
+
+
 def test_gaps_with_a_name_of_their_own_are_gaps_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table, model = str(written(tmp_path, "x\n1.5\n-99.0\n2.5\n3.5\n")), str(tmp_path / "model.json")
     assert main(["fit", table, "--missing=-99", "--emission", "gaussian", "--states", "1", "--out", model]) == 0

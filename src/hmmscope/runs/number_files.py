@@ -62,6 +62,7 @@ def read_number_file(
     missing: Any = None,
     axis: int | None = None,
     lengths: Any = None,
+    like: Reading | None = None,
 ) -> NumberFile:
     """Sequences of vectors from a file.
 
@@ -75,6 +76,7 @@ def read_number_file(
         group: the column that says of which sequence a row is; each run of rows of one group is a sequence.
         missing: names of a missing entry, or numbers, beside an empty cell (default: NA, NaN, nan).
         axis, lengths: as of `read_vectors`.
+        like: how another file was read: it decides what is left open, its columns where a file has all of them.
 
     Raises:
         InputError: another ending; a cell that is no number; columns that are not there; what can be read in several ways.
@@ -85,19 +87,25 @@ def read_number_file(
     if ending in ARRAYS:
         if group is not None or missing is not None:
             raise InputError(f"{path.name}: group and missing are for tables; in an array a missing entry is NaN")
-        return _array(path, column, axis, lengths)
+        return _array(path, column, axis, lengths, like or Reading())
     if ending not in TABLES:
         known = ", ".join((*TABLES, *ARRAYS))
         raise InputError(f"{path.name}: numbers are read from {known}, got {ending or 'no ending'}")
     text = store.read_text(path, limit=MAX_TEXT)
+    like = like or Reading()
+    missing = like.missing if missing is None else missing
     table, gaps = read_cells(text, path.name, TABLES[ending]), _Gaps.of(missing)
     if not table.cells:
         raise InputError(f"{path.name}: holds no numbers")
     if all(gaps.has(cell) or _number(cell) is not None for cell in table.cells[0]):
         if column is not None or group is not None:
             raise InputError(f"{path.name}: has no first row that names columns, which column and group are about")
+        axis = like.axis if axis is None and lengths is None else axis
         found, chosen = _nameless(path, table, gaps, axis, lengths), None
     else:
+        if column is None and like.column is not None and set(_names(like.column, table)) <= set(table.cells[0]):
+            column = like.column
+        group = like.group if group is None and like.group in table.cells[0] else group
         found, chosen = _named(path, table, gaps, column, group, axis, lengths)
     names = None if missing is None else Missing.of(missing).names
     reading = Reading(column=chosen, group=group, axis=axis, missing=names)
@@ -158,6 +166,11 @@ def _rectangular(path: Path, table: Cells, rule: str) -> None:
             raise InputError(f"{path.name} row {number}: {len(row)} cells {rule}")
 
 
+def _names(column: str, table: Cells) -> list[str]:
+    """The columns that are named, with commas between them or in the name of one."""
+    return [column] if column in table.cells[0] else [name.strip() for name in column.split(",")]
+
+
 def _named(
     path: Path,
     table: Cells,
@@ -177,7 +190,7 @@ def _named(
     if column is None:
         chosen = [name for name in header if name != group]
     else:
-        chosen = [column] if column in header else [name.strip() for name in column.split(",")]
+        chosen = _names(column, table)
     for name in (*chosen, *([group] if group is not None else [])):
         if name not in header:
             raise unknown_name("column", name, header)
@@ -202,11 +215,13 @@ def _named(
     return NumberFile(vectors, f"{how}, each {group} a sequence"), kept
 
 
-def _array(path: Path, column: str | None, axis: int | None, lengths: Any) -> NumberFile:
+def _array(path: Path, column: str | None, axis: int | None, lengths: Any, like: Reading) -> NumberFile:
+    axis = like.axis if axis is None and lengths is None else axis
     if path.suffix.lower() == ".npy":
         return NumberFile(read_vectors(read_npy(path), axis=axis, lengths=lengths), path.name)
     arrays = dict(read_npz(path))
     names = [name for name in arrays if name != "lengths"]
+    column = like.column if column is None and like.column in names else column
     if column is None and len(names) != 1:
         raise InputError(f"{path.name}: holds the arrays {', '.join(names)}; choose one with column (--column)")
     name = names[0] if column is None else column

@@ -98,25 +98,17 @@ def _is_plain(path: Path, process: Process, reading: Mapping[str, Any]) -> bool:
     """Whether an .npz has arrays of a person's own, and not the sequences of vectors that this library writes."""
     if path.suffix.lower() != ".npz":
         return False
-    asked, names = _as_kept(path, process, reading), read_npz(path).keys()
-    return asked["column"] is not None or "observations" not in names or "lengths" in names
-
-
-def _as_kept(path: Path, process: Process, reading: Mapping[str, Any]) -> dict[str, Any]:
-    """How a file is read: as is asked for, and else as what the process was fitted to, if that was such a file."""
-    asked, kept = {name: reading.get(name) for name in ("column", "group", "missing", "axis")}, process.reading
-    if kept is None or path.suffix.lower() == ".npy":
-        return asked
-    if path.suffix.lower() == ".npz" and kept.column not in read_npz(path):
-        return asked
-    return {name: getattr(kept, name) if value is None else value for name, value in asked.items()}
+    names, kept = read_npz(path).keys(), process.reading
+    own = kept is not None and kept.column in names
+    return own or reading.get("column") is not None or "observations" not in names or "lengths" in names
 
 
 def _read_numbers(path: Path, process: Process, reading: Mapping[str, Any]) -> tuple[list[Tensor], str]:
     """Sequences (1, time, coordinate) of a table or an array of numbers, and what was understood."""
     if reading.get("unit") is not None:
         raise InputError(f"unit: is for symbols, and {path.name} is read as numbers")
-    (rows, lengths), how, _ = read_number_file(path, **_as_kept(path, process, reading))
+    asked = {name: reading.get(name) for name in ("column", "group", "missing", "axis")}
+    (rows, lengths), how, _ = read_number_file(path, like=process.reading, **asked)
     if rows.shape[1] != process.num_symbols:
         rule = f"has {rows.shape[1]} coordinates, and the process {process.num_symbols}"
         raise InputError(f"{path.name}: {rule}; --column names those to read")
