@@ -158,7 +158,7 @@ ROWS = np.random.default_rng(0).normal(size=60)
             "num_gaussians: must be at least 1 and whole",
         ),
         (lambda: hs.fit(ROWS, 2, num_restarts=2.5), "num_restarts: must be at least 1 and whole"),
-        (lambda: hs.fit(SYMBOLS[:, 0], 2, num_restarts=2.5), "num_restarts: must be at least 1 and whole"),
+        (lambda: hs.fit(SYMBOLS[:, 0], 2, num_restarts=2.5), "num_restarts: must be whole, got 2.5"),
         (lambda: hs.fit(ROWS, 2, fixed="emission"), r"fixed: needs a start to take the parts from, got \['emission'\]"),
         (lambda: hs.fit(SYMBOLS[:, 0], 2).posterior(emission=[1, 2, 3]), r"emission: must be in \[0.01, 1000\]"),
     ],

@@ -182,8 +182,8 @@ class _Search(NamedTuple):
 def _at_least(least: int, **options: int | float) -> None:
     """InputError that names the first option below `least`."""
     for name, value in options.items():
-        whole = " and whole" if least else ""
-        require(is_count(value) if least else value >= 0, name, f"must be at least {least}{whole}", value)
+        require(value >= least, name, f"must be at least {least}", value)
+        require(not least or is_count(value), name, "must be whole", value)
 
 
 def _fitted(restarts: Restarts[Climbed], work: Sequences, rules: Rules) -> BaumWelchFit:
