@@ -55,7 +55,7 @@ LONGEST = (
 
 
 #: Experiments that a commit runs at smoke, drawn by it; all of them are run by `make test-slow`.
-SMOKES = 3
+SMOKES = 2
 
 
 @functools.cache

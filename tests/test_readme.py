@@ -137,7 +137,7 @@ def test_a_plan_beside_that_of_the_scale_is_kept_beside_it(
     ]
 
 
-@pytest.mark.drawn(12)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("name", registry.entries("experiment"))
 def test_page_of_an_experiment_is_as_the_command_writes_it(name: str, script: ModuleType) -> None:
     """`python scripts/write_pages.py` makes them: none is missing, and none says what its experiment no longer does."""

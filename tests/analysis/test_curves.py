@@ -365,6 +365,7 @@ def test_bootstrap_ratio_resamples_pairs() -> None:
     assert low < value < high
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("ridge", [1e-3, 1e-1, 3.0])
 @pytest.mark.parametrize("seed", range(3))
 def test_logistic_agrees_with_scikit_learn(ridge: float, seed: int) -> None:

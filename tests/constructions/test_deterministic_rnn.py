@@ -25,6 +25,7 @@ def error_of(net, tokens, exact):
     return float((net(tokens).double() - exact).abs().max())
 
 
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("name", DETERMINISTIC)
 @pytest.mark.parametrize("seed", range(2))

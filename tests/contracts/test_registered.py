@@ -165,6 +165,7 @@ def test_sampling_is_a_function_of_the_number(layout: str, name: str) -> None:
 WITHOUT_EXACT_ANSWER = {"fresh-aliased-cycles", "fresh-hmms", "fresh-lazy-chains", "matmul"}
 
 
+@pytest.mark.drawn(30)
 @pytest.mark.parametrize(("layout", "name"), LAID)
 def test_nothing_predicts_better_than_the_optimum(layout: str, name: str) -> None:
     """Paired over samples: false alarm below 1e-4 for each n-gram at z > 4, by fixed seeds never."""

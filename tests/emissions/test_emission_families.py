@@ -177,6 +177,7 @@ def test_what_is_said_of_it(family: hs.EmittingHMM) -> None:
     assert rate.low - 0.02 < longer.value < rate.high + 0.02
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("shape", ["spherical", "diag", "full", "tied"])
 @pytest.mark.parametrize("make", [gaussian, mixture])
 def test_the_likelihood_never_falls_with_missing_entries_too(make: Any, shape: str) -> None:

@@ -56,6 +56,7 @@ def test_an_attack_is_no_empty_test() -> None:
     assert not falls(gated, judged(gated, tables), attack)
 
 
+@pytest.mark.drawn(10)
 @pytest.mark.parametrize("folder", [folder for folder in folders() if folder.startswith("small/")])
 def test_the_columns_that_tell_networks_apart_tell_all_that_were_trained(folder: str) -> None:
     experiment, tables = kept(folder)

@@ -38,6 +38,7 @@ def batches(rng, num_states, num_symbols):
             yield hs.LabelledHMM(*as_labelled(matrices)), observations, {"starts": starts, "lengths": lengths}
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(("num_states", "num_symbols"), [(1, 1), (1, 6), (3, 1), (3, 6), (15, 6), (39, 5)])
 def test_both_roads_give_one_answer(num_states, num_symbols):
     rng = np.random.default_rng([num_states, num_symbols])

@@ -449,6 +449,7 @@ def bytes_kept(model: nn.Module, inputs: torch.Tensor) -> int:
     return sum(tensor.untyped_storage().nbytes() for address, tensor in kept.items() if address not in weights)
 
 
+@pytest.mark.drawn(10)
 @pytest.mark.parametrize("time", [40, 145, 600])
 @pytest.mark.parametrize(
     "name, fields",

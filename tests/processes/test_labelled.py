@@ -202,7 +202,7 @@ def test_labelled_names_and_tiny_entries():
     )
 
 
-@pytest.mark.drawn(10)
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("seed", range(25))
 def test_labelled_filter_equals_enumeration(seed):
     process, rng = random_labelled(seed)

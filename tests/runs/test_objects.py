@@ -83,6 +83,7 @@ SOURCES: dict[str, Any] = {
 }
 
 
+@pytest.mark.drawn(5)
 @pytest.mark.parametrize("case", SOURCES)
 def test_anything_that_generates_is_trained_on(case: str, tmp_path: Path) -> None:
     source = SOURCES[case]()

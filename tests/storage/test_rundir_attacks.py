@@ -141,6 +141,7 @@ def test_pickle_under_our_suffix_runs_nothing(run: RunDir, tmp_path: Path) -> No
     assert canary.exists()
 
 
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_each_operation_of_a_save_fails_in_turn(tmp_path: Path, monkeypatch: Any, operation: str, code: int) -> None:

@@ -195,6 +195,7 @@ def test_verbs_that_need_no_tensor_load_no_torch(words: str, tmp_path: Path) -> 
 LOOKED_UP = cache(catalogue.catalogue)
 
 
+@pytest.mark.drawn(80)
 @pytest.mark.parametrize("name", [name for kind in KINDS for name in registry.entries(kind)])
 def test_show_what_is_registered(name: str, call: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue, "catalogue", LOOKED_UP)
@@ -280,7 +281,7 @@ def test_sample_nothing(call: Callable, tmp_path: Path) -> None:
     assert (tmp_path / "none.jsonl").read_bytes() == b""
 
 
-@pytest.mark.drawn(15)
+@pytest.mark.drawn(10)
 @pytest.mark.parametrize("name", sorted(set(registry.entries("process")) - {"file", "data", "given"}))
 def test_every_process_can_be_sampled_and_judged(name: str, call: Callable, tmp_path: Path, unchecked: None) -> None:
     fields = {field.name for field in registry.entries("process")[name].__dataclass_fields__.values()}
