@@ -85,7 +85,7 @@ def test_excess_is_what_the_loss_is_above_its_floor() -> None:
 
 
 def test_gaps_count_nowhere() -> None:
-    """A constant model: previous symbols are known to as many as there are, and what is missing is no class."""
+    """What is missing is no class of the symbols before, and nothing that `mechanisms` reads."""
     draw = np.random.default_rng(0)
     seen = draw.integers(0, 4, (400, LENGTH))
     seen[draw.random(seen.shape) < 0.1] = hs.MISSING

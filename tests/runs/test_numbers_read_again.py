@@ -92,6 +92,33 @@ def test_arrays_of_an_npz_are_asked_about_as_they_were_fitted(
         Path(model).unlink()
 
 
+def test_an_axis_is_kept_for_arrays_that_have_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows, model = np.random.default_rng(0).normal(size=(4, 30)), str(tmp_path / "model.json")
+    for name, array in (("two.npy", rows), ("one.npy", rows[0]), ("three.npy", rows[:, :, None])):
+        np.save(tmp_path / name, array)
+    fitted = [
+        "fit",
+        str(tmp_path / "two.npy"),
+        "--axis",
+        "1",
+        "--emission",
+        "gaussian",
+        "--states",
+        "1",
+        "--out",
+        model,
+    ]
+    assert main(fitted) == 0
+    capsys.readouterr()
+    for name, said in (
+        ("two.npy", "4 sequences, 120 obs"),
+        ("one.npy", "1 sequence of"),
+        ("three.npy", "4 sequences, 120 obs"),
+    ):
+        assert main(["ask", model, str(tmp_path / name)]) == 0
+        assert said in capsys.readouterr().out
+
+
 def test_time_does_not_close_up_over_rows_that_hold_nothing(tmp_path: Path) -> None:
     found = read_number_file(written(tmp_path, "t,r\n1.5,2\n,\n3.5,4\nNA,NA\n"))
     assert found.vectors.rows.isnan().all(1).tolist() == [False, True, False, True]
@@ -182,7 +209,7 @@ def test_numbers_of_states_are_judged_by_rows_or_a_file(tmp_path: Path) -> None:
     assert by_rows.held_out.keys() == by_file.held_out.keys() == {1, 2}
 
 
-@pytest.mark.parametrize("glitch", [1e3, 1e8, 1e12])
+@pytest.mark.parametrize("glitch", [1e3, 1e8, 1e12, 1e17, 1e60])
 def test_laws_sum_to_one_whatever_an_outlier_says(glitch: float) -> None:
     """A left-right chain meets what none of its states gives: laws summed to 20, and EM counted so many visits."""
     move = torch.tensor([[0.9, 0.1, 0.0], [0.0, 0.9, 0.1], [0.0, 0.0, 1.0]], dtype=torch.float64)

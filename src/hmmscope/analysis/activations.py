@@ -98,7 +98,7 @@ def model_laws(
 def require_numbers(
     answers: Float64[Tensor, "sample asked output"], asked: Bool[Tensor, "sample asked"] | None = None
 ) -> None:
-    """NonFiniteError where a model answers NaN: logits that are NaN or infinite; only where something is asked."""
+    """NonFiniteError where a model answers NaN, by a logit that is NaN or +inf; only where something is asked."""
     bad = answers.isnan().any(-1)
     bad = bad if asked is None else bad & asked.to(bad.device)
     if bad.any():

@@ -24,7 +24,6 @@ from hmmscope.processes.probability_rows import laws_of
 from hmmscope.processes.process import Paths, check_samples
 from hmmscope.processes.stationary import stationary_law
 from hmmscope.processes.vector_process import VectorProcess
-from hmmscope.schema import parse_spec
 from hmmscope.sequences.rule import Reading
 from hmmscope.text import in_a_line, in_brief
 from hmmscope.ties import descending, steady
@@ -262,15 +261,11 @@ class EmittingHMM(VectorProcess):
         """Texts of a file that say what the arrays are."""
         return {}
 
-    def file_texts(self) -> dict[str, Any]:
-        texts = super().file_texts()
-        return texts if self.reading is None or "reading" not in texts else texts | {"reading": self.reading.to_data()}
-
     @classmethod
     def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> Self:
         names = {name: data[name] for name in cls.file_fields if name != "reading" and data.get(name) is not None}
         found = cls(**{name: data[name] for name in cls.file_arrays}, **names)
-        found.reading = parse_spec(Reading, data["reading"], "reading") if data.get("reading") is not None else None
+        found.reading = Reading.of_file(data)
         return found
 
     # -- what is said of it

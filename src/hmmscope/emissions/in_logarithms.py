@@ -33,11 +33,8 @@ def _forward(chain: Chain, logs_TS: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def smoothed(chain: Chain, logs_TS: Tensor) -> tuple[Tensor, Tensor, float]:
     """P(state t | all) (T, S), the sum of P(state t, state t + 1 | all) (S, S), and log P(all)."""
     alpha_TS, terms_T, shifts_T = _forward(chain, logs_TS)
-    found, pairs_SS, total = (
-        np.zeros(logs_TS.shape),
-        np.zeros(chain.transition_SS.shape),
-        float((terms_T + shifts_T).sum()),
-    )
+    found, pairs_SS = np.zeros(logs_TS.shape), np.zeros(chain.transition_SS.shape)
+    total = float((terms_T + shifts_T).sum())
     if total > -math.inf:
         logs, known = logs_TS.contiguous().numpy(), (alpha_TS.numpy(), terms_T.numpy(), shifts_T.numpy())
         logarithms.backward(_logs(chain)[1], logs, *known, found, pairs_SS)

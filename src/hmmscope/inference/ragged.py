@@ -2,14 +2,13 @@
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from hmmscope.axes import Bool, Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.processes.laws import any_missing
-from hmmscope.processes.observations import as_batch, as_vectors, checked, whole_batch
+from hmmscope.processes.observations import as_batch, as_counts, as_vectors, checked, whole_batch
 from hmmscope.processes.process import Process
 from hmmscope.sequences.encoding import Alphabet
 from hmmscope.sequences.gaps import MISSING
@@ -41,9 +40,7 @@ def check_ragged(
         found, mask = checked(observations, num_symbols, starts, gaps=True)
         return found, mask, torch.ones_like(found, dtype=torch.bool)
     batch, time = observations.shape
-    counts = torch.as_tensor(
-        lengths if isinstance(lengths, Tensor) else np.asarray(lengths), device=observations.device
-    )
+    counts = as_counts(lengths).to(observations.device)
     if counts.numel() == 0:
         counts = counts.to(torch.int64)  # an empty list
     whole = not (counts.dtype.is_floating_point or counts.dtype.is_complex or counts.dtype == torch.bool)

@@ -64,19 +64,23 @@ def backward(moves, logs, alphas, terms, shifts, smoothed, pairs):  # type: igno
     for t in range(last - 1, -1, -1):
         for j in range(size):
             after[j] = (logs[t + 1, j] - shifts[t + 1]) - terms[t + 1] + beta[j]
-        whole = 0.0
+        most, whole = -np.inf, 0.0
         for i in range(size):
             largest = -np.inf
             for j in range(size):
                 largest = max(largest, moves[i, j] + after[j])
-                joint[i, j] = np.exp(alphas[t, i] + moves[i, j] + after[j])
-                whole += joint[i, j]
+                joint[i, j] = alphas[t, i] + moves[i, j] + after[j]
+                most = max(most, joint[i, j])
             beta[i] = largest
             if largest > -np.inf:
                 summed = 0.0
                 for j in range(size):
                     summed += np.exp(moves[i, j] + after[j] - largest)
                 beta[i] = largest + np.log(summed)
+        for i in range(size):
+            for j in range(size):
+                joint[i, j] = np.exp(joint[i, j] - most)
+                whole += joint[i, j]
         for i in range(size):
             smoothed[t, i] = 0.0
             for j in range(size):

@@ -10,7 +10,7 @@ from hmmscope.processes.laws import StateEmitting
 from hmmscope.processes.matrices import FEW_COLUMNS, as_html, as_text, brief_names
 from hmmscope.processes.probability_rows import Quantiser
 from hmmscope.processes.process import Process
-from hmmscope.schema import parse_spec, shown
+from hmmscope.schema import shown
 from hmmscope.sequences.encoding import check_text
 from hmmscope.sequences.rule import Reading
 from hmmscope.text import in_a_line, in_brief
@@ -125,10 +125,6 @@ class HMM(Process):
         yield "from, to", states, states, self.transition_SS
         yield "emits", states, symbols, self.emission_SV
 
-    def file_texts(self) -> dict[str, Any]:
-        reading = {} if self.reading is None else {"reading": self.reading.to_data()}
-        return super().file_texts() | reading
-
     def file_tensors(self) -> dict[str, Tensor]:
         return dict(zip(self.file_arrays, (self.initial_S, self.transition_SS, self.emission_SV), strict=True))
 
@@ -136,7 +132,7 @@ class HMM(Process):
     def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "HMM":
         hmm = cls(*(data[name] for name in cls.file_arrays), **texts(data), allow_drop_tiny=allow_drop_tiny)
         hmm.evaluated_after = asked_after(data, hmm.num_symbols)
-        hmm.reading = parse_spec(Reading, data["reading"], "reading") if "reading" in data else None
+        hmm.reading = Reading.of_file(data)
         return hmm
 
 

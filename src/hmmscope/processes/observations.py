@@ -27,6 +27,11 @@ Symbols = Int[Tensor, "batch time"] | Int[Tensor, "time"] | SequenceData | NDArr
 Observations = Symbols | Float[Tensor, "batch time coordinate"] | Float[Tensor, "row coordinate"] | Float[Tensor, "row"]
 
 
+def as_counts(lengths: Any) -> Tensor:
+    """Lengths as a tensor, unchecked: of a column of a frame those in its order, whatever labels its rows have."""
+    return lengths if isinstance(lengths, Tensor) else torch.as_tensor(np.asarray(lengths))
+
+
 def as_batch(
     observations: object, alphabet: Alphabet, lengths: object = None
 ) -> tuple[Tensor, Int64[Tensor, "batch"] | None]:
@@ -218,7 +223,7 @@ def as_vectors(
         raise InputError(f"observations{where[:-1]}: is not finite; a missing entry is NaN")
     if lengths is None:
         return (found[None] if found.ndim == 2 else found), None
-    counts = torch.as_tensor(lengths if isinstance(lengths, Tensor) else np.asarray(lengths))
+    counts = as_counts(lengths)
     whole = counts.ndim == 1 and not counts.is_floating_point() and bool((counts >= 0).all())
     if found.ndim == 2:
         if not whole or int(counts.sum()) != len(found):

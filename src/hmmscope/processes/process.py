@@ -314,7 +314,7 @@ class Process(ABC):
         """What a file holds beside the arrays: names, texts and other plain data that differ from their defaults."""
         found = {name: getattr(self, name, None) for name in self.file_fields if name not in self.file_tensors()}
         return {
-            name: list(value) if isinstance(value, tuple) else value
+            name: list(value) if isinstance(value, tuple) else value.to_data() if isinstance(value, Reading) else value
             for name, value in found.items()
             if value is not None
         }

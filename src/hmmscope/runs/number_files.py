@@ -216,9 +216,8 @@ def _named(
 
 
 def _array(path: Path, column: str | None, axis: int | None, lengths: Any, like: Reading) -> NumberFile:
-    axis = like.axis if axis is None and lengths is None else axis
     if path.suffix.lower() == ".npy":
-        return NumberFile(read_vectors(read_npy(path), axis=axis, lengths=lengths), path.name)
+        return _vectors_of(read_npy(path), path.name, None, axis, lengths, like)
     arrays = dict(read_npz(path))
     names = [name for name in arrays if name != "lengths"]
     column = like.column if column is None and like.column in names else column
@@ -229,5 +228,14 @@ def _array(path: Path, column: str | None, axis: int | None, lengths: Any, like:
         raise unknown_name("column", name, names)
     if lengths is None and "lengths" in arrays:
         lengths = np.asarray(torch.as_tensor(arrays["lengths"]))
+    return _vectors_of(arrays[name], f"{path.name}, array {name}", column, axis, lengths, like)
+
+
+def _vectors_of(
+    array: NDArray[Any], how: str, column: str | None, axis: int | None, lengths: Any, like: Reading
+) -> NumberFile:
+    """An array, along the axis of another one where it has two dimensions too and nothing else is said."""
+    if axis is None and lengths is None and np.ndim(array) == 2:
+        axis = like.axis
     reading = None if column is None and axis is None else Reading(column=column, axis=axis)
-    return NumberFile(read_vectors(arrays[name], axis=axis, lengths=lengths), f"{path.name}, array {name}", reading)
+    return NumberFile(read_vectors(array, axis=axis, lengths=lengths), how, reading)

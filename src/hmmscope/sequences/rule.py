@@ -1,10 +1,11 @@
 """The reading rule: how sequences are read from a source, kept so that another source is read alike."""
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from hmmscope.schema import require
+from hmmscope.schema import parse_spec, require
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,11 @@ class Reading:
 
     def __post_init__(self) -> None:
         require(self.axis in (None, 0, 1), "axis", "of time must be 0 (each column is a sequence) or 1", self.axis)
+
+    @classmethod
+    def of_file(cls, data: Mapping[str, Any]) -> "Reading | None":
+        """That of the file of a process; None if it has none."""
+        return parse_spec(cls, data["reading"], "reading") if data.get("reading") is not None else None
 
     def to_data(self) -> dict[str, Any]:
         """What is not open, as plain data."""

@@ -14,6 +14,7 @@ from hmmscope.emissions.emitting import EmittingHMM
 from hmmscope.emissions.states import StateCounts
 from hmmscope.errors import InputError
 from hmmscope.inference.counts import Counts
+from hmmscope.processes.observations import as_counts
 from hmmscope.sklearn.estimator import HiddenMarkovModel
 from hmmscope.sklearn.seen import Array, Seen
 
@@ -53,7 +54,7 @@ class RealValuedHMM(HiddenMarkovModel):
         """The process, log-likelihoods side by side, the lengths, and where there is no padding."""
         self._ready()
         X = self._read(X, fitting=False)
-        counts = torch.as_tensor(np.array([len(X)] if lengths is None else lengths))
+        counts = as_counts([len(X)] if lengths is None else lengths)
         if counts.ndim != 1 or counts.is_floating_point() or bool((counts < 0).any()) or int(counts.sum()) != len(X):
             raise InputError(f"lengths: must be whole numbers of at least 0 that sum to the {len(X)} rows of X")
         process = self.process()
