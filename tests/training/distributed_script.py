@@ -215,19 +215,32 @@ def numbers(folder: Path, mode: str, what: str) -> dict:
 
 
 def close(folder: Path, mode: str) -> dict:
-    """DDP or FSDP2 beside one process, and resumed."""
+    """DDP or FSDP2 beside one process."""
     found = {}
-    settings = config(parallel=mode, model=CONFIG["model"] | {"num_layers": 2})
     for size in (1, 2, 3):
-        report = train(folder / str(size), size, settings)
+        report = train(folder / str(size), size, layers_of(mode))
         found[str(size)] = report | {"fingerprint": fingerprint(folder / str(size) / "run", NUM_STEPS)}
+    found["apart"] = {size: distances(folder / "1" / "run", folder / size / "run") for size in ("2", "3")}
+    return found
+
+
+def resumed(folder: Path, mode: str) -> dict:
+    """DDP or FSDP2, killed and resumed with as many processes and with fewer."""
+    found, settings = {}, layers_of(mode)
+    for size in (1, 3):
+        assert train(folder / str(size), size, settings)["codes"] == [0] * size
+    found["3"] = {"fingerprint": fingerprint(folder / "3" / "run", NUM_STEPS)}
     turns, fewer = folder / "turns", folder / "fewer"
     found["killed"] = train(turns, 3, settings, before=at_step(10, 1, die)) | {"steps": steps(turns / "run")}
     shutil.copytree(turns, fewer)
     found["fewer"] = train(fewer, 1, settings) | {"apart": distances(folder / "1" / "run", fewer / "run")}
     found["again"] = train(turns, 3, settings) | {"fingerprint": fingerprint(turns / "run", NUM_STEPS)}
-    found["apart"] = {size: distances(folder / "1" / "run", folder / size / "run") for size in ("2", "3")}
     return found
+
+
+def layers_of(mode: str) -> dict:
+    """Two layers, so that FSDP2 has something to divide."""
+    return config(parallel=mode, model=CONFIG["model"] | {"num_layers": 2})
 
 
 def compiled(folder: Path) -> dict:
@@ -269,7 +282,8 @@ if __name__ == "__main__":
     verb.train = trained
     torch.set_num_threads(1)
     warnings.simplefilter("error")
-    modes = {"exact": exact, "in turn": in_turn, "ends": ends, "numbers": numbers, "close": close, "compiled": compiled}
+    modes = {"exact": exact, "in turn": in_turn, "ends": ends, "numbers": numbers, "compiled": compiled}
+    modes |= {"close": close, "resumed": resumed}
     reports = {}
     for mode in sys.argv[2:]:
         folder = Path(sys.argv[1]) / mode

@@ -111,7 +111,7 @@ def test_close_to_one_process(mode: str, reports: Reports) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["ddp", "fsdp"])
 def test_resumed_with_as_many_processes_gives_the_same_bytes(mode: str, reports: Reports) -> None:
-    found = reports[f"close {mode}"]
+    found = reports[f"resumed {mode}"]
     assert sorted(found["killed"]["codes"]) == [-signal.SIGKILL, 5, 5]
     assert found["killed"]["errors"] == [f"error[5] torchrun: rank 1 of 3 {GONE}"]
     assert found["killed"]["steps"] == [7]
@@ -121,7 +121,7 @@ def test_resumed_with_as_many_processes_gives_the_same_bytes(mode: str, reports:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["ddp", "fsdp"])
 def test_resumed_with_another_number_of_processes(mode: str, reports: Reports) -> None:
-    found = reports[f"close {mode}"]
+    found = reports[f"resumed {mode}"]
     assert found["fewer"]["codes"] == [0]
     assert found["fewer"]["errors"] == []
     assert found["fewer"]["apart"]["weights"] < 1e-5
