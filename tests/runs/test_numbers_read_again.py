@@ -21,6 +21,11 @@ def written(folder: Path, text: str, name: str = "t.csv") -> Path:
     return path
 
 
+def fitting(source: str, model: str, *options: str) -> list[str]:
+    """The command that fits one Gaussian to a file."""
+    return ["fit", source, *options, "--emission", "gaussian", "--states", "1", "--out", model]
+
+
 def two_columns(folder: Path) -> Path:
     rows = np.random.default_rng(0).normal(size=(60, 2)) * [1, 9] + [20, 3]
     text = "".join(f"{a:.3f},{b:.3f},{place // 20},x\n" for place, (a, b) in enumerate(rows))
@@ -50,21 +55,7 @@ def test_the_fitted_file_reads_others_as_it_was_read(
 
 def test_tables_without_those_names_are_read_by_themselves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table, model = str(two_columns(tmp_path)), str(tmp_path / "model.json")
-    fitted = [
-        "fit",
-        table,
-        "--column",
-        "temp",
-        "--group",
-        "day",
-        "--emission",
-        "gaussian",
-        "--states",
-        "1",
-        "--out",
-        model,
-    ]
-    assert main(fitted) == 0
+    assert main(fitting(table, model, "--column", "temp", "--group", "day")) == 0
     for text in ("19.5\n20.5\n", "level\n19.5\n20.5\n"):
         assert main(["ask", model, str(written(tmp_path, text, "other.csv"))]) == 0
         assert "1 sequence of vectors" in capsys.readouterr().out
@@ -72,7 +63,7 @@ def test_tables_without_those_names_are_read_by_themselves(tmp_path: Path, capsy
 
 def test_gaps_with_a_name_of_their_own_are_gaps_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table, model = str(written(tmp_path, "x\n1.5\n-99.0\n2.5\n3.5\n")), str(tmp_path / "model.json")
-    assert main(["fit", table, "--missing=-99", "--emission", "gaussian", "--states", "1", "--out", model]) == 0
+    assert main(fitting(table, model, "--missing=-99")) == 0
     assert "3 observations" in capsys.readouterr().out
     assert main(["ask", model, table]) == 0
     assert "3 observations and 1 missing, log-density -3.648618 nats" in capsys.readouterr().out
@@ -85,7 +76,7 @@ def test_arrays_of_an_npz_are_asked_about_as_they_were_fitted(
     for name in ("x", "observations"):
         path = str(tmp_path / f"{name}.npz")
         np.savez(path, **{name: rows, "lengths": np.array([25, 15])})
-        assert main(["fit", path, "--emission", "gaussian", "--states", "1", "--out", model]) == 0
+        assert main(fitting(path, model)) == 0
         capsys.readouterr()
         assert main(["ask", model, path]) == 0
         assert "2 sequences, 40 observations" in capsys.readouterr().out
@@ -96,19 +87,7 @@ def test_an_axis_is_kept_for_arrays_that_have_one(tmp_path: Path, capsys: pytest
     rows, model = np.random.default_rng(0).normal(size=(4, 30)), str(tmp_path / "model.json")
     for name, array in (("two.npy", rows), ("one.npy", rows[0]), ("three.npy", rows[:, :, None])):
         np.save(tmp_path / name, array)
-    fitted = [
-        "fit",
-        str(tmp_path / "two.npy"),
-        "--axis",
-        "1",
-        "--emission",
-        "gaussian",
-        "--states",
-        "1",
-        "--out",
-        model,
-    ]
-    assert main(fitted) == 0
+    assert main(fitting(str(tmp_path / "two.npy"), model, "--axis", "1")) == 0
     capsys.readouterr()
     for name, said in (
         ("two.npy", "4 sequences, 120 obs"),
