@@ -9,17 +9,15 @@ Sequences stand in a flat array (N,), each from its offset on for its length. `r
 
 import math
 
-import numba
 import numpy as np
 
-from hmmscope.kernels.compiling import kernel
+from hmmscope.kernels.compiling import kernel, part
 
-_inner = numba.njit(nogil=True)
 #: A step of a smaller probability is in doubt.
 _DOUBT = 1e-100
 
 
-@_inner
+@part()
 def _filter(initial, step, table, seen, begin, end, beliefs):  # type: ignore[no-untyped-def]
     """P(state t | o_0..o_t) of one sequence to `beliefs` (N, S), and its log-likelihood; NaN if that is in doubt."""
     size, total, product = len(initial), 0.0, 1.0
@@ -49,7 +47,7 @@ def _filter(initial, step, table, seen, begin, end, beliefs):  # type: ignore[no
     return total + math.log(product)
 
 
-@_inner
+@part()
 def _filter_in_logarithms(initial, step, table, seen, beliefs):  # type: ignore[no-untyped-def]
     """log P(o_0..o_t, state t) (T, S), less a number that is the same for all states, and the log-likelihood."""
     size, total = len(initial), 0.0
@@ -66,12 +64,16 @@ def _filter_in_logarithms(initial, step, table, seen, beliefs):  # type: ignore[
             highest = max(highest, beliefs[t, j])
         if highest == -np.inf:
             return -np.inf
-        beliefs[t] -= highest
+        for j in range(size):
+            beliefs[t, j] -= highest
         total += highest
-    return total + math.log(np.exp(beliefs[len(seen) - 1]).sum())
+    last = 0.0
+    for j in range(size):
+        last += np.exp(beliefs[len(seen) - 1, j])
+    return total + math.log(last)
 
 
-@_inner
+@part()
 def _choose(weights, total, random):  # type: ignore[no-untyped-def]
     """The first outcome whose cumulated weight is above a uniform number's share of all, never one of weight zero."""
     target, reached, chosen = random.random() * total, 0.0, 0
@@ -84,7 +86,7 @@ def _choose(weights, total, random):  # type: ignore[no-untyped-def]
     return chosen
 
 
-@_inner
+@part()
 def _backward(columns, beliefs, begin, end, states, random, weights):  # type: ignore[no-untyped-def]
     """A path by the filter of one sequence: P(state t = i | state t+1 = j, o) ∝ belief_t(i) step_ij."""
     size, later = len(weights), 0
@@ -97,17 +99,22 @@ def _backward(columns, beliefs, begin, end, states, random, weights):  # type: i
         states[t] = later
 
 
-@_inner
+@part()
 def _backward_in_logarithms(columns, beliefs, states, random, weights):  # type: ignore[no-untyped-def]
     later = 0
     for t in range(len(states) - 1, -1, -1):
-        weights[:] = beliefs[t] if t == len(states) - 1 else beliefs[t] + np.log(columns[later])
-        weights[:] = np.exp(weights - weights.max())
-        later = _choose(weights, weights.sum(), random)
+        highest, total = -np.inf, 0.0
+        for i in range(len(weights)):
+            weights[i] = beliefs[t, i] if t == len(states) - 1 else beliefs[t, i] + np.log(columns[later, i])
+            highest = max(highest, weights[i])
+        for i in range(len(weights)):
+            weights[i] = np.exp(weights[i] - highest)
+            total += weights[i]
+        later = _choose(weights, total, random)
         states[t] = later
 
 
-@_inner
+@part()
 def _draw(initial, step, table, seen, offsets, lengths, random, beliefs, states):  # type: ignore[no-untyped-def]
     """Paths of all sequences, written to `states`, and the log-likelihood."""
     total, weights, columns = 0.0, np.empty(len(initial)), step.T.copy()
@@ -126,10 +133,11 @@ def _draw(initial, step, table, seen, offsets, lengths, random, beliefs, states)
     return total
 
 
-@_inner
+@part()
 def _count(states, offsets, lengths, first, moves):  # type: ignore[no-untyped-def]
     """Starts and moves of paths."""
-    first[:], moves[:] = 0.0, 0.0
+    first.fill(0.0)
+    moves.fill(0.0)
     for n in range(len(lengths)):
         begin = offsets[n]
         first[states[begin]] += 1.0
@@ -137,14 +145,15 @@ def _count(states, offsets, lengths, first, moves):  # type: ignore[no-untyped-d
             moves[states[t - 1], states[t]] += 1.0
 
 
-@_inner
-def _dirichlet(shapes, random, law):  # type: ignore[no-untyped-def]
+@part()
+def _dirichlet(prior, counts, random, law):  # type: ignore[no-untyped-def]
     """A law by independent gamma numbers; what has shape zero stays zero."""
     total = 0.0
-    for k in range(len(shapes)):
-        law[k] = random.standard_gamma(shapes[k]) if shapes[k] > 0.0 else 0.0
+    for k in range(len(law)):
+        shape = prior[k] + counts[k]
+        law[k] = random.standard_gamma(shape) if shape > 0.0 else 0.0
         total += law[k]
-    for k in range(len(shapes)):
+    for k in range(len(law)):
         law[k] /= total
 
 
@@ -183,22 +192,29 @@ def symbol_chain(  # type: ignore[no-untyped-def]
     table = np.ones((num_symbols + 1, size))
     for sweep in range(burn + every * (len(kept[3]) - 1) + 1):
         for v in range(num_symbols):
-            table[v] = emission[:, v]
+            for i in range(size):
+                table[v, i] = emission[i, v]
         log = _draw(initial, step, table, seen, offsets, lengths, random, beliefs, states)
         if log == -np.inf:
             return False
         _count(states, offsets, lengths, first, moves)
-        visits[:] = 0.0
+        visits.fill(0.0)
         for t in range(len(seen)):
             visits[states[t], seen[t]] += 1.0
         if sweep >= burn and (sweep - burn) % every == 0:
             d = (sweep - burn) // every
-            kept[0][d], kept[1][d], kept[2][d], kept[3][d] = initial, step, emission, log
-            kept[4][d] = 0.0
+            kept[3][d] = log
+            kept[4][d].fill(0.0)
             for t in range(len(reference)):
                 kept[4][d, states[t], reference[t]] += 1.0
-        _dirichlet(priors[0] + first, random, initial)
+            for i in range(size):
+                kept[0][d, i] = initial[i]
+                for j in range(size):
+                    kept[1][d, i, j] = step[i, j]
+                for v in range(num_symbols):
+                    kept[2][d, i, v] = emission[i, v]
+        _dirichlet(priors[0], first, random, initial)
         for i in range(size):
-            _dirichlet(priors[1][i] + moves[i], random, step[i])
-            _dirichlet(priors[2][i] + visits[i, :num_symbols], random, emission[i])
+            _dirichlet(priors[1][i], moves[i], random, step[i])
+            _dirichlet(priors[2][i], visits[i], random, emission[i])
     return True
