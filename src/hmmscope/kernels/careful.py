@@ -107,7 +107,7 @@ def smooth(  # type: ignore[no-untyped-def]
     """
     size = mantissa.shape[1]
     every, ones = np.arange(size).astype(np.uint64), np.ones(size)
-    now, power = mantissa[len(symbols) - 1].copy(), exponent[len(symbols) - 1].copy()
+    now, power = np.empty(size), np.empty(size, np.int64)
     ratio, height = np.zeros(size), np.zeros(size, np.int64)
     pairs[:] = 0.0
     for t in range(len(symbols) - 1, -1, -1):
@@ -133,12 +133,14 @@ def smooth(  # type: ignore[no-untyped-def]
                         moves[i, j] += pair
             _divide(now, power, every, ones)
         else:
-            now[:], power[:] = mantissa[t], exponent[t]
+            for i in range(size):
+                now[i], power[i] = mantissa[t, i], exponent[t, i]
         for i in range(size):
             smoothed[t, i] = _plain(now[i], power[i])
         if last and t + 1 < len(symbols) and len(pairs):
             for i in range(size):
-                pairs[t, i] = smoothed[t, i] * smoothed[t + 1]
+                for j in range(size):
+                    pairs[t, i, j] = smoothed[t, i] * smoothed[t + 1, j]
 
 
 @_kernel

@@ -63,12 +63,17 @@ def generalised_paths(
 @kernel()
 def _generalised(initial, labelled, drawn, starts, rounding, symbols):  # type: ignore[no-untyped-def]
     size = len(initial)
-    vector, following, sums = np.empty(size), np.empty(size), labelled.sum(2)
-    law = np.empty(len(labelled))
+    vector, following = np.empty(size), np.empty(size)
+    sums, law = np.zeros((len(labelled), size)), np.empty(len(labelled))
+    for v in range(len(labelled)):
+        for i in range(size):
+            for j in range(size):
+                sums[v, i] += labelled[v, i, j]
     for b in range(symbols.shape[0]):
         for t in range(symbols.shape[1]):
             if starts[t]:
-                vector[:] = initial
+                for i in range(size):
+                    vector[i] = initial[i]
             whole = 0.0
             for v in range(len(law)):
                 law[v] = 0.0
@@ -92,4 +97,5 @@ def _generalised(initial, labelled, drawn, starts, rounding, symbols):  # type: 
                 for i in range(size):
                     following[j] += vector[i] * labelled[chosen, i, j]
                 total += following[j]
-            vector[:] = following / total
+            for j in range(size):
+                vector[j] = following[j] / total

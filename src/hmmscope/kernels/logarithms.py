@@ -91,8 +91,10 @@ def backward(moves, logs, alphas, terms, shifts, smoothed, pairs):  # type: igno
 @kernel()
 def likeliest(initial, moves, logs, pointers, states):  # type: ignore[no-untyped-def]
     """The likeliest path, the lowest states among equals, and its logarithm; states of -1 where no path is possible."""
-    size, best = len(initial), initial + logs[0]
-    following = np.empty(size)
+    size = len(initial)
+    best, following = np.empty(size), np.empty(size)
+    for j in range(size):
+        best[j] = initial[j] + logs[0, j]
     for t in range(1, len(logs)):
         for j in range(size):
             chosen = 0
@@ -101,7 +103,7 @@ def likeliest(initial, moves, logs, pointers, states):  # type: ignore[no-untype
                     chosen = i
             pointers[t, j] = chosen
             following[j] = best[chosen] + moves[chosen, j] + logs[t, j]
-        best[:] = following
+        best, following = following, best
     state = 0
     for j in range(1, size):
         if best[j] > best[state]:

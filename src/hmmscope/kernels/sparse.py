@@ -86,7 +86,8 @@ def forward(  # type: ignore[no-untyped-def]
                 now[j] = now[j] / norm if alive else 0.0
             law, now = now, law
             if len(beliefs):
-                beliefs[place] = law
+                for j in range(size):
+                    beliefs[place, j] = law[j]
             if len(norms):
                 norms[place] = norm
             if t % every == every - 1:
@@ -155,9 +156,11 @@ def backward(  # type: ignore[no-untyped-def]
                 joint[i] *= scale
                 factor[i] = ahead[i] * inverse * (emission[seen, i] if emits else 1.0)
             if len(factors):
-                factors[place] = factor
+                for i in range(size):
+                    factors[place, i] = factor[i]
             if len(smoothed):
-                smoothed[place] = joint
+                for i in range(size):
+                    smoothed[place, i] = joint[i]
             if len(symbol_counts):
                 for i in range(size):
                     symbol_counts[seen, i] += joint[i]
