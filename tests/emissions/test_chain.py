@@ -46,6 +46,7 @@ def all_agree(chain: Chain, logs: Tensor) -> None:
     close(best.log_probability, torch.stack([own["best_log"] for own in exact]))
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("spread", [1.5, 60.0], ids=["in floats", "in logarithms"])
 def test_a_gaussian_family_equals_the_sum_over_all_paths(spread: float) -> None:
     process = gaussian(spread)
@@ -73,6 +74,7 @@ def test_what_is_missing_says_nothing() -> None:
     all_agree(process.chain, logs[:, 1:])
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("offset", [0.0, -5000.0], ids=["as they are", "of a tiny density"])
 def test_categorical_emissions_are_a_family_too(offset: float) -> None:
     """All answers are those of the filter of symbols, of ragged sequences with restarts too, and so are the draws."""

@@ -222,6 +222,7 @@ def test_the_same_optimum_as_hmmlearn_from_the_same_start(name: str) -> None:
 SLOW = ("mixture, spherical", "mixture, full", "mixture, tied")
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in FAMILIES])
 def test_fits_find_what_was_planted(name: str) -> None:
     """At least as likely as the truth, whose states are matched by their means."""

@@ -49,7 +49,7 @@ def study(data: hs.SequenceData, tmp_path_factory: pytest.TempPathFactory) -> st
     return hs.study(data, tmp_path_factory.mktemp("studies") / "pairs", **SMALL)
 
 
-@pytest.mark.drawn(2, of="studies")
+@pytest.mark.drawn(1, of="studies")
 def test_all_predictors_stand_on_the_test_part(study: studies.Study, data: hs.SequenceData) -> None:
     rows = {row["name"]: row for row in study.table()}
     families = [row["family"] for row in rows.values()]
@@ -106,7 +106,7 @@ def test_what_the_network_gains_adds_up(study: studies.Study) -> None:
         assert row["low"] <= row["value"] <= row["high"]
 
 
-@pytest.mark.drawn(2, of="studies")
+@pytest.mark.drawn(1, of="studies")
 def test_its_page_and_findings(study: studies.Study) -> None:
     assert "study" in study._repr_html_().lower()
     about = json.loads((study.path / "experiment.json").read_text())
@@ -161,7 +161,7 @@ def test_a_refused_resume_changes_no_byte(study: studies.Study, data: hs.Sequenc
         survey(copy)
 
 
-@pytest.mark.drawn(2, of="studies")
+@pytest.mark.drawn(1, of="studies")
 def test_it_goes_on_where_it_was(study: studies.Study, data: hs.SequenceData, monkeypatch: pytest.MonkeyPatch) -> None:
     before = (study.path / "tables" / "predictors.jsonl").read_bytes()
     remove_seal(study.path)
@@ -178,7 +178,7 @@ def test_it_goes_on_where_it_was(study: studies.Study, data: hs.SequenceData, mo
         hs.study(data[:40], study.path, resume=True, **SMALL)
 
 
-@pytest.mark.drawn(2, of="studies")
+@pytest.mark.drawn(1, of="studies")
 def test_a_study_that_was_begun_before_searches_were_noted_goes_on(
     study: studies.Study, data: hs.SequenceData, tmp_path: Path
 ) -> None:
@@ -215,7 +215,7 @@ def test_bad_studies_are_refused(data: hs.SequenceData, tmp_path: Path, capsys: 
     assert "did you mean '--states'" in capsys.readouterr().err
 
 
-@pytest.mark.drawn(2, of="studies")
+@pytest.mark.drawn(1, of="studies")
 def test_one_long_sequence_goes_through_to_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A symbol a row, 800 rows: cut by itself so that some can be held out, and said what intervals are over."""
     rng = np.random.default_rng(1)
@@ -249,7 +249,7 @@ def test_one_long_sequence_goes_through_to_its_page(tmp_path: Path, capsys: pyte
     assert hs.SequenceData(tmp_path / "w.csv", like=hmm).lengths.tolist() == [800]
 
 
-@pytest.mark.drawn(2, of="studies")
+@pytest.mark.drawn(1, of="studies")
 def test_one_piece_of_a_test_part_decides_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.txt").write_text("abcabbacbabcbb\nacbbabcbaccbab\nbacbabcbabcacb\n")
     line = ["study", str(tmp_path / "a.txt"), "--out", str(tmp_path / "a"), "-q"]
@@ -360,7 +360,7 @@ def test_the_page_shows_the_states_and_the_decoded_path(study: studies.Study, tm
     assert page.count('<rect class="over"') == len(fitted["symbols"])
 
 
-@pytest.mark.drawn(2, of="studies")
+@pytest.mark.drawn(1, of="studies")
 def test_the_picture_of_a_fitted_hmm_escapes_names_and_leaves_rare_moves_out() -> None:
     hmm = hs.HMM([0.5, 0.5], [[0.97, 0.03], [0.5, 0.5]], np.eye(2), symbols=["<i>", "b"], states=["a<script>", "c"])
     data = hs.SequenceData([["<i>", "<i>", "b"]], symbols=hmm.symbols)
