@@ -12,6 +12,7 @@ from torch import nn
 import hmmscope as hs
 from hmmscope import registry
 from hmmscope.analysis import evaluation_losses
+from hmmscope.analysis.activations import capture
 from hmmscope.analysis.belief_interventions import belief_interventions
 from hmmscope.analysis.header import header
 from hmmscope.analysis.interventions import project_out
@@ -82,6 +83,23 @@ def test_excess_is_what_the_loss_is_above_its_floor() -> None:
     assert score.excess[0] == pytest.approx(np.nanmean(values))
     assert score.excess[0] == {row["predictor"]: row["excess"] for row in score.table() if "excess" in row}["model"]
     assert score.excess[1] < score.excess[0] < score.excess[2]
+
+
+def test_attention_is_that_of_the_last_token_of_each_sequence() -> None:
+    corpus = unequal()
+    many, model = corpus.different(1000), net(corpus)
+    rows = [row for row in hs.attention_map(model, corpus, num_samples=1000, max_offset=LENGTH) if row["layer"] == 1]
+    assert {row["samples"] for row in rows} == {many}
+
+    expected, name = torch.zeros(2, LENGTH, dtype=torch.float64), "blocks.0.attention.pattern"
+    for n in range(many):  # each by itself, cut off where it ends
+        batch = corpus[n : n + 1]
+        length = int((batch.states >= 0).sum())
+        pattern = capture(model, [name], batch.tokens[:, :length])[name][0, :, -1]
+        expected[:, : pattern.shape[-1]] += pattern.flip(-1) / many
+    for row in rows:
+        if row["kind"] == "offset":
+            assert row["value"] == pytest.approx(float(expected[row["head"], row["key"]]), abs=1e-6)
 
 
 def test_gaps_count_nowhere() -> None:

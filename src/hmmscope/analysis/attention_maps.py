@@ -1,5 +1,7 @@
 """Where the last token looks: attention by relative offset and by source."""
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch import nn
@@ -8,7 +10,7 @@ from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, capture, inference_mode
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.analysis.shuffle import attention_taps
-from hmmscope.corpora.corpus import Corpus
+from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.reprs import Table
 from hmmscope.schema import require
 
@@ -22,7 +24,7 @@ def attention_map(
     Args:
         model: with taps ``blocks.<layer>.attention.pattern`` (batch, head, query, key).
         corpus: samples.
-        num_samples: how many.
+        num_samples: how many; of given sequences no more than there are, and each with its own last token.
         max_offset: largest distance to a key that is listed by itself.
         seed: of the bootstrap.
 
@@ -37,13 +39,20 @@ def attention_map(
     require(max_offset >= 0, "max_offset", "must be at least 0", max_offset)
     names = attention_taps(model, "pattern")
     layout = corpus.layout
+    num_samples = corpus.different(num_samples)
     parts: dict[str, list[torch.Tensor]] = {name: [] for name in names}
+    back: list[torch.Tensor] = []
     with inference_mode(model) as device:
         for begin in range(0, num_samples, BATCH):
-            tokens = corpus[begin : min(begin + BATCH, num_samples)].tokens.to(device)
-            found = capture(model, names, tokens, lambda x: x[:, :, -1].cpu().double())
+            batch = corpus[begin : min(begin + BATCH, num_samples)]
+            ends = _ends(corpus, batch)
+            found = capture(model, names, batch.tokens.to(device), partial(_of_queries, columns=ends))
             for name in names:
                 parts[name].append(found[name])
+            back.append(ends)
+    columns = torch.cat(back)[:, None] - torch.arange(min(max_offset + 1, layout.num_columns))
+    before = (columns < 0).numpy()
+    at = columns.clamp_min(0).numpy()
     sources = np.full(layout.num_columns, 2)
     sources[layout.columns] = (layout.sequence_index < layout.sequence_index[-1]).astype(int)
     patterns = [torch.cat(parts[name]).numpy() for name in names]  # (sample, head, key), as many heads as a layer has
@@ -54,7 +63,8 @@ def attention_map(
                 labels: list = ["same sequence", "earlier sequences", "delimiters"]
                 values = np.stack([pattern_BHU[..., sources == s].sum(-1) for s in range(3)], -1)
             else:
-                values = pattern_BHU[..., ::-1][..., : max_offset + 1]
+                values = np.take_along_axis(pattern_BHU, at[:, None], -1)
+                values[np.broadcast_to(before[:, None], values.shape)] = 0.0
                 labels = list(range(values.shape[-1]))
             mean, low, high = bootstrap_means(values, seed=seed)
             for head, key in np.ndindex(*mean.shape):
@@ -71,3 +81,17 @@ def attention_map(
                     }
                 )
     return Table(rows, "Attention of the last token", x="layer", y="value", by=("kind", "key", "head"))
+
+
+def _ends(corpus: Corpus, batch: Batch) -> torch.Tensor:
+    """The column of the last token of each sample that is no padding (batch,)."""
+    last = corpus.layout.num_columns - 1
+    if corpus.process.data is None:
+        return torch.full((len(batch.tokens),), last)
+    columns = torch.from_numpy(corpus.layout.columns)
+    return torch.where(batch.states >= 0, columns, 0).amax(1)
+
+
+def _of_queries(pattern: torch.Tensor, *, columns: torch.Tensor) -> torch.Tensor:
+    """Attention (batch, head, key) of one query of each sample, of patterns (batch, head, query, key)."""
+    return pattern.cpu()[torch.arange(len(columns)), :, columns].double()
