@@ -1,9 +1,11 @@
 """Processes that start together compile a function once between them."""
 
+import fcntl
 import gc
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -57,8 +59,15 @@ def test_who_waits_reads_what_the_first_has_kept(module: Path) -> None:
     assert said == [["8.0", "0"], ["8.0", "2"]]
 
 
-def test_garbage_waits_until_it_is_compiled(tmp_path: Path) -> None:
-    function = SimpleNamespace(_cache=SimpleNamespace(cache_path=str(tmp_path)))
+def test_what_stands_in_other_files_is_compiled_meanwhile(module: Path) -> None:
+    with alone(SimpleNamespace(_cache=SimpleNamespace(_py_func=start))):
+        for path, free in ((Path(__file__), False), (module, True)):
+            with path.open() as file, nullcontext() if free else pytest.raises(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_garbage_waits_until_it_is_compiled() -> None:
+    function = SimpleNamespace(_cache=SimpleNamespace(_py_func=start))
 
     def fail() -> None:
         with alone(function):

@@ -20,23 +20,25 @@ _at_work: list[Path] = []
 
 @contextmanager
 def alone(function: Any) -> Iterator[None]:
-    """Be the one process that compiles into the folder of `function`: who waited reads what the other has kept.
+    """Be the one process that compiles what stands in the file of `function`: who waited reads what the other has kept.
+
+    Whoever compiles waits for no other file but one that it imports from, so that no two wait for each other.
 
     Meanwhile no garbage is collected: with as many objects as a compiler makes, looking for it takes much of the time.
     """
-    folder = Path(function._cache.cache_path)
+    file = Path(function._cache._py_func.__code__.co_filename)
     with global_compiler_lock:
-        if folder in _at_work:  # it is compiled because another calls it
+        if file in _at_work:  # it is compiled because another calls it
             yield
             return
-        _at_work.append(folder)
+        _at_work.append(file)
         collecting = gc.isenabled()
         gc.disable()
         try:
-            with disk.one_at_a_time(folder):
+            with disk.one_at_a_time(file):
                 yield
         finally:
-            _at_work.remove(folder)
+            _at_work.remove(file)
             if collecting:
                 gc.enable()
 

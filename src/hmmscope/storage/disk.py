@@ -261,11 +261,11 @@ def holding(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def one_at_a_time(folder: Path) -> Iterator[None]:
-    """Wait for the lock on a folder, which leaves nothing in it; without locks, or a folder, there is no wait."""
+def one_at_a_time(path: Path) -> Iterator[None]:
+    """Wait for the lock on a file or folder, which changes nothing in it; without locks, or the path, there is no wait."""
     fd = -1
     with suppress(OSError):
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        fd = os.open(path, os.O_RDONLY)
         fcntl.flock(fd, fcntl.LOCK_EX)
     try:
         yield
