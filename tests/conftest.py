@@ -68,13 +68,14 @@ def commit() -> str:
 def leave_to_slow(items: list[pytest.Item]) -> None:
     """Of the cases of a test marked ``drawn(number)`` so many are drawn, and the others are marked slow.
 
-    Tests of a file that are marked ``drawn(number, of="...")`` with the same words are the cases of one.
+    Tests of a file that are marked ``drawn(number, of="...")`` with the same words are the cases of one; those marked
+    ``everywhere=True`` are so together with those of other files.
     """
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         if marker := item.get_closest_marker("drawn"):
-            of = marker.kwargs.get("of")
-            cases.setdefault(item.nodeid.partition("[")[0] if of is None else f"{item.path.name} {of}", []).append(item)
+            of, where = marker.kwargs.get("of"), "" if marker.kwargs.get("everywhere") else f"{item.path.name} "
+            cases.setdefault(item.nodeid.partition("[")[0] if of is None else f"{where}{of}", []).append(item)
     for test, own in cases.items():
         own.sort(key=lambda item: item.nodeid)
         number = min(len(own), own[0].get_closest_marker("drawn").args[0])

@@ -226,6 +226,7 @@ TINY = {
 }
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize("name", ["fresh-markov-chains", "fresh-hmms", "fresh-aliased-cycles"])
 def test_fresh_pools_train(name: str, plain: bool, tmp_path: Path) -> None:
@@ -251,6 +252,7 @@ def test_fresh_pools_train(name: str, plain: bool, tmp_path: Path) -> None:
     assert {row["metric"] for row in rows if row["predictor"] == "model"} >= {"accuracy", "loss"}
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("name", ["fresh-markov-chains", "fresh-aliased-cycles"])
 def test_the_command_line_says_that_no_optimum_is_known(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch

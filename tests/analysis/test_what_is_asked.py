@@ -185,6 +185,7 @@ def test_a_belief_that_varies_is_read_where_the_next_law_does_not() -> None:
     assert all(row["from_prediction"] == 0 for row in rows)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("heads", [2, 4])
 def test_heads_of_attention_of_another_make_are_ablated(heads: int) -> None:
     corpus = hs.Corpus(PROCESS, length=12, stream="probe")

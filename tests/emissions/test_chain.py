@@ -182,6 +182,7 @@ STAYS = [[1.0, 0.0, 0.0], [0.0, 0.9, 0.1], [0.2, 0.0, 0.8]]
 DENSE = [[0.98, 0.01, 0.01], [0.3, 0.4, 0.3], [0.1, 0.1, 0.8]]
 
 
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("range_of", [3.0, 90.0, 1500.0])
 @pytest.mark.parametrize(
     "rows",

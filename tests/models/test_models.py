@@ -63,6 +63,7 @@ def in_parts(model: nn.Module, cuts: list[int], *sequences: Any) -> torch.Tensor
     return torch.cat(parts, 1)
 
 
+@pytest.mark.drawn(6)
 @pytest.mark.drawn(12)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("vectors, feedback", [(False, 0), (False, 4), (True, 4)])

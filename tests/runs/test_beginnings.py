@@ -30,6 +30,7 @@ def bits(folder: Path) -> tuple[bytes, bytes, bytes]:
     )
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("engine", ["torch", "compiled"])
 def test_a_chain_of_budgets_ends_in_the_bits_of_runs_that_begin_at_nothing(tmp_path: Path, engine: str) -> None:
     before = None

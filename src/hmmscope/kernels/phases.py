@@ -63,6 +63,11 @@ def _kept(function: Any, source: Callable[..., Any]) -> Any:
     return function
 
 
+def _number_of(dtype: Any) -> Any:
+    """The type of numba of a type of numbers."""
+    return from_dtype(np.dtype(dtype))
+
+
 def _typed(kind: Any, number: Any) -> Any:
     """The type of numba of an annotation."""
     if kind in _PLAIN:
@@ -167,7 +172,7 @@ def late(called: Any) -> Any:
 def load_late(dtype: DTypeLike, *called: Any) -> None:
     """Compile what is called late, for numbers of a type."""
     for one in called:
-        one.late.ready(from_dtype(np.dtype(dtype)))
+        one.late.ready(_number_of(dtype))
 
 
 def _called(compiled: _Phase, *, late: bool) -> Any:
@@ -221,7 +226,7 @@ class Entry(_Compiled):
 
     def load(self, dtype: DTypeLike) -> Callable[..., Any]:
         """The function for numbers of a type, compiled."""
-        return self.ready(from_dtype(np.dtype(dtype)))
+        return self.ready(_number_of(dtype))
 
 
 def entry(**options: Any) -> Callable[[Callable[..., Any]], Entry]:

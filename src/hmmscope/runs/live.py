@@ -287,7 +287,7 @@ def _beyond_twins(
     left = np.stack([1 - best for _, best in found], 1) if found else np.zeros((1, 0))
     num_test = num_samples - (3 * num_samples) // 4
     share = share_beyond(1 - read(model)[1], left, num_test, reason=twins.reason)
-    by_layer = dict(zip(names, np.mean([r2[0] for r2, _ in found], 0).tolist(), strict=True)) if found else {}
+    by_layer = dict(zip(names, np.array([r2[0] for r2, _ in found]).mean(0).tolist(), strict=True)) if found else {}
     beyond = {"verdict": share.verdict, "text": str(share), "r2": share.read, "twins": share.twins}
     return Twinned(num_samples, by_layer, beyond)
 
