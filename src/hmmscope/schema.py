@@ -170,3 +170,10 @@ def require(condition: bool, field: str, rule: str, value: object) -> None:
     """InputError naming `field`, the rule and the value received, unless `condition`."""
     if not condition:
         raise InputError(f"{field}: {rule}, got {shown(value)}")
+
+
+def require_count(field: str, value: object, least: int = 1, why: str = "", most: int | None = None) -> None:
+    """InputError naming `field` unless `value` is a whole number, `least` at least and `most` at most."""
+    require(isinstance(value, numbers.Integral) and not isinstance(value, bool), field, "must be an integer", value)
+    require(int(value) >= least, field, f"must be at least {least}{why}", value)  # type: ignore[call-overload]
+    require(most is None or int(value) <= most, field, f"must be at most {most}", value)  # type: ignore[call-overload]

@@ -99,7 +99,13 @@ def test_a_mixture_that_saw_nothing_or_the_impossible():
     "call, said",
     [
         (lambda: hs.forecast(UMBRELLA, torch.tensor([[0]]), 0), "steps: must be at least 1"),
+        (lambda: hs.forecast(UMBRELLA, torch.tensor([[0]]), 1.5), "steps: must be an integer, got 1.5"),
+        (lambda: hs.forecast(UMBRELLA, torch.tensor([[0]]), 10**9), "steps: must be at most 1048576"),
         (lambda: hs.forecast(UMBRELLA, torch.tensor([[0]]), 1, num_draws=-1), "num_draws: must be"),
+        (
+            lambda: hs.forecast(UMBRELLA, torch.tensor([[0]]), 1, num_draws="3"),
+            "num_draws: must be an integer, got '3'",
+        ),
         (
             lambda: hs.forecast(hs.make_process("fresh-markov-chains"), torch.tensor([[0]]), 1),
             "has no forecasts; ComposedCycles, GeneralisedHMM, HMM, LabelledHMM, Mixture have",

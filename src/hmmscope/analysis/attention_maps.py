@@ -12,7 +12,7 @@ from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.analysis.shuffle import attention_taps
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.reprs import Table
-from hmmscope.schema import require
+from hmmscope.schema import require_count
 
 
 @registry.instrument("attention")
@@ -35,8 +35,8 @@ def attention_map(
 
     Source: [MultiTask] Fig. 7.
     """
-    require(num_samples >= 1, "num_samples", "must be at least 1", num_samples)
-    require(max_offset >= 0, "max_offset", "must be at least 0", max_offset)
+    require_count("num_samples", num_samples)
+    require_count("max_offset", max_offset, 0)
     names = attention_taps(model, "pattern")
     layout = corpus.layout
     num_samples = corpus.different(num_samples)

@@ -23,7 +23,7 @@ from hmmscope.corpora.headers import told_hmms
 from hmmscope.corpora.targets import check_target, make_target
 from hmmscope.processes.laws import Law
 from hmmscope.processes.vector_process import following
-from hmmscope.schema import require, unknown_name
+from hmmscope.schema import require, require_count, unknown_name
 from hmmscope.seeds import torch_generator
 
 #: Singular values below this share of the largest are zero: laws sum to one, so a direction of beliefs is never read.
@@ -95,7 +95,7 @@ def belief_interventions(
 
     Source: ours; readouts as in Shai et al. (2024), patching as in `hmmscope.analysis.interventions`.
     """
-    require(num_samples >= 16, "num_samples", "must be at least 16, to fit and to change", num_samples)
+    require_count("num_samples", num_samples, 16, ", to fit and to change")
     check_target(answer, "answer")
     for intervention in interventions:
         if intervention not in INTERVENTIONS:

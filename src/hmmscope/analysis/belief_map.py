@@ -35,7 +35,7 @@ from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.make import as_process
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
-from hmmscope.schema import require
+from hmmscope.schema import require, require_count
 from hmmscope.text import in_digits
 from hmmscope.ties import largest
 
@@ -229,7 +229,7 @@ def belief_map(
     """
     run = model if isinstance(model, Trained) else None
     net: Any = run.model if run is not None else model
-    require(num_points >= 1, "num_points", "must be at least 1", num_points)
+    require_count("num_points", num_points)
     if over_training and run is None:
         raise InputError("over_training: needs a run, whose earlier weights have stayed; got a model alone")
     corpus = run.corpus("probe") if run is not None and process is None else corpus_for(net, process, length, seed)
@@ -312,7 +312,7 @@ class BeliefReader(Shown):
                 "observer: nobody knows the law of given sequences; give an HMM fitted to them, hs.fit(...).hmm"
             )
         num_samples, times = corpus.different(num_samples), belief_times(corpus)
-        require(num_samples >= 8, "num_samples", "must be at least 8, to fit and to test on", num_samples)
+        require_count("num_samples", num_samples, 8, ", to fit and to test on")
         targets = belief_targets(corpus, times, num_samples, observer)
         belief, inside = targets.get(MIXED_BELIEF, targets[BELIEF]), unpadded(corpus, times, num_samples)
         alone = read_off(targets[PREDICTION][None], belief, num_samples, inside=inside).r2()

@@ -22,7 +22,7 @@ from hmmscope.corpora.targets import PADDING, NextGiven, NextObservation, make_t
 from hmmscope.errors import InputError
 from hmmscope.kernels.context_counts import backed_off_loss, context_counts, context_tree_laws, ngram_laws
 from hmmscope.reprs import html_rows
-from hmmscope.schema import require
+from hmmscope.schema import require, require_count
 from hmmscope.ties import largest, smallest
 
 #: Name of the mixture of context trees among predictors; n-grams are ``order-<k>``.
@@ -89,7 +89,7 @@ class Counting:
         require(0 <= orders <= MAX_ORDER, "orders", f"must be in [0, {MAX_ORDER}]", orders)
         if num_samples is None:
             num_samples = min(MOST, max(FEWEST, OBSERVATIONS // layout.num_observations))
-        require(num_samples >= 1, "num_samples", "must be at least 1", num_samples)
+        require_count("num_samples", num_samples)
         num_samples = corpus.different(num_samples)
         batch = corpus[0:num_samples]
         seen = batch.observations.cpu().numpy()
@@ -333,7 +333,7 @@ def judge_counting(
     """
     target = make_target("observation", corpus.process, corpus.layout)
     num_samples = corpus.different(num_samples)
-    require(num_samples >= 1, "num_samples", "must be at least 1", num_samples)
+    require_count("num_samples", num_samples)
     parts: dict[str, dict[str, list[NDArray[np.float64]]]] = {}
     for begin in range(0, num_samples, BATCH):
         batch = corpus[begin : min(begin + BATCH, num_samples)]

@@ -29,7 +29,7 @@ from hmmscope.models.given import as_module
 from hmmscope.processes.given_sequences import JUDGING
 from hmmscope.processes.process import Process
 from hmmscope.reprs import html_rows, plot_rows
-from hmmscope.schema import require
+from hmmscope.schema import require, require_count
 from hmmscope.ties import TOLERANCE
 
 #: Differences of mean losses that rounding explains, nats.
@@ -167,7 +167,7 @@ def evaluate(
     check_corpus(corpus)
     model = as_module(model)
     num_samples = corpus.different(num_samples)
-    require(num_samples >= 1, "num_samples", "must be at least 1", num_samples)
+    require_count("num_samples", num_samples)
     asked = make_target(target, corpus.process, corpus.layout) if isinstance(target, str) else target
     if asked is not target:  # a target that was given knows where its answers are computed
         asked.device = next((p.device for p in model.parameters()), None)

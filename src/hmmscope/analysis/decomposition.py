@@ -27,7 +27,7 @@ from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.laws import Law, symbol_law
 from hmmscope.reprs import Shown
-from hmmscope.schema import require
+from hmmscope.schema import require, require_count
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Histories
@@ -62,7 +62,7 @@ class Histories(Shown):
         Raises:
             InputError: more than `MAX_ENUMERATED` sequences; a stationary law that is not unique.
         """
-        require(time >= 1, "time", "must be at least 1", time)
+        require_count("time", time)
         law = with_prior(hmm)
         sequences = all_sequences(hmm.num_symbols, time)
         beliefs, following, log_probability = filter_windows(law, sequences)
@@ -74,8 +74,8 @@ class Histories(Shown):
     @classmethod
     def sampled(cls, hmm: HMM | LabelledHMM, time: int, num_samples: int, seed: int = 0) -> "Histories":
         """Samples 0, 1, .. of the stream "monte-carlo", of a process too large to enumerate; equally likely."""
-        require(time >= 1, "time", "must be at least 1", time)
-        require(num_samples >= 1, "num_samples", "must be at least 1", num_samples)
+        require_count("time", time)
+        require_count("num_samples", num_samples)
         law, starts = with_prior(hmm), np.arange(time) == 0
         paths = stationary_start(hmm).sample_paths(np.arange(num_samples), starts, seed, "monte-carlo")
         beliefs, following, _ = filter_windows(law, paths.observations)

@@ -14,7 +14,7 @@ from hmmscope.axes import Bool, Float64, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.targets import Target, make_target
 from hmmscope.errors import InputError
-from hmmscope.schema import require
+from hmmscope.schema import require, require_count
 
 #: Samples in one forward pass.
 _BATCH = 256
@@ -62,8 +62,8 @@ def evaluation_losses(
     Raises:
         InputError: numbers out of range; the model's output has the wrong shape; the process has no exact answer.
     """
-    require(num_samples >= 1, "num_samples", "must be at least 1", num_samples)
-    require(least_count >= 0, "least_count", "must be at least 0", least_count)
+    require_count("num_samples", num_samples)
+    require_count("least_count", least_count, 0)
     asked = make_target(target, corpus.process, corpus.layout)
     kept = np.flatnonzero(asked.positions > 0)
     require(len(kept) > 0, "layout", "must have an answer after the first observation", corpus.layout)
@@ -242,7 +242,7 @@ def fitted_positions(
 ) -> list[bool]:
     """Whether each position is fitted, see `fit_length`."""
     require(error_rate > 0, "error_rate", "must be above 0", error_rate)
-    require(last >= 1, "last", "must be at least 1", last)
+    require_count("last", last)
     require(len(losses) >= 1, "losses", "must be of at least 1 epoch", len(losses))
     ascending = all(a < b for a, b in pairwise(positions))
     require(bool(positions) and positions[0] >= 1 and ascending, "positions", "must ascend from 1", list(positions))

@@ -25,7 +25,7 @@ from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
-from hmmscope.schema import require
+from hmmscope.schema import require, require_count
 from hmmscope.seeds import numpy_generator
 from hmmscope.ties import largest
 
@@ -213,7 +213,7 @@ def geometry(
     """
     check_corpus(corpus)
     num_samples = corpus.different(num_samples)
-    require(num_samples >= 8, "num_samples", "must be at least 8, to fit and to test on", num_samples)
+    require_count("num_samples", num_samples, 8, ", to fit and to test on")
     names = list(layers) if layers is not None else residual_layers(model)
     exact = ExactBeliefs.of(corpus, num_samples, observer)
     stream = exact.stream(model, names)

@@ -20,7 +20,7 @@ from hmmscope.inference.baum_welch import baum_welch_predictions
 from hmmscope.inference.fast import mixture_predictions
 from hmmscope.processes.answers import TELLING
 from hmmscope.processes.process import Process
-from hmmscope.schema import require
+from hmmscope.schema import require_count
 from hmmscope.seeds import PURPOSES
 
 BAUM_WELCH, BAYES, WRONG = "baum-welch", "bayes", "wrong-header"
@@ -81,7 +81,7 @@ def header(
     the intervals are ours.
     """
     behind_headers(corpus)
-    require(num_samples >= 2, "num_samples", "must be at least 2", num_samples)
+    require_count("num_samples", num_samples, 2)
     asked = make_target(target, corpus.process, corpus.layout)
     first = list(range(0, num_samples, BATCH))
     if num_samples - first[-1] == 1:  # no sample is alone: it reads another one's header, too

@@ -23,7 +23,7 @@ from hmmscope.analysis.twins import NO_COLUMNS, NUM_TWINS, draw_twins
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.targets import make_target
-from hmmscope.schema import require
+from hmmscope.schema import require, require_count
 from hmmscope.seeds import numpy_generator
 
 #: Where the header is edited: in the tokens, which every layer reads, or in the stream of its columns at one layer.
@@ -60,7 +60,7 @@ def header_memory(
         InputError: a corpus in another layout, or an unknown layer.
     """
     length = behind_headers(corpus)
-    require(num_samples >= 8, "num_samples", "must be at least 8, to fit and to test on", num_samples)
+    require_count("num_samples", num_samples, 8, ", to fit and to test on")
     names = list(layers) if layers is not None else residual_layers(model)
     last = np.array([corpus.layout.num_observations - 1])
     entries = (corpus[0:num_samples].tokens[:, :length] - corpus.num_symbols).double()

@@ -29,7 +29,7 @@ from hmmscope.errors import InputError
 from hmmscope.models.decoder import Decoder
 from hmmscope.models.given import logits_of
 from hmmscope.processes.answers import BELIEFS
-from hmmscope.schema import require, unknown_name
+from hmmscope.schema import require, require_count, unknown_name
 from hmmscope.sequences.gaps import MISSING
 from hmmscope.ties import largest
 
@@ -150,7 +150,7 @@ def mechanisms(model: nn.Module, corpus: Corpus, *, num_samples: int = 256, seed
 
     Source: ours; ablations as in Wang et al. (2023), "Interpretability in the wild".
     """
-    require(num_samples >= 16, "num_samples", "must be at least 16, to fit and to test", num_samples)
+    require_count("num_samples", num_samples, 16, ", to fit and to test")
     num_samples = corpus.different(num_samples)
     parts, task = components(model), _Task(model, corpus, num_samples)
     taps = list(dict.fromkeys(part.tap for part in parts))
@@ -190,7 +190,7 @@ def paths(
 
     Source: ours; path patching as in Wang et al. (2023), "Interpretability in the wild", and Goldowsky-Dill et al. (2023).
     """
-    require(num_samples >= 16, "num_samples", "must be at least 16, to fit and to test", num_samples)
+    require_count("num_samples", num_samples, 16, ", to fit and to test")
     if ablation not in ABLATIONS:
         raise unknown_name("ablation", ablation, ABLATIONS)
     if not isinstance(model, Decoder):

@@ -25,7 +25,7 @@ from hmmscope.inference.optimal import optimal_predictions
 from hmmscope.processes.answers import COMPONENTS, STATES
 from hmmscope.processes.hmm import HMM
 from hmmscope.reprs import Shown, Table
-from hmmscope.schema import require, shown, unknown_name
+from hmmscope.schema import require, require_count, shown, unknown_name
 from hmmscope.seeds import numpy_generator
 from hmmscope.sequences.gaps import MISSING
 
@@ -195,7 +195,7 @@ def probe(
         raise InputError(f"layers: must be a list of at least one name, got {shown(layers)}")
     check_layers(model, names := residual_layers(model) if layers is None else list(layers))
     num_samples = corpus.different(num_samples)
-    require(num_samples >= 8, "num_samples", "must be at least 8, to train and to test on", num_samples)
+    require_count("num_samples", num_samples, 8, ", to train and to test on")
     require(observer is None or target == "belief", "observer", "is for the target belief", target)
     if target == "belief":
         return _belief_rows(model, corpus, names, num_samples, shuffled_labels, seed, observer, num_twins)

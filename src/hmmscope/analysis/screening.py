@@ -20,7 +20,7 @@ from hmmscope.inference.likeliest import likeliest
 from hmmscope.models.base import make_model
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
-from hmmscope.schema import require
+from hmmscope.schema import require, require_count
 from hmmscope.ties import largest, steady
 
 #: Longest context of the n-grams.
@@ -130,7 +130,7 @@ def screen(
     Raises:
         InputError: a process of vectors; no position of the last sequence is judged; an observer with other symbols.
     """
-    require(num_samples >= 2, "num_samples", "must be at least 2", num_samples)
+    require_count("num_samples", num_samples, 2)
     corpus = Corpus(process, layout=layout, seed=seed, stream="probe")
     asked = make_target("observation", process, layout)
     if not isinstance(asked, NextObservation):

@@ -14,7 +14,7 @@ from hmmscope.corpora.layouts import Prompts
 from hmmscope.corpora.tokenized import Text
 from hmmscope.errors import InputError
 from hmmscope.reprs import Table
-from hmmscope.schema import require, unknown_name
+from hmmscope.schema import require, require_count, unknown_name
 from hmmscope.seeds import torch_generator
 
 #: What is permuted: whole demonstrations; position ids of their symbols in one layer alone; the same ids in all layers.
@@ -98,8 +98,8 @@ class ShuffleValues(dict[str, dict[int, Tensor]]):
         layout = corpus.layout
         if not isinstance(layout, Prompts | Text) or layout.num_demonstrations < 2:
             raise InputError("layout: the shuffle test needs prompts with at least two demonstrations")
-        require(num_samples >= 1, "num_samples", "must be at least 1", num_samples)
-        require(num_permutations >= 2, "num_permutations", "must be at least 2", num_permutations)
+        require_count("num_samples", num_samples)
+        require_count("num_permutations", num_permutations, 2)
         length = layout.demonstration_length
         require(0 <= first_position < length, "first_position", f"must be in [0, {length - 1}]", first_position)
         if mode not in MODES:

@@ -25,7 +25,7 @@ from hmmscope.inference.memory import memory_beliefs, with_prior
 from hmmscope.inference.mixture_posterior import predicted_before
 from hmmscope.processes.answers import STATES
 from hmmscope.processes.laws import symbol_law
-from hmmscope.schema import require
+from hmmscope.schema import require, require_count
 
 
 @registry.instrument("strategies")
@@ -51,8 +51,8 @@ def strategies(model: nn.Module, corpus: Corpus, *, num_samples: int = 256, max_
 
     Source: Edelman et al. (2024), "The evolution of statistical induction heads", for in-context Markov chains.
     """
-    require(num_samples >= 2, "num_samples", "must be at least 2", num_samples)
-    require(max_order >= 0, "max_order", "must be at least 0", max_order)
+    require_count("num_samples", num_samples, 2)
+    require_count("max_order", max_order, 0)
     if corpus.process.real_valued:
         raise InputError(
             "corpus: predictors count symbols, and this one has numbers; hmmscope.evaluate has its optimum"

@@ -29,7 +29,7 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError
 from hmmscope.inference.mixture_posterior import filter_known_component
 from hmmscope.processes.answers import COMPONENTS
-from hmmscope.schema import require, unknown_name
+from hmmscope.schema import require, require_count, unknown_name
 from hmmscope.seeds import torch_generator
 
 #: Directions in which the streams differ by less than this share of the most are rounding.
@@ -82,8 +82,8 @@ def task_patching(
 
     Source: ours; task vectors as in Hendel et al. (2023), "In-context learning creates task vectors".
     """
-    require(num_samples >= 16, "num_samples", "must be at least 16, to fit and to change", num_samples)
-    require(rank >= 0, "rank", "must be at least 0", rank)
+    require_count("num_samples", num_samples, 16, ", to fit and to change")
+    require_count("rank", rank, 0)
     names = list(layers) if layers is not None else residual_layers(model)
     if columns not in ("test", "all"):
         raise unknown_name("columns", columns, ("test", "all"))

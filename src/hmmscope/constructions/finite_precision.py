@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.constructions.driven import check_tokens, driven_system
 from hmmscope.constructions.prefix_parts import PRODUCTS, Product, layers_needed, tight_gain
-from hmmscope.schema import require, unknown_name
+from hmmscope.schema import require, require_count, unknown_name
 
 #: With more bits, rounding the float64 result of an operation is not rounding its exact result.
 MAX_BITS = 26
@@ -93,7 +93,7 @@ def rounded_vectors(
     """
     if product not in PRODUCTS:
         raise unknown_name("product", product, PRODUCTS)
-    require(length >= 1, "length", "must be at least 1", length)
+    require_count("length", length)
     systems = [driven_system(process) for process in processes]
     require(len(systems) == len(tokens), "processes", f"must be one for each of {len(tokens)} sequences", len(systems))
     sizes = sorted({system.matrices_VSS.shape for system in systems})

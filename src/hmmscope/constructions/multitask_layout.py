@@ -8,7 +8,7 @@ from typing import Literal
 from hmmscope.constructions.regression import Features
 from hmmscope.constructions.residual import Subspaces
 from hmmscope.errors import InputError
-from hmmscope.schema import require, unknown_name
+from hmmscope.schema import require, require_count, unknown_name
 
 Positions = Literal["column", "slot", "absolute"]
 
@@ -28,8 +28,8 @@ class Prompt:
     @classmethod
     def of(cls, num_demonstrations: int, demonstration_length: int | Sequence[int], test_length: int) -> "Prompt":
         """Demonstrations of one length, or of the lengths listed; InputError if there is none or one is empty."""
-        require(num_demonstrations >= 1, "num_demonstrations", "must be at least 1", num_demonstrations)
-        require(test_length >= 1, "test_length", "must be at least 1", test_length)
+        require_count("num_demonstrations", num_demonstrations)
+        require_count("test_length", test_length)
         if isinstance(demonstration_length, int):
             lengths = (demonstration_length,) * num_demonstrations
         else:

@@ -18,7 +18,7 @@ from torch.nn.functional import one_hot
 
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.reprs import Shown
-from hmmscope.schema import require
+from hmmscope.schema import require, require_count
 
 Features = Literal["window", "tabular"]
 
@@ -76,8 +76,8 @@ class Samples(Shown):
         Raises:
             InputError: demonstrations too short for a sample, or none.
         """
-        require(memory_length >= 1, "memory_length", "must be at least 1", memory_length)
-        require(num_futures >= 1, "num_futures", "must be at least 1", num_futures)
+        require_count("memory_length", memory_length)
+        require_count("num_futures", num_futures)
         length = demonstrations.shape[-1]
         least = memory_length + num_futures
         require(length >= least, "demonstrations", f"must have at least {least} symbols each", length)
@@ -173,7 +173,7 @@ class LeastSquares(Shown):
             learning_rate: one for all problems, or one each (...,).
             ridge: weight of the penalty (ridge / 2) ‖W‖².
         """
-        require(num_steps >= 0, "num_steps", "must be at least 0", num_steps)
+        require_count("num_steps", num_steps, 0)
         rate = torch.as_tensor(learning_rate, dtype=torch.float64)[..., None]
 
         def gain(values: Tensor) -> Tensor:

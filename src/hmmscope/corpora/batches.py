@@ -12,7 +12,7 @@ from hmmscope.errors import InputError
 from hmmscope.inference.mixture_posterior import filter_mixture
 from hmmscope.inference.optimal import observe
 from hmmscope.processes.answers import COMPONENTS, PREDICTIONS
-from hmmscope.schema import require
+from hmmscope.schema import require, require_count
 
 #: Samples that are made at once where they are given one by one.
 _AT_ONCE = 64
@@ -63,12 +63,12 @@ class CorpusStream(IterableDataset[dict[str, Tensor]]):
         first: int = 0,
         exact: bool = True,
     ) -> None:
-        require(world >= 1, "world", "must be at least 1", world)
+        require_count("world", world)
         require(0 <= rank < world, "rank", f"must be in [0, {world})", rank)
         require(batch_size is None or batch_size >= 1, "batch_size", "must be at least 1", batch_size)
         rule = f"must be a multiple of world = {world}, each process has a part of a batch"
         require(batch_size is None or batch_size % world == 0, "batch_size", rule, batch_size)
-        require(first >= 0, "first", "must be at least 0", first)
+        require_count("first", first, 0)
         require(num_samples is None or num_samples >= 1, "num_samples", "must be at least 1", num_samples)
         self.corpus, self.batch_size, self.rank, self.world = corpus, batch_size, rank, world
         self.first, self.exact, process = first, exact, corpus.process

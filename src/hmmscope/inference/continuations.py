@@ -18,8 +18,11 @@ from hmmscope.processes.laws import Law, symbol_law
 from hmmscope.processes.observations import Observations
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
-from hmmscope.schema import require
+from hmmscope.schema import require_count
 from hmmscope.seeds import numpy_generator
+
+#: Longest continuation.
+MAX_STEPS = 2**20
 
 
 @dataclass(frozen=True, repr=False)
@@ -53,26 +56,27 @@ def forecast(
     Args:
         hmm: S states, V symbols; states or transitions emit; or a mixture of such.
         observed: the past, as for `filter_beliefs`; with no observation at all it is the start of a sequence.
-        steps: at least 1.
+        steps: 1 to 2^20.
         lengths: as for `filter_beliefs`.
         num_draws: of each continuation.
         seed: of the draws, in [0, 2^32); the draws of a sequence do not depend on the others.
 
     Raises:
         InputError: as `filter_beliefs`; draws from a `GeneralisedHMM`, whose vectors are no laws.
-        ResourceError: draws of more than fits in memory.
+        ResourceError: laws or draws of more than fits in memory.
 
     Cost: the filter's, and O(batch * steps * (S^2 + S V)); draws O(num_draws * batch * steps * S V). Of a mixture for each
     component.
     """
     hmm.require(FORECASTS)
-    require(steps >= 1, "steps", "must be at least 1", steps)
-    require(num_draws >= 0, "num_draws", "must be at least 0", num_draws)
+    require_count("steps", steps, most=MAX_STEPS)
+    require_count("num_draws", num_draws, 0)
     if COMPONENTS in hmm.by_law:
         return _of_mixture(hmm, observed, steps, lengths, num_draws, seed)
     if num_draws and hmm.law.signed:
         raise InputError("num_draws: there are no draws of hidden vectors, only laws of what is observed")
     found = filter_beliefs(hmm, observed, lengths=lengths)
+    require_memory("forecast", 16 * steps * len(found.beliefs) * (hmm.num_states + hmm.num_symbols))
     emitters_BS = _emitters(hmm.law_on(found.beliefs.device), found)
     laws = list(_ahead(hmm.law_on(found.beliefs.device), emitters_BS, steps))
     observations, states = (torch.stack(part, 1) for part in zip(*laws, strict=True))

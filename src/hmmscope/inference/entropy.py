@@ -19,7 +19,7 @@ from hmmscope.processes.laws import symbol_law
 from hmmscope.processes.process import Process
 from hmmscope.processes.stationary import closed_classes, stationary_law
 from hmmscope.reprs import Shown
-from hmmscope.schema import require
+from hmmscope.schema import require_count
 
 #: Numbers that `entropy_rate` may hold at once to compute its bounds: a fraction of a second.
 _BOUND_WORK = 2**19
@@ -66,7 +66,7 @@ def block_entropies(hmm: Process, length: int) -> BlockEntropies:
 
     Cost: O(V^length * S^3). Words of probability below 1e-300 count as impossible.
     """
-    require(length >= 1, "length", "must be at least 1", length)
+    require_count("length", length)
     hmm.require(WORDS)
     if hmm.num_symbols ** min(length, 64) > MAX_ENUMERATED:
         raise InputError(f"length: {hmm.num_symbols}^{length} words are more than {MAX_ENUMERATED}")
@@ -156,8 +156,8 @@ def entropy_rate(
     Raises:
         InputError: no unique stationary law; a mixture, whose rate is that of the component that was drawn.
     """
-    require(num_samples >= 2, "num_samples", "must be at least 2", num_samples)
-    require(length >= 3, "length", "must be at least 3", length)
+    require_count("num_samples", num_samples, 2)
+    require_count("length", length, 3)
     if process.real_valued:
         return _of_densities(process, num_samples, length, seed)
     return rate_of_stationary(process, stationary_distribution(process), num_samples, length, seed, max_mixed_states)

@@ -17,7 +17,7 @@ from hmmscope.processes.kalman import kalman_steps
 from hmmscope.processes.linear_gaussian import LinearGaussian
 from hmmscope.processes.narrow import as_kind
 from hmmscope.processes.process import Process
-from hmmscope.schema import require
+from hmmscope.schema import require, require_count
 
 
 def belief_floor(hmm: Process, num_steps: int, *, num_samples: int = 1000, seed: int = 0) -> Estimate:
@@ -35,8 +35,8 @@ def next_observation_floor(hmm: Process, num_steps: int, *, num_samples: int = 1
 
 def _entropies(hmm: Process, num_steps: int, num_samples: int, seed: int) -> tuple[Tensor, Tensor]:
     """Entropies of beliefs and of predictions, averaged over positions, for each sequence."""
-    require(num_steps >= 1, "num_steps", "must be at least 1", num_steps)
-    require(num_samples >= 2, "num_samples", "must be at least 2", num_samples)
+    require_count("num_steps", num_steps)
+    require_count("num_samples", num_samples, 2)
     starts = np.arange(num_steps) == 0
     chunk = max(1, CHUNK_BYTES // (8 * num_steps * (hmm.num_states + hmm.num_symbols)))
     beliefs, predictions = [], []
@@ -83,6 +83,6 @@ def linear_variances(process: Process, num_steps: int) -> Float64[Tensor, "time"
 
 def linear_floor(process: Process, num_steps: int, *, first: int = 0) -> float:
     """Least mean squared error, per coordinate, for the observations first .. first + num_steps - 1 (sampled labels)."""
-    require(num_steps >= 1, "num_steps", "must be at least 1", num_steps)
-    require(first >= 0, "first", "must be at least 0", first)
+    require_count("num_steps", num_steps)
+    require_count("first", first, 0)
     return float(linear_variances(process, first + num_steps)[first:].mean())

@@ -10,7 +10,7 @@ from hmmscope.inference.stationary_law import emitting_steps, state_transitions
 from hmmscope.processes.laws import symbol_law
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
-from hmmscope.schema import require
+from hmmscope.schema import require_count
 
 #: Eigenvalues of the covariance below this share of the largest are zero: at least memory_length - 1 of them are.
 RELATIVE_ZERO = 1e-10
@@ -52,7 +52,7 @@ def linear_predictor(hmm: Process, memory_length: int, prior: object = None) -> 
 
     Cost: O(memory_length^2 * S^2 * V + (V * memory_length)^3).
     """
-    require(memory_length >= 1, "memory_length", "must be at least 1", memory_length)
+    require_count("memory_length", memory_length)
     law = with_prior(hmm, prior)
     size, num_symbols = memory_length, hmm.num_symbols
     transition_SS, symbols_SV = state_transitions(law), symbol_law(law)[0]

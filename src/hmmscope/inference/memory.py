@@ -21,7 +21,7 @@ from hmmscope.processes.laws import ROUNDING, Law, seeing, symbol_law
 from hmmscope.processes.observations import Symbols
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
-from hmmscope.schema import require
+from hmmscope.schema import require_count
 
 #: Largest number of windows or sequences that are enumerated.
 MAX_ENUMERATED = 2**20
@@ -70,7 +70,7 @@ def memory_beliefs(
 
     Cost: O(batch * time * memory_length * S^2).
     """
-    require(memory_length >= 1, "memory_length", "must be at least 1", memory_length)
+    require_count("memory_length", memory_length)
     observations, _, inside = check_ragged(observations, hmm.alphabet, None, lengths)
     inside = inside.cpu()
     law = seeing(with_prior(hmm, prior), observations)
@@ -123,7 +123,7 @@ def memory_table(hmm: Process, memory_length: int, prior: object = None) -> Memo
     Raises:
         InputError: as `memory_beliefs`; more than `MAX_ENUMERATED` windows.
     """
-    require(memory_length >= 1, "memory_length", "must be at least 1", memory_length)
+    require_count("memory_length", memory_length)
     law = with_prior(hmm, prior)
     windows = all_sequences(hmm.num_symbols, memory_length)
     _, following, log_probability = filter_windows(law, windows)

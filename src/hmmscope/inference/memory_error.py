@@ -14,7 +14,7 @@ from hmmscope.machine import require_memory
 from hmmscope.processes.answers import STATES
 from hmmscope.processes.laws import symbol_law
 from hmmscope.processes.process import Process
-from hmmscope.schema import require
+from hmmscope.schema import require, require_count
 
 #: Two predictions that are this close are equal: what is left is rounding.
 _ROUNDING = 1e-13
@@ -77,7 +77,7 @@ def sampled_memory_error(
         ResourceError: the samples do not fit in memory.
     """
     require(1 <= memory_length <= time, "memory_length", f"must be in [1, {time}]", memory_length)
-    require(num_samples >= 2, "num_samples", "must be at least 2", num_samples)
+    require_count("num_samples", num_samples, 2)
     require_memory("memory_error", 8 * 3 * num_samples * time)
     paths = hmm.sample_paths(np.arange(num_samples), np.arange(time) == 0, seed, "evaluate")
     exact_N, _ = _exact_predictions(hmm, paths.observations)
@@ -159,7 +159,7 @@ def memory_certificate(hmm: Process, memory_length: int) -> float:
 
     Cost: O(S^3), or O(V * S^3).
     """
-    require(memory_length >= 1, "memory_length", "must be at least 1", memory_length)
+    require_count("memory_length", memory_length)
     hmm.require(STATES)
     matrices, steps = hmm.law.contractions(memory_length)
     if hmm.num_states == 1:

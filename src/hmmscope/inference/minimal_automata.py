@@ -13,7 +13,7 @@ from hmmscope.inference.memory import all_sequences
 from hmmscope.inference.spectral import WordLaw
 from hmmscope.processes.stationary import closed_classes
 from hmmscope.reprs import Shown
-from hmmscope.schema import require
+from hmmscope.schema import require, require_count
 
 
 @dataclass(frozen=True, repr=False)
@@ -66,7 +66,7 @@ def extract_automaton(
 
     Source: merging of histories by their futures, as in Crutchfield and Young (1989) and Shalizi and Klinkner (2004).
     """
-    require(futures >= 1, "futures", "must be at least 1", futures)
+    require_count("futures", futures)
     require(0 < tolerance < 1, "tolerance", "must be in (0, 1)", tolerance)
     require(0 <= rare < 1 / num_symbols, "rare", f"must be in [0, 1/{num_symbols})", rare)
     ahead = all_sequences(num_symbols, futures)

@@ -13,7 +13,7 @@ from hmmscope.processes.answers import WORDS
 from hmmscope.processes.laws import ROUNDING
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
-from hmmscope.schema import require
+from hmmscope.schema import require, require_count
 
 
 @dataclass(frozen=True, repr=False)
@@ -86,7 +86,7 @@ def mixed_states(
 
     Cost: O(nodes * V * S^2), and a search among nodes for each edge.
     """
-    require(max_states >= 1, "max_states", "must be at least 1", max_states)
+    require_count("max_states", max_states)
     require(max_depth is None or max_depth >= 0, "max_depth", "must be at least 0", max_depth)
     require(0 <= tolerance < 1, "tolerance", "must be in [0, 1)", tolerance)
     hmm.require(WORDS)

@@ -12,7 +12,7 @@ from hmmscope.inference.monte_carlo import Estimate, estimate
 from hmmscope.machine import require_memory
 from hmmscope.processes.answers import STATES
 from hmmscope.processes.process import Process
-from hmmscope.schema import require
+from hmmscope.schema import require, require_count
 
 #: [Limits] Table 1 agrees with its definition minus two steps, at every uncapped entry.
 PAPER_OFFSET = 2
@@ -74,7 +74,7 @@ def mixing_time(
     Cost: O(num_samples * time * S^3).
     """
     require(0 < threshold < 1, "threshold", "must be in (0, 1)", threshold)
-    require(max_time >= 1, "max_time", "must be at least 1", max_time)
+    require_count("max_time", max_time)
     if STATES not in process.by_law:
         return MixingTime(process.mixing_time(), max_time, None)
     distances = []
@@ -90,14 +90,14 @@ def mixing_time(
 
 def forgetting_curve(process: Process, num_steps: int, *, num_samples: int = 1000, seed: int = 0) -> Estimate:
     """d_0 .. d_num_steps of `mixing_time`, without a threshold."""
-    require(num_steps >= 0, "num_steps", "must be at least 0", num_steps)
+    require_count("num_steps", num_steps, 0)
     return estimate(torch.stack(list(_distances(process, num_samples, num_steps, seed)), 1), seed)
 
 
 def _distances(process: Process, num_samples: int, num_steps: int, seed: int) -> Iterator[Float64[Tensor, "sample"]]:
     """The largest distance between posteriors of two starts after t = 0, 1, .. observations, for each sequence."""
     process.require(STATES)
-    require(num_samples >= 2, "num_samples", "must be at least 2", num_samples)
+    require_count("num_samples", num_samples, 2)
     require_memory("mixing_time", 8 * num_samples * (4 * process.num_states**2 + 2 * num_steps))
     starts = np.arange(num_steps) == 0
     observations = process.sample_paths(np.arange(num_samples), starts, seed, "monte-carlo").observations

@@ -35,7 +35,7 @@ from hmmscope.processes.answers import WORDS
 from hmmscope.processes.laws import symbol_law
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
-from hmmscope.schema import require, unknown_name
+from hmmscope.schema import require_count, unknown_name
 
 METHODS = ("auto", "bounds", "certificate", "enumeration")
 #: Bounds closer than this are one number.
@@ -114,7 +114,7 @@ def step_emission(hmm: Process, steps: int) -> Float64[Tensor, "state word"]:
         InputError: a mixture, whose components differ; too many words.
     """
     hmm.require(WORDS)
-    require(steps >= 1, "steps", "must be at least 1", steps)
+    require_count("steps", steps)
     if hmm.num_symbols ** min(steps, 64) > MAX_ENUMERATED:
         raise InputError(f"steps: {hmm.num_symbols}^{steps} words are more than {MAX_ENUMERATED}")
     require_memory("observability", 8 * 3 * hmm.num_states * hmm.num_symbols**steps)
@@ -146,7 +146,7 @@ def future_law(
         InputError: as `filter_beliefs`, or V^k above `MAX_ENUMERATED`.
         ResourceError: batch x time x V^k numbers do not fit in memory.
     """
-    require(num_futures >= 1, "num_futures", "must be at least 1", num_futures)
+    require_count("num_futures", num_futures)
     words_SW, law = step_emission(hmm, num_futures), hmm.law
     beliefs_BTS = filter_beliefs(hmm, observations, starts=starts, lengths=lengths).beliefs
     if law.states_emit:

@@ -17,7 +17,7 @@ from hmmscope.processes.answers import WORDS
 from hmmscope.processes.combine import as_labelled
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
-from hmmscope.schema import require
+from hmmscope.schema import require, require_count
 
 #: Singular values below this share of the largest are zero in an exact Hankel matrix: what rounding leaves.
 RANK = 1e-9
@@ -86,7 +86,7 @@ def learn_operators(law: WordLaw, num_symbols: int, *, length: int = 3, rank: in
 
     Source: Hsu, Kakade, Zhang (2009), "A spectral algorithm for learning hidden Markov models"; Balle et al. (2014).
     """
-    require(length >= 1, "length", "must be at least 1", length)
+    require_count("length", length)
     words = [all_sequences(num_symbols, size) for size in range(length + 1)]
 
     def joined(middle: list[int]) -> Float64[Tensor, "prefix suffix"]:

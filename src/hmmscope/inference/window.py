@@ -15,7 +15,7 @@ from hmmscope.processes.kalman import kalman_filter, steady_step
 from hmmscope.processes.linear_gaussian import LinearGaussian
 from hmmscope.processes.narrow import as_kind
 from hmmscope.processes.process import Process
-from hmmscope.schema import require
+from hmmscope.schema import require, require_count
 
 
 def window_errors(
@@ -47,7 +47,7 @@ def window_errors(
     """
     require(len(windows) > 0 and min(windows) >= 0, "windows", "must be numbers of at least 0", windows)
     require(len(times) > 0 and min(times) >= 1, "times", "must be numbers of at least 1", times)
-    require(num_samples >= 2, "num_samples", "must be at least 2", num_samples)
+    require_count("num_samples", num_samples, 2)
     if hmm.real_valued:
         linear = as_kind(hmm, LinearGaussian, "hmm")
         each = [

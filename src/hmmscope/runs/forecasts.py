@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from hmmscope.axes import Float64, Tensor
-from hmmscope.inference.continuations import forecast
+from hmmscope.inference.continuations import MAX_STEPS, forecast
 from hmmscope.processes.answers import FORECASTS
 from hmmscope.processes.observations import as_vectors, whole_batch
 from hmmscope.reprs import Shown
-from hmmscope.schema import require
+from hmmscope.schema import require, require_count
 from hmmscope.seeds import numpy_generator
 
 #: Numbers that are drawn from each model at each step.
@@ -51,13 +51,13 @@ def forecast_with(models: Sequence[Any], observed: Any, steps: int, seed: int = 
         models: draws from a posterior; of symbols, or of numbers.
         observed: one sequence as `forecast` takes it: symbols (time,) or their names, or numbers (time, coordinate); NaN
             or `MISSING` where nothing was seen.
-        steps: at least 1.
+        steps: 1 to 2^20.
         seed: of draws of numbers.
 
     Raises:
-        InputError: no step; a past that a model forbids, or of another shape.
+        InputError: no step, or more; a past that a model forbids, or of another shape.
     """
-    require(steps >= 1, "steps", "must be at least 1", steps)
+    require_count("steps", steps, most=MAX_STEPS)
     of_symbols = FORECASTS in models[0].by_law
     past = whole_batch(observed, models[0].alphabet) if of_symbols else as_vectors(observed, models[0].num_symbols)[0]
     require(len(past) == 1, "observed", "must be one sequence", tuple(past.shape))

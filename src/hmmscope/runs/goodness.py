@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.reprs import html_rows
-from hmmscope.schema import require
+from hmmscope.schema import require_count
 from hmmscope.sequences.gaps import MISSING
 
 Array = NDArray[np.float64]
@@ -109,7 +109,7 @@ def goodness_of_fit(
     Raises:
         InputError: fewer than 20 simulations.
     """
-    require(num_simulations >= 20, "num_simulations", "must be at least 20", num_simulations)
+    require_count("num_simulations", num_simulations, 20)
     gaps, longest = [_missing(one) for one in sequences], max(map(len, sequences))
     families = _families(sequences)
     counted = [[count(sequences)] for _, count in families]

@@ -19,7 +19,7 @@ from torch.utils.data import Dataset
 from hmmscope.axes import Int64, Tensor
 from hmmscope.errors import InputError, RefusedError
 from hmmscope.reprs import html_table
-from hmmscope.schema import require, shown, unknown_name
+from hmmscope.schema import require, require_count, shown, unknown_name
 from hmmscope.seeds import check_seed, numpy_generator
 from hmmscope.sequences.asked import FORMAT, Asked
 from hmmscope.sequences.encoding import Alphabet, Encoded, summary
@@ -283,7 +283,7 @@ class SequenceData(Dataset[Tensor]):
 
     def batches(self, batch_size: int, *, shuffle: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """(tokens, lengths) of `batch_size` sequences at a time, all of them once; in an order of the seed `shuffle`."""
-        require(batch_size >= 1, "batch_size", "must be at least 1", batch_size)
+        require_count("batch_size", batch_size)
         order = np.arange(len(self))
         if shuffle is not None:
             order = numpy_generator(shuffle, "shuffled-sequences").permutation(len(self))
@@ -294,7 +294,7 @@ class SequenceData(Dataset[Tensor]):
 
     def cut(self, length: int) -> "SequenceData":
         """The same symbols in pieces of at most `length`."""
-        require(length >= 1, "length", "must be at least 1", length)
+        require_count("length", length)
         lengths = [
             min(length, count - begin) for count in self._encoded.lengths.tolist() for begin in range(0, count, length)
         ]
@@ -309,7 +309,7 @@ class SequenceData(Dataset[Tensor]):
 
     def pieces(self, length: int) -> "SequenceData":
         """Longer sequences cut into pieces of `length`, or of `block_length` if fewer than 30 pieces would be left."""
-        require(length >= 1, "length", "must be at least 1", length)
+        require_count("length", length)
         if sum(-(-count // length) for count in self.lengths.tolist()) < _FEW_PIECES:
             length = min(length, self.block_length)
         return self.cut(length) if self.longest > length else self
@@ -331,7 +331,7 @@ class SequenceData(Dataset[Tensor]):
 
     def beginnings(self, length: int) -> "SequenceData":
         """Of each sequence the first `length` symbols."""
-        require(length >= 1, "length", "must be at least 1", length)
+        require_count("length", length)
         lengths = np.minimum(self._encoded.lengths, length)
         kept = np.arange(self.num_steps) - np.repeat(self._starts[:-1], self._encoded.lengths) < length
         return self._with(self.flat[kept], lengths)

@@ -11,7 +11,7 @@ from typing import BinaryIO
 import numpy as np
 
 from hmmscope.errors import InputError
-from hmmscope.schema import listed, require, unknown_name
+from hmmscope.schema import listed, require_count, unknown_name
 from hmmscope.sequences.asked import Asked
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.encoding import UNITS, Alphabet, encode_characters, filling_lengths
@@ -64,8 +64,8 @@ class SequenceStream:
         longest: int = 2**16,
     ) -> None:
         self.path, self.batch, self.longest = Path(path), batch, longest
-        require(batch >= 1, "batch", "must be at least 1", batch)
-        require(longest >= 2, "longest", "must be at least 2", longest)
+        require_count("batch", batch)
+        require_count("longest", longest, 2)
         ending = self.path.suffix.lower()
         if ending not in _STREAMED:
             raise InputError(f"{self.path}: a stream is text, FASTA or .safetensors; read {ending} with SequenceData")
