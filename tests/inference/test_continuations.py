@@ -95,6 +95,7 @@ def test_a_mixture_that_saw_nothing_or_the_impossible():
     assert (found.drawn_observations[:, 1, 0] == 1).double().mean() == pytest.approx(0.75, abs=0.045)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     "call, said",
     [
