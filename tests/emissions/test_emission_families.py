@@ -366,6 +366,7 @@ def test_arrays_lists_and_lengths_are_read_alike() -> None:
     fits = [hs.fit(parts, 2, **options), hs.fit(x, 2, emission="gaussian", lengths=[10, 20], **options)]
     fits.append(hs.fit(np.stack([x[:10], x[10:20], x[20:]]), 2, emission="gaussian", **options))
     assert fits[0].log_likelihood == fits[1].log_likelihood != fits[2].log_likelihood
+    assert torch.equal(hs.smooth_beliefs(process, x.tolist()), hs.smooth_beliefs(process, x))  # not rounded to float32
     column = hs.fit(x[:, 0], 2, **options)
     assert column.log_likelihood == hs.fit(x[:, :1], 2, **options).log_likelihood
     assert column.log_likelihood == hs.fit(x[:, :1], 2, axis=0, **options).log_likelihood

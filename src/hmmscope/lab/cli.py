@@ -74,8 +74,9 @@ def _add(parser: argparse._ActionsContainer, one: dataclasses.Field) -> None:
         return
     if one.type is bool:
         how["action"] = "store_true"
-    elif many:
-        how["nargs"] = "+"
+    elif many:  # said again, it has more values
+        how["nargs"], how["action"] = "+", "extend"
+        default = None if default is None else list(default)
     parser.add_argument(*_flags(one), dest=one.name, default=default, **how)
 
 

@@ -203,8 +203,8 @@ def as_vectors(
         if lengths is not None:
             raise InputError("lengths: are for arrays; these observations have lengths of their own")
         return pad_sequence(each, batch_first=True, padding_value=torch.nan), torch.tensor(list(map(len, each)))
-    try:
-        found = torch.as_tensor(observations)
+    try:  # of lists torch would make float32
+        found = torch.as_tensor(np.asarray(observations) if isinstance(observations, list | tuple) else observations)
     except (ValueError, TypeError, RuntimeError):
         raise InputError(
             f"observations: must be numbers (batch, time, coordinate), got {shown(observations)}"
