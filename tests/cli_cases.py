@@ -81,7 +81,11 @@ LONG = "x" * 300
 BAD: dict[str, tuple[int, list[str], str]] = {
     "unknown verb": (2, ["trian"], "verb: unknown 'trian'; did you mean 'train'?"),
     "unknown option before the verb": (2, ["--fast"], "--fast"),
-    "varied twice": (2, ["sweep", "--vary", "model.width=4", "--vary", "model.width=8", "--dry-run"], "width is given twice"),
+    "varied twice": (
+        2,
+        ["sweep", "--vary", "model.width=4", "--vary", "model.width=8", "--dry-run"],
+        "width is given twice",
+    ),
     "no process": (2, ["sample"], "required: process"),
     "unknown process": (2, ["sample", "random-hm"], "did you mean 'random-hmm'"),
     "unknown process, train": (2, ["train", "umbrela", "--out", "new"], "did you mean 'umbrella'"),

@@ -205,7 +205,9 @@ def _distance_finding(summary: dict, kind: str) -> Finding:
     unit = "mean squared error" if kind == "vector" else "nats per answer"
     measure = "mean squared distance, per coordinate, to" if kind == "vector" else "mean KL divergence from"
     share = (
-        f", {100 * summary['excess'] / summary['bayes_loss']:.1f} % of the optimum's loss" if summary["bayes_loss"] > 0 else ""
+        f", {100 * summary['excess'] / summary['bayes_loss']:.1f} % of the optimum's loss"
+        if summary["bayes_loss"] > 0
+        else ""
     )
     text = (
         f"The model's {measure} the Bayes optimum is {summary['excess']:.4f}{share}; on the same samples the losses are "
