@@ -12,7 +12,6 @@ from hmmscope.lab.evidence.verdicts import Above
 from reach import numbers_of
 
 
-@pytest.mark.drawn(4)
 @pytest.mark.drawn(8)
 @pytest.mark.parametrize("experiment", experiments())
 def test_rules_do_what_their_versions_did(experiment: str) -> None:

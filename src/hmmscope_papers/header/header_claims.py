@@ -79,7 +79,8 @@ def _learned(tables: Tables, networks: Iterable[Which]) -> Gate:
         effect = lead.effect("nats")
         leads[size, name, steps] = Effect(value=0.0) if effect is None else effect
     if not leads:
-        return Gate("learned", False, "none of the networks that this is about was trained here")
+        said = "none of the networks that this is about was trained here"
+        return Gate("learned", False, said, (0.0, number("learned")))
     least = smallest(leads, lambda which: leads[which].value)
     said = f"the best that counts ({title(least[1])}, {_sized(least[0])}, {least[2]:,} steps)"
     return Gate.learned(leads[least], number("learned"), said)
