@@ -64,7 +64,6 @@ def in_parts(model: nn.Module, cuts: list[int], *sequences: Any) -> torch.Tensor
 
 
 @pytest.mark.drawn(6)
-@pytest.mark.drawn(12)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("vectors, feedback", [(False, 0), (False, 4), (True, 4)])
 def test_cached_calls_give_the_same_as_one(name: str, vectors: bool, feedback: int) -> None:
