@@ -331,9 +331,46 @@ def test_what_no_entry_has_is_refused_under_a_new_seal(copied):
     sealed_again(copied, card)
     failing("tasks/zz: is no part of what was entered", hs.check_submission, copied)
     shutil.rmtree(copied / "tasks" / "zz")
-    (copied / "entry.json").write_text(json.dumps(entry | {"num_steps": None}))
-    sealed_again(copied, card)
-    failing("entry.json: num_steps is None, which no entry has", hs.check_submission, copied)
+    for key, value, said in (
+        ("num_steps", None, "num_steps is None, which no entry has"),
+        ("seeds", 0, "seeds is 0, which no entry has"),
+        ("entered", [], "entered is [], which no entry has"),
+        ("entered", ["z"], "tasks: unknown 'z'"),
+        ("ranked", True, "ranked is True, which no entry has"),
+        ("batch_size", 64, "batch_size is 64, which no entry has"),
+        ("declared", {"parameters": -1}, "declared.parameters: must be at least 0"),
+        ("training", {"num_steps": 9}, "TRAINING.num_steps: unknown"),
+    ):
+        (copied / "entry.json").write_text(json.dumps(entry | {key: value}))
+        sealed_again(copied, card)
+        failing(f"entry.json: {said}", hs.check_submission, copied)
+
+
+def _measured_again(folder, **changes):
+    """Another measurement of one part, with the card that follows from it, under a new seal."""
+    path = folder / "tasks" / "told-0" / "measured.json"
+    store.write_json(path, json.loads(path.read_text()) | changes)
+    about = json.loads((folder / "entry.json").read_text())
+    stated = {key: value for key, value in about.items() if key not in ("format", "bench")}
+    tasks = tasks_of("light", FEW)
+    sealed_again(folder, make_card(stated, tasks, submitting.read_measured(folder, tasks, 1)))
+
+
+def test_what_it_costs_and_what_was_chosen_are_compared(entered, copied):
+    """More parameters than its weights have; with the model, any other number, and another recipe."""
+    true = json.loads((copied / "tasks" / "told-0" / "measured.json").read_text())["parameters"]
+    _measured_again(copied, parameters=true - 1)
+    assert hs.check_submission(copied)  # which numbers are parameters, only the model says
+    failing(f"parameters is {true - 1}, and {true}", hs.check_submission, copied, run=str(entered / "mine.py"))
+    _measured_again(copied, parameters=true + 1)
+    failing(f"parameters is {true + 1}, and weights.safetensors has {true} numbers", hs.check_submission, copied)
+    _measured_again(copied, parameters=true, training_seconds=None)
+    failing("measured.json: training_seconds is None, which no part has", hs.check_submission, copied)
+    entry = json.loads((copied / "entry.json").read_text()) | {"training": {"learning_rate": 0.5}}
+    store.write_json(copied / "entry.json", entry)
+    _measured_again(copied, training_seconds=1.0)
+    assert hs.check_submission(copied)
+    failing("entry.json: training.learning_rate is 0.5", hs.check_submission, copied, run=str(entered / "mine.py"))
 
 
 def test_a_linear_system_is_entered_as_vectors(tmp_path):
@@ -415,8 +452,14 @@ def test_a_folder_of_cards_is_checked(entered, tmp_path, capsys):
 def test_a_folder_of_submissions_is_checked(entered, tmp_path):
     shutil.copytree(entered / "out", tmp_path / "all" / "one")
     told, _ = check_board(tmp_path / "all")
+    assert told.startswith("1 card of HMM-bench 1; 1 submission scored again; ")
     assert told.endswith(" files, 0 not covered")
     assert "leaderboard" not in told
+    card = json.loads((tmp_path / "all" / "one" / "card.json").read_text())
+    card["solved"]["value"] = 0.99
+    sealed_again(tmp_path / "all" / "one", card)
+    with pytest.raises(DamagedError, match=r"card\.json\.solved\.value is 0\.99"):
+        check_board(tmp_path / "all")
     (tmp_path / "all" / "one" / "card.json").write_text("{}")
     with pytest.raises(DamagedError):
         check_board(tmp_path / "all")

@@ -11,6 +11,7 @@ from typing import Any
 
 from hmmscope.errors import DamagedError, InputError
 from hmmscope.lab.benchmark.card import Card
+from hmmscope.lab.benchmark.checking import check_submission
 from hmmscope.lab.benchmark.submission import CARD, ENTRY
 from hmmscope.lab.benchmark.tasks import TASKS, VERSION
 from hmmscope.storage import disk, seals, store
@@ -67,6 +68,10 @@ def _is_submission(path: Path) -> bool:
     return (path / ENTRY).is_file() and (path / CARD).is_file()
 
 
+def _is_finished(path: Path) -> bool:
+    return _is_submission(path) and os.path.lexists(path / seals.SEAL)
+
+
 def _read_card(path: Path, *, own: bool = False) -> dict[str, Any]:
     """A card of this version that has what a leaderboard shows."""
     card = store.read_json(path, own=own)
@@ -93,12 +98,14 @@ def holds_cards(names: Iterable[str]) -> bool:
 
 
 def check_board(folder: Path) -> tuple[str, seals.Survey]:
-    """Compare cards with their names, submissions with their seals, and a leaderboard with both; what to say, and the files.
+    """Compare cards with their names, score submissions again, and compare a leaderboard with both; what to say, and the files.
 
     Raises:
-        InputError, DamagedError: see `read_cards`; or the leaderboard there does not follow from what is there.
+        InputError, DamagedError: see `read_cards` and `check_submission`; or the leaderboard there does not follow from what
+            is there.
     """
     cards = read_cards(folder)
+    again = [check_submission(path) for path in sorted(folder.iterdir()) if _is_finished(path)]
     made = {f"{BOARD}.html": page(cards), f"{BOARD}.md": markdown(cards)}
     covered: list[str] = []
     beyond: list[str] = []
@@ -109,15 +116,19 @@ def check_board(folder: Path) -> tuple[str, seals.Survey]:
             beyond += [f"{path.name}/{name}" for name in found.beyond]
         elif path.is_dir():
             for one in sorted(file for file in path.rglob("*") if not file.is_dir()):
-                again = one.name in made and store.read_text(one, limit=1 << 26) == made[one.name]
-                (covered if again else beyond).append(one.relative_to(folder).as_posix())
+                follows = one.name in made and store.read_text(one, limit=1 << 26) == made[one.name]
+                (covered if follows else beyond).append(one.relative_to(folder).as_posix())
         elif path.name in made and store.read_text(path, limit=1 << 26) != made[path.name]:
             raise DamagedError(f"{path}: does not follow from the cards; make it again with --board {folder}")
         else:
             (covered if path.name in made or path.suffix == ".json" else beyond).append(path.name)
-    follows = "; the leaderboard follows from them" * any(name in covered for name in made)
     told = seals.Survey(tuple(covered), tuple(beyond), 0, "cards")
-    return f"{len(cards)} card{'s' * (len(cards) != 1)} of HMM-bench {VERSION}{follows}; {told}", told
+    said = [
+        f"{len(cards)} card{'s' * (len(cards) != 1)} of HMM-bench {VERSION}",
+        *([f"{len(again)} submission{'s' * (len(again) != 1)} scored again"] if again else []),
+        *(["the leaderboard follows from them"] if any(name in covered for name in made) else []),
+    ]
+    return f"{'; '.join(said)}; {told}", told
 
 
 def board_rows(cards: list[dict[str, Any]]) -> list[dict[str, Any]]:

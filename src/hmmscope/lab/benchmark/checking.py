@@ -2,14 +2,16 @@
 
 import hashlib
 import os
+from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.lab.benchmark.card import as_text, make_card
-from hmmscope.lab.benchmark.entries import Entry, entry_of
+from hmmscope.lab.benchmark.entries import Declared, Entry, entry_of
 from hmmscope.lab.benchmark.scoring import SCORED, Samples, predict, score
 from hmmscope.lab.benchmark.submission import (
     CARD,
@@ -20,14 +22,18 @@ from hmmscope.lab.benchmark.submission import (
     SOURCE,
     TEXT,
     WEIGHTS,
+    chosen_by,
     config_of,
     read_measured,
     weights_digest,
+    why_not_ranked,
 )
 from hmmscope.lab.benchmark.tasks import BUDGETS, VERSION, Budget, Task, tasks_of
 from hmmscope.lab.benchmark.trial import require_causal
+from hmmscope.models.base import parameter_count
 from hmmscope.models.given import unwrapped
 from hmmscope.runs.pipeline import fresh_model
+from hmmscope.schema import parse_spec
 from hmmscope.storage import disk, seals, store
 from hmmscope.training.schedules import training_tokens
 from hmmscope.training.state import load_weights
@@ -36,7 +42,13 @@ from hmmscope.training.state import load_weights
 Stored = dict[str, Tensor]
 #: Scores from the same predictions; and laws of the same weights, on another machine.
 SAME, ALIKE = 1e-9, 1e-3
-_KINDS = {"name": str, "track": str, "entered": list, "seeds": int, "num_steps": int, "batch_size": int, "source": str}
+_CHOSEN = {"training": dict, "layers": list | None, "declared": dict}
+_KINDS: dict[str, Any] = {
+    **{"name": str, "track": str, "entered": list, "seeds": int, "num_steps": int, "batch_size": int, "source": str},
+    **{"ranked": bool, "not_ranked": str},
+    **_CHOSEN,
+}
+_MEASURED = {"weights": str, "parameters": int, "seconds": float, "training_seconds": float, "scores": dict}
 
 
 def check_submission(folder: str | Path, *, run: Any = None) -> str:
@@ -64,13 +76,8 @@ def check_submission(folder: str | Path, *, run: Any = None) -> str:
     found = seals.survey(path)
     if found.kind is None:
         raise RefusedError(f"{path}: has no seal, so it is not finished; go on with benchmark --resume")
-    for key, kind in _KINDS.items():
-        if type(about.get(key)) is not kind:
-            raise DamagedError(f"{path / ENTRY}: {key} is {str(about.get(key))[:60]}, which no entry has")
+    tasks, budget = _check_entry(path / ENTRY, about)
     _check_copy(path, about["source"])
-    tasks = tasks_of(about["track"], about["entered"])
-    budget = BUDGETS[about["track"]]
-    budget = Budget(budget.track, about["num_steps"], about["batch_size"], budget.parameters, budget.seconds)
     entry = None if run is None else _entered(path, about, run)
     for task in tasks:
         task.require_frozen()
@@ -89,6 +96,34 @@ def check_submission(folder: str | Path, *, run: Any = None) -> str:
         "and its predictions from the model" if entry is not None else "from stored predictions; no code of it was run"
     )
     return f"{path}: {about['name']}, {about['track']} track: {len(parts)} scores again {how}; {found}"
+
+
+def _check_entry(path: Path, about: dict[str, Any]) -> tuple[tuple[Task, ...], Budget]:
+    """The tasks and the budget of an entry, which must be one that `benchmark` writes."""
+
+    def none_has(key: str) -> DamagedError:
+        return DamagedError(f"{path}: {key} is {str(about.get(key))[:60]}, which no entry has")
+
+    for key, kind in _KINDS.items():
+        if not isinstance(about.get(key), kind) or (kind is int and (type(about[key]) is bool or about[key] < 1)):
+            raise none_has(key)
+    try:
+        tasks = tasks_of(about["track"], about["entered"])
+        declared = parse_spec(Declared, about["declared"], "declared")
+        Entry(name=about["name"], make=lambda ports, seed: None, training=about["training"], declared=declared)
+    except (InputError, TypeError) as error:
+        raise DamagedError(f"{path}: {error}") from None
+    budget = replace(BUDGETS[about["track"]], num_steps=about["num_steps"])
+    follows = {
+        "entered": [task.name for task in tasks],
+        "batch_size": budget.batch_size,
+        "ranked": not why_not_ranked(budget, tasks),
+        "not_ranked": why_not_ranked(budget, tasks),
+    }
+    for key, value in follows.items():
+        if about[key] != value or not tasks:
+            raise none_has(key)
+    return tasks, budget
 
 
 def _check_copy(path: Path, digest: str) -> None:
@@ -113,16 +148,25 @@ def _entered(path: Path, about: dict[str, Any], run: Any) -> Entry:
             if about["source"]
             else f"{path}: was entered from Python, not from a file; give the same object to check_submission"
         )
+    for key, value in chosen_by(entry).items():
+        _same(about[key], value, f"{path / ENTRY}: {key}")
     return entry
 
 
 def _check_part(part: Path, task: Task, seed: int, budget: Budget, entry: Entry | None) -> None:
     """One task and seed."""
     measured = store.read_json(part / MEASURED, own=True)
+    for key, kind in _MEASURED.items():
+        value = measured.get(key) if isinstance(measured, dict) else None
+        if type(value) is not kind or (kind in (int, float) and not 0 <= value < inf):
+            raise DamagedError(f"{part / MEASURED}: {key} is {str(value)[:60]}, which no part has")
     weights = store.read_tensors(part / WEIGHTS, own=True)
     digest = weights_digest(weights)
     if digest != measured["weights"]:
         raise DamagedError(f"{part / WEIGHTS}: are not the weights of {MEASURED}, by which its samples were drawn")
+    most = sum(one.numel() for one in weights.values())
+    if measured["parameters"] > most:
+        raise DamagedError(f"{part / MEASURED}: parameters is {measured['parameters']}, and {WEIGHTS} has {most} numbers")
     samples = Samples.of(task, digest)
     config = task.config("lstm", budget, {}, seed)
     expected = {
@@ -143,20 +187,21 @@ def _check_part(part: Path, task: Task, seed: int, budget: Budget, entry: Entry 
         raise DamagedError(f"{part / PREDICTIONS}: {error}") from None
     _same(measured["scores"], again, f"{part / MEASURED}: scores")
     if entry is not None:
-        _run_again(part, task, samples, config_of(entry, task, budget, seed), weights, stored, entry)
+        model = unwrapped(fresh_model(config_of(entry, task, budget, seed), samples.trained.process))
+        _same(measured["parameters"], parameter_count(model), f"{part / MEASURED}: parameters")
+        _run_again(part, task, samples, model, weights, stored, entry)
 
 
 def _run_again(
     part: Path,
     task: Task,
     samples: Samples,
-    config: Any,
+    model: nn.Module,
     weights: Stored,
     stored: Stored,
     entry: Entry,
 ) -> None:
     """Predictions of the model with the stored weights."""
-    model = unwrapped(fresh_model(config, samples.trained.process))
     try:
         load_weights(model, weights)
     except Exception as error:

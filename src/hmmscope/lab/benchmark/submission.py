@@ -118,22 +118,35 @@ def weights_digest(weights: dict[str, Any]) -> str:
 
 def _about(entry: Entry, budget: Budget, tasks: tuple[Task, ...], seeds: int) -> dict[str, Any]:
     """What fixes a submission, but for its weights."""
-    whole = len(tasks) == len(tasks_of(budget.track)) and budget == BUDGETS[budget.track]
-    why = "" if whole else "some tasks only" if budget == BUDGETS[budget.track] else f"{budget.num_steps} steps a task"
+    why = why_not_ranked(budget, tasks)
     return {
         "name": entry.name,
         "track": budget.track,
         "seeds": seeds,
         "entered": [task.name for task in tasks],
-        "ranked": whole,
+        "ranked": not why,
         "not_ranked": why,
         "num_steps": budget.num_steps,
         "batch_size": budget.batch_size,
+        **chosen_by(entry),
+        "source": entry.digest,
+        **({"fields": dict(entry.fields)} if entry.fields else {}),
+    }
+
+
+def why_not_ranked(budget: Budget, tasks: tuple[Task, ...]) -> str:
+    """What of a submission is not the track's; empty for one that is ranked."""
+    if budget != BUDGETS[budget.track]:
+        return f"{budget.num_steps} steps a task"
+    return "" if tasks == tasks_of(budget.track) else "some tasks only"
+
+
+def chosen_by(entry: Entry) -> dict[str, Any]:
+    """What whoever enters chose and declared."""
+    return {
         "training": {key: list(value) if isinstance(value, tuple) else value for key, value in entry.training.items()},
         "layers": None if entry.layers is None else list(entry.layers),
         "declared": spec_to_data(entry.declared),
-        "source": entry.digest,
-        **({"fields": dict(entry.fields)} if entry.fields else {}),
     }
 
 
