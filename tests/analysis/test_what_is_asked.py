@@ -85,6 +85,19 @@ def test_excess_is_what_the_loss_is_above_its_floor() -> None:
     assert score.excess[1] < score.excess[0] < score.excess[2]
 
 
+def test_one_sample_has_no_interval() -> None:
+    corpus = hs.Corpus(PROCESS, length=4)
+    one, two = (hs.evaluate(net(corpus), corpus, num_samples=count, baselines=False) for count in (1, 2))
+    assert one.excess is not None
+    assert one.excess[1:] == (None, None)
+    assert one.excess[0] == pytest.approx(one.measures["model"]["excess"].mean())
+    assert two.excess is not None
+    assert two.excess[1] is not None
+    assert {(row["low"], row["high"]) for row in one.rows("positions")} == {(None, None)}
+    assert all(row["low"] <= row["value"] <= row["high"] for row in two.rows("positions"))
+    assert one.plot().axes
+
+
 def test_attention_is_that_of_the_last_token_of_each_sequence() -> None:
     corpus = unequal()
     many, model = corpus.different(1000), net(corpus)

@@ -141,6 +141,7 @@ def test_bad_corpora_are_refused(field, options):
     refused(field, lambda: hs.Corpus(coin(), **options))
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     "field, options",
     [
@@ -149,6 +150,9 @@ def test_bad_corpora_are_refused(field, options):
         ("num_demonstrations", dict(test_length=10**12)),
         ("demonstration_length", dict(demonstration_length=0)),
         ("test_length", dict(test_length=0)),
+        ("num_demonstrations", dict(num_demonstrations=1.5)),
+        ("demonstration_length", dict(demonstration_length=[4])),
+        ("test_length", dict(test_length=True)),
     ],
 )
 def test_bad_prompts_are_refused(field, options):

@@ -91,15 +91,17 @@ class Score(Measures):
         return best, float(np.nanmean(losses[best]))
 
     @property
-    def excess(self) -> tuple[float, float, float] | None:
-        """Mean KL divergence of the model from the optimum, nats per observation, with its 95 % interval.
+    def excess(self) -> tuple[float, float | None, float | None] | None:
+        """Mean KL divergence of the model from the optimum, nats per observation, with the ends of its 95 % interval.
 
-        None where no optimum is known.
+        None where no optimum is known; one sample has no interval, and None for its ends.
         """
         if "excess" not in self.measures["model"]:
             return None
         values = self.measures["model"]["excess"]
         asked = ~np.isnan(values)
+        if asked.any(1).sum() < 2:
+            return float(np.nanmean(values)), None, None
         if not asked.all():  # of sequences that end: an observation counts as much as any other, as in `loss`
             own = asked.any(1)
             return bootstrap_ratio(np.nansum(values, 1)[own], asked.sum(1)[own].astype(np.float64))

@@ -34,7 +34,8 @@ class Measures:
         """A table (axis, x, predictor, metric, value, low, high, samples) along "demonstrations" or "positions".
 
         Intervals are 95 % bootstrap intervals over samples; `kept` selects judged columns (all by default). An infinite
-        mean (probability zero for what happened) is None. Of sequences that have ended before, nothing is counted.
+        mean (probability zero for what happened) is None, and so are the ends of one sample. Of sequences that have ended
+        before, nothing is counted.
         """
         kept = np.ones(len(self.positions), bool) if kept is None else kept
         along = (self.demonstrations if axis == "demonstrations" else self.positions)[kept]
@@ -47,6 +48,7 @@ class Measures:
                     rows += _ragged_rows(averages, xs, axis, predictor, metric)
                     continue
                 infinite = np.asarray(np.logical_not(np.isfinite(averages)).any(0))
+                no_ends = infinite | (len(values) < 2)
                 mean, low, high = bootstrap_means(np.where(infinite, 0.0, averages))
                 rows += [
                     {
@@ -55,8 +57,8 @@ class Measures:
                         "predictor": predictor,
                         "metric": metric,
                         "value": None if infinite[i] else float(mean[i]),
-                        "low": None if infinite[i] else float(low[i]),
-                        "high": None if infinite[i] else float(high[i]),
+                        "low": None if no_ends[i] else float(low[i]),
+                        "high": None if no_ends[i] else float(high[i]),
                         "samples": len(values),
                     }
                     for i, x in enumerate(xs)
@@ -91,6 +93,7 @@ def _ragged_rows(
         if len(found):
             finite = bool(np.isfinite(found).all())
             mean, low, high = bootstrap_means(found[:, None]) if finite else ([None], [None], [None])
+            low, high = (low, high) if len(found) > 1 else ([None], [None])
             numbers = [None if number is None else float(number) for number in (mean[0], low[0], high[0])]
             row = {"axis": axis, "x": x, "predictor": predictor, "metric": metric}
             rows.append(row | dict(zip(("value", "low", "high"), numbers, strict=True)) | {"samples": len(found)})

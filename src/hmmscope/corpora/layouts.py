@@ -14,7 +14,7 @@ from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.processes.answers import TELLING, Telling
 from hmmscope.processes.process import Process
-from hmmscope.schema import require
+from hmmscope.schema import require, require_count
 
 MAX_COLUMNS = 2**20
 
@@ -134,7 +134,7 @@ class Sequences(Layout):
     placeholder: bool = False
 
     def __post_init__(self) -> None:
-        require(1 <= self.length <= MAX_COLUMNS, "length", f"must be in [1, {MAX_COLUMNS}]", self.length)
+        require_count("length", self.length, most=MAX_COLUMNS)
 
     @property
     def has_delimiter(self) -> bool:
@@ -168,7 +168,7 @@ class Header(Layout):
     telling: Telling | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
-        require(1 <= self.length <= MAX_COLUMNS, "length", f"must be in [1, {MAX_COLUMNS}]", self.length)
+        require_count("length", self.length, most=MAX_COLUMNS)
 
     def of(self, process: Process) -> "Header":
         """The same with the sizes of the headers of this process.
@@ -245,9 +245,9 @@ class Prompts(Layout):
     test_length: int = 8
 
     def __post_init__(self) -> None:
-        require(self.num_demonstrations >= 0, "num_demonstrations", "must be at least 0", self.num_demonstrations)
-        require(self.demonstration_length >= 1, "demonstration_length", "must be at least 1", self.demonstration_length)
-        require(self.test_length >= 1, "test_length", "must be at least 1", self.test_length)
+        require_count("num_demonstrations", self.num_demonstrations, 0)
+        require_count("demonstration_length", self.demonstration_length)
+        require_count("test_length", self.test_length)
         columns = self.num_demonstrations * (self.demonstration_length + 1) + self.test_length + 1
         require(columns <= MAX_COLUMNS, "num_demonstrations", f"must give at most {MAX_COLUMNS} columns", columns)
 

@@ -75,7 +75,7 @@ class Text(Layout):
     def __post_init__(self, tokenizer: Any) -> None:
         tokenizer = _backend(tokenizer)
         if isinstance(self.names, int):
-            require(self.names >= 1, "names", "must be at least 1", self.names)
+            require_count("names", self.names)
             names = _names(tokenizer, self.names, self._between, self.prefix)
         else:
             names = tuple(self.names)
@@ -85,11 +85,9 @@ class Text(Layout):
         begun = [_read(tokenizer, [name, names[0]], between, self.prefix) for name in names]
         require(len({read.head for read in begun}) == 1, "prefix", "must end where a token ends", self.prefix)
         first = tuple(read.names[0] for read in begun)
-        require(self.num_demonstrations >= 0, "num_demonstrations", "must be at least 0", self.num_demonstrations)
+        require_count("num_demonstrations", self.num_demonstrations, 0)
         if self.num_demonstrations:
-            require(
-                self.demonstration_length >= 1, "demonstration_length", "must be at least 1", self.demonstration_length
-            )
+            require_count("demonstration_length", self.demonstration_length)
             require(turn_text != between, "delimiter", "must differ from the separator", self.delimiter)
             start, tokens, turn, gap = _read_turns(tokenizer, names, between, turn_text, self.prefix)
         else:
@@ -99,7 +97,7 @@ class Text(Layout):
         found |= {"head": begun[0].head, "gap": gap, "turn": turn, "vocabulary": tokenizer.get_vocab_size()}
         for name, value in found.items():
             object.__setattr__(self, name, value)
-        require(self.length >= 1, "length", "must be at least 1", self.length)
+        require_count("length", self.length)
         columns = len(self.head) + sum(self.sequence_lengths) * (1 + max(len(gap), len(turn)))
         require(columns <= MAX_COLUMNS, "length", f"must give at most {MAX_COLUMNS} columns", columns)
 

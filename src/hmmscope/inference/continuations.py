@@ -15,6 +15,7 @@ from hmmscope.machine import require_memory
 from hmmscope.processes.answers import COMPONENTS, FORECASTS
 from hmmscope.processes.generalised import without_rounding
 from hmmscope.processes.laws import Law, symbol_law
+from hmmscope.processes.make import as_process
 from hmmscope.processes.observations import Observations
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
@@ -43,7 +44,7 @@ class Forecast(Shown):
 
 
 def forecast(
-    hmm: Process, observed: Observations, steps: int, *, lengths: object = None, num_draws: int = 0, seed: int = 0
+    hmm: Process | str, observed: Observations, steps: int, *, lengths: object = None, num_draws: int = 0, seed: int = 0
 ) -> Forecast:
     """The law of each of the next observations and states given a past, exact in float64, and draws of what follows.
 
@@ -68,6 +69,7 @@ def forecast(
     Cost: the filter's, and O(batch * steps * (S^2 + S V)); draws O(num_draws * batch * steps * S V). Of a mixture for each
     component.
     """
+    hmm = as_process(hmm)
     hmm.require(FORECASTS)
     require_count("steps", steps, most=MAX_STEPS)
     require_count("num_draws", num_draws, 0)

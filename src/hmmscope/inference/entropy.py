@@ -16,6 +16,7 @@ from hmmscope.inference.stationary_law import state_transitions, stationary_dist
 from hmmscope.machine import require_memory
 from hmmscope.processes.answers import WORDS
 from hmmscope.processes.laws import symbol_law
+from hmmscope.processes.make import as_process
 from hmmscope.processes.process import Process
 from hmmscope.processes.stationary import closed_classes, stationary_law
 from hmmscope.reprs import Shown
@@ -123,7 +124,7 @@ class EntropyRate:
 
 
 def entropy_rate(
-    process: Process,
+    process: Process | str,
     *,
     num_samples: int = 200,
     length: int = 400,
@@ -156,6 +157,7 @@ def entropy_rate(
     Raises:
         InputError: no unique stationary law; a mixture, whose rate is that of the component that was drawn.
     """
+    process = as_process(process)
     require_count("num_samples", num_samples, 2)
     require_count("length", length, 3)
     if process.real_valued:

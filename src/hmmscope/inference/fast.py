@@ -21,6 +21,7 @@ from hmmscope.inference.ragged import blank, check_own, check_ragged, counted
 from hmmscope.machine import require_memory_on
 from hmmscope.processes.answers import COMPONENTS, WORDS
 from hmmscope.processes.laws import seeing, symbol_law
+from hmmscope.processes.make import as_process
 from hmmscope.processes.observations import Observations, Symbols, check_observations
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
@@ -28,7 +29,7 @@ from hmmscope.sequences.gaps import MISSING
 
 
 def log_likelihood(
-    hmm: Process,
+    hmm: Process | str,
     observations: Observations,
     *,
     lengths: object = None,
@@ -50,6 +51,7 @@ def log_likelihood(
 
     Cost: O(batch * time * S^2), memory O(batch * S); of a mixture that of `mixture_predictions`.
     """
+    hmm = as_process(hmm)
     _check_dtype(dtype)
     if COMPONENTS in hmm.by_law:
         return mixture_predictions(hmm, observations, lengths=lengths, dtype=dtype).log_likelihood_terms.sum(1)
@@ -115,7 +117,7 @@ class MixturePredictions(Shown):
 
 
 def mixture_predictions(
-    mixture: Process,
+    mixture: Process | str,
     observations: Symbols,
     *,
     starts: object = None,
@@ -140,6 +142,7 @@ def mixture_predictions(
 
     Cost: O(batch * time * M * S^2) in matrix products, memory O(batch * time * V).
     """
+    mixture = as_process(mixture)
     _check_dtype(dtype)
     given = observations
     observations, mask, inside = check_ragged(given, mixture.alphabet, starts, lengths)

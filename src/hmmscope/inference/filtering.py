@@ -13,6 +13,7 @@ from hmmscope.inference.ragged import blank, check_own, check_ragged, counted, s
 from hmmscope.processes.answers import BELIEFS, WORDS
 from hmmscope.processes.generalised import without_rounding
 from hmmscope.processes.laws import ROUNDING, Law, seeing, symbol_law
+from hmmscope.processes.make import as_process
 from hmmscope.processes.observations import Observations
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
@@ -44,7 +45,7 @@ class FilterResult(Shown):
 
 
 def filter_beliefs(
-    hmm: Process,
+    hmm: Process | str,
     observations: Observations,
     *,
     starts: object = None,
@@ -80,6 +81,7 @@ def filter_beliefs(
 
     Cost: O(batch * time * S^2).
     """
+    hmm = as_process(hmm)
     if hmm.real_valued:
         return _of_vectors(hmm, observations, starts, lengths)
     hmm.require(WORDS)

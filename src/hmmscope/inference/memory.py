@@ -18,6 +18,7 @@ from hmmscope.machine import require_memory
 from hmmscope.processes.answers import WORDS
 from hmmscope.processes.generalised import without_rounding
 from hmmscope.processes.laws import ROUNDING, Law, seeing, symbol_law
+from hmmscope.processes.make import as_process
 from hmmscope.processes.observations import Symbols
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
@@ -31,7 +32,7 @@ _SMALLEST_PRIOR = 1e-150
 
 
 def memory_beliefs(
-    hmm: Process,
+    hmm: Process | str,
     observations: Symbols,
     memory_length: int,
     prior: object = None,
@@ -70,6 +71,7 @@ def memory_beliefs(
 
     Cost: O(batch * time * memory_length * S^2).
     """
+    hmm = as_process(hmm)
     require_count("memory_length", memory_length)
     observations, _, inside = check_ragged(observations, hmm.alphabet, None, lengths)
     inside = inside.cpu()

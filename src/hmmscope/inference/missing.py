@@ -11,6 +11,7 @@ from hmmscope.inference.paths import sample_state_paths
 from hmmscope.inference.ragged import blank, check_ragged, counted
 from hmmscope.inference.smoothing import smooth_pairs
 from hmmscope.processes.answers import COMPONENTS, GAPS
+from hmmscope.processes.make import as_process
 from hmmscope.processes.observations import Symbols
 from hmmscope.processes.process import Process
 from hmmscope.seeds import numpy_generator
@@ -18,7 +19,7 @@ from hmmscope.sequences.gaps import MISSING
 
 
 def missing_laws(
-    hmm: Process, observations: Symbols, *, starts: object = None, lengths: object = None
+    hmm: Process | str, observations: Symbols, *, starts: object = None, lengths: object = None
 ) -> Float64[Tensor, "batch time symbol"]:
     """P(o_t = v | all that was observed): a law where an observation is missing, one for what was seen elsewhere.
 
@@ -36,6 +37,7 @@ def missing_laws(
     Returns:
         Zeros for an impossible sequence and beyond its end.
     """
+    hmm = as_process(hmm)
     hmm.require(GAPS)
     if COMPONENTS in hmm.by_law:
         asked = by_component(hmm, observations, starts, lengths)
@@ -69,7 +71,7 @@ def _shares(joint: Float64[Tensor, "symbol *states"]) -> Float64[Tensor, "symbol
 
 
 def sample_missing(
-    hmm: Process,
+    hmm: Process | str,
     observations: Symbols,
     *,
     num_draws: int = 1,
@@ -90,6 +92,7 @@ def sample_missing(
     Returns:
         (draw, batch, time); -1 for an impossible sequence and beyond the end of a shorter one.
     """
+    hmm = as_process(hmm)
     hmm.require(GAPS)
     if COMPONENTS in hmm.by_law:
         asked = by_component(hmm, observations, starts, lengths)

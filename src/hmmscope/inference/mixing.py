@@ -11,6 +11,7 @@ from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.monte_carlo import Estimate, estimate
 from hmmscope.machine import require_memory
 from hmmscope.processes.answers import STATES
+from hmmscope.processes.make import as_process
 from hmmscope.processes.process import Process
 from hmmscope.schema import require, require_count
 
@@ -45,7 +46,7 @@ class MixingTime:
 
 
 def mixing_time(
-    process: Process, *, threshold: float = 0.1, num_samples: int = 1000, max_time: int = 120, seed: int = 0
+    process: Process | str, *, threshold: float = 0.1, num_samples: int = 1000, max_time: int = 120, seed: int = 0
 ) -> MixingTime:
     """Number of steps after which two observers who disagreed about the start agree, on average.
 
@@ -73,6 +74,7 @@ def mixing_time(
 
     Cost: O(num_samples * time * S^3).
     """
+    process = as_process(process)
     require(0 < threshold < 1, "threshold", "must be in (0, 1)", threshold)
     require_count("max_time", max_time)
     if STATES not in process.by_law:

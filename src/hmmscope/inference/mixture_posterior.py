@@ -17,6 +17,7 @@ from hmmscope.inference.ragged import blank, check_ragged, counted, given_again,
 from hmmscope.machine import free_on, require_memory_on
 from hmmscope.processes.answers import COMPONENTS
 from hmmscope.processes.laws import Law, seeing, symbol_law
+from hmmscope.processes.make import as_process
 from hmmscope.processes.observations import Symbols
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
@@ -50,7 +51,7 @@ class MixtureResult(Shown):
 
 
 def filter_mixture(
-    mixture: Process, observations: Symbols, *, starts: object = None, lengths: object = None
+    mixture: Process | str, observations: Symbols, *, starts: object = None, lengths: object = None
 ) -> MixtureResult:
     """Posterior over components and Bayes-optimal prediction after each observation, exact in float64.
 
@@ -73,6 +74,7 @@ def filter_mixture(
 
     Cost: O(batch * time * M * S^2); on a GPU, in chunks of sequences of half its free memory.
     """
+    mixture = as_process(mixture)
     mixture.require(COMPONENTS)
     observations, mask, inside = check_ragged(observations, mixture.alphabet, starts, lengths)
     batch, time = observations.shape
@@ -196,7 +198,7 @@ class KnownComponentResult(Shown):
 
 
 def filter_known_component(
-    mixture: Process,
+    mixture: Process | str,
     observations: Symbols,
     components: Int[Tensor, "batch"],
     *,
@@ -211,6 +213,7 @@ def filter_known_component(
         components: the component of each sequence (batch,), in [0, M).
         starts, lengths: as in `filter_mixture`; beyond the end of a shorter sequence everything is zero.
     """
+    mixture = as_process(mixture)
     observations, mask, inside = check_ragged(observations, mixture.alphabet, starts, lengths)
     components, num_components = torch.as_tensor(components, device=observations.device), len(mixture.weights_M)
     if components.shape != observations.shape[:1] or ((components < 0) | (components >= num_components)).any():

@@ -33,6 +33,7 @@ from hmmscope.inference.stationary_law import emitting_steps
 from hmmscope.machine import require_memory
 from hmmscope.processes.answers import WORDS
 from hmmscope.processes.laws import symbol_law
+from hmmscope.processes.make import as_process
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.schema import require_count, unknown_name
@@ -65,7 +66,7 @@ class Observability(Shown):
     steps: int
 
 
-def observability(hmm: Process, steps: int = 1, *, method: str = "auto") -> Observability:
+def observability(hmm: Process | str, steps: int = 1, *, method: str = "auto") -> Observability:
     """gamma of the law of the next `steps` observations given the state that emits the first of them.
 
     Args:
@@ -80,6 +81,7 @@ def observability(hmm: Process, steps: int = 1, *, method: str = "auto") -> Obse
 
     Cost: a singular value decomposition of S x V^k; linear programs take milliseconds to seconds each.
     """
+    hmm = as_process(hmm)
     if method not in METHODS:
         raise unknown_name("method", method, METHODS)
     return coefficient(step_emission(hmm, steps), method=method, steps=steps)
@@ -125,7 +127,7 @@ def step_emission(hmm: Process, steps: int) -> Float64[Tensor, "state word"]:
 
 
 def future_law(
-    hmm: Process,
+    hmm: Process | str,
     observations: Int[Tensor, "batch time"],
     num_futures: int,
     *,
@@ -146,6 +148,7 @@ def future_law(
         InputError: as `filter_beliefs`, or V^k above `MAX_ENUMERATED`.
         ResourceError: batch x time x V^k numbers do not fit in memory.
     """
+    hmm = as_process(hmm)
     require_count("num_futures", num_futures)
     words_SW, law = step_emission(hmm, num_futures), hmm.law
     beliefs_BTS = filter_beliefs(hmm, observations, starts=starts, lengths=lengths).beliefs

@@ -21,7 +21,9 @@ from hmmscope.reprs import Shown
 _FEW_COMPONENTS = 512
 
 
-def observe(process: Process, observations: Observations, *, starts: object = None, lengths: object = None) -> Observed:
+def observe(
+    process: Process | str, observations: Observations, *, starts: object = None, lengths: object = None
+) -> Observed:
     """What the observer knows who knows the process, but not what is hidden: beliefs, predictions, log-likelihoods.
 
     Of one HMM the law "belief" of its states, of a generalised one its "vector", of a mixture the law "component"; a kind
@@ -91,7 +93,7 @@ class OptimalPredictions(Shown):
 
 
 def optimal_predictions(
-    process: Process, observations: Observations, *, starts: object = None, lengths: object = None
+    process: Process | str, observations: Observations, *, starts: object = None, lengths: object = None
 ) -> OptimalPredictions:
     """What the observer predicts who knows the process, but not the hidden path or component.
 

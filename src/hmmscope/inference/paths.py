@@ -31,6 +31,7 @@ from hmmscope.kernels.vectors import padded_size
 from hmmscope.kernels.viterbi import likeliest, path_terms
 from hmmscope.processes.answers import COMPONENTS, PATHS
 from hmmscope.processes.laws import seeing
+from hmmscope.processes.make import as_process
 from hmmscope.processes.observations import Observations
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
@@ -57,7 +58,7 @@ class PathResult(Shown):
 
 
 def most_likely_states(
-    hmm: Process, observations: Observations, *, starts: object = None, lengths: object = None
+    hmm: Process | str, observations: Observations, *, starts: object = None, lengths: object = None
 ) -> PathResult:
     """The path of states with the largest joint probability (Viterbi), in logarithms.
 
@@ -87,6 +88,7 @@ def most_likely_states(
 
     Cost: O(batch * time * S^2), of a mixture for each component.
     """
+    hmm = as_process(hmm)
     if COMPONENTS in hmm.by_law:
         return _of_mixture(hmm, observations, starts, lengths)
     if PATHS not in hmm.by_law:
@@ -177,7 +179,7 @@ def likeliest_paths(
 
 
 def sample_state_paths(
-    hmm: Process,
+    hmm: Process | str,
     observations: Observations,
     *,
     num_paths: int = 1,
@@ -208,6 +210,7 @@ def sample_state_paths(
 
     Cost: the filter's, and O(num_paths * batch * time * S).
     """
+    hmm = as_process(hmm)
     if PATHS not in hmm.by_law:
         own, inside = check_own(hmm, observations, lengths)
         paths = hmm.draw_paths(own, num_paths=num_paths, seed=seed, starts=starts)

@@ -17,6 +17,7 @@ from hmmscope.inference.ragged import blank, check_own, check_ragged, counted
 from hmmscope.machine import require_memory
 from hmmscope.processes.answers import COMPONENTS, SMOOTHING, STATES
 from hmmscope.processes.laws import seeing
+from hmmscope.processes.make import as_process
 from hmmscope.processes.observations import Observations, Symbols
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
@@ -42,7 +43,7 @@ class SmoothResult(Shown):
 
 
 def smooth_beliefs(
-    hmm: Process, observations: Observations, *, starts: object = None, lengths: object = None
+    hmm: Process | str, observations: Observations, *, starts: object = None, lengths: object = None
 ) -> Float64[Tensor, "batch time state"]:
     """Belief about each state given the whole sequence (the forward-backward smoother), exact in float64.
 
@@ -71,6 +72,7 @@ def smooth_beliefs(
     Cost: O(batch * time * S^2), of a mixture for each component. A row with positive beliefs too small for floats is gone
     over again, some ten times slower.
     """
+    hmm = as_process(hmm)
     if COMPONENTS in hmm.by_law:
         asked = by_component(hmm, observations, starts, lengths)
         mixed_BTS = asked.shares.new_zeros(*asked.observations.shape, hmm.num_states)
@@ -142,7 +144,7 @@ class ExpectedCounts(Shown):
 
 
 def expected_counts(
-    hmm: Process, observations: Symbols, *, starts: object = None, lengths: object = None
+    hmm: Process | str, observations: Symbols, *, starts: object = None, lengths: object = None
 ) -> ExpectedCounts:
     """How often each state is expected to begin, to be followed by another, and to emit each symbol, given everything.
 
@@ -154,6 +156,7 @@ def expected_counts(
 
     Cost: O(batch * time * S^2).
     """
+    hmm = as_process(hmm)
     hmm.require(STATES)
     require(hmm.law.states_emit, "hmm", "must be one whose states emit", type(hmm).__name__)
     checked, mask, inside = check_ragged(observations, hmm.alphabet, starts, lengths)

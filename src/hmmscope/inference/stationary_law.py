@@ -1,11 +1,14 @@
 """The stationary law of a process, and its steps in one form for states and transitions that emit."""
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.processes.answers import WORDS
 from hmmscope.processes.laws import Law
+from hmmscope.processes.make import as_process
 from hmmscope.processes.process import Process
 from hmmscope.processes.stationary import stationary_law
 
@@ -13,7 +16,9 @@ from hmmscope.processes.stationary import stationary_law
 _SINGULAR = 1e-9
 
 
-def stationary_distribution(process: Process | Float64[Tensor, "state state"]) -> Float64[Tensor, "state"]:
+def stationary_distribution(
+    process: Process | str | ArrayLike | Float64[Tensor, "state state"],
+) -> Float64[Tensor, "state"]:
     """The law with law @ transition = law, of a process or of a matrix whose rows are laws.
 
     Transient states have exactly zero, periodic chains have one too.
@@ -29,6 +34,9 @@ def stationary_distribution(process: Process | Float64[Tensor, "state state"]) -
     """
     if isinstance(process, Tensor):
         return stationary_law(process)
+    if isinstance(process, np.ndarray | list):
+        return stationary_law(torch.from_numpy(np.asarray(process, np.float64)))
+    process = as_process(process)
     if process.num_components is not None:
         raise InputError("process: a mixture has no single stationary law; take that of mixture[m]")
     process.require(WORDS)

@@ -10,8 +10,9 @@ import torch
 
 from hmmscope.axes import Bool, Float64, Tensor
 from hmmscope.errors import InputError
+from hmmscope.processes.observations import Observations, as_vectors
 from hmmscope.reprs import Shown
-from hmmscope.schema import require
+from hmmscope.schema import require, shown
 
 
 @runtime_checkable
@@ -109,7 +110,7 @@ def _gain(cross: Float64[Tensor, "observed state"], innovation: Tensor, seen_Y: 
 
 def kalman_filter(
     process: LinearSystem,
-    observations: Float64[Tensor, "batch time observed"],
+    observations: Observations,
     *,
     initial: object = None,
     initial_covariance: object = None,
@@ -125,17 +126,19 @@ def kalman_filter(
 
     Args:
         process: n coordinates of the state, m of an observation.
-        observations: (batch, time, m), finite; NaN where nothing was observed.
+        observations: (batch, time, m), or one sequence (time, m), finite; NaN where nothing was observed.
         initial: mean of the state before time 0 (n,), or one for each sequence (batch, n); that of the process, if not
             given.
         initial_covariance: its covariance (n, n); zero if not given, as the process starts in a known state.
 
     Raises:
-        InputError: a wrong shape, or an infinite number.
+        InputError: another kind of process; a wrong shape, or an infinite number.
 
     Cost: O(time * (n + m)^3 + batch * time * n * (n + m)); the first for each pattern of gaps among the sequences.
     """
-    check_vectors(observations, process.num_symbols, gaps=True)
+    if not isinstance(process, LinearSystem):
+        raise InputError(f"process: must be a linear system with Gaussian noise, got {shown(process)}")
+    observations = as_vectors(observations, process.num_symbols)[0]
     batch, time = observations.shape[:2]
     size = process.num_states
     mean = torch.as_tensor(process.initial_S if initial is None else initial).to(torch.float64)
@@ -200,11 +203,11 @@ def _of_each(matrices: list[Tensor], which_B: Tensor, size: int) -> Float64[Tens
     return torch.stack(matrices)[which_B] if matrices else torch.zeros(0, 0, size, size, dtype=torch.float64)
 
 
-def check_vectors(observations: Float64[Tensor, "batch time observed"], size: int, *, gaps: bool = False) -> None:
-    """InputError unless the observations are finite vectors of that size; with `gaps` coordinates may be NaN."""
+def check_vectors(observations: Float64[Tensor, "batch time observed"], size: int) -> None:
+    """InputError unless the observations are finite vectors of that size."""
     if observations.ndim != 3 or observations.shape[2] != size:
         raise InputError(f"observations: must have shape (batch, time, {size}), got {tuple(observations.shape)}")
-    bad = observations.isinf() if gaps else ~observations.isfinite()
+    bad = ~observations.isfinite()
     if bool(bad.any()):
         b, t, _ = bad.nonzero()[0].tolist()
         raise InputError(f"observations[{b}, {t}]: is not finite")

@@ -29,7 +29,10 @@ Observations = Symbols | Float[Tensor, "batch time coordinate"] | Float[Tensor, 
 
 def as_counts(lengths: Any) -> Tensor:
     """Lengths as a tensor, unchecked: of a column of a frame those in its order, whatever labels its rows have."""
-    return lengths if isinstance(lengths, Tensor) else torch.as_tensor(np.asarray(lengths))
+    try:
+        return lengths if isinstance(lengths, Tensor) else torch.as_tensor(np.asarray(lengths))
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"lengths: must be integers, got {shown(lengths)}") from None
 
 
 def as_batch(
@@ -177,7 +180,10 @@ def _starts(starts: object, time: int) -> Bool[Tensor, "time"]:
         mask = torch.zeros(time, dtype=torch.bool)
         mask[:1] = True
         return mask
-    mask = torch.as_tensor(starts).cpu()
+    try:
+        mask = torch.as_tensor(starts).cpu()
+    except (TypeError, ValueError, RuntimeError):
+        mask = torch.zeros(0)
     if mask.shape != (time,) or mask.dtype != torch.bool or (time and not mask[0]):
         raise InputError(f"starts: must be {time} truth values of which the first is true")
     return mask

@@ -7,9 +7,10 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from hmmscope.axes import Bool, Float64, Tensor
-from hmmscope.processes.kalman import check_vectors
+from hmmscope.errors import InputError
+from hmmscope.processes.observations import Observations, as_vectors
 from hmmscope.reprs import Shown
-from hmmscope.schema import require
+from hmmscope.schema import require, shown
 
 
 @runtime_checkable
@@ -83,7 +84,7 @@ def num_apart(modes: int, kept: int) -> int:
 
 def switching_filter(
     process: SwitchingSystem,
-    observations: Float64[Tensor, "batch time observed"],
+    observations: Observations,
     *,
     num_kept: int | None = None,
     error: bool = True,
@@ -98,25 +99,26 @@ def switching_filter(
 
     Args:
         process: K modes.
-        observations: vectors (batch, time, m).
+        observations: vectors (batch, time, m), or one sequence (time, m).
         num_kept: Gaussians that are kept between observations, at least K^2; those of the process if not given.
         error: whether all is done once more with one mode fewer kept apart, to say what merging costs.
 
     Raises:
-        InputError: vectors of another size, or infinite; fewer Gaussians than K^2.
+        InputError: another kind of process; vectors of another size, or infinite; fewer Gaussians than K^2.
 
     Cost: O(batch * time * num_kept * K * (n + m)^3) for n coordinates of the state.
     """
+    if not isinstance(process, SwitchingSystem):
+        raise InputError(f"process: must be a switching linear system, got {shown(process)}")
     modes, kept = process.num_states, process.num_kept if num_kept is None else num_kept
     require_kept(modes, kept)
-    check_vectors(observations, process.num_symbols, gaps=True)
-    apart, seen = num_apart(modes, kept), observations.to(torch.float64)
-    parts = _filtered(process, seen, apart)
+    observations, apart = as_vectors(observations, process.num_symbols)[0], num_apart(modes, kept)
+    parts = _filtered(process, observations, apart)
     total = parts["log_likelihood_terms"].sum(1)
     changed = None
     if error:
         merges = modes > 1 and observations.shape[1] > apart
-        fewer = _filtered(process, seen, apart - 1)["log_likelihood_terms"].sum(1) if merges else total
+        fewer = _filtered(process, observations, apart - 1)["log_likelihood_terms"].sum(1) if merges else total
         changed = (fewer - total).abs()
     exact = observations.shape[1] if modes == 1 else min(observations.shape[1], apart + 1)
     return SwitchingResult(**parts, log_likelihood=total, num_exact=exact, error=changed)

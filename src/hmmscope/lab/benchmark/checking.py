@@ -48,7 +48,7 @@ _KINDS: dict[str, Any] = {
     **{"ranked": bool, "not_ranked": str},
     **_CHOSEN,
 }
-_MEASURED = {"weights": str, "parameters": int, "seconds": float, "training_seconds": float, "scores": dict}
+_MEASURED: dict[str, Any] = {"weights": str, "parameters": int, "seconds": float, "training_seconds": float, "scores": dict}
 
 
 def check_submission(folder: str | Path, *, run: Any = None) -> str:
@@ -157,7 +157,7 @@ def _check_part(part: Path, task: Task, seed: int, budget: Budget, entry: Entry 
     """One task and seed."""
     measured = store.read_json(part / MEASURED, own=True)
     for key, kind in _MEASURED.items():
-        value = measured.get(key) if isinstance(measured, dict) else None
+        value: Any = measured.get(key) if isinstance(measured, dict) else None
         if type(value) is not kind or (kind in (int, float) and not 0 <= value < inf):
             raise DamagedError(f"{part / MEASURED}: {key} is {str(value)[:60]}, which no part has")
     weights = store.read_tensors(part / WEIGHTS, own=True)

@@ -180,7 +180,8 @@ def run_facts(runs: dict[str, Run]) -> list[dict[str, str]]:
             beside = f"{summary['loss']:.4f} ({summary['baseline']} {summary['baseline_loss']:.4f}) {unit}"
             facts.append({"name": f"{prefix}loss (no optimum is known)", "value": beside})
             continue
-        interval = f"{summary['excess']:.4f} ({summary['excess_low']:.4f} to {summary['excess_high']:.4f})"
+        excess, low, high = (summary[key] for key in ("excess", "excess_low", "excess_high"))
+        interval = f"{excess:.4f} (one sample)" if low is None else f"{excess:.4f} ({low:.4f} to {high:.4f})"
         facts += [
             {"name": f"{prefix}loss (optimum)", "value": f"{summary['loss']:.4f} ({summary['bayes_loss']:.4f}) {unit}"},
             {"name": f"{prefix}excess over the optimum", "value": f"{interval} {unit}"},
