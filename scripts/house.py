@@ -10,9 +10,13 @@ said in the docstring of the function. Add a section by adding it to `SECTIONS`.
 
 import argparse
 import ast
+import io
+import json
 import re
+import subprocess
 import sys
 import tempfile
+import tokenize
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -158,6 +162,45 @@ def long_functions(modules: Modules) -> list[str]:
 
 
 MAX_LINES, MAX_FUNCTION = 450, 80
+
+
+def undefined(modules: Modules) -> list[str]:
+    """Names that nothing defines, as ruff finds them (F821), but for those in texts: axes of tensors are such."""
+    with tempfile.TemporaryDirectory() as folder:
+        for path, text in modules.items():
+            place = Path(folder, path)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text)
+        words = ["ruff", "check", "--isolated", "--exit-zero", "--select", "F821", "--output-format", "json", "."]
+        found = json.loads(subprocess.run(words, cwd=folder, check=True, capture_output=True).stdout)
+        places = [
+            (Path(one["filename"]).relative_to(Path(folder).resolve()).as_posix(), one["location"], one["message"])
+            for one in found
+        ]
+    return [
+        f"{path}:{at['row']}: {said}"
+        for path, at, said in places
+        if (at["row"], at["column"] - 1) not in _texts(modules[path])
+    ]
+
+
+@cache
+def _texts(text: str) -> frozenset[tuple[int, int]]:
+    """Rows and columns of a module that are of literal texts."""
+    literal = (one for one in tokenize.generate_tokens(io.StringIO(text).readline) if one.type == tokenize.STRING)
+    return frozenset(
+        (row, column)
+        for one in literal
+        if "f" not in one.string[: one.string.find(one.string[-1])].lower()
+        for row in range(one.start[0], one.end[0] + 1)
+        for column in range(
+            one.start[1] if row == one.start[0] else 0, one.end[1] if row == one.end[0] else MAX_COLUMNS
+        )
+    )
+
+
+#: Longer than any line.
+MAX_COLUMNS = 200
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -691,6 +734,7 @@ SECTIONS = (
     Section("rooms from train to its first step", rooms, 12),
     Section("  rooms beside that way", rooms_beside),
     Section("megabytes in results/", kept_megabytes, 12),
+    Section("names that nothing defines", undefined, 0),
     Section("circles of imports", circles, 0),
     Section("parts of CONTRIBUTING that differ", parts_that_differ, 0),
     Section("tests of the kind of a process", kind_tests, 20),

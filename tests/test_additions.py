@@ -1,13 +1,18 @@
 """The additions that CONTRIBUTING.md shows: each is one short file, and a package of a stranger's own may hold it."""
 
+import dataclasses
 import os
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import forking
+import hmmscope as hs
+from hmmscope import registry
+from hmmscope.errors import InputError
 
 ROOT = Path(__file__).parents[1]
 #: Most lines of each.
@@ -151,6 +156,46 @@ assert hs.load_run("run").process.digest == kept.digest
 def test_a_kind_of_its_own_is_saved_loaded_and_exact(installed: dict[str, str], tmp_path: Path) -> None:
     done = run(installed, "-c", _SAVED, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+@dataclasses.dataclass(frozen=True)
+class Mine:
+    """A process."""
+
+    def build(self) -> Any:
+        return hs.make_process("mess3")
+
+
+@pytest.mark.parametrize(
+    "kind, name, entry, said",
+    [
+        ("process", "", Mine, "process '': must be letters, digits, - and _, to tell it from a file"),
+        ("process", 5, Mine, "process 5: must be letters"),
+        ("process", "mine.json", Mine, "process 'mine.json': must be letters"),
+        ("process", "umbrella", Mine, "process 'umbrella': comes with the library; choose another name"),
+        (
+            "process",
+            "mess3",
+            Mine,
+            "process 'mess3': is registered by hmmscope.processes.textbook; choose another name",
+        ),
+        ("process", "mine", int, "process 'mine': must be a dataclass with build(), got <class 'int'>"),
+        ("model", "lstm", Mine, "model 'lstm': is registered by hmmscope.models.recurrent; choose another name"),
+        ("layout", "mine", int, "layout 'mine': must be a dataclass, got <class 'int'>"),
+    ],
+)
+def test_what_cannot_be_registered_is_one_clear_line(kind: str, name: Any, entry: Any, said: str) -> None:
+    registry.entries(kind)
+    with pytest.raises(InputError) as caught:
+        getattr(registry, kind)(name)(entry)
+    assert str(caught.value).startswith(said)
+
+
+def test_what_is_defined_again_takes_its_own_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry._found, "process", dict(registry.entries("process")))
+    for _ in range(2):
+        registry.process("mine-again")(Mine)
+    assert registry.entries("process")["mine-again"] is Mine
 
 
 def test_contracts_hold_for_them(installed: dict[str, str]) -> None:

@@ -130,6 +130,14 @@ def test_the_way_to_the_first_step_is_followed() -> None:
     assert {"hmmscope.training.progress", "hmmscope.machine"} <= set(house.rooms_beside({}))
 
 
+def test_names_that_nothing_defines_are_found_beside_axes_of_tensors() -> None:
+    text = 'Float = {}\ndef f(a: Float["time"], b: Float["batch time"]):\n    print(f"{c}", nothing, a)\n'
+    assert house.undefined({"models/some.py": text}) == [
+        "models/some.py:3: Undefined name `c`",
+        "models/some.py:3: Undefined name `nothing`",
+    ]
+
+
 def test_what_contributing_says_of_the_house_is_made_from_its_table(tmp_path: Path) -> None:
     page = tmp_path / "CONTRIBUTING.md"
     page.write_text(house.CONTRIBUTING.read_text("utf-8").replace("| `models` |", "| `model` |"), "utf-8")

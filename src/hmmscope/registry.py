@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from hmmscope.errors import InputError
-from hmmscope.schema import parse_spec, path_of, unknown_name
+from hmmscope.schema import parse_spec, path_of, shown, unknown_name
 
 T = TypeVar("T")
 
@@ -39,6 +39,9 @@ _FOLDERS = {
 #: The groups of entry points by which packages add to what is registered: anything, and what only other rings have.
 PLUGINS, EXPERIMENTS = "hmmscope", "hmmscope.experiments"
 _GROUPS = {"experiment": EXPERIMENTS, "claim": EXPERIMENTS, "page": "hmmscope.pages"}
+#: What the classes of a kind must have.
+_BUILT = {"process": "build()", "layout": "", "model": "build(ports, generator)"}
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _found: dict[str, dict[str, Any]] = {kind: {} for kind in (*_FOLDERS, *_GROUPS)}
 _sizes: dict[str, "Size"] = {}
 _scanned: set[str] = set()
@@ -60,14 +63,45 @@ class Size:
 
 
 def _register(kind: str, name: str) -> Callable[[T], T]:
+    """A decorator that keeps an entry under its name; one that is defined again, as in a notebook, takes its own place.
+
+    Raises:
+        InputError: what is no name, or one that is taken; an entry that is none of this kind.
+    """
+    require_name(kind, name)
+
     def decorate(entry: T) -> T:
-        assert name not in _found[kind], f"{kind} {name!r} is registered twice"
+        if name in _found[kind] and not _is_again(_found[kind][name], entry):
+            raise InputError(f"{kind} {name!r}: is registered by {_found[kind][name].__module__}; choose another name")
+        if kind in _BUILT and not (
+            isinstance(entry, type) and dataclasses.is_dataclass(entry) and _builds(kind, entry)
+        ):
+            with_build = f" with {_BUILT[kind]}" if _BUILT[kind] else ""
+            raise InputError(f"{kind} {name!r}: must be a dataclass{with_build}, got {shown(entry)}")
         _found[kind][name] = entry
         if isinstance(entry, type) and dataclasses.is_dataclass(entry):
             setattr(entry, "name", name)  # noqa: B010 - the spec classes have no such field
         return entry
 
     return decorate
+
+
+def require_name(kind: str, name: object) -> None:
+    """InputError unless a name can be told from a path, and is none that comes with the library."""
+    if not (isinstance(name, str) and _NAME.fullmatch(name)):
+        raise InputError(f"{kind} {shown(name)}: must be letters, digits, - and _, to tell it from a file")
+    if kind == "process" and (Path(__file__).parent / "data" / f"{name}.json").exists():
+        raise InputError(f"process {name!r}: comes with the library; choose another name")
+
+
+def _is_again(before: Any, entry: Any) -> bool:
+    """Whether the same lines defined both."""
+    one, other = ((getattr(x, "__module__", None), getattr(x, "__qualname__", None)) for x in (before, entry))
+    return one == other and None not in one
+
+
+def _builds(kind: str, entry: type) -> bool:
+    return not _BUILT[kind] or callable(getattr(entry, "build", None))
 
 
 def process(name: str) -> Callable[[T], T]:
@@ -87,7 +121,9 @@ def model(name: str) -> Callable[[T], T]:
 
 def named_size(name: str, model: str, about: str, **fields: Any) -> None:
     """Let `name` stand for a registered model with these fields, where the name of a model is asked for."""
-    assert name not in _sizes, f"size {name!r} is named twice"
+    require_name("size", name)
+    if name in _sizes and _sizes[name].model != model:
+        raise InputError(f"size {name!r}: is one of {_sizes[name].model}; choose another name")
     _sizes[name] = Size(model, fields, about)
 
 

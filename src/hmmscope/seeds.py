@@ -33,6 +33,8 @@ PURPOSES = {
     "counting": 22,
     "monte-carlo": 32,
 }
+#: Those of samples; the others draw processes, estimates and permutations.
+STREAMS = ("corpus", "train", "evaluate", "probe", "test", "counting")
 
 
 def check_seed(seed: int, field: str = "seed") -> int:

@@ -249,5 +249,5 @@ BAD_CORPORA = {
         dict(length=3, layout=hs.Sequences()),
     ],
     "seed": [dict(length=3, seed=-1), dict(length=3, seed=2**32), dict(length=3, seed=0.5), dict(length=3, seed=True)],
-    "stream": [dict(length=3, stream="Corpus"), dict(length=3, stream="")],
+    "stream": [*(dict(length=3, stream=name) for name in ("Corpus", "", "transition", 5))],
 }

@@ -68,7 +68,7 @@ def test_filters_of_numbers_take_lists_and_arrays_and_one_sequence():
     for given in (one, [one], np.array(one)):
         assert torch.equal(hs.switching_filter(switching, given).means, expected)
     for call in (hs.kalman_filter, hs.switching_filter):
-        with pytest.raises(InputError, match="process: must be a .*linear system"):
+        with pytest.raises(InputError, match=r"process: must be a .*linear system"):
             call("mess3", seen)
     assert torch.equal(
         hs.stationary_distribution([[0.5, 0.5], [0.1, 0.9]]),
@@ -79,7 +79,7 @@ def test_filters_of_numbers_take_lists_and_arrays_and_one_sequence():
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("lengths", ["a", ["a"], {}])
 def test_lengths_and_starts_that_are_none(lengths):
-    with pytest.raises(InputError, match="^lengths: must be"):
+    with pytest.raises(InputError, match=r"^lengths: must be"):
         hs.filter_beliefs("mess3", SEEN, lengths=lengths)
-    with pytest.raises(InputError, match="^starts: must be 4 truth values"):
+    with pytest.raises(InputError, match=r"^starts: must be 4 truth values"):
         hs.filter_beliefs("mess3", SEEN, starts=lengths)

@@ -290,7 +290,7 @@ def test_make_model_is_checked() -> None:
         make_model("rn", num_symbols=3)
     with pytest.raises(InputError, match=r"model\.widht: unknown 'widht'; did you mean 'width'"):
         make_model("rnn", num_symbols=3, widht=8)
-    with pytest.raises(InputError, match="num_tokens: must be at least num_symbols = 3, got 2"):
+    with pytest.raises(InputError, match="num_tokens: must be at least 3, the number of symbols, got 2"):
         make_model("rnn", num_symbols=3, num_tokens=2)
     with pytest.raises(InputError, match="num_tokens, input_width: give one of them"):
         make_model("rnn", num_symbols=3, num_tokens=4, input_width=2)

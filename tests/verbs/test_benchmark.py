@@ -279,6 +279,7 @@ def test_what_is_no_model_is_refused_in_a_line(tmp_path):
         (MODEL.replace("learning_rate", "num_steps"), "TRAINING.num_steps: unknown"),
         (MODEL.replace('"parameters"', '"weights"'), "DECLARED.weights: unknown"),
         (MODEL + "\nTRAINING = [1]", "TRAINING: must be a mapping"),
+        (MODEL + "\nLAYERS = '1'", "LAYERS: must be a list of names, got '1'"),
         ("raise SystemExit(0)", "SystemExit"),
     ):
         (tmp_path / "bad.py").write_text(text)
@@ -292,6 +293,12 @@ def test_what_is_no_model_is_refused_in_a_line(tmp_path):
     failing("tasks: must be a list of names", hs.benchmark, Tiny, tmp_path / "s", tasks="parity")
     failing("not the folder of a submission", hs.check_submission, tmp_path)
     assert main(["check", str(tmp_path), "--run", "x.py"]) == 2
+
+
+def test_layers_that_a_model_lacks_are_found_before_it_trains(tmp_path):
+    (tmp_path / "mine.py").write_text(MODEL + "\nLAYERS = ['1', 'gru']")
+    failing("LAYERS", hs.benchmark, tmp_path / "mine.py", tmp_path / "out", tasks=["parity"], num_steps=2)
+    assert not (tmp_path / "out").exists()
 
 
 def _raises(num_tokens):

@@ -17,8 +17,8 @@ from hmmscope.kernels.philox import CORPUS_VERSION, MAX_SAMPLES
 from hmmscope.processes.make import as_process
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown, html_table
-from hmmscope.schema import shown, spec_to_data
-from hmmscope.seeds import philox_key
+from hmmscope.schema import shown, spec_to_data, unknown_name
+from hmmscope.seeds import STREAMS, check_seed
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.gaps import MISSING
 
@@ -78,7 +78,9 @@ class Corpus:
     ) -> None:
         if length is not None and layout is not None:
             raise InputError("length: give either a length or a layout")
-        philox_key(seed, stream)
+        check_seed(seed)
+        if stream not in STREAMS:
+            raise unknown_name("stream", stream, STREAMS)
         self.process, self.seed, self.stream_name = as_process(process), seed, stream
         if length is None and layout is None:
             length = self.process.window

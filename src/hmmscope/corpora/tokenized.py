@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.corpora.layouts import MAX_COLUMNS, Layout
 from hmmscope.errors import InputError
-from hmmscope.schema import require, shown
+from hmmscope.schema import require, require_count, shown
 
 #: What stands between symbols, by name; any other text does as well.
 SEPARATORS = {"spaces": " ", "commas": ", ", "lines": "\n", "nothing": ""}

@@ -13,7 +13,7 @@ from hmmscope import registry
 from hmmscope.axes import Float, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.reprs import html_table
-from hmmscope.schema import require
+from hmmscope.schema import require, require_count
 from hmmscope.seeds import derived_seed, torch_generator
 
 
@@ -326,10 +326,10 @@ def make_model(
         InputError: an unknown name or field, a value out of range, or a package that is not installed.
     """
     spec = registry.build_spec("model", {"name": name, **fields}, "model")
+    require_count("num_symbols", num_symbols)
     if input_width is None:
         num_tokens = num_symbols if num_tokens is None else num_tokens
-        rule = f"must be at least num_symbols = {num_symbols}"
-        require(1 <= num_symbols <= num_tokens, "num_tokens", rule, num_tokens)
+        require_count("num_tokens", num_tokens, num_symbols, ", the number of symbols")
     elif num_tokens is not None:
         raise InputError("num_tokens, input_width: give one of them; a model reads tokens or vectors")
     ports = Ports(

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import torch
 
+from hmmscope.axes import Tensor
 from hmmscope.corpora.corpus import Batch
 from hmmscope.errors import DamagedError, ResourceError
 from hmmscope.reprs import Shown

@@ -48,7 +48,13 @@ _KINDS: dict[str, Any] = {
     **{"ranked": bool, "not_ranked": str},
     **_CHOSEN,
 }
-_MEASURED: dict[str, Any] = {"weights": str, "parameters": int, "seconds": float, "training_seconds": float, "scores": dict}
+_MEASURED: dict[str, Any] = {
+    "weights": str,
+    "parameters": int,
+    "seconds": float,
+    "training_seconds": float,
+    "scores": dict,
+}
 
 
 def check_submission(folder: str | Path, *, run: Any = None) -> str:
@@ -166,7 +172,9 @@ def _check_part(part: Path, task: Task, seed: int, budget: Budget, entry: Entry 
         raise DamagedError(f"{part / WEIGHTS}: are not the weights of {MEASURED}, by which its samples were drawn")
     most = sum(one.numel() for one in weights.values())
     if measured["parameters"] > most:
-        raise DamagedError(f"{part / MEASURED}: parameters is {measured['parameters']}, and {WEIGHTS} has {most} numbers")
+        raise DamagedError(
+            f"{part / MEASURED}: parameters is {measured['parameters']}, and {WEIGHTS} has {most} numbers"
+        )
     samples = Samples.of(task, digest)
     config = task.config("lstm", budget, {}, seed)
     expected = {

@@ -131,6 +131,8 @@ def _from_file(path: Path, name: str | None) -> Entry:
         raise InputError(f"{path}: must have a function build(num_tokens, num_outputs, max_length) that gives a module")
     layers, training = getattr(module, "LAYERS", None), getattr(module, "TRAINING", {})
     require(isinstance(training, Mapping), f"{path}: TRAINING", "must be a mapping", training)
+    named = layers is None or (isinstance(layers, list | tuple) and all(isinstance(one, str) for one in layers))
+    require(named, f"{path}: LAYERS", "must be a list of names", layers)
     return Entry(
         name=name or str(getattr(module, "NAME", path.stem)),
         make=_calls(build),

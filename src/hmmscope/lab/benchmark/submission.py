@@ -79,7 +79,7 @@ def benchmark(
     about = _about(entry, budget, chosen, seeds)
     if not (resume and os.path.lexists(path / seals.SEAL)):
         for task in chosen:
-            try_entry(config_of(entry, task, budget, 0), task)
+            try_entry(config_of(entry, task, budget, 0), task, entry.layers)
     _open(path, about, entry, resume)
     with disk.holding(path / "lock"):
         if os.path.lexists(path / seals.SEAL):

@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+from hmmscope.analysis.activations import check_layers
 from hmmscope.corpora.corpus import Batch
 from hmmscope.errors import HmmscopeError, InputError
 from hmmscope.lab.benchmark.scoring import Samples, answers_on
@@ -24,12 +25,12 @@ def in_a_line(task: Task, error: BaseException) -> HmmscopeError:
     return InputError(f"{task.name}: {' '.join(told.split())[:300]}")
 
 
-def try_entry(config: RunConfig, task: Task) -> None:
+def try_entry(config: RunConfig, task: Task, layers: tuple[str, ...] | None) -> None:
     """Read some samples with the untrained model.
 
     Raises:
-        InputError: no weights to train, weights that are not real numbers, a model that changes when it
-            is only asked, or what `require_causal` refuses.
+        InputError: no weights to train, weights that are not real numbers, layers that it does not have, a model that
+            changes when it is only asked, or what `require_causal` refuses.
     """
     samples = Samples.of(task, "0" * 16)
     try:
@@ -43,6 +44,8 @@ def try_entry(config: RunConfig, task: Task) -> None:
         changed = [name for name, value in before.items() if not torch.equal(value, after[name])]
         if changed:
             raise InputError(f"model: changes {changed[0]} when it is only asked; change it in training alone")
+        if layers:
+            check_layers(model, layers, field="LAYERS")
     except (Exception, SystemExit) as error:
         raise in_a_line(task, error) from None
 
