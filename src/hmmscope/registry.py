@@ -41,7 +41,7 @@ PLUGINS, EXPERIMENTS = "hmmscope", "hmmscope.experiments"
 _GROUPS = {"experiment": EXPERIMENTS, "claim": EXPERIMENTS, "page": "hmmscope.pages"}
 #: What the classes of a kind must have.
 _BUILT = {"process": "build()", "layout": "", "model": "build(ports, generator)"}
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[0-9][A-Za-z0-9_-]*)*")
 _found: dict[str, dict[str, Any]] = {kind: {} for kind in (*_FOLDERS, *_GROUPS)}
 _sizes: dict[str, "Size"] = {}
 _scanned: set[str] = set()
