@@ -171,8 +171,10 @@ def undefined(modules: Modules) -> list[str]:
             place = Path(folder, path)
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(text)
-        words = ["ruff", "check", "--isolated", "--exit-zero", "--select", "F821", "--output-format", "json", "."]
-        found = json.loads(subprocess.run(words, cwd=folder, check=True, capture_output=True).stdout)
+        words = ["check", "--isolated", "--exit-zero", "--select", "F821", "--output-format", "json", "."]
+        found = json.loads(
+            subprocess.run([sys.executable, "-m", "ruff", *words], cwd=folder, check=True, capture_output=True).stdout
+        )
         places = [
             (Path(one["filename"]).relative_to(Path(folder).resolve()).as_posix(), one["location"], one["message"])
             for one in found
