@@ -2,6 +2,7 @@
 
 import pytest
 
+from hmmscope.analysis import intervals, layer_curves
 from hmmscope.analysis.mechanisms import components, mechanisms, paths, roles
 from hmmscope.constructions.induction import induction_network
 from hmmscope.corpora.corpus import Corpus
@@ -49,6 +50,17 @@ def test_an_empty_head_changes_nothing(rows: list[dict]) -> None:
         assert values
         assert max(abs(row["value"]) for row in values) < 1e-9
         assert all(row["low"] <= row["value"] <= row["high"] for row in values)
+
+
+def test_intervals_are_as_wide_as_the_samples_that_test_are_few(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+    monkeypatch.setattr(layer_curves, "stretch", lambda count: counts.append(count) or intervals.stretch(count))
+    found = mechanisms(NETWORK, corpus, num_samples=20)
+    asked = {row["quantity"] for row in found}
+    assert counts == [20 if row["quantity"] == "loss" else 5 for row in found]
+    assert asked == {"loss", "previous-1", "previous-2", "previous-3", "unigram", "bigram"}
 
 
 @pytest.mark.parametrize("ablation", ["mean", "resample"])

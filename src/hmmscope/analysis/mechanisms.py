@@ -309,13 +309,12 @@ class _Task:
             whole: readings of the whole model after the layer.
         """
         worse = resampled_curves((found["loss"] - held["loss"]).numpy()[:, None], seed=seed)[:, 0]
-        changes = {"loss": (worse, float(held["loss"].mean()))}
+        changes = {"loss": (with_interval(worse, self._count), float(held["loss"].mean()))}
         for quantity, draws in self.readings(found, layer, seed).items():
-            changes[quantity] = (whole[quantity] - draws, float(whole[quantity][0]))
-        for quantity, (draws, before) in changes.items():
-            yield (
-                {"quantity": quantity} | with_interval(draws, self._count) | {"before": before, "samples": self._count}
-            )
+            tested = with_interval(whole[quantity] - draws, self._count - 3 * self._count // 4)
+            changes[quantity] = (tested, float(whole[quantity][0]))
+        for quantity, (interval, before) in changes.items():
+            yield {"quantity": quantity} | interval | {"before": before, "samples": self._count}
 
     def readings(self, found: Mapping[str, Tensor], layer: int, seed: int) -> dict[str, Curves]:
         """Held-out R² of each target after a layer, on all test samples and on resamples."""
