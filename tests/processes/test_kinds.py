@@ -1,6 +1,9 @@
 """Kinds of process are open: what one has is asked for, and what it lacks is one line with the kinds that have it."""
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +11,7 @@ import torch
 
 import hmmscope as hs
 from hmmscope import HMM, LinearGaussian, Mixture
+from hmmscope.axes import Tensor
 from hmmscope.errors import InputError
 from hmmscope.processes.kalman import kalman_filter
 from hmmscope.processes.narrow import as_kind, as_pairs
@@ -124,3 +128,49 @@ def test_a_pool_of_pairs_is_known_as_one() -> None:
     pairs = hs.make_process("composed-cycles", num_parts=4, num_states=6, num_symbols=3)
     assert as_pairs(pairs) is pairs
     assert as_pairs(pool()) is None
+
+
+class Drawn(hs.Process):
+    """Symbols and laws as they are given."""
+
+    num_states = num_symbols = 2
+
+    def __init__(self, symbol: int = 0, law: Any = (0.5, 0.5)) -> None:
+        self.symbol, self.drawn_law = symbol, torch.tensor(law, dtype=torch.float64)
+
+    def sample_paths(self, indices: Any, starts: Any, seed: int, stream: str = "corpus") -> hs.Paths:
+        states = torch.zeros(len(indices), len(starts), dtype=torch.int64)
+        return hs.Paths(states + self.symbol, states, None)
+
+    def observe(self, observations: Tensor, *, starts: object = None) -> hs.Observed:
+        return hs.Observed.of_symbols(observations, self.drawn_law.expand(len(observations), 4, 2))
+
+
+@pytest.mark.parametrize(
+    "law, said",
+    [
+        ((0.5, 0.6), r"observe: predicted\[0, 0\] must be a law, and sums to 1.1"),
+        ((1.5, -0.5), r"observe: predicted\[0, 0\] must be a law, and sums to 1"),
+        ((0.5, torch.nan), r"observe: predicted\[0, 0\] must be a law, and sums to nan"),
+    ],
+)
+def test_laws_of_a_kind_of_its_own_are_laws(law: Any, said: str) -> None:
+    seen = hs.Corpus(Drawn(), length=3)[0:1].observations
+    assert hs.observe(Drawn(), seen).log_likelihood_terms.sum().item() == pytest.approx(3 * math.log(0.5))
+    with pytest.raises(InputError, match=said):
+        hs.observe(Drawn(law=law), seen)
+
+
+@pytest.mark.parametrize("symbol", [-1, 2])
+def test_symbols_of_a_kind_of_its_own_are_its_symbols(symbol: int) -> None:
+    with pytest.raises(InputError, match=r"sample_paths: must draw symbols in \[0, 2\)"):
+        hs.Corpus(Drawn(symbol), length=3)[0:1]
+
+
+@pytest.mark.parametrize("rows", [[[0.5, 0.4], [0.5, 0.5]], [[1.5, -0.5], [0.5, 0.5]], [[1 / 3, 2 / 3], [0.5, 0.5]]])
+def test_what_no_rows_of_integers_are_is_not_drawn(rows: Any) -> None:
+    half = [[0.5, 0.5], [0.5, 0.5]]
+    own = hs.HMM([0.5, 0.5], half, half)
+    own.law = replace(own.law, emission_MSV=torch.tensor([rows], dtype=torch.float64))
+    with pytest.raises(InputError, match="law: has rows that are no laws in multiples"):
+        hs.Corpus(own, length=3)[0:1]

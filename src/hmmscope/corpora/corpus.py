@@ -17,7 +17,7 @@ from hmmscope.kernels.philox import CORPUS_VERSION, MAX_SAMPLES
 from hmmscope.processes.make import as_process
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown, html_table
-from hmmscope.schema import shown, spec_to_data, unknown_name
+from hmmscope.schema import require, shown, spec_to_data, unknown_name
 from hmmscope.seeds import STREAMS, check_seed
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.gaps import MISSING
@@ -146,12 +146,21 @@ class Corpus:
         else:
             samples = _indices_on(index, self.device)
             paths = self.process.sample_paths_on(samples, self.layout.starts, self.seed, self.stream_name)
+        if not (self.process.real_valued or self.process.data is not None):
+            self._check_drawn(paths.observations)
         told = paths.components if self.layout.telling else None
         header = None if told is None else self.process.tell(told)
         tokens = self.layout.tokens(self.process.as_read(paths.observations), self.num_symbols, header)
         if has_gaps(self.process):
             tokens = tokens.masked_fill(tokens == MISSING, self.num_tokens - 1)
         return Batch(tokens, *paths)
+
+    def _check_drawn(self, observations: Tensor) -> None:
+        """InputError for symbols of a kind with a sampler of its own that its process does not have."""
+        if type(self.process).sample_paths is not Process.sample_paths and observations.numel():
+            low, high = (int(end) for end in observations.aminmax())
+            inside = low >= 0 and high < self.num_symbols
+            require(inside, "sample_paths", f"must draw symbols in [0, {self.num_symbols})", (low, high))
 
     def digest(self, num_samples: int) -> str:
         """sha256 of the first samples (observations, states, components, little-endian) and of what they depend on."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.errors import InputError
 from hmmscope.reprs import Shown
 
 #: What may be known exactly of a process, as `Process.answered` names it.
@@ -67,6 +68,10 @@ class Telling(NamedTuple):
     num_values: int
 
 
+#: By how much the sum of a law may be off.
+ROUNDING = 1e-6
+
+
 @dataclass(frozen=True, repr=False)
 class Observed(Shown):
     """What an observer knows who knows the process, after each observation.
@@ -97,6 +102,16 @@ class Observed(Shown):
         predicted: Float64[Tensor, "batch time_and_one symbol"],
         **laws: Tensor,
     ) -> "Observed":
-        """From the law of each symbol given those before it, one more than there are observations."""
+        """From the law of each symbol given those before it, one more than there are observations.
+
+        Raises:
+            InputError: what is no law: rows that do not sum to one, or to zero where the past is impossible.
+        """
+        for name, law in {"predicted": predicted, **laws}.items():
+            total = law.sum(-1)
+            wrong = (law < -ROUNDING).any(-1) | ~(((total - 1).abs() <= ROUNDING) | (total == 0))
+            if bool(wrong.any()):
+                place = wrong.nonzero()[0].tolist()
+                raise InputError(f"observe: {name}{place} must be a law, and sums to {float(total[tuple(place)]):g}")
         terms = predicted[:, :-1].gather(2, observations[..., None])[..., 0].log()
         return cls(predicted[:, :-1], predicted[:, 1:], terms, laws)

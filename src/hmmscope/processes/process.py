@@ -262,7 +262,7 @@ class Process(ABC):
     @cached_property
     def alias_tables(self) -> tuple[NDArray[np.uint32], ...]:
         """Integer tables of the component, of the initial law and of the rest of `law.rows`, built on first use."""
-        return tuple(alias_tables(integer_weights(rows)) for rows in (self.weights_M, *self.law.rows()))
+        return tuple(alias_tables(_drawn_weights(rows)) for rows in (self.weights_M, *self.law.rows()))
 
     @property
     def alphabet(self) -> Alphabet:
@@ -436,6 +436,16 @@ def check_samples(indices: NDArray[np.int64]) -> NDArray[np.int64]:
 def integer_weights(rows: Float64[Tensor, "*row outcome"]) -> NDArray[np.int64]:
     """Probabilities that are multiples of 2^-32 as integers."""
     return (rows.numpy() * UNIT).astype(np.int64)
+
+
+def _drawn_weights(rows: Float64[Tensor, "*row outcome"]) -> NDArray[np.int64]:
+    """`integer_weights`; InputError for rows that nothing can be drawn by."""
+    weights = integer_weights(rows)
+    if weights.size and (weights.min() < 0 or (weights.sum(-1) != UNIT).any()):
+        raise InputError(
+            "law: has rows that are no laws in multiples of 2^-32; those of hmmscope.HMM are rounded to such"
+        )
+    return weights
 
 
 def kinds() -> dict[str, type[Process]]:
