@@ -172,6 +172,12 @@ def require(condition: bool, field: str, rule: str, value: object) -> None:
         raise InputError(f"{field}: {rule}, got {shown(value)}")
 
 
+def require_real(field: str, value: object) -> None:
+    """InputError naming `field` unless `value` is a number that is finite."""
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+    require(real, field, "must be a finite number", value)
+
+
 def require_count(field: str, value: object, least: int = 1, why: str = "", most: int | None = None) -> None:
     """InputError naming `field` unless `value` is a whole number, `least` at least and `most` at most."""
     require(isinstance(value, numbers.Integral) and not isinstance(value, bool), field, "must be an integer", value)

@@ -195,7 +195,7 @@ def test_other_matrices_need_a_scale_and_then_are_right_too():
             r"^process: HMM has no driving matrices; LabelledHMM, MatrixProduct have$",
         ),
         (("cyclic-det", {}), {"scale": 0.0}, r"^scale: must be a positive number, got 0.0"),
-        (("cyclic-det", {}), {"scale": float("nan")}, r"^scale: must be a positive number, got nan"),
+        (("cyclic-det", {}), {"scale": float("nan")}, r"^scale: must be a finite number, got nan"),
         (("cyclic-det", {}), {"initial": [1.0, 0.0]}, r"^initial: must have 5 numbers"),
         (("matmul", {}), {"initial": [0.0] * 5}, r"^initial: must be finite and not zero"),
     ],

@@ -410,7 +410,7 @@ def test_printed_exponents_give_wrong_beliefs() -> None:
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"length": 0}, r"^length: must be in \[1, 4096\], got 0$"),
+        ({"length": 0}, r"^length: must be at least 1, got 0$"),
         ({"variant": "disjont"}, r"^variant: unknown 'disjont'; did you mean 'disjoint'"),
         ({"product": "relu01"}, r"^product: unknown 'relu01'"),
         ({"division": "exact"}, r"^division: unknown"),

@@ -9,6 +9,7 @@ from hmmscope.axes import Int64, Tensor
 from hmmscope.constructions.residual import LayerNote, Subspaces, explanation
 from hmmscope.errors import InputError
 from hmmscope.models.base import Ports, SequenceModel, Tap
+from hmmscope.schema import require
 
 
 def frozen(weight: Tensor, dtype: torch.dtype) -> nn.Parameter:
@@ -60,6 +61,11 @@ class Constructed(SequenceModel):
     def explain(self, tokens: Int64[Tensor, "batch time"] | None = None) -> str:
         """Layout and layers as a text to print; with tokens, with the measured errors."""
         return explanation(self.title, self.subspaces, self.notes(tokens))
+
+
+def require_floats(dtype: object) -> None:
+    """InputError unless it is a type of the numbers that a construction may compute in."""
+    require(dtype in (torch.float64, torch.float32), "dtype", "must be torch.float64 or torch.float32", dtype)
 
 
 def only_tokens(inputs: Tensor, feedback: Tensor | None, cache: dict[str, Any] | None) -> None:

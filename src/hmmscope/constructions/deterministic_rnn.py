@@ -1,6 +1,5 @@
 """[Limits] Theorem 5.1: a ReLU RNN of width n·m that follows a deterministic HMM without error."""
 
-import math
 from typing import Any
 
 import torch
@@ -8,11 +7,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from hmmscope.axes import Float, Int64, Tensor
-from hmmscope.constructions.constructed import Constructed, check_tokens, only_tokens
+from hmmscope.constructions.constructed import Constructed, check_tokens, only_tokens, require_floats
 from hmmscope.constructions.driven import DrivenSystem, driven_system
 from hmmscope.constructions.residual import LayerNote, Subspaces
 from hmmscope.models.base import Ports
-from hmmscope.schema import require
+from hmmscope.schema import require, require_real
 
 
 class DeterministicRNN(Constructed):
@@ -147,5 +146,7 @@ def limits_theorem5_1(
     system = driven_system(process, initial)
     if scale is None:
         scale = 2 * system.smallest_scale
-    require(0 < scale < math.inf, "scale", "must be a positive number", scale)
+    require_real("scale", scale)
+    require(scale > 0, "scale", "must be a positive number", scale)
+    require_floats(dtype)
     return DeterministicRNN(system, scale=float(scale), placeholder=placeholder, dtype=dtype)

@@ -9,6 +9,7 @@ import torch
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.constructions.constructed import check_tokens
 from hmmscope.errors import InputError
+from hmmscope.processes.make import as_process
 from hmmscope.reprs import Shown
 from hmmscope.schema import require, shown
 
@@ -103,8 +104,8 @@ def driven_system(process: object, initial: object = None) -> DrivenSystem:
     state i cannot emit has a zero column.
 
     Args:
-        process: a deterministic `LabelledHMM` (cyclic-det, random-automaton, word-problem), a `MatrixProduct`,
-            matrices (symbol, n, n) that act on columns, or a driven system, as it is.
+        process: a deterministic `LabelledHMM` (cyclic-det, random-automaton, word-problem), a `MatrixProduct`, the name of
+            one, matrices (symbol, n, n) that act on columns, or a driven system, as it is.
         initial: the vector before the first symbol; by default the initial law, or the first unit vector.
 
     Raises:
@@ -113,6 +114,8 @@ def driven_system(process: object, initial: object = None) -> DrivenSystem:
     """
     if isinstance(process, DrivenSystem) and initial is None:
         return process
+    if isinstance(process, str):
+        process = as_process(process)
     driving = getattr(process, "driving", None)
     if driving is not None:  # a process
         matrices, default, told = driving()
@@ -122,7 +125,7 @@ def driven_system(process: object, initial: object = None) -> DrivenSystem:
             unit or not told, "initial", "must be one state, for symbols tell about the state", shown(start.tolist())
         )
     else:
-        matrices = torch.as_tensor(process, dtype=torch.float64)
+        matrices = _numbers("process", process)
         shape = tuple(matrices.shape)
         require(len(shape) == 3 and shape[1] == shape[2] and 0 not in shape, "process", "must be m x n x n", shape)
         require(bool(matrices.isfinite().all()), "process", "must be finite", matrices)
@@ -135,4 +138,11 @@ def driven_system(process: object, initial: object = None) -> DrivenSystem:
 
 
 def _vector(initial: object) -> Tensor:
-    return torch.as_tensor(initial, dtype=torch.float64)
+    return _numbers("initial", initial)
+
+
+def _numbers(field: str, values: object) -> Tensor:
+    try:
+        return torch.as_tensor(values, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"{field}: must be numbers, got {shown(values)}") from None

@@ -5,6 +5,7 @@ from itertools import pairwise
 import torch
 
 from hmmscope.models.base import SequenceModel, make_model
+from hmmscope.schema import require_count, require_real
 
 #: Attention logits of what is looked for are this far above the others.
 _SHARP = 60.0
@@ -25,6 +26,9 @@ def induction_network(num_symbols: int, num_tokens: int, num_columns: int, *, ga
 
     Source: the circuit of Olsson et al. (2022), "In-context learning and induction heads"; these weights are ours.
     """
+    for field, value in (("num_symbols", num_symbols), ("num_tokens", num_tokens), ("num_columns", num_columns)):
+        require_count(field, value)
+    require_real("gain", gain)
     ends = torch.tensor([0, num_tokens, num_columns, num_symbols, num_symbols]).cumsum(0).tolist()
     token, place, before, after = (slice(begin, end) for begin, end in pairwise(ends))
     size = max(num_tokens, num_columns, (ends[-1] + 1) // 2)

@@ -1,6 +1,6 @@
 """What a [MultiTask] network is built for, and where in its residual stream everything stands."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -30,12 +30,13 @@ class Prompt:
         """Demonstrations of one length, or of the lengths listed; InputError if there is none or one is empty."""
         require_count("num_demonstrations", num_demonstrations)
         require_count("test_length", test_length)
-        if isinstance(demonstration_length, int):
-            lengths = (demonstration_length,) * num_demonstrations
-        else:
+        if isinstance(demonstration_length, Iterable) and not isinstance(demonstration_length, str):
             lengths = tuple(demonstration_length)
+        else:
+            lengths = (demonstration_length,) * num_demonstrations
         require(len(lengths) == num_demonstrations, "demonstration_length", f"must be {num_demonstrations}", lengths)
-        require(min(lengths) >= 1, "demonstration_length", "must be at least 1", demonstration_length)
+        for length in lengths:
+            require_count("demonstration_length", length)
         return cls(lengths, test_length)
 
     @property
@@ -82,10 +83,10 @@ class Layout:
     position_width: int = 2
 
     def __post_init__(self) -> None:
-        require(self.num_symbols >= 2, "num_symbols", "must be at least 2", self.num_symbols)
-        require(self.memory_length >= 1, "memory_length", "must be at least 1", self.memory_length)
-        require(self.num_futures >= 1, "num_futures", "must be at least 1", self.num_futures)
-        require(self.position_width >= 2, "position_width", "must be at least 2", self.position_width)
+        require_count("num_symbols", self.num_symbols, 2)
+        require_count("memory_length", self.memory_length)
+        require_count("num_futures", self.num_futures)
+        require_count("position_width", self.position_width, 2)
         if self.features not in ("window", "tabular"):
             raise unknown_name("features", self.features, ("window", "tabular"))
         if self.positions not in ("column", "slot", "absolute"):

@@ -1,6 +1,5 @@
 """The network of [MultiTask] Theorems 1 and 2: blocks of explicit matrices on a stream of named subspaces."""
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -8,7 +7,7 @@ import torch
 from torch import nn
 
 from hmmscope.axes import Float, Int64, Tensor
-from hmmscope.constructions.constructed import Constructed, check_tokens, frozen, only_tokens
+from hmmscope.constructions.constructed import Constructed, check_tokens, frozen, only_tokens, require_floats
 from hmmscope.constructions.gradient_steps import prediction_bound
 from hmmscope.constructions.multitask_attention import ConstructedBlock
 from hmmscope.constructions.multitask_exact import Exact
@@ -16,7 +15,7 @@ from hmmscope.constructions.multitask_layout import Layout, Prompt
 from hmmscope.constructions.multitask_positions import PositionCode
 from hmmscope.constructions.residual import LayerNote
 from hmmscope.models.base import Ports
-from hmmscope.schema import require, unknown_name
+from hmmscope.schema import require, require_count, require_real, unknown_name
 
 Readout = Literal["joint", "next"]
 
@@ -54,18 +53,19 @@ class Descent:
 
     def check(self, layout: Layout) -> None:
         """InputError unless all of it is possible with this layout."""
-        require(self.num_steps >= 0, "num_steps", "must be at least 0", self.num_steps)
-        require(0 <= self.ridge < math.inf, "ridge", "must be at least 0 and finite", self.ridge)
+        require_count("num_steps", self.num_steps, 0)
+        for field in ("ridge", "mask", "gap"):
+            require_real(field, getattr(self, field))
+        require(self.ridge >= 0, "ridge", "must be at least 0", self.ridge)
+        if self.learning_rate is not None:
+            require_real("learning_rate", self.learning_rate)
         rate, most = self.rate(layout), 2 * layout.num_labels
-        require(0 < rate < math.inf, "learning_rate", "must be positive and finite", self.learning_rate)
-        require(1 <= self.heads(layout) <= most, "num_heads", f"must be in [1, {most}]", self.num_heads)
+        require(rate > 0, "learning_rate", "must be positive", self.learning_rate)
+        require_count("num_heads", self.heads(layout), most=most)
         least = 1 + prediction_bound(layout, rate, self.num_steps)
-        require(
-            least < self.mask < math.inf, "mask", f"must be finite and above {least:.4g} for these steps", self.mask
-        )
+        require(least < self.mask, "mask", f"must be above {least:.4g} for these steps", self.mask)
         require(1 <= self.gap <= 1e6, "gap", "must be in [1, 1e6]", self.gap)
-        known = (torch.float32, torch.float64)
-        require(self.dtype in known, "dtype", "must be torch.float32 or torch.float64", self.dtype)
+        require_floats(self.dtype)
 
 
 class MultiTaskTransformer(Constructed):

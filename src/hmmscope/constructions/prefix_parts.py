@@ -12,7 +12,7 @@ from hmmscope.constructions.constructed import frozen
 from hmmscope.constructions.driven import DrivenSystem
 from hmmscope.constructions.residual import Subspaces
 from hmmscope.models.base import Tap
-from hmmscope.schema import require, unknown_name
+from hmmscope.schema import require, require_count, unknown_name
 
 Product = Literal["gelu", "relu01", "bilinear"]
 PRODUCTS = ("gelu", "relu01", "bilinear")
@@ -27,6 +27,7 @@ LARGEST_FACTOR = 2.0
 
 def layers_needed(length: int) -> int:
     """ceil(log2 length): after l layers, position i holds the product of the last 2^l tokens."""
+    require_count("length", length)
     return (length - 1).bit_length()
 
 

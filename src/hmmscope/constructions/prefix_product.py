@@ -1,12 +1,11 @@
 """[Limits] Theorem 5.2: a Transformer of depth ceil(log2 T) that multiplies all matrices up to each position."""
 
-import math
 from typing import Any, Literal
 
 import torch
 
 from hmmscope.axes import Float, Int64, Tensor
-from hmmscope.constructions.constructed import only_tokens
+from hmmscope.constructions.constructed import only_tokens, require_floats
 from hmmscope.constructions.driven import DrivenSystem, driven_system
 from hmmscope.constructions.prefix_parts import (
     PRODUCTS,
@@ -22,7 +21,7 @@ from hmmscope.constructions.prefix_parts import (
 )
 from hmmscope.constructions.prefix_transformer import PrefixTransformer
 from hmmscope.machine import require_memory
-from hmmscope.schema import require, unknown_name
+from hmmscope.schema import require, require_count, require_real, unknown_name
 
 
 class PrefixProduct(PrefixTransformer):
@@ -125,7 +124,8 @@ def limits_theorem5_2(
         InputError: a process that is not of this kind, or a value out of range.
         ResourceError: one sequence of that length does not fit in memory.
     """
-    require(isinstance(length, int) and 1 <= length <= 2**20, "length", "must be in [1, 2^20]", length)
+    require_count("length", length, most=2**20)
+    require_floats(dtype)
     system = driven_system(process, initial)
     if product not in PRODUCTS:
         raise unknown_name("product", product, PRODUCTS)
@@ -134,9 +134,10 @@ def limits_theorem5_2(
     require(boolean or product != "relu01", "product", "must be gelu or bilinear unless matrices are 0/1", product)
     needed = layers_needed(length)
     layers = needed if num_layers is None else num_layers
-    require(0 <= layers <= needed, "num_layers", f"must be in [0, {needed}] for length {length}", layers)
+    require_count("num_layers", layers, 0, most=needed)
     if eta is None:
         eta = paper_eta(system.num_states, layers, length) if temperature == "paper" else 1e-20
+    require_real("eta", eta)
     require(0 < eta < 1, "eta", "must be in (0, 1)", eta)
     gain = gain_of(temperature, length, eta)
     if gelu_scale is None:
@@ -144,8 +145,9 @@ def limits_theorem5_2(
     elif gelu_scale == "paper":
         scale = paper_gelu_scale(system.num_states, eta)
     else:
+        require_real("gelu_scale", gelu_scale)
         scale = float(gelu_scale)
-    require(0 < scale < math.inf, "gelu_scale", "must be a positive number", gelu_scale)
+    require(scale > 0, "gelu_scale", "must be a positive number", gelu_scale)
     require_memory("length", forward_bytes(length, system.num_states, dtype), "choose a shorter length")
     return PrefixProduct(
         system, length, product=product, gain=gain, eta=eta, gelu_scale=scale, num_layers=layers, dtype=dtype

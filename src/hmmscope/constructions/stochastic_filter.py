@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hmmscope.axes import Float, Float64, Int64, Tensor
-from hmmscope.constructions.constructed import check_tokens, frozen, only_tokens
+from hmmscope.constructions.constructed import check_tokens, frozen, only_tokens, require_floats
 from hmmscope.constructions.driven import DrivenSystem
 from hmmscope.constructions.normaliser import (
     LONG_DOUBLE,
@@ -27,11 +27,13 @@ from hmmscope.constructions.normaliser import (
 from hmmscope.constructions.prefix_parts import best_gelu_scale, gelu, layers_needed
 from hmmscope.constructions.prefix_transformer import PrefixTransformer
 from hmmscope.constructions.residual import LayerNote
+from hmmscope.processes.answers import WORDS
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.processes.make import as_process
 from hmmscope.processes.process import integer_weights
 from hmmscope.reprs import Shown
-from hmmscope.schema import require, unknown_name
+from hmmscope.schema import require, require_count, require_real, unknown_name
 
 Variant = Literal["disjoint", "residual"]
 Product = Literal["bilinear", "gelu"]
@@ -77,12 +79,19 @@ class BeliefOperators(Shown):
         return len(self.start_S)
 
 
-def belief_operators(hmm: HMM | LabelledHMM) -> BeliefOperators:
-    """The matrices of an HMM's filter."""
-    law = hmm.law
+def belief_operators(hmm: HMM | LabelledHMM | str) -> BeliefOperators:
+    """The matrices of an HMM's filter.
+
+    Raises:
+        InputError: another kind of process.
+    """
+    process = as_process(hmm)
+    process.require(WORDS)
+    law = process.law
+    require(not law.signed, "hmm", "must have probabilities", process)
     initial_S = law.initial_MS[0]
     initial_O, weights_S = initial_S.numpy(), integer_weights(initial_S).astype(object)
-    eye = np.eye(hmm.num_states)
+    eye = np.eye(process.num_states)
     if not law.states_emit:
         numerators = integer_weights(law.labelled_MVSS[0]).astype(object).transpose(0, 2, 1) * 2**32
         return BeliefOperators(numerators, weights_S * 2**32, eye, initial_O)
@@ -92,9 +101,9 @@ def belief_operators(hmm: HMM | LabelledHMM) -> BeliefOperators:
     numerators = emission_SV.T[:, :, None] * transition_SS.T[None]
     same = (law.transition_MSS[0] == initial_S).all(1).nonzero()[:, 0].tolist()
     if same:
-        return BeliefOperators(numerators, _unit_vector(hmm.num_states, same[0]), eye, initial_O)
-    size = hmm.num_states + 1
-    larger = np.full((hmm.num_symbols, size, size), 0, dtype=object)
+        return BeliefOperators(numerators, _unit_vector(process.num_states, same[0]), eye, initial_O)
+    size = process.num_states + 1
+    larger = np.full((process.num_symbols, size, size), 0, dtype=object)
     larger[:, :-1, :-1] = numerators
     larger[:, :-1, -1] = emission_SV.T * weights_S
     read_OS = np.concatenate([eye, initial_O[:, None]], 1)
@@ -119,6 +128,7 @@ def bound_of(operators: BeliefOperators, least: float | None) -> float:
         )
         require(operators.least_entry > 0, "hmm", rule, "a zero")
         least = min(operators.least_entry, 0.5)  # a single state and symbol have 1
+    require_real("least", least)
     require(0 < least < 1, "least", "must be above 0 and below 1", least)
     return 1 / least
 
@@ -294,7 +304,7 @@ class MixedLayer(nn.Module):
 
 
 def limits_theorem5_3(
-    hmm: HMM | LabelledHMM,
+    hmm: HMM | LabelledHMM | str,
     length: int,
     *,
     variant: Variant = "disjoint",
@@ -340,7 +350,7 @@ def limits_theorem5_3(
 
     Source: [Limits] Theorem 5.3 and App. E, with the corrections that `normaliser` and `log_leak` state.
     """
-    require(isinstance(length, int) and 1 <= length <= MAX_LENGTH, "length", f"must be in [1, {MAX_LENGTH}]", length)
+    require_count("length", length, most=MAX_LENGTH)
     for field, value, known in (
         ("variant", variant, ("disjoint", "residual")),
         ("product", product, ("bilinear", "gelu")),
@@ -349,9 +359,10 @@ def limits_theorem5_3(
     ):
         if value not in known:
             raise unknown_name(field, value, known)
-    require(dtype in (torch.float64, torch.float32), "dtype", "must be torch.float64 or torch.float32", dtype)
-    scale = best_gelu_scale(dtype) if gelu_scale is None else float(gelu_scale)
-    require(0 < scale < math.inf, "gelu_scale", "must be a positive number", gelu_scale)
+    require_floats(dtype)
+    scale = best_gelu_scale(dtype) if gelu_scale is None else gelu_scale
+    require_real("gelu_scale", scale)
+    require(scale > 0, "gelu_scale", "must be a positive number", gelu_scale)
     operators = belief_operators(hmm)
     schedule = Schedule(length=length, bound=bound_of(operators, least), exponents=exponents)
     if division == "mlp":
