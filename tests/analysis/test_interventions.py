@@ -144,6 +144,7 @@ def test_gradients_flow_through_edits(model: nn.Module) -> None:
     assert direction.grad.abs().max() > 0
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_nothing_is_left_after_an_error(model: nn.Module) -> None:
     def broken(x: Tensor) -> Tensor:
         raise RuntimeError("no")
@@ -158,6 +159,16 @@ def test_nothing_is_left_after_an_error(model: nn.Module) -> None:
         intervene(model, {"residual.0": lambda x: x[:, :1]}),
     ):
         model(tokens())
+    with (
+        pytest.raises(InputError, match=r"edits: the edit of residual\.0 gives None and no tensor; does it return it"),
+        intervene(model, {"residual.0": lambda x: None}),
+    ):
+        model(tokens())
+    with (
+        pytest.raises(InputError, match=r"edits: residual\.0 must be a function, or several, got 3"),
+        intervene(model, {"residual.0": 3}),
+    ):
+        pass
     with pytest.raises(InputError, match="head: must be in"):
         ablate_head(2, 2)
     assert hooks(model) == 0

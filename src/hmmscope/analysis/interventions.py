@@ -27,6 +27,7 @@ from hmmscope import registry
 from hmmscope.analysis.activations import modules_named
 from hmmscope.axes import Float, Tensor
 from hmmscope.errors import InputError
+from hmmscope.schema import shown
 
 #: From an activation to what stands in its place, of the same shape.
 Edit = Callable[[Tensor], Tensor]
@@ -44,15 +45,17 @@ def intervene(model: nn.Module, edits: Mapping[str, Edit | Sequence[Edit]]) -> I
             edits of one follow each other.
 
     Raises:
-        InputError: no module has that name; and, in the forward pass, an activation that is no tensor, or an edit that
-            gives another shape.
+        InputError: no module has that name, or an edit is no function; and, in the forward pass, an activation that is no
+            tensor, or an edit that gives none, or another shape.
     """
     taken = registry.adapted(model, list(edits))
     handles = []
     try:
         for name, module in modules_named(taken, edits, field="edits").items():
             chosen = edits[name]
-            in_turn = (chosen,) if callable(chosen) else tuple(chosen)
+            in_turn = tuple(chosen) if isinstance(chosen, list | tuple) else (chosen,)
+            if not all(map(callable, in_turn)):
+                raise InputError(f"edits: {name} must be a function, or several, got {shown(chosen)}")
             handles.append(module.register_forward_hook(_hook(name, in_turn)))
         with nullcontext() if taken is model else taken.connected():
             yield model
@@ -69,6 +72,8 @@ def _hook(name: str, edits: tuple[Edit, ...]) -> Callable[[nn.Module, Any, Any],
         changed = first
         for edit in edits:
             changed = edit(changed)
+            if not isinstance(changed, Tensor):
+                raise InputError(f"edits: the edit of {name} gives {shown(changed)} and no tensor; does it return it?")
         if changed.shape != first.shape:
             raise InputError(f"edits: {name} has shape {tuple(first.shape)}, its edit gives {tuple(changed.shape)}")
         return (changed, *output[1:]) if isinstance(output, tuple) else changed
