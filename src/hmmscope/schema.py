@@ -5,6 +5,7 @@ A wrong key, type or value is one InputError that names the field by its path an
 
 import dataclasses
 import difflib
+import functools
 import math
 import numbers
 import re
@@ -96,6 +97,21 @@ def parse_spec(cls: type, data: Any, where: str) -> Any:
         return cls(**values)
     except InputError as error:
         raise InputError(f"{where}.{error}" if where else str(error)) from None
+
+
+def require_kinds(spec: Any) -> None:
+    """InputError naming the first field of a dataclass whose value is not of the annotated type; text is no number."""
+    for name, kind in _hints(type(spec)).items():
+        value = getattr(spec, name)
+        if isinstance(value, numbers.Real) and not isinstance(value, int | float):  # of NumPy
+            value = int(value) if isinstance(value, numbers.Integral) else float(value)
+        if parse_value(kind, value, name) != (tuple(value) if isinstance(value, list) else value):
+            raise InputError(f"{name}: must not be text, got {shown(value)}")
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return {field.name: typing.get_type_hints(cls)[field.name] for field in dataclasses.fields(cls)}
 
 
 def parse_value(kind: Any, value: Any, where: str) -> Any:

@@ -169,6 +169,9 @@ def test_nothing_is_left_after_an_error(model: nn.Module) -> None:
         intervene(model, {"residual.0": 3}),
     ):
         pass
+    for names in ("residual.0", 3):
+        with pytest.raises(InputError, match="layers: must be a list of names, got"):
+            capture(model, names, tokens())
     with pytest.raises(InputError, match="head: must be in"):
         ablate_head(2, 2)
     assert hooks(model) == 0

@@ -1,5 +1,6 @@
 """The papers' recipes and curricula, against numbers computed by hand."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -138,8 +139,21 @@ def test_multitask_sees_each_prompt_once() -> None:
         ({"num_steps": 4, "epoch_steps": 2, "curriculum": (2, 4, 8)}, "curriculum: must have at most 2 stages"),
         ({"block_length": -1}, "block_length: must be in"),
         ({"num_trajectories": 2**28}, "num_trajectories: must be in"),
+        ({"num_steps": "x"}, "num_steps: must be an integer, got 'x'"),
+        ({"num_steps": "20"}, "num_steps: must not be text, got '20'"),
+        ({"batch_size": 2.5}, "batch_size: must be an integer, got 2.5"),
+        ({"learning_rate": math.nan}, "learning_rate: must be finite"),
+        ({"betas": (0.9, "x")}, r"betas\[1\]: must be a number, got 'x'"),
+        ({"compile": 1}, "compile: must be true or false, got 1"),
+        ({"engine": "fast"}, "engine: unknown 'fast'"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_bad_numbers_are_refused(changes: dict, word: str) -> None:
     with pytest.raises(InputError, match=word):
         TrainingSpec(**changes)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    recipe = TrainingSpec(num_steps=np.int64(7), learning_rate=np.float32(0.5))  # type: ignore[arg-type]
+    assert (recipe.num_steps, recipe.learning_rate) == (7, 0.5)

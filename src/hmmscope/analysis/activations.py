@@ -138,6 +138,8 @@ def modules_named(model: nn.Module, names: Iterable[str], *, field: str = "layer
     Raises:
         InputError: a name that is neither; the message has the nearest one.
     """
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise InputError(f"{field}: must be a list of names, got {shown(names)}")
     known = dict(model.named_modules())  # "" is the model itself
     own = {name for prefix in ("model.", "module.") for name in known if name.startswith(prefix)}
     known = {name.partition(".")[2]: known[name] for name in own} | known

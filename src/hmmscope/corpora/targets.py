@@ -148,7 +148,7 @@ class BeliefTold(Belief):
 
 def check_target(name: str, field: str = "target") -> None:
     """InputError, about that field, unless a target has that name."""
-    if not name.startswith("density-") and name not in TARGETS:
+    if not isinstance(name, str) or (not name.startswith("density-") and name not in TARGETS):
         raise unknown_name(field, name, TARGETS)
     if name.startswith("density"):
         laws_asked(name)

@@ -13,7 +13,7 @@ from hmmscope.machine import require_memory
 from hmmscope.processes.answers import STATES
 from hmmscope.processes.make import as_process
 from hmmscope.processes.process import Process
-from hmmscope.schema import require, require_count
+from hmmscope.schema import require, require_count, require_real
 
 #: [Limits] Table 1 agrees with its definition minus two steps, at every uncapped entry.
 PAPER_OFFSET = 2
@@ -75,6 +75,7 @@ def mixing_time(
     Cost: O(num_samples * time * S^3).
     """
     process = as_process(process)
+    require_real("threshold", threshold)
     require(0 < threshold < 1, "threshold", "must be in (0, 1)", threshold)
     require_count("max_time", max_time)
     if STATES not in process.by_law:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from hmmscope.schema import require
+from hmmscope.schema import require, require_kinds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +84,7 @@ class TrainingSpec:
     engine: Literal["auto", "compiled", "torch"] = "auto"
 
     def __post_init__(self) -> None:
+        require_kinds(self)
         for field in ("num_steps", "batch_size", "checkpoint_every", "evaluate_samples", "num_threads", "halve_every"):
             require(1 <= getattr(self, field) < 2**31, field, "must be in [1, 2^31)", getattr(self, field))
         require(self.num_threads <= 1024, "num_threads", "must be at most 1024", self.num_threads)
