@@ -154,6 +154,7 @@ def test_bad_numbers_are_refused(changes: dict, word: str) -> None:
         TrainingSpec(**changes)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_numbers_of_numpy_are_numbers() -> None:
     recipe = TrainingSpec(num_steps=np.int64(7), learning_rate=np.float32(0.5))  # type: ignore[arg-type]
     assert (recipe.num_steps, recipe.learning_rate) == (7, 0.5)

@@ -132,14 +132,19 @@ def check_layers(model: nn.Module, names: Sequence[str], *, field: str = "layers
     modules_named(registry.adapted(model, names), names, field=field)
 
 
+def require_names(names: object, field: str = "layers") -> None:
+    """InputError unless there are several of something."""
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise InputError(f"{field}: must be a list of names, got {shown(names)}")
+
+
 def modules_named(model: nn.Module, names: Iterable[str], *, field: str = "layers") -> dict[str, nn.Module]:
     """Modules of a model with taps, by our name or by the name that they have in the model as it was handed over.
 
     Raises:
         InputError: a name that is neither; the message has the nearest one.
     """
-    if isinstance(names, str) or not isinstance(names, Iterable):
-        raise InputError(f"{field}: must be a list of names, got {shown(names)}")
+    require_names(names, field)
     known = dict(model.named_modules())  # "" is the model itself
     own = {name for prefix in ("model.", "module.") for name in known if name.startswith(prefix)}
     known = {name.partition(".")[2]: known[name] for name in own} | known
@@ -175,6 +180,7 @@ def capture(
     Raises:
         InputError: an unknown name, or a module that gives nothing on these tokens.
     """
+    require_names(names)
     names = list(names)
     model = registry.adapted(model, names)
     found: dict[str, Tensor] = {}
