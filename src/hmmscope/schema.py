@@ -101,7 +101,7 @@ def parse_spec(cls: type, data: Any, where: str) -> Any:
 
 def require_kinds(spec: Any) -> None:
     """InputError naming the first field of a dataclass whose value is not of the annotated type; text is no number."""
-    for name, kind in _hints(type(spec)).items():  # type: ignore[arg-type] - mypy takes types for unhashable
+    for name, kind in _hints(type(spec)).items():  # type: ignore[arg-type]
         value = getattr(spec, name)
         if isinstance(value, numbers.Real) and not isinstance(value, int | float):  # of NumPy
             value = int(value) if isinstance(value, numbers.Integral) else float(value)

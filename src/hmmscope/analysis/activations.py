@@ -126,6 +126,18 @@ def residual_layers(model: nn.Module) -> list[str]:
     return names
 
 
+def layers_read(model: nn.Module, layers: Sequence[str] | None) -> list[str]:
+    """Names as they are given; those of `residual_layers` where none are.
+
+    Raises:
+        InputError: what is no list of names; see `residual_layers`.
+    """
+    if layers is None:
+        return residual_layers(model)
+    require_names(layers)
+    return list(layers)
+
+
 def check_layers(model: nn.Module, names: Sequence[str], *, field: str = "layers") -> None:
     """InputError, with the nearest name, for a name that is neither a module of the model nor an activation of ours."""
     require_module(model)

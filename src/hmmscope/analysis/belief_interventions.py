@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import as_law, inference_mode, model_outputs, read_stream, residual_layers
+from hmmscope.analysis.activations import as_law, inference_mode, layers_read, model_outputs, read_stream
 from hmmscope.analysis.geometry import BELIEF, RIDGE, Fit, belief_targets, belief_times, fit_affine
 from hmmscope.analysis.interventions import Edit, add, intervene
 from hmmscope.analysis.layer_curves import Curves, resampled_curves, with_interval
@@ -100,7 +100,7 @@ def belief_interventions(
     for intervention in interventions:
         if intervention not in INTERVENTIONS:
             raise unknown_name("interventions", intervention, INTERVENTIONS)
-    names = list(layers) if layers is not None else residual_layers(model)
+    names = layers_read(model, layers)
     task = _Task(model, corpus, num_samples, _positions(corpus, num_positions), answer)
     times, rows = belief_times(corpus), []
     for layer, name in enumerate(names):  # one by one: layers may differ in width

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import residual_layers
+from hmmscope.analysis.activations import layers_read
 from hmmscope.analysis.geometry import ExactBeliefs, fit_affine
 from hmmscope.axes import Float64, Tensor
 from hmmscope.corpora.corpus import Corpus
@@ -61,7 +61,7 @@ def belief_space(
     Source: after Shai et al. (2026), "Transformers learn factored representations"; there dimensions are counted by
     explained variance.
     """
-    names = list(layers) if layers is not None else residual_layers(model)
+    names = layers_read(model, layers)
     exact = ExactBeliefs.of(corpus, num_samples)
     belief = exact.belief
     states = round(belief.shape[1] ** (1 / num_factors))

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import model_laws, residual_layers
+from hmmscope.analysis.activations import layers_read, model_laws
 from hmmscope.analysis.geometry import ExactBeliefs
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.corpora.corpus import Corpus
@@ -152,7 +152,7 @@ def dictionary(
     for method in methods:
         if method not in METHODS:
             raise unknown_name("methods", method, METHODS)
-    names = list(layers) if layers is not None else residual_layers(model)
+    names = layers_read(model, layers)
     exact, rows = ExactBeliefs.of(corpus, num_samples), []
     for layer, (name, stream) in enumerate(zip(names, exact.stream(model, names), strict=True)):
         for method in methods:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import BATCH, read_stream, residual_layers
+from hmmscope.analysis.activations import BATCH, layers_read, read_stream, residual_layers
 from hmmscope.analysis.layer_curves import NUM_RESAMPLES, Curves, resampled_curves, with_interval
 from hmmscope.analysis.twins import NO_COLUMNS, NUM_TWINS, Share, draw_twins, layer_shares, share_beyond
 from hmmscope.axes import Bool, Float, Float64, Int, Tensor
@@ -214,7 +214,7 @@ def geometry(
     check_corpus(corpus)
     num_samples = corpus.different(num_samples)
     require_count("num_samples", num_samples, 8, ", to fit and to test on")
-    names = list(layers) if layers is not None else residual_layers(model)
+    names = layers_read(model, layers)
     exact = ExactBeliefs.of(corpus, num_samples, observer)
     stream = exact.stream(model, names)
     twins = draw_twins(model, num_twins, seed=seed)

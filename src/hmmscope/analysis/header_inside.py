@@ -11,9 +11,9 @@ from hmmscope import registry
 from hmmscope.analysis.activations import capture as heard
 from hmmscope.analysis.activations import (
     inference_mode,
+    layers_read,
     model_laws,
     read_stream,
-    residual_layers,
 )
 from hmmscope.analysis.geometry import read_off
 from hmmscope.analysis.header import behind_headers
@@ -61,7 +61,7 @@ def header_memory(
     """
     length = behind_headers(corpus)
     require_count("num_samples", num_samples, 8, ", to fit and to test on")
-    names = list(layers) if layers is not None else residual_layers(model)
+    names = layers_read(model, layers)
     last = np.array([corpus.layout.num_observations - 1])
     entries = (corpus[0:num_samples].tokens[:, :length] - corpus.num_symbols).double()
     size = corpus.process.num_states
@@ -127,7 +127,7 @@ def header_edits(
     kept = (exact[:, half:].sum(-1) > 0.5).all(1).nonzero()[:, 0]
     require(len(kept) >= 2, "num_samples", "must give two samples that the edited header allows", num_samples)
     old, new, wanted = batch.tokens[kept], edited[kept], exact[kept][:, half:]
-    names = list(layers) if layers is not None else residual_layers(model)
+    names = layers_read(model, layers)
     columns = torch.from_numpy(target.columns[half:])
 
     def answers(tokens: Tensor, edits: dict[str, Any]) -> Float64[Tensor, "sample judged symbol"]:

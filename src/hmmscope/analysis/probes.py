@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import BATCH, check_layers, read_stream, residual_layers
+from hmmscope.analysis.activations import BATCH, check_layers, layers_read, read_stream
 from hmmscope.analysis.geometry import BELIEF, geometry
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.analysis.layer_curves import resampled_curves
@@ -193,7 +193,7 @@ def probe(
         raise unknown_name("target", target, TARGETS)
     if layers is not None and (isinstance(layers, str) or not layers):
         raise InputError(f"layers: must be a list of at least one name, got {shown(layers)}")
-    check_layers(model, names := residual_layers(model) if layers is None else list(layers))
+    check_layers(model, names := layers_read(model, layers))
     num_samples = corpus.different(num_samples)
     require_count("num_samples", num_samples, 8, ", to train and to test on")
     require(observer is None or target == "belief", "observer", "is for the target belief", target)

@@ -16,8 +16,8 @@ from hmmscope.analysis.activations import (
     BATCH,
     capture,
     inference_mode,
+    layers_read,
     model_laws,
-    residual_layers,
 )
 from hmmscope.analysis.belief_interventions import DISTANCES, exact_answers
 from hmmscope.analysis.geometry import belief_times
@@ -84,7 +84,7 @@ def task_patching(
     """
     require_count("num_samples", num_samples, 16, ", to fit and to change")
     require_count("rank", rank, 0)
-    names = list(layers) if layers is not None else residual_layers(model)
+    names = layers_read(model, layers)
     if columns not in ("test", "all"):
         raise unknown_name("columns", columns, ("test", "all"))
     pairs, rows = _Pairs(model, corpus, num_samples, names, everywhere=columns == "all"), []

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.functional import log_softmax
 
-from hmmscope.analysis.activations import judged_answers, residual_layers
+from hmmscope.analysis.activations import judged_answers, layers_read
 from hmmscope.analysis.counting import Counting, other_samples
 from hmmscope.analysis.fit_length import crossing_length
 from hmmscope.analysis.geometry import ExactBeliefs
@@ -101,7 +101,7 @@ def _exact(samples: Samples) -> ExactBeliefs:
 
 def _read(model: nn.Module, twins: tuple[nn.Module, ...], samples: Samples, layers: tuple[str, ...] | None) -> Tensor:
     exact, values = _exact(samples), []
-    names = list(layers) if layers is not None else residual_layers(model)
+    names = layers_read(model, layers)
     for one in (model, *twins):
         found = exact.read(exact.stream(one, names))
         values.append(found.values[found.chosen])

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import capture, inference_mode, residual_layers
+from hmmscope.analysis.activations import capture, inference_mode, layers_read
 from hmmscope.analysis.belief_map import BeliefMap, BeliefReader
 from hmmscope.analysis.curves import Score, evaluate
 from hmmscope.analysis.geometry import Readout
@@ -197,7 +197,7 @@ def _beliefs(
         return None, None
     try:
         model = registry.adapted(subject.model, layers)
-        names = _chosen(list(layers) if layers else residual_layers(model))
+        names = _chosen(layers_read(model, layers or None))
         reader = BeliefReader.of(subject.probe, 512, num_points)
         own = reader.measured(model, names)
     except InputError as error:
