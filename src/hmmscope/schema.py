@@ -9,6 +9,7 @@ import functools
 import math
 import numbers
 import re
+import sys
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -190,7 +191,7 @@ def require(condition: bool, field: str, rule: str, value: object) -> None:
 
 def require_real(field: str, value: object) -> None:
     """InputError naming `field` unless `value` is a number that is finite."""
-    real = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     require(real, field, "must be a finite number", value)
 
 

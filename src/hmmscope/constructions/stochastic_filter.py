@@ -375,6 +375,6 @@ def limits_theorem5_3(
         product=product,
         division=division,
         schedule=schedule,
-        gelu_scale=scale,
+        gelu_scale=float(scale),
         dtype=dtype,
     )
