@@ -189,7 +189,7 @@ def require(condition: bool, field: str, rule: str, value: object) -> None:
         raise InputError(f"{field}: {rule}, got {shown(value)}")
 
 
-def require_real(field: str, value: object) -> None:
+def require_real(field: str, value: Any) -> None:
     """InputError naming `field` unless `value` is a number that is finite."""
     real = isinstance(value, numbers.Real) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     require(real, field, "must be a finite number", value)

@@ -13,7 +13,7 @@ import torch
 
 import hmmscope as hs
 from hmmscope.inference.scan import scan_beliefs
-from hmmscope.processes.process import integer_weights
+from hmmscope.processes.integer_rows import integer_weights
 
 LONG, LONGER = 10**5, 10**6
 KEPT_BITS = 2048

@@ -29,9 +29,9 @@ from hmmscope.constructions.prefix_transformer import PrefixTransformer
 from hmmscope.constructions.residual import LayerNote
 from hmmscope.processes.answers import WORDS
 from hmmscope.processes.hmm import HMM
+from hmmscope.processes.integer_rows import integer_weights
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.make import as_process
-from hmmscope.processes.process import integer_weights
 from hmmscope.reprs import Shown
 from hmmscope.schema import require, require_count, require_real, unknown_name
 

@@ -157,7 +157,7 @@ class Corpus:
 
     def _check_drawn(self, observations: Tensor) -> None:
         """InputError for symbols of a kind with a sampler of its own that its process does not have."""
-        if type(self.process).sample_paths is not Process.sample_paths and observations.numel():
+        if self.process.brings_sampler and observations.numel():
             low, high = (int(end) for end in observations.aminmax())
             inside = low >= 0 and high < self.num_symbols
             require(inside, "sample_paths", f"must draw symbols in [0, {self.num_symbols})", (low, high))

@@ -19,7 +19,6 @@ from hmmscope.kernels import cpu
 from hmmscope.kernels.alias import alias_tables
 from hmmscope.kernels.device_samplers import DeviceSampler, device_sampler
 from hmmscope.kernels.philox import MAX_SAMPLES
-from hmmscope.kernels.quantise import UNIT
 from hmmscope.kernels.random_arrays import uniforms
 from hmmscope.processes.answers import (
     BY_LAW,
@@ -38,6 +37,7 @@ from hmmscope.processes.answers import (
     Telling,
 )
 from hmmscope.processes.formats import write_file
+from hmmscope.processes.integer_rows import drawn_weights, integer_weights
 from hmmscope.processes.laws import Law
 from hmmscope.processes.orthogonal import float_digest
 from hmmscope.reprs import html_table
@@ -262,7 +262,12 @@ class Process(ABC):
     @cached_property
     def alias_tables(self) -> tuple[NDArray[np.uint32], ...]:
         """Integer tables of the component, of the initial law and of the rest of `law.rows`, built on first use."""
-        return tuple(alias_tables(_drawn_weights(rows)) for rows in (self.weights_M, *self.law.rows()))
+        return tuple(alias_tables(drawn_weights(rows)) for rows in (self.weights_M, *self.law.rows()))
+
+    @property
+    def brings_sampler(self) -> bool:
+        """Whether it draws otherwise than by `law`."""
+        return type(self).sample_paths is not Process.sample_paths
 
     @property
     def alphabet(self) -> Alphabet:
@@ -415,7 +420,7 @@ class Process(ABC):
             starts, seed, stream: as in `sample_paths`.
         """
         device = samples.device
-        if device.type == "cpu" or type(self).sample_paths is not Process.sample_paths:
+        if device.type == "cpu" or self.brings_sampler:
             paths = self.sample_paths(samples.cpu().numpy(), starts, seed, stream)
             components_there = None if paths.components is None else paths.components.to(device)
             return Paths(paths.observations.to(device), paths.states.to(device), components_there)
@@ -431,21 +436,6 @@ def check_samples(indices: NDArray[np.int64]) -> NDArray[np.int64]:
     if indices.size and (indices.min() < 0 or indices.max() >= MAX_SAMPLES):
         raise InputError(f"indices: samples are numbered from 0 to 2^40 - 1, got {indices.min()}..{indices.max()}")
     return indices
-
-
-def integer_weights(rows: Float64[Tensor, "*row outcome"]) -> NDArray[np.int64]:
-    """Probabilities that are multiples of 2^-32 as integers."""
-    return (rows.numpy() * UNIT).astype(np.int64)
-
-
-def _drawn_weights(rows: Float64[Tensor, "*row outcome"]) -> NDArray[np.int64]:
-    """`integer_weights`; InputError for rows that nothing can be drawn by."""
-    weights = integer_weights(rows)
-    if weights.size and (weights.min() < 0 or (weights.sum(-1) != UNIT).any()):
-        raise InputError(
-            "law: has rows that are no laws in multiples of 2^-32; those of hmmscope.HMM are rounded to such"
-        )
-    return weights
 
 
 def kinds() -> dict[str, type[Process]]:
