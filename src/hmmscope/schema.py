@@ -191,8 +191,8 @@ def require(condition: bool, field: str, rule: str, value: object) -> None:
 
 def require_real(field: str, value: Any) -> None:
     """InputError naming `field` unless `value` is a number that is finite."""
-    real = isinstance(value, numbers.Real) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-    require(real, field, "must be a finite number", value)
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    require(real and abs(value) <= sys.float_info.max, field, "must be a finite number", value)
 
 
 def require_count(field: str, value: object, least: int = 1, why: str = "", most: int | None = None) -> None:
