@@ -134,7 +134,8 @@ def limits_theorem5_2(
     require(boolean or product != "relu01", "product", "must be gelu or bilinear unless matrices are 0/1", product)
     needed = layers_needed(length)
     layers = needed if num_layers is None else num_layers
-    require_count("num_layers", layers, 0, most=needed)
+    require_count("num_layers", layers, 0)
+    require(layers <= needed, "num_layers", f"must be in [0, {needed}] for length {length}", layers)
     if eta is None:
         eta = paper_eta(system.num_states, layers, length) if temperature == "paper" else 1e-20
     require_real("eta", eta)
