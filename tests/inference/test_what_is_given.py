@@ -34,16 +34,14 @@ BY_NAME = {
 }
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("name", BY_NAME)
-def test_a_name_is_the_process_that_it_names(name):
-    process = hs.make_process(name)
-    for asked in BY_NAME[name]:
-        assert torch.equal(asked(name), asked(process))
-        with pytest.raises(
-            InputError, match="process: must be a process, SequenceData, or the name or path of one, got 5"
-        ):
-            asked(5)
+@pytest.mark.parametrize("name, number", [(name, n) for name, asked in BY_NAME.items() for n in range(len(asked))])
+def test_a_name_is_the_process_that_it_names(name, number):
+    asked = BY_NAME[name][number]
+    assert torch.equal(asked(name), asked(hs.make_process(name)))
+    with pytest.raises(InputError, match="process: must be a process, SequenceData, or the name or path of one, got 5"):
+        asked(5)
 
 
 @pytest.mark.usefixtures("unchecked")
