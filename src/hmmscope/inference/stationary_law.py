@@ -11,6 +11,7 @@ from hmmscope.processes.laws import Law
 from hmmscope.processes.make import as_process
 from hmmscope.processes.process import Process
 from hmmscope.processes.stationary import stationary_law
+from hmmscope.schema import shown
 
 #: Singular values of step - 1 below this share of the largest are zero.
 _SINGULAR = 1e-9
@@ -35,7 +36,11 @@ def stationary_distribution(
     if isinstance(process, Tensor):
         return stationary_law(process)
     if isinstance(process, np.ndarray | list):
-        return stationary_law(torch.from_numpy(np.asarray(process, np.float64)))
+        try:
+            matrix = torch.from_numpy(np.asarray(process, np.float64))
+        except (TypeError, ValueError):
+            raise InputError(f"process: must be a process or a matrix of numbers, got {shown(process)}") from None
+        return stationary_law(matrix)
     process = as_process(process)
     if process.num_components is not None:
         raise InputError("process: a mixture has no single stationary law; take that of mixture[m]")

@@ -98,7 +98,10 @@ def holds_cards(names: Iterable[str]) -> bool:
 
 
 def check_board(folder: Path) -> tuple[str, seals.Survey]:
-    """Compare cards with their names, score submissions again, and compare a leaderboard with both; what to say, and files.
+    """Compare cards with their names, score submissions again, and compare a leaderboard with both.
+
+    Returns:
+        What to say, and the files.
 
     Raises:
         InputError, DamagedError: see `read_cards` and `check_submission`; or the leaderboard there does not follow from what

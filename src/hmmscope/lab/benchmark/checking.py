@@ -42,11 +42,9 @@ from hmmscope.training.state import load_weights
 Stored = dict[str, Tensor]
 #: Scores from the same predictions; and laws of the same weights, on another machine.
 SAME, ALIKE = 1e-9, 1e-3
-_CHOSEN = {"training": dict, "layers": list | None, "declared": dict}
 _KINDS: dict[str, Any] = {
     **{"name": str, "track": str, "entered": list, "seeds": int, "num_steps": int, "batch_size": int, "source": str},
-    **{"ranked": bool, "not_ranked": str},
-    **_CHOSEN,
+    **{"ranked": bool, "not_ranked": str, "training": dict, "layers": list | None, "declared": dict},
 }
 _MEASURED: dict[str, Any] = {
     "weights": str,
@@ -61,8 +59,8 @@ def check_submission(folder: str | Path, *, run: Any = None) -> str:
     """Score a submission again, and compare; a line that says what was done.
 
     Without `run` no code of the submission runs: the samples follow from the digest of the weights, the optimum from the
-    tasks, the scores from the stored predictions, and the card from the scores. With it the model is built again, takes the
-    stored weights, and its predictions are compared too.
+    tasks, the scores from the stored predictions, and the card from the scores. With it the model is built again, with
+    the stored weights, and its predictions, its number of parameters and its recipe are compared too.
 
     Args:
         folder: of a submission.
