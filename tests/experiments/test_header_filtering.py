@@ -109,15 +109,15 @@ def test_who_filters_stands_in_a_table() -> None:
         if row["architecture"] != "rnn" or row["place"] == "T"
     )
     first, *lines = who_filters(tables)
-    assert first.startswith("Who filters, after 2,048,000 samples")
+    assert first.startswith("Who filters, after how many samples")
     cells = {line.split(" | ")[0]: [cell.strip("* |") for cell in line.split(" | ")[1:]] for line in lines[3:]}
     assert list(cells) == [f"| {size} states, {name}" for size in (2, 3) for name in ("RNN", "LSTM", "Transformer")]
-    assert {row[0] for row in cells.values()} == {"5"}
-    words = {name: [cell.rpartition(": ")[2].strip("*") for cell in row[1:]] for name, row in cells.items()}
+    assert [tuple(row[:2]) for row in cells.values()] == 2 * [(f"{n:,}", "5") for n in (2048000, 512000, 512000)]
+    words = {name: [cell.rpartition(": ")[2].strip("*") for cell in row[2:]] for name, row in cells.items()}
     assert words["| 3 states, RNN"] == ["fails", "–", "–", "–"]
     assert words["| 3 states, LSTM"][:2] == ["neither", "fails"]
     assert words["| 3 states, Transformer"][:2] == ["filters", "filters"]
-    assert cells["| 3 states, LSTM"][1].startswith("0.200 [0.19")
+    assert cells["| 3 states, LSTM"][2].startswith("0.200 [0.19")
     needed = re.fullmatch(r"open \((\d+) seeds\)", words["| 2 states, Transformer"][0])  # one seed of five is far off
     assert needed is not None
     effect = share_left(tables["places"].where(size=2, architecture="transformer", place="T"))
@@ -125,6 +125,18 @@ def test_who_filters_stands_in_a_table() -> None:
     rule = registry.lookup("claim", "header-transformer-filters").rule
     assert [rule.verdict(effect.with_seeds(int(needed[1]) - k)) for k in (0, 1)] == ["not reproduced", "inconclusive"]
     assert who_filters({"places": Rows()}) == []
+
+
+def test_budgets_do_not_share_a_line() -> None:
+    """Beside the seeds of a plan stand other ones, at a larger budget, where the network is nearer to the filter."""
+    places = planted(lambda size, name, k: 0.02)["places"]
+    others = planted(lambda size, name, k: 0.001)["places"]
+    changed = {"sequences": lambda row: 4 * row["sequences"], "seed": lambda row: 5 + row["seed"]}
+    lines = who_filters({"places": Rows([*places, *others.with_columns(**changed)])})
+    own = [line for line in lines if line.startswith("| 3 states, LSTM")]
+    assert [[cell.strip() for cell in line.split("|")[2:4]] for line in own] == [["512,000", "5"], ["2,048,000", "5"]]
+    assert ["neither" in line for line in own] == [True, False]
+    assert "| 0.01000 [0.009" in own[1]
 
 
 CLAIMS = [name for name, one in registry.entries("claim").items() if one.experiment == "header-filtering"]

@@ -23,26 +23,27 @@ def who_filters(tables: Tables) -> list[str]:
     """What networks leave above the filter, of what counting leaves there, as a table in Markdown; no lines without any.
 
     Args:
-        tables: with `places`, each network after its largest budget.
+        tables: with `places`, each network after its largest budget; other budgets, as of another plan, are lines of their own.
     """
     rows = tables["places"]
     models = rows.where(predictor="model")
     if not models:
         return []
-    most = max(row["sequences"] for row in models)
     filters, fails = (registry.lookup("claim", name).rule for name in (FILTERS, FAILS))
     lines = [
-        f"Who filters, after {most:,} samples: nats above the filter as a share of what counting leaves at the same place, "
+        "Who filters, after how many samples: nats above the filter as a share of what counting leaves at the same place, "
         f"means over seeds with their 95 % intervals, each for itself. *Filters*: below {filters.bound:g}; *fails*: above "
         f"{fails.bound:g}; *neither*: between the two; *open*: the interval holds one of them, and the number says how many "
         "seeds of this spread would decide. Slowly mixing and nearly certain HMMs were left out of the training.",
         "",
-        f"| | seeds | {' | '.join(PLACES.values())} |",
-        "|---" * (2 + len(PLACES)) + "|",
+        f"| | samples | seeds | {' | '.join(PLACES.values())} |",
+        "|---" * (3 + len(PLACES)) + "|",
     ]
-    for (size, name), own in sorted(models.by("size", "architecture").items(), key=lambda one: one[0][0]):
-        cells = [_cell(rows.where(size=size, architecture=name, place=place)) for place in PLACES]
-        lines.append(f"| {size} states, {title(name)} | {len(own.values('seed'))} | {' | '.join(cells)} |")
+    for (size, name), network in sorted(models.by("size", "architecture").items(), key=lambda one: one[0][0]):
+        for count, own in sorted(network.by("sequences").items()):
+            cells = [_cell(rows.where(size=size, architecture=name, sequences=count, place=place)) for place in PLACES]
+            named = f"{size} states, {title(name)}"
+            lines.append(f"| {named} | {count:,} | {len(own.values('seed'))} | {' | '.join(cells)} |")
     return lines
 
 
