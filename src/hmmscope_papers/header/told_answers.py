@@ -23,7 +23,7 @@ def who_filters(tables: Tables) -> list[str]:
     """What networks leave above the filter, of what counting leaves there, as a table in Markdown; no lines without any.
 
     Args:
-        tables: with `places`, each network after its largest budget; other budgets, as of another plan, are lines of their own.
+        tables: with `places`, each network after its largest budget; those of another plan are lines of their own.
     """
     rows = tables["places"]
     models = rows.where(predictor="model")
