@@ -111,6 +111,7 @@ def test_rows_are_means_along_an_axis() -> None:
     assert {row["x"] for row in score.rows("positions", last)} == set(range(6))
 
 
+@pytest.mark.drawn(6, of="long ones", everywhere=True)
 def test_pieces_of_samples_are_one_corpus() -> None:
     corpus = Corpus(mixture(), layout=PROMPTS)
     together = evaluate(Oracle(corpus), corpus, num_samples=130)

@@ -248,6 +248,7 @@ def test_what_cannot_be_read_is_refused_in_a_line() -> None:
     assert project_out(torch.zeros(0, 6))(torch.ones(2, 3, 6)).equal(torch.ones(2, 3, 6))
 
 
+@pytest.mark.drawn(6, of="long ones", everywhere=True)
 def test_the_automaton_of_many_symbols() -> None:
     """Sixty symbols: the least probability that is followed is below that of a uniform law."""
     process = hs.make_process("random-hmm", num_states=2, num_symbols=60, seed=0)

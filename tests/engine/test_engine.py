@@ -35,7 +35,7 @@ def check(run, batch: int, dtype: torch.dtype = torch.float64, tolerance: float 
     assert worst(ours, theirs) < tolerance
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("model", [DECODER, RNN], ids=["decoder", "rnn"])
 def test_lengths(model: dict, length: int) -> None:

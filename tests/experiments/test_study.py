@@ -74,6 +74,7 @@ def study_table(study: studies.Study, name: str) -> list[dict]:
     return [json.loads(line) for line in (study.path / "tables" / f"{name}.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.drawn(1, of="studies")
 def test_what_the_network_gains_adds_up(study: studies.Study) -> None:
     rows = {row["name"]: row for row in study.table()}
     (best,) = (json.loads(line) for line in (study.path / "tables" / "chosen.jsonl").read_text().splitlines())
@@ -123,6 +124,7 @@ def test_its_page_and_findings(study: studies.Study) -> None:
     )
 
 
+@pytest.mark.drawn(1, of="studies")
 def test_every_changed_byte_of_what_it_fitted_and_trained_is_found(
     study: studies.Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -82,6 +82,7 @@ def compare(hmm, *given, sparse=True):
     return ours
 
 
+@pytest.mark.drawn(6, of="long ones", everywhere=True)
 @settings(max_examples=4)
 @given(st.sampled_from([left_right, cycle, hubs]), st.integers(0, 2**32 - 1))
 def test_all_answers_are_those_of_the_dense_roads(kind, seed):

@@ -130,7 +130,7 @@ def test_numbers_have_the_digits_their_interval_supports(
     assert text.format_interval(value, low, high) == expected
 
 
-@pytest.mark.drawn(3, of="long ones", everywhere=True)
+@pytest.mark.drawn(6, of="long ones", everywhere=True)
 def test_the_page_shows_everything(folder: Path, tmp_path: Path) -> None:
     out = page.write_page([folder], tmp_path / "page.html")
     assert out == tmp_path / "page.html"

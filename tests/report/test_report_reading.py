@@ -198,7 +198,7 @@ def test_lists_in_cells_are_short() -> None:
     assert format_cell([]) == ""
 
 
-@pytest.mark.drawn(3, of="long ones", everywhere=True)
+@pytest.mark.drawn(6, of="long ones", everywhere=True)
 def test_long_tables_scroll_in_a_box_under_their_header(folder: Path) -> None:
     source = render([folder])
     assert '<div class="scroll long" tabindex="0"' in source

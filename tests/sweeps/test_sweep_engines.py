@@ -81,6 +81,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return script(tmp_path_factory.mktemp("attacked"), "attack=8:6", "race=16", "drivers=8")
 
 
+@pytest.mark.drawn(6, of="long ones", everywhere=True)
 def test_killed_workers_and_drivers_change_no_byte(attacked: dict[str, Any]) -> None:
     check_attack(attacked["attack"], 8, 6)
 

@@ -146,7 +146,7 @@ def test_a_process_that_stands_still_is_noticed(reports: Reports) -> None:
     assert found["errors"] == [f"error[5] torchrun: rank 1 of 2 {GONE}"]
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1, of="several processes")
 @pytest.mark.parametrize(
     "case, code, words",
     [
@@ -164,6 +164,7 @@ def test_what_one_refuses_ends_all_with_one_line(case: str, code: int, words: st
     assert words in found["errors"][0]
 
 
+@pytest.mark.drawn(1, of="several processes")
 def test_nothing_is_made_when_processes_cannot_share(reports: Reports) -> None:
     assert reports["ends"]["grains"]["made"] is False
 

@@ -192,39 +192,40 @@ def _binned(one: torch.Tensor, y: int, edges: torch.Tensor) -> torch.Tensor:
     return found.masked_fill(one[:, y].isnan(), MISSING)
 
 
+def _apart(sequences: Sequence[torch.Tensor], gap: int) -> NDArray[np.int64]:
+    """All sequences in one, each with so many missing entries behind it."""
+    between = torch.full((gap,), MISSING)
+    return torch.cat([part for one in sequences for part in (one, between)]).numpy()
+
+
 def _runs(sequences: Sequence[torch.Tensor]) -> Shares:
     """Share of runs of each length; runs at the ends count as long as they are seen, missing entries part runs."""
-    counts = np.zeros(RUNS)
-    for one in sequences:
-        symbols = one.numpy()
-        ends = (
-            np.flatnonzero(np.concatenate([symbols[1:] != symbols[:-1], [True]])) if len(symbols) else np.empty(0, int)
-        )
-        lengths = np.diff(ends, prepend=-1)[symbols[ends] != MISSING]
-        counts += np.bincount(np.minimum(lengths, RUNS) - 1, minlength=RUNS)
-    shares = (counts / max(1.0, counts.sum())).tolist()
+    symbols = _apart(sequences, 1)
+    ends = np.flatnonzero(np.concatenate([symbols[1:] != symbols[:-1], [True]]))
+    lengths = np.diff(ends, prepend=-1)[symbols[ends] != MISSING]
+    counts = np.bincount(np.minimum(lengths, RUNS) - 1, minlength=RUNS)
+    shares = (counts / max(1, int(counts.sum()))).tolist()
     return {(k + 1, 0) if k + 1 == RUNS else (k + 1,): share for k, share in enumerate(shares)}
 
 
 def _grams(sequences: Sequence[torch.Tensor], read: Callable[[torch.Tensor], torch.Tensor], n: int) -> Shares:
     """Share of each n-gram among those without a gap."""
-    windows = [read(one).unfold(0, n, 1) for one in sequences if len(one) >= n]
-    if not windows:
-        return {}
-    every = torch.cat(windows)
-    grams, counts = every[(every != MISSING).all(1)].unique(dim=0, return_counts=True)
-    total = max(1, int(counts.sum()))
+    symbols = _apart([read(one) for one in sequences], n)
+    every = np.lib.stride_tricks.sliding_window_view(symbols, n)
+    weights = (1 + max(0, int(symbols.max()))) ** np.arange(n)[::-1]  # a number for each n-gram, in their order
+    codes, counts = np.unique((every @ weights)[(every != MISSING).all(1)], return_counts=True)
+    grams, total = codes[:, None] // weights % weights[-2], max(1, int(counts.sum()))
     return {tuple(gram): count / total for gram, count in zip(grams.tolist(), counts.tolist(), strict=True)}
 
 
 def _equal(sequences: Sequence[torch.Tensor]) -> Shares:
     """Share of pairs of symbols at each lag that are equal."""
-    found: Shares = {}
+    symbols = _apart(sequences, LAGS)
+    known, found = symbols != MISSING, Shares()
     for lag in range(1, LAGS + 1):
-        pairs = [(one[:-lag], one[lag:]) for one in sequences if len(one) > lag]
-        known = [(a != MISSING) & (b != MISSING) for a, b in pairs]
-        equal = sum(int(((a == b) & both).sum()) for (a, b), both in zip(pairs, known, strict=True))
-        found[lag,] = equal / max(1, sum(int(both.sum()) for both in known))
+        both = known[:-lag] & known[lag:]
+        equal = int(np.count_nonzero(both & (symbols[:-lag] == symbols[lag:])))
+        found[lag,] = equal / max(1, int(np.count_nonzero(both)))
     return found
 
 
