@@ -92,7 +92,7 @@ def _measured_on(folder: Path, about: dict[str, Any]) -> dict[str, Any]:
 
 def kept(name: str) -> list[Path]:
     """The folders in results/ of an experiment that have findings: finished ones first, then those of several seeds, then by
-    scale, the largest first."""
+    scale, the largest first; another plan at a scale that has none of its own after plans of as many seeds."""
     found = [
         folder
         for scale in reversed(SCALES)
@@ -100,11 +100,32 @@ def kept(name: str) -> list[Path]:
     ]
     there = [folder for folder in found if (folder / "findings.json").is_file()]
 
-    def later(folder: Path) -> tuple[bool, bool]:
-        about = store.read_json(folder / "experiment.json")
-        return "whole_seeds" in about, len(about.get("config", {}).get("seeds") or (0, 1)) == 1
+    def later(folder: Path) -> tuple[bool, bool, bool]:
+        alone = _plan_of_scale(folder) not in there and _outdone(folder, there)
+        return not _whole(folder), _num_seeds(folder) == 1, alone
 
     return sorted(there, key=later)
+
+
+def _plan_of_scale(folder: Path) -> Path:
+    """The folder of the scale's own plan, beside which a folder stands; or itself."""
+    return folder.with_name(folder.name.partition(BESIDE)[0])
+
+
+def _whole(folder: Path) -> bool:
+    """Whether all seeds are."""
+    return "whole_seeds" not in store.read_json(folder / "experiment.json")
+
+
+def _num_seeds(folder: Path) -> int:
+    """Seeds of an experiment; 2, as several are, where nothing is trained."""
+    return len(store.read_json(folder / "experiment.json").get("config", {}).get("seeds") or (0, 1))
+
+
+def _outdone(folder: Path, others: Sequence[Path]) -> bool:
+    """Whether a plan beside that of the scale has no more seeds than a whole one of an experiment's own plans."""
+    own = [one for one in others if one == _plan_of_scale(one) and one != folder and _whole(one)]
+    return folder != _plan_of_scale(folder) and any(_num_seeds(one) >= _num_seeds(folder) for one in own)
 
 
 def page(name: str) -> list[str]:
@@ -364,11 +385,18 @@ def with_board(text: str) -> str:
 
 
 def decided() -> list[Path]:
-    """The folders in results/ that decide claims, by name and scale; of another plan if that of the scale is not whole."""
+    """The folders in results/ that decide claims, by name and scale; of another plan if that of the scale is not whole, and
+    has no seeds more than others."""
     papers = sorted(registry.entries("experiment"), key=lambda name: not name.startswith(("multitask-", "limits-")))
-    found = [folder for name in papers if claims_of(name) for folder in kept(name)]
-    whole = {folder for folder in found if "whole_seeds" not in store.read_json(folder / "experiment.json")}
-    return [folder for folder in found if folder.with_name(folder.name.partition(BESIDE)[0]) not in whole - {folder}]
+    found = []
+    for folders in (kept(name) for name in papers if claims_of(name)):
+        whole = {folder for folder in folders if _whole(folder)}
+        found += [
+            folder
+            for folder in folders
+            if _plan_of_scale(folder) not in whole - {folder} and not _outdone(folder, folders)
+        ]
+    return found
 
 
 def changes(before: list[dict[str, Any]], entries: Sequence[Entry]) -> list[str]:

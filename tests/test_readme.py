@@ -119,6 +119,21 @@ def test_what_goes_on_stands_after_what_is_finished(
     assert [folder.parent.name for folder in script.kept("it")] == ["small", "smoke", "medium"]
 
 
+@pytest.mark.parametrize("seeds, first", [(3, "it"), (5, "it"), (7, "it@part")])
+def test_another_plan_leads_at_a_scale_of_its_own_with_more_seeds_alone(
+    seeds: int, first: str, script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "RESULTS", tmp_path)
+    for name, number in (("medium/it", 5), ("small/it", 3), ("gpu/it@part", seeds)):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "findings.json").write_text("[]")
+        (tmp_path / name / "experiment.json").write_text(json.dumps({"config": {"seeds": list(range(number))}}))
+    assert script.kept("it")[0].name == first
+    monkeypatch.setattr(script.registry, "entries", lambda kind: ["it"])
+    monkeypatch.setattr(script, "claims_of", lambda name: [name])
+    assert ("it@part" in {folder.name for folder in script.decided()}) is (first == "it@part")
+
+
 def test_a_plan_beside_that_of_the_scale_is_kept_beside_it(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
