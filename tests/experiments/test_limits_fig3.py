@@ -1,11 +1,15 @@
 """Claims on fit lengths, each judged on made-up tables in which it comes out each way."""
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hmmscope import registry
 from hmmscope.lab.evidence.effects import Estimate
+from hmmscope.lab.evidence.ledger import read_tables
 from hmmscope.lab.evidence.rows import Rows, as_tables
 from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope_papers.limits.lengths import growing, growth, length_of, slack
@@ -13,6 +17,7 @@ from hmmscope_papers.limits.tables import WHILE_TRAINING
 from hmmscope_papers.limits.trainings import TASKS
 from limits_cases import SEEDS, at_rest, closed, first_seed, judged, swapped, verdict
 
+RESULTS = Path(__file__).parents[2] / "results"
 Tables = dict[str, Any]
 Length = Callable[[str, int, int], float]
 
@@ -179,3 +184,17 @@ def test_error_rates_are_close() -> None:
     assert verdict(name, tables(9.0)) == "reproduced"
     assert verdict(name, tables(5.0)) == "not at this budget"
     assert verdict(name, swapped("limits-fig3", tables(9.0))) == "not tested"
+
+
+@pytest.mark.parametrize(
+    "name, why",
+    [
+        ("limits-fit-length-grows", "Cyclic-RND, MatMul were not measured"),
+        ("limits-constant-depth", "whether the model is better than one .* was not measured"),
+        ("limits-hard-no-depth", r"whether the model is better .* \(RNN, Cyclic-HARD\), was not measured"),
+    ],
+)
+def test_tasks_that_were_not_measured_are_named(name: str, why: str) -> None:
+    """Of Cyclic-DET alone nothing is said of the others, and no number of theirs."""
+    _, tables = read_tables(RESULTS / "gpu" / "limits-fig3@cyclic-det")
+    assert re.match(rf"Not tested: {why}\. ", registry.lookup("claim", name).judge(tables).text)

@@ -72,16 +72,18 @@ def _counting(tables: Tables, size: int, name: str) -> Seeds:
 
 def _learned(tables: Tables, networks: Iterable[Which]) -> Gate:
     """Whether each of these is better than the best that counts."""
-    leads: dict[Which, Effect] = {}
+    leads: dict[Which, Effect | None] = {}
     for size, name, steps in networks:
         rows = tables["learning"].where(size=size)
         lead = in_pairs(_counting(tables, size, name), _after(rows, name, steps), lambda one, other: one - other)
-        effect = lead.effect("nats")
-        leads[size, name, steps] = Effect(value=0.0) if effect is None else effect
+        leads[size, name, steps] = lead.effect("nats")
     if not leads:
         said = "none of the networks that this is about was trained here"
         return Gate("learned", False, said, (0.0, number("learned")))
-    least = smallest(leads, lambda which: leads[which].value)
+    known = {which: lead.value for which, lead in leads.items() if lead is not None}
+    least = (
+        smallest(known, lambda which: known[which]) if len(known) == len(leads) else next(iter(leads.keys() - known))
+    )
     said = f"the best that counts ({title(least[1])}, {_sized(least[0])}, {least[2]:,} steps)"
     return Gate.learned(leads[least], number("learned"), said)
 

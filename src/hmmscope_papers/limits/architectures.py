@@ -8,7 +8,6 @@ from hmmscope import Corpus, Run, registry
 from hmmscope.analysis import evaluation_losses
 from hmmscope.constructions import delta_rule_parity
 from hmmscope.lab import (
-    Effect,
     Estimate,
     Experiment,
     Figure,
@@ -307,7 +306,7 @@ def _learned(tables: Tables, which: Which, tasks: Iterable[str]) -> Gate:
 
     rows = tables["errors"].where(architecture=which[0], layers=which[1], task=list(tasks), beyond=False)
     found = each(rows, "task", lead)
-    least = smallest(found.values(), lambda one: one.value) if found else Effect(value=0.0)
+    least = smallest(found.values(), lambda one: one.value) if found else None
     return Gate.learned(least, number("learned", LEARNED), f"the constant answer ({name_of(*which)})")
 
 

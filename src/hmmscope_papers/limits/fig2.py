@@ -314,7 +314,7 @@ def _learned(tables: Tables, rows: Rows, layers: list[int]) -> Gate:
         return fmean(row["value"] for row in nothing) - min(known) if known and nothing else None
 
     leads = each_task(rows, FOUR, lead, "")
-    least = smallest(leads.values(), lambda one: one.value) if leads else Effect(value=0.0)
+    least = smallest(leads.values(), lambda one: one.value) if leads else None
     return Gate.learned(
         least,
         number("rate", CONVERGED),

@@ -6,7 +6,6 @@ from typing import Any
 
 from hmmscope import Run, registry
 from hmmscope.lab import (
-    Effect,
     Estimate,
     Experiment,
     Explorer,
@@ -342,7 +341,7 @@ def _few_layers_learned(tables: Tables) -> Gate:
         return max((loss_of(constant) - loss_of(model) for model in models), default=None) if constant else None
 
     found = each_task(tables["positions"].where(layers=[1, 2]), FORGETTING, lead, "")
-    least = smallest(found.values(), lambda one: one.value) if len(found) == len(FORGETTING) else Effect(value=0.0)
+    least = smallest(found.values(), lambda one: one.value) if len(found) == len(FORGETTING) else None
     return Gate.learned(least, number("rate", RATE), "one that always gives the same answer (one or two layers),")
 
 

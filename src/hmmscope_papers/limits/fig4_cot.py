@@ -329,7 +329,7 @@ def _learned(tables: Tables, tasks: tuple[str, ...], *, chosen: bool = False) ->
         return None if with_ is None else min(leads[0], with_)
 
     found = each(tables["errors"].where(task=list(tasks)), "task", lead)
-    least = smallest(found.values(), lambda one: one.value) if found else Effect(value=0.0)
+    least = smallest(found.values(), lambda one: one.value) if found else None
     control = "before training and than a constant answer, on average over positions,"
     return Gate.learned(least, number("loss_at_rest", LOSS_AT_REST), control)
 

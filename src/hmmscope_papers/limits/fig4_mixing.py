@@ -214,7 +214,7 @@ def _learned(rows: Rows, trained: str = "model") -> Gate:
         return sum(errors[0]) / len(errors[0]) - sum(errors[1]) / len(errors[1]) if all(errors) else None
 
     found = each(rows, "probability", lead)
-    least = smallest(found.values(), lambda one: one.value) if found else Effect(value=0.0)
+    least = smallest(found.values(), lambda one: one.value) if found else None
     return Gate.learned(
         least, number("error_rate", ERROR_RATE) / 2, f"the uniform law ({'RNN' if trained == 'rnn' else 'Transformer'})"
     )

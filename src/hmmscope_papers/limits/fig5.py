@@ -256,12 +256,8 @@ def rnn_tuning(tables: Tables) -> Seen:
     recurrent, others = (tables["errors"].where(layers=n, vary_rate=True) for n in (0, deep))
     gates = (
         equal_budgets(tables, _budget_labels(rows, deep)),
-        Gate.learned(
-            over_seeds(recurrent, _best_lead) or Effect(value=0.0), number("learned"), "the constant answer (RNN)"
-        ),
-        Gate.learned(
-            over_seeds(others, _best_lead) or Effect(value=0.0), number("learned"), "the constant answer (Transformer)"
-        ),
+        Gate.learned(over_seeds(recurrent, _best_lead), number("learned"), "the constant answer (RNN)"),
+        Gate.learned(over_seeds(others, _best_lead), number("learned"), "the constant answer (Transformer)"),
     )
     text = f"Mean loss by learning rate: {'; '.join(shown) or 'one only'}."
     return Seen(effects, text, gates=gates, drifts=drifts)

@@ -235,7 +235,7 @@ def _gates(tables: Tables, task: str, deep: bool = True) -> tuple[Gate, Gate]:
         for kept in (True, False)
         for n, effect in each(lengths.where(curriculum=kept), "layers", _mean_length, resolution=1).items()
     }
-    least = smallest(fits.values(), lambda one: one.value) if fits else Effect(value=0.0)
+    least = smallest(fits.values(), lambda one: one.value) if fits else None
     seen = {
         "with" if kept else "without": {"sequences": float(max(own.values("sequences")))}
         for kept, own in _deep(tables["epochs"].where(task=task)).by("curriculum").items()

@@ -6,7 +6,6 @@ from typing import Any
 
 from hmmscope import Run, registry
 from hmmscope.lab import (
-    Effect,
     Estimate,
     Experiment,
     Figure,
@@ -187,7 +186,7 @@ def dose_slope(tables: Tables) -> Seen:
     )
     gates = [asked, Gate.matched(_budgets(tables))]
     for who, depths in {"RNN": [0], "Transformer": [n for n in layers_of(rows) if n]}.items():
-        lead = over_seeds(tables["positions"].where(layers=depths), _lead, resolution=1.0) or Effect(value=0.0)
+        lead = over_seeds(tables["positions"].where(layers=depths), _lead, resolution=1.0)
         gates.append(
             Gate.learned(
                 lead,

@@ -239,7 +239,7 @@ def _learned(tables: Tables) -> Gate:
         Effect.pooled([row["length"] - nothing[*key, row["seed"]] for row in own], "positions")
         for key, own in _lengths(tables).by("layers", "sequences").items()
     ]
-    least = min(leads, key=lambda effect: effect.value, default=Effect(value=0.0))
+    least = min(leads, key=lambda effect: effect.value, default=None)
     control = "one that always gives the same answer, in positions of the fit length,"
     return Gate.learned(least, number("learned"), control)
 

@@ -273,9 +273,9 @@ def learned_by(tables: Tables, tasks: Sequence[str], *layers: int) -> Gate:
     rows = tables["positions"].where(task=list(tasks), layers=layers)
     found = [over_seeds(own, lead, resolution=1.0) for own in rows.by("task", "layers").values()]
     known = [one for one in found if one is not None]
-    whole = set(tasks) <= set(rows.values("task")) and len(known) == len(found)
-    least = smallest(known, lambda one: one.value) if whole and known else Effect(value=0.0)
-    who = "Transformer" if any(layers) else "RNN"
+    missing = [task_title(task) for task in tasks if task not in rows.values("task")]
+    least = smallest(known, lambda one: one.value) if known and not missing and len(known) == len(found) else None
+    who = f"{'Transformer' if any(layers) else 'RNN'}{', ' * bool(missing)}{', '.join(missing)}"
     return Gate.learned(
         least, number("learned"), f"one that always gives the same answer, in positions of the fit length ({who}),"
     )

@@ -284,7 +284,7 @@ def _learned(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...], sh
         return min((row["trivial"] - row["loss"]) / (row["trivial"] - row["floor"]) for row in own)
 
     found = each_task(rows, tasks, way, "of the way")
-    least = smallest(found.values(), lambda one: one.value) if found else Effect(value=0.0)
+    least = smallest(found.values(), lambda one: one.value) if found else None
     who = " and ".join(model_name(n) for n in layers)
     return Gate.learned(least, share, f"one that always gives the same answer ({who})")
 

@@ -189,7 +189,7 @@ def late_share(own: Rows) -> float | None:
 def _learned(rows: Rows, tasks: tuple[str, ...], margin: float) -> Gate:
     """Whether tasks were learned: how far the final loss is below the trivial one, as a share of it."""
     found = each_task(rows, tasks, lambda own: 1 - level_at(own, 1.0), "of its loss")
-    least = smallest(found.values(), lambda one: one.value) if found else Effect(value=0.0)
+    least = smallest(found.values(), lambda one: one.value) if found else None
     return Gate.learned(least, margin, "one that always gives the same answer")
 
 

@@ -183,12 +183,11 @@ class Claim(Record):
             name = next(iter(effects), "")
             return _answer(effects.get(name), self.about), name, seen.text
         verdict, decides, missing = all_of(self.rule, effects, seen.wanted)
-        closed = next((gate for gate in gates if not gate.is_open), None)
+        lacks = f"{', '.join(missing) or 'what this is about'} {'were' if len(missing) > 1 else 'was'} not measured"
+        closed = next((gate.text for gate in gates if not gate.is_open), lacks if verdict == "not tested" else None)
         if closed is not None:
-            return "not tested", decides, f"Not tested: {closed.text}. {seen.text}".strip()
-        if verdict == "not tested":
-            what = ", ".join(missing) if missing else "what this is about"
-            return "not tested", decides, f"Not tested: {what} was not measured. {seen.text}".strip()
+            why = lacks if missing and effects else closed  # what is missing closes gates, too
+            return "not tested", decides, f"Not tested: {why}. {seen.text}".strip()
         if verdict == "not reproduced" and self.about == "training" and all(gate.name != "learned" for gate in gates):
             why = "whether the model is better at its task than before training is not recorded"
             return "not tested", decides, f"Not tested: {why}. {seen.text}".strip()

@@ -267,8 +267,13 @@ class Gate:
         return Gate("converged", stays, f"{pace}, and one more at that pace would {turned}", tuple(shifts.values()))
 
     @staticmethod
-    def learned(effect: Effect, margin: float, control: str) -> "Gate":
-        """Whether a model is better than its best control: the effect (better is positive) is above the margin."""
+    def learned(effect: Effect | None, margin: float, control: str) -> "Gate":
+        """Whether a model is better than its best control: the effect (better is positive) is above the margin.
+
+        An effect that is None was not measured.
+        """
+        if effect is None:
+            return Gate("learned", False, f"whether the model is better than {control} was not measured", (0.0, margin))
         is_open = effect.low is not None and rounded(effect.low) > 0 and rounded(effect.value) >= margin
         said = f"the model is better than {control} by {effect}"
         seen = (effect.value, margin) if effect.low is None else (effect.value, effect.low, margin)
