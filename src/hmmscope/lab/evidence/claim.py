@@ -183,11 +183,12 @@ class Claim(Record):
             name = next(iter(effects), "")
             return _answer(effects.get(name), self.about), name, seen.text
         verdict, decides, missing = all_of(self.rule, effects, seen.wanted)
-        lacks = f"{', '.join(missing) or 'what this is about'} {'were' if len(missing) > 1 else 'was'} not measured"
-        closed = next((gate.text for gate in gates if not gate.is_open), lacks if verdict == "not tested" else None)
+        closed = next((gate for gate in gates if not gate.is_open), None)
         if closed is not None:
-            why = lacks if missing and effects else closed  # what is missing closes gates, too
-            return "not tested", decides, f"Not tested: {why}. {seen.text}".strip()
+            return "not tested", decides, f"Not tested: {closed.text}. {seen.text}".strip()
+        if verdict == "not tested":
+            lacks = f"{', '.join(missing) or 'what this is about'} {'were' if len(missing) > 1 else 'was'} not measured"
+            return "not tested", decides, f"Not tested: {lacks}. {seen.text}".strip()
         if verdict == "not reproduced" and self.about == "training" and all(gate.name != "learned" for gate in gates):
             why = "whether the model is better at its task than before training is not recorded"
             return "not tested", decides, f"Not tested: {why}. {seen.text}".strip()
