@@ -8,11 +8,13 @@ import difflib
 import functools
 import math
 import numbers
+import os
 import re
 import sys
 import types
 import typing
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from hmmscope.errors import InputError
@@ -98,6 +100,13 @@ def parse_spec(cls: type, data: Any, where: str) -> Any:
         return cls(**values)
     except InputError as error:
         raise InputError(f"{where}.{error}" if where else str(error)) from None
+
+
+def require_path(field: str, value: object) -> Path:
+    """A path; InputError naming the field for what is none."""
+    if not isinstance(value, str | os.PathLike):
+        raise InputError(f"{field}: must be a path, got {shown(value)}")
+    return Path(value)
 
 
 def require_kinds(spec: Any) -> None:

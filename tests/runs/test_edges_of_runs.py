@@ -368,3 +368,21 @@ def test_a_module_that_goes_on_has_the_weights_that_it_began_with(tmp_path: Path
     assert (tmp_path / FIRST_WEIGHTS).read_bytes() == kept
     for one, other in zip(begun.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda: hs.load_run(5), "path: must be a path, got 5"),
+        (lambda: hs.check_submission(5), "folder: must be a path, got 5"),
+        (lambda: hs.train("umbrella", 5, model="rnn"), "out: must be a path, got 5"),
+        (lambda: hs.study([[0, 1], [1, 0]] * 9, 5), "out: must be a path, got 5"),
+        (lambda: hs.benchmark("rnn", 5), "out: must be a path, got 5"),
+        (lambda: hs.benchmark("rnn", "never", tasks=5), "--tasks: must be a list of names, got 5"),
+        (lambda: hs.over_training(5, "probe"), r"run: must be a run, as .*, got 5"),
+    ],
+)
+def test_what_is_no_path_and_no_run_is_named(call: Any, words: str) -> None:
+    with pytest.raises(InputError, match=f"^{words}$"):
+        call()

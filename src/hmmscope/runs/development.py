@@ -8,6 +8,7 @@ from torch import nn
 from hmmscope import registry
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.runs.pipeline import Run
+from hmmscope.schema import require
 
 #: An instrument: from a model and a corpus to the rows of a table.
 Instrument = Callable[..., list[dict[str, Any]]]
@@ -28,9 +29,10 @@ def over_training(
         Its rows, each with the ``step``.
 
     Raises:
-        InputError: an unknown instrument, or a run that kept no checkpoints.
+        InputError: no run, an unknown instrument, or a run that kept no checkpoints.
         DamagedError: see `kept_steps`.
     """
+    require(isinstance(run, Run), "run", "must be a run, as hmmscope.load_run(FOLDER) gives it", run)
     tool = registry.lookup("instrument", instrument) if isinstance(instrument, str) else instrument
     samples = run.corpus("probe") if corpus is None else corpus
 

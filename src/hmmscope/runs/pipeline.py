@@ -25,6 +25,7 @@ from hmmscope.processes.process import Process
 from hmmscope.reprs import html_table, plot_rows
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.timings import timing
+from hmmscope.schema import require_path
 from hmmscope.storage import disk, store
 from hmmscope.storage.rundir import RunDir, read_journal
 from hmmscope.storage.seals import open_sealed
@@ -186,7 +187,7 @@ def read_run(path: str | Path) -> Run:
         InputError: no run folder.
         DamagedError: the folder is not as it was written.
     """
-    folder = RunDir.open(Path(path))
+    folder = RunDir.open(require_path("path", path))
     config = config_from_data(folder.config)
     return Run(Path(path), config, _process_of(folder, config), None, folder.done)
 
@@ -202,7 +203,7 @@ def load_run(path: str | Path, *, model: torch.nn.Module | None = None) -> Run:
         InputError: no run folder, a run without a checkpoint, or one whose module is not handed over again.
         DamagedError: the folder is not as it was written, or a finished run has lost its last checkpoint.
     """
-    folder, run = RunDir.open(Path(path)), read_run(path)
+    folder, run = RunDir.open(require_path("path", path)), read_run(path)
     config, process = run.config, run.process
     if isinstance(config.model, GivenModelSpec):
         if model is None:

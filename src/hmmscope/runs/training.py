@@ -21,7 +21,7 @@ from hmmscope.runs.config import RunConfig, configure, pinned
 from hmmscope.runs.pipeline import FIRST_WEIGHTS, OWN_PROCESS, Run, check_same, engine_of, load_run, ports_of
 from hmmscope.runs.room import ADVICE, disk_bytes, require_memory_for, warn_if_large
 from hmmscope.runs.settings import settings
-from hmmscope.schema import require
+from hmmscope.schema import require, require_path
 from hmmscope.storage import store
 from hmmscope.storage.rundir import RunDir, config_difference
 from hmmscope.training.distributed import World, joined
@@ -84,7 +84,7 @@ def train(
         RefusedError: `out` exists (without `resume`), is in use, or holds another configuration.
         NonFiniteError, Interrupted, ResourceError: see `train_model`.
     """
-    path, clock = Path(out), [time.process_time()]
+    path, clock = require_path("out", out), [time.process_time()]
     if tracker is not None:
         tracker_module(tracker)  # refused before a folder is made
     asked: dict[str, Any] = {"model": model, "target": target, "layout": layout, "length": length}

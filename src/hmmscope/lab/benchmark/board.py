@@ -14,6 +14,7 @@ from hmmscope.lab.benchmark.card import Card
 from hmmscope.lab.benchmark.checking import check_submission
 from hmmscope.lab.benchmark.submission import CARD, ENTRY
 from hmmscope.lab.benchmark.tasks import TASKS, VERSION
+from hmmscope.schema import require_path
 from hmmscope.storage import disk, seals, store
 from hmmscope.text import in_a_line
 
@@ -40,7 +41,7 @@ def read_cards(folder: str | Path) -> list[dict[str, Any]]:
         InputError: no folder, or none there, another JSON file, or cards of another version of the bench.
         DamagedError: a submission that is not as it was sealed; a card whose digest is not the one in its name.
     """
-    place = Path(folder)
+    place = require_path("folder", folder)
     disk.check_name(place)
     if not place.is_dir():
         raise InputError(f"{place}: is no folder")

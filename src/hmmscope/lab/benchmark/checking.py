@@ -33,7 +33,7 @@ from hmmscope.lab.benchmark.trial import require_causal
 from hmmscope.models.base import parameter_count
 from hmmscope.models.given import unwrapped
 from hmmscope.runs.pipeline import fresh_model
-from hmmscope.schema import parse_spec
+from hmmscope.schema import parse_spec, require_path
 from hmmscope.storage import disk, seals, store
 from hmmscope.training.schedules import training_tokens
 from hmmscope.training.state import load_weights
@@ -71,7 +71,7 @@ def check_submission(folder: str | Path, *, run: Any = None) -> str:
         RefusedError: of another version of the bench, not finished, or another model file than the one that was entered.
         DamagedError: the first thing that is not what it should be.
     """
-    path = Path(folder)
+    path = require_path("folder", folder)
     about = store.read_json(path / ENTRY, own=True) if (path / ENTRY).is_file() else None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise InputError(f"{path}: not the folder of a submission")

@@ -19,7 +19,7 @@ from hmmscope.models.base import parameter_count
 from hmmscope.runs.config import RunConfig
 from hmmscope.runs.pipeline import ports_of
 from hmmscope.runs.training import train
-from hmmscope.schema import require, spec_to_data
+from hmmscope.schema import require, require_path, spec_to_data
 from hmmscope.storage import disk, seals, store
 from hmmscope.storage.journal import read_journal
 from hmmscope.text import say
@@ -66,7 +66,7 @@ def benchmark(
         DamagedError: a task that is not, to the bit, the one of the bench here.
     """
     entry, budget = entry_of(model, name=name), BUDGETS.get(track)
-    path = Path("hmm-bench") / re.sub(r"[^A-Za-z0-9._-]+", "-", entry.name) if out is None else Path(out)
+    path = Path("hmm-bench") / re.sub(r"[^A-Za-z0-9._-]+", "-", entry.name) if out is None else require_path("out", out)
     chosen = tasks_of(track, tasks)
     assert budget is not None
     require(bool(chosen), "--tasks", "must name one at least", tasks)

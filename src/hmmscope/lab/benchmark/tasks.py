@@ -5,7 +5,7 @@ A task never changes. What would change its digest is a new version of the bench
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -240,7 +240,8 @@ def tasks_of(track: str, names: Sequence[str] | None = None) -> tuple[Task, ...]
     if track not in BUDGETS:
         raise unknown_name("track", track, BUDGETS)
     found = {task.name: task for task in TASKS if task.light or track == "full"}
-    require(not isinstance(names, str), "--tasks", "must be a list of names", names)
+    is_list = names is None or (isinstance(names, Iterable) and not isinstance(names, str))
+    require(is_list, "--tasks", "must be a list of names", names)
     for name in names or ():
         if name not in found:
             raise unknown_name("tasks", name, found)

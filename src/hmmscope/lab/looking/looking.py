@@ -23,7 +23,7 @@ from hmmscope.lab.report.look_page import render_look, write_look
 from hmmscope.models.given import model_name
 from hmmscope.processes.process import Process
 from hmmscope.runs.pipeline import Run, load_run
-from hmmscope.schema import require, require_count, shown
+from hmmscope.schema import require, require_count, require_path, shown
 from hmmscope.sequences.data import SequenceData
 from hmmscope.storage import seals
 
@@ -125,7 +125,7 @@ def look(
     Raises:
         InputError: no model or no process, one that does not fit the other, or `out` without .html.
     """
-    if out is not None and Path(out).suffix not in (".html", ".htm"):
+    if out is not None and require_path("out", out).suffix not in (".html", ".htm"):
         raise InputError(f"out: must end in .html, got {os.fspath(out)!r}")
     require_count("num_points", num_points, 100)
     require(1 <= num_samples <= MOST_SAMPLES, "num_samples", f"must be in [1, {MOST_SAMPLES}]", num_samples)

@@ -12,7 +12,7 @@ from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.rows import as_tables
 from hmmscope.lab.report.state_picture import read_fitted
-from hmmscope.schema import parse_spec
+from hmmscope.schema import parse_spec, require_path
 from hmmscope.storage import packed, seals, store
 
 CONTINUED = "the others come when its command goes on, with --resume"
@@ -90,7 +90,7 @@ def read_experiment(folder: Path) -> Experiment:
         InputError: the folder or a file of it is missing, or it is a sweep or a run without a description.
         DamagedError: a file is not what it should be; one line with its name and what is wrong.
     """
-    folder = Path(folder)
+    folder = require_path("folder", folder)
     if not folder.is_dir():
         raise InputError(f"{folder}: not a folder of an experiment")
     if not (folder / "experiment.json").is_file():

@@ -46,7 +46,7 @@ from hmmscope.runs.config import RunConfig
 from hmmscope.runs.fitting import fit
 from hmmscope.runs.pipeline import Run, engine_of, ports_of
 from hmmscope.runs.training import train
-from hmmscope.schema import require, spec_to_data
+from hmmscope.schema import require, require_path, spec_to_data
 from hmmscope.seeds import check_seed
 from hmmscope.sequences.data import READING_OPTIONS, SequenceData, read_as
 from hmmscope.storage import disk, seals, store
@@ -165,7 +165,7 @@ def study(
         RefusedError: `out` exists, or holds another study.
     """
     reading = {name: fields.pop(name) for name in READING_OPTIONS if name in fields}
-    work, path = prepare(source, spec or StudySpec(**fields), **reading), Path(out)
+    work, path = prepare(source, spec or StudySpec(**fields), **reading), require_path("out", out)
     _claim(path, work, resume)
     say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: say_aloud(line, flush=True))
     with disk.holding(path / "lock"):
