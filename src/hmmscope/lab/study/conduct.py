@@ -165,7 +165,7 @@ def study(
         RefusedError: `out` exists, or holds another study.
     """
     reading = {name: fields.pop(name) for name in READING_OPTIONS if name in fields}
-    work, path = prepare(source, spec or StudySpec(**fields), **reading), require_path("out", out)
+    path, work = require_path("out", out), prepare(source, spec or StudySpec(**fields), **reading)
     _claim(path, work, resume)
     say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: say_aloud(line, flush=True))
     with disk.holding(path / "lock"):
