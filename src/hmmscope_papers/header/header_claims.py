@@ -80,10 +80,9 @@ def _learned(tables: Tables, networks: Iterable[Which]) -> Gate:
     if not leads:
         said = "none of the networks that this is about was trained here"
         return Gate("learned", False, said, (0.0, number("learned")))
+    unknown = [which for which, lead in leads.items() if lead is None]
     known = {which: lead.value for which, lead in leads.items() if lead is not None}
-    least = (
-        smallest(known, lambda which: known[which]) if len(known) == len(leads) else next(iter(leads.keys() - known))
-    )
+    least = unknown[0] if unknown else smallest(known, lambda which: known[which])
     said = f"the best that counts ({title(least[1])}, {_sized(least[0])}, {least[2]:,} steps)"
     return Gate.learned(leads[least], number("learned"), said)
 
