@@ -337,6 +337,7 @@ def test_the_bound_holds_for_random_processes(bound_rows):
     assert any(row["misspecification"] > 0.02 for row in bound_rows)
 
 
+@pytest.mark.drawn(6, of="long ones", everywhere=True)
 def test_the_bound_without_the_smallest_eigenvalue_fails(bound_rows):
     """With the largest eigenvalue in its place it would not hold: the condition number matters."""
     wrong = [row["generalisation_bound"] * math.sqrt(row["smallest_nonzero"] / row["largest"]) for row in bound_rows]

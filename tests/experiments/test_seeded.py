@@ -103,7 +103,7 @@ def names(pool: Path) -> set[str]:
     return {path.name for path in (pool / "runs").iterdir()}
 
 
-@pytest.mark.drawn(8, of="whole experiments")
+@pytest.mark.drawn(5, of="whole experiments")
 def test_every_model_is_trained_once_for_each_seed_and_shared(tmp_path: Path) -> None:
     out = run_experiment("test-seeded", "smoke", tmp_path / "one", quiet=True)
     rows = store.read_table(out / "tables" / "losses.jsonl")
@@ -147,7 +147,7 @@ def test_workers_and_this_process_train_alike(tmp_path: Path) -> None:
     assert runs[0] == runs[1]
 
 
-@pytest.mark.drawn(8, of="whole experiments")
+@pytest.mark.drawn(5, of="whole experiments")
 def test_a_worker_measures_a_part_as_this_process_does(tmp_path: Path) -> None:
     """It is told the folder, the pool and the name, and reads the plan from the folder; so does a copy of a task."""
     out = run_experiment("test-seeded", "smoke", tmp_path / "out", quiet=True)
@@ -165,7 +165,7 @@ def test_a_worker_measures_a_part_as_this_process_does(tmp_path: Path) -> None:
         assert file.read_bytes() == before
 
 
-@pytest.mark.drawn(8, of="whole experiments")
+@pytest.mark.drawn(5, of="whole experiments")
 @pytest.mark.parametrize("found", [True, False], ids=["found by any process", "known here alone"])
 def test_parts_are_measured_where_runs_are_trained(
     found: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -215,7 +215,7 @@ def test_workers_measure_like_this_process_and_a_part_that_fails_is_named(tmp_pa
     assert len(store.read_table(tmp_path / "c" / "out" / "parts.jsonl")) == 7
 
 
-@pytest.mark.drawn(8, of="whole experiments")
+@pytest.mark.drawn(5, of="whole experiments")
 def test_an_interrupted_measurement_goes_on_with_the_next_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measure, seen = Seeded.measure, []
 
@@ -264,7 +264,7 @@ def small_files(out: Path, to: Path) -> Path:
     return to
 
 
-@pytest.mark.drawn(8, of="whole experiments")
+@pytest.mark.drawn(5, of="whole experiments")
 def test_an_experiment_goes_on_from_its_small_files(tmp_path: Path, apart_at: list[str]) -> None:
     whole = run_experiment("test-seeded", "smoke", tmp_path / "a" / "out", seeds=1, quiet=True)
     apart_at.clear()
@@ -290,7 +290,7 @@ def test_an_experiment_goes_on_from_its_small_files(tmp_path: Path, apart_at: li
     assert "core-hours" in about["facts"][2]["value"]
 
 
-@pytest.mark.drawn(8, of="whole experiments")
+@pytest.mark.drawn(5, of="whole experiments")
 def test_the_first_seeds_are_whole_and_the_others_come_later(tmp_path: Path) -> None:
     out = run_experiment("test-seeded", "smoke", tmp_path / "out", first=1, quiet=True)
     assert len(names(tmp_path / "trained")) == len(WIDTHS)
@@ -377,7 +377,7 @@ def test_what_is_kept_must_be_the_same(
     assert why in capsys.readouterr().out
 
 
-@pytest.mark.drawn(8, of="whole experiments")
+@pytest.mark.drawn(5, of="whole experiments")
 def test_a_run_goes_by_a_protocol_and_writes_none(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     file, out = tmp_path / "fixed.json", tmp_path / "out"
     plain_run = ["run", "test-seeded", "--scale", "smoke", "-q"]
@@ -419,7 +419,7 @@ def test_seeds_are_a_number_or_a_list(text: str, seeds: int | tuple[int, ...]) -
     assert verb._seeds(text) == seeds
 
 
-@pytest.mark.drawn(8, of="whole experiments")
+@pytest.mark.drawn(5, of="whole experiments")
 def test_only_small_files_of_the_experiment_are_taken(tmp_path: Path) -> None:
     out = run_experiment("test-seeded", "smoke", tmp_path / "out", quiet=True)
     with pytest.raises(InputError, match="at scale smoke, not test-seeded at scale small"):
@@ -475,7 +475,7 @@ def test_runs_that_did_not_record_processor_time_have_none() -> None:
 # What fails, and who may write
 
 
-@pytest.mark.drawn(8, of="whole experiments")
+@pytest.mark.drawn(5, of="whole experiments")
 def test_one_failure_ends_no_other_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measure = Seeded.measure
 
@@ -507,7 +507,7 @@ def test_figures_that_fail_end_no_measurement(tmp_path: Path, monkeypatch: pytes
     assert len(store.read_table(tmp_path / "out" / "parts.jsonl")) == 2
 
 
-@pytest.mark.drawn(8, of="whole experiments")
+@pytest.mark.drawn(5, of="whole experiments")
 @pytest.mark.parametrize("phase", ["training", "measuring"])
 def test_a_full_disk_ends_an_experiment_at_once(phase: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
@@ -552,7 +552,7 @@ def test_a_refused_resume_changes_no_byte(named: bool, tmp_path: Path) -> None:
     assert read_seal(out) is not None
 
 
-@pytest.mark.drawn(8, of="whole experiments")
+@pytest.mark.drawn(5, of="whole experiments")
 def test_every_file_of_an_experiment_is_covered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = run_experiment("test-seeded", "smoke", tmp_path / "out", seeds=1, quiet=True)
     draw_folder(out)
@@ -622,7 +622,7 @@ def config(width: int, **training: Any) -> RunConfig:
     return config_from_data(plain(width, **training))
 
 
-@pytest.mark.drawn(8, of="whole experiments")
+@pytest.mark.drawn(5, of="whole experiments")
 def test_a_pool_keeps_the_runs_of_others(tmp_path: Path) -> None:
     pool = tmp_path / "pool"
     (first,) = train_in_pool([config(4)], pool, quiet=True)
@@ -635,7 +635,7 @@ def test_a_pool_keeps_the_runs_of_others(tmp_path: Path) -> None:
     assert main(["check", str(pool)]) == 0
 
 
-@pytest.mark.drawn(8, of="whole experiments")
+@pytest.mark.drawn(5, of="whole experiments")
 @pytest.mark.parametrize("executor", [ExecutorOptions(jobs=1), None])
 def test_a_failed_run_is_named_and_the_others_are_there(executor: ExecutorOptions | None, tmp_path: Path) -> None:
     pool = tmp_path / "pool"

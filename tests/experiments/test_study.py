@@ -149,6 +149,7 @@ def test_every_changed_byte_of_what_it_fitted_and_trained_is_found(
     assert "hmms/2.json: altered" in capsys.readouterr().err
 
 
+@pytest.mark.drawn(1, of="studies")
 def test_a_refused_resume_changes_no_byte(study: studies.Study, data: hs.SequenceData, tmp_path: Path) -> None:
     copy = tmp_path / "pairs"
     shutil.copytree(study.path, copy)

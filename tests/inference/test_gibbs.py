@@ -50,6 +50,7 @@ def test_paths_have_their_exact_law(scale):
     assert float(torch.special.gammaincc(torch.tensor(7.5), torch.tensor(square / 2))) > 0.001
 
 
+@pytest.mark.drawn(6, of="long ones", everywhere=True)
 def test_ranks_are_uniform_and_a_wrong_prior_is_found():
     assert sound(p_uniform(ranks_of(of_symbols(), 100), 31))
     assert not sound(p_uniform(ranks_of(of_symbols(assumed=WRONG), 100), 31))

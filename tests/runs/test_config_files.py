@@ -91,6 +91,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         read_yaml(Path("/dev/zero"))
 
 
+@pytest.mark.drawn(6, of="long ones", everywhere=True)
 def test_fuzzed_configurations() -> None:
     rng = random.Random(2024)
     accepted = refused = 0

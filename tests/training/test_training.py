@@ -155,7 +155,7 @@ def test_learns_and_does_not_beat_the_optimum(tmp_path: Path) -> None:
     assert [record["step"] for record in records if "evaluation_loss" in record] == [100, 200]
 
 
-@pytest.mark.drawn(2, of="crashes")
+@pytest.mark.drawn(1, of="crashes")
 def test_a_training_loads_no_compiler(tmp_path: Path) -> None:
     """It takes torch seconds in each new process, and its optimisers load it."""
     code = (
@@ -206,7 +206,7 @@ def test_every_step_has_samples_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_
     assert torch.equal(torch.cat(seen), trained.corpus("train")[0:20].tokens)
 
 
-@pytest.mark.drawn(2, of="crashes")
+@pytest.mark.drawn(1, of="crashes")
 def test_killed_at_random_instants(crashes: Callable[[str], dict]) -> None:
     report = crashes("kills=12")
     assert report["different"] == []
@@ -215,7 +215,7 @@ def test_killed_at_random_instants(crashes: Callable[[str], dict]) -> None:
     assert report["instants"] >= 4
 
 
-@pytest.mark.drawn(2, of="crashes")
+@pytest.mark.drawn(1, of="crashes")
 def test_killed_inside_a_checkpoint(crashes: Callable[[str], dict]) -> None:
     report = crashes("saves=8")
     assert report["different"] == []
@@ -224,7 +224,7 @@ def test_killed_inside_a_checkpoint(crashes: Callable[[str], dict]) -> None:
     assert [2 * EVERY, 3 * EVERY] in report["kept"]  # and after it
 
 
-@pytest.mark.drawn(2, of="crashes")
+@pytest.mark.drawn(1, of="crashes")
 def test_signals(crashes: Callable[[str], dict]) -> None:
     report = crashes("signals=3")
     assert report["wrong"] == []
@@ -246,7 +246,7 @@ def test_signals(crashes: Callable[[str], dict]) -> None:
     assert report["chosen"]["SIGTERM SIGTERM 10"]["code"] == -15  # the second one does not wait
 
 
-@pytest.mark.drawn(2, of="crashes")
+@pytest.mark.drawn(1, of="crashes")
 def test_disk_full_in_training(crashes: Callable[[str], dict]) -> None:
     results = crashes("limit=3")["results"]
     assert len(results) == 3
