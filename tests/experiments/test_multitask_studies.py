@@ -279,7 +279,7 @@ def test_a_planted_mixture_of_strategies_is_found_in_every_place() -> None:
     config = config_from_data(multitask_config("smoke", 3))
     process, planted = config.process.build(), {"retrieval": 0.5, "inference": 0.3, "order-2": 0.2}
     run = Run(None, config, process, fresh_model(config, process), None)  # type: ignore[arg-type]
-    corpus, _ = pool_size._prompts(run, pool_size.pools_of(run)["unseen"], 8)
+    corpus = pool_size._prompts(run, pools_of(run)["unseen"])
     laws = pool_size.strategy_laws(run, corpus, 8)
     mixed = sum(weight * laws[name] for name, weight in planted.items())
     model = torch.zeros(8, config.layout.num_columns - 1, process.num_symbols).double()
