@@ -386,7 +386,7 @@ def with_board(text: str) -> str:
 
 def decided() -> list[Path]:
     """The folders in results/ that decide claims, by name and scale; of another plan if that of the scale is not whole, and
-    has no seeds more than others."""
+    it has more seeds than any whole own plan of the experiment."""
     papers = sorted(registry.entries("experiment"), key=lambda name: not name.startswith(("multitask-", "limits-")))
     found = []
     for folders in (kept(name) for name in papers if claims_of(name)):
