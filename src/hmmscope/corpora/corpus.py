@@ -164,7 +164,7 @@ class Corpus:
 
     def digest(self, num_samples: int) -> str:
         """sha256 of the first samples (observations, states, components, little-endian) and of what they depend on."""
-        header = f"hmmscope-corpus/{CORPUS_VERSION}/{self.process.law_digest}/{type(self.layout).__name__}"
+        header = f"hmmscope-corpus/{CORPUS_VERSION}/{self.process.law_digest}/{self.layout.digest_name}"
         sha = hashlib.sha256(f"{header}/{self._layout_data}/{self.seed}/{self.stream_name}/{num_samples}".encode())
         for first in range(0, num_samples, 4096):
             batch = self[first : min(first + 4096, num_samples)]

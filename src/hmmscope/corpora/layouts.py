@@ -3,7 +3,7 @@
 import functools
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -31,8 +31,16 @@ class Layout:
         telling: of the header that stands before the first observation; None for a layout without one.
     """
 
+    #: What digests of corpora call this kind of layout. It never changes, whatever the class is called; a class that does
+    #: not set it has its own name there.
+    digest_name: ClassVar[str] = "Layout"
     needs_process: ClassVar[bool] = False
     telling: Telling | None = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "digest_name" not in vars(cls):
+            cls.digest_name = cls.__name__
 
     def of(self, process: Process) -> "Layout":
         """The same for this process: a header has as many columns as the process has entries."""
@@ -130,6 +138,8 @@ class Sequences(Layout):
         placeholder: put the token `num_symbols` (zeros among vectors) before the first observation.
     """
 
+    digest_name: ClassVar[str] = "Sequences"
+
     length: int = 256
     placeholder: bool = False
 
@@ -162,6 +172,7 @@ class Header(Layout):
     Source: after Agarwal, Dalal and Misra (2025), arXiv 2512.22471.
     """
 
+    digest_name: ClassVar[str] = "Header"
     needs_process: ClassVar[bool] = True
 
     length: int = 32
@@ -239,6 +250,8 @@ class Prompts(Layout):
     Source: [MultiTask] §3 (demonstrations, delimiters, test); the leading delimiter is ours, so that every sequence
     follows one.
     """
+
+    digest_name: ClassVar[str] = "Prompts"
 
     num_demonstrations: int = 15
     demonstration_length: int = 8

@@ -5,7 +5,7 @@ from dataclasses import InitVar, dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from string import ascii_uppercase
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -55,6 +55,8 @@ class Text(Layout):
         InputError: a tokenizer that says no places of its tokens; names that are not one token each, or not always the
             same one; fewer such names than symbols.
     """
+
+    digest_name: ClassVar[str] = "Text"
 
     tokenizer: InitVar[Any]
     names: Sequence[str] | int
