@@ -8,6 +8,7 @@ import pytest
 import hmmscope as hs
 from hmmscope import registry
 from hmmscope.corpora.layouts import Layout
+from hmmscope.processes.laws import Law
 
 
 def below(kind: type) -> Iterator[type]:
@@ -49,3 +50,16 @@ def test_every_layout_of_the_library_has_a_name_for_digests_and_others_have_thei
         pass
 
     assert Own.digest_name == "Own"
+
+
+@pytest.mark.parametrize("name", ["random-hmm", "mess3", "bloch-walk", "told-hmms"])
+def test_renamed_forms_of_laws_leave_the_digests_of_processes(name: str) -> None:
+    before = hs.make_process(name).law_digest
+    with renamed(*below(Law)):
+        assert hs.make_process(name).law_digest == before
+
+
+def test_every_law_of_the_library_has_a_name_for_digests() -> None:
+    registry.entries("process")
+    assert {kind.digest_name for kind in below(Law)} >= {"StateEmitting", "EdgeEmitting", "Signed"}
+    assert all("digest_name" in vars(kind) for kind in below(Law))

@@ -26,12 +26,17 @@ class Law(Shown, ABC):
     """The arrays of components over the same states and symbols.
 
     Attributes:
+        digest_name: what digests of processes call this form. It never changes, whatever the class is called; a class that
+            does not set it has its own name there.
+        file_arrays: what files call the arrays.
         initial_MS: law of the state that emits first, or before the first transition that emits.
         states_emit: whether states emit, or transitions.
         signed: whether entries may be negative, so that vectors are no laws of states; see `GeneralisedHMM`.
         sample: the compiled sampler of this form.
     """
 
+    digest_name: ClassVar[str] = "Law"
+    file_arrays: ClassVar[tuple[str, ...]]
     states_emit: ClassVar[bool]
     signed: ClassVar[bool] = False
     sample: ClassVar[Callable[..., Any]]
@@ -41,6 +46,11 @@ class Law(Shown, ABC):
     transition_MSS: Float64[Tensor, "component state state"]
     emission_MSV: Float64[Tensor, "component state symbol"]
     labelled_MVSS: Float64[Tensor, "component symbol state state"]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "digest_name" not in vars(cls):
+            cls.digest_name = cls.__name__
 
     @abstractmethod
     def rows(self) -> tuple[Tensor, ...]:
@@ -123,7 +133,8 @@ class Law(Shown, ABC):
 
     def arrays(self) -> dict[str, Tensor]:
         """The arrays by their names in files."""
-        return {field.name.rpartition("_")[0]: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        arrays = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
+        return dict(zip(self.file_arrays, arrays, strict=True))
 
     def _made(self, *arrays: Tensor) -> "Law":
         return type(self)(*arrays)
@@ -148,6 +159,8 @@ class StateEmitting(Law):
     Every entry is a multiple of 2^-32 and rows sum to one.
     """
 
+    digest_name: ClassVar[str] = "StateEmitting"
+    file_arrays: ClassVar[tuple[str, ...]] = ("initial", "transition", "emission")
     states_emit: ClassVar[bool] = True
     sample: ClassVar[Callable[..., Any]] = staticmethod(cpu.sample_paths)
 
@@ -221,6 +234,8 @@ class EdgeEmitting(Law):
     over (v, j) sum to one. State t is the state after observation t; the start state is not among them.
     """
 
+    digest_name: ClassVar[str] = "EdgeEmitting"
+    file_arrays: ClassVar[tuple[str, ...]] = ("initial", "labelled")
     states_emit: ClassVar[bool] = False
     sample: ClassVar[Callable[..., Any]] = staticmethod(cpu.sample_edges)
 
@@ -299,11 +314,14 @@ class EdgeEmitting(Law):
 class Signed(EdgeEmitting):
     """The same with entries of any sign, as long as no word has a negative probability: see `GeneralisedHMM`."""
 
+    digest_name: ClassVar[str] = "Signed"
     signed: ClassVar[bool] = True
 
 
 class _StatesWithGaps(StateEmitting):
     """The last column of the emissions, ones, is of a missing observation."""
+
+    digest_name: ClassVar[str] = "_StatesWithGaps"
 
     def symbols(self) -> Float64[Tensor, "component state symbol"]:
         return self.emission_MSV[..., :-1]
@@ -311,6 +329,8 @@ class _StatesWithGaps(StateEmitting):
 
 class _EdgesWithGaps(EdgeEmitting):
     """The last matrix, the sum of the others, is of a missing observation."""
+
+    digest_name: ClassVar[str] = "_EdgesWithGaps"
 
     @property
     def num_symbols(self) -> int:
@@ -324,6 +344,7 @@ class _EdgesWithGaps(EdgeEmitting):
 
 
 class _SignedWithGaps(_EdgesWithGaps):
+    digest_name: ClassVar[str] = "_SignedWithGaps"
     signed: ClassVar[bool] = True
 
 

@@ -309,8 +309,7 @@ class Process(ABC):
             texts = {name: text for name, text in self.file_texts().items() if name not in _TITLES}
             header = json.dumps([self.file_format, self.num_states, self.num_symbols, texts], ensure_ascii=False)
             return float_digest(f"hmmscope-process/1/{header}", *self.file_tensors().values())
-        form = type(self.law).__name__
-        sha = hashlib.sha256(f"hmmscope-process/1/{form}/{self.num_states}/{self.num_symbols}".encode())
+        sha = hashlib.sha256(f"hmmscope-process/1/{self.law.digest_name}/{self.num_states}/{self.num_symbols}".encode())
         for rows in (self.weights_M, *self.law.rows()):
             sha.update(integer_weights(rows).astype("<i8").tobytes())
         return sha.hexdigest()
