@@ -2,13 +2,22 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 import hmmscope as hs
 from hmmscope import registry
 from hmmscope.corpora.layouts import Layout
+from hmmscope.lab.benchmark import board, checking
+from hmmscope.lab.benchmark.card import as_text
+from hmmscope.lab.benchmark.frozen import WORDS
+from hmmscope.lab.benchmark.tasks import TASKS, tasks_of
 from hmmscope.processes.laws import Law
+from hmmscope.storage import store
+
+ROOT = Path(__file__).parents[1]
 
 
 def below(kind: type) -> Iterator[type]:
@@ -63,3 +72,34 @@ def test_every_law_of_the_library_has_a_name_for_digests() -> None:
     registry.entries("process")
     assert {kind.digest_name for kind in below(Law)} >= {"StateEmitting", "EdgeEmitting", "Signed"}
     assert all("digest_name" in vars(kind) for kind in below(Law))
+
+
+def test_a_task_of_the_bench_that_is_worded_better_is_the_same_task() -> None:
+    parity = tasks_of("light", ["parity"])[0]
+    worded = replace(parity, kind="other words", about="Other words.")
+    worded.require_frozen()
+    assert worded.digest == parity.digest != replace(parity, reads=True).digest
+    assert worded.frozen_kind == "state tracking"
+    assert all(WORDS[task.name] == (task.frozen_kind, task.frozen_fields()["about"]) for task in TASKS)
+
+
+def test_the_card_in_lines_and_leaderboards_are_compared_without_their_words() -> None:
+    tasks = tasks_of("light", ["parity", "told"])
+    card = store.read_json(next((ROOT / "results" / "hmm-bench").glob("gru-*.json")))
+    text = as_text(card)
+    assert "what a constant leaves is solved" in text
+    worded = text.replace("what a constant leaves is solved", "the gap is closed").replace("Card(", "Score(")
+    assert checking._without_words(worded, tasks) == checking._without_words(text, tasks)
+    row = next(line for line in text.splitlines() if line.startswith("told "))
+    for forged in (
+        text.replace(row, row.replace(".", "1.", 1)),
+        text.replace("gru", "lstm"),
+        text.replace("17,", "16,"),
+    ):
+        assert checking._without_words(forged, tasks) != checking._without_words(text, tasks)
+    for page in (board.markdown([card]), board.page([card])):
+        assert board._cells(page.replace("Solved:", "Closed:").replace("counting, no", "n-grams, no")) == board._cells(
+            page
+        )
+        assert board._cells(page.replace("gru", "lstm")) != board._cells(page)
+        assert len(board._cells(page)) == 2

@@ -3,6 +3,7 @@
 All text of others is shown through `visible`, and the command line prints with `say` alone.
 """
 
+import re
 import unicodedata
 
 _ACTS = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
@@ -51,6 +52,11 @@ def say(*parts: object, end: str = "\n", flush: bool = False) -> None:
 
 def _acts(char: str) -> bool:
     return char not in _JOINERS and unicodedata.category(char) in _ACTS
+
+
+def numbers_in(text: str) -> list[str]:
+    """The numbers in a text, as they are written there, without its words."""
+    return re.findall(r"\d+(?:[.,]\d+)*(?:e[+-]?\d+)?", text)
 
 
 #: Width below which an interval is a point to a reader.

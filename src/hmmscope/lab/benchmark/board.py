@@ -120,9 +120,9 @@ def check_board(folder: Path) -> tuple[str, seals.Survey]:
             beyond += [f"{path.name}/{name}" for name in found.beyond]
         elif path.is_dir():
             for one in sorted(file for file in path.rglob("*") if not file.is_dir()):
-                follows = one.name in made and store.read_text(one, limit=1 << 26) == made[one.name]
+                follows = one.name in made and _cells(store.read_text(one, limit=1 << 26)) == _cells(made[one.name])
                 (covered if follows else beyond).append(one.relative_to(folder).as_posix())
-        elif path.name in made and store.read_text(path, limit=1 << 26) != made[path.name]:
+        elif path.name in made and _cells(store.read_text(path, limit=1 << 26)) != _cells(made[path.name]):
             raise DamagedError(f"{path}: does not follow from the cards; make it again with --board {folder}")
         else:
             (covered if path.name in made or path.suffix == ".json" else beyond).append(path.name)
@@ -223,6 +223,17 @@ def _table(cards: list[dict[str, Any]]) -> list[list[str]]:
         costs = [f"{row['parameters']:,}", f"{row['seconds']:.0f}"]
         found.append([f"{row['model']}{mark}", f"{row['solved']:.3f}{interval}", *costs, *shares, row["seal"]])
     return [*found, ["counting, no training", "", "", "", *(_share(counted.get(name)) for name in names), ""]]
+
+
+def _cells(text: str) -> list[list[str]]:
+    """The numbers of a leaderboard that `markdown` or `page` wrote, row by row, with the names of the models.
+
+    Its heads, its legend and the name of the row without a model are words, which may change.
+    """
+    rows = [re.findall("<td>(.*?)</td>", row) for row in re.findall("<tr>(.*?)</tr>", text, re.DOTALL)]
+    lines = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    rows += [one for one, below in zip(lines, [*lines[1:], [""]], strict=False) if "---" not in (one[0], below[0])]
+    return [row if row[1:2] != [""] else row[1:] for row in rows if row]
 
 
 def _share(value: float | None) -> str:

@@ -68,7 +68,7 @@ def make_card(
                 name: _mean([part["scores"][f"floor_{name}"] for part in parts]) if score == "excess" else None
                 for name in FLOORS
             }
-            rows.append({"task": task.name, "kind": task.kind, "score": score} | over_seeds(values) | floors)
+            rows.append({"task": task.name, "kind": task.frozen_kind, "score": score} | over_seeds(values) | floors)
     num_seeds = len(next(iter(measured.values())))
     solved = [
         float(np.mean([measured[task.name][n]["scores"]["share_solved"] for task in tasks])) for n in range(num_seeds)

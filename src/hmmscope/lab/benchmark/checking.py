@@ -35,6 +35,7 @@ from hmmscope.models.given import unwrapped
 from hmmscope.runs.pipeline import fresh_model
 from hmmscope.schema import parse_spec, require_path
 from hmmscope.storage import disk, seals, store
+from hmmscope.text import numbers_in
 from hmmscope.training.schedules import training_tokens
 from hmmscope.training.state import load_weights
 
@@ -90,7 +91,9 @@ def check_submission(folder: str | Path, *, run: Any = None) -> str:
     stated = {key: value for key, value in about.items() if key not in ("format", "bench")}
     card = make_card(stated, tasks, read_measured(path, tasks, about["seeds"]))
     _same(store.read_json(path / CARD, own=True), card, str(path / CARD))
-    if disk.read_bytes(path / TEXT, own=True) != (as_text(card) + "\n").encode():
+    if _without_words(disk.read_bytes(path / TEXT, own=True).decode(errors="replace"), tasks) != _without_words(
+        as_text(card), tasks
+    ):
         raise DamagedError(f"{path / TEXT}: is not what {CARD} says")
     parts = {f"{task.name}-{seed}" for task in tasks for seed in range(about["seeds"])}
     beyond = sorted(one for one in (path / "tasks").iterdir() if one.name not in parts)
@@ -122,11 +125,12 @@ def _check_entry(path: Path, about: dict[str, Any]) -> tuple[tuple[Task, ...], B
         "entered": [task.name for task in tasks],
         "batch_size": budget.batch_size,
         "ranked": not why_not_ranked(budget, tasks),
-        "not_ranked": why_not_ranked(budget, tasks),
     }
     for key, value in follows.items():
         if about[key] != value or not tasks:
             raise none_has(key)
+    if bool(about["not_ranked"]) == about["ranked"]:
+        raise none_has("not_ranked")
     return tasks, budget
 
 
@@ -227,6 +231,16 @@ def _run_again(
         apart = (one[:1] - other[:1] if name == "read" else one - other).abs().max().item()
         if not apart <= ALIKE:
             raise DamagedError(f"{part / PREDICTIONS}: {name} is up to {apart:.2g} from what the model says")
+
+
+def _without_words(text: str, tasks: tuple[Task, ...]) -> tuple[list[str], list[str], str]:
+    """What a card in lines says: the rows of the tasks, the other numbers, and how the model is called."""
+    lines = text.splitlines()
+    rows = [line for line in lines if line.split(" ")[0] in {task.name for task in tasks}]
+    beside = [
+        line for line in lines[: max(0, len(lines) - len(rows) - 1)]
+    ]  # the last line before the rows is their head
+    return rows, numbers_in(" ".join(beside)), text.partition("(")[2].partition(", ")[0]
 
 
 def _same(stored: Any, again: Any, where: str) -> None:

@@ -1,4 +1,4 @@
-"""The digests of the tasks of HMM-bench, version 1. They never change: another task is another version."""
+"""The digests of the tasks of HMM-bench, version 1, and the words in them. They never change."""
 
 DIGESTS = {
     "parity": "6b7464822d56bf6b6a5242c4b3e3a809ee59fd389d6f1b154d0f77179a4f3b65",
@@ -15,4 +15,47 @@ DIGESTS = {
     "mess3": "0a88436d7ed682276e0b5b7c01d7f348847b527ab01e904420baf0b5620d05ef",
     "rrxor": "4f46c88f06b8438bcb64f37cd8a26962382946d809eee22630f1cae2d216b863",
     "linear-gaussian": "f9b8bd5588c3c7fa0a62ab8fcfe22f98929f8d8511fcf10b55d6a81fa814f03f",
+}
+
+#: The kind and the description of each task, as its digest has them; cards have the kind. What readers see are the fields
+#: `kind` and `about` of the task, which may be worded better.
+WORDS = {
+    "parity": ("state tracking", "The parity of the bits so far."),
+    "z60": ("state tracking", "The sum modulo 60 of two numbers, as they come: abelian."),
+    "a5": (
+        "state tracking",
+        "The product so far of two elements of A5, the smallest group that is not solvable.",
+    ),
+    "s5": ("state tracking", "The product so far of two permutations of five things."),
+    "forget-quick": (
+        "forgetting",
+        "A noisy cycle of 8 states and 4 symbols that is followed with probability 0.6: it forgets quickly.",
+    ),
+    "forget-middling": (
+        "forgetting",
+        "A noisy cycle of 8 states and 4 symbols that is followed with probability 0.9: it forgets middlingly.",
+    ),
+    "forget-slow": (
+        "forgetting",
+        "A noisy cycle of 8 states and 4 symbols that is followed with probability 0.99: it forgets slowly.",
+    ),
+    "asked-rarely": (
+        "sparse supervision",
+        "Cyclic-HARD: the state shows once in sixteen actions, and is certain to who has followed all of them.",
+    ),
+    "composed": (
+        "in context",
+        "A pair of a cycle and an emission, of 12 states and 6 symbols, that was never seen in training.",
+    ),
+    "markov": ("in context", "A Markov chain of four symbols that is new in every sample."),
+    "told": (
+        "HMM in the prompt",
+        "An HMM of 2 states and 2 symbols, new in every sample, whose matrices stand in the prompt.",
+    ),
+    "mess3": ("belief geometry", "Mess3, whose beliefs fill a fractal."),
+    "rrxor": ("belief geometry", "Random-random-XOR: two fair bits, then their exclusive or."),
+    "linear-gaussian": (
+        "real numbers",
+        "A linear system in two dimensions with orthogonal matrices and unit noise; the optimum is the Kalman filter.",
+    ),
 }

@@ -159,7 +159,9 @@ def _open(path: Path, about: dict[str, Any], entry: Entry, resume: bool) -> None
         if not os.path.lexists(path / ENTRY):
             raise InputError(f"{path}: not the folder of a submission")
         before = store.read_json(path / ENTRY, own=True)
-        differ = [key for key in document if before.get(key) != document[key]]
+        differ = [
+            key for key in document if key != "not_ranked" and before.get(key) != document[key]
+        ]  # "ranked" says it
         if differ:
             raise RefusedError(f"{path}: holds another entry ({', '.join(differ)} differ); choose another --out")
         return

@@ -14,7 +14,7 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Layout
 from hmmscope.corpora.targets import Target, make_target
 from hmmscope.errors import DamagedError
-from hmmscope.lab.benchmark.frozen import DIGESTS
+from hmmscope.lab.benchmark.frozen import DIGESTS, WORDS
 from hmmscope.processes.process import Process
 from hmmscope.registry import build_spec
 from hmmscope.runs.config import RunConfig
@@ -34,8 +34,7 @@ class Task:
 
     Attributes:
         name: of the task.
-        kind: what it asks for: "state tracking", "forgetting", ...
-        about: in a line.
+        kind, about: for readers, what it asks for ("state tracking", "forgetting", ...) and a line on it.
         process: what trains, as data of a registered process.
         layout: of samples, as data of a registered layout; the longest samples have `TIMES` its length.
         target: "observation" or "belief".
@@ -88,10 +87,29 @@ class Task:
             seed=seed,
         )
 
+    @property
+    def frozen_kind(self) -> str:
+        """The kind as digests and cards have it."""
+        return WORDS[self.name][0] if self.name in WORDS else self.kind
+
+    def frozen_fields(self) -> dict[str, Any]:
+        """What the digest has of the fields, under names that never change, in the words of version 1 of the bench."""
+        return {
+            "name": self.name,
+            "kind": self.frozen_kind,
+            "about": WORDS[self.name][1] if self.name in WORDS else self.about,
+            "process": spec_to_data(self.process),
+            "layout": spec_to_data(self.layout),
+            "target": self.target,
+            "light": self.light,
+            "scored": spec_to_data(self.scored),
+            "reads": self.reads,
+        }
+
     @cached_property
     def digest(self) -> str:
         """sha256 of all that fixes the task: its fields, the law, the bits of samples, and what is scored."""
-        fields = spec_to_data(self) | {"times": TIMES, "scored_samples": [SCORED, LONGER, READ]}
+        fields = self.frozen_fields() | {"times": TIMES, "scored_samples": [SCORED, LONGER, READ]}
         trained = self.corpus(0, stream="train", scored=False)
         text = json.dumps(fields, sort_keys=True) + trained.digest(8) + self.corpus(0, TIMES).digest(8)
         return hashlib.sha256(f"HMM-bench/{VERSION}/{text}".encode()).hexdigest()
