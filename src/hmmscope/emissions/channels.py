@@ -1,6 +1,6 @@
 """States that emit several symbols at once, one in each channel."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -10,6 +10,7 @@ from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.emissions.conjugate import DirichletRows, refuse_others
 from hmmscope.emissions.emitting import EmittingHMM
 from hmmscope.errors import InputError
+from hmmscope.inference.free_parameters import num_free
 from hmmscope.processes.probability_rows import laws_of, numbers_of
 from hmmscope.schema import is_count, require, shown
 
@@ -37,6 +38,7 @@ class ChannelsHMM(EmittingHMM):
     """
 
     density = "symbols"
+    probability_arrays = ("initial", "transition", "emissions")
     file_format = "hmmscope-channels-hmm"
     file_arrays = ("initial", "transition", "emissions", "sizes")
     file_fields = ("states", "title", "source", "reading")
@@ -88,9 +90,12 @@ class ChannelsHMM(EmittingHMM):
         """Share of each symbol over the first 64 observations, of each channel; never quite zero."""
         return [(self.visits @ law).clamp_min(_SMALLEST) for law in self.channels]
 
-    @property
-    def num_parameters(self) -> int:
-        return self.num_states * (int(self.sizes.sum()) - len(self.sizes))
+    def num_free(self, positive: Mapping[str, Tensor]) -> dict[str, int]:
+        allowed = positive.get("emissions", torch.ones_like(self.emissions))
+        return {"emissions": sum(num_free(own.numpy()) for own in self.rows_of("emissions", allowed))}
+
+    def rows_of(self, name: str, array: Tensor) -> Sequence[Tensor]:
+        return array.split(self.sizes.tolist(), 1) if name == "emissions" else [array]
 
     @property
     def options(self) -> dict[str, Any]:

@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.axes import Bool, Float64, Int64, Tensor
 from hmmscope.emissions.chain import draw_states, filter_states, likeliest_states, smooth_states
 from hmmscope.emissions.conjugate import Conjugate
 from hmmscope.emissions.states import Chain
 from hmmscope.errors import InputError
+from hmmscope.inference.free_parameters import restricted
 from hmmscope.processes.answers import Observed
 from hmmscope.processes.hmm import check_names
 from hmmscope.processes.matrices import as_html, as_text, brief_names
@@ -43,7 +44,8 @@ class EmittingHMM(VectorProcess):
         emit, num_draws      an observation of each state, from so many uniform numbers
         means, variances     of an observation in each state
         begun, improved      laws to begin a fit with, and those that explain weighted observations best
-        num_parameters       free numbers of all laws together
+        num_free             free numbers of each array of the laws
+        probability_arrays   arrays whose rows are laws, besides those of the chain
 
     Everything else is here, and the same for all families: filter, smoother, paths, sampling, files, pictures. Probabilities
     are floats as they are given; nothing is rounded to a grid.
@@ -68,6 +70,8 @@ class EmittingHMM(VectorProcess):
     group, default_target = "EmittingHMM", "density"
     #: Uniform numbers that an observation takes.
     num_draws: int
+    #: Arrays of probabilities: a fit keeps their zeros.
+    probability_arrays: tuple[str, ...] = ("initial", "transition")
 
     def __init__(
         self,
@@ -107,10 +111,13 @@ class EmittingHMM(VectorProcess):
     def variances(self) -> Float64[Tensor, "state coordinate"]:
         """Var[o | state], of each coordinate."""
 
-    @property
     @abstractmethod
-    def num_parameters(self) -> int:
-        """Free numbers of all laws together, the chain apart."""
+    def num_free(self, positive: Mapping[str, Bool[Tensor, "..."]]) -> dict[str, int]:
+        """Count the free numbers of each array of the laws, the chain apart.
+
+        Args:
+            positive: where arrays of probabilities may be positive, see `positive`; everywhere for a name that is left out.
+        """
 
     @classmethod
     @abstractmethod
@@ -174,6 +181,31 @@ class EmittingHMM(VectorProcess):
         return self.num_states
 
     # -- what all families have
+
+    @property
+    def num_parameters(self) -> int:
+        """Free numbers of all laws together, the chain apart."""
+        return sum(self.num_free({}).values())
+
+    @property
+    def positive(self) -> dict[str, Bool[Tensor, "..."]]:
+        """Where each array of probabilities is positive."""
+        tensors = self.file_tensors()
+        return {name: tensors[name] > 0 for name in self.probability_arrays}
+
+    def rows_of(self, name: str, array: Tensor) -> Sequence[Tensor]:
+        """Split an array of probabilities into parts whose rows sum to one."""
+        return [array]
+
+    def restricted(self, positive: Mapping[str, Bool[Tensor, "..."]]) -> Self:
+        """Return the same with zeros wherever `positive` is false; an array that loses nothing keeps its bits."""
+        tensors, found = self.file_tensors(), {}
+        for name, allowed in positive.items():
+            if bool((~allowed & (tensors[name] > 0)).any()):
+                pairs = zip(self.rows_of(name, tensors[name]), self.rows_of(name, allowed), strict=True)
+                parts = [torch.from_numpy(restricted(own.numpy(), where.numpy())) for own, where in pairs]
+                found[name] = torch.cat(parts, -1)
+        return self.replaced(**found) if found else self
 
     def replaced(self, **arrays: Any) -> Self:
         """The same with other arrays."""

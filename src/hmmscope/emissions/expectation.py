@@ -1,8 +1,8 @@
 """Fitting hidden Markov models whose states emit numbers, by expectation maximisation."""
 
 import math
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from hmmscope.emissions.states import StateCounts
 from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import SAME, TRIED_ITERATIONS
 from hmmscope.inference.climbing import PARTS
+from hmmscope.inference.free_parameters import num_free
 from hmmscope.inference.restarts import Restarts, on_threads
 from hmmscope.schema import is_count, require
 from hmmscope.seeds import numpy_generator
@@ -42,6 +43,9 @@ class EmissionFit:
             (free numbers of the laws) log(observations); small is good.
         floor: least variance of each coordinate that a state was allowed (coordinate,).
         at_floor: (state, coordinate) of the variances that would be smaller without it.
+        num_free: how many numbers of each part are free: of probabilities the positive entries of `start` less one a row,
+            or all entries less one a row; none of fixed parts.
+        num_zeros: how many probabilities of each part are fixed at zero, because `start` has zeros there.
     """
 
     hmm: EmittingHMM
@@ -54,6 +58,8 @@ class EmissionFit:
     bic: float
     floor: tuple[float, ...]
     at_floor: tuple[tuple[int, int], ...]
+    num_free: dict[str, int] = field(default_factory=dict)
+    num_zeros: dict[str, int] = field(default_factory=dict)
 
     @property
     def remarks(self) -> list[str]:
@@ -83,6 +89,7 @@ class _Search:
         floor: least variances (coordinate,).
         pseudo_count: added to expected numbers of starts and moves.
         fixed: parts that stay.
+        positive: where arrays of probabilities may be positive; empty if they may be everywhere.
     """
 
     rows: Float64[Tensor, "row coordinate"]
@@ -90,6 +97,7 @@ class _Search:
     floor: Float64[Tensor, "coordinate"]
     pseudo_count: float
     fixed: frozenset[str]
+    positive: dict[str, Tensor]
 
     def expect(self, model: EmittingHMM) -> StateCounts:
         return count_rows(model.chain, model.log_likelihoods(self.rows), self.lengths)
@@ -136,6 +144,7 @@ class _Search:
     def fitted(self, restarts: Restarts[_Climbed]) -> EmissionFit:
         """The likeliest of the restarts, and how it was found."""
         best = restarts.best
+        free = self.num_free(best.model)
         return EmissionFit(
             hmm=best.model,
             log_likelihood=best.log_likelihood,
@@ -144,22 +153,35 @@ class _Search:
             num_restarts=len(restarts.ends),
             apart=restarts.apart,
             agreed=restarts.agreed,
-            bic=self.bic(best),
+            bic=self.bic(best, free),
             floor=tuple(self.floor.tolist()),
             at_floor=tuple((s, y) for s, y in (best.model.narrowest <= self.floor * _JUST_ABOVE).nonzero().tolist()),
+            num_free=free,
+            num_zeros=zeros_by_part(self.positive),
         )
 
-    def bic(self, found: _Climbed) -> float:
+    def num_free(self, model: EmittingHMM) -> dict[str, int]:
         """See `EmissionFit`."""
-        model, count = found.model, len(self.lengths)
+        whole = {"initial": torch.ones_like(model.initial), "transition": torch.ones_like(model.transition)}
+        found = {part: num_free(self.positive.get(part, own).numpy()) for part, own in whole.items()}
+        found["emission"] = sum(model.num_free(self.positive).values())
+        return {part: 0 if part in self.fixed else found[part] for part in PARTS}
+
+    def bic(self, found: _Climbed, free: dict[str, int]) -> float:
+        """See `EmissionFit`."""
+        count = len(self.lengths)
         seen = int((~self.rows.isnan()).any(1).sum())
-        size = model.num_states
-        free = {
-            "initial": (size - 1) * math.log(count),
-            "transition": size * (size - 1) * math.log(max(1, len(self.rows) - count)),
-            "emission": model.num_parameters * math.log(max(1, seen)),
-        }
-        return sum(free[part] for part in PARTS if part not in self.fixed) - 2 * found.log_likelihood
+        times = {"initial": count, "transition": len(self.rows) - count, "emission": seen}
+        penalty = sum(free[part] * math.log(max(1, times[part])) for part in PARTS if part not in self.fixed)
+        return penalty - 2 * found.log_likelihood
+
+
+def zeros_by_part(positive: Mapping[str, Tensor]) -> dict[str, int]:
+    """Count the zeros of each part; arrays besides those of the chain are emissions."""
+    found = dict.fromkeys(PARTS, 0)
+    for name, allowed in positive.items():
+        found[name if name in PARTS else "emission"] += int((~allowed).sum())
+    return found
 
 
 def fit_emissions(
@@ -196,7 +218,8 @@ def fit_emissions(
         observations: one sequence after the other; NaN where an entry is missing.
         lengths: of the sequences, at least 1 each.
         num_states: S.
-        start: where the first restart begins, and what fixed parts are; the others are random.
+        start: where the first restart begins, what fixed parts are, and where zeros are; the others are random. A
+            probability that is zero in `start` stays zero in every restart.
         fixed: which of "initial", "transition", "emission" are kept as in `start`.
         num_restarts, num_tries, agreement, max_iterations, tolerance, seed, heard: as `fit_baum_welch`.
         pseudo_count: added to expected numbers of starts and moves, not to what states emit.
@@ -207,10 +230,11 @@ def fit_emissions(
         InputError: no observations, or options out of range; a coordinate that never varies or is never seen.
     """
     _check_options(num_states, num_restarts, num_tries, max_iterations, min(agreement, tolerance, pseudo_count), floor)
-    _check_start(family, observations.shape[1], num_states, start, fixed)
+    _check_start(family, observations.shape[1], num_states, start, fixed, laws)
     rows, laws = family.checked(observations), ({} if start is None else start.options) | laws
     least = floor * _variances(rows, len(lengths))
-    search, hear = _Search(rows, lengths, least, pseudo_count, frozenset(fixed)), heard or bool
+    positive = {} if start is None else start.positive
+    search, hear = _Search(rows, lengths, least, pseudo_count, frozenset(fixed), positive), heard or bool
 
     def begin(number: int) -> EmittingHMM:
         if number == 0 and start is not None:
@@ -246,7 +270,12 @@ def _check_options(
 
 
 def _check_start(
-    family: type[EmittingHMM], count: int, num_states: int, start: EmittingHMM | None, fixed: Collection[str]
+    family: type[EmittingHMM],
+    count: int,
+    num_states: int,
+    start: EmittingHMM | None,
+    fixed: Collection[str],
+    laws: Mapping[str, Any],
 ) -> None:
     require(set(fixed) <= set(PARTS), "fixed", f"must be among {', '.join(PARTS)}", sorted(fixed))
     require(start is not None or not fixed, "fixed", "needs a start to take the parts from", sorted(fixed))
@@ -258,6 +287,9 @@ def _check_start(
         raise InputError(
             f"start: must be a {family.__name__} of {num_states} states in {count} coordinates, got {start!r}"
         )
+    for name, own in ({} if start is None else start.options).items():
+        if name in laws and not np.array_equal(laws[name], own):
+            raise InputError(f"{name}: must be that of start, {own!r}, or be left out, got {laws[name]!r}")
 
 
 def _variances(rows: Float64[Tensor, "row coordinate"], num_sequences: int) -> Float64[Tensor, "coordinate"]:
@@ -300,4 +332,5 @@ def _random(
     kept = {} if start is None else start.file_tensors()
     if "emission" in fixed and start is not None:
         model = start
-    return model.replaced(**{part: kept[part] if part in fixed else value for part, value in found.items()})
+    drawn = model.replaced(**{part: kept[part] if part in fixed else value for part, value in found.items()})
+    return drawn if start is None else drawn.restricted(start.positive)

@@ -1,6 +1,6 @@
 """States that emit Gaussian vectors."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -91,11 +91,11 @@ class GaussianHMM(EmittingHMM):
     def variances(self) -> Float64[Tensor, "state coordinate"]:
         return self.spread if self.spread.ndim == 2 else self.spread.diagonal(dim1=1, dim2=2)
 
-    @property
-    def num_parameters(self) -> int:
+    def num_free(self, positive: Mapping[str, Tensor]) -> dict[str, int]:
         symmetric = self.num_symbols * (self.num_symbols + 1) // 2
         each = {"full": self.num_states * symmetric, "tied": symmetric}
-        return self.means.numel() + each.get(self.covariance_type, self.covariances.numel())
+        spread = each.get(self.covariance_type, self.covariances.numel())
+        return {"means": self.means.numel(), "covariances": spread}
 
     @property
     def narrowest(self) -> Float64[Tensor, "state coordinate"]:

@@ -1,6 +1,6 @@
 """States that emit vectors by mixtures of Gaussians."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Self
 
@@ -18,6 +18,7 @@ from hmmscope.emissions.densities import (
 )
 from hmmscope.emissions.emitting import EmittingHMM
 from hmmscope.emissions.gaussian import completed
+from hmmscope.inference.free_parameters import num_free
 from hmmscope.processes.probability_rows import laws_of, numbers_of
 from hmmscope.schema import is_count, require
 
@@ -47,6 +48,7 @@ class GaussianMixtureHMM(EmittingHMM):
         InputError: a wrong shape; a variance that is not positive; a matrix that is not symmetric and positive definite.
     """
 
+    probability_arrays = ("initial", "transition", "weights")
     file_format = "hmmscope-gaussian-mixture-hmm"
     file_arrays = ("initial", "transition", "weights", "centres", "covariances")
     file_fields = ("covariance_type", "states", "title", "source", "reading")
@@ -97,12 +99,14 @@ class GaussianMixtureHMM(EmittingHMM):
         squares = own.unflatten(0, self.weights.shape) + (self.centres - self.means[:, None]).square()
         return torch.einsum("sk,sky->sy", self.weights, squares)
 
-    @property
-    def num_parameters(self) -> int:
-        size, parts, count = self.centres.shape
-        matrices = {"full": size * parts, "tied": size}.get(self.covariance_type)
-        spread = self.covariances.numel() if matrices is None else matrices * count * (count + 1) // 2
-        return size * (parts - 1) + self.centres.numel() + spread
+    def num_free(self, positive: Mapping[str, Tensor]) -> dict[str, int]:
+        """Of a Gaussian whose weight stays zero nothing is free."""
+        size, _, count = self.centres.shape
+        allowed = positive.get("weights", torch.ones_like(self.weights))
+        used, symmetric = int(allowed.sum()), count * (count + 1) // 2
+        each = {"spherical": used, "diag": used * count, "full": used * symmetric, "tied": size * symmetric}
+        spread = each[self.covariance_type]
+        return {"weights": num_free(allowed.numpy()), "centres": used * count, "covariances": spread}
 
     @property
     def num_laws(self) -> int:

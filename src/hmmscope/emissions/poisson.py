@@ -1,7 +1,7 @@
 """States that emit counts."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -72,9 +72,8 @@ class PoissonHMM(EmittingHMM):
     def narrowest(self) -> Float64[Tensor, "state coordinate"]:
         return self.rates
 
-    @property
-    def num_parameters(self) -> int:
-        return self.rates.numel()
+    def num_free(self, positive: Mapping[str, Tensor]) -> dict[str, int]:
+        return {"rates": self.rates.numel()}
 
     @classmethod
     def checked(cls, observations: Float64[Tensor, "*batch coordinate"]) -> Float64[Tensor, "*batch coordinate"]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,6 +47,9 @@ class BaumWelchFit:
         agreed: whether the best two agree in likelihood, see `fit_baum_welch`.
         bic: the Bayesian information criterion: -2 log-likelihood + (free initial probabilities) log(sequences) + (free
             transition probabilities) log(moves) + (free emission probabilities) log(observations); small is good.
+        num_free: how many probabilities of each part are free: the positive entries of `start` less one a row, or all
+            entries less one a row; none of fixed parts, and the laws of tied states once.
+        num_zeros: how many probabilities of each part are fixed at zero, because `start` has zeros there.
     """
 
     hmm: HMM
@@ -57,6 +60,8 @@ class BaumWelchFit:
     apart: float
     agreed: bool
     bic: float
+    num_free: dict[str, int] = field(default_factory=dict)
+    num_zeros: dict[str, int] = field(default_factory=dict)
 
     @property
     def remarks(self) -> list[str]:
@@ -88,7 +93,7 @@ def fit_baum_welch(
 
     With a positive `pseudo_count` c, which is added to every expected count, the maximum is that of the posterior under
     Dirichlet(1 + c) rows, and no symbol is taken to be impossible because it has not been seen yet. A probability that
-    is zero at the start stays zero, and gets no pseudo-count.
+    is zero in `start` stays zero in every restart, and gets no pseudo-count.
 
     There are local maxima. So there are restarts, three or more, until the best two agree: their log-likelihoods differ by
     less than `agreement` nats an observation, or by less than 0.1 nats in all. Each restart makes ten iterations from each
@@ -101,9 +106,9 @@ def fit_baum_welch(
             (`hmmscope.MISSING`, in a flat array V) is summed over: such a step has a state, and counts for no emission.
         num_states, num_symbols: S and V of the model.
         lengths: optional number of observations of each sequence (batch,).
-        start: where the first restart begins, and what fixed parts are; the other restarts are random.
+        start: where the first restart begins, what fixed parts are, and where zeros are; the other restarts are random.
         fixed: which of "initial", "transition", "emission" are kept as in `start`.
-        tied_emissions: a class number for each state; states of one class have one emission law.
+        tied_emissions: a class number for each state; states of one class have one emission law, with the zeros of all.
         num_restarts: at most so many, on as many threads as torch has; the one with the largest log-likelihood is kept.
         num_tries: random starts of each restart; with one of them its ten iterations are left out.
         agreement: nats an observation; with zero only restarts less than 0.1 nats apart agree.
@@ -133,7 +138,7 @@ def fit_baum_welch(
         if number == 0 and start is not None:
             return [rules.kept(rules.tied(Model.of(start)), start)]
         drawn = (_random(number, attempt, seed, num_states, num_symbols, rules) for attempt in range(num_tries))
-        return [rules.kept(model, start) for model in drawn]
+        return [rules.kept(rules.restricted(model), start) for model in drawn]
 
     search = _Search(begins, climb, max_iterations, tolerance, heard or bool)
     near = max(SAME, agreement * int(work.lengths.sum()))
@@ -189,6 +194,7 @@ def _at_least(least: int, **options: int | float) -> None:
 def _fitted(restarts: Restarts[Climbed], work: Sequences, rules: Rules) -> BaumWelchFit:
     """The likeliest of the restarts, and how it was found."""
     best = restarts.best
+    free = rules.num_free(best.model)
     return BaumWelchFit(
         HMM(*best.model, title="Baum-Welch fit", allow_drop_tiny=True),
         best.log_likelihood,
@@ -197,7 +203,9 @@ def _fitted(restarts: Restarts[Climbed], work: Sequences, rules: Rules) -> BaumW
         num_restarts=len(restarts.ends),
         apart=restarts.apart,
         agreed=restarts.agreed,
-        bic=_bic(best, work, rules),
+        bic=criterion(best.log_likelihood, free, work, best.model.emission.shape[1]),
+        num_free=free,
+        num_zeros=rules.num_zeros,
     )
 
 
@@ -206,26 +214,17 @@ def _likeliest(tried: Sequence[Climbed]) -> Model:
     return largest(tried, key=lambda one: one.log_likelihood).model
 
 
-def _bic(best: Climbed, work: Sequences, rules: Rules) -> float:
+def criterion(log_likelihood: float, free: dict[str, int], work: Sequences, num_symbols: int) -> float:
     """-2 log-likelihood + sum over the parts of the model of (free parameters) * log(what they are seen in).
 
     Initial probabilities are seen once in each sequence, transition probabilities at each move, emission probabilities at
     each observation that is not missing: one long sequence says next to nothing about the first, and short ones little
     about the second.
-    Free are the positive entries of the start less one for each row; the laws of tied states count once, fixed parts not.
     """
-    num_sequences, num_steps, num_symbols = len(work.rows), int(work.lengths.sum()), best.model.emission.shape[1]
+    num_sequences, num_steps = len(work.rows), int(work.lengths.sum())
     num_observations = num_steps - num_equal(work.symbols, num_symbols)
     seen = dict(zip(PARTS, (num_sequences, num_steps - num_sequences, num_observations), strict=True))
-    penalty = 0.0
-    for part, support in zip(PARTS, best.support, strict=True):
-        if part in rules.fixed:
-            continue
-        rows = np.atleast_2d(support)
-        if part == "emission" and rules.classes is not None:
-            rows = rows[np.unique(rules.classes, return_index=True)[1]]
-        penalty += int(rows.sum() - len(rows)) * math.log(max(1, seen[part]))
-    return penalty - 2 * best.log_likelihood
+    return sum((free[part] * math.log(max(1, seen[part])) for part in PARTS), 0.0) - 2 * log_likelihood
 
 
 def as_sequences(
@@ -253,17 +252,22 @@ def _rules(
     require(start is not None or not fixed, "fixed", "needs a start to take the parts from", sorted(fixed))
     if start is not None and (start.num_states, start.num_symbols) != (num_states, num_symbols):
         raise InputError(f"start: must have {num_states} states and {num_symbols} symbols, got {start!r}")
-    if tied is None:
-        return Rules(pseudo_count, frozenset(fixed), None)
-    classes = np.asarray(tied)
-    if (
+    classes = None if tied is None else np.asarray(tied)
+    if classes is not None and (
         classes.shape != (num_states,)
         or classes.dtype.kind not in "iu"
         or classes.min() < 0
         or classes.max() >= num_states
     ):
         raise InputError(f"tied_emissions: must be {num_states} class numbers in [0, {num_states})")
-    return Rules(pseudo_count, frozenset(fixed), classes)
+    rules = Rules(pseudo_count, frozenset(fixed), classes)
+    if start is None:
+        return rules
+    support = tuple(part > 0 for part in rules.tied(Model.of(start)))
+    if classes is not None and not support[2].any(-1).all():
+        name = classes[support[2].any(-1).argmin()]
+        raise InputError(f"start: no symbol is possible in all states of class {name} of tied_emissions")
+    return replace(rules, support=support)
 
 
 def _random(number: int, attempt: int, seed: int, num_states: int, num_symbols: int, rules: Rules) -> Model:

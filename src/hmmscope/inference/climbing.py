@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hmmscope.errors import InputError
 from hmmscope.inference.counts import BLOCKS, LEAST, Counts, add_counts
+from hmmscope.inference.free_parameters import num_free, restricted
 from hmmscope.inference.loop_inputs import Sequences, Tables
 from hmmscope.kernels import models_beside
 from hmmscope.processes.hmm import HMM
@@ -65,11 +66,19 @@ class Model(NamedTuple):
 
 @dataclass(frozen=True)
 class Rules:
-    """What every step of maximisation keeps to."""
+    """What every step of maximisation keeps to.
+
+    Attributes:
+        pseudo_count: added to expected counts.
+        fixed: parts that stay.
+        classes: of states that have one emission law each; None if no states are tied.
+        support: where each part may be positive; None if it may be everywhere.
+    """
 
     pseudo_count: float
     fixed: frozenset[str]
     classes: NDArray[np.int64] | None = field(repr=False)
+    support: tuple[NDArray[np.bool_], ...] | None = field(default=None, repr=False)
 
     def maximise(self, model: Model, counts: Counts) -> Model:
         """The model of largest expected log-posterior; probabilities of zero stay zero, rows without counts stay."""
@@ -89,11 +98,33 @@ class Rules:
         return Model(*found)
 
     def tied(self, model: Model) -> Model:
-        """States of one class with the emission law of its first."""
+        """States of one class with the emission law of its first, and with the zeros of all of them."""
         if self.classes is None or "emission" in self.fixed:
             return model
-        _, first, inverse = np.unique(self.classes, return_index=True, return_inverse=True)
-        return model._replace(emission=model.emission[first][inverse])
+        names, first, inverse = np.unique(self.classes, return_index=True, return_inverse=True)
+        allowed = np.stack([(model.emission[self.classes == name] > 0).all(0) for name in names])
+        return model._replace(emission=restricted(model.emission[first], allowed)[inverse])
+
+    def restricted(self, model: Model) -> Model:
+        """With zeros outside the support."""
+        if self.support is None:
+            return model
+        return Model(*(restricted(part, allowed) for part, allowed in zip(model, self.support, strict=True)))
+
+    def num_free(self, model: Model) -> dict[str, int]:
+        """Free probabilities of each part of a model of this shape: none of fixed parts, tied laws once, no zeros."""
+        support = tuple(np.ones(part.shape, np.bool_) for part in model) if self.support is None else self.support
+        found = {part: 0 if part in self.fixed else num_free(own) for part, own in zip(PARTS, support, strict=True)}
+        if self.classes is not None and "emission" not in self.fixed:
+            found["emission"] = num_free(support[2][np.unique(self.classes, return_index=True)[1]])
+        return found
+
+    @property
+    def num_zeros(self) -> dict[str, int]:
+        """How many probabilities of each part are zero and stay so."""
+        if self.support is None:
+            return dict.fromkeys(PARTS, 0)
+        return {part: int((~own).sum()) for part, own in zip(PARTS, self.support, strict=True)}
 
     def kept(self, model: Model, start: HMM | None) -> Model:
         """With the fixed parts as `start` has them."""
@@ -115,13 +146,12 @@ class Rules:
 
 
 class Climbed(NamedTuple):
-    """Where a restart ended, and how many iterations later than where it began, whose positive entries are `support`."""
+    """Where a restart ended, and how many iterations later than where it began."""
 
     model: Model
     log_likelihood: float
     num_iterations: int
     converged: bool
-    support: tuple[NDArray[np.bool_], ...]
 
 
 class Climb(NamedTuple):
@@ -142,14 +172,13 @@ class Climb(NamedTuple):
     ) -> Climbed:
         """From one model, until a step gains less than `tolerance` nats an observation, or for so many steps."""
         num_tokens, before, iteration = int(self.work.lengths.sum()), -np.inf, 0
-        support = tuple(part > 0 for part in model)
         while True:
             counts = expect(model, self.work, self.num_threads)
             score = float(counts.logs.sum())
             reached = score + float(self.rules.log_prior(model))
             converged = reached - before < tolerance * num_tokens
             if converged or iteration == max_iterations:
-                return Climbed(model, score, iteration, converged, support)
+                return Climbed(model, score, iteration, converged)
             model, before, iteration = self.rules.maximise(model, counts), reached, iteration + 1
             hear(1)
 
@@ -162,7 +191,6 @@ class Climb(NamedTuple):
     ) -> list[Climbed]:
         """The same from several models, side by side: where each ends does not depend on the others."""
         num_tokens, iteration, going = int(self.work.lengths.sum()), 0, np.arange(len(models))
-        supports = [tuple(part > 0 for part in model) for model in models]
         ends: dict[int, Climbed] = {}
         now, before = Model.several(models), np.full(len(models), -np.inf)
         expectation = _Beside(self.work, now, self.num_threads)
@@ -173,8 +201,7 @@ class Climb(NamedTuple):
             ending = converged | (iteration == max_iterations)
             for place in np.flatnonzero(ending).tolist():
                 number, score = int(going[place]), float(counts.logs[place])
-                own = now.chosen(place), score, iteration, bool(converged[place])
-                ends[number] = Climbed(*own, supports[number])
+                ends[number] = Climbed(now.chosen(place), score, iteration, bool(converged[place]))
             if ending.all():
                 return [ends[number] for number in range(len(models))]
             left = ~ending

@@ -1,7 +1,7 @@
 """An HMM from sequences: `hmmscope.fit`."""
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from threading import Lock
@@ -11,9 +11,11 @@ import numpy as np
 import torch
 
 from hmmscope.errors import InputError
-from hmmscope.inference.baum_welch import BaumWelchFit, fit_baum_welch, fit_stream, held_out_log_likelihoods
+from hmmscope.inference.baum_welch import BaumWelchFit, criterion, fit_baum_welch, fit_stream, held_out_log_likelihoods
+from hmmscope.inference.climbing import PARTS, Model
 from hmmscope.inference.counts import MOST_BYTES
 from hmmscope.inference.evidence import evidence
+from hmmscope.inference.free_parameters import zeros_in_words
 from hmmscope.inference.gibbs import Chains, Prior
 from hmmscope.inference.loop_inputs import Sequences, flat_sequences
 from hmmscope.inference.num_states import Support, choice_reason, choose_num_states, support_of
@@ -24,8 +26,8 @@ from hmmscope.runs.goodness import Goodness, goodness_of_fit
 from hmmscope.runs.number_files import read_judges, read_number_file
 from hmmscope.runs.number_sequences import choose_vectors, emission_of, read_vectors, refuse
 from hmmscope.runs.posterior import Material, Posterior
+from hmmscope.runs.stream_parts import parts_of
 from hmmscope.schema import require
-from hmmscope.seeds import numpy_generator
 from hmmscope.sequences.data import SequenceData, read_as
 from hmmscope.sequences.streaming import SequenceStream
 from hmmscope.training.progress import Progress
@@ -48,6 +50,7 @@ class Fit:
         num_fitted: how many symbols `fits` are of, where fewer than all.
         support: how far the observations speak for each number of states; None if there was no choice.
         material: what it was fitted to; None after a stream.
+        num_zeros: how many probabilities of each part were fixed at zero by `start`, and so in every restart.
     """
 
     hmm: Any
@@ -60,6 +63,7 @@ class Fit:
     num_fitted: int = 0
     support: Support | None = None
     material: Material | None = field(default=None, compare=False)
+    num_zeros: dict[str, int] = field(default_factory=dict)
 
     @property
     def final(self) -> Any:
@@ -174,12 +178,15 @@ class Fit:
             each = ", ".join(f"{size} ({self.fits[size].apart:.2g} nats apart)" for size in unsure)
             made = self.fits[unsure[0]].num_restarts
             found.append(f"not agreed: the best two of {made} restarts, the most that were allowed, with states {each}")
+        found += filter(None, [zeros_in_words(self.num_zeros)])
         return [*found, *(self.final.remarks if self.fits else ())]
 
     def __repr__(self) -> str:
         chosen = f", chosen from {', '.join(map(str, self.fits))}" if self.reason else ""
+        zeros = sum(self.num_zeros.values())
+        chosen += f", {zeros} {'entry' if zeros == 1 else 'entries'} fixed at zero" if zeros else ""
         if not self.fits:
-            return f"Fit({self.hmm!r}, {self.num_observations} observations of a stream)"
+            return f"Fit({self.hmm!r}{chosen}, {self.num_observations} observations of a stream)"
         each = f"{self.log_likelihood / self.num_observations:.4f} nats per observation"
         ended = "converged" if self.converged else "not converged"
         return f"Fit({self.hmm!r}{chosen}, {each}, {searched(self.fits[self.hmm.num_states])}, {ended})"
@@ -232,7 +239,7 @@ def fit(
         validation: what the numbers of states are also judged by; by default the validation part of `source`. Then each
             is fitted to the training part, and the chosen one goes on from there to all. Fewer than three sequences are
             cut into blocks for that (`SequenceData.in_blocks`), of numbers fewer than twenty; of too few none is held out.
-        start: where the first restart begins, and what fixed parts are.
+        start: where the first restart begins, and what fixed parts are. Its zeros stay zero in every restart.
         fixed: which of "initial", "transition", "emission" stay as in `start`.
         tied_emissions: a class number for each state; states of one class have one emission law.
         num_restarts: at most so many, fewer once the best two agree; the best one counts.
@@ -316,7 +323,8 @@ def _fit_numbers(
     hmm = (found["whole"] or found["fits"][chosen]).hmm.replaced()
     hmm.title, hmm.source, hmm.reading = f"{emission} fit", f"fitted to {how}" if how else "", kept
     made = int((~data.rows.isnan()).any(1).sum())
-    return Fit(hmm, made, **found, material=Material(data, _restricted(options)))
+    zeros = found["fits"][chosen].num_zeros
+    return Fit(hmm, made, **found, material=Material(data, _restricted(options)), num_zeros=zeros)
 
 
 def _without_judges(data: SequenceData, work: Sequences, sizes: Sequence[int], options: dict[str, Any]) -> Fit:
@@ -328,9 +336,8 @@ def _without_judges(data: SequenceData, work: Sequences, sizes: Sequence[int], o
     best, reason = choice_reason(bics, {}, np.empty(0, np.int64), support)
     hmm = _named(fits[best].hmm, data, "Baum-Welch fit")
     reason = f"{reason}; nothing could be held out" if len(sizes) > 1 else ""
-    return Fit(
-        hmm, data.num_observations, fits, reason=reason, support=support, material=Material(data, _restricted(options))
-    )
+    about: dict[str, Any] = {"reason": reason, "support": support, "num_zeros": fits[best].num_zeros}
+    return Fit(hmm, data.num_observations, fits, material=Material(data, _restricted(options)), **about)
 
 
 def _restricted(options: dict[str, Any]) -> bool:
@@ -343,7 +350,9 @@ def _on_to_all(data: SequenceData, chosen: BaumWelchFit, options: dict[str, Any]
     size, work = chosen.hmm.num_states, _work(data, chosen.hmm.num_states)
     if (held_out_log_likelihoods(chosen.hmm, work) > -np.inf).all():
         options = options | {"start": chosen.hmm, "num_restarts": 1}
-    return fit_baum_welch(work, size, data.num_symbols, **options)
+    found, free = fit_baum_welch(work, size, data.num_symbols, **options), chosen.num_free
+    bic = criterion(found.log_likelihood, free, work, data.num_symbols)  # zeros that `chosen` was driven to are free
+    return replace(found, bic=bic, num_free=free, num_zeros=chosen.num_zeros)
 
 
 def _held_out(data: SequenceData, validation: Any) -> tuple[SequenceData, SequenceData | None, str]:
@@ -403,12 +412,13 @@ class _Count(Progress):
 
 def _fit_stream(source: Any, num_states: int, options: dict[str, Any], quiet: bool, reading: dict[str, Any]) -> Fit:
     """A fit to the first part, and then a step for each part."""
-    parts, whole = _parts(source, options["seed"], reading)
+    parts, whole = parts_of(source, options["seed"], reading)
     iterator = iter(parts)
     head = next(iterator, None)
     if head is None:
         raise InputError("source: holds no sequence")
     start = options["start"]
+    zeros = {} if start is None else dict(zip(PARTS, (int((p == 0).sum()) for p in Model.of(start)), strict=True))
     if start is None:
         start = fit_baum_welch(_work(head, num_states), num_states, head.num_symbols, **options).hmm
     total = 0
@@ -424,22 +434,4 @@ def _fit_stream(source: Any, num_states: int, options: dict[str, Any], quiet: bo
                 progress.update(whole.position if isinstance(whole, SequenceStream) else total)
 
         hmm = fit_stream(batches(), start, fixed=options["fixed"], pseudo_count=options["pseudo_count"])
-    return Fit(_named(hmm, head, "Baum-Welch fit"), total)
-
-
-def _parts(
-    source: Any, seed: int, reading: dict[str, Any]
-) -> tuple[Iterable[SequenceData], SequenceStream | SequenceData | None]:
-    """The parts of a source, and what says how far one has come."""
-    if isinstance(source, SequenceStream):
-        return source, source
-    if hasattr(source, "__fspath__") or isinstance(source, str):
-        whole = SequenceStream(source, **reading)
-        return whole, whole
-    if isinstance(source, SequenceData):
-        order = numpy_generator(seed, "shuffled-sequences").permutation(len(source))
-        count = -(-source.num_observations // 2**22)
-        return (source[chosen] for chosen in np.array_split(order, min(count, len(source)))), source
-    if not hasattr(source, "__iter__"):
-        raise InputError("source: of a stream must be a path, SequenceData, or an iterable of parts of the data")
-    return (part if isinstance(part, SequenceData) else SequenceData(part, **reading) for part in source), None
+    return Fit(_named(hmm, head, "Baum-Welch fit"), total, num_zeros=zeros)

@@ -1,0 +1,43 @@
+"""Free parameters: one rule for the criteria of fits and of estimators, and for the starts that keep structural zeros."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+def num_free(positive: Any) -> int:
+    """Count the free probabilities of rows (..., outcome): in each row its positive entries less one.
+
+    Args:
+        positive: true where a fit may give an entry a probability; what is false is zero and stays so.
+    """
+    rows = np.asarray(positive, np.bool_)
+    rows = rows.reshape(-1, rows.shape[-1])
+    return int(rows.sum() - rows.any(-1).sum())
+
+
+def restricted(rows: Array, positive: NDArray[np.bool_]) -> Array:
+    """Set the other entries of laws (..., outcome) to zero and divide by the sums; a law that loses nothing is unchanged.
+
+    A law that loses everything becomes uniform over what is positive.
+    """
+    lost = ((rows > 0) & ~positive).any(-1, keepdims=True)
+    kept = np.where(positive, rows, 0.0)
+    total = kept.sum(-1, keepdims=True)
+    uniform = positive / np.maximum(1, positive.sum(-1, keepdims=True))
+    share = np.divide(kept, total, where=total > 0, out=np.broadcast_to(uniform, kept.shape).copy())
+    found: Array = np.where(lost, share, rows)
+    return found
+
+
+def zeros_in_words(num_zeros: dict[str, int]) -> str:
+    """Say how many probabilities of each part are fixed at zero; empty if none is."""
+    parts = [f"{count} {part}" for part, count in num_zeros.items() if count]
+    if not parts:
+        return ""
+    said = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+    one = sum(num_zeros.values()) == 1
+    return f"fixed at zero, as in start: {said} probabilit{'y' if one else 'ies'}"

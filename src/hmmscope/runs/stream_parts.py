@@ -1,0 +1,33 @@
+"""Parts of the data of a stream, each of which is fitted to once."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from hmmscope.errors import InputError
+from hmmscope.seeds import numpy_generator
+from hmmscope.sequences.data import SequenceData
+from hmmscope.sequences.streaming import SequenceStream
+
+
+def parts_of(
+    source: Any, seed: int, reading: dict[str, Any]
+) -> tuple[Iterable[SequenceData], SequenceStream | SequenceData | None]:
+    """Return the parts of a source, and the object that knows how far one has come.
+
+    Raises:
+        InputError: a source that has no parts.
+    """
+    if isinstance(source, SequenceStream):
+        return source, source
+    if hasattr(source, "__fspath__") or isinstance(source, str):
+        whole = SequenceStream(source, **reading)
+        return whole, whole
+    if isinstance(source, SequenceData):
+        order = numpy_generator(seed, "shuffled-sequences").permutation(len(source))
+        count = -(-source.num_observations // 2**22)
+        return (source[chosen] for chosen in np.array_split(order, min(count, len(source)))), source
+    if not hasattr(source, "__iter__"):
+        raise InputError("source: of a stream must be a path, SequenceData, or an iterable of parts of the data")
+    return (part if isinstance(part, SequenceData) else SequenceData(part, **reading) for part in source), None
