@@ -1,19 +1,27 @@
 """Names of classes, fields, functions and modules, and prose, are free: none of them is part of stored data."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import hmmscope as hs
 from hmmscope import registry
 from hmmscope.corpora.layouts import Layout
+from hmmscope.errors import DamagedError
 from hmmscope.lab.benchmark import board, checking
 from hmmscope.lab.benchmark.card import as_text
 from hmmscope.lab.benchmark.frozen import WORDS
 from hmmscope.lab.benchmark.tasks import TASKS, tasks_of
+from hmmscope.lab.cli import main
+from hmmscope.lab.evidence.claim import Claim, claims_of
+from hmmscope.lab.evidence.figure import Bars, Figure, Lines, Series
+from hmmscope.lab.evidence.finding import Finding
+from hmmscope.lab.verbs import verify
 from hmmscope.processes.laws import Law
 from hmmscope.storage import store
 
@@ -103,3 +111,70 @@ def test_the_card_in_lines_and_leaderboards_are_compared_without_their_words() -
         )
         assert board._cells(page.replace("gru", "lstm")) != board._cells(page)
         assert len(board._cells(page)) == 2
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is derived again from tables
+
+
+def test_a_sealed_folder_is_as_it_was_where_claims_are_worded_better(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    folder = str(ROOT / "results" / "small" / "limits-table1")
+    names = [claim.name for claim in claims_of("limits-table1")]
+    found = Claim.finding
+
+    def worded(self: Claim, *given: Any, **options: Any) -> Finding:
+        before = found(self, *given, **options)
+        gates = tuple(replace(gate, text="another text") for gate in before.gates)
+        return replace(before, gates=gates, text="Another text.", unit="another unit", **changes)
+
+    changes: dict[str, Any] = {}
+    for name in names:
+        claim = replace(registry.lookup("claim", name), says="Said otherwise.", reading="As well.", source="a paper")
+        monkeypatch.setitem(registry._found["claim"], name, claim)
+    monkeypatch.setattr(Claim, "finding", worded)
+    assert main(["check", folder]) == 0, capsys.readouterr().err
+    changes |= {"verdict": "inconclusive"}
+    assert main(["check", folder]) == 4
+    assert ".verdict is " in capsys.readouterr().err
+
+
+FIGURE = Figure(
+    name="loss",
+    title="A title",
+    caption="A caption.",
+    panels=(
+        Lines(
+            title="left",
+            x_label="steps",
+            y_label="nats",
+            series=(Series(name="counting", x=(0, 1), y=(0.5, 0.25), role="baseline"),),
+        ),
+        Bars(title="", y_label="share", categories=("layer 1", "layer 2"), series=(Series(name="a", y=(1, 2)),)),
+    ),
+).to_data()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "same"),
+    [
+        ('"A title"', '"Another"', True),
+        ('"counting"', '"n-gram baseline"', True),
+        ('"layer 1"', '"1st layer"', True),
+        ('"layer 1"', '"layer 3"', False),
+        ('"baseline"', '"optimum"', False),
+        ("0.25", "0.26", False),
+        ('"kind": "bars"', '"kind": "lines"', False),
+    ],
+)
+def test_figures_are_compared_without_their_words(before: str, after: str, same: bool) -> None:
+    text = json.dumps(FIGURE)
+    assert before in text
+    other = json.loads(text.replace(before, after))
+    one, two = (verify._without(data, verify._FIGURE_WORDS) for data in (FIGURE, other))
+    if same:
+        verify._same(one, two, "figure", 1e-9)
+    else:
+        with pytest.raises(DamagedError):
+            verify._same(one, two, "figure", 1e-9)
