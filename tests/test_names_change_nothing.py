@@ -21,7 +21,10 @@ from hmmscope.lab.cli import main
 from hmmscope.lab.evidence.claim import Claim, claims_of
 from hmmscope.lab.evidence.figure import Bars, Figure, Lines, Series
 from hmmscope.lab.evidence.finding import Finding
+from hmmscope.lab.evidence.protocol import entry_of
+from hmmscope.lab.evidence.verdicts import RULES
 from hmmscope.lab.verbs import verify
+from hmmscope.lab.verbs.options import VERBS
 from hmmscope.processes.laws import Law
 from hmmscope.storage import store
 
@@ -178,3 +181,21 @@ def test_figures_are_compared_without_their_words(before: str, after: str, same:
     else:
         with pytest.raises(DamagedError):
             verify._same(one, two, "figure", 1e-9)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is written out
+
+VERB_NAMES = "show run train sweep sample ask fit study analyse claims report look benchmark check"
+
+
+def test_protocols_have_the_names_of_rules_and_the_command_line_those_of_verbs() -> None:
+    claims = [
+        registry.lookup("claim", name) for name in ("limits-fit-length-grows", claims_of("limits-table1")[0].name)
+    ]
+    before = [entry_of(claim) for claim in claims]
+    with renamed(*RULES.values()):
+        assert [entry_of(claim) for claim in claims] == before
+    assert list(VERBS) == VERB_NAMES.split()
+    assert before[0]["rule"]["name"] == "above"
+    assert list(RULES) == ["above", "below", "within", "printed", "always"]

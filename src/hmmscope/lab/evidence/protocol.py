@@ -71,7 +71,7 @@ class Protocol:
 
 def entry_of(record: Record) -> dict[str, Any]:
     """What a protocol says of a rule."""
-    rule = None if record.rule is None else {"name": type(record.rule).__name__.lower(), **spec_to_data(record.rule)}
+    rule = None if record.rule is None else {"name": record.rule.name, **spec_to_data(record.rule)}
     numbers = {"rule": rule, "level": record.level, "numbers": spec_to_data(dict(record.numbers))}
     numbers |= {
         "printed": record.printed,

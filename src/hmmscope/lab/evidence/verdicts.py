@@ -8,7 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from hmmscope.lab.evidence.effects import Effect, level
 from hmmscope.lab.evidence.rows import Rows, Tables
@@ -45,8 +45,13 @@ MOST_SEEDS = 200
 
 
 class Rule(ABC):
-    """How an effect decides; subclasses are frozen dataclasses of numbers."""
+    """How an effect decides; subclasses are frozen dataclasses of numbers.
 
+    Attributes:
+        name: in records and protocols. It never changes, whatever the class is called.
+    """
+
+    name: ClassVar[str]
     bound: float
 
     @abstractmethod
@@ -81,6 +86,8 @@ class Above(Rule):
     other sign, or too small to matter.
     """
 
+    name: ClassVar[str] = "above"
+
     bound: float = 0.0
     matters: float = 0.0
 
@@ -100,6 +107,8 @@ class Above(Rule):
 class Below(Rule):
     """The effect is below a bound, by as much as matters; `Above` turned round."""
 
+    name: ClassVar[str] = "below"
+
     bound: float = 0.0
     matters: float = 0.0
 
@@ -113,6 +122,8 @@ class Below(Rule):
 @dataclass(frozen=True)
 class Within(Rule):
     """The effect equals the bound up to a margin: reproduced if all of the interval does, not reproduced if none does."""
+
+    name: ClassVar[str] = "within"
 
     margin: float
     bound: float = 0.0
@@ -134,6 +145,8 @@ class Printed(Rule):
         bound: the printed number.
         margin: half-width from which on the interval is too wide to say anything.
     """
+
+    name: ClassVar[str] = "printed"
 
     bound: float
     margin: float
@@ -159,6 +172,8 @@ class Always(Rule):
         least: the lower end of the interval has to be above it; 0.9 takes 36 instances without a counterexample.
     """
 
+    name: ClassVar[str] = "always"
+
     least: float = 0.9
     bound: float = 1.0
 
@@ -176,13 +191,7 @@ class Always(Rule):
 
 
 #: The rules by the names that records have for them.
-RULES: dict[str, type[Rule]] = {
-    "above": Above,
-    "below": Below,
-    "within": Within,
-    "printed": Printed,
-    "always": Always,
-}
+RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (Above, Below, Within, Printed, Always)}
 
 
 @dataclass(frozen=True)

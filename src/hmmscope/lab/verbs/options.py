@@ -307,8 +307,20 @@ class Check(Options):
     compile: bool = said("make the first calls of this installation, so that later ones need not compile", False)
 
 
-#: The verbs in the order in which help lists them.
+#: The verbs in the order in which help lists them. They are what a person types, whatever the records are called.
 VERBS: dict[str, type] = {
-    one.__name__.lower(): one
-    for one in (Show, Run, Train, Sweep, Sample, Ask, Fit, Study, Analyse, Claims, Report, Look, Benchmark, Check)
+    "show": Show,
+    "run": Run,
+    "train": Train,
+    "sweep": Sweep,
+    "sample": Sample,
+    "ask": Ask,
+    "fit": Fit,
+    "study": Study,
+    "analyse": Analyse,
+    "claims": Claims,
+    "report": Report,
+    "look": Look,
+    "benchmark": Benchmark,
+    "check": Check,
 }
