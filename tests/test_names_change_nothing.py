@@ -1,5 +1,7 @@
 """Names of classes, fields, functions and modules, and prose, are free: none of them is part of stored data."""
 
+import ast
+import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 
 import hmmscope as hs
-from hmmscope import registry
+from hmmscope import registry, seeds
 from hmmscope.corpora.layouts import Layout
 from hmmscope.errors import DamagedError
 from hmmscope.lab.benchmark import board, checking
@@ -199,3 +201,17 @@ def test_protocols_have_the_names_of_rules_and_the_command_line_those_of_verbs()
     assert list(VERBS) == VERB_NAMES.split()
     assert before[0]["rule"]["name"] == "above"
     assert list(RULES) == ["above", "below", "within", "printed", "always"]
+
+
+def test_every_name_of_a_seed_stands_in_the_table_of_frozen_names() -> None:
+    """A name is a literal argument of one of these functions; the table has them all, and nothing else."""
+    makers, found = {"derived_seed": 1, "torch_generator": 1, "numpy_generator": 1, "drawn_components": 3}, set()
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            called = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
+            if isinstance(node, ast.Call) and called in makers and len(node.args) > makers[called]:
+                inside = ast.walk(node.args[makers[called]])
+                found |= {one.value for one in inside if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+    assert found == set(seeds.NAMES)
+    assert hashlib.sha256("\n".join(seeds.NAMES).encode()).hexdigest()[:12] == "01b43a214b8f"
+    assert hashlib.sha256(json.dumps([seeds.PURPOSES, seeds.STREAMS]).encode()).hexdigest()[:12] == "6410ae032025"

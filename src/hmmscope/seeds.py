@@ -36,6 +36,51 @@ PURPOSES = {
 #: Those of samples; the others draw processes, estimates and permutations.
 STREAMS = ("corpus", "train", "evaluate", "probe", "test", "counting")
 
+#: Names that are hashed into the seeds of weights, draws and intervals. Frozen: another string is another random number, and
+#: so other weights and other intervals. What is called otherwise in code keeps its string here. Those that end in "-" or "/"
+#: go on with a number.
+NAMES = (
+    "absolute-positions",
+    "automaton",
+    "baum-welch",
+    "baum-welch-",
+    "bootstrap",
+    "bound-instance",
+    "component-continued",
+    "component-of-gaps",
+    "component-of-paths",
+    "continuations",
+    "dropout/",
+    "emission-fit",
+    "emission-fit-",
+    "entry",
+    "epoch-order",
+    "evidence",
+    "forecast",
+    "generators",
+    "gibbs",
+    "ginc",
+    "given/",
+    "header-edits",
+    "held-out",
+    "language-twin",
+    "lazy-chain",
+    "mess3-mixture",
+    "missing-observations",
+    "names",
+    "points",
+    "probe",
+    "process",
+    "shuffle",
+    "shuffled-labels",
+    "shuffled-sequences",
+    "shuffled-weights",
+    "state-paths",
+    "tiny-language-model",
+    "twin",
+    "weights",
+)
+
 
 def check_seed(seed: int, field: str = "seed") -> int:
     """Return `seed` if it is an integer in [0, 2^32); InputError otherwise."""
