@@ -5,16 +5,16 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import hmmscope as hs
-from hmmscope import registry, seeds
+from hmmscope import registry, schema, seeds
 from hmmscope.corpora.layouts import Layout
-from hmmscope.errors import DamagedError
+from hmmscope.errors import DamagedError, InputError
 from hmmscope.lab.benchmark import board, checking
 from hmmscope.lab.benchmark.card import as_text
 from hmmscope.lab.benchmark.frozen import WORDS
@@ -215,3 +215,41 @@ def test_every_name_of_a_seed_stands_in_the_table_of_frozen_names() -> None:
     assert found == set(seeds.NAMES)
     assert hashlib.sha256("\n".join(seeds.NAMES).encode()).hexdigest()[:12] == "01b43a214b8f"
     assert hashlib.sha256(json.dumps([seeds.PURPOSES, seeds.STREAMS]).encode()).hexdigest()[:12] == "6410ae032025"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Fields and registered names that files call otherwise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner:
+    """A record in another one, with a field that was `old` once."""
+
+    new: int = field(default=1, metadata={"stored": "old"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer:
+    """A record with two fields of another name in files."""
+
+    inner: Inner = field(default_factory=Inner, metadata={"stored": "inside"})
+    plain: int = 0
+    changed: tuple[int, ...] = field(default=(), metadata={"stored": "before"})
+
+
+def test_a_field_is_written_by_its_stored_name_and_read_by_both() -> None:
+    spec = Outer(inner=Inner(new=3), plain=2, changed=(1, 2))
+    stored = {"inside": {"old": 3}, "plain": 2, "before": [1, 2]}
+    assert schema.spec_to_data(spec) == stored
+    assert list(schema.to_stored(spec)) == list(stored)
+    by_name = {"inner": {"new": 3}, "plain": 2, "changed": [1, 2]}
+    for data in (stored, by_name, stored | {"inside": {"new": 3}}):
+        assert schema.parse_spec(Outer, data, "") == spec
+    for data, said in (
+        ({"before": [1], "changed": [1]}, "section.changed: is given twice"),
+        ({"inside": {"old": 1, "new": 1}}, "section.inside.new: is given twice"),
+        ({"befor": [1]}, "section.befor: unknown 'befor'"),
+        ({"before": "x"}, r"section.before\[0\]: must be an integer"),
+    ):
+        with pytest.raises(InputError, match=said):
+            schema.parse_spec(Outer, data, "section")

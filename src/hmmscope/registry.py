@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from hmmscope.errors import InputError
-from hmmscope.schema import parse_spec, path_of, shown, unknown_name
+from hmmscope.schema import by_field, known_keys, parse_spec, path_of, shown, unknown_name
 
 T = TypeVar("T")
 
@@ -263,10 +263,11 @@ def build_spec(kind: str, data: dict[str, Any], where: str) -> Any:
         raise unknown_name(f"{where}.name", data.get("name") if isinstance(data, dict) else data, known)
     if kind == "model" and data["name"] in sizes():
         size = sizes()[data["name"]]
-        data = size.fields | data | {"name": size.model}
+        made = lookup("model", size.model)
+        data = by_field(made, size.fields) | by_field(made, data, where) | {"name": size.model}
     cls = lookup(kind, data["name"], f"{where}.name")
     fields = {key: value for key, value in data.items() if key != "name"}
     for key in fields:
-        if isinstance(key, str) and key not in cls.__dataclass_fields__:
+        if isinstance(key, str) and key not in known_keys(cls):
             raise unknown_name(path_of(where, key), key, ["name", *cls.__dataclass_fields__])
     return parse_spec(cls, fields, where)

@@ -1,6 +1,10 @@
 """Specs are frozen dataclasses; this reads them from plain data, strictly, and writes them back.
 
 A wrong key, type or value is one InputError that names the field by its path and, for a wrong key, the nearest one.
+
+A field that is called otherwise in files than in code says so: ``field(default=1, metadata={"stored": "num_grains"})``. Data
+are written with the stored name and read with either. The functions `stored_key`, `known_keys`, `by_field` and `to_stored`
+are the only ones that know of it.
 """
 
 import dataclasses
@@ -81,17 +85,52 @@ def unknown_name(field: str, name: object, known: Iterable[str]) -> UnknownNameE
     return UnknownNameError(f"{field}: unknown {shown(name)}{hint} (known: {listed(options)})", name, options)
 
 
+def stored_key(field: dataclasses.Field) -> str:
+    """The key of a field in files: its name, unless its metadata have another."""
+    key: str = field.metadata.get("stored", field.name)
+    return key
+
+
+@functools.cache
+def known_keys(cls: type) -> Mapping[str, str]:
+    """The name of a field by each key that data may have for it: its name, and the key in files."""
+    fields = [field for field in dataclasses.fields(cls) if field.init]
+    return {field.name: field.name for field in fields} | {stored_key(field): field.name for field in fields}
+
+
+def by_field(cls: type, data: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Data by the names of the fields of the dataclass `cls`; keys of no field stay as they are.
+
+    Raises:
+        InputError: a field is given twice, by its name and by its key in files.
+    """
+    known, found = known_keys(cls), {}
+    for key, value in data.items():
+        name = known.get(key, key) if isinstance(key, str) else key
+        if name in found:
+            raise InputError(f"{path_of(where, key)}: is given twice, once as {name}; give one of them")
+        found[name] = value
+    return found
+
+
+def to_stored(record: Any) -> dict[str, Any]:
+    """The values of a dataclass, as they are, by the keys that files have for its fields."""
+    return {stored_key(field): getattr(record, field.name) for field in dataclasses.fields(record)}
+
+
 def parse_spec(cls: type, data: Any, where: str) -> Any:
     """An instance of the dataclass `cls` from a mapping of its fields; `where` begins the path in errors."""
     if not isinstance(data, Mapping):
         raise InputError(f"{where}: must be a mapping of fields, got {shown(data)}")
     hints = typing.get_type_hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
-    values = {}
-    for key, value in data.items():
-        if not isinstance(key, str) or key not in fields:
+    known, values = known_keys(cls), {}
+    for key in data:
+        if not isinstance(key, str) or key not in known:
             raise unknown_name(path_of(where, key), key, fields)
-        values[key] = parse_value(hints[key], value, path_of(where, key))
+    by_field(cls, data, where)
+    for key, value in data.items():
+        values[known[key]] = parse_value(hints[known[key]], value, path_of(where, key))
     for name, field in fields.items():
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and name not in values:
@@ -181,7 +220,8 @@ def _article(kind: type) -> str:
 def spec_to_data(spec: Any) -> Any:
     """Plain data of a spec, for JSON."""
     if dataclasses.is_dataclass(spec) and not isinstance(spec, type):
-        return {field.name: spec_to_data(getattr(spec, field.name)) for field in dataclasses.fields(spec) if field.init}
+        fields = [field for field in dataclasses.fields(spec) if field.init]
+        return {stored_key(field): spec_to_data(getattr(spec, field.name)) for field in fields}
     if isinstance(spec, tuple | list):
         return [spec_to_data(item) for item in spec]
     return spec

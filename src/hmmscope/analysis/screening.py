@@ -20,7 +20,7 @@ from hmmscope.inference.likeliest import likeliest
 from hmmscope.models.base import make_model
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
-from hmmscope.schema import require, require_count
+from hmmscope.schema import require, require_count, to_stored
 from hmmscope.ties import largest, steady
 
 #: Longest context of the n-grams.
@@ -78,7 +78,9 @@ class Screening(Shown):
     def rows(self) -> list[dict]:
         """A table (what, name, value, low, high): accuracies, losses, and probes of the component."""
         parts = (("accuracy", self.accuracy), ("loss", self.loss), ("component", self.component))
-        return [{"what": what, "name": name, **vars(level)} for what, part in parts for name, level in part.items()]
+        return [
+            {"what": what, "name": name, **to_stored(level)} for what, part in parts for name, level in part.items()
+        ]
 
     def lines(self) -> list[str]:
         """For people."""

@@ -1,6 +1,5 @@
 """Folders that Hugging Face's AutoModelForCausalLM opens, written and read; and its causal models as models of ours."""
 
-import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from hmmscope.interop.imported import as_decoder
 from hmmscope.interop.tapped import HuggingFaceModel
 from hmmscope.models.base import Ports, SequenceModel
 from hmmscope.models.foreign import transformers
+from hmmscope.schema import to_stored
 from hmmscope.storage import store
 
 CONFIG, WEIGHTS, RECORD, GENERATION = "config.json", "model.safetensors", "hmmscope.json", "generation_config.json"
@@ -181,6 +181,6 @@ def _record(thing: Any, ports: Ports, exported: Exported) -> Mapping[str, Any]:
         "version": _VERSION,
         "written_by": f"hmmscope {__version__}",
         "layout": exported.family.model_type,
-        "ports": dataclasses.asdict(ports),
+        "ports": to_stored(ports),
         "run": run,
     }

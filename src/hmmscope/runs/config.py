@@ -22,7 +22,7 @@ from hmmscope.processes.make import is_process, process_data, process_spec
 from hmmscope.processes.process import Process
 from hmmscope.processes.random_hmm import RandomHMMSpec
 from hmmscope.reprs import changed, html_table
-from hmmscope.schema import parse_value, path_of, require, shown, spec_to_data, unknown_name
+from hmmscope.schema import known_keys, parse_value, path_of, require, shown, spec_to_data, unknown_name
 from hmmscope.seeds import check_seed
 from hmmscope.sequences.data import READING_OPTIONS, SequenceData, read_as
 from hmmscope.storage import store
@@ -168,7 +168,7 @@ def configure(
 
 def _unknown_option(name: str) -> InputError:
     """The error for a keyword that a configuration does not take; a field of training says where it stands."""
-    if name in TrainingSpec.__dataclass_fields__:
+    if name in known_keys(TrainingSpec):
         return InputError(f"{name}: is a field of training; say training={{{name!r}: ...}}")
     taken = [one for one in signature(configure).parameters if one not in ("reading", "source")]
     return unknown_name("option", name, [*taken, *READING_OPTIONS])
@@ -210,18 +210,29 @@ def config_from_data(data: object, overrides: dict[str, str] | None = None) -> R
                 raise InputError(f"{path_of('', path)}: this section has no fields")
             if key == "name" and inside.get("name") != text:
                 inside.clear()  # another kind of thing: its own defaults
+            _leave_out_aliases(section, inside, key)
             inside[key] = text
         else:
             merged[section] = text
     known = {*_REGISTERED, "target", "training", "seed"}
     for key in merged:
-        if key in TrainingSpec.__dataclass_fields__:
+        if key in known_keys(TrainingSpec):
             raise InputError(f"{key}: is a field of training; say --training.{key}, or put it under training:")
         if key not in known:
             raise unknown_name(path_of("", key), key, known)
     if "seed" in merged:
         merged["seed"] = parse_value(int, merged["seed"], "seed")
     return RunConfig(**merged)
+
+
+def _leave_out_aliases(section: str, inside: dict[str, Any], key: str) -> None:
+    """Take out of a section what it has of the field of `key` under the other name, in files or in code."""
+    cls = TrainingSpec if section == "training" else None
+    if section in _REGISTERED and isinstance(inside.get("name"), str):
+        cls = registry.entries(_REGISTERED[section]).get(inside["name"])
+    known = {} if cls is None else known_keys(cls)
+    for other in [other for other in inside if other != key and other in known and known[other] == known.get(key)]:
+        del inside[other]
 
 
 def pinned(config: RunConfig, process: Process | None = None) -> RunConfig:

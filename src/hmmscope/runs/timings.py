@@ -9,7 +9,7 @@ import json
 import os
 import time
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +21,7 @@ from hmmscope.machine import environment, processor
 from hmmscope.models.base import Ports, build_model, cost_of
 from hmmscope.runs.config import RunConfig
 from hmmscope.runs.settings import settings
+from hmmscope.schema import by_field, spec_to_data, to_stored
 from hmmscope.storage import disk, store
 from hmmscope.training.distributed import World
 from hmmscope.training.engines import SHORT, Timing, make_engine
@@ -51,7 +52,7 @@ def timing(config: RunConfig, ports: Ports, seconds: float) -> Timing | None:
             with suppress(OSError, HmmscopeError):
                 store.write_json(_file(), kept)
         found = kept["steps"].get(shape)
-    return None if found is None else Timing(**found)
+    return None if found is None else Timing(**by_field(Timing, found))
 
 
 @cache
@@ -73,7 +74,7 @@ def _read() -> dict[str, Any]:
         kept = store.read_json(_file())
         first, short, steps = float(kept["first"]), list(kept["short"]), dict(kept["steps"])
         for found in steps.values():
-            Timing(**found).faster()
+            Timing(**by_field(Timing, found)).faster()
         if kept["machine"] == _facts():
             return {"machine": _facts(), "first": first, "short": short, "steps": steps}
     return {"machine": _facts(), "first": SHORT, "short": [], "steps": {}}
@@ -82,10 +83,11 @@ def _read() -> dict[str, Any]:
 def _shape(config: RunConfig, ports: Ports) -> str:
     spec = config.training
     sizes = {"columns": config.layout.num_columns, "target": config.target, "outputs": ports.num_outputs}
-    sizes |= {name: getattr(spec, name) for name in ("batch_size", "num_grains", "num_threads")}
+    recipe = to_stored(spec)
+    sizes |= {key: recipe[key] for key in ("batch_size", "num_grains", "num_threads")}
     if spec.precision != "float32":
         sizes["precision"] = spec.precision
-    return json.dumps(sizes | {"model": asdict(config.model)}, sort_keys=True, default=str)
+    return json.dumps(sizes | {"model": spec_to_data(config.model)}, sort_keys=True, default=str)
 
 
 def _measured(config: RunConfig, ports: Ports) -> tuple[dict[str, float], float]:

@@ -2,10 +2,10 @@
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
-from hmmscope.schema import parse_spec, require
+from hmmscope.schema import parse_spec, require, to_stored
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Reading:
 
     def to_data(self) -> dict[str, Any]:
         """What is not open, as plain data."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = to_stored(self)
         values |= {} if self.missing is None else {"missing": list(self.missing)}
         return {name: value for name, value in values.items() if value is not None}
 

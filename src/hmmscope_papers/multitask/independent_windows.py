@@ -9,7 +9,7 @@ so that, given the windows, mean and variance over labels are sums over windows 
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -384,7 +384,8 @@ def bound_row(number: int) -> dict:
     rate = float(rng.uniform(0.1, 1.0) / problem.largest)
     checked = check_bound(Histories.all(hmm, length + 2), windows, counts, steps, rate)
     sizes = {"states": states, "symbols": symbols, "memory_length": length, "samples": samples, "steps": steps}
-    return {"instance": number} | sizes | asdict(checked) | _covariance(windows, counts)
+    parts = {part.metadata.get("stored", part.name): getattr(checked, part.name) for part in fields(checked)}
+    return {"instance": number} | sizes | parts | _covariance(windows, counts)
 
 
 def _covariance(windows: Windows, counts: torch.Tensor) -> dict:

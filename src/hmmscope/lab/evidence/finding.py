@@ -6,7 +6,7 @@ from typing import Any
 from hmmscope.errors import InputError
 from hmmscope.lab.evidence.effects import Effect
 from hmmscope.lab.evidence.verdicts import VERDICTS, Gate, Verdict, answer
-from hmmscope.schema import require, unknown_name
+from hmmscope.schema import by_field, known_keys, require, to_stored, unknown_name
 
 #: The scale that only checks that everything runs: its numbers say nothing of a paper or a model.
 UNJUDGED = "smoke"
@@ -80,7 +80,7 @@ class Finding:
 
     def to_data(self) -> dict[str, Any]:
         """Plain data for JSON, without what is empty."""
-        data = {name: value for name, value in vars(self).items() if value is not None and value != "" and value != ()}
+        data = {key: x for key, x in to_stored(self).items() if x is not None and x != "" and x != ()}
         return data | ({"gates": [gate.to_data() for gate in self.gates]} if self.gates else {})
 
     @classmethod
@@ -92,7 +92,7 @@ class Finding:
         """
         if not isinstance(data, dict):
             raise InputError(f"{where}: must be a mapping")
-        unknown = next((key for key in data if key not in cls.__dataclass_fields__), None)
+        unknown = next((key for key in data if key not in known_keys(cls)), None)
         if unknown is not None:
             raise unknown_name(where, unknown, cls.__dataclass_fields__)
         texts = ("title", "text", "verdict", "claim", "source", "reading", "unit", "budget")
@@ -111,7 +111,8 @@ class Finding:
         require(isinstance(gates, list | tuple), f"{where}.gates", "must be a list", gates)
         if data["verdict"] == "found":  # as files of before 2026-11-25 have it
             data = data | {"verdict": answer(data.get("low"), data.get("high"))}
-        return cls(**data | {"gates": tuple(_gate(gate, f"{where}.gates[{i}]") for i, gate in enumerate(gates))})
+        data = data | {"gates": tuple(_gate(gate, f"{where}.gates[{i}]") for i, gate in enumerate(gates))}
+        return cls(**by_field(cls, data, where))
 
 
 def _gate(data: Any, where: str) -> Gate:
@@ -122,4 +123,4 @@ def _gate(data: Any, where: str) -> Gate:
         and all(isinstance(data[key], str) for key in ("name", "text"))
     )
     require(right, where, "must have name, is_open and text", data)
-    return Gate(**data)
+    return Gate(name=data["name"], is_open=data["is_open"], text=data["text"])

@@ -18,6 +18,7 @@ from hmmscope.lab.evidence.protocol import PROTOCOL, read_protocol
 from hmmscope.lab.evidence.records import deviations, folder_of, present
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.evidence.verdicts import DECIDED, OF_QUESTIONS, VERDICTS
+from hmmscope.schema import to_stored
 from hmmscope.storage import packed, seals, store
 
 #: Scales from the smallest on.
@@ -99,7 +100,8 @@ class Entry:
         row |= {"experiment": claim.experiment}
         if finding is None:
             return row
-        row |= {key: getattr(finding, key) for key in ("verdict", "value", "low", "high", "unit", "p", "q", "text")}
+        known = to_stored(finding)
+        row |= {key: known[key] for key in ("verdict", "value", "low", "high", "unit", "p", "q", "text")}
         row |= {"seeds_needed": finding.seeds_needed, "gates": [gate.to_data() for gate in finding.gates]}
         row |= {"folder": self.folder, "scale": self.scale, "seeds": self.seeds, "exploratory": self.exploratory}
         row |= {"budget": finding.budget, "differs": list(self.differs)}

@@ -16,7 +16,7 @@ from typing import Any
 
 from hmmscope.errors import DamagedError
 from hmmscope.lab.evidence.records import Record
-from hmmscope.schema import spec_to_data
+from hmmscope.schema import by_field, spec_to_data
 from hmmscope.storage import disk, store
 
 FORMAT = "hmmscope-protocol/1"
@@ -97,7 +97,7 @@ def read_protocol(path: Path) -> Protocol:
     wrong = next((key for key, kind in kinds.items() if not isinstance(found.get(key), kind)), None)
     if wrong is not None or not all(isinstance(rule, dict) for rule in found["rules"].values()):
         raise DamagedError(f"{path}: {wrong or 'rules'}: not what a protocol has there")
-    return Protocol(**{key: found[key] for key in kinds}, data=data)
+    return Protocol(**by_field(Protocol, {key: found[key] for key in kinds}), data=data)
 
 
 def committed(protocol: Protocol, where: Path) -> datetime | None:

@@ -28,7 +28,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -37,7 +37,7 @@ from typing import Any, Literal
 from hmmscope.errors import InputError
 from hmmscope.lab.evidence.effects import ALPHA
 from hmmscope.lab.evidence.verdicts import RULES, Rule
-from hmmscope.schema import parse_spec, require, unknown_name
+from hmmscope.schema import by_field, known_keys, parse_spec, require, unknown_name
 from hmmscope.storage import store
 
 #: What a claim is about, see `hmmscope.lab.evidence.claim.Claim`.
@@ -178,7 +178,7 @@ def measured(folder: Path, experiment: str) -> Measured | None:
     found = _read(path).get("measurement", {})
     has_version = isinstance(found, dict) and isinstance(found.get("version"), int)
     require(has_version, f"{path}: measurement", "must have a version", found)
-    return Measured(**found)
+    return Measured(**by_field(Measured, found))
 
 
 @cache
@@ -228,13 +228,14 @@ def _entries(folder: Path) -> Mapping[str, Record]:
 
 
 def _record(name: str, data: dict[str, Any]) -> Record:
-    known = {one.name for one in fields(Record)} - {"name"}
+    known = known_keys(Record).keys() - {"name"}
     unknown = next((key for key in data if key not in known), None)
     if unknown is not None:
         raise unknown_name("key", unknown, known)
     missing = next((key for key in ("experiment", "source", "says", "reading", "version") if key not in data), None)
     require(missing is None, str(missing), "is required", "none")
-    return Record(name=name, **data | {"rule": rule_of(data.get("rule")), "numbers": Numbers(data.get("numbers", {}))})
+    made = data | {"rule": rule_of(data.get("rule")), "numbers": Numbers(data.get("numbers", {}))}
+    return Record(name=name, **by_field(Record, made))
 
 
 def rule_of(data: Mapping[str, Any] | None) -> Rule | None:

@@ -24,14 +24,14 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hmmscope.errors import DamagedError, HmmscopeError, InputError, RefusedError
 from hmmscope.runs.config import RunConfig, config_from_data, pinned, read_yaml
 from hmmscope.runs.presets import PRESETS, preset
-from hmmscope.schema import parse_value, require, shown, unknown_name
+from hmmscope.schema import parse_value, require, shown, stored_key, unknown_name
 from hmmscope.seeds import check_seed
 from hmmscope.storage import disk, seals, store
 from hmmscope.storage.rundir import RunDir, config_difference
@@ -140,8 +140,7 @@ def expand(data: object, overrides: Mapping[str, str] | None = None) -> list[Poi
             if config.process not in contents:
                 contents[config.process] = pinned(config).process
             config = replace(config, process=contents[config.process])
-            data_of = config.to_data()
-            varied = {column: names.get(column, _value(data_of, column)) for column in columns}
+            varied = {column: names.get(column, _value(config, column)) for column in columns}
             points.append(Point(run_name(config), varied | {"seed": config.seed}, config))
     first: dict[str, int] = {}
     for number, point in enumerate(points):
@@ -264,14 +263,23 @@ def _columns(varied: list[str], extra: list[dict[str, Any]]) -> list[str]:
     return [column for column in columns if column != "seed"]
 
 
-def _value(data: dict[str, Any], column: str) -> Any:
+def _value(config: RunConfig, column: str) -> Any:
     """What a configuration has under a dotted key; None if it has no such field, or for a name of several keys."""
-    found: Any = data
-    for word in column.split("."):
+    found: Any = config.to_data()
+    section, *words = column.split(".")
+    spec = getattr(config, section, None)
+    for word in (section, *(_key_in_files(spec, word) for word in words[:1]), *words[1:]):
         if not isinstance(found, dict) or word not in found:
             return None
         found = found[word]
     return found
+
+
+def _key_in_files(spec: Any, key: str) -> str:
+    """The key in files of a field that a person may call by its name in code."""
+    if not is_dataclass(spec):
+        return key
+    return next((stored_key(field) for field in fields(spec) if field.name == key), key)
 
 
 def _check_overlap(changes: Mapping[str, Any]) -> None:

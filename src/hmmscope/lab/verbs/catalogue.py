@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hmmscope import registry
 from hmmscope.runs.presets import PRESETS, preset
-from hmmscope.schema import unknown_name
+from hmmscope.schema import to_stored, unknown_name
 from hmmscope.text import in_a_line, in_brief, say
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def make_catalogue() -> dict[str, Any]:
         "digest": registry.digest(),
         "list": {plural: _listed(plural) for plural in (*_KINDS, "presets")},
         "claims": "\n".join(as_text([Entry(claim=claim) for claim in registry.in_order("claim")])) + "\n",
-        "stated": [vars(stated(claim)) for claim in registry.in_order("claim")],
+        "stated": [to_stored(stated(claim)) for claim in registry.in_order("claim")],
         "show": {name: _printed(_show, name) for name in [*names, *registry.sizes(), *shipped_processes(), *PRESETS]},
     }
 

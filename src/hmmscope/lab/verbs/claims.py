@@ -10,6 +10,7 @@ from hmmscope.lab.verbs.catalogue import catalogue
 from hmmscope.lab.verbs.endings import new_file
 from hmmscope.lab.verbs.options import Claims
 from hmmscope.machine import source_digest
+from hmmscope.schema import by_field
 from hmmscope.storage import store
 from hmmscope.text import say
 
@@ -38,7 +39,7 @@ def claims(options: Claims) -> None:
         say(kept["claims"], end="")
         return
     if folders:
-        known = [Stated(**one) for one in kept["stated"]] if kept else []
+        known = [Stated(**by_field(Stated, one)) for one in kept["stated"]] if kept else []
         there, source = _measured([Path(folder) for folder in folders]), source_digest() if known else ""
         entries = ledger(there, examined=True) if options.examine else ledger(there, known, source)
     else:

@@ -34,7 +34,7 @@ from hmmscope.lab.verbs.options import Ask
 from hmmscope.lab.verbs.sources import find_process
 from hmmscope.processes.answers import COMPONENTS, MIXING, STATES, WORDS
 from hmmscope.processes.process import Process
-from hmmscope.schema import require
+from hmmscope.schema import require, to_stored
 from hmmscope.seeds import check_seed
 from hmmscope.storage import store
 from hmmscope.text import say
@@ -149,7 +149,7 @@ def _basic(hmm: Process) -> Section:
     lines = [f"  {name:<16} {value}" for name, value in facts_in_words(hmm, found)]
     return lines, {
         "stationary_law": None if found.stationary is None else found.stationary.tolist(),
-        "entropy_rate": None if found.entropy is None else dataclasses.asdict(found.entropy),
+        "entropy_rate": None if found.entropy is None else to_stored(found.entropy),
         "observability": None if found.observability is None else _plain(found.observability),
         "least_dimension" if hmm.law.signed else "transition_rank": found.rank,
     }
@@ -157,8 +157,7 @@ def _basic(hmm: Process) -> Section:
 
 def _plain(record: Any) -> dict[str, Any]:
     """A record as plain data: tensors as lists."""
-    fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
-    return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in fields.items()}
+    return {key: value.tolist() if isinstance(value, Tensor) else value for key, value in to_stored(record).items()}
 
 
 def _blocks(hmm: Process, options: FactOptions) -> Section:
@@ -254,7 +253,7 @@ def _decay(lengths: list[int], errors: list[MemoryLoss]) -> tuple[str, dict[str,
     return (
         f"decay: a factor {steady(fit.ratio):.6f} for each observation (fitted from {fit.first} to {fit.last}, "
         f"largest residual {steady(fit.residual):z.3f})",
-        dataclasses.asdict(fit),
+        to_stored(fit),
     )
 
 
