@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.targets import Target, make_target
@@ -48,14 +47,6 @@ def parts(run: RunConfig, dtype: torch.dtype) -> tuple[SequenceModel, Corpus, Ta
             parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
     corpus = Corpus(process, layout=run.layout, seed=0, stream="train")
     return model.to(dtype), corpus, target
-
-
-def exact_loss(self: Target, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """`Target.loss` in the type of the outputs; the library's own is in float32 always."""
-    if self.kind == "vector":
-        return F.mse_loss(outputs, labels.to(outputs.dtype))
-    flat = labels.flatten(0, 1)
-    return F.cross_entropy(outputs.flatten(0, 1), flat.to(outputs.dtype) if flat.is_floating_point() else flat)
 
 
 def gradients(

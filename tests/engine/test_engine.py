@@ -8,8 +8,7 @@ import torch
 from numba import njit
 from numba.core.errors import TypingError
 
-from engine_cases import DECODER, MIXTURE, PROMPTS, RNN, VECTORS, config, exact_loss, gradients, parts, worst
-from hmmscope.corpora.targets import Target
+from engine_cases import DECODER, MIXTURE, PROMPTS, RNN, VECTORS, config, gradients, parts, worst
 from hmmscope.engine import functions, layout
 from hmmscope.engine.layout import pieces, plan
 from hmmscope.engine.sizes import Sizes, unfit
@@ -21,11 +20,6 @@ from hmmscope.training.compiled_steps import Compiled
 from hmmscope.training.parallel import Single
 
 LENGTHS = [2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128]
-
-
-@pytest.fixture(autouse=True)
-def _exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Target, "loss", exact_loss)
 
 
 def check(run, batch: int, dtype: torch.dtype = torch.float64, tolerance: float = 1e-12) -> None:

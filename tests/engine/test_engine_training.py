@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine_cases import DECODER, RNN, config, exact_loss, parts
-from hmmscope.corpora.targets import NextGiven, Target, make_target
+from engine_cases import DECODER, RNN, config, parts
+from hmmscope.corpora.targets import make_target
 from hmmscope.errors import InputError, NonFiniteError, RefusedError
 from hmmscope.lab.sweeps.grid import config_digest
 from hmmscope.models.base import Tap
@@ -49,16 +49,14 @@ def followed(engine: str, model: dict, steps: int, dtype: torch.dtype, **options
     ids=str,
 )
 @pytest.mark.parametrize("model", [DECODER, RNN], ids=["decoder", "rnn"])
-def test_the_same_trajectory_in_float64(model: dict, options: dict, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Target, "loss", exact_loss)
+def test_the_same_trajectory_in_float64(model: dict, options: dict) -> None:
     ours, theirs = (followed(engine, model, 60, torch.float64, **options) for engine in ("compiled", "torch"))
     assert max(abs(a - b) for a, b in zip(ours[0], theirs[0], strict=True)) < 1e-11
     assert (ours[1] - theirs[1]).abs().max() < 1e-11
 
 
 @pytest.mark.parametrize("model", [DECODER, RNN], ids=["decoder", "rnn"])
-def test_a_last_grain_of_fewer_samples_adds_its_gradient(model: dict, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Target, "loss", exact_loss)
+def test_a_last_grain_of_fewer_samples_adds_its_gradient(model: dict) -> None:
     options = {"batch": 6, "num_grains": 2, "num_trajectories": 9}  # an epoch ends with a batch of 3: grains of 2 and 1
     ours, theirs = (followed(engine, model, 6, torch.float64, **options) for engine in ("compiled", "torch"))
     assert (ours[1] - theirs[1]).abs().max() < 1e-11
@@ -72,8 +70,7 @@ def test_the_same_losses_at_first_in_float32() -> None:
     assert ours == pytest.approx(theirs, rel=1e-5)
 
 
-def test_the_same_along_a_curriculum(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Target, "loss", exact_loss)
+def test_the_same_along_a_curriculum() -> None:
     options = {"length": 8, "curriculum": [2, 4, 8], "batch": 18}
     ours, theirs = (followed(engine, DECODER, 9, torch.float64, **options) for engine in ("compiled", "torch"))
     assert (ours[1] - theirs[1]).abs().max() < 1e-11
@@ -81,11 +78,8 @@ def test_the_same_along_a_curriculum(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("num_grains", [1, 2])
 @pytest.mark.parametrize("model", [DECODER, RNN], ids=["decoder", "rnn"])
-def test_the_same_on_sequences_of_unequal_lengths(
-    model: dict, num_grains: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_on_sequences_of_unequal_lengths(model: dict, num_grains: int, tmp_path: Path) -> None:
     """Beyond the end of a sequence nothing is asked."""
-    monkeypatch.setattr(NextGiven, "loss", exact_loss)
     path = tmp_path / "ragged.txt"
     path.write_text("".join(f"{'01234'[k % 5 :]}{'430' * (k % 3)}{k % 5}\n" for k in range(30)))
     options = {
@@ -99,9 +93,8 @@ def test_the_same_on_sequences_of_unequal_lengths(
 
 
 @pytest.mark.parametrize("model", [DECODER, RNN], ids=["decoder", "rnn"])
-def test_the_same_on_sequences_with_gaps(model: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_on_sequences_with_gaps(model: dict, tmp_path: Path) -> None:
     """A missing observation is a token of its own, and nothing is asked there."""
-    monkeypatch.setattr(NextGiven, "loss", exact_loss)
     path = tmp_path / "gaps.txt"
     path.write_text("".join(f"{'01-34'[k % 5 :]}{'4-0' * (k % 3)}{k % 5}\n" for k in range(30)))
     data = {"name": "data", "path": str(path), "unit": "characters", "missing": ["-"], "symbols": list("01234")}
@@ -154,11 +147,8 @@ def test_stopped_and_resumed_gives_the_same_bytes(model: dict, options: dict, th
 
 @pytest.mark.parametrize("model", [DECODER, RNN], ids=["decoder", "rnn"])
 @pytest.mark.parametrize("first, then", [("compiled", "torch"), ("torch", "compiled")])
-def test_one_engine_goes_on_where_the_other_stopped(
-    model: dict, first: str, then: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_engine_goes_on_where_the_other_stopped(model: dict, first: str, then: str) -> None:
     """Half of a training with each, in float64 and through the tensors of a checkpoint, is a training with one."""
-    monkeypatch.setattr(Target, "loss", exact_loss)
     whole = followed("torch", model, 20, torch.float64)[1]
     run = config(model, num_steps=20, warmup_steps=5)
     net, corpus, asked = parts(run, torch.float64)

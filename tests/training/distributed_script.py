@@ -215,10 +215,12 @@ def numbers(folder: Path, mode: str, what: str) -> dict:
 
 
 def close(folder: Path, mode: str) -> dict:
-    """DDP or FSDP2 beside one process."""
-    found = {}
+    """DDP or FSDP2 beside one process, on sequences of unequal lengths: a part of a step has more labels than another."""
+    found, path = {}, folder / "ragged.txt"
+    path.write_text("".join(f"{'0123'[k % 4 :]}{'130' * (k % 3)}{k % 4}\n" for k in range(40)))
+    settings = layers_of(mode) | {"process": {"name": "data", "path": str(path), "unit": "characters"}}
     for size in (1, 2, 3):
-        report = train(folder / str(size), size, layers_of(mode))
+        report = train(folder / str(size), size, settings)
         found[str(size)] = report | {"fingerprint": fingerprint(folder / str(size) / "run", NUM_STEPS)}
     found["apart"] = {size: distances(folder / "1" / "run", folder / size / "run") for size in ("2", "3")}
     return found

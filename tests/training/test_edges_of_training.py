@@ -189,6 +189,7 @@ class Post:
         def one(rank: int) -> None:
             self.own.rank, world = rank, World()
             world.rank, world.size = rank, self.size
+            world.total = lambda number: sum(self.exchange(number))  # type: ignore[method-assign]
             try:
                 found[rank] = work(world)
             except BaseException as error:

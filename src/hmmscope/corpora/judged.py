@@ -33,11 +33,13 @@ class Target(ABC):
         sequences: number of earlier sequences in the sample (judged,).
         unit: of the loss.
         exact: whether an exact answer is known; if not, there is no `optimum`.
+        ragged: whether samples may have different numbers of labels, see `asked`.
         why_not: why there is none.
         device: where laws of symbols are computed; None for where the samples are.
     """
 
     exact: bool = True
+    ragged: bool = False
     why_not: str | None = None
     device: torch.device | None = None
     kind: Literal["law", "vector", "density"]
@@ -86,10 +88,15 @@ class Target(ABC):
 
     def loss(self, outputs: Float[Tensor, "batch judged output"], labels: Labels) -> Float[Tensor, ""]:
         """Mean over judged columns: cross-entropy of logits in nats, or squared error averaged over coordinates."""
+        outputs = at_least_float32(outputs)
         if self.kind == "vector":
-            return F.mse_loss(outputs.float(), labels.float())
+            return F.mse_loss(outputs, labels.to(outputs))
         flat = labels.flatten(0, 1)
-        return F.cross_entropy(outputs.flatten(0, 1).float(), flat.float() if flat.is_floating_point() else flat)
+        return F.cross_entropy(outputs.flatten(0, 1), flat.to(outputs) if flat.is_floating_point() else flat)
+
+    def num_labels(self, batch: Batch) -> int:
+        """The number of labels of a batch, over which `loss` is the mean."""
+        return int(self.asked(batch).sum()) if self.ragged else len(batch.tokens) * len(self.columns)
 
     def loss_terms(
         self, answer: Float64[Tensor, "batch judged output"], labels: Labels
@@ -138,6 +145,11 @@ class Target(ABC):
     def floor(self, corpus: Corpus, num_samples: int) -> float | None:
         """Least possible mean loss on samples 0 .. num_samples - 1; None where it is not known."""
         return self.floor_terms(corpus[0:num_samples]).mean().item()
+
+
+def at_least_float32(outputs: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Return outputs in float32, or in float64 if they are."""
+    return outputs if outputs.dtype == torch.float64 else outputs.float()
 
 
 def complete(observations: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.density_heads import laws_asked
 from hmmscope.corpora.headers import observe_told
 from hmmscope.corpora.judged import PADDING as PADDING
-from hmmscope.corpora.judged import AfterObservations, AtObservations
+from hmmscope.corpora.judged import AfterObservations, AtObservations, at_least_float32
 from hmmscope.corpora.judged import Labels as Labels
 from hmmscope.corpora.judged import Target as Target
 from hmmscope.corpora.layouts import Layout
@@ -78,6 +78,7 @@ class NextGiven(AtObservations):
     """The next symbol of given sequences, as far as they go; nobody knows its law, unless a process is said to be it."""
 
     kind = "law"
+    ragged = True
 
     def __init__(self, process: Process, layout: Layout) -> None:
         super().__init__(process, layout)
@@ -95,7 +96,7 @@ class NextGiven(AtObservations):
         return (batch.states[:, self.kept] >= 0) & (super().labels(batch) != MISSING)
 
     def loss(self, outputs: Float[Tensor, "batch judged output"], labels: Labels) -> Float[Tensor, ""]:
-        flat = outputs.flatten(0, 1).float()
+        flat = at_least_float32(outputs.flatten(0, 1))
         total = F.cross_entropy(flat, labels.flatten(0, 1), ignore_index=PADDING, reduction="sum")
         return total / (labels != PADDING).sum().clamp_min(1)
 

@@ -5,7 +5,7 @@ import torch
 from hmmscope.axes import Float, Float64, Int64, Tensor
 from hmmscope.corpora.corpus import Batch
 from hmmscope.corpora.density_heads import head_of, joined
-from hmmscope.corpora.judged import AfterObservations, AtObservations
+from hmmscope.corpora.judged import AfterObservations, AtObservations, at_least_float32
 from hmmscope.corpora.layouts import Layout
 from hmmscope.errors import InputError
 from hmmscope.processes.process import Process
@@ -67,7 +67,7 @@ class NextDensity(AtObservations):
     def loss(
         self, outputs: Float[Tensor, "batch judged output"], labels: Float[Tensor, "batch judged coordinate"]
     ) -> Float[Tensor, ""]:
-        return -self.head.log_density(outputs.float(), labels).mean()
+        return -self.head.log_density(at_least_float32(outputs), labels).mean()
 
     def loss_terms(
         self, answer: Float64[Tensor, "batch judged kept"], labels: Float[Tensor, "batch judged coordinate"]

@@ -93,8 +93,9 @@ class Compiled(Single):
         total, theta = 0.0, self._theta.numpy()
         steps = int(target.columns[-1]) + 1
         held: list[_Room] = []
+        count = target.num_labels(batch)
         for part in updates.grains(batch, self.spec.num_grains):
-            asked = _asked(part, target, steps, len(batch.tokens), theta.dtype)
+            asked = _asked(part, target, steps, count, theta.dtype)
             _check(asked, self._family.sizes, len(part.tokens))
             for piece in pieces(self._family.sizes, len(part.tokens)):
                 room = self._room(steps, piece.stop - piece.start)
@@ -350,22 +351,19 @@ def _flattened(tensors: Sequence[Tensor]) -> Tensor:
     return own.copy_(flat)
 
 
-def _asked(part: Batch, target: Target, steps: int, whole: int, dtype: np.dtype) -> Asked:
-    """What a grain of a step of `whole` samples reads and is asked for."""
+def _asked(part: Batch, target: Target, steps: int, count: int, dtype: np.dtype) -> Asked:
+    """Return what a grain of a step of `count` labels reads and is asked for."""
     labels, tokens = target.labels(part), part.tokens[:, :steps]
     columns = np.full(steps, -1, np.int64)
     columns[target.columns] = np.arange(len(target.columns))
-    judged: float = whole * len(target.columns) * (target.num_outputs if target.kind == "vector" else 1)
     soft, vectors = labels.is_floating_point(), tokens.is_floating_point()
-    if not soft and bool((labels == PADDING).any()):  # the mean of a grain is over what is asked there
-        judged = max(1, int((labels != PADDING).sum())) * whole / len(labels)
     return Asked(
         tokens=np.zeros((0, 0), np.int64) if vectors else np.ascontiguousarray(tokens.numpy()),
         vectors=np.ascontiguousarray(tokens.numpy(), dtype) if vectors else np.zeros((0, 0, 0), dtype),
         ids=np.zeros((0, 0), np.int64) if soft else np.ascontiguousarray(labels.numpy()),
         values=np.ascontiguousarray(labels.numpy(), dtype) if soft else np.zeros((0, 0, 0), dtype),
         columns=columns,
-        weight=1 / judged,
+        weight=1 / (max(1, count) * (target.num_outputs if target.kind == "vector" else 1)),
         kind=int(target.kind == "vector"),
     )
 

@@ -64,6 +64,10 @@ class World:
         """The largest of the numbers of all processes."""
         return number
 
+    def total(self, number: int) -> int:
+        """The sum of the numbers of all processes."""
+        return number
+
     def meet(self) -> None:
         """Wait until all processes are here."""
         self.largest(0)
@@ -187,6 +191,11 @@ class _Several(World):
     def largest(self, number: int) -> int:
         held = torch.tensor(number)
         dist.all_reduce(held, op=dist.ReduceOp.MAX)
+        return int(held)
+
+    def total(self, number: int) -> int:
+        held = torch.tensor(number)
+        dist.all_reduce(held)
         return int(held)
 
     def dismiss(self) -> None:

@@ -36,23 +36,25 @@ class Evaluation:
 
     @torch.no_grad()
     def __call__(self, model: nn.Module, device: torch.device) -> dict[str, Any]:
-        """``evaluation_loss``, the mean loss in the unit of the target, and of single sequences ``distances``.
+        """``evaluation_loss``, the mean over labels in the unit of the target, and of single sequences ``distances``.
 
         Distances are means over samples of `Target.distance_terms`, by judged column; None where no sample counts.
         """
         model.eval()
-        total, count, distances, spec = 0.0, len(self._batch.tokens), [], self._spec
+        total, count, distances, spec = 0.0, 0.0, [], self._spec
         for number, (samples, labels) in enumerate(self._on(device)):
             outputs = judged_outputs(
                 model, samples, self._target, block_length=spec.block_length, block_algorithm=spec.block_algorithm
             )
-            total += self._target.loss(outputs, labels).item() * len(samples.tokens)
+            weight = self._target.num_labels(samples) / len(self._target.columns)  # samples, where each has all labels
+            total += self._target.loss(outputs, labels).item() * weight
+            count += weight
             if self._optimum is not None:
                 answer = self._target.answer(outputs.cpu(), labels.cpu())
                 optimum = self._optimum[number * _BATCH : (number + 1) * _BATCH]
                 distances.append(self._target.distance_terms(answer, optimum))
         model.train()
-        found: dict[str, Any] = {"evaluation_loss": total / count}
+        found: dict[str, Any] = {"evaluation_loss": total / count if count else 0.0}
         if distances:
             found["distances"] = mean_where(torch.cat(distances), self._counted)
         return found

@@ -57,9 +57,12 @@ class Single:
             target: what is asked.
             step: number of the step.
         """
-        total = torch.zeros((), device=batch.tokens.device)
-        for number, part in enumerate(updates.grains(batch, self.spec.num_grains)):
-            total = total + self._grain(part, target, step, number, len(part.tokens) / len(batch.tokens))
+        total = self._zeros(batch)
+        parts = updates.grains(batch, self.spec.num_grains)
+        count = target.num_labels(batch) if len(parts) > 1 else 0
+        for number, part in enumerate(parts):
+            weight = share_of_labels(part, target, count) if len(parts) > 1 else 1.0
+            total = total + self._grain(part, target, step, number, weight)
         return total
 
     def take(self, moments: Moments, batch: Batch, target: Target, step: int) -> tuple[float, float]:
@@ -81,6 +84,16 @@ class Single:
             part = self._compilable(part, target)
         self.model.set_step(step, number)
         return updates.loss_of_grain(self.forward, part, target, self.spec, weight)
+
+    def _zeros(self, batch: Batch, *shape: int) -> Tensor:
+        """Return zeros to which losses are added."""
+        return torch.zeros(shape, dtype=updates.loss_dtype(self.model), device=batch.tokens.device)
+
+    def _num_labels(self, batch: Batch, target: Target, step: int, *, idle: bool) -> int:
+        """Return the number of labels of a whole step; all processes take part, and the idle ones add none."""
+        if not target.ragged:
+            return num_samples(self.spec, step) * len(target.columns)
+        return self.world.total(0 if idle else target.num_labels(batch))
 
     def _compilable(self, part: Batch, target: Target) -> Batch:
         """In memory of its own, and the model with its tables made: each difference would be compiled anew."""
@@ -113,16 +126,17 @@ class Exact(Single):
         return _share(self.spec, self.world, self.spec.num_grains // self.world.size, step)
 
     def gradients(self, batch: Batch, target: Target, step: int) -> Float[Tensor, ""]:
-        rank, size, device = self.world.rank, self.world.size, batch.tokens.device
+        rank, size = self.world.rank, self.world.size
         count = num_samples(self.spec, step)
         each, grain = self.spec.num_grains // size, -(-count // self.spec.num_grains)
         num_grains = -(-count // grain)  # the last step of an epoch may have fewer
         held = [min(each, max(0, num_grains - other * each)) for other in range(size)]
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         own: list[list[Tensor]] = []
-        losses = torch.zeros(each, device=device)
+        losses, labels = self._zeros(batch, each), self._num_labels(batch, target, step, idle=not held[rank])
         for number, part in enumerate(updates.parts(batch, grain)[: held[rank]]):
-            losses[number] = self._grain(part, target, step, rank * each + number, len(part.tokens) / count)
+            weight = share_of_labels(part, target, labels)
+            losses[number] = self._grain(part, target, step, rank * each + number, weight)
             own.append(_taken(parameters))
         for bucket in _buckets(parameters):
             lengths = [parameters[index].numel() for index in bucket]
@@ -132,7 +146,7 @@ class Exact(Single):
                 parameters[index].grad = piece.view_as(parameters[index]).clone()
         gathered = [torch.empty_like(losses) for _ in range(size)]
         dist.all_gather(gathered, losses)
-        loss = torch.zeros((), device=device)
+        loss = self._zeros(batch)
         for value in torch.cat(gathered)[:num_grains]:
             loss = loss + value
         return loss
@@ -177,10 +191,10 @@ class Replicas(Single):
         count = num_samples(self.spec, step)
         parts = updates.parts(batch, -(-count // (self._parts * self.world.size)))
         idle = _first(self.spec, self.world, self._parts, step) >= count
-        total = torch.zeros((), device=batch.tokens.device)
+        total, labels = self._zeros(batch), self._num_labels(batch, target, step, idle=idle)
         for number, part in enumerate(parts):
             last = number == len(parts) - 1
-            weight = 0.0 if idle else len(part.tokens) / count * self.world.size
+            weight = 0.0 if idle else share_of_labels(part, target, labels) * self.world.size
             with nullcontext() if last else self._apart():
                 total = total + self._grain(part, target, step, self.world.rank * self._parts + number, weight)
         return total
@@ -248,6 +262,14 @@ def check_processes(spec: TrainingSpec, size: int) -> None:
             f"training.num_grains: {rule}, got {spec.num_grains}; {', or '.join([*ways, 'set parallel to ddp'])}"
         )
     require(size <= spec.batch_size, "training.batch_size", f"must be at least the {size} processes", spec.batch_size)
+
+
+def share_of_labels(part: Batch, target: Target, count: int) -> float:
+    """Return the weight of the mean loss of a part in that of a step of `count` labels.
+
+    Where all samples have equally many labels it is the part's share of the samples, with the same bits.
+    """
+    return target.num_labels(part) / max(1, count)
 
 
 def num_samples(spec: TrainingSpec, step: int) -> int:

@@ -63,6 +63,11 @@ def parts(batch: Batch, size: int) -> Sequence[Batch]:
     ]
 
 
+def loss_dtype(model: nn.Module) -> torch.dtype:
+    """Return the type in which losses of a model are added: float64 if it has such parameters, else float32."""
+    return torch.float64 if any(p.dtype == torch.float64 for p in model.parameters()) else torch.float32
+
+
 def loss_of_grain(model: nn.Module, batch: Batch, target: Target, spec: TrainingSpec, weight: float) -> Tensor:
     """Loss of a part of a batch, whose gradient is added to that of the parts before; returned detached."""
     with autocast(spec, batch.tokens.device):
