@@ -25,9 +25,11 @@ from hmmscope.lab.evidence.figure import Bars, Figure, Lines, Series
 from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.protocol import entry_of
 from hmmscope.lab.evidence.verdicts import RULES
+from hmmscope.lab.sweeps.grid import expand, run_name
 from hmmscope.lab.verbs import verify
 from hmmscope.lab.verbs.options import VERBS
 from hmmscope.processes.laws import Law
+from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.storage import store
 
 ROOT = Path(__file__).parents[1]
@@ -253,3 +255,57 @@ def test_a_field_is_written_by_its_stored_name_and_read_by_both() -> None:
     ):
         with pytest.raises(InputError, match=said):
             schema.parse_spec(Outer, data, "section")
+
+
+@pytest.fixture
+def other_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A registry whose processes may be changed."""
+    registry.entries("process")
+    for table in (registry._found, registry._stored):
+        monkeypatch.setitem(table, "process", dict(table["process"]))
+
+
+def spec_of(fields: dict[str, Any], name: str) -> type:
+    """A class of specs with these fields."""
+
+    def build(self: Any) -> hs.HMM:
+        return hs.HMM([1.0, 0], [[0.5, 0.5], [0.25, 0.75]], [[1.0, 0], [0, 1.0]])
+
+    annotations = {key: int for key in fields}
+    made = type(name, (), {"__annotations__": annotations, "build": build, "__module__": __name__, **fields})
+    return dataclass(frozen=True, kw_only=True)(made)
+
+
+def test_a_process_and_its_field_that_are_renamed_keep_what_is_stored(other_registry: None) -> None:
+    before = registry.process("one-old")(spec_of({"size": 2, "other": 3}, "OldSpec"))
+    made = {"process": {"name": "one-old", "size": 5}, "training": {"num_grains": 2}}
+    kept = RunConfig(**made)
+    data, run, digest = kept.to_data(), run_name(kept), hs.Corpus(before(size=5).build(), length=3).digest(2)
+    del registry._found["process"]["one-old"]
+    fields = {"width": field(default=2, metadata={"stored": "size"}), "other": 3}
+    after = registry.process("one-new", stored="one-old")(spec_of(fields, "NewSpec"))
+    for name, key in (("one-old", "size"), ("one-new", "width"), ("one-new", "size"), ("one-old", "width")):
+        found = config_from_data({**made, "process": {"name": name, key: 5}})
+        assert found.process == after(width=5)
+        assert (found.to_data(), run_name(found)) == (data, run)
+        changed = config_from_data(data, {f"process.{key}": "7", "process.name": name})
+        assert changed.process == after(width=7)
+        point = expand({"base": made, "vary": {f"process.{key}": [5, 6]}})[1]
+        assert point.varied[f"process.{key}"] == 6
+    assert run == "roformer-one-old-seed0-" + run[-12:]
+    assert data["process"] == {"name": "one-old", "size": 5, "other": 3}
+    assert hs.Corpus(after(width=5).build(), length=3).digest(2) == digest
+    assert registry.stored_data("process", {"name": "one-new", "width": 1}) == {"name": "one-old", "size": 1}
+    assert hs.make_process("one-old", width=4).num_states == hs.make_process("one-new", size=4).num_states == 2
+    assert "one-new" in list(registry.entries("process"))
+    assert "one-old" not in list(registry.entries("process"))
+    assert registry.lookup("process", "one-old") is registry.entries("process").get("one-new") is after
+    with pytest.raises(InputError, match="unknown 'one-olt'"):
+        registry.lookup("process", "one-olt")
+
+
+def test_a_stored_name_is_taken(other_registry: None) -> None:
+    registry.process("one-new", stored="one-old")(spec_of({"size": 2}, "NewSpec"))
+    for name, stored in (("one-old", None), ("two", "one-old"), ("two", "one-new"), ("two", "mess3")):
+        with pytest.raises(InputError, match=r"is the name of|is registered by"):
+            registry.process(name, stored=stored)(spec_of({"size": 2}, "Another"))

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from hmmscope.errors import InputError
-from hmmscope.schema import by_field, known_keys, parse_spec, path_of, shown, unknown_name
+from hmmscope.schema import by_field, known_keys, parse_spec, path_of, shown, stored_key, unknown_name
 
 T = TypeVar("T")
 
@@ -43,6 +43,8 @@ _GROUPS = {"experiment": EXPERIMENTS, "claim": EXPERIMENTS, "page": "hmmscope.pa
 _BUILT = {"process": "build()", "layout": "", "model": "build(ports, generator)"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[0-9][A-Za-z0-9_-]*)*")
 _found: dict[str, dict[str, Any]] = {kind: {} for kind in (*_FOLDERS, *_GROUPS)}
+#: By kind, the name of an entry by the other name that data have for it.
+_stored: dict[str, dict[str, str]] = {kind: {} for kind in _FOLDERS}
 _sizes: dict[str, "Size"] = {}
 _scanned: set[str] = set()
 
@@ -62,15 +64,44 @@ class Size:
     about: str
 
 
-def _register(kind: str, name: str) -> Callable[[T], T]:
+class Entries(dict[str, Any]):
+    """What is registered of a kind, by name. An entry is found by the name that data have for it, too."""
+
+    def __init__(self, found: dict[str, Any], stored: dict[str, str]) -> None:
+        super().__init__(sorted(found.items()))
+        self._stored = stored
+
+    def __missing__(self, name: str) -> Any:
+        if name in self._stored:
+            return self[self._stored[name]]
+        raise KeyError(name)
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or name in self._stored
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return super().get(self._stored.get(name, name), default)
+
+
+def _register(kind: str, name: str, stored: str | None = None) -> Callable[[T], T]:
     """A decorator that keeps an entry under its name; one that is defined again, as in a notebook, takes its own place.
+
+    Args:
+        stored: what data call the entry, where it is not its name.
 
     Raises:
         InputError: what is no name, or one that is taken; an entry that is none of this kind.
     """
     require_name(kind, name)
+    if stored is not None:
+        require_name(kind, stored)
+    known = _stored.get(kind, {})
 
     def decorate(entry: T) -> T:
+        for one in {name, stored or name}:
+            other = known.get(one, one)
+            if other != name and other in _found[kind]:
+                raise InputError(f"{kind} {one!r}: is the name of {other!r} already; choose another name")
         if name in _found[kind] and not _is_again(_found[kind][name], entry):
             raise InputError(f"{kind} {name!r}: is registered by {_found[kind][name].__module__}; choose another name")
         if kind in _BUILT and not (
@@ -79,8 +110,10 @@ def _register(kind: str, name: str) -> Callable[[T], T]:
             with_build = f" with {_BUILT[kind]}" if _BUILT[kind] else ""
             raise InputError(f"{kind} {name!r}: must be a dataclass{with_build}, got {shown(entry)}")
         _found[kind][name] = entry
+        if stored is not None:
+            known[stored] = name
         if isinstance(entry, type) and dataclasses.is_dataclass(entry):
-            setattr(entry, "name", name)  # noqa: B010 - the spec classes have no such field
+            setattr(entry, "name", stored or name)  # noqa: B010 - the spec classes have no such field
         return entry
 
     return decorate
@@ -104,19 +137,25 @@ def _builds(kind: str, entry: type) -> bool:
     return not _BUILT[kind] or callable(getattr(entry, "build", None))
 
 
-def process(name: str) -> Callable[[T], T]:
-    """Register a frozen dataclass with `build() -> Process`."""
-    return _register("process", name)
+def process(name: str, *, stored: str | None = None) -> Callable[[T], T]:
+    """Register a frozen dataclass with `build() -> Process`.
+
+    Args:
+        name: what a person types, and lists show.
+        stored: what configurations, names of runs and files have in its place, and the attribute ``name`` of its specs; it
+            is read, too. By default the name. It keeps what is stored when a name changes.
+    """
+    return _register("process", name, stored)
 
 
-def layout(name: str) -> Callable[[T], T]:
-    """Register a frozen dataclass that lays sampled sequences out as tokens."""
-    return _register("layout", name)
+def layout(name: str, *, stored: str | None = None) -> Callable[[T], T]:
+    """Register a frozen dataclass that lays sampled sequences out as tokens; `stored` as in `process`."""
+    return _register("layout", name, stored)
 
 
-def model(name: str) -> Callable[[T], T]:
-    """Register a frozen dataclass with `build(ports, generator) -> nn.Module`."""
-    return _register("model", name)
+def model(name: str, *, stored: str | None = None) -> Callable[[T], T]:
+    """Register a frozen dataclass with `build(ports, generator) -> nn.Module`; `stored` as in `process`."""
+    return _register("model", name, stored)
 
 
 def named_size(name: str, model: str, about: str, **fields: Any) -> None:
@@ -180,8 +219,8 @@ def in_order(kind: str) -> list[Any]:
     return sorted(_found[kind].values(), key=lambda entry: str(getattr(entry, "measure", entry).__module__))
 
 
-def entries(kind: str) -> dict[str, Any]:
-    """Everything registered of a kind, by name."""
+def entries(kind: str) -> Entries:
+    """Everything registered of a kind, by name, and found by the names that data have, too."""
     for folder in _FOLDERS.get(kind, ()):
         if folder not in _scanned:
             _scanned.add(folder)
@@ -190,7 +229,7 @@ def entries(kind: str) -> dict[str, Any]:
         if group not in _scanned:
             _scanned.add(group)
             _load_plugins(group)
-    return dict(sorted(_found[kind].items()))
+    return Entries(_found[kind], _stored.get(kind, {}))
 
 
 def import_all(package: str) -> None:
@@ -258,11 +297,12 @@ def lookup(kind: str, name: str, field: str | None = None) -> Any:
 
 def build_spec(kind: str, data: dict[str, Any], where: str) -> Any:
     """A registered spec from ``{"name": ..., field: value, ...}``."""
-    known = entries(kind) | (sizes() if kind == "model" else {})
-    if not isinstance(data, dict) or not isinstance(data.get("name"), str) or data["name"] not in known:
-        raise unknown_name(f"{where}.name", data.get("name") if isinstance(data, dict) else data, known)
-    if kind == "model" and data["name"] in sizes():
-        size = sizes()[data["name"]]
+    known, named = entries(kind), sizes() if kind == "model" else {}
+    name = data.get("name") if isinstance(data, dict) else data
+    if not isinstance(data, dict) or not isinstance(name, str) or (name not in known and name not in named):
+        raise unknown_name(f"{where}.name", name, [*known, *named])
+    if name in named:
+        size = named[name]
         made = lookup("model", size.model)
         data = by_field(made, size.fields) | by_field(made, data, where) | {"name": size.model}
     cls = lookup(kind, data["name"], f"{where}.name")
@@ -271,3 +311,10 @@ def build_spec(kind: str, data: dict[str, Any], where: str) -> Any:
         if isinstance(key, str) and key not in known_keys(cls):
             raise unknown_name(path_of(where, key), key, ["name", *cls.__dataclass_fields__])
     return parse_spec(cls, fields, where)
+
+
+def stored_data(kind: str, data: dict[str, Any]) -> dict[str, Any]:
+    """``{"name": ..., field: value, ...}`` of a registered spec under the names that data have for it and its fields."""
+    cls = lookup(kind, data["name"])
+    keys = {field.name: stored_key(field) for field in dataclasses.fields(cls)}
+    return {"name": cls.name} | {keys.get(key, key): value for key, value in data.items() if key != "name"}

@@ -208,7 +208,7 @@ def config_from_data(data: object, overrides: dict[str, str] | None = None) -> R
                 inside = merged[section] = {"name": inside}
             if not isinstance(inside, dict):
                 raise InputError(f"{path_of('', path)}: this section has no fields")
-            if key == "name" and inside.get("name") != text:
+            if key == "name" and not _is_same(section, inside.get("name"), text):
                 inside.clear()  # another kind of thing: its own defaults
             _leave_out_aliases(section, inside, key)
             inside[key] = text
@@ -223,6 +223,12 @@ def config_from_data(data: object, overrides: dict[str, str] | None = None) -> R
     if "seed" in merged:
         merged["seed"] = parse_value(int, merged["seed"], "seed")
     return RunConfig(**merged)
+
+
+def _is_same(section: str, one: Any, other: str) -> bool:
+    """Whether two names are of one registered thing."""
+    known = registry.entries(_REGISTERED[section]) if section in _REGISTERED else {}
+    return bool(one == other or (isinstance(one, str) and one in known and known[one] is known.get(other)))
 
 
 def _leave_out_aliases(section: str, inside: dict[str, Any], key: str) -> None:

@@ -16,9 +16,9 @@ from hmmscope.corpora.targets import Target, make_target
 from hmmscope.errors import DamagedError
 from hmmscope.lab.benchmark.frozen import DIGESTS, WORDS
 from hmmscope.processes.process import Process
-from hmmscope.registry import build_spec
+from hmmscope.registry import build_spec, stored_data
 from hmmscope.runs.config import RunConfig
-from hmmscope.schema import parse_spec, require, spec_to_data, unknown_name
+from hmmscope.schema import parse_spec, require, unknown_name
 from hmmscope.training.spec import TrainingSpec
 
 VERSION = "1"
@@ -98,13 +98,17 @@ class Task:
             "name": self.name,
             "kind": self.frozen_kind,
             "about": WORDS[self.name][1] if self.name in WORDS else self.about,
-            "process": spec_to_data(self.process),
-            "layout": spec_to_data(self.layout),
+            "process": stored_data("process", self.process),
+            "layout": stored_data("layout", self.layout),
             "target": self.target,
             "light": self.light,
-            "scored": spec_to_data(self.scored),
+            "scored": self._scored_keys(),
             "reads": self.reads,
         }
+
+    def _scored_keys(self) -> dict[str, Any]:
+        found = stored_data("process", {"name": self.process["name"], **self.scored})
+        return {key: value for key, value in found.items() if key != "name"}
 
     @cached_property
     def digest(self) -> str:

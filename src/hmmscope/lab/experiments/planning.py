@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from hmmscope import registry
 from hmmscope.errors import InputError
 from hmmscope.lab.evidence.ledger import SCALES
 from hmmscope.lab.experiments.experiment import Experiment, experiment_named
@@ -79,6 +80,7 @@ def plan_of(name: str, scale: str, overrides: dict[str, str], seeds: int | Seque
         for section in ("process", "layout", "model"):
             got = getattr(configs[label], section).name
             planned = data.get(section, {}).get("name", got)
+            planned = getattr(registry.entries(section).get(planned), "name", planned)  # as data have it
             if got != planned:
                 raise InputError(f"{section}.name: {name} measures {planned}, got {got!r}; change its numbers only")
     return Plan(experiment, scale, choices, sizes, configs, chosen)
