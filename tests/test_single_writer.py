@@ -36,6 +36,9 @@ PRINTERS = {
     "training/watch.py",
 }
 
+#: Who runs code: model files, which are code, by those who name one on the command line.
+RUNNERS = {"lab/model_file.py": "exec"}
+
 # Dotted names of calls. A name after `*.` is forbidden on any object but the modules of WRITERS.
 RUNS_CODE = {"eval", "exec", "torch.load", "yaml.load", "yaml.unsafe_load", "yaml.full_load", "yaml.load_all"}
 CODE_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
@@ -129,7 +132,8 @@ def calls(source: str, names: set[str]) -> list[str]:
 )
 def test_module_leaves_files_to_the_store(path: Path) -> None:
     name, source = str(path.relative_to(PACKAGE.parent)).removeprefix("hmmscope/"), path.read_text()
-    assert offences(source, name in WRITERS) == []
+    found = [one for one in offences(source, name in WRITERS) if one.partition(": ")[2] != RUNNERS.get(name)]
+    assert found == []
     assert name in OPENERS or calls(source, READS) == []
     assert name in PRINTERS or calls(source, {"print", "sys.stdout.write", "sys.stderr.write"}) == []
 
@@ -219,6 +223,7 @@ OPENS = {"open_sealed", "taken_off", "survey", "RunDir.open", "read_run", "load_
 OPENED_ELSEWHERE = {
     "lab/report/state_picture.py": "lab/report/folder.py",
     "lab/verbs/findings.py": "lab/report/drawing.py",
+    "lab/benchmark/recompute.py": "lab/benchmark/checking.py",
     "lab/tasks/task.py": "failures of tasks at work",
     "lab/tasks/local.py": "logs of tasks at work",
     "lab/verbs/audit.py": "lab/evidence/ledger.py",

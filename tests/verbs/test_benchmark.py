@@ -1,6 +1,5 @@
 """HMM-bench: frozen tasks, submissions that anybody can score again, and what refuses those that were changed."""
 
-import importlib.util
 import json
 import os
 import platform
@@ -15,14 +14,17 @@ from torch import nn
 import hmmscope as hs
 from benchmark_cases import MODEL, failing, sealed_again
 from hmmscope.errors import DamagedError, HmmscopeError
+from hmmscope.lab.benchmark import checking
 from hmmscope.lab.benchmark import submission as submitting
 from hmmscope.lab.benchmark.board import check_board, keep_card, markdown, page, read_cards, write_card
 from hmmscope.lab.benchmark.card import make_card, over_seeds
 from hmmscope.lab.benchmark.entries import entry_of
 from hmmscope.lab.benchmark.frozen import DIGESTS
+from hmmscope.lab.benchmark.recompute import recompute
 from hmmscope.lab.benchmark.scoring import LONGER, SCORED, Samples, _beliefs, predict, score
 from hmmscope.lab.benchmark.tasks import TASKS, tasks_of
 from hmmscope.lab.cli import main
+from hmmscope.lab.model_file import ModelFile
 from hmmscope.lab.verbs.verify import verify
 from hmmscope.storage import seals, store
 
@@ -54,6 +56,19 @@ def copied(entered, tmp_path):
     return tmp_path / "out"
 
 
+@pytest.fixture
+def here(monkeypatch):
+    """Model files run in this process, which starts none; the files that ran."""
+    ran = []
+
+    def in_this_process(path, file, out, parts):
+        ran.append(file)
+        recompute(path, file, out)
+
+    monkeypatch.setattr(checking, "in_child", in_this_process)
+    return ran
+
+
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
 def test_no_task_changes_within_a_version(task):
     assert task.digest == DIGESTS[task.name], "another task is another version of the bench: see docs/benchmark.md"
@@ -78,7 +93,7 @@ def test_a_submission_is_scored_again_without_its_code(entered, capsys, monkeypa
     assert all(row[floor] > 0 for floor in ("constant", "counting", "untrained", "shuffled"))
     assert (entered / "out" / "model.py").read_text() == MODEL
     assert not (entered / "out" / "work").exists()
-    monkeypatch.setattr(importlib.util, "spec_from_file_location", lambda *_: pytest.fail("ran the model's code"))
+    monkeypatch.setattr(ModelFile, "run", lambda _: pytest.fail("ran the model's code"))
     assert main(["check", str(entered / "out")]) == 0
     assert "2 scores again from stored predictions; no code of it was run" in capsys.readouterr().out
     verify([str(entered / "out")], quiet=True)
@@ -87,9 +102,27 @@ def test_a_submission_is_scored_again_without_its_code(entered, capsys, monkeypa
 def test_its_predictions_come_again_from_the_model(entered, tmp_path, capsys):
     assert main(["check", str(entered / "out"), "--run", str(entered / "mine.py")]) == 0
     assert "and its predictions from the model" in capsys.readouterr().out
-    (tmp_path / "other.py").write_text(MODEL.replace("GRU(8, 8", "GRU(8, 8, bias=True"))
-    assert main(["check", str(entered / "out"), "--run", str(tmp_path / "other.py")]) == 3
+
+
+def test_digests_are_compared_before_anything_runs(entered, copied, tmp_path, capsys, here):
+    """Another file, and a submission that was altered; bytecode has no place in one."""
+    (tmp_path / "other.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n{MODEL}")
+    assert main(["check", str(copied), "--run", str(tmp_path / "other.py")]) == 3
     assert "is not the model file" in capsys.readouterr().err
+    assert not (tmp_path / "ran").exists()
+    here.clear()
+    cache = copied / "__pycache__"
+    cache.mkdir()
+    failing("is bytecode, which no submission holds", hs.check_submission, copied, run=str(entered / "mine.py"))
+    (copied / "model.pyc").write_bytes(b"")
+    cache.rmdir()
+    failing("is bytecode, which no submission holds", hs.check_submission, copied)
+    (copied / "model.pyc").unlink()
+    card = json.loads((copied / "card.json").read_text())
+    card["solved"]["value"] = 0.99
+    sealed_again(copied, card)
+    failing("card.json.solved.value is 0.99", hs.check_submission, copied, run=str(entered / "mine.py"))
+    assert not here
 
 
 @pytest.mark.slow
@@ -172,7 +205,7 @@ def test_other_weights_draw_other_samples(copied):
     failing("measured.json: samples is", hs.check_submission, copied)
 
 
-def test_invented_predictions_are_refused_where_the_model_is_run(entered, copied):
+def test_invented_predictions_are_refused_where_the_model_is_run(entered, copied, here):
     """The optimum itself, with scores and card that follow from it, under a new seal."""
     task, part = tasks_of("light", ["told"])[0], copied / "tasks" / "told-0"
     measured = json.loads((part / "measured.json").read_text())
@@ -363,7 +396,7 @@ def _measured_again(folder, **changes):
     sealed_again(folder, make_card(stated, tasks, submitting.read_measured(folder, tasks, 1)))
 
 
-def test_what_it_costs_and_what_was_chosen_are_compared(entered, copied):
+def test_what_it_costs_and_what_was_chosen_are_compared(entered, copied, here):
     """More parameters than its weights have; with the model, any other number, and another recipe."""
     true = json.loads((copied / "tasks" / "told-0" / "measured.json").read_text())["parameters"]
     _measured_again(copied, parameters=true - 1)

@@ -2,17 +2,19 @@
 
 import hashlib
 import os
+import tempfile
 from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.lab.benchmark.card import as_text, make_card
-from hmmscope.lab.benchmark.entries import Declared, Entry, entry_of
-from hmmscope.lab.benchmark.scoring import SCORED, Samples, predict, score
+from hmmscope.lab.benchmark.entries import Declared, Entry
+from hmmscope.lab.benchmark.recompute import in_child, recompute
+from hmmscope.lab.benchmark.scoring import Samples, score
 from hmmscope.lab.benchmark.submission import (
     CARD,
     ENTRY,
@@ -22,22 +24,16 @@ from hmmscope.lab.benchmark.submission import (
     SOURCE,
     TEXT,
     WEIGHTS,
-    chosen_by,
-    config_of,
     read_measured,
     weights_digest,
     why_not_ranked,
 )
 from hmmscope.lab.benchmark.tasks import BUDGETS, VERSION, Budget, Task, tasks_of
-from hmmscope.lab.benchmark.trial import require_causal
-from hmmscope.models.base import parameter_count
-from hmmscope.models.given import unwrapped
-from hmmscope.runs.pipeline import fresh_model
+from hmmscope.lab.model_file import ModelFile
 from hmmscope.schema import parse_spec, require_path
 from hmmscope.storage import disk, seals, store
 from hmmscope.text import numbers_in
 from hmmscope.training.schedules import training_tokens
-from hmmscope.training.state import load_weights
 
 #: Tensors by name: weights, or what was predicted with them.
 Stored = dict[str, Tensor]
@@ -60,17 +56,19 @@ def check_submission(folder: str | Path, *, run: Any = None) -> str:
     """Score a submission again, and compare; a line that says what was done.
 
     Without `run` no code of the submission runs: the samples follow from the digest of the weights, the optimum from the
-    tasks, the scores from the stored predictions, and the card from the scores. With it the model is built again, with
-    the stored weights, and its predictions, its number of parameters and its recipe are compared too.
+    tasks, the scores from the stored predictions, and the card from the scores. With it, and after all that, the model is
+    built again, with the stored weights, and its predictions, its number of parameters and its recipe are compared too. A
+    file runs in a process of its own, see `hmmscope.lab.benchmark.recompute`, and only if its SHA-256 is that of the entry.
 
     Args:
         folder: of a submission.
         run: the file of the model, or what else was entered.
 
     Raises:
-        InputError: no submission.
+        InputError: no submission, or a model that fails.
         RefusedError: of another version of the bench, not finished, or another model file than the one that was entered.
         DamagedError: the first thing that is not what it should be.
+        ResourceError: the model file exceeds the limits of its process.
     """
     path = require_path("folder", folder)
     about = store.read_json(path / ENTRY, own=True) if (path / ENTRY).is_file() else None
@@ -83,11 +81,12 @@ def check_submission(folder: str | Path, *, run: Any = None) -> str:
         raise RefusedError(f"{path}: has no seal, so it is not finished; go on with benchmark --resume")
     tasks, budget = _check_entry(path / ENTRY, about)
     _check_copy(path, about["source"])
-    entry = None if run is None else _entered(path, about, run)
+    _refuse_bytecode(path)
+    run = None if run is None else _entered(path, about, run)
     for task in tasks:
         task.require_frozen()
         for seed in range(about["seeds"]):
-            _check_part(path / "tasks" / f"{task.name}-{seed}", task, seed, budget, entry)
+            _check_part(path / "tasks" / f"{task.name}-{seed}", task, seed, budget)
     stated = {key: value for key, value in about.items() if key not in ("format", "bench")}
     card = make_card(stated, tasks, read_measured(path, tasks, about["seeds"]))
     _same(store.read_json(path / CARD, own=True), card, str(path / CARD))
@@ -99,9 +98,9 @@ def check_submission(folder: str | Path, *, run: Any = None) -> str:
     beyond = sorted(one for one in (path / "tasks").iterdir() if one.name not in parts)
     if beyond:
         raise DamagedError(f"{beyond[0]}: is no part of what was entered; remove it")
-    how = (
-        "and its predictions from the model" if entry is not None else "from stored predictions; no code of it was run"
-    )
+    if run is not None:
+        _run_again(path, about, run, tasks, budget)
+    how = "and its predictions from the model" if run is not None else "from stored predictions; no code of it was run"
     return f"{path}: {about['name']}, {about['track']} track: {len(parts)} scores again {how}; {found}"
 
 
@@ -145,24 +144,32 @@ def _check_copy(path: Path, digest: str) -> None:
         raise DamagedError(f"{copy}: {what}")
 
 
-def _entered(path: Path, about: dict[str, Any], run: Any) -> Entry:
-    """The model that is given, which must be the one that was entered."""
-    if isinstance(run, str) and "fields" in about:
+def _entered(path: Path, about: dict[str, Any], run: Any) -> Any:
+    """The model that is given, which must be the one that was entered; a file is read and compared, and not run."""
+    if isinstance(run, str | Path) and str(run).endswith(".py"):
+        run = ModelFile.read(Path(run))
+    elif isinstance(run, str) and "fields" in about:
         run = {"name": run, **about["fields"]}
-    entry = entry_of(run, name=about["name"])
-    if entry.digest != about["source"]:
+    digest = run.digest if isinstance(run, ModelFile) else ""
+    if digest != about["source"]:
         raise RefusedError(
-            f"{run}: is not the model file of {path} (its SHA-256 differs); its own copy is {path / SOURCE}"
+            f"{run.path if digest else run}: is not the model file of {path} (its SHA-256 differs); its own copy is "
+            f"{path / SOURCE}"
             if about["source"]
             else f"{path}: was entered from Python, not from a file; give the same object to check_submission"
         )
-    for key, value in chosen_by(entry).items():
-        _same(about[key], value, f"{path / ENTRY}: {key}")
-    return entry
+    return run
 
 
-def _check_part(part: Path, task: Task, seed: int, budget: Budget, entry: Entry | None) -> None:
-    """One task and seed."""
+def _refuse_bytecode(path: Path) -> None:
+    """DamagedError for compiled Python anywhere in a submission: no digest says what it does."""
+    for one in sorted(path.rglob("*")):
+        if one.name == "__pycache__" or one.suffix in (".pyc", ".pyo"):
+            raise DamagedError(f"{one}: is bytecode, which no submission holds; remove it")
+
+
+def _check_part(part: Path, task: Task, seed: int, budget: Budget) -> None:
+    """One task and seed, without the model."""
     measured = store.read_json(part / MEASURED, own=True)
     for key, kind in _MEASURED.items():
         value: Any = measured.get(key) if isinstance(measured, dict) else None
@@ -196,36 +203,40 @@ def _check_part(part: Path, task: Task, seed: int, budget: Budget, entry: Entry 
     except InputError as error:
         raise DamagedError(f"{part / PREDICTIONS}: {error}") from None
     _same(measured["scores"], again, f"{part / MEASURED}: scores")
-    if entry is not None:
-        model = unwrapped(fresh_model(config_of(entry, task, budget, seed), samples.trained.process))
-        _same(measured["parameters"], parameter_count(model), f"{part / MEASURED}: parameters")
-        _run_again(part, task, samples, model, weights, stored, entry)
 
 
-def _run_again(
-    part: Path,
-    task: Task,
-    samples: Samples,
-    model: nn.Module,
-    weights: Stored,
-    stored: Stored,
-    entry: Entry,
-) -> None:
-    """Predictions of the model with the stored weights."""
-    try:
-        load_weights(model, weights)
-    except Exception as error:
-        line = " ".join(str(error).split())[:200]
-        raise DamagedError(f"{part / WEIGHTS}: are not of the model that is given: {line}") from None
-    try:
-        found = predict(model, task, samples, entry.layers)
-        require_causal(model, task, samples, SCORED)
-    except InputError as error:
-        raise DamagedError(f"{part}: {error}") from None
+def _run_again(path: Path, about: dict[str, Any], run: Any, tasks: tuple[Task, ...], budget: Budget) -> None:
+    """Compare what the model gives with the stored weights: a file's in a process of its own."""
+    parts = [(task, seed) for task in tasks for seed in range(about["seeds"])]
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(scratch)
+        if isinstance(run, ModelFile):
+            in_child(path, run, out, [f"{task.name}-{seed}" for task, seed in parts])
+        else:
+            recompute(path, run, out)
+        chosen = store.read_json(out / ENTRY, own=False)
+        for key in ("training", "layers", "declared"):
+            _same(about[key], chosen.get(key) if isinstance(chosen, dict) else chosen, f"{path / ENTRY}: {key}")
+        for task, seed in parts:
+            part, again = path / "tasks" / f"{task.name}-{seed}", out / f"{task.name}-{seed}"
+            measured = store.read_json(part / MEASURED, own=True)
+            _same(
+                measured["parameters"], store.read_json(again / MEASURED, own=False), f"{part / MEASURED}: parameters"
+            )
+            stored, found = (store.read_tensors(one / PREDICTIONS, own=False) for one in (part, again))
+            _require_alike(part, task, Samples.of(task, measured["weights"]), stored, found)
+
+
+def _require_alike(part: Path, task: Task, samples: Samples, stored: Stored, found: Stored) -> None:
+    """DamagedError where stored predictions are not what the model gives."""
     if found.keys() != stored.keys():
         raise DamagedError(f"{part / PREDICTIONS}: has {sorted(stored)}, and the model gives {sorted(found)}")
     for name in found.keys() - {"untrained"}:
-        one, other = found[name], stored[name]
+        one, other = found[name].float(), stored[name]
+        if one.shape != other.shape:
+            raise DamagedError(
+                f"{part / PREDICTIONS}: {name} is {tuple(other.shape)}, and the model gives {tuple(one.shape)}"
+            )
         if name != "read" and task.asked(samples.trained).kind == "law":
             one, other = one.exp(), other.exp()
         apart = (one[:1] - other[:1] if name == "read" else one - other).abs().max().item()

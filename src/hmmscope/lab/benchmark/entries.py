@@ -2,9 +2,9 @@
 
 import copy
 import hashlib
-import importlib.util
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,18 +14,17 @@ from torch import nn
 
 from hmmscope.analysis.twins import draw_twins
 from hmmscope.errors import InputError
+from hmmscope.lab.model_file import ModelFile, as_script
 from hmmscope.models.base import Ports
 from hmmscope.registry import entries
 from hmmscope.schema import parse_spec, require, shown, unknown_name
 from hmmscope.seeds import derived_seed
-from hmmscope.storage import disk
 
 #: Of the training recipe, what whoever enters may choose. Steps and samples are the bench's.
 FREE = (
     *("learning_rate", "warmup_steps", "schedule", "final_fraction", "betas", "epsilon", "weight_decay"),
     *("gradient_clip", "engine"),
 )
-_MOST_BYTES = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +95,9 @@ def entry_of(model: Any, *, name: str | None = None) -> Entry:
     if isinstance(model, nn.Module):
         return Entry(name=name or type(model).__name__, make=_copies(model))
     if isinstance(model, str | Path) and str(model).endswith(".py"):
-        return _from_file(Path(model), name)
+        model = ModelFile.read(Path(model))
+    if isinstance(model, ModelFile):
+        return _from_file(model, name)
     if isinstance(model, str | Mapping):
         return _registered({"name": model} if isinstance(model, str) else model, name)
     if callable(model):
@@ -115,17 +116,15 @@ def _registered(given: Mapping[str, Any], name: str | None) -> Entry:
     return Entry(name=name or model, make=lambda ports, seed: {"name": model, **chosen}, fields=chosen)
 
 
-def _from_file(path: Path, name: str | None) -> Entry:
+def _from_file(file: ModelFile, name: str | None) -> Entry:
     """The entry in a file, which is run: `build`, and NAME, TRAINING, LAYERS, DECLARED where they are there."""
-    source = disk.read_bytes(path, own=False, limit=_MOST_BYTES)
-    found = importlib.util.spec_from_file_location(path.stem, path)
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    try:
-        found.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        raise InputError(f"{path}: {type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
+    path = file.path
+    if siblings := file.siblings():
+        raise InputError(
+            f"{path}: imports {', '.join(siblings)[:100]} from its own folder, and the digest of an entry covers one file; "
+            "put that code into the file, or install it as a package"
+        )
+    module = file.run()
     build = getattr(module, "build", None)
     if not callable(build):
         raise InputError(f"{path}: must have a function build(num_tokens, num_outputs, max_length) that gives a module")
@@ -135,16 +134,16 @@ def _from_file(path: Path, name: str | None) -> Entry:
     require(named, f"{path}: LAYERS", "must be a list of names", layers)
     return Entry(
         name=name or str(getattr(module, "NAME", path.stem)),
-        make=_calls(build),
+        make=_calls(build, path),
         training=dict(training),
         layers=None if layers is None else tuple(layers),
         declared=parse_spec(Declared, getattr(module, "DECLARED", {}), f"{path}: DECLARED"),
-        source=source,
+        source=file.source,
     )
 
 
-def _calls(build: Callable[..., Any]) -> Callable[[Ports, int], Any]:
-    """What a function makes of the sizes that it names, with its random numbers from the seed."""
+def _calls(build: Callable[..., Any], path: Path | None = None) -> Callable[[Ports, int], Any]:
+    """What a function, of a file at `path`, makes of the sizes that it names, with its random numbers from the seed."""
     named = inspect.signature(build).parameters
     takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in named.values())
 
@@ -158,7 +157,7 @@ def _calls(build: Callable[..., Any]) -> Callable[[Ports, int], Any]:
         if ports.num_tokens is None and not (takes_all or "input_width" in named):
             raise InputError("build: reads no vectors; real numbers need the argument input_width")
         given = {key: size for key, size in sizes.items() if takes_all or key in named}
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), nullcontext() if path is None else as_script(path):
             torch.manual_seed(derived_seed(seed, "entry"))  # noqa: TID251 - put back at the end
             made = build(**given)
         if not isinstance(made, nn.Module | str | Mapping):

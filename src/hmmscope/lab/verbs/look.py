@@ -1,16 +1,15 @@
 """The verb `look`: one model beside its exact optimum, as a page."""
 
-import importlib.util
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from hmmscope.errors import HmmscopeError, InputError
+from hmmscope.errors import InputError
 from hmmscope.interop import from_huggingface
 from hmmscope.lab.looking.looking import look as look_at
+from hmmscope.lab.model_file import ModelFile, as_script, imports_beside, one_line
 from hmmscope.lab.verbs.options import Look
 from hmmscope.lab.verbs.pages import is_run, page_place
 from hmmscope.runs.pipeline import load_run
@@ -53,27 +52,15 @@ def load_model(name: str) -> Any:
     return from_huggingface(name)
 
 
-def _made_by(file: Path, attribute: str) -> nn.Module:
-    """What NAME in a Python file is or makes; the file is run, as Python runs it."""
-    if not file.is_file():
-        raise InputError(f"model: there is no file {str(file)!r}")
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(file.parent.resolve()))
-    try:
-        spec.loader.exec_module(module)
-        found = getattr(module, attribute, None)
+def _made_by(path: Path, attribute: str) -> nn.Module:
+    """Run a Python file, and return the module that NAME in it is or makes; it may import what lies beside it."""
+    if not path.is_file():
+        raise InputError(f"model: there is no file {str(path)!r}")
+    file = ModelFile.read(path)
+    with one_line(f"model: {path}:{attribute}"), imports_beside(path), as_script(path):
+        found = getattr(file.run(), attribute, None)
         if callable(found) and not isinstance(found, nn.Module):
             found = found()
-    except HmmscopeError:
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"model: {file}:{attribute} fails ({type(error).__name__}: {reason})") from error
-    finally:
-        sys.path.remove(str(file.parent.resolve()))
     if not isinstance(found, nn.Module):
-        raise InputError(f"model: {attribute!r} in {file} is no module and makes none, got {type(found).__name__}")
+        raise InputError(f"model: {attribute!r} in {path} is no module and makes none, got {type(found).__name__}")
     return found

@@ -303,7 +303,11 @@ class Check(Options):
         metavar="FOLDER",
         default=(),
     )
-    run: str | None = said("of a submission: recompute its predictions by its model file", metavar="MODEL.py")
+    run: str | None = said(
+        "of a submission: compare its predictions with those of its model file. This executes MODEL.py, with your rights, "
+        "in a process of its own with limits on time, memory and files; only if its SHA-256 is that of the entry",
+        metavar="MODEL.py",
+    )
     compile: bool = said("make the first calls of this installation, so that later ones need not compile", False)
 
 

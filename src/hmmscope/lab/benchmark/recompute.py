@@ -1,0 +1,157 @@
+"""Predictions of a submission, computed again from its model and its weights.
+
+    python -P -m hmmscope.lab.benchmark.recompute
+
+runs a model file, for `hmmscope check --run`, in a process of its own with limits on processor time, memory and the size of
+files. They stop a model that runs away. They are no sandbox: the file has the rights of whoever runs it.
+"""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hmmscope.errors import DamagedError, HmmscopeError, InputError, RefusedError, ResourceError, code_and_line
+from hmmscope.lab.benchmark.entries import entry_of
+from hmmscope.lab.benchmark.scoring import SCORED, Samples, predict
+from hmmscope.lab.benchmark.submission import ENTRY, MEASURED, PREDICTIONS, WEIGHTS, chosen_by, config_of
+from hmmscope.lab.benchmark.tasks import BUDGETS, tasks_of
+from hmmscope.lab.benchmark.trial import require_causal
+from hmmscope.lab.model_file import ModelFile, one_line
+from hmmscope.models.base import parameter_count
+from hmmscope.models.given import unwrapped
+from hmmscope.runs.pipeline import fresh_model
+from hmmscope.storage import store
+from hmmscope.training.state import load_weights
+
+#: Limits of the process that runs a model file: seconds of a core for each task and seed, and bytes.
+SECONDS, MEMORY, FILE = 600, 16 * 2**30, 2**30
+_ERROR = "error.json"
+_ERRORS: dict[int, type[HmmscopeError]] = {
+    one.exit_code: one for one in (InputError, RefusedError, DamagedError, ResourceError)
+}
+
+
+def recompute(path: Path, run: Any, out: Path) -> None:
+    """Write into `out` what the model of a submission chooses, and its predictions with the stored weights.
+
+    Raises:
+        InputError: a model that fails.
+        DamagedError: weights of another model, or answers that depend on what comes later.
+    """
+    about = store.read_json(path / ENTRY, own=True)
+    entry = entry_of(run, name=about["name"])
+    store.write_json(out / ENTRY, chosen_by(entry))
+    budget = replace(BUDGETS[about["track"]], num_steps=about["num_steps"])
+    for task in tasks_of(about["track"], about["entered"]):
+        for seed in range(about["seeds"]):
+            part, again = path / "tasks" / f"{task.name}-{seed}", out / f"{task.name}-{seed}"
+            samples = Samples.of(task, store.read_json(part / MEASURED, own=True)["weights"])
+            model = unwrapped(fresh_model(config_of(entry, task, budget, seed), samples.trained.process))
+            parameters = parameter_count(model)
+            try:
+                load_weights(model, store.read_tensors(part / WEIGHTS, own=True))
+            except Exception as error:
+                line = " ".join(str(error).split())[:200]
+                raise DamagedError(f"{part / WEIGHTS}: are not of the model that is given: {line}") from None
+            try:
+                found = predict(model, task, samples, entry.layers)
+                require_causal(model, task, samples, SCORED)
+            except InputError as error:
+                raise DamagedError(f"{part}: {error}") from None
+            store.make_folder(again)
+            store.write_json(again / MEASURED, parameters)
+            store.write_tensors(again / PREDICTIONS, found)
+
+
+def in_child(path: Path, file: ModelFile, out: Path, parts: list[str]) -> None:
+    """`recompute` all `parts` in a process of its own, which runs the bytes of `file`; nothing that it prints is shown.
+
+    Raises:
+        InputError: the process ends before all is there.
+        ResourceError: it exceeds its limits.
+        HmmscopeError: see `recompute`.
+    """
+    seconds = SECONDS * len(parts)
+    message = {"path": os.fspath(path), "file": os.fspath(file.path), "out": os.fspath(out)}
+    message |= {"seconds": seconds, "memory": MEMORY, "size": FILE, "length": len(file.source)}
+    words = [sys.executable, "-P", "-m", "hmmscope.lab.benchmark.recompute"]
+    child = subprocess.Popen(
+        words,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        assert child.stdin is not None
+        with suppress(BrokenPipeError):  # it has ended, which its exit code says
+            child.stdin.write(json.dumps(message).encode() + b"\n" + file.source)
+            child.stdin.flush()
+        code = child.wait(timeout=4 * seconds)
+    except subprocess.TimeoutExpired:  # it waits for something
+        code = -signal.SIGXCPU
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+    if code in (-signal.SIGXCPU, -signal.SIGKILL):
+        raise ResourceError(
+            f"{file.path}: was ended; a model file has {seconds:,} seconds of a core, {MEMORY >> 20:,} MiB of memory and "
+            f"files of {FILE >> 20:,} MiB"
+        )
+    if (out / _ERROR).is_file():
+        told = store.read_json(out / _ERROR, own=False)
+        code, line = (told.get("code"), str(told.get("line"))) if isinstance(told, dict) else (2, str(told))
+        raise _ERRORS.get(code, InputError)(line)
+    wanted = [ENTRY, *(f"{part}/{name}" for part in parts for name in (MEASURED, PREDICTIONS))]
+    if missing := [name for name in wanted if not (out / name).is_file()]:
+        raise InputError(f"{file.path}: ended its process (exit code {code}) before {missing[0]} was there")
+
+
+def _end_with_parent() -> None:
+    """End this process when its standard input closes, which it does when the parent ends."""
+    with suppress(OSError):
+        while os.read(0, 1024):
+            pass
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _limit(seconds: int, memory: int, size: int) -> None:
+    """Limit this process for good; a system that lacks a limit goes without."""
+    limits = {"CPU": seconds, "DATA": memory, "FSIZE": size, "CORE": 0}
+    for name, most in limits.items():
+        kind = getattr(resource, f"RLIMIT_{name}")
+        hard = resource.getrlimit(kind)[1]
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        with suppress(ValueError, OSError):
+            resource.setrlimit(kind, (most, most))
+
+
+def main() -> int:
+    """Do what standard input says; returns the exit code."""
+    message = json.loads(sys.stdin.buffer.readline())
+    source = sys.stdin.buffer.read(message["length"])
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    file, out = ModelFile(Path(message["file"]), source), Path(message["out"])
+    _limit(message["seconds"], message["memory"], message["size"])
+    try:
+        with one_line(f"model: {file.path}"):
+            recompute(Path(message["path"]), file, out)
+    except Exception as error:
+        code, line = code_and_line(error)
+        what = line if isinstance(error, HmmscopeError) else f"model: {file.path}: {line}"
+        store.write_json(out / _ERROR, {"code": code, "line": what})
+        return code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

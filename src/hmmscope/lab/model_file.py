@@ -1,0 +1,168 @@
+"""Python files that make models: the bytes that were read, and hashed, are the bytes that run."""
+
+import argparse
+import ast
+import hashlib
+import importlib.machinery
+import importlib.util
+import linecache
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import NoReturn
+
+from hmmscope.errors import HmmscopeError, InputError, code_and_line
+from hmmscope.storage import disk
+
+#: Bytes of a model file at most.
+_MOST_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A Python file that was read once.
+
+    Attributes:
+        path: its place.
+        source: its bytes, which `run` compiles; the file is not opened again, and no bytecode of it is read or written.
+    """
+
+    path: Path
+    source: bytes
+
+    @classmethod
+    def read(cls, path: Path) -> "ModelFile":
+        """Read a file.
+
+        Raises:
+            InputError: no file is there, or one of more than 1 MiB.
+        """
+        return cls(path, disk.read_bytes(path, own=False, limit=_MOST_BYTES))
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the source."""
+        return hashlib.sha256(self.source).hexdigest()
+
+    def run(self) -> ModuleType:
+        """Run the source as a module, which stays in `sys.modules`: dataclasses, pickles and forked workers look there.
+
+        Raises:
+            InputError: the file fails, or ends the process.
+        """
+        place = os.path.abspath(self.path)
+        module = ModuleType(self._module_name())
+        module.__file__ = place
+        module.__package__ = ""
+        with one_line(f"model: {self.path}"), as_script(self.path):
+            code = compile(self.source, place, "exec", dont_inherit=True)
+            text = importlib.util.decode_source(self.source)
+            # Without a date nothing reads the file again: neither tracebacks nor what compiles the source of a function.
+            linecache.cache[place] = (len(text), None, text.splitlines(keepends=True), place)
+            sys.modules[module.__name__], _RAN[module.__name__] = module, self
+            try:
+                exec(code, module.__dict__)
+            except BaseException:
+                sys.modules.pop(module.__name__, None)
+                raise
+        return module
+
+    def siblings(self) -> list[str]:
+        """Names of the modules in the file's own folder that it imports; `digest` does not cover their code."""
+        with one_line(f"model: {self.path}"):
+            nodes = list(ast.walk(ast.parse(self.source)))
+        direct = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+        found = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+        names = {name.partition(".")[0] for name in [*direct, *(node.module or "" for node in found if not node.level)]}
+        relative = {"." * node.level + (node.module or "") for node in found if node.level}
+        return sorted(relative | {name for name in names if self._is_beside(name)})
+
+    def _is_beside(self, name: str) -> bool:
+        """Return whether an import of `name` would take a module of the file's own folder."""
+        folder = self.path.parent.resolve()
+        spec = _spec_of(name)
+        if spec is None:  # nothing installed has this name
+            return any(folder.glob(f"{name}.*")) or (folder / name).is_dir()
+        places = [*filter(None, [spec.origin if spec.has_location else None]), *(spec.submodule_search_locations or ())]
+        return any(Path(place).resolve().parent == folder for place in places)
+
+    def _module_name(self) -> str:
+        """Return the name of the file, or a longer one if another module has that."""
+        stem = re.sub(r"\W", "_", self.path.stem)
+        if stem in sys.modules:
+            taken = _RAN.get(stem) != self
+        else:
+            spec = _spec_of(stem)
+            taken = spec is not None and spec.origin != os.path.abspath(self.path)
+        return f"{stem}_{self.digest[:12]}" if taken else stem
+
+
+#: Files that have run in this process, by the names of their modules.
+_RAN: dict[str, ModelFile] = {}
+
+
+def _spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
+    with suppress(ImportError, ValueError, AttributeError):
+        return importlib.util.find_spec(name)
+    return None
+
+
+@contextmanager
+def as_script(path: Path) -> Iterator[None]:
+    """Give code of a file a command line of its own, without arguments, and make SystemExit of every end of the process."""
+    argv, end, own, complain = sys.argv, os._exit, os.getpid(), argparse.ArgumentParser.error
+
+    def end_own(code: int) -> NoReturn:
+        if os.getpid() != own:  # a forked child ends as it likes
+            end(code)
+        raise SystemExit(code)
+
+    def end_in_words(parser: argparse.ArgumentParser, message: str) -> NoReturn:
+        raise SystemExit(message)
+
+    sys.argv, os._exit = [str(path)], end_own
+    argparse.ArgumentParser.error = end_in_words  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        sys.argv, os._exit = argv, end
+        argparse.ArgumentParser.error = complain  # type: ignore[method-assign]
+
+
+@contextmanager
+def imports_beside(path: Path) -> Iterator[None]:
+    """Let code of a file import what lies in its folder, as Python does for a script."""
+    folder = str(path.parent.resolve())
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):
+            sys.path.remove(folder)
+
+
+@contextmanager
+def one_line(what: str) -> Iterator[None]:
+    """Turn whatever code of others raises into an InputError that begins with `what`.
+
+    Errors of this library, of resources, and Ctrl-C stay as they are.
+    """
+    try:
+        yield
+    except (HmmscopeError, KeyboardInterrupt, BrokenPipeError):
+        raise
+    except SystemExit as error:
+        code = 0 if error.code is None else error.code
+        raise InputError(
+            f"{what} ends the process (SystemExit: {' '.join(str(code).split())[:100]}) and makes no model; "
+            "put what it does as a script under if __name__ == '__main__':"
+        ) from None
+    except BaseException as error:
+        if isinstance(error, Exception) and code_and_line(error)[0] == 5:
+            raise
+        raise InputError(f"{what} fails ({type(error).__name__}: {' '.join(str(error).split())[:200]})") from error
