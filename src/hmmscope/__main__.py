@@ -10,6 +10,9 @@ def start() -> int:
     heard = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
     if heard:  # while modules are imported nothing is at work, and nothing needs to be said
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from hmmscope.text import repair_streams
+
+    repair_streams()  # before any file is opened
     gc.disable()  # until all is imported: it would be looked through for garbage again and again, and has none
     from hmmscope.lab.cli import main
 

@@ -3,7 +3,11 @@
 import errno
 import re
 
-_RESOURCES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+_RESOURCES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EPIPE}
+
+#: Errors of a path that was there when the work began.
+_OUT_OF_REACH = {errno.ENOENT: "is gone", errno.ENOTDIR: "is gone", errno.ESTALE: "is gone"}
+_OUT_OF_REACH |= {errno.EACCES: "cannot be opened any more", errno.EROFS: "cannot be written any more"}
 
 _PAGES = {"jinja2", "markupsafe", "matplotlib"}
 
@@ -73,6 +77,9 @@ def code_and_line(error: Exception) -> tuple[int, str]:
         return 5, "out of memory; ask for fewer or shorter samples at once, or choose smaller sizes"
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return 2, too_long(error.filename)
+    if isinstance(error, OSError) and error.errno in _OUT_OF_REACH and error.filename is not None:
+        reason = f"{_OUT_OF_REACH[error.errno]}; the folder must stay where it is, and writable, until the work ends"
+        return 5, f"{error.filename}: {reason}"
     if isinstance(error, OSError) and error.errno in _RESOURCES:
         return 5, f"{error.strerror}; nothing saved before is lost"
     return 70, f"internal error, please report it: {type(error).__name__}: {' '.join(str(error).split())}"

@@ -106,7 +106,6 @@ def test_what_happens_to_anybody(
     def broken(kind: str | None) -> None:
         raise error
 
-    monkeypatch.setattr("hmmscope.lab.cli._silence_stdout", lambda: None)
     monkeypatch.setattr("hmmscope.lab.verbs.show.listed", broken)
     called = call("show")
     assert called.code == code

@@ -1,6 +1,7 @@
 """Compiled functions that are kept, and that processes which start together compile once between them."""
 
 import gc
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +27,7 @@ def alone(function: Any) -> Iterator[None]:
 
     Meanwhile no garbage is collected: with as many objects as a compiler makes, looking for it takes much of the time.
     """
-    file = Path(function._cache._py_func.__code__.co_filename)
+    file = Path((function.__wrapped__).__code__.co_filename)
     with global_compiler_lock:
         if file in _at_work:  # it is compiled because another calls it
             yield
@@ -43,11 +44,33 @@ def alone(function: Any) -> Iterator[None]:
                 gc.enable()
 
 
+def keep(made: Any) -> bool:
+    """Keep on disk what is compiled of a function; returns False, with one warning, where no folder takes it."""
+    try:
+        made.enable_caching()
+    except RuntimeError as error:
+        if "cannot cache" not in str(error):
+            raise
+        if not _warned:
+            _warned.append(True)
+            warnings.warn(
+                "compiled functions cannot be kept, so every process compiles its own: neither the installation nor HOME "
+                "can be written; set the environment variable NUMBA_CACHE_DIR to a folder that can",
+                stacklevel=2,
+            )
+        return False
+    return True
+
+
+_warned: list[bool] = []
+
+
 def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """`numba.njit` of a function without Python objects, kept on disk; `options` are further ones of numba."""
 
     def make(function: Callable[..., Any]) -> Any:
-        made = numba.njit(cache=True, nogil=True, **options)(function)
+        made = numba.njit(nogil=True, **options)(function)
+        keep(made)
         compiled = made.compile
 
         def compile_alone(signature: Any) -> Any:

@@ -25,7 +25,7 @@ from numba.np.arrayobj import populate_array
 from numba.np.numpy_support import from_dtype
 from numpy.typing import DTypeLike
 
-from hmmscope.kernels.compiling import alone
+from hmmscope.kernels.compiling import alone, keep
 
 #: Kinds of arguments: arrays of numbers by their axes, of indices, of float64 whatever the numbers are, one number, and an
 #: array of any axes read as one row.
@@ -57,7 +57,8 @@ def _kept(function: Any, source: Callable[..., Any]) -> Any:
 
     numba by itself looks at the file of the function alone, and would go on with old code of the others.
     """
-    function.enable_caching()
+    if not keep(function):
+        return function
     folders = {Path(file).parent for file in (__file__, inspect.getfile(source))}
     function._cache._cache_file._source_stamp = "".join(_text(folder) for folder in sorted(folders))
     return function

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import difflib
+import errno
 import gc
 import importlib
 import os
@@ -10,13 +11,13 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any, NoReturn, get_args, get_origin
 
 from hmmscope.errors import HmmscopeError, InputError, code_and_line
 from hmmscope.lab.verbs.options import VERBS, Changing
 from hmmscope.schema import UnknownNameError, unknown_name
-from hmmscope.text import in_a_line
+from hmmscope.text import NobodyReadsError, in_a_line, say, silence, tell, whatever_is_heard
 
 _EPILOG = """\
 a process is a registered name (hmmscope show processes), a shipped one, or a file (.json, .npz, .safetensors)
@@ -26,6 +27,8 @@ exit codes: 0 done, 2 bad input, 3 refused (exists, in use, differs), 4 damaged 
 device), 6 non-finite numbers, 130 interrupted, 143 terminated, 70 internal error
 """
 
+#: Verbs that only print: they end when nobody reads any more.
+_SHOWN = ("show", "sample", "ask", "claims")
 #: Characters of an error at most: of a longer one, the middle is left out.
 _LONGEST_LINE = 400
 
@@ -127,11 +130,21 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
 
 def answered(command: Callable[[], int], *, debug: bool = False) -> int:
     """The exit code of a command, whose errors and warnings become a line each; with `debug` errors are raised."""
+    code = _answered(command, debug)
+    with suppress(ValueError, AttributeError):  # there is no standard output
+        try:  # a reader that has gone shows here, not when the interpreter ends
+            sys.stdout.flush()
+        except OSError as error:
+            silence()
+            if error.errno not in (errno.EPIPE, errno.EBADF) and code == 0:
+                return _fail(*reversed(code_and_line(error)))
+    return code
+
+
+def _answered(command: Callable[[], int], debug: bool) -> int:
     shown, warnings.showwarning = warnings.showwarning, _warn
     try:
-        code = command()
-        sys.stdout.flush()  # a reader that has gone shows here, not when the interpreter ends
-        return code
+        return command()
     except HmmscopeError as error:
         if debug:
             raise
@@ -140,15 +153,14 @@ def answered(command: Callable[[], int], *, debug: bool = False) -> int:
         return _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
-    except BrokenPipeError:
-        _silence_stdout()
+    except NobodyReadsError:
         return 0
     except Exception as error:
         code, line = code_and_line(error)
         if debug and code == 70:
             raise
-        if isinstance(error, OSError):
-            _silence_stdout()
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO):
+            silence()  # it may be the standard output that is full
         return _fail(line + (" (add --debug for more)" if code == 70 else ""), code)
     finally:
         warnings.showwarning = shown
@@ -165,7 +177,7 @@ def _dispatch(argv: list[str], own_process: bool) -> int:
     if arguments.version:
         from hmmscope import __version__
 
-        print(f"hmmscope {__version__}")
+        say(f"hmmscope {__version__}")
         return 0
     if rest and arguments.verb is None:
         raise InputError(f"{rest[0]}: unknown option; see hmmscope --help")
@@ -187,9 +199,17 @@ def _dispatch(argv: list[str], own_process: bool) -> int:
         gc.freeze()
         gc.enable()
     try:
-        code = function(record(**values)) or 0
+        stops = arguments.verb in _SHOWN and values.get("out") is None
+        with nullcontext() if stops else whatever_is_heard():
+            code = function(record(**values)) or 0
     except UnknownNameError as error:
         raise _with_options(error, arguments.verb, values.get("overrides", {})) from error
+    except SystemExit as error:
+        if os.environ.get("WORLD_SIZE", "1") != "1":  # several processes that end together
+            raise
+        raise InputError(
+            f"{arguments.verb}: the code of the model ended the process (SystemExit: {error.code})"
+        ) from None
     for written in filter(None, (values.get(name) for name in ("out", "figures", "export"))):
         from hmmscope.lab.verbs.endings import under_seal
 
@@ -233,12 +253,6 @@ def _flags(one: dataclasses.Field) -> Sequence[str]:
     return one.metadata.get("flags") or (f"--{one.name.replace('_', '-')}",)
 
 
-def _silence_stdout() -> None:
-    """Nobody reads any more: what is still buffered must not fail again when the interpreter ends."""
-    with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def _is_follower() -> bool:
     """Whether this is one of several processes of torchrun, and not the first."""
     return os.environ.get("WORLD_SIZE", "1") != "1" and os.environ.get("RANK", "0") != "0"
@@ -247,14 +261,14 @@ def _is_follower() -> bool:
 def _warn(message: Warning | str, category: type[Warning], *where: object, **more: object) -> None:
     """A warning in one line, without the line of code that gave it."""
     line = " ".join(str(message).split())
-    print(f"warning: {in_a_line(line)}", file=sys.stderr, flush=True)
+    tell(f"warning: {in_a_line(line)}")
 
 
 def _fail(message: str, code: int) -> int:
     line = in_a_line(" ".join(message.split()))
     if len(line) > _LONGEST_LINE:
         line = f"{line[: _LONGEST_LINE // 2]} ... {line[5 - _LONGEST_LINE // 2 :]}"
-    print(f"error[{code}] {line}", file=sys.stderr, flush=True)
+    tell(f"error[{code}] {line}")
     return code
 
 

@@ -5,13 +5,15 @@ import time
 from html import escape
 from typing import Any
 
+from hmmscope.text import tell
+
 #: Work that is over sooner than `_SHORT` seconds is not spoken of.
 _SECONDS_BETWEEN_LINES, _SECONDS_BETWEEN_DRAWINGS, _SHORT = 20.0, 0.2, 1.0
 
 
 def say_beside(line: str) -> None:
     """Print a line on the standard error."""
-    print(line, file=sys.stderr, flush=True)
+    tell(line)
 
 
 def live_console() -> Any:

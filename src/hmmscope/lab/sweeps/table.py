@@ -2,7 +2,6 @@
 
 import math
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from hmmscope.lab.tasks.task import Heartbeat, Outcome
 from hmmscope.machine import environment
 from hmmscope.storage import seals, store
 from hmmscope.storage.rundir import RunDir
-from hmmscope.text import in_a_line
+from hmmscope.text import in_a_line, tell
 from hmmscope.training.progress import live_console
 
 #: States of runs that are finished and not to be believed.
@@ -185,7 +184,7 @@ class Board(Watcher):
         if self._live is not None:
             self._live.console.print(text, markup=False, highlight=False)
         elif not self._quiet:
-            print(text, file=sys.stderr, flush=True)
+            tell(text)
 
     def _table(self) -> Any:
         from rich.table import Table
