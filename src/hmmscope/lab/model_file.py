@@ -117,12 +117,12 @@ def as_script(path: Path) -> Iterator[None]:
     """Give code of a file a command line of its own, without arguments, and make SystemExit of every end of the process."""
     argv, end, own, complain = sys.argv, os._exit, os.getpid(), argparse.ArgumentParser.error
 
-    def end_own(code: int) -> NoReturn:
+    def end_own(status: int) -> NoReturn:
         if os.getpid() != own:  # a forked child ends as it likes
-            end(code)
-        raise SystemExit(code)
+            end(status)
+        raise SystemExit(status)
 
-    def end_in_words(parser: argparse.ArgumentParser, message: str) -> NoReturn:
+    def end_in_words(self: argparse.ArgumentParser, message: str) -> NoReturn:
         raise SystemExit(message)
 
     sys.argv, os._exit = [str(path)], end_own
