@@ -35,6 +35,7 @@ from hmmscope.lab.evidence.effects import Effect, at_level
 from hmmscope.lab.evidence.protocol import entry_of
 from hmmscope.lab.evidence.records import folder_of
 from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.lab.evidence.verdicts import Rule
 from hmmscope.ties import alike as same
 from reach import numbers_of
 
@@ -189,12 +190,13 @@ def act(claim: Claim, tables: Tables) -> dict[str, Any]:
             seen = claim.seen(tables)
             effects = seen.by_name()
             finding = claim.finding(seen)
-            bound = None if claim.rule is None else claim.rule.bound
             found = {
-                "effects": {name: _effect(effect, bound) for name, effect in effects.items()},
+                "effects": {name: _effect(effect, claim.rule) for name, effect in effects.items()},
+                "beside": {name: _beside(effect) for name, effect in (*effects.items(), *seen.parts.items())},
                 "drifts": {} if seen.drifts is None else seen.drifts_by_name(),
-                "gates": [[gate.name, gate.is_open, *gate.seen] for gate in finding.gates],
+                "gates": [[gate.name, gate.is_open, *gate.seen, *gate.of] for gate in finding.gates],
                 "verdict": finding.verdict,
+                "parts": {part.name: part.verdict for part in finding.parts},
                 "wanted": list(seen.wanted),
                 "decides": [
                     finding.value,
@@ -211,9 +213,13 @@ def act(claim: Claim, tables: Tables) -> dict[str, Any]:
     return rounded
 
 
-def _effect(effect: Effect, bound: float | None) -> list[Any]:
-    p = None if bound is None else effect.p_value(bound)
+def _effect(effect: Effect, rule: Rule | None) -> list[Any]:
+    p = None if rule is None else rule.p_value(effect)
     return [effect.value, effect.low, effect.high, effect.error, p, effect.num_seeds, effect.num_missing]
+
+
+def _beside(effect: Effect) -> list[Any]:
+    return [effect.value, effect.low, effect.high, effect.sign_low, effect.sign_high, effect.bimodal]
 
 
 def _rounded(value: Any) -> Any:
@@ -248,8 +254,9 @@ def complaint(claim: Claim, kept: Mapping[str, Any] | None, now: Mapping[str, An
     if kept is None:
         return f"{claim.name}: is new; keep what it does"
     common = kept["acts"].keys() & now.keys()
-    changed = not all(same(kept["acts"][number], now[number]) for number in common) or not _holds(
-        kept["entry"], _rounded(entry(claim))
+    known = {number: {key: now[number].get(key) for key in kept["acts"][number]} for number in common}
+    changed = not all(same(kept["acts"][number], known[number]) for number in common) or not _holds(
+        _asked(claim, kept["entry"]), _rounded(entry(claim))
     )
     reaches = numbers_of(claim)
     if changed and claim.version == kept["version"]:
@@ -265,9 +272,14 @@ def complaint(claim: Claim, kept: Mapping[str, Any] | None, now: Mapping[str, An
         )
         said = f"{claim.name}: reaches other numbers ({gone} gone, {new} new), which no act shows"
         return f"{said}; raise the version if it does something else, and keep what it does"
-    if kept["acts"].keys() != now.keys():
+    if kept["acts"].keys() != now.keys() or any(known[number].keys() != now[number].keys() for number in common):
         return f"{claim.name}: other alterations are looked at; keep what it does"
     return None
+
+
+def _asked(claim: Claim, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers of an entry but those that the rule does not ask for."""
+    return {key: value for key, value in entry.items() if key != "least_power" or claim.asks_power}
 
 
 def _holds(kept: Any, now: Any) -> bool:

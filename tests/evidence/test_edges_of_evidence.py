@@ -219,8 +219,8 @@ def test_gates_stand_open_at_their_edges() -> None:
     assert "tokens 1.1 times, flops 2 times" in Gate.matched(near, 0.04).text
     assert not Gate.matched({}).is_open
     assert not Gate.matched({"a": {"tokens": 0.0}, "b": {"tokens": 1.0}}).is_open
-    assert at_budget("not reproduced", {"tokens": 5.0}, {"tokens": 5.0}) == ("not reproduced", "")
-    less = at_budget("not reproduced", {"tokens": 4.0}, {"tokens": 5.0})
+    assert at_budget("not reproduced", {"tokens": 5.0}, {"tokens": 5.0}, True) == ("not reproduced", "")
+    less = at_budget("not reproduced", {"tokens": 4.0}, {"tokens": 5.0}, True)
     assert less == ("not at this budget", "at 4 tokens (the paper: 5)")
     assert at_budget("reproduced", {"tokens": 4.0}, {})[1] == "at 4 tokens (the paper: not stated)"
     assert at_budget("reproduced", {}, {"tokens": 5.0})[1] == "at a budget that is not recorded (the paper: not stated)"

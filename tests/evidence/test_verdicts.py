@@ -41,12 +41,22 @@ def test_rules(rule: Rule, low: float, high: float, verdict: str) -> None:
 
 def test_what_is_not_seen_at_less_than_the_papers_budget_is_not_refuted() -> None:
     papers, less = {"sequences": 5e8}, "at 640,000 sequences (the paper: 500,000,000)"
-    assert at_budget("not reproduced", {"sequences": 640_000, "tokens": 2e9}, papers) == ("not at this budget", less)
-    assert at_budget("reproduced", {"sequences": 640_000}, papers) == ("reproduced", less)
-    assert at_budget("not reproduced", {"sequences": 5e8}, papers) == ("not reproduced", "")
+    fewer = {"sequences": 640_000, "tokens": 2e9}
+    assert at_budget("not reproduced", fewer, papers, True) == ("not at this budget", less)
+    assert at_budget("reproduced", {"sequences": 640_000}, papers, True) == ("reproduced", less)
+    assert at_budget("not reproduced", {"sequences": 5e8}, papers, True) == ("not reproduced", "")
     unknown = "at 640,000 sequences (the paper: not stated)"
-    assert at_budget("not reproduced", {"sequences": 640_000}, {}) == ("not at this budget", unknown)
-    assert at_budget("not reproduced", {}, papers)[0] == "not at this budget"
+    assert at_budget("not reproduced", {"sequences": 640_000}, {}, True) == ("not at this budget", unknown)
+    assert at_budget("not reproduced", {}, papers, True)[0] == "not at this budget"
+
+
+@pytest.mark.parametrize("could_help", [False, None])
+def test_what_more_budget_would_deny_the_more_is_not_reproduced(could_help: bool | None) -> None:
+    less = "at 640,000 sequences (the paper: 500,000,000)"
+    assert at_budget("not reproduced", {"sequences": 640_000}, {"sequences": 5e8}, could_help) == (
+        "not reproduced",
+        less,
+    )
 
 
 def test_a_question_is_answered_only_by_an_interval_without_zero() -> None:

@@ -13,4 +13,6 @@ def whatever_its_power(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
     """What closes a row for its power is tested in `tests/evidence/test_power.py`."""
     if request.module.__name__.rpartition(".")[2] not in WITH_POWER:
         able = Gate("power", True, "not asked of tables that are made up")
-        monkeypatch.setattr("hmmscope.lab.evidence.claim.powered", lambda *given, **named: (able, None))
+        monkeypatch.setattr(
+            "hmmscope.lab.evidence.cases.powered", lambda rule, effects, verdict, **named: (able, None, verdict)
+        )

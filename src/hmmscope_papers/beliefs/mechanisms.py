@@ -1,5 +1,6 @@
 """By which parts a small Transformer comes from tokens to its prediction: heads and MLPs ablated, and no longer heard."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -247,7 +248,14 @@ def induction_heads(tables: Tables) -> Seen:
     }
     named = ", ".join(f"{count} {role}{'' if count == 1 else 's'}" for role, count in heads.items())
     text = f"{_said(effects)}. By the removal of single heads {named} in {len(rows.seeds())} seeds."
+    found = [
+        sum(row["role"] == "induction head" and row["head"] is not None for row in own)
+        for own in called.by("seed").values()
+    ]
     gates = (
+        Gate.regime(
+            float(min(found, default=0)), number("heads"), math.inf, "the least number of induction heads in a seed"
+        ),
         Gate.learned(gain, number("learned"), "unigrams of the context"),
         Gate.flat(tables, number("settled"), label=CHAINS),
     )

@@ -24,7 +24,6 @@ from hmmscope.lab import (
     number,
 )
 from hmmscope.schema import require
-from hmmscope.ties import smallest
 from hmmscope_papers.limits.lengths import rarely_asked
 from hmmscope_papers.limits.tables import (
     EPOCHS,
@@ -201,12 +200,14 @@ def alike(rows: Rows) -> Rows:
     return Rows(row for row in rows if row["sequences"] <= most[row["task"]])
 
 
-def _matched(rows: Rows) -> Gate:
+def _matched(rows: Rows) -> tuple[Gate, ...]:
     """Whether the models of each task have seen as many sequences in these rows."""
-    budgets: dict[str, dict[str, float]] = {}
-    for n, own in rows.by("layers").items():
-        budgets[model_name(n)] = {"sequences": sum(max(one.values("sequences")) for one in own.by("task").values())}
-    return Gate.matched(budgets)
+    return tuple(
+        Gate.matched(
+            {model_name(n): {"sequences": max(one.values("sequences"))} for n, one in own.by("layers").items()}
+        ).about(task_title(task))
+        for task, own in rows.by("task").items()
+    )
 
 
 class Crossing(NamedTuple):
@@ -301,11 +302,11 @@ def _gates(tables: Tables, rows: Rows) -> tuple[Gate, ...]:
     """What has to hold of RNN and Transformers, each at its worst task, and of what they are trained on."""
     deep = [n for n in layers_of(rows) if n]
     whole = Rows({"task": row["task"], "position": row["positions"][-1]} for row in rows)
-    return _learned(tables, rows, [0]), _learned(tables, rows, deep), _matched(rows), *rarely_asked(whole)
+    return *_learned(tables, rows, [0]), *_learned(tables, rows, deep), *_matched(rows), *rarely_asked(whole)
 
 
-def _learned(tables: Tables, rows: Rows, layers: list[int]) -> Gate:
-    """Whether the best of some models is better than one that always gives the same answer, on its worst task."""
+def _learned(tables: Tables, rows: Rows, layers: list[int]) -> tuple[Gate, ...]:
+    """Whether the best of some models is better than one that always gives the same answer, by task."""
 
     def lead(own: Rows) -> float | None:
         nothing = tables["references"].where(task=own[0]["task"], position=own[0]["position"], seed=own[0].get("seed"))
@@ -314,11 +315,12 @@ def _learned(tables: Tables, rows: Rows, layers: list[int]) -> Gate:
         return fmean(row["value"] for row in nothing) - min(known) if known and nothing else None
 
     leads = each_task(rows, FOUR, lead, "")
-    least = smallest(leads.values(), lambda one: one.value) if leads else None
-    return Gate.learned(
-        least,
-        number("rate", CONVERGED),
-        f"one that always gives the same answer ({'Transformer' if any(layers) else 'RNN'})",
+    who = "Transformer" if any(layers) else "RNN"
+    return tuple(
+        Gate.learned(
+            leads.get(task), number("rate", CONVERGED), f"one that always gives the same answer ({who}, {task})"
+        ).about(task)
+        for task in titles(one for one in FOUR if rows.where(task=one))
     )
 
 

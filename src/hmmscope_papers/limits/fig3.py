@@ -22,7 +22,6 @@ from hmmscope.lab import (
     lines,
     number,
 )
-from hmmscope.ties import smallest
 from hmmscope_papers.limits.lengths import (
     CYCLES,
     RATE,
@@ -238,15 +237,15 @@ def _training_figure(rows: Rows) -> Figure:
 # Claims
 
 
-def _learned(tables: Tables, tasks: Sequence[str]) -> Gate:
-    """Whether the Transformers have learned anything, at every depth."""
+def _learned(tables: Tables, tasks: Sequence[str]) -> tuple[Gate, ...]:
+    """Whether the Transformers have learned anything, at every depth, by task."""
     return learned_by(tables, tasks, *deep(tables))
 
 
 def _of_rnn(tables: Tables) -> tuple[Gate, ...]:
     """Whether the RNN has learned, where its first position does not decide, and the state is asked for rarely enough."""
     known = [task for task in TASKS if task not in ("ran-lds", HARD)]
-    return learned_by(tables, known, 0), *rarely_asked(tables["positions"])
+    return *learned_by(tables, known, 0), *rarely_asked(tables["positions"])
 
 
 @claim("limits-rnn-fits")
@@ -271,8 +270,7 @@ def grows(tables: Tables, numbers: Mapping[str, Any]) -> Seen:
     """The least-squares slope of log2 of the continuous length."""
     effects, drifts = growing_by_task(tables, growth, "doublings a layer", numbers["rate"])
     text = f"{by_depth(tables, REMEMBERING)} Doublings a layer: {told(effects)}."
-    gate = _learned(tables, REMEMBERING)
-    return Seen(effects, text, gates=(gate,), wanted=titles(REMEMBERING), drifts=drifts)
+    return Seen(effects, text, gates=_learned(tables, REMEMBERING), wanted=titles(REMEMBERING), drifts=drifts)
 
 
 @claim("limits-fit-length-doubles")
@@ -282,10 +280,14 @@ def doubles(tables: Tables, numbers: Mapping[str, Any]) -> Seen:
         tables, lambda found, longest: growth(found, longest, numbers["half"]), "doublings a layer", numbers["rate"]
     )
     spaces, _ = growing_by_task(tables, doublings_left, "", numbers["rate"])
-    least = min((one.value for one in spaces.values()), default=0.0)
-    space = Gate.room(least, number("room"), "the sequence, in doublings of the shortest fit length,")
+    spaced = [
+        Gate.room(one.value, number("room"), f"the sequence of {task}, in doublings of the shortest fit length,").about(
+            task
+        )
+        for task, one in spaces.items()
+    ]
     text = f"{by_depth(tables, REMEMBERING)} Doublings a layer: {told(effects)}."
-    gates = (space, _learned(tables, REMEMBERING))
+    gates = (*spaced, *_learned(tables, REMEMBERING))
     return Seen(effects, text, gates=gates, wanted=titles(REMEMBERING), drifts=drifts)
 
 
@@ -299,8 +301,7 @@ def power(tables: Tables, numbers: Mapping[str, Any]) -> Seen:
 
     effects, drifts = growing_by_task(tables, least, "doublings above 2^L, worst depth", numbers["rate"])
     text = f"{by_depth(tables, REMEMBERING)} log2 of the length over 2^L at the worst depth: {told(effects)}."
-    gate = _learned(tables, REMEMBERING)
-    return Seen(effects, text, gates=(gate,), wanted=titles(REMEMBERING), drifts=drifts)
+    return Seen(effects, text, gates=_learned(tables, REMEMBERING), wanted=titles(REMEMBERING), drifts=drifts)
 
 
 @claim("limits-constant-depth")
@@ -329,11 +330,11 @@ def constant_depth(tables: Tables) -> Seen:
     text += f" With two layers it stays below 0.1 from position: {later}." if later else ""
     text += f" Of all depths, {depth}."
     drifts = drifts_of(tables, FORGETTING, slack_then(number("rate", RATE)), layers=[1, 2])
-    return Seen(effects, text, gates=(_few_layers_learned(tables),), wanted=titles(FORGETTING), drifts=drifts)
+    return Seen(effects, text, gates=_few_layers_learned(tables), wanted=titles(FORGETTING), drifts=drifts)
 
 
-def _few_layers_learned(tables: Tables) -> Gate:
-    """Whether the better one of one and two layers is better than one that always gives the same answer, on average."""
+def _few_layers_learned(tables: Tables) -> tuple[Gate, ...]:
+    """Whether the better one of one and two layers is better than one that always gives the same answer, by task."""
 
     def lead(own: Rows) -> Estimate | None:
         models = own.where(predictor="model").by("layers").values()
@@ -341,8 +342,11 @@ def _few_layers_learned(tables: Tables) -> Gate:
         return max((loss_of(constant) - loss_of(model) for model in models), default=None) if constant else None
 
     found = each_task(tables["positions"].where(layers=[1, 2]), FORGETTING, lead, "")
-    least = smallest(found.values(), lambda one: one.value) if len(found) == len(FORGETTING) else None
-    return Gate.learned(least, number("rate", RATE), "one that always gives the same answer (one or two layers),")
+    what = "one that always gives the same answer (one or two layers, {}),"
+    return tuple(
+        Gate.learned(found.get(task), number("rate", RATE), what.format(task)).about(task)
+        for task in titles(FORGETTING)
+    )
 
 
 @claim("limits-hard-no-depth")
@@ -354,7 +358,7 @@ def hard_no_depth(tables: Tables) -> Seen:
     )
     trained = tables.get(WHILE_TRAINING, Rows()).where(task=HARD, layers=deep(tables))
     moved = drift(trained, lambda own: max(lengths_then(own).values()))
-    gates = (*rarely_asked(rows), learned_by(tables, (HARD,), 0), _learned(tables, CYCLES[:1]))
+    gates = (*rarely_asked(rows), *learned_by(tables, (HARD,), 0), *_learned(tables, CYCLES[:1]))
     return Seen(best, by_depth(tables, (HARD,)), gates=gates, drifts=moved)
 
 
@@ -366,7 +370,7 @@ def hard_below_det(tables: Tables) -> Seen:
         return min(log2(easy[n]) - log2(hard[n]) for n in easy.keys() & hard.keys())
 
     effect, moved = both_cycles(tables, least, "doublings, least depth")
-    gates = (*rarely_asked(tables["positions"]), _learned(tables, CYCLES))
+    gates = (*rarely_asked(tables["positions"]), *_learned(tables, CYCLES))
     return Seen(effect, by_depth(tables, CYCLES), gates=gates, drifts=moved)
 
 
@@ -381,13 +385,13 @@ def hard_plateau(tables: Tables) -> Seen:
         return (log2(easy[most]) - log2(easy[2])) - (log2(hard[most]) - log2(hard[2]))
 
     effect, moved = both_cycles(tables, gain, "doublings more")
-    gates = (*rarely_asked(tables["positions"]), _learned(tables, CYCLES))
+    gates = (*rarely_asked(tables["positions"]), *_learned(tables, CYCLES))
     return Seen(effect, by_depth(tables, CYCLES), gates=gates, drifts=moved)
 
 
 @claim("limits-error-rates-close")
 def error_rates_close(tables: Tables) -> Seen:
-    """Mean ratio within seeds, of Transformers."""
+    """Mean ratio within seeds, of Transformers; beside it that of each task that remembers."""
 
     def share(pairs: list[tuple[Estimate, Estimate]]) -> Estimate | None:
         found = [(strict, loose) for strict, loose in pairs if loose.value >= 1]
@@ -415,8 +419,10 @@ def error_rates_close(tables: Tables) -> Seen:
             ]
         )
 
-    effect = over_seeds(models(tables).where(layers=deep(tables)), now, "mean ratio")
+    rows = models(tables).where(layers=deep(tables))
+    effect, parts = over_seeds(rows, now, "mean ratio"), each_task(rows, REMEMBERING, now, "mean ratio")
     text = "" if effect is None else f"The 0.05-fit length is {effect.short()} of the 0.1-fit length."
-    moved = drift(tables.get(WHILE_TRAINING, Rows()).where(layers=deep(tables)), then)
-    gates = (_learned(tables, REMEMBERING), *rarely_asked(tables["positions"]))
-    return Seen(effect, text, gates=gates, drifts=moved)
+    trained = tables.get(WHILE_TRAINING, Rows()).where(layers=deep(tables))
+    drifts = {"": drift(trained, then), **drifts_of(tables, REMEMBERING, then, layers=deep(tables))}
+    gates = (*_learned(tables, REMEMBERING), *rarely_asked(tables["positions"]))
+    return Seen(effect, text, gates=gates, drifts=drifts, parts=parts)

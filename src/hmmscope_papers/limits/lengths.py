@@ -262,32 +262,36 @@ def both_cycles(
     return effect, drift(rows, measured(lengths_then))
 
 
-def learned_by(tables: Tables, tasks: Sequence[str], *layers: int) -> Gate:
-    """Whether each of some models fits a position more than one that always gives the same answer, on each of the tasks."""
+def learned_by(tables: Tables, tasks: Sequence[str], *layers: int) -> tuple[Gate, ...]:
+    """Whether each of some models fits a position more than one that always gives the same answer, by task."""
 
     def lead(own: Rows) -> Estimate:
         return length_of(own.where(predictor="model"), number("rate", RATE)) - length_of(
             own.where(predictor="constant"), number("rate", RATE)
         )
 
-    rows = tables["positions"].where(task=list(tasks), layers=layers)
-    found = [over_seeds(own, lead, resolution=1.0) for own in rows.by("task", "layers").values()]
-    known = [one for one in found if one is not None]
-    missing = [task_title(task) for task in tasks if task not in rows.values("task")]
-    least = smallest(known, lambda one: one.value) if known and not missing and len(known) == len(found) else None
-    who = f"{'Transformer' if any(layers) else 'RNN'}{', ' * bool(missing)}{', '.join(missing)}"
-    return Gate.learned(
-        least, number("learned"), f"one that always gives the same answer, in positions of the fit length ({who}),"
-    )
+    rows, gates = tables["positions"].where(task=list(tasks), layers=layers), []
+    for task in tasks:
+        found = [over_seeds(own, lead, resolution=1.0) for own in rows.where(task=task).by("layers").values()]
+        known = [one for one in found if one is not None]
+        least = smallest(known, lambda one: one.value) if known and len(known) == len(found) else None
+        what = f"one that always gives the same answer, in positions of the fit length ({_who(layers)}, {task_title(task)}),"
+        gates.append(Gate.learned(least, number("learned"), what).about(task_title(task)))
+    return tuple(gates)
+
+
+def _who(layers: Sequence[int]) -> str:
+    return "Transformer" if any(layers) else "RNN"
 
 
 def rarely_asked(rows: Rows) -> tuple[Gate, ...]:
     """Whether the state of Cyclic-HARD is asked for about as rarely as in the paper: its rate is one over the length.
 
-    Of every claim that reads such rows, whatever it says; none of rows of other tasks.
+    It closes what is said of Cyclic-HARD, and what needs it, whichever way the row points; not what is said of other tasks.
     """
     own = rows.where(task=HARD) or rows.where(task="Cyclic-HARD")
     if not own:
         return ()
     asked = 1 / (1 + max(own.values("position")))
-    return (Gate.regime(asked, 0, number("rarely", RARELY), "the share of actions after which the state is asked for"),)
+    gate = Gate.regime(asked, 0, number("rarely", RARELY), "the share of actions after which the state is asked for")
+    return (gate.about(task_title(HARD)),)

@@ -24,7 +24,7 @@ from hmmscope.lab import (
     lines,
     number,
 )
-from hmmscope.ties import largest, smallest
+from hmmscope.ties import largest
 from hmmscope_papers.limits.printed import (
     LEAST_SHARE,
     TABLE_3,
@@ -261,7 +261,10 @@ def _shown(rows: Rows, layers: tuple[int, ...]) -> str:
 def _fair(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...]) -> list[Gate]:
     """Whether RNN and Transformers had equal budgets on every task."""
     known = [task for task in tasks if task in tables["losses"].values("task")]
-    return [equal_budgets(tables, {model_name(n): label_of(task, n) for n in (0, *layers)}) for task in known]
+    return [
+        equal_budgets(tables, {model_name(n): label_of(task, n) for n in (0, *layers)}).about(task_title(task))
+        for task in known
+    ]
 
 
 def _drifts(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...]) -> dict[str, float | None]:
@@ -274,19 +277,19 @@ def _drifts(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...]) -> 
     return {task_title(task): drift(while_training(tables, task=task), ratio) for task in tasks}
 
 
-def _learned(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...], share: float) -> Gate:
-    """Whether each model has gone a share of the way from the constant answer's loss to the floor, on every task."""
+def _learned(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...], share: float) -> tuple[Gate, ...]:
+    """Whether each model has gone a share of the way from the constant answer's loss to the floor, by task."""
     rows = tables["losses"].where(layers=list(layers))
     if not all("trivial" in row for row in rows):
-        return Gate("learned", False, "the loss of the predictor that always gives the same answer is not recorded")
+        return (Gate("learned", False, "the loss of the predictor that always gives the same answer is not recorded"),)
 
     def way(own: Rows) -> float:
         return min((row["trivial"] - row["loss"]) / (row["trivial"] - row["floor"]) for row in own)
 
     found = each_task(rows, tasks, way, "of the way")
-    least = smallest(found.values(), lambda one: one.value) if found else None
     who = " and ".join(model_name(n) for n in layers)
-    return Gate.learned(least, share, f"one that always gives the same answer ({who})")
+    what = "one that always gives the same answer ({}, {})"
+    return tuple(Gate.learned(found.get(task), share, what.format(who, task)).about(task) for task in titles(tasks))
 
 
 @claim("limits-remembering-worse")
@@ -297,8 +300,8 @@ def remembering_worse(tables: Tables) -> Seen:
     effects = each_task(rows, REMEMBERING, lambda own: _ratio(own, short), "log10 of the ratio")
     text = f"{_shown(rows.where(task=list(REMEMBERING)), short)} log10 of the ratio: {told(effects)}."
     gates = [
-        _learned(tables, REMEMBERING, (0,), number("learned")),
-        _learned(tables, REMEMBERING, short, number("fallen_behind", FALLEN_BEHIND)),
+        *_learned(tables, REMEMBERING, (0,), number("learned")),
+        *_learned(tables, REMEMBERING, short, number("fallen_behind", FALLEN_BEHIND)),
     ]
     gates += _fair(tables, REMEMBERING, short)
     return Seen(effects, text, gates=gates, wanted=titles(REMEMBERING), drifts=_drifts(tables, REMEMBERING, short))
@@ -309,7 +312,7 @@ def forgetting_comparable(tables: Tables) -> Seen:
     """The same measure and the same bound as where Transformers are much worse."""
     rows = tables["losses"]
     effects = each_task(rows, FORGETTING, lambda own: _ratio(own, (2,)), "log10 of the ratio")
-    gates = [_learned(tables, FORGETTING, (0, 2), number("learned")), *_fair(tables, FORGETTING, (2,))]
+    gates = [*_learned(tables, FORGETTING, (0, 2), number("learned")), *_fair(tables, FORGETTING, (2,))]
     text = f"{_shown(rows.where(task=list(FORGETTING)), (2,))} log10 of the ratio: {told(effects)}."
     return Seen(effects, text, gates=gates, wanted=titles(FORGETTING), drifts=_drifts(tables, FORGETTING, (2,)))
 
@@ -335,7 +338,7 @@ def no_overfitting(tables: Tables) -> Seen:
         if passes
         else Gate("regime", False, f"{seen} is not recorded")
     )
-    gates = (known, _learned(tables, REMEMBERING, short, number("learned")))
+    gates = (known, *_learned(tables, REMEMBERING, short, number("learned")))
     text = f"Fresh less training loss: {told(effects)}. {_training_losses(tables['losses'], short)}"
     return Seen(effects, text, gates=gates, wanted=titles(REMEMBERING))
 

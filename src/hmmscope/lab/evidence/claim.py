@@ -18,12 +18,13 @@ from typing import Any
 
 from hmmscope import registry
 from hmmscope.errors import InputError
+from hmmscope.lab.evidence.cases import Case, Judged, parts_of
 from hmmscope.lab.evidence.effects import ALPHA, Effect, at_level
-from hmmscope.lab.evidence.finding import Finding
-from hmmscope.lab.evidence.power import Power, Redrawn, power_of, powered
+from hmmscope.lab.evidence.finding import Finding, Part
+from hmmscope.lab.evidence.power import Power, Redrawn, power_of
 from hmmscope.lab.evidence.records import About, Numbers, Record, folder_of, judged_by, record
-from hmmscope.lab.evidence.rows import Rows, as_tables
-from hmmscope.lab.evidence.verdicts import DECIDED, Always, Gate, Rule, Verdict, all_of, answer, at_budget
+from hmmscope.lab.evidence.rows import Rows, as_tables, identical_seeds
+from hmmscope.lab.evidence.verdicts import Gate, Rule, Verdict, answer
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class Seen:
         drifts: by name like `effects`, how much each has changed over the last doubling of the training; a claim that has
             them is judged only if one more doubling would not turn it, see `verdicts.settled`.
         redrawn: simulated effects, where their law is not that of seeds, see `power.Redrawn`.
+        parts: effects by name that are judged beside those of the claim, and do not decide it: such as one of each task
+            where the claim is about a mean over tasks.
     """
 
     effects: Effect | Mapping[str, Effect] | None
@@ -49,6 +52,7 @@ class Seen:
     drifts: Mapping[str, float | None] | float | None = None
     spent: Mapping[str, float] = field(default_factory=dict)
     redrawn: Redrawn | None = field(default=None, compare=False, repr=False)
+    parts: Mapping[str, Effect] = field(default_factory=dict)
 
     def by_name(self) -> dict[str, Effect]:
         """The effects by name; a single one has no name."""
@@ -101,12 +105,17 @@ class Claim(Record):
         """What the function measures on tables, by the numbers of the record."""
         takes = len(inspect.signature(self.measure).parameters) > 1
         with self.judging():
-            seen = self.measure(as_tables(tables), *([self.numbers] if takes else []))
+            known = as_tables(tables)
+            seen = self.measure(known, *([self.numbers] if takes else []))
+        twins = identical_seeds(known) if self.about == "training" else None
+        if twins is not None:
+            text = f"seeds {twins[0]} and {twins[1]} have the same rows, so that they are one"
+            seen = replace(seen, gates=(Gate("seeds", False, text), *seen.gates))
         if seen.spent:
             return seen
         runs = Rows(tables.get("runs", ()))
-        known = {name: [row[name] for row in runs if row.get(name) is not None] for name in ("sequences", "tokens")}
-        return replace(seen, spent={name: max(found) for name, found in known.items() if found})
+        spent = {name: [row[name] for row in runs if row.get(name) is not None] for name in ("sequences", "tokens")}
+        return replace(seen, spent={name: max(found) for name, found in spent.items() if found})
 
     @contextmanager
     def judging(self) -> Iterator[None]:
@@ -120,51 +129,53 @@ class Claim(Record):
             return self._finding(seen, mirrored, power)
 
     def _finding(self, seen: Seen, mirrored: bool, power: bool) -> Finding:
-        effects = seen.by_name()
+        effects, parts = seen.by_name(), dict(seen.parts)
         if mirrored and self.rule is not None:
-            effects = {name: effect.mirrored(self.rule.bound) for name, effect in effects.items()}
-        gates = tuple(seen.gates)
-        if self.rule is not None and seen.drifts is not None:
-            gates += (Gate.settled(self.rule, effects, seen.drifts_by_name(-1 if mirrored else 1)),)
-        verdict, decides, text = self._decide(effects, seen, gates)
-        if power and self.rule is not None and not isinstance(self.rule, Always) and verdict in DECIDED:
-            able, _ = self._powered(effects, verdict, seen)
-            gates += (able,)
-            if not able.is_open:
-                verdict, text = "not tested", f"Not tested: power: {able.text}. {seen.text}".strip()
-        budget = ""
-        if self.rule is not None and self.about == "training":
-            verdict, budget = at_budget(verdict, seen.spent, self.budget)
-        effect = effects.get(decides)
+            effects, parts = (
+                {name: effect.mirrored(self.rule.bound) for name, effect in known.items()} for known in (effects, parts)
+            )
+        if self.rule is None:
+            name = next(iter(effects), "")
+            judged = Judged(_answer(effects.get(name), self.about), name, tuple(seen.gates))
+            return self._written(judged, effects, seen.text)
+        case = self._case(effects, seen, mirrored, power)
+        names = tuple(dict.fromkeys((*seen.wanted, *effects)))
+        each = case.each(names) if len(names) > 1 else {}
+        beside = replace(case, effects=parts, redrawn=None).each(tuple(parts))
+        judged = case.together(names, each)
+        shown = [*parts_of(each, effects, self.rule), *parts_of(beside, parts, self.rule)]
+        return self._written(judged, effects, judged.said(seen.text), shown)
+
+    def _case(self, effects: Mapping[str, Effect], seen: Seen, mirrored: bool = False, power: bool = True) -> Case:
+        drifts = None if seen.drifts is None else seen.drifts_by_name(-1 if mirrored else 1)
+        return Case(self, effects, seen.gates, seen.spent, drifts, seen.redrawn, power)
+
+    def _written(
+        self, judged: "Judged", effects: Mapping[str, Effect], text: str, parts: Sequence[Part] = ()
+    ) -> Finding:
+        effect = effects.get(judged.decides)
         finding: dict[str, Any] = {}
         if effect is not None:
-            unit = ", ".join(part for part in (effect.unit, decides) if part)
+            unit = ", ".join(part for part in (effect.unit, judged.decides) if part)
             finding = {"value": effect.value, "low": effect.low, "high": effect.high, "unit": unit}
             finding["num_seeds"] = effect.num_seeds
             if self.rule is not None:
-                finding["p"] = effect.p_value(self.rule.bound)
-                finding["seeds_needed"] = self.rule.seeds_needed(effect) if verdict == "inconclusive" else None
+                finding["p"] = self.rule.p_value(effect)
+                finding["seeds_needed"] = self.rule.seeds_needed(effect) if judged.verdict == "inconclusive" else None
+                finding |= {"sign_low": effect.sign_low, "sign_high": effect.sign_high, "bimodal": effect.bimodal}
         return Finding(
             title=self.says,
             text=text,
-            verdict=verdict,
+            verdict=judged.verdict,
             claim=self.name,
             source=self.source,
             reading=self.reading,
-            gates=gates,
-            budget=budget,
+            gates=judged.gates,
+            parts=tuple(parts),
+            budget=judged.budget,
             rule_version=self.version,
             **finding,
         )
-
-    def _powered(self, effects: Mapping[str, Effect], verdict: Verdict, seen: Seen) -> tuple[Gate, Power | None]:
-        assert self.rule is not None
-        known: dict[str, Any] = {"none": self.none, "least": self.least_power, "redrawn": seen.redrawn}
-        return powered(self.rule, effects, verdict, there=self._there, **known)
-
-    @property
-    def _there(self) -> float | None:
-        return self.there if self.printed is None else self.printed
 
     def power(self, seen: Seen) -> Power | None:
         """Of the rule, at the spread and seeds of what was seen, see `hmmscope.lab.evidence.power`; None of a question."""
@@ -172,33 +183,9 @@ class Claim(Record):
             return None
         effects = seen.by_name()
         with self.judging():
-            verdict, _, _ = all_of(self.rule, effects, seen.wanted)
-            if verdict in DECIDED and not isinstance(self.rule, Always):
-                return self._powered(effects, verdict, seen)[1]
-            return power_of(self.rule, effects, self._there, self.none)
-
-    def _decide(self, effects: Mapping[str, Effect], seen: Seen, gates: Sequence[Gate]) -> tuple[Verdict, str, str]:
-        """Verdict, name of the effect that decides, and the text."""
-        if self.rule is None:
-            name = next(iter(effects), "")
-            return _answer(effects.get(name), self.about), name, seen.text
-        verdict, decides, missing = all_of(self.rule, effects, seen.wanted)
-        closed = next((gate for gate in gates if not gate.is_open), None)
-        if closed is not None:
-            return "not tested", decides, f"Not tested: {closed.text}. {seen.text}".strip()
-        if verdict == "not tested":
-            lacks = f"{', '.join(missing) or 'what this is about'} {'were' if len(missing) > 1 else 'was'} not measured"
-            return "not tested", decides, f"Not tested: {lacks}. {seen.text}".strip()
-        if verdict == "not reproduced" and self.about == "training" and all(gate.name != "learned" for gate in gates):
-            why = "whether the model is better at its task than before training is not recorded"
-            return "not tested", decides, f"Not tested: {why}. {seen.text}".strip()
-        effect = effects[decides]
-        if verdict == "inconclusive" and effect.num_seeds < 2:
-            return verdict, decides, f"{seen.text} (One seed decides nothing.)"
-        if verdict == "inconclusive" and effect.num_missing:
-            note = f"(The number exists in {effect.num_seeds} of {effect.num_seeds + effect.num_missing} seeds.)"
-            return verdict, decides, f"{seen.text} {note}"
-        return verdict, decides, seen.text
+            case, names = self._case(effects, seen), tuple(dict.fromkeys((*seen.wanted, *effects)))
+            found = case.together(names, case.each(names) if len(names) > 1 else {}).power
+            return power_of(self.rule, effects, self.aim, self.none, seen.redrawn) if found is None else found
 
 
 def _answer(effect: Effect | None, about: About) -> Verdict:
@@ -222,6 +209,7 @@ def claim(
     level: float = ALPHA,
     there: float | None = None,
     none: float | None = None,
+    more_budget_could_help: bool | None = None,
     numbers: Mapping[str, Any] | None = None,
 ) -> Callable[[Callable[..., Seen]], Claim]:
     """Register a function as a claim, see `Claim`; without a rule as a question.
@@ -247,6 +235,7 @@ def claim(
                 level=level,
                 there=there,
                 none=none,
+                more_budget_could_help=more_budget_could_help,
                 numbers=Numbers(numbers or {}),
             )
         else:

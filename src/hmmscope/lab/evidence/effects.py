@@ -19,6 +19,13 @@ from hmmscope.ties import rounded, steady
 #: Share of the law outside of an interval, unless a record has another.
 ALPHA = 0.05
 _LEVEL = ContextVar("level", default=ALPHA)
+#: Share of samples in which the bound of the sign test is on the wrong side.
+SIGN_LEVEL = 0.05
+#: Seeds from which on groups among them are looked for.
+LEAST_GROUPED = 5
+#: A gap parts seeds into groups if it is wider than GAP[0] + GAP[1] / seeds² times the wider group: of normal values in
+#: about one of forty samples.
+GAP = (0.4, 100.0)
 #: Spread below this share of the value is rounding.
 _ROUNDING = 1e-12
 
@@ -63,6 +70,7 @@ class Effect:
         unit: of the value.
         others: standard errors and degrees of freedom of the laws with narrower intervals; far from the mean theirs may
             be the larger p.
+        values: one a seed, ascending; empty where the effect is no mean over seeds.
     """
 
     value: float
@@ -74,6 +82,7 @@ class Effect:
     num_missing: int = 0
     unit: str = ""
     others: tuple[tuple[float, int], ...] = field(default=(), compare=False, repr=False)
+    values: tuple[float, ...] = field(default=(), compare=False, repr=False)
 
     @staticmethod
     def pooled(values: Sequence[float | Estimate | None], unit: str = "", *, resolution: float = 0.0) -> "Effect":
@@ -94,6 +103,7 @@ class Effect:
         count = len(found)
         mean = math.fsum(one.value for one in found) / count
         about: dict[str, Any] = {"num_seeds": count, "num_missing": len(values) - count, "unit": unit}
+        about["values"] = tuple(sorted(one.value for one in found))
         laws = []  # (half-width, standard error, degrees of freedom)
         if count > 1:
             variance = math.fsum((one.value - mean) ** 2 for one in found) / (count - 1)
@@ -121,7 +131,7 @@ class Effect:
             return mean
         error = mean.error * math.sqrt(len(values) + 1)
         half = quantile(len(values) - 1) * error
-        return replace(mean, low=mean.value - half, high=mean.value + half, error=error, others=())
+        return replace(mean, low=mean.value - half, high=mean.value + half, error=error, others=(), values=())
 
     @staticmethod
     def share(flags: Iterable[bool], unit: str = "") -> "Effect":
@@ -156,12 +166,13 @@ class Effect:
     def mirrored(self, bound: float = 0.0) -> "Effect":
         """The effect on the other side of a bound."""
         low, high = (None if end is None else 2 * bound - end for end in (self.high, self.low))
-        return replace(self, value=2 * bound - self.value, low=low, high=high)
+        values = tuple(2 * bound - value for value in reversed(self.values))
+        return replace(self, value=2 * bound - self.value, low=low, high=high, values=values)
 
     def shifted(self, by: float) -> "Effect":
         """The effect with the same spread about another mean."""
         low, high = (None if end is None else end + by for end in (self.low, self.high))
-        return replace(self, value=self.value + by, low=low, high=high)
+        return replace(self, value=self.value + by, low=low, high=high, values=tuple(one + by for one in self.values))
 
     def p_value(self, bound: float = 0.0) -> float | None:
         """Of the hypothesis that the mean is at the bound, two-sided: the largest that a law gives; None without one."""
@@ -186,7 +197,47 @@ class Effect:
             num_seeds=count,
             num_missing=0,
             others=(),
+            values=(),
         )
+
+    def one_sided(self, bound: float, side: int) -> float | None:
+        """p of the hypothesis that the mean is not above (`side` 1) or not below (-1) a bound; None without a law."""
+        if self.error is None or self.degrees < 0:
+            return None
+        laws = ((self.error, self.degrees), *self.others)
+        found = (side * (self.value - bound) / error for error, _ in laws)
+        halves = ((t, two_sided(abs(t), degrees) / 2) for t, (_, degrees) in zip(found, laws, strict=True))
+        return max(half if t >= 0 else 1 - half for t, half in halves)
+
+    @property
+    def sign_low(self) -> float | None:
+        """The lower 95 % bound of the median over seeds by the sign test, whatever the law; None below five seeds."""
+        rank = _sign_rank(len(self.values))
+        return self.values[rank - 1] if rank else None
+
+    @property
+    def sign_high(self) -> float | None:
+        """The upper bound, see `sign_low`."""
+        rank = _sign_rank(len(self.values))
+        return self.values[-rank] if rank else None
+
+    @property
+    def bimodal(self) -> bool:
+        """Whether the seeds fall into two groups: a gap that is wide beside what the wider group spans."""
+        count, values = len(self.values), self.values
+        if count < LEAST_GROUPED:
+            return False
+        gap, cut = max((values[k] - values[k - 1], k) for k in range(1, count))
+        inside = max(values[cut - 1] - values[0], values[-1] - values[cut])
+        return gap > (GAP[0] + GAP[1] / count**2) * inside and gap > _ROUNDING * max(map(abs, values))
+
+
+def _sign_rank(count: int) -> int:
+    """The largest rank whose order statistic is beyond the median in at most `SIGN_LEVEL` of samples; 0 for none."""
+    rank, below = 0, 0.0
+    while rank < count and (below := below + math.comb(count, rank) / 2**count) <= SIGN_LEVEL:
+        rank += 1
+    return rank
 
 
 def _tail_root(right: int, count: int) -> float:

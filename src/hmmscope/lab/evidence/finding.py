@@ -20,6 +20,34 @@ def asked_by(source: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Part:
+    """The verdict of one effect among those of a claim, such as of one task.
+
+    Attributes:
+        name: what it is of.
+        verdict: see `verdicts`.
+        value, low, high, p: as of a finding.
+        why: why nothing was judged, or what limits the verdict.
+    """
+
+    name: str
+    verdict: Verdict
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    why: str = ""
+
+    def number(self) -> str:
+        """``0.54 [0.48, 0.60]``, or nothing."""
+        return "" if self.value is None else str(Effect(value=self.value, low=self.low, high=self.high))
+
+    def to_data(self) -> dict[str, Any]:
+        """Plain data for JSON, without what is empty."""
+        return {name: value for name, value in vars(self).items() if value is not None and value != ""}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """A verdict, what was seen, and the number it rests on.
 
@@ -37,6 +65,9 @@ class Finding:
         num_seeds: how many seeds (or instances) the effect is the mean of.
         seeds_needed: of an inconclusive one, how many would decide with the same mean and spread; None if none would.
         gates: what had to hold first, each with what was seen.
+        parts: the verdict of each effect, where there are several that the claim needs or is told of.
+        sign_low, sign_high: bounds of the sign test beside the interval, see `Effect.sign_low`.
+        bimodal: whether the seeds fall into two groups, so that the interval covers less than it says.
         budget: at which the verdict was given, where it is less than the paper's.
         rule_version: version of the rule that judged; text where a file of before versions has a mark of another kind.
     """
@@ -56,6 +87,10 @@ class Finding:
     num_seeds: int = 0
     seeds_needed: int | None = None
     gates: tuple[Gate, ...] = ()
+    parts: tuple[Part, ...] = ()
+    sign_low: float | None = None
+    sign_high: float | None = None
+    bimodal: bool = False
     budget: str = ""
     rule_version: int | str = ""
 
@@ -80,8 +115,10 @@ class Finding:
 
     def to_data(self) -> dict[str, Any]:
         """Plain data for JSON, without what is empty."""
-        data = {key: x for key, x in to_stored(self).items() if x is not None and x != "" and x != ()}
-        return data | ({"gates": [gate.to_data() for gate in self.gates]} if self.gates else {})
+        empty = (None, "", (), False)
+        data = {key: x for key, x in to_stored(self).items() if x != "" and not any(x is one for one in empty)}
+        lists = {name: [one.to_data() for one in getattr(self, name)] for name in ("gates", "parts")}
+        return {key: x for key, x in data.items() if key not in lists} | {key: x for key, x in lists.items() if x}
 
     @classmethod
     def from_data(cls, data: Any, where: str = "finding") -> "Finding":
@@ -98,7 +135,7 @@ class Finding:
         texts = ("title", "text", "verdict", "claim", "source", "reading", "unit", "budget")
         for name in texts:
             require(isinstance(data.get(name, ""), str), f"{where}.{name}", "must be text", data.get(name))
-        for name in ("value", "low", "high", "p", "q", "num_seeds", "seeds_needed"):
+        for name in ("value", "low", "high", "p", "q", "num_seeds", "seeds_needed", "sign_low", "sign_high"):
             value = data.get(name)
             is_number = value is None or (isinstance(value, int | float) and not isinstance(value, bool))
             require(is_number, f"{where}.{name}", "must be a number", value)
@@ -111,16 +148,44 @@ class Finding:
         require(isinstance(gates, list | tuple), f"{where}.gates", "must be a list", gates)
         if data["verdict"] == "found":  # as files of before 2026-11-25 have it
             data = data | {"verdict": answer(data.get("low"), data.get("high"))}
+        require(
+            isinstance(data.get("bimodal", False), bool),
+            f"{where}.bimodal",
+            "must be true or false",
+            data.get("bimodal"),
+        )
+        parts = data.get("parts", ())
+        require(isinstance(parts, list | tuple), f"{where}.parts", "must be a list", parts)
         data = data | {"gates": tuple(_gate(gate, f"{where}.gates[{i}]") for i, gate in enumerate(gates))}
+        data = data | {"parts": tuple(_part(part, f"{where}.parts[{i}]") for i, part in enumerate(parts))}
         return cls(**by_field(cls, data, where))
 
 
 def _gate(data: Any, where: str) -> Gate:
     right = (
         isinstance(data, dict)
-        and data.keys() == {"name", "is_open", "text"}
+        and data.keys() - {"of"} == {"name", "is_open", "text"}
         and isinstance(data["is_open"], bool)
         and all(isinstance(data[key], str) for key in ("name", "text"))
+        and isinstance(data.get("of", []), list | tuple)
+        and all(isinstance(name, str) for name in data.get("of", ()))
     )
-    require(right, where, "must have name, is_open and text", data)
-    return Gate(name=data["name"], is_open=data["is_open"], text=data["text"])
+    require(right, where, "must have name, is_open and text, and may have of, a list of names", data)
+    gate = Gate(name=data["name"], is_open=data["is_open"], text=data["text"])
+    return gate.about(*data["of"]) if "of" in data else gate
+
+
+def _part(data: Any, where: str) -> Part:
+    numbers = ("value", "low", "high", "p")
+    right = (
+        isinstance(data, dict)
+        and {"name", "verdict"} <= data.keys() <= {"name", "verdict", "why", *numbers}
+        and all(isinstance(data.get(key, ""), str) for key in ("name", "why"))
+        and data["verdict"] in VERDICTS
+        and not any(isinstance(data.get(key, 0.0), bool) for key in numbers)
+        and all(isinstance(data.get(key, 0.0), int | float) for key in numbers)
+    )
+    require(right, where, "must have a name, a verdict and numbers", data)
+    return Part(
+        name=data["name"], verdict=data["verdict"], why=data.get("why", ""), **{key: data.get(key) for key in numbers}
+    )

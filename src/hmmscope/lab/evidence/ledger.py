@@ -17,7 +17,7 @@ from hmmscope.lab.evidence.power import Power
 from hmmscope.lab.evidence.protocol import PROTOCOL, read_protocol
 from hmmscope.lab.evidence.records import deviations, folder_of, present
 from hmmscope.lab.evidence.rows import Rows, Tables
-from hmmscope.lab.evidence.verdicts import DECIDED, OF_QUESTIONS, VERDICTS
+from hmmscope.lab.evidence.verdicts import DECIDED, VERDICTS
 from hmmscope.schema import to_stored
 from hmmscope.storage import packed, seals, store
 
@@ -107,9 +107,10 @@ class Entry:
         row |= {"budget": finding.budget, "differs": list(self.differs)}
         row |= {
             "fragile": None if self.turns is None else list(self.turns),
-            "power": self.power and list(self.power[:2]),
+            "power": self.power and list(self.power),
         }
-        row |= {"power_margin": self.power and self.power.margin}
+        row |= {"parts": [part.to_data() for part in finding.parts]}
+        row |= {key: getattr(finding, key) for key in ("sign_low", "sign_high", "bimodal")}
         row |= {"created": self.created, "version": self.version, "invalid": self.invalid}
         return row if self.sealed else row | {"sealed": False}
 
@@ -150,7 +151,7 @@ def ledger(
     tested = {
         str(number): entry.finding.p
         for number, entry in enumerate(entries)
-        if entry.finding is not None and entry.finding.verdict not in (*OF_QUESTIONS, "not tested")
+        if entry.finding is not None and entry.finding.p is not None
     }
     q = false_discovery(tested)
     return [

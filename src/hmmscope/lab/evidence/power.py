@@ -1,13 +1,17 @@
-"""Whether a rule could have come out either way at the seeds that were used: its power, by simulation.
+"""Whether a verdict could be a matter of chance: the errors and the power of a rule, by simulation.
 
-Simulated experiments have the spread over seeds and samples of the kept ones, once about the effect that the paper prints
-(twice what matters where it prints none), once about none. The rule has to say "reproduced" of the first, and "not
-reproduced" of the second, nine times in ten. A rule that does not is no test: what it says of these data it might have
-said, or failed to say, of any.
+Simulated experiments have the seeds of the kept ones. Their spread is not that which was seen, which five seeds tell badly:
+each has one drawn from what the seen one allows (the inverse chi-squared law). They are made once about the effect that the
+paper prints (twice what matters where it prints none), once about none. What is asked depends on the direction of the
+verdict:
 
-What matters may be too small for the spread, while the effect is far larger. Then the rule is asked again with the least
-margin that it can tell from none at this spread, see `resolved`: only if the whole interval is beyond that margin too, the
-verdict stands, with the power of that stricter rule.
+    denied      the rule denies the paper's effect in 5 % of simulated experiments at most
+    borne out   the rule bears out no effect in 5 % of them at most
+
+The power, the share in which the rule bears the paper's effect out, closes nothing on a denial. An effect that is borne out
+with a power below one half is likely overstated (Gelman and Carlin 2014, Perspectives on Psychological Science 9): it is
+reproduced in sign at most, and only if the bound of the sign test, which knows no law of the seeds, is on the claimed side
+too. Campaigns are planned for a power of .9.
 
 A rule for every instance (`verdicts.Always`) has its power by construction: it says "reproduced" of enough instances alone,
 and one counterexample refutes it, however few there are.
@@ -15,47 +19,56 @@ and one counterexample refutes it, however few there are.
 
 import math
 import random
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
 from hmmscope.lab.evidence.effects import Effect, level, quantile
-from hmmscope.lab.evidence.verdicts import Above, Always, Below, Gate, Printed, Rule, Verdict, Within, all_of, severest
+from hmmscope.lab.evidence.verdicts import (
+    CONFIRMED,
+    Above,
+    Always,
+    Below,
+    Gate,
+    Printed,
+    Rule,
+    Verdict,
+    Within,
+    all_of,
+    severest,
+)
 
 #: Simulated experiments for each number.
 DRAWS = 1000
 #: The same where each is the fit of a law.
 DRAWS_OF_LAWS = 100
-#: The first so many of `MARGINS` are tried for them.
-MARGINS_OF_LAWS = 8
 #: Seeds that are thought of when a rule lacks the power with those that were used.
 SEEDS = (*range(3, 21), 24, 30, 40, 60, 100)
-#: Margins that are tried by `resolved`, as multiples of what matters.
-MARGINS = tuple(2 ** (step / 4) for step in range(1, 29))
+#: Most simulated experiments in which a rule may say the contrary of what is so.
+MOST_FALSE = 0.05
+#: The power for which campaigns are planned.
+PLANNED = 0.9
 
 #: A simulated effect of that size in the place of the one of that name, for effects whose law is not that of seeds.
 Redrawn = Callable[[str, float, random.Random], Effect | None]
 
 
 class Power(NamedTuple):
-    """Shares of simulated experiments in which a rule says "reproduced" of the paper's effect, and the contrary of none.
+    """Shares of simulated experiments.
 
     Attributes:
-        margin: what matters, where that is more than the record says, see `resolved`.
+        there: the rule says "reproduced" of the paper's effect.
+        denied: it says "not reproduced" of the paper's effect, which is false.
+        confirmed: it says "reproduced", or so in sign, of none, which is false.
     """
 
     there: float
-    none: float
-    margin: float | None = None
+    denied: float
+    confirmed: float
 
     def __str__(self) -> str:
-        told = "" if self.margin is None else f", of {self.margin:.2g}"
-        return f"{self.there:.2f} and {self.none:.2f}{told}"
-
-    def suffices(self, least: float) -> bool:
-        """Whether neither is below `least`."""
-        return min(self.there, self.none) >= least
+        return f"{self.there:.2f}; false denials {self.denied:.2f}, false confirmations {self.confirmed:.2f}"
 
 
 def power_of(
@@ -65,7 +78,7 @@ def power_of(
     none: float | None = None,
     redrawn: Redrawn | None = None,
 ) -> Power | None:
-    """By simulation with the spread that was seen, at the seeds that were used; None where nothing tells it.
+    """By simulation at the seeds that were used; None where nothing tells it.
 
     Args:
         rule: of each effect; all must bear the claim out.
@@ -77,15 +90,19 @@ def power_of(
     """
     if isinstance(rule, Always) and effects:
         count = min(effect.num_seeds for effect in effects.values())
-        return Power(float(rule.least**count <= level() / 2), 1 - rule.least**count)
+        return Power(float(rule.least**count <= level() / 2), 0.0, rule.least**count)
     aims = targets(rule, there, none)
     if aims is None or not effects or any(effect.num_seeds < 2 for effect in effects.values()):
         return None
     if redrawn is None and any(_error(effect) is None for effect in effects.values()):
         return None
     present, absent = aims
+    said = _verdicts(rule, effects, present, redrawn)
+    false = _verdicts(rule, effects, absent, redrawn)
     return Power(
-        _share(rule, effects, present, "reproduced", redrawn), _share(rule, effects, absent, "not reproduced", redrawn)
+        said.count("reproduced") / len(said),
+        said.count("not reproduced") / len(said),
+        sum(one in CONFIRMED for one in false) / len(false),
     )
 
 
@@ -111,28 +128,6 @@ def targets(rule: Rule, there: float | None = None, none: float | None = None) -
     return None if present is None or absent is None else (present, absent)
 
 
-def resolved(
-    rule: Rule,
-    effects: Mapping[str, Effect],
-    there: float | None,
-    none: float | None,
-    least: float,
-    redrawn: Redrawn | None = None,
-) -> tuple[Rule, Power] | None:
-    """The rule with the least margin above what matters that has the power; None where there is none.
-
-    Of rules that have something that matters: more of it asks more of "reproduced", and is never asked of its contrary.
-    """
-    if not isinstance(rule, Above | Below) or not rule.matters:
-        return None
-    for factor in MARGINS if redrawn is None else MARGINS[:MARGINS_OF_LAWS]:
-        stricter = replace(rule, matters=factor * rule.matters)
-        found = power_of(stricter, effects, there, none, redrawn)
-        if found is not None and found.suffices(least):
-            return stricter, found._replace(margin=stricter.matters)
-    return None
-
-
 def powered(
     rule: Rule,
     effects: Mapping[str, Effect],
@@ -142,66 +137,76 @@ def powered(
     none: float | None,
     least: float,
     redrawn: Redrawn | None = None,
-) -> tuple[Gate, Power | None]:
-    """Whether a verdict comes from a rule that could have come out either way, and the power that it has.
+) -> tuple[Gate, Power | None, Verdict]:
+    """Whether a decided verdict is no matter of chance, the power of its rule, and the verdict that may be given.
 
     Args:
         verdict: that the rule gives.
-        least: of both shares.
+        least: the power below which "reproduced" is said of the sign alone.
         there, none, redrawn: see `power_of`.
     """
     found = power_of(rule, effects, there, none, redrawn)
+    seen = (MOST_FALSE, least)
     if found is None:
         text = (
-            "nothing tells in how many experiments the rule would say what is so: no spread, or no effect to look for"
+            "nothing tells how often the rule would say the contrary of what is so: no spread, or no effect to look for"
         )
-        return Gate("power", False, text, (least,)), None
-    said = f"the rule says so in {found.there:.2f} of simulated experiments with the effect, and in {found.none:.2f} without"
-    if found.suffices(least):
-        return Gate("power", True, said, (least,)), found
-    better = resolved(rule, effects, there, none, least, redrawn) if verdict == "reproduced" else None
-    if better is not None and all_of(better[0], effects)[0] == "reproduced":
-        margin = better[1].margin
-        text = f"at this spread an effect of {margin:.2g} is told from none, and the whole interval is beyond it"
-        return Gate("power", True, text, (least,)), better[1]
-    enough = None if redrawn is not None else _seeds_enough(rule, effects, there, none, least)
-    text = f"{said}; {enough} seeds would do" if enough else f"{said}; more seeds alone would not do"
-    return Gate("power", False, text if redrawn is None else said, (least,)), found
+        return Gate("power", False, text, seen), None, verdict
+    if verdict not in CONFIRMED:
+        text = f"of the effect that is looked for the rule says so, falsely, in {found.denied:.2f} of simulated experiments"
+        return Gate("power", found.denied <= MOST_FALSE, text, seen), found, verdict
+    if found.confirmed > MOST_FALSE:
+        text = f"of no effect the rule says so, falsely, in {found.confirmed:.2f} of simulated experiments"
+        return Gate("power", False, text, seen), found, verdict
+    text = f"the rule says so in {found.there:.2f} of simulated experiments with the effect that is looked for"
+    if found.there >= least:
+        return Gate("power", True, f"{text}, and in {found.confirmed:.2f} without", seen), found, verdict
+    enough = None if redrawn is not None else seeds_enough(rule, effects, there, none)
+    more = f"; {enough} seeds would have a power of {PLANNED:g}" if enough else ""
+    held = all(rule.holds_by_sign(effect) for effect in effects.values())
+    bound = (
+        "the bound of the sign test holds" if held else "the bound of the sign test does not hold, or has too few seeds"
+    )
+    text = f"low power: the size is uncertain ({text}); {bound}{more}"
+    return Gate("power", held, text, seen), found, "reproduced in sign"
 
 
-def _seeds_enough(
-    rule: Rule, effects: Mapping[str, Effect], there: float | None, none: float | None, least: float
+def seeds_enough(
+    rule: Rule, effects: Mapping[str, Effect], there: float | None, none: float | None, wanted: float = PLANNED
 ) -> int | None:
-    """The least number of seeds of the same spread with which a rule has the power."""
-    if isinstance(rule, Always) or any(effect.error is None or not effect.degrees for effect in effects.values()):
+    """The least number of seeds of the same spread with which a rule has a power; None if no number up to 100 has."""
+    aims = targets(rule, there, none)
+    if aims is None or any(effect.error is None or not effect.degrees for effect in effects.values()):
         return None
-    for count in (one for one in SEEDS if one > min(effect.num_seeds for effect in effects.values())):
-        found = power_of(rule, {name: one.with_seeds(count) for name, one in effects.items()}, there, none)
-        if found is not None and found.suffices(least):
-            return count
-    return None
+
+    def enough(count: int) -> bool:
+        said = _verdicts(rule, {name: one.with_seeds(count) for name, one in effects.items()}, aims[0], None)
+        return said.count("reproduced") >= wanted * len(said)
+
+    counts = [one for one in SEEDS if one > min(effect.num_seeds for effect in effects.values())]
+    number = bisect_left(counts, True, key=enough)
+    return counts[number] if number < len(counts) else None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Simulated experiments
 
 
-def _share(rule: Rule, effects: Mapping[str, Effect], aim: float, wanted: Verdict, redrawn: Redrawn | None) -> float:
-    """In how many simulated experiments about an effect the rule says what is wanted."""
+def _verdicts(rule: Rule, effects: Mapping[str, Effect], aim: float, redrawn: Redrawn | None) -> list[Verdict]:
+    """What the rule says of simulated experiments about an effect."""
     if redrawn is not None:
         draw = random.Random(f"{aim:.6g}")
         made = ({name: redrawn(name, aim, draw) for name in effects} for _ in range(DRAWS_OF_LAWS))
         whole = [{name: one for name, one in found.items() if one is not None} for found in made]
-        return sum(all_of(rule, one, tuple(effects))[0] == wanted for one in whole) / DRAWS_OF_LAWS
+        return [all_of(rule, one, tuple(effects))[0] for one in whole]
     laws = [_Ends.of(number, effect) for number, effect in enumerate(effects.values())]
-    verdicts = (severest(rule.decide(*law.at(aim, draw)) for law in laws) for draw in range(DRAWS))
-    return sum(one == wanted for one in verdicts) / DRAWS
+    return [severest(rule.decide(*law.at(aim, draw)) for law in laws) for draw in range(DRAWS)]
 
 
 class _Ends(NamedTuple):
-    """Intervals of simulated effects: those of `Effect.pooled`, of values with a spread that is known."""
+    """Intervals of simulated effects: those of `Effect.pooled`, of values whose spread is known as well as it was seen."""
 
-    units: tuple[tuple[float, float], ...]
+    units: tuple[tuple[float, float, float], ...]
     error: float
     degrees: int
     least: float
@@ -215,22 +220,30 @@ class _Ends(NamedTuple):
 
     def at(self, aim: float, draw: int) -> tuple[float, float, float]:
         """Low, value and high of a simulated experiment about an effect."""
-        mean, spread = self.units[draw]
-        value = aim + self.error * mean
-        half = max(self.least, quantile(self.degrees) * self.error * spread) if self.degrees else self.least
+        mean, spread, doubt = self.units[draw]
+        if not self.degrees:
+            value = aim + self.error * mean
+            return value - self.least, value, value + self.least
+        error = self.error * doubt
+        value = aim + error * mean
+        half = max(self.least, quantile(self.degrees) * error * spread)
         return value - half, value, value + half
 
 
 @cache
-def _units(number: int, seeds: int) -> tuple[tuple[float, float], ...]:
-    """Means and spreads of standard normal values of so many seeds, in standard errors of the mean."""
+def _units(number: int, seeds: int) -> tuple[tuple[float, float, float], ...]:
+    """Means and spreads of standard normal values of so many seeds, in standard errors of the mean.
+
+    With each a true spread that a seen one of 1 allows.
+    """
     draw = random.Random(f"experiments {number} of {seeds} seeds")
     found = []
     for _ in range(DRAWS):
         values = [draw.gauss(0, 1) for _ in range(seeds)]
         mean = math.fsum(values) / seeds
         spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (seeds - 1))
-        found.append((mean * math.sqrt(seeds), spread))
+        doubt = math.sqrt((seeds - 1) / math.fsum(draw.gauss(0, 1) ** 2 for _ in range(seeds - 1)))
+        found.append((mean * math.sqrt(seeds), spread, doubt))
     return tuple(found)
 
 

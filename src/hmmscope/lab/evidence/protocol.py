@@ -22,6 +22,8 @@ from hmmscope.storage import disk, store
 FORMAT = "hmmscope-protocol/1"
 #: Its name in the folder of an experiment.
 PROTOCOL = "protocol.json"
+#: What of a rule a protocol fixes beside its version.
+_NUMBERS = ("rule", "level", "numbers", "printed", "there", "none", "least_power", "more_budget_could_help")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +33,7 @@ class Protocol:
     Attributes:
         experiment, scale, plan: what is run, see `hmmscope.lab.experiments.planning.Plan.to_data`.
         measurement: version of what the experiment measures.
-        rules: by claim: version, says, reading, rule, level, numbers, printed, there, none, least_power.
+        rules: by claim: version, says, reading, and what of the record a verdict depends on, see `entry_of`.
         data: its bytes.
     """
 
@@ -58,7 +60,7 @@ class Protocol:
         if named.get("version") != record.version:
             return f"the protocol has version {named.get('version')} of the rule, which is {record.version} now"
         now = entry_of(record)
-        for key in ("rule", "level", "numbers", "printed", "there", "none", "least_power"):
+        for key in (key for key in _NUMBERS if key != "least_power" or record.asks_power):
             found, present = named.get(key), now[key] if key in named else None
             if isinstance(found, Mapping) and isinstance(present, Mapping):
                 other = next((name for name in found if found[name] != present.get(name)), None)
@@ -78,6 +80,7 @@ def entry_of(record: Record) -> dict[str, Any]:
         "there": record.there,
         "none": record.none,
         "least_power": record.least_power,
+        "more_budget_could_help": record.more_budget_could_help,
     }
     return {"version": record.version, "says": record.says, "reading": record.reading, **numbers}
 

@@ -16,6 +16,7 @@ A folder "claims" beside the modules that measure has one file an experiment, ``
     says = "On Cyclic-DET, Cyclic-RND and MatMul the fit length of Transformers grows with depth."
     reading = "The 0.1-fit length grows by a tenth of a doubling a layer or more on each of the three."
     rule = { name = "above", bound = 0.0, matters = 0.1 }
+    more_budget_could_help = true                  # of claims on training: only then "not at this budget" may be said
     printed = 1.0                                  # the effect that the paper prints, where it does
     printed_in = "§4.3: the exponential 2^L scaling, as evident in the figure"
     numbers = { rate = 0.1 }                       # what the function that measures asks for: ``number("rate")``
@@ -36,15 +37,15 @@ from typing import Any, Literal
 
 from hmmscope.errors import InputError
 from hmmscope.lab.evidence.effects import ALPHA
-from hmmscope.lab.evidence.verdicts import RULES, Rule
+from hmmscope.lab.evidence.verdicts import RULES, Always, Rule
 from hmmscope.schema import by_field, known_keys, parse_spec, require, unknown_name
 from hmmscope.storage import store
 
 #: What a claim is about, see `hmmscope.lab.evidence.claim.Claim`.
 About = Literal["training", "construction", "process"]
 _ABOUT = ("training", "construction", "process")
-#: Least share of simulated experiments in which a rule says what is so, unless a record has another.
-LEAST_POWER = 0.9
+#: Power below which what a rule bears out counts in sign alone, unless a record has another.
+LEAST_POWER = 0.5
 #: The table, beside the claims, of what differs from the paper.
 _DEVIATIONS = "deviations.toml"
 _HEAD = ("experiment", "level", "measurement", "budget")
@@ -102,7 +103,10 @@ class Record:
         printed_in: where the paper prints it.
         there, none: the effects at which its power is asked, where the paper prints none, and where twice what matters and
             the bound are not the right ones.
-        least_power: share of simulated experiments in which the rule has to say what is so.
+        least_power: share of simulated experiments about the paper's effect below which "reproduced" is said of the sign
+            alone, see `hmmscope.lab.evidence.power`.
+        more_budget_could_help: whether what is claimed, and not seen, may be seen after more training; None of claims that
+            are not about training, and where nothing says so.
         budget: that a model of the paper was trained on, by currency (a column of the table "runs").
         numbers: what the function that measures asks for, see `number`.
         once: versions by the marks that older files have of them.
@@ -124,10 +128,21 @@ class Record:
     there: float | None = None
     none: float | None = None
     least_power: float = LEAST_POWER
+    more_budget_could_help: bool | None = None
     budget: Mapping[str, float] = field(default_factory=dict)
     numbers: Numbers = field(default_factory=Numbers)
     once: Mapping[str, int] = field(default_factory=dict)
     stands: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def asks_power(self) -> bool:
+        """Whether the rule's verdict depends on its power: that of a question, or of a rule for every instance, does not."""
+        return self.rule is not None and not isinstance(self.rule, Always)
+
+    @property
+    def aim(self) -> float | None:
+        """The effect at which the power is asked; None where it is twice what matters."""
+        return self.there if self.printed is None else self.printed
 
     def __post_init__(self) -> None:
         if self.about not in _ABOUT:
@@ -234,6 +249,11 @@ def _record(name: str, data: dict[str, Any]) -> Record:
         raise unknown_name("key", unknown, known)
     missing = next((key for key in ("experiment", "source", "says", "reading", "version") if key not in data), None)
     require(missing is None, str(missing), "is required", "none")
+    if data.get("about", "training") == "training" and data.get("rule") is not None:
+        helps = data.get("more_budget_could_help")
+        require(
+            isinstance(helps, bool), "more_budget_could_help", "must be true or false of a claim on training", helps
+        )
     made = data | {"rule": rule_of(data.get("rule")), "numbers": Numbers(data.get("numbers", {}))}
     return Record(name=name, **by_field(Record, made))
 

@@ -175,6 +175,32 @@ def as_tables(tables: Mapping[str, Iterable[dict[str, Any]]]) -> dict[str, Rows]
     return {name: Rows(rows) for name, rows in tables.items()}
 
 
+def identical_seeds(tables: Mapping[str, Iterable[Mapping[str, Any]]]) -> tuple[Any, Any] | None:
+    """Two seeds with the same rows in every table that has seeds, so that they are one; None where there are none.
+
+    Tables without a measured number, which is no whole one, tell nothing.
+    """
+    by_seed: dict[Any, list[Any]] = {}
+    measured = False
+    for name, rows in tables.items():
+        for row in rows:
+            if row.get("seed") is not None:
+                by_seed.setdefault(row["seed"], []).append((name, row))
+                measured = measured or any(isinstance(v, float) and not v.is_integer() for v in row.values())
+    if not measured:
+        return None
+    seeds = list(by_seed)
+    pairs = ((one, other) for number, one in enumerate(seeds) for other in seeds[number + 1 :])
+    return next((pair for pair in pairs if _same_but_seed(by_seed[pair[0]], by_seed[pair[1]])), None)
+
+
+def _same_but_seed(one: list[Any], other: list[Any]) -> bool:
+    def bare(found: tuple[str, Mapping[str, Any]]) -> Any:
+        return found[0], {key: value for key, value in found[1].items() if key != "seed"}
+
+    return len(one) == len(other) and all(bare(a) == bare(b) for a, b in zip(one, other, strict=True))
+
+
 def _estimate(rows: list[dict[str, Any]], value: str) -> Estimate | None:
     if not rows:
         return None

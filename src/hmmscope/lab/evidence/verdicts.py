@@ -7,7 +7,7 @@ smallest effect that would matter is fixed with the rule: an effect that is sure
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, get_args
 
 from hmmscope.lab.evidence.effects import Effect, level
@@ -27,6 +27,9 @@ Verdict = Literal[
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 #: Verdicts that say something of what is claimed.
 DECIDED: tuple[Verdict, ...] = VERDICTS[:4]
+#: Those that bear a claim out, and those that deny it.
+CONFIRMED: tuple[Verdict, ...] = VERDICTS[:2]
+DENIED: tuple[Verdict, ...] = VERDICTS[2:4]
 #: Verdicts of questions, which claim nothing.
 OF_QUESTIONS: tuple[Verdict, ...] = ("answered", "open")
 
@@ -71,6 +74,14 @@ class Rule(ABC):
             return "inconclusive"
         return self.decide(rounded(effect.low), rounded(effect.value), rounded(effect.high))
 
+    def p_value(self, effect: Effect) -> float | None:
+        """Of the hypothesis that the effect is at the bound, two-sided; None where its law is not that of seeds."""
+        return effect.p_value(self.bound)
+
+    def holds_by_sign(self, effect: Effect) -> bool:
+        """Whether the bound of the sign test, which knows no law of the seeds, is on the claimed side."""
+        return False
+
     def seeds_needed(self, effect: Effect) -> int | None:
         """The least number of seeds of the same mean and spread that would decide; None if no number up to 200 would."""
         counts = range(2, MOST_SEEDS + 1)
@@ -99,6 +110,9 @@ class Above(Rule):
             return "inconclusive"
         return "reproduced" if low >= least else "reproduced in sign"
 
+    def holds_by_sign(self, effect: Effect) -> bool:
+        return effect.sign_low is not None and rounded(effect.sign_low) > self.bound
+
     def __str__(self) -> str:
         return f"above {self.bound:g}" + (f", by at least {self.matters:g}" if self.matters else "")
 
@@ -114,6 +128,9 @@ class Below(Rule):
 
     def decide(self, low: float, value: float, high: float) -> Verdict:
         return Above(-self.bound, self.matters).decide(-high, -value, -low)
+
+    def holds_by_sign(self, effect: Effect) -> bool:
+        return effect.sign_high is not None and rounded(effect.sign_high) < self.bound
 
     def __str__(self) -> str:
         return f"below {self.bound:g}" + (f", by at least {self.matters:g}" if self.matters else "")
@@ -132,6 +149,18 @@ class Within(Rule):
         if low > self.bound - self.margin and high < self.bound + self.margin:
             return "reproduced"
         return "not reproduced" if low > self.bound + self.margin or high < self.bound - self.margin else "inconclusive"
+
+    def p_value(self, effect: Effect) -> float | None:
+        """Of the hypothesis that the effect is as far from the bound as the margin, or farther: two one-sided tests.
+
+        Source: Schuirmann 1987, Journal of Pharmacokinetics and Biopharmaceutics 15.
+        """
+        found = [effect.one_sided(self.bound - side * self.margin, side) for side in (1, -1)]
+        return max((one for one in found if one is not None), default=None)
+
+    def holds_by_sign(self, effect: Effect) -> bool:
+        least, most = self.bound - self.margin, self.bound + self.margin
+        return Above(least).holds_by_sign(effect) and Below(most).holds_by_sign(effect)
 
     def __str__(self) -> str:
         return f"within {self.margin:g} of {self.bound:g}"
@@ -199,20 +228,35 @@ class Gate:
     """What must hold before a claim may be judged.
 
     Attributes:
-        name: converged, learned, matched, regime, room or power.
+        name: converged, learned, matched, regime, room, seeds or power.
         is_open: whether it holds.
         text: what was seen, a clause that follows "not tested: ".
         seen: the numbers that opened or closed it, as exact as they are, then its thresholds.
+        of: names of the effects that it is about, such as tasks; empty of all.
     """
 
-    name: Literal["converged", "learned", "matched", "regime", "room", "power"]
+    name: Literal["converged", "learned", "matched", "regime", "room", "seeds", "power"]
     is_open: bool
     text: str
     seen: tuple[float, ...] = field(default=(), compare=False, repr=False)
+    of: tuple[str, ...] = ()
 
     def to_data(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {"name": self.name, "is_open": self.is_open, "text": self.text}
+        data = {"name": self.name, "is_open": self.is_open, "text": self.text}
+        return data | ({"of": list(self.of)} if self.of else {})
+
+    def about(self, *names: str) -> "Gate":
+        """The gate as one that closes these effects alone, and a claim that needs them."""
+        return replace(self, of=names)
+
+    def closes(self, names: Iterable[str]) -> bool:
+        """Whether it is closed, and about any of the effects of these names."""
+        return not self.is_open and self.concerns(names)
+
+    def concerns(self, names: Iterable[str]) -> bool:
+        """Whether it is about any of the effects of these names; the effect without a name needs all."""
+        return not self.of or any(name in self.of or not name for name in names)
 
     @staticmethod
     def converged(changes: Mapping[str, float | None], margin: float, what: str) -> "Gate":
@@ -326,12 +370,16 @@ class Gate:
         return Gate("room", is_open, f"{what} leaves {available:.3g}{short}", (available, needed))
 
 
-def at_budget(verdict: Verdict, spent: Mapping[str, float], papers: Mapping[str, float]) -> tuple[Verdict, str]:
+def at_budget(
+    verdict: Verdict, spent: Mapping[str, float], papers: Mapping[str, float], could_help: bool | None = None
+) -> tuple[Verdict, str]:
     """The verdict of models that were trained on less than the paper's, and what it is about.
 
-    No law of the outcome in the budget reaches the paper's, so that what is not seen here may be seen there.
+    No law of the outcome in the budget reaches the paper's, so that what is not seen here may be seen there: of a claim that
+    more budget could help. Where it would strengthen the denial, the claim is not reproduced.
 
     Args:
+        could_help: whether more budget could help the claim; None where nothing says so, which counts as no.
         spent: most that a model was trained on, by currency.
         papers: the same of the paper; empty where it is not known.
 
@@ -345,7 +393,8 @@ def at_budget(verdict: Verdict, spent: Mapping[str, float], papers: Mapping[str,
         return verdict, ""
     own = [f"{spent[name]:,.0f} {name}" for name in short] or ["a budget that is not recorded"]
     paper = f"{papers[short[0]]:,.0f}" if short and short[0] in papers else "not stated"
-    return "not at this budget" if verdict == "not reproduced" else verdict, f"at {own[0]} (the paper: {paper})"
+    verdict = "not at this budget" if verdict == "not reproduced" and could_help else verdict
+    return verdict, f"at {own[0]} (the paper: {paper})"
 
 
 def all_of(rule: Rule, effects: Mapping[str, Effect], wanted: Sequence[str] = ()) -> tuple[Verdict, str, list[str]]:

@@ -1,0 +1,150 @@
+"""One verdict for each effect of a claim, such as each task, and the verdict of all together."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hmmscope.lab.evidence.effects import Effect
+from hmmscope.lab.evidence.finding import Part
+from hmmscope.lab.evidence.power import Power, Redrawn, powered
+from hmmscope.lab.evidence.records import Record
+from hmmscope.lab.evidence.verdicts import DECIDED, DENIED, Gate, Rule, Verdict, all_of, at_budget
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A verdict, and what it rests on.
+
+    Attributes:
+        decides: name of the effect that decides.
+        gates: those that it passed, or that closed it.
+        why: why nothing was judged, or what limits the verdict, in words.
+        budget: see `Finding.budget`.
+        power: of the rule on the effects that were judged; None where it was not asked.
+    """
+
+    verdict: Verdict
+    decides: str
+    gates: tuple[Gate, ...]
+    why: str = ""
+    budget: str = ""
+    power: Power | None = None
+
+    def said(self, text: str) -> str:
+        """What was seen, after why nothing was judged of it, or before what limits it."""
+        if self.verdict == "not tested":
+            return f"Not tested: {self.why}. {text}".strip()
+        return f"{text} ({self.why})" if self.why else text
+
+
+@dataclass(frozen=True)
+class Case:
+    """What was seen for a claim with a rule.
+
+    Attributes:
+        claim: its record.
+        effects: by name.
+        gates, spent, redrawn: see `hmmscope.lab.evidence.claim.Seen`.
+        drifts: of the effects; None where they do not count.
+        power: whether the rule has to show that its verdict is no matter of chance.
+    """
+
+    claim: Record
+    effects: Mapping[str, Effect]
+    gates: Sequence[Gate]
+    spent: Mapping[str, float]
+    drifts: Mapping[str, float | None] | None
+    redrawn: Redrawn | None
+    power: bool
+
+    def each(self, names: Sequence[str]) -> dict[str, Judged]:
+        """The verdict of each effect by itself: gates that are about others do not close it."""
+        return {name: self._judged((name,)) for name in names}
+
+    def together(self, names: Sequence[str], each: Mapping[str, Judged]) -> Judged:
+        """The verdict of all, which must all bear the claim out: one that is denied denies it, whatever closes others."""
+        able = [name for name in names if name in each and not _closed(each[name])]
+        if 0 < len(able) < len(names):
+            found = self._judged(tuple(able))
+            if found.verdict in DENIED:
+                return found
+        found = self._judged(tuple(names) or ("",))
+        if found.verdict in DENIED and each and not any(one.verdict in DENIED for one in each.values()):
+            none = next(one for one in each.values() if one.verdict == "not tested")
+            return replace(found, verdict="not tested", gates=none.gates, why=none.why)
+        return found
+
+    def _judged(self, names: tuple[str, ...]) -> Judged:
+        """Of the effects of these names."""
+        rule = self.claim.rule
+        assert rule is not None
+        known = {name: self.effects[name] for name in names if name in self.effects}
+        gates = tuple(gate for gate in self.gates if gate.concerns(names))
+        if self.drifts is not None:
+            drifts = {name: self.drifts.get(name) for name in known}
+            gates += (Gate.settled(rule, known, drifts),)
+        verdict, decides, missing = all_of(rule, known, tuple(name for name in names if name))
+        why = self._untested(verdict, missing, gates)
+        if why:
+            return self._at_budget(Judged("not tested", decides, gates, why))
+        if verdict in DECIDED and self.power and self.claim.asks_power:
+            able, shares, limited = powered(
+                rule,
+                known,
+                verdict,
+                there=self.claim.aim,
+                none=self.claim.none,
+                least=self.claim.least_power,
+                redrawn=self.redrawn,
+            )
+            gates += (able,)
+            if not able.is_open:
+                return self._at_budget(Judged("not tested", decides, gates, f"power: {able.text}", power=shares))
+            why = "" if limited == verdict else "Low power: the size is uncertain."
+            return self._at_budget(Judged(limited, decides, gates, why, power=shares))
+        return self._at_budget(Judged(verdict, decides, gates, _undecided(verdict, known.get(decides))))
+
+    def _untested(self, verdict: Verdict, missing: Sequence[str], gates: Sequence[Gate]) -> str:
+        """Why nothing can be judged; empty where it can."""
+        closed = next((gate for gate in gates if not gate.is_open), None)
+        if closed is not None:
+            return closed.text
+        if verdict == "not tested":
+            return f"{', '.join(missing) or 'what this is about'} {'were' if len(missing) > 1 else 'was'} not measured"
+        about_training = self.claim.about == "training"
+        if verdict == "not reproduced" and about_training and all(gate.name != "learned" for gate in gates):
+            return "whether the model is better at its task than before training is not recorded"
+        return ""
+
+    def _at_budget(self, judged: Judged) -> Judged:
+        if self.claim.about != "training":
+            return judged
+        helps = self.claim.more_budget_could_help
+        verdict, budget = at_budget(judged.verdict, self.spent, self.claim.budget, helps)
+        return replace(judged, verdict=verdict, budget=budget)
+
+
+def parts_of(judged: Mapping[str, Judged], effects: Mapping[str, Effect], rule: Rule) -> list[Part]:
+    """Verdicts by name, as a finding has them."""
+    made = []
+    for name, one in judged.items():
+        effect = effects.get(name)
+        known = {} if effect is None else {"value": effect.value, "low": effect.low, "high": effect.high}
+        p = None if effect is None else rule.p_value(effect)
+        made.append(Part(name=name, verdict=one.verdict, why=one.why, p=p, **known))
+    return made
+
+
+def _closed(one: Judged) -> bool:
+    """Whether something other than chance keeps an effect from being judged."""
+    return one.verdict == "not tested" and not any(gate.name == "power" for gate in one.gates)
+
+
+def _undecided(verdict: Verdict, effect: Effect | None) -> str:
+    """What an inconclusive verdict lacks, where it is no matter of the interval."""
+    if verdict != "inconclusive" or effect is None:
+        return ""
+    if effect.num_seeds < 2:
+        return "One seed decides nothing."
+    if effect.num_missing:
+        return f"The number exists in {effect.num_seeds} of {effect.num_seeds + effect.num_missing} seeds."
+    return ""
