@@ -21,6 +21,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hmmscope.errors import InputError
 
 #: Text that is read as a number: decimal, no underscores, no other digits than 0 to 9.
@@ -236,6 +238,12 @@ def require(condition: bool, field: str, rule: str, value: object) -> None:
     """InputError naming `field`, the rule and the value received, unless `condition`."""
     if not condition:
         raise InputError(f"{field}: {rule}, got {shown(value)}")
+
+
+def refuse_masked(field: str, values: object) -> None:
+    """Raise InputError naming `field` if an array of `numpy.ma` has masked entries, where every entry must be known."""
+    if np.ma.is_masked(values):
+        raise InputError(f"{field}: has masked entries; every entry must be known here")
 
 
 def require_real(field: str, value: Any) -> None:

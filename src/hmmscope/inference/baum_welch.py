@@ -18,7 +18,7 @@ from hmmscope.inference.loop_inputs import Sequences, sequences
 from hmmscope.inference.ragged import check_ragged, counted
 from hmmscope.inference.restarts import Restarts, on_threads
 from hmmscope.processes.hmm import HMM
-from hmmscope.processes.observations import Symbols
+from hmmscope.processes.observations import Symbols, whole_batch
 from hmmscope.schema import is_count, require
 from hmmscope.seeds import numpy_generator
 from hmmscope.sequences.encoding import Alphabet
@@ -345,7 +345,7 @@ def baum_welch_predictions(
 
     Cost: a fit for each sequence and position.
     """
-    observations = torch.as_tensor(observations)
+    observations = whole_batch(observations, Alphabet(None, num_symbols))
     time = observations.shape[1]
     if not all(0 <= t < time for t in positions):
         raise InputError(f"positions: must be in [0, {time}), got {list(positions)}")

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from hmmscope.axes import Bool, Float, Float64, Int, Int64, Tensor
 from hmmscope.errors import InputError
-from hmmscope.schema import listed, shown
+from hmmscope.schema import listed, refuse_masked, shown
 from hmmscope.sequences.cells import as_row
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.encoding import Alphabet
@@ -29,6 +29,7 @@ Observations = Symbols | Float[Tensor, "batch time coordinate"] | Float[Tensor, 
 
 def as_counts(lengths: Any) -> Tensor:
     """Lengths as a tensor, unchecked: of a column of a frame those in its order, whatever labels its rows have."""
+    refuse_masked("lengths", lengths)
     try:
         return lengths if isinstance(lengths, Tensor) else torch.as_tensor(np.asarray(lengths))
     except (TypeError, ValueError, RuntimeError):
@@ -180,6 +181,7 @@ def _starts(starts: object, time: int) -> Bool[Tensor, "time"]:
         mask = torch.zeros(time, dtype=torch.bool)
         mask[:1] = True
         return mask
+    refuse_masked("starts", starts)
     try:
         mask = torch.as_tensor(starts).cpu()
     except (TypeError, ValueError, RuntimeError):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.kernels.quantise import UNIT, quantise_rows
-from hmmscope.schema import require
+from hmmscope.schema import refuse_masked, require
 
 _TENSOR_TYPES = {torch.float32, torch.float64, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 
@@ -212,6 +212,7 @@ def as_float64(name: str, rows: object) -> NDArray[np.float64]:
         if rows.dtype not in _TENSOR_TYPES:
             raise InputError(f"{name}: must hold real numbers in 32 bits or more, got {rows.dtype}")
         rows = rows.detach().cpu().numpy()
+    refuse_masked(name, rows)
     try:
         array = np.asarray(rows)
     except ValueError:

@@ -16,7 +16,7 @@ from hmmscope.emissions.number_evidence import number_evidence
 from hmmscope.emissions.poisson import PoissonHMM
 from hmmscope.errors import InputError
 from hmmscope.inference.num_states import Support, by_bic, choice_reason, held_out_mean, summed, support_of, units_of
-from hmmscope.schema import shown, unknown_name
+from hmmscope.schema import refuse_masked, shown, unknown_name
 from hmmscope.seeds import numpy_generator
 
 #: Families by name, and which of their options `hmmscope.fit` takes.
@@ -53,7 +53,7 @@ def emission_of(source: Any, asked: str | None) -> str:
     arrays = source if isinstance(source, list | tuple) else [source]
     for one in arrays:
         if isinstance(one, Tensor | np.ndarray):
-            found = _array_of(one)
+            found = _array_of(one.compressed() if isinstance(one, np.ma.MaskedArray) else one)
             if found.dtype.kind == "f" and bool((found != np.floor(found))[np.isfinite(found)].any()):
                 return "gaussian"
     return "symbols"
@@ -129,6 +129,7 @@ def _array_of(one: Any) -> NDArray[Any]:
 
 
 def _counts(lengths: Any) -> list[int]:
+    refuse_masked("lengths", lengths)
     counts = np.asarray(lengths)
     if counts.ndim != 1 or counts.dtype.kind not in "iu" or (counts < 1).any():
         raise InputError(f"lengths: must be whole numbers of at least 1, got {shown(lengths)}")

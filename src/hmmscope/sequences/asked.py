@@ -343,8 +343,11 @@ def _decimals(values: Sequence[object], missing: Missing) -> bool:
 
 def plain(values: Any) -> Any:
     """As Python's own lists, numbers and texts, of any library; masked is `MISSING`, whole numbers (time, 1) a column."""
-    if isinstance(values, np.ma.MaskedArray) and values.dtype.kind in "iu":
-        values = np.ma.filled(values.astype(np.int64), MISSING)
+    if isinstance(values, np.ma.MaskedArray) and values.dtype.kind in "iubf":
+        values = Missing().marked(values) if np.ma.is_masked(values) else values.data
+    elif isinstance(values, list | tuple) and any(value is np.ma.masked for value in values):
+        whole = all(value is np.ma.masked or isinstance(value, int | np.integer) for value in values)
+        return [(MISSING if whole else None) if value is np.ma.masked else value for value in values]
     if getattr(values, "ndim", 0) == 2 and values.shape[1] == 1 and "int" in str(getattr(values, "dtype", "")):
         values = values.reshape(-1)
     methods = (getattr(values, method, None) for method in ("to_pylist", "as_py", "to_list", "tolist"))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hmmscope.errors import InputError
 from hmmscope.reprs import Shown
-from hmmscope.schema import listed, require, shown, unknown_name
+from hmmscope.schema import listed, refuse_masked, require, shown, unknown_name
 from hmmscope.sequences.gaps import FOR_NUMBERS, MISSING, Missing, is_nothing
 from hmmscope.sequences.large import MAX_SYMBOLS, require_dense, smallest
 from hmmscope.sequences.rule import Reading
@@ -88,13 +88,9 @@ def check_text(names: Sequence[str], field: str = "symbols") -> None:
 
 
 def apart(flat: object, lengths: object) -> list[NDArray[Any]]:
-    """Sequences that lie one after the other in `flat` (observation,), by their `lengths` (sequence,).
-
-    Raises:
-        InputError: lengths that are not positive whole numbers, or do not sum to the number of symbols.
-    """
+    """Sequences that lie one after the other in `flat`; InputError unless `lengths` are positive and sum to its symbols."""
     try:
-        tokens = np.asarray(flat)
+        tokens = np.asanyarray(flat)
     except (ValueError, TypeError):  # lists of different lengths, a type that NumPy has not
         tokens = np.array(None)
     if tokens.ndim != 1:
@@ -112,6 +108,7 @@ def filling_lengths(lengths: object, total: int) -> NDArray[np.int64]:
 
 def whole_lengths(lengths: object) -> NDArray[np.int64]:
     """Lengths of sequences (sequence,); InputError unless they are a list of whole numbers from 0 on."""
+    refuse_masked("lengths", lengths)
     try:
         counts = np.asarray(lengths)
         good = counts.ndim == 1 and (counts.dtype.kind in "iu" or counts.size == 0) and bool((counts >= 0).all())

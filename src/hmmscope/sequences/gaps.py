@@ -84,6 +84,8 @@ class Missing:
             mask, array = np.ma.getmaskarray(array), array.data
         else:
             mask = np.zeros(array.shape, np.bool_)
+        if array.dtype.kind == "b" and mask.any():
+            array = array.astype(np.int64)
         if array.dtype.kind not in "iuf":
             return array
         numbers = [float(name) for name in self.names if _is_number(name)]

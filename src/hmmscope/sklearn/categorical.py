@@ -9,14 +9,16 @@ from sklearn.utils.validation import validate_data
 
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
+from hmmscope.inference.free_parameters import num_free
 from hmmscope.sklearn.estimator import HiddenMarkovModel, drawn, most_probable, rows_of
-from hmmscope.sklearn.seen import Array, Seen, unrounded
+from hmmscope.sklearn.seen import Array, Seen, unmasked, unrounded
 
 
 class CategoricalHMM(HiddenMarkovModel):
     """A hidden Markov model whose states emit symbols 0 to V - 1, in the place of `hmmlearn.hmm.CategoricalHMM`.
 
-    X is one column of symbols (time, 1); NaN is a missing observation, and what it may have been is summed over.
+    X is one column of symbols (time, 1); NaN, or a masked entry of `numpy.ma`, is a missing observation, and what it may
+    have been is summed over.
 
     Source: Rabiner (1989); the interface is that of hmmlearn 0.3.
 
@@ -43,6 +45,7 @@ class CategoricalHMM(HiddenMarkovModel):
     """
 
     parts = HiddenMarkovModel.parts | {"e": "emissionprob_"}
+    laws = (*HiddenMarkovModel.laws, "emissionprob_")
     emissionprob_: Array
     emissionprob_prior: Any
 
@@ -88,6 +91,7 @@ class CategoricalHMM(HiddenMarkovModel):
 
     def _read(self, X: Any, *, fitting: bool) -> NDArray[np.int64]:
         """A column of symbols; a missing one is V, which every state emits with probability one."""
+        X = unmasked(X)
         if not fitting and self._is_column(X):  # nothing that scikit-learn asks for can be wrong
             self._num_symbols = int(self.n_features or 0)
             self._check_largest(X)
@@ -142,5 +146,5 @@ class CategoricalHMM(HiddenMarkovModel):
             symbols[here] = drawn(law, uniforms[here])
         return symbols[:, None]
 
-    def _num_emission_parameters(self) -> int:
-        return self.n_components * (int(self.n_features or 1) - 1)
+    def _num_free_emissions(self, positive: dict[str, NDArray[np.bool_]]) -> dict[str, int]:
+        return {"emissionprob_": num_free(positive["emissionprob_"])}

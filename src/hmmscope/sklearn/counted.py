@@ -33,6 +33,7 @@ class PoissonHMM(RealValuedHMM):
     """
 
     parts = RealValuedHMM.parts | {"l": "lambdas_"}
+    arrays = {"rates": "lambdas_"}
     lambdas_: Array
     lambdas_prior: Any
     lambdas_weight: Any

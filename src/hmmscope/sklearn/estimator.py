@@ -5,6 +5,7 @@ import functools
 import math
 import warnings
 from abc import abstractmethod
+from collections.abc import Collection
 from typing import Any, Self
 
 import numpy as np
@@ -19,10 +20,11 @@ from hmmscope.inference.compiled import filter_batch
 from hmmscope.inference.compiled_backward import run_smoother
 from hmmscope.inference.counts import Counts, add_counts
 from hmmscope.inference.fast import log_likelihood
+from hmmscope.inference.free_parameters import num_free
 from hmmscope.inference.loop_inputs import flat_sequences, paths_side_by_side, sequences, tables
 from hmmscope.inference.paths import likeliest_paths
 from hmmscope.processes.stationary import stationary_law
-from hmmscope.schema import unknown_name
+from hmmscope.schema import refuse_masked, unknown_name
 from hmmscope.sklearn.monitor import ConvergenceMonitor
 from hmmscope.sklearn.seen import SMALL, Array, Seen
 
@@ -43,6 +45,8 @@ class HiddenMarkovModel(BaseEstimator):
 
     #: Letters of `params` and `init_params`, and the attribute of each.
     parts: dict[str, str] = {"s": "startprob_", "t": "transmat_"}
+    #: Attributes whose rows are laws: a fit keeps their zeros.
+    laws: tuple[str, ...] = ("startprob_", "transmat_")
 
     n_components: int
     startprob_prior: Any
@@ -88,8 +92,8 @@ class HiddenMarkovModel(BaseEstimator):
         """An observation (N, feature) of each state, from uniform numbers (N,)."""
 
     @abstractmethod
-    def _num_emission_parameters(self) -> int:
-        """Free numbers of all states together."""
+    def _num_free_emissions(self, positive: dict[str, NDArray[np.bool_]]) -> dict[str, int]:
+        """Count the free numbers of each attribute of the emissions, given where probabilities may be positive."""
 
     # -- fitting
 
@@ -111,6 +115,7 @@ class HiddenMarkovModel(BaseEstimator):
         generator = check_random_state(self.random_state)
         self._warn_of_what_is_lost()
         given = {name: getattr(self, name) for name in self.parts.values() if hasattr(self, name)}
+        begun = self._positive(set(given) - self._to_begin())
         monitor, best = self.__dict__.get("_own_monitor"), None
         emitting = check_random_state(self.random_state)  # a seed that is a number begins again, as in hmmlearn
         for _ in range(self.n_init):
@@ -123,6 +128,7 @@ class HiddenMarkovModel(BaseEstimator):
                 best = reached, {name: getattr(self, name) for name in self.parts.values()}, copy.deepcopy(climbing)
         assert best is not None
         self.__dict__.update(best[1])
+        self._begun = begun
         self._made, self._ran = best[1], best[2]
         self._drawn = self.random_state, last
         return self
@@ -271,11 +277,15 @@ class HiddenMarkovModel(BaseEstimator):
         return stationary_law(torch.from_numpy(np.array(self.transmat_, np.float64))).numpy()
 
     def aic(self, X: Any, lengths: Any = None) -> float:
-        """-2 log P(X) + 2 (free parameters); small is good."""
+        """-2 log P(X) + 2 (free parameters), which are counted as by `bic`; small is good."""
         return 2 * self._num_parameters() - 2 * self.score(X, lengths)
 
     def bic(self, X: Any, lengths: Any = None) -> float:
-        """-2 log P(X) + (free parameters) log(rows of X); small is good."""
+        """-2 log P(X) + (free parameters) log(rows of X); small is good.
+
+        Free is what `params` names; of laws the entries that were positive at the start of the fit less one a row, as for
+        `hmmscope.fit`. A part that was set and not fitted since counts by its own zeros.
+        """
         score = self.score(X, lengths)
         return self._num_parameters() * math.log(len(X)) - 2 * score
 
@@ -295,7 +305,20 @@ class HiddenMarkovModel(BaseEstimator):
         self.__dict__.pop("_ran", None)
 
     def _num_parameters(self) -> int:
-        return self.n_components**2 - 1 + self._num_emission_parameters()
+        """How many numbers a fit of `params` may choose."""
+        positive = self._positive(self.laws)
+        free = {name: num_free(positive[name]) for name in ("startprob_", "transmat_")}
+        free |= self._num_free_emissions(positive)
+        return sum(free[name] for letter, name in self.parts.items() if letter in self.params)
+
+    def _positive(self, names: Collection[str]) -> dict[str, NDArray[np.bool_]]:
+        """Where some laws may be positive: as at the start of the last fit, or as they are where they were set since."""
+        made, begun, found = self.__dict__.get("_made", {}), self.__dict__.get("_begun", {}), {}
+        for name in set(names) & set(self.laws):
+            law = np.asarray(getattr(self, name))
+            fitted = getattr(self, name) is made.get(name)
+            found[name] = begun.get(name, np.ones(law.shape, np.bool_)) if fitted else law > 0
+        return found
 
     def _asked(self, X: Any, lengths: Any) -> Seen:
         self._ready()
@@ -329,6 +352,7 @@ class HiddenMarkovModel(BaseEstimator):
 
 def rows_of(name: str, value: Any, shape: tuple[int | None, ...]) -> Array:
     """Laws as floats of this shape; InputError unless every row is one."""
+    refuse_masked(name, value)
     found = np.asarray(value, np.float64)
     if found.ndim != len(shape) or any(want not in (None, size) for want, size in zip(shape, found.shape, strict=True)):
         raise InputError(f"{name}: must have the shape {shape}, got {found.shape}")
@@ -356,6 +380,7 @@ def _lengths(lengths: Any, count: int) -> NDArray[np.int64]:
     """Lengths of the sequences; InputError unless they are whole numbers that sum to the rows."""
     if lengths is None:
         return np.array([count])
+    refuse_masked("lengths", lengths)
     found = np.asarray(lengths)
     if found.ndim != 1 or found.dtype.kind not in "iu" or (found < 0).any() or found.sum() != count:
         raise InputError(f"lengths: must be whole numbers of at least 0 that sum to the {count} rows of X")

@@ -10,7 +10,7 @@ from hmmscope.axes import Float64, Tensor
 from hmmscope.emissions.densities import SHAPES
 from hmmscope.emissions.gaussian import GaussianHMM as GaussianProcess
 from hmmscope.errors import InputError
-from hmmscope.schema import unknown_name
+from hmmscope.schema import refuse_masked, unknown_name
 from hmmscope.sklearn.real_valued import RealValuedHMM, without_gaps
 from hmmscope.sklearn.seen import Array
 
@@ -45,6 +45,7 @@ class GaussianHMM(RealValuedHMM):
     """
 
     parts = RealValuedHMM.parts | {"m": "means_", "c": "_covars_"}
+    arrays = {"means": "means_", "covariances": "_covars_"}
     means_: Array
     _covars_: Array
     covariance_type: str
@@ -85,6 +86,7 @@ class GaussianHMM(RealValuedHMM):
 
     @covars_.setter
     def covars_(self, covars: Any) -> None:
+        refuse_masked("covars_", covars)
         given = np.array(covars, np.float64)
         if self.covariance_type == "spherical" and given.ndim == 2 and (given == given[:, :1]).all():
             given = given[:, 0]  # hmmlearn takes (S, 1) too

@@ -51,6 +51,8 @@ class GMMHMM(RealValuedHMM):
     """
 
     parts = RealValuedHMM.parts | {"m": "means_", "c": "covars_", "w": "weights_"}
+    arrays = {"weights": "weights_", "centres": "means_", "covariances": "covars_"}
+    laws = (*RealValuedHMM.laws, "weights_")
     weights_: Array
     means_: Array
     covars_: Array
@@ -132,6 +134,7 @@ class GMMHMM(RealValuedHMM):
         filled = np.where(gaps, 0.0, X)
         if "w" in self.params:
             added = np.broadcast_to(np.asarray(self.weights_prior, np.float64) - 1, count.shape)
+            added = np.where(np.asarray(self.weights_) == 0, 0.0, added)  # a weight of zero stays zero
             self.weights_ = (count + added) / (count.sum(1) + added.sum(1))[:, None]
         if "m" in self.params:
             prior = np.broadcast_to(np.asarray(self.means_weight, np.float64), count.shape)[..., None]

@@ -16,15 +16,18 @@ from hmmscope.errors import InputError
 from hmmscope.inference.counts import Counts
 from hmmscope.processes.observations import as_counts
 from hmmscope.sklearn.estimator import HiddenMarkovModel
-from hmmscope.sklearn.seen import Array, Seen
+from hmmscope.sklearn.seen import Array, Seen, unmasked
 
 
 class RealValuedHMM(HiddenMarkovModel):
-    """A hidden Markov model over rows of numbers; NaN is a missing entry, and what it may have been is summed out.
+    """A hidden Markov model over rows of numbers; NaN, or a masked entry of `numpy.ma`, is a missing entry, and what it may
+    have been is summed out.
 
     A family says which process it is, with the parameters as they are now.
     """
 
+    #: Arrays of the process that states emit by, and the attribute of each.
+    arrays: dict[str, str]
     n_features: int
 
     @abstractmethod
@@ -37,7 +40,7 @@ class RealValuedHMM(HiddenMarkovModel):
         return tags
 
     def _read(self, X: Any, *, fitting: bool) -> Array:
-        found: Array = validate_data(self, X, reset=fitting, dtype=np.float64, ensure_all_finite="allow-nan")
+        found: Array = validate_data(self, unmasked(X), reset=fitting, dtype=np.float64, ensure_all_finite="allow-nan")
         if fitting:
             self.n_features = found.shape[1]
         return found
@@ -92,8 +95,14 @@ class RealValuedHMM(HiddenMarkovModel):
         more = np.random.RandomState(int(uniforms[0] * 2**32)).rand(len(states), process.num_draws)
         return process.emit(torch.from_numpy(states), torch.from_numpy(more)).numpy()
 
-    def _num_emission_parameters(self) -> int:
-        return self.process().num_parameters
+    def _num_free_emissions(self, positive: dict[str, NDArray[np.bool_]]) -> dict[str, int]:
+        own = {
+            name: torch.from_numpy(positive[attribute])
+            for name, attribute in self.arrays.items()
+            if attribute in positive
+        }
+        free = self.process().num_free(own)
+        return {self.arrays[name]: count for name, count in free.items()}
 
 
 def without_gaps(X: Array, num_states: int) -> Array:

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope.axes import Int64, Tensor
+from hmmscope.errors import InputError
 from hmmscope.inference.loop_inputs import Tables
 from hmmscope.processes.answers import OF_STATES
 from hmmscope.processes.laws import StateEmitting
@@ -133,3 +134,24 @@ class Batch(NamedTuple):
 def libm_log(values: Array) -> Array:
     """Logarithms by the C library, whose last bits are not those of NumPy's vectors."""
     return np.array([math.log(value) if value > 0 else -math.inf for value in values.ravel()]).reshape(values.shape)
+
+
+def unmasked(X: Any) -> Any:
+    """Return X with NaN where an entry of `numpy.ma` is masked; scikit-learn drops masks. All else is returned as it is.
+
+    Raises:
+        InputError: masked entries that are no numbers.
+    """
+    if isinstance(X, list | tuple) and any(isinstance(row, np.ma.MaskedArray | list | tuple) for row in X):
+        rows = [unmasked(row) for row in X]
+        return X if all(new is old for new, old in zip(rows, X, strict=True)) else rows
+    if isinstance(X, list | tuple) and any(entry is np.ma.masked for entry in X):
+        return [np.nan if entry is np.ma.masked else entry for entry in X]
+    if not isinstance(X, np.ma.MaskedArray):
+        return X
+    if not np.ma.is_masked(X):
+        return X.data
+    try:
+        return np.ma.filled(X.astype(np.float64), np.nan)
+    except (TypeError, ValueError):
+        raise InputError(f"X: must be numbers where entries are masked, got {X.dtype}") from None
