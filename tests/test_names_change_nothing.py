@@ -1,4 +1,19 @@
-"""Names of classes, fields, functions and modules, and prose, are free: none of them is part of stored data."""
+"""Names of classes, fields, functions and modules, and prose, are free: none of them is part of stored data.
+
+What is stored, and how it is kept when code changes:
+
+- digests of corpora and processes: `digest_name` of the layout and of the form of law, `Law.file_arrays`;
+- keys of configurations, findings, figures, protocols and caches: metadata ``{"stored": key}`` of a field, see `schema`;
+- registered names: ``registry.process(name, stored=...)``; ids of experiments, claims and instruments are literals;
+- kinds of objects that are handed over: `stored_name` of the class;
+- rules and verbs: `Rule.name`, `options.VERBS`; figures, gates, file formats, columns of tables: literals;
+- seeds: `seeds.NAMES` and `seeds.PURPOSES`; tasks of HMM-bench: `Task.frozen_fields` and `frozen.WORDS`;
+- weights in checkpoints: attributes of modules, which have no other name in files and stay;
+- what `hmmscope check` derives again is compared without words and without the order of claims.
+
+Other tests hold the verdicts of rules (tests/evidence), the digests of HMM-bench and its cards (tests/verbs) and the bits of
+samples (tests/corpora).
+"""
 
 import ast
 import hashlib
@@ -7,9 +22,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
+import torch
 
 import hmmscope as hs
 from hmmscope import registry, schema, seeds
@@ -21,18 +37,30 @@ from hmmscope.lab.benchmark.frozen import WORDS
 from hmmscope.lab.benchmark.tasks import TASKS, tasks_of
 from hmmscope.lab.cli import main
 from hmmscope.lab.evidence.claim import Claim, claims_of
-from hmmscope.lab.evidence.figure import Bars, Figure, Lines, Series
+from hmmscope.lab.evidence.figure import _KINDS, ROLES, Bars, Figure, Lines, Series
 from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.protocol import entry_of
-from hmmscope.lab.evidence.verdicts import RULES
+from hmmscope.lab.evidence.verdicts import RULES, VERDICTS, Gate
 from hmmscope.lab.sweeps.grid import expand, run_name
 from hmmscope.lab.verbs import verify
 from hmmscope.lab.verbs.options import VERBS
+from hmmscope.models.base import Ports, build_model
+from hmmscope.models.given import Function, GivenModelSpec
+from hmmscope.processes.from_file import GivenSpec
 from hmmscope.processes.laws import Law
+from hmmscope.processes.process import Process, kinds
 from hmmscope.runs.config import RunConfig, config_from_data
+from hmmscope.runs.presets import preset
 from hmmscope.storage import store
+from hmmscope.training.spec import TrainingSpec
 
 ROOT = Path(__file__).parents[1]
+#: Sizes of specs, wherever one has a field of that name in files.
+SMALL: dict[str, Any] = {
+    **{"num_components": 3, "num_states": 5, "num_symbols": 5, "num_properties": 3, "num_entities": 4, "rank": 2},
+    **{"num_demonstrations": 2, "demonstration_length": 3, "test_length": 4, "length": 9, "path": "umbrella"},
+    **{"num_layers": 2, "num_heads": 2, "width": 16, "mlp_ratio": 2},
+}
 
 
 def below(kind: type) -> Iterator[type]:
@@ -309,3 +337,81 @@ def test_a_stored_name_is_taken(other_registry: None) -> None:
     for name, stored in (("one-old", None), ("two", "one-old"), ("two", "one-new"), ("two", "mess3")):
         with pytest.raises(InputError, match=r"is the name of|is registered by"):
             registry.process(name, stored=stored)(spec_of({"size": 2}, "Another"))
+
+
+def test_an_object_that_is_handed_over_is_called_the_same_by_configurations() -> None:
+    registry.entries("process")
+    assert [kind for kind in below(Process) if "stored_name" not in vars(kind)] == []
+    hmm, module = hs.make_process("mess3"), Function(lambda tokens: tokens)
+    with renamed(type(hmm), Function):
+        assert GivenSpec.of(hmm).kind == type(hmm).stored_name == "LabelledHMM"
+        assert GivenModelSpec.of(module).class_name == "hmmscope.models.given.Function"
+    assert GivenModelSpec.of(torch.nn.Linear(1, 1)).class_name == "torch.nn.modules.linear.Linear"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What there was before names were changed: tests/stored_names.json
+
+KEPT = json.loads(Path(__file__).with_name("stored_names.json").read_text())
+
+
+def small(kind: str, name: str) -> Any:
+    """A registered spec, found by its stored name, of the sizes of the contract tests."""
+    cls = registry.lookup(kind, name)
+    known = schema.known_keys(cls)
+    return registry.build_spec(kind, {"name": name} | {key: SMALL[key] for key in SMALL if key in known}, kind)
+
+
+@pytest.mark.parametrize("name", KEPT["processes"])
+def test_digests_of_processes_and_corpora_are_as_they_were(name: str) -> None:
+    process = small("process", name).build()
+    assert process.digest[:16] == KEPT["processes"][name]
+    for laid, digest in KEPT["corpora"].items():
+        layout, _, of = laid.partition("/")
+        if of == name:
+            assert hs.Corpus(process, layout=small("layout", layout)).digest(3)[:16] == digest, layout
+
+
+def test_names_of_runs_are_as_they_were() -> None:
+    """They hold the registered names and a digest of all keys and values of a configuration."""
+    for what, name in KEPT["runs"].items():
+        kind, _, of = what.partition("/")
+        spec = None if kind == "preset" else small(kind, of) if of == "file" else registry.lookup(kind, of)()
+        config = config_from_data(preset(of)) if spec is None else RunConfig(**{kind: spec})
+        assert run_name(config) == name, what
+
+
+@pytest.mark.parametrize("name", KEPT["weights"])
+def test_names_of_weights_are_as_they_were(name: str) -> None:
+    """Checkpoints and exports have them."""
+    ports = Ports(num_outputs=5, num_tokens=6, max_length=64)
+    weights = build_model(small("model", name), ports, 0).state_dict()
+    shapes = [[key, list(tensor.shape)] for key, tensor in weights.items()]
+    assert hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:16] == KEPT["weights"][name]
+
+
+def test_lists_of_stored_names_are_as_they_were() -> None:
+    """Figures, gates, formats and fields of the recipe."""
+    assert sorted(_KINDS) == ["bars", "cloud", "explorer", "heatmap", "lines"]
+    assert get_args(get_type_hints(Gate)["name"]) == ("converged", "learned", "matched", "regime", "room", "power")
+    formats = sorted(kind for kind in kinds() if kind.startswith("hmmscope-"))
+    said = json.dumps([formats, list(schema.spec_to_data(TrainingSpec())), VERDICTS, ROLES, store.FORMATS])
+    assert hashlib.sha256(said.encode()).hexdigest()[:16] == "0c3f45fa44d0aefc"
+
+
+def test_a_trained_run_has_the_folder_and_the_keys_that_it_had(tmp_path: Path) -> None:
+    data = {
+        "process": {"name": "mess3"},
+        "layout": {"name": "sequences", "length": 4},
+        "model": {"name": "rnn", "width": 4},
+        "training": {"num_steps": 2, "batch_size": 2, "warmup_steps": 0, "device": "cpu", "engine": "torch"},
+    }
+    config = config_from_data(data)
+    assert run_name(config) == "rnn-mess3-seed0-73ed1cdcf1d2"
+    run = hs.train(config, out=tmp_path / "run")
+    names = sorted(path.relative_to(run.path).as_posix() for path in run.path.rglob("*") if path.is_file())
+    done, config_bytes = store.read_json(run.path / "done.json"), (run.path / "config.json").read_bytes()
+    assert hashlib.sha256(config_bytes).hexdigest()[:16] == "728f7d2cedbd3c2d"
+    records = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    said = json.dumps([names, sorted(done), [sorted(one) for one in records]])
+    assert hashlib.sha256(said.encode()).hexdigest()[:16] == "df0a0b638c92d4df"

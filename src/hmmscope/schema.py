@@ -93,7 +93,6 @@ def stored_key(field: dataclasses.Field) -> str:
     return key
 
 
-@functools.cache
 def known_keys(cls: type) -> Mapping[str, str]:
     """The name of a field by each key that data may have for it: its name, and the key in files."""
     fields = [field for field in dataclasses.fields(cls) if field.init]

@@ -32,6 +32,8 @@ RANGE = 600.0
 class Seen(Process):
     """A chain with one symbol an observation, whose likelihoods are the rows of a table."""
 
+    stored_name = "Seen"
+
     by_law = OF_STATES
 
     def __init__(self, chain: Chain, log_likelihoods: Tensor) -> None:

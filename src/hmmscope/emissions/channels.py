@@ -37,6 +37,8 @@ class ChannelsHMM(EmittingHMM):
         InputError: a wrong shape, or rows that are no laws.
     """
 
+    stored_name = "ChannelsHMM"
+
     density = "symbols"
     probability_arrays = ("initial", "transition", "emissions")
     file_format = "hmmscope-channels-hmm"

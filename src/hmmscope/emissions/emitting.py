@@ -67,6 +67,8 @@ class EmittingHMM(VectorProcess):
         InputError: rows that are no laws; names that are empty, double or of the wrong number.
     """
 
+    stored_name = "EmittingHMM"
+
     group, default_target = "EmittingHMM", "density"
     #: Uniform numbers that an observation takes.
     num_draws: int

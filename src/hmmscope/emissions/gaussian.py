@@ -53,6 +53,8 @@ class GaussianHMM(EmittingHMM):
         InputError: a wrong shape; a variance that is not positive; a matrix that is not symmetric and positive definite.
     """
 
+    stored_name = "GaussianHMM"
+
     file_format = "hmmscope-gaussian-hmm"
     file_arrays = ("initial", "transition", "means", "covariances")
     file_fields = ("covariance_type", "states", "title", "source", "reading")

@@ -48,6 +48,8 @@ class GaussianMixtureHMM(EmittingHMM):
         InputError: a wrong shape; a variance that is not positive; a matrix that is not symmetric and positive definite.
     """
 
+    stored_name = "GaussianMixtureHMM"
+
     probability_arrays = ("initial", "transition", "weights")
     file_format = "hmmscope-gaussian-mixture-hmm"
     file_arrays = ("initial", "transition", "weights", "centres", "covariances")

@@ -37,6 +37,8 @@ class PoissonHMM(EmittingHMM):
         InputError: a wrong shape, or a rate that is not positive.
     """
 
+    stored_name = "PoissonHMM"
+
     density = "poisson"
     file_format = "hmmscope-poisson-hmm"
     file_arrays = ("initial", "transition", "rates")

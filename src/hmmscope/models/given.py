@@ -38,6 +38,8 @@ def logits_of(output: Any, inputs: Tensor, num_outputs: int) -> Float[Tensor, "b
 class Function(nn.Module):
     """A plain function from tokens to logits, as a module."""
 
+    stored_name = "hmmscope.models.given.Function"
+
     def __init__(self, function: Callable[[Tensor], Any]) -> None:
         super().__init__()
         self.function = function
@@ -166,7 +168,7 @@ class GivenModelSpec:
     @classmethod
     def of(cls, module: nn.Module) -> "GivenModelSpec":
         """The spec of an object."""
-        name = f"{type(module).__module__}.{type(module).__qualname__}"
+        name = vars(type(module)).get("stored_name") or f"{type(module).__module__}.{type(module).__qualname__}"
         if any(nn.parameter.is_lazy(one) for one in module.parameters()):
             raise InputError("model: has lazy modules; give their sizes")
         shapes = tuple(f"{key} {'x'.join(map(str, p.shape)) or 1}" for key, p in module.named_parameters())

@@ -31,6 +31,8 @@ class ComposedCycles(Mixture):
         spec: what it was made from.
     """
 
+    stored_name = "ComposedCycles"
+
     file_format = "hmmscope-composed-cycles"
     file_arrays = ()
     file_fields = ("spec",)

@@ -50,6 +50,8 @@ class FreshHMMs(Process):
     Nobody knows the best that an observer can do who knows the prior only.
     """
 
+    stored_name = "FreshHMMs"
+
     why_not: ClassVar[str | None] = "the integral over HMMs of the prior has no closed form"
     file_format = "hmmscope-fresh-hmms"
     file_fields = ("spec",)
@@ -154,6 +156,8 @@ class FreshMarkovChains(FreshHMMs):
     Attributes:
         concentration: of the Dirichlet law of the rows.
     """
+
+    stored_name = "FreshMarkovChains"
 
     why_not = None
 

@@ -54,7 +54,7 @@ class GivenSpec:
     @classmethod
     def of(cls, process: Process) -> "GivenSpec":
         """The spec of an object."""
-        spec = cls(kind=type(process).__name__, digest=process.digest)
+        spec = cls(kind=process.stored_name, digest=process.digest)
         object.__setattr__(spec, "process", process)
         return spec
 

@@ -56,6 +56,8 @@ class GeneralisedHMM(Process):
     observable operator models of Jaeger (2000).
     """
 
+    stored_name = "GeneralisedHMM"
+
     by_law = frozenset({PREDICTIONS, BELIEFS, MEMORY, WORDS, FORECASTS})
     file_format = "hmmscope-generalised-hmm"
     file_arrays = ("initial", "labelled")

@@ -45,6 +45,8 @@ class GivenSequences(Process):
             (see `SequenceData.split`).
     """
 
+    stored_name = "GivenSequences"
+
     num_states = 1
     why_not = "given sequences have no known law; fit an HMM to them"
     file_format = "hmmscope-sequences"

@@ -49,6 +49,8 @@ class HMM(Process):
         InputError: see `Quantiser`; names that are empty, double or of the wrong number.
     """
 
+    stored_name = "HMM"
+
     by_law = OF_STATES
     file_format = "hmmscope-hmm"
     file_arrays = ("initial", "transition", "emission")

@@ -37,6 +37,8 @@ class LabelledHMM(Process):
         InputError: see `Quantiser`.
     """
 
+    stored_name = "LabelledHMM"
+
     by_law = OF_STATES
     file_format = "hmmscope-labelled-hmm"
     file_arrays = ("initial", "labelled")

@@ -56,6 +56,8 @@ class LinearGaussian(VectorProcess):
         InputError: a wrong shape, a number that is not finite, a covariance that is not positive definite.
     """
 
+    stored_name = "LinearGaussian"
+
     file_format = "hmmscope-linear-gaussian"
     file_arrays = ("transition", "output")
     file_fields = ("initial", "state_noise", "output_noise", "title", "source")

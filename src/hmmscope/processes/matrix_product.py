@@ -39,6 +39,8 @@ class MatrixProduct(Process):
         InputError: another shape, or a number that is not finite.
     """
 
+    stored_name = "MatrixProduct"
+
     default_target = "belief"
     num_states = 1
     file_format = "hmmscope-matrix-product"

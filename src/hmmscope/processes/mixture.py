@@ -32,6 +32,8 @@ class Mixture(Process):
         InputError: no components, different sizes, or symbols of different names.
     """
 
+    stored_name = "Mixture"
+
     by_law = frozenset({PREDICTIONS, BELIEFS, SMOOTHING, PATHS, COMPONENTS, FORECASTS, GAPS})
     instead = "hmmscope.filter_mixture has it of all; or take one of its HMMs: mixture[0].save(FILE), or --component 0"
     file_format = "hmmscope-mixture"

@@ -86,13 +86,14 @@ class Process(ABC):
         reading: of a process fitted to sequences, how these were read; None else. No digest covers it.
         file_format: what files of this kind of process call themselves. A subclass that says it is a kind of its own,
             and `hmmscope.load_process` reads its files.
+        stored_name: what configurations call this kind, for good; by default the name of the class, whatever it inherits.
         file_arrays, file_fields: the arrays of such a file that must be there, and what else it may hold.
     """
 
     file_format: ClassVar[str] = ""
+    stored_name: ClassVar[str] = "Process"
     file_arrays: ClassVar[tuple[str, ...]] = ()
     file_fields: ClassVar[tuple[str, ...]] = ("symbols", "states", "title", "source", "evaluated_after")
-
     by_law: ClassVar[frozenset[str]] = frozenset()
     group: ClassVar[str] = ""
     real_valued: ClassVar[bool] = False
@@ -115,8 +116,8 @@ class Process(ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        name = vars(cls).get("file_format")
-        if name:
+        cls.stored_name = vars(cls).get("stored_name", cls.__name__)
+        if name := vars(cls).get("file_format"):
             other = _kinds.setdefault(name, cls)
             if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
                 raise InputError(f"file_format: {name!r} is that of {other.__name__} already; choose another name")

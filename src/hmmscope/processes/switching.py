@@ -52,6 +52,8 @@ class SwitchingLinearGaussian(VectorProcess):
             definite, fewer Gaussians than K^2.
     """
 
+    stored_name = "SwitchingLinearGaussian"
+
     file_format = "hmmscope-switching-linear-gaussian"
     file_arrays = ("mode_transition", "transition", "output")
     file_fields = ("mode_initial", "initial", "state_noise", "output_noise", "num_kept", "title", "source")

@@ -41,6 +41,8 @@ class ToldHMMs(FreshHMMs):
     that is told.
     """
 
+    stored_name = "ToldHMMs"
+
     why_not: ClassVar[str | None] = (
         "the integral over HMMs of the prior has no closed form; the layout header tells the HMM, which has one"
     )

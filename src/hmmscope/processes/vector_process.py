@@ -19,6 +19,8 @@ class VectorProcess(Process):
         scale: centre and width of each coordinate, by which networks read and say numbers.
     """
 
+    stored_name = "VectorProcess"
+
     real_valued = True
     density: ClassVar[str] = "gaussian"
 

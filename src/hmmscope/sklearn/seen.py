@@ -31,6 +31,8 @@ class UnroundedHMM(Process):
         emission: (S, V), likelihoods of V symbols; where a symbol stands for one observation, up to a factor each.
     """
 
+    stored_name = "UnroundedHMM"
+
     by_law = OF_STATES
 
     def __init__(self, initial: Array, transition: Array, emission: Array) -> None:

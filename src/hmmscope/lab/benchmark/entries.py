@@ -109,7 +109,7 @@ def entry_of(model: Any, *, name: str | None = None) -> Entry:
 def _registered(given: Mapping[str, Any], name: str | None) -> Entry:
     """A registered model, with the fields that are given beside its name."""
     model, fields = given.get("name"), {key: value for key, value in given.items() if key != "name"}
-    if model not in entries("model"):
+    if not isinstance(model, str) or model not in entries("model"):
         raise unknown_name("model", model, [*entries("model"), "a file that ends in .py"])
     spec = parse_spec(entries("model")[model], fields, "model")
     chosen = {key: getattr(spec, key) for key in fields}

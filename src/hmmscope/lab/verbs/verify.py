@@ -161,7 +161,8 @@ def _experiment(folder: Path) -> list[str]:
     for name, data in derived.items():
         stored = store.read_json(folder / name, own=True)
         if name == "findings.json":
-            stored = with_versions(stored, about["experiment"])
+            stored = sorted(with_versions(stored, about["experiment"]), key=_claim)
+            data = sorted(data, key=_claim)
         words = _FINDING_WORDS if name == "findings.json" else _FIGURE_WORDS
         _same(_without(stored, words), _without(data, words), f"{folder / name}: ", _TABLES)
     made = "1 file of findings follows" if len(derived) == 1 else f"{len(derived)} files of figures and findings follow"
@@ -218,6 +219,11 @@ _CHECKS: dict[str, Callable[[Path], list[str]]] = {
     "kept": lambda folder: [],
     "submission": lambda folder: [check_submission(folder).partition(": ")[2]],
 }
+
+
+def _claim(finding: Mapping[str, Any]) -> str:
+    """By what findings are compared: the order in which they stand is that of modules."""
+    return str(finding.get("claim", ""))
 
 
 def _without(data: Any, words: frozenset[str]) -> Any:
