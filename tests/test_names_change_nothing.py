@@ -18,6 +18,7 @@ samples (tests/corpora).
 import ast
 import hashlib
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -41,6 +42,7 @@ from hmmscope.lab.evidence.figure import _KINDS, ROLES, Bars, Figure, Lines, Ser
 from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.protocol import entry_of
 from hmmscope.lab.evidence.verdicts import RULES, VERDICTS, Gate
+from hmmscope.lab.experiments.judging import judge_again
 from hmmscope.lab.sweeps.grid import expand, run_name
 from hmmscope.lab.verbs import verify
 from hmmscope.lab.verbs.options import VERBS
@@ -153,9 +155,11 @@ def test_the_card_in_lines_and_leaderboards_are_compared_without_their_words() -
 
 
 def test_a_sealed_folder_is_as_it_was_where_claims_are_worded_better(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    folder = str(ROOT / "results" / "small" / "limits-table1")
+    folder = str(tmp_path / "kept")
+    shutil.copytree(ROOT / "results" / "small" / "limits-table1", folder)
+    judge_again(Path(folder))
     names = [claim.name for claim in claims_of("limits-table1")]
     found = Claim.finding
 
