@@ -10,18 +10,24 @@
 An edit is any function from an activation to one of the same shape; those below change chosen samples and positions of it.
 They work on any module of any model that gives a tensor, or a tuple that begins with one: residual taps, heads
 (``blocks.0.attention.mixed``), attention patterns (``blocks.0.attention.pattern``), MLPs, blocks of Hugging Face models.
-Gradients flow through edits. Nothing is left behind when the block ends, also when it ends with an error.
+Gradients flow through edits, but not where activation checkpointing (``torch.utils.checkpoint``) computes the edited module
+again in ``backward()``: such a forward pass is refused. Nothing is left behind when the block ends, also when it ends with
+an error.
 
 Source: activation patching as in Vig et al. (2020) and Meng et al. (2022); ablation by means and by other samples as in
 Wang et al. (2023) and Chan et al. (2022).
 """
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.function import FunctionCtx
+from torch.utils import checkpoint
 
 from hmmscope import registry
 from hmmscope.analysis.activations import modules_named
@@ -46,7 +52,8 @@ def intervene(model: nn.Module, edits: Mapping[str, Edit | Sequence[Edit]]) -> I
 
     Raises:
         InputError: no module has that name, or an edit is no function; and, in the forward pass, an activation that is no
-            tensor, or an edit that gives none, or another shape.
+            tensor, or an edit that gives none, or another shape, or a gradient through a module that activation
+            checkpointing computes again.
     """
     taken = registry.adapted(model, list(edits))
     handles = []
@@ -66,6 +73,10 @@ def intervene(model: nn.Module, edits: Mapping[str, Edit | Sequence[Edit]]) -> I
 
 def _hook(name: str, edits: tuple[Edit, ...]) -> Callable[[nn.Module, Any, Any], Any]:
     def change(module: nn.Module, inputs: Any, output: Any) -> Any:
+        if _recomputed():
+            rule = "backward() computes it again, with the edits that are in place then (activation checkpointing)"
+            ways = "turn checkpointing off, such as by model.gradient_checkpointing_disable(), or use torch.no_grad()"
+            raise InputError(f"edits: {name} cannot be edited, since {rule}; {ways}")
         first = output[0] if isinstance(output, tuple) else output
         if not isinstance(first, Tensor):
             raise InputError(f"edits: {name} gives {type(first).__name__} and no tensor")
@@ -79,6 +90,28 @@ def _hook(name: str, edits: tuple[Edit, ...]) -> Callable[[nn.Module, Any, Any],
         return (changed, *output[1:]) if isinstance(output, tuple) else changed
 
     return change
+
+
+def _recomputed() -> bool:
+    """Return whether the code that runs is computed again in ``backward()``, or is being computed again.
+
+    An edit is in place for one forward pass. A backward pass that computes the module again may see no edit, or one that
+    its own forward pass did not have, and then the gradient is that of another function.
+    """
+    if torch.compiler.is_compiling():  # the edit is compiled with the module, and computed again with it
+        return False
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == checkpoint.__file__ and torch.is_grad_enabled():
+            return True
+        if code.co_name in ("forward", "backward") and code.co_varnames[:1] not in ((), ("self",)):
+            first: Any = frame.f_locals.get(code.co_varnames[0])
+            own = isinstance(first, FunctionCtx)  # the module runs inside of a torch.autograd.Function
+            if own and (any(first.needs_input_grad) if code.co_name == "forward" else torch.is_grad_enabled()):
+                return True
+        frame = frame.f_back
+    return False
 
 
 def edited(change: Edit, *, samples: Index = None, positions: Index = None) -> Edit:
