@@ -21,8 +21,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hmmscope.errors import InputError
 
 #: Text that is read as a number: decimal, no underscores, no other digits than 0 to 9.
@@ -241,7 +239,8 @@ def require(condition: bool, field: str, rule: str, value: object) -> None:
 
 def refuse_masked(field: str, values: object) -> None:
     """Raise InputError naming `field` if an array of `numpy.ma` has masked entries, where every entry must be known."""
-    if np.ma.is_masked(values):
+    numpy = sys.modules.get("numpy")  # without it there is no such array; a command that starts does not load it
+    if numpy is not None and numpy.ma.is_masked(values):
         raise InputError(f"{field}: has masked entries; every entry must be known here")
 
 
