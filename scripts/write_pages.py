@@ -46,6 +46,7 @@ from hmmscope.lab.evidence.verdicts import DECIDED, VERDICTS
 from hmmscope.lab.experiments.experiment import Experiment, experiment_named
 from hmmscope.lab.experiments.judging import judge_again
 from hmmscope.lab.report.plots import figure_files
+from hmmscope.lab.tasks.plans import as_written_now
 from hmmscope.lab.verbs.catalogue import CATALOGUE, make_catalogue
 from hmmscope.machine import environment, machine, machine_line
 from hmmscope.storage import store
@@ -234,7 +235,7 @@ def _found(folder: Path, *, leads: bool) -> list[str]:
         cores = facts.get("gpu") or f"{facts['cores']} cores"
         where = f"{facts['processor']} ({cores}), torch {facts['torch']}"
     lines = [f"## {_heading(folder, about)}", ""]
-    lines += [f"`{about['command']}`, {about['created']}, on {where}."]
+    lines += [f"`{as_written_now(about['command'])}`, {about['created']}, on {where}."]
     lines += [f"The tables are in `{folder}`. {about['intervals']}", ""]
     if about["invalid"]:
         lines += [f"**INVALID: {about['invalid']}**", ""]

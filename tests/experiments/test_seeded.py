@@ -5,6 +5,7 @@ import errno
 import hashlib
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,10 @@ from hmmscope.lab.sweeps.grid import run_name
 from hmmscope.lab.sweeps.run_task import taking_part
 from hmmscope.lab.tasks import driver
 from hmmscope.lab.tasks.executors import ExecutorOptions
+from hmmscope.lab.tasks.plans import as_written_now, in_words
 from hmmscope.lab.verbs import options
 from hmmscope.lab.verbs import run as verb
+from hmmscope.lab.verbs.seed_lists import chosen_seeds
 from hmmscope.lab.worker import task_of
 from hmmscope.runs import pipeline, training
 from hmmscope.runs.config import RunConfig, config_from_data
@@ -130,7 +133,7 @@ def test_one_number_of_the_plan_and_of_the_measurements(tmp_path: Path) -> None:
     about = store.read_json(out / "experiment.json")
     assert about["config"]["plan"] == {"widths": [6]}
     assert about["config"]["seeds"] == [0, 1, 2]
-    assert "--seeds 3 --plan.widths 6 --measurements.factor 0 --training.num_steps 2" in about["command"]
+    assert "--num-seeds 3 --plan.widths 6 --measurements.factor 0 --training.num_steps 2" in about["command"]
     with pytest.raises(RefusedError, match="another plan"):
         run_experiment("test-seeded", "smoke", out, overrides=changes, seeds=2, resume=True, quiet=True)
 
@@ -414,9 +417,51 @@ def test_a_run_goes_by_a_protocol_and_writes_none(tmp_path: Path, capsys: pytest
     assert ["protocol" in part for part in store.read_table(late / "parts.jsonl")] == [False] * 2  # of before it
 
 
-@pytest.mark.parametrize(("text", "seeds"), [("3", 3), ("0,5", (0, 5)), ("100,", (100,))])
-def test_seeds_are_a_number_or_a_list(text: str, seeds: int | tuple[int, ...]) -> None:
-    assert verb._seeds(text) == seeds
+@pytest.mark.parametrize(
+    ("number", "text", "seeds"), [(3, None, 3), (None, "0,5", (0, 5)), (None, "100,", (100,)), (None, None, None)]
+)
+def test_seeds_are_a_number_or_a_list(
+    number: int | None, text: str | None, seeds: int | tuple[int, ...] | None
+) -> None:
+    assert chosen_seeds(number, text) == seeds
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "test-seeded", "--scale", "smoke"],
+        ["sweep", "--base", "mess3", "--vary", "training.learning_rate=1e-3"],
+        ["study", "x.txt"],
+        ["benchmark", "rnn"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_one_number_of_seeds_is_asked_about(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """Once it was how many, and beside lists it reads as which one."""
+    monkeypatch.chdir(tmp_path)
+    assert main([*words, "--seeds", "100", "--out", "out"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error[2] --seeds 100: is not clear; for 100 seeds, from 0 on, give --num-seeds 100; ")
+    assert not list(tmp_path.iterdir())
+    if words[0] in ("run", "sweep"):
+        assert "for the one seed 100 give --seeds 100," in said
+        assert main([*words, "--seeds", "1,2", "--num-seeds", "2", "--out", "out"]) == 2
+        assert "give one of them" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("seeds", "said"),
+    [((7,), "seed 7"), ((0, 1), "2 seeds, 0, 1"), (range(3, 6), "3 seeds, 3 to 5"), ((9, 0, 5), "3 seeds, 0, 5, 9")],
+)
+def test_a_plan_names_its_seeds(seeds: Sequence[int], said: str) -> None:
+    assert in_words(seeds) == said
+
+
+def test_kept_commands_are_shown_as_they_are_written_now() -> None:
+    kept = "hmmscope run x --seeds 5 --plan.a 3,4 --seeds 5,6 --seeds 12"
+    assert as_written_now(kept) == "hmmscope run x --num-seeds 5 --plan.a 3,4 --seeds 5,6 --num-seeds 12"
 
 
 @pytest.mark.drawn(5, of="whole experiments")
@@ -473,6 +518,19 @@ def test_runs_that_did_not_record_processor_time_have_none() -> None:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What fails, and who may write
+
+
+@pytest.mark.drawn(5, of="whole experiments")
+def test_a_folder_that_is_gone_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+
+    def measure(*_: Any) -> Measured:
+        shutil.rmtree(out)
+        raise DamagedError(f"{out}/experiment.json: cannot be read")
+
+    monkeypatch.setattr(Seeded, "measure", measure)
+    with pytest.raises(ResourceError, match="out: is gone; it must stay where it is until the work ends"):
+        run_experiment("test-seeded", "smoke", out, seeds=1, quiet=True)
 
 
 @pytest.mark.drawn(5, of="whole experiments")

@@ -481,7 +481,7 @@ def test_a_sweep_is_unsealed_while_it_is_at_work(tmp_path: Path) -> None:
 
 def test_the_command_lists_and_refuses(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     (tmp_path / "base.yaml").write_text(json.dumps(BASE))
-    options = ["--base", str(tmp_path / "base.yaml"), "--vary", "training.learning_rate=1e-3,3e-4", "--seeds", "2"]
+    options = ["--base", str(tmp_path / "base.yaml"), "--vary", "training.learning_rate=1e-3,3e-4", "--num-seeds", "2"]
     assert cli.main(["sweep", *options, "--training.num_steps", "9", "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "4 runs"
@@ -495,7 +495,7 @@ def test_the_command_lists_and_refuses(tmp_path: Path, capsys: pytest.CaptureFix
     wrong: list[tuple[list[str], int, str]] = [
         (["sweep"], 2, "give a grid file"),
         (["sweep", "umbrella"], 2, "say what varies, hmmscope sweep umbrella --vary KEY=A,B --out DIR"),
-        (["sweep", grid, "--seeds", "2"], 2, "is a grid and says all; give no --vary"),
+        (["sweep", grid, "--num-seeds", "2"], 2, "is a grid and says all; give no --vary"),
         (["sweep", *options], 2, "out: give a folder"),
         (["sweep", grid, *options], 2, "and so is --base; give one of them"),
         (["sweep", *options, "--out", str(tmp_path)], 3, "not the folder of a sweep"),
@@ -506,7 +506,7 @@ def test_the_command_lists_and_refuses(tmp_path: Path, capsys: pytest.CaptureFix
         (["sweep", *options, "--gpus", "1", "--out", "x"], 2, "gpus: the local executor"),
         (["sweep", *options, "--vary", "model.width"], 2, "vary: must be KEY=VALUE"),
         (["sweep", "--table", str(tmp_path)], 2, "not the folder of a sweep"),
-        (["sweep", "--table", str(tmp_path), "--seeds", "2"], 2, "give nothing else"),
+        (["sweep", "--table", str(tmp_path), "--seeds", "2,"], 2, "give nothing else"),
     ]
     for argv, code, message in wrong:
         assert cli.main(argv) == code, argv

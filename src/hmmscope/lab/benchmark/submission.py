@@ -15,6 +15,7 @@ from hmmscope.lab.benchmark.entries import Entry, entry_of
 from hmmscope.lab.benchmark.scoring import SCORED, Samples, predict, score
 from hmmscope.lab.benchmark.tasks import BUDGETS, TIMES, VERSION, Budget, Task, tasks_of
 from hmmscope.lab.benchmark.trial import in_a_line, require_causal, try_entry
+from hmmscope.lab.tasks.plans import in_words
 from hmmscope.models.base import parameter_count
 from hmmscope.runs.config import RunConfig
 from hmmscope.runs.pipeline import ports_of
@@ -22,7 +23,7 @@ from hmmscope.runs.training import train
 from hmmscope.schema import require, require_path, spec_to_data
 from hmmscope.storage import disk, seals, store
 from hmmscope.storage.journal import read_journal
-from hmmscope.text import say
+from hmmscope.text import say, tell
 from hmmscope.training.schedules import training_tokens
 
 FORMAT = "hmmscope-submission"
@@ -81,6 +82,8 @@ def benchmark(
         for task in chosen:
             try_entry(config_of(entry, task, budget, 0), task, entry.layers)
     _open(path, about, entry, resume)
+    if not quiet:
+        tell(f"plan: {len(chosen) * seeds} runs, {len(chosen)} tasks, {in_words(range(seeds))}")
     with disk.holding(path / "lock"):
         if os.path.lexists(path / seals.SEAL):
             seals.open_sealed(path)

@@ -15,14 +15,15 @@ is measured part by part, see `hmmscope.lab.experiments.parts`. An interrupted e
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 from hmmscope import __version__, registry
-from hmmscope.errors import DamagedError, InputError, RefusedError
+from hmmscope.errors import DamagedError, HmmscopeError, InputError, RefusedError, ResourceError
 from hmmscope.lab.evidence.ledger import rules_of
 from hmmscope.lab.evidence.protocol import PROTOCOL, Protocol
 from hmmscope.lab.experiments.failures import Failures
@@ -36,12 +37,14 @@ from hmmscope.lab.experiments.seeded import PartTask, Seeded
 from hmmscope.lab.experiments.timing import timed
 from hmmscope.lab.tasks.driver import Executor, Here, Watcher, do_tasks
 from hmmscope.lab.tasks.executors import ExecutorOptions
+from hmmscope.lab.tasks.plans import in_words
 from hmmscope.lab.tasks.task import Outcome
 from hmmscope.machine import environment
 from hmmscope.runs.training import train
 from hmmscope.storage import disk, seals, store
 from hmmscope.storage.rundir import config_difference
 from hmmscope.text import say as say_aloud
+from hmmscope.text import tell
 
 
 def run_experiment(
@@ -101,6 +104,8 @@ def run_experiment(
     work = Seeded(plan, out.absolute(), pool.absolute(), say, quiet)
     if seals.open_sealed(out) is not None and not os.access(out, os.W_OK) and not work.left():
         return out  # finished, and there to be read
+    if plan.seeds is not None and not quiet:
+        tell(f"plan: {sum(len(part.configs) for part in work.parts)} runs, {in_words(plan.seeds)}")
     with disk.holding(out / "lock"):
         store.remove_leftovers(out)
         work.left()  # a part that is damaged is refused before anything is changed
@@ -112,7 +117,8 @@ def run_experiment(
                 return out
             if before is not None:
                 work.take(before)
-            _run_seeds(work, executor, plan.seeds[:first], measure_only)
+            with _still_there(out):
+                _run_seeds(work, executor, plan.seeds[:first], measure_only)
             rows = store.read_table(out / "tables" / "runs.jsonl")
             _seal(out, [folder for row in rows if (folder := pool / "runs" / row["run"]).is_dir()])
     return out
@@ -166,6 +172,17 @@ class _Parts(Watcher):
     def failed(self, outcome: Outcome, attempts: int, again: bool) -> None:
         if not again:
             self._failures.note(str(self._parts[outcome.name]), outcome.exit_code, outcome.reason)
+
+
+@contextmanager
+def _still_there(out: Path) -> Iterator[None]:
+    """Work in a folder that was claimed: if it is gone, that is why other errors arise, and no damage."""
+    try:
+        yield
+    except HmmscopeError as error:
+        if os.path.lexists(out / "experiment.json"):
+            raise
+        raise ResourceError(f"{out}: is gone; it must stay where it is until the work ends") from error
 
 
 def _run_seeds(work: Seeded, where: ExecutorOptions | None, seeds: Sequence[int], measure_only: bool) -> None:
@@ -227,7 +244,8 @@ def _claim_folder(
         return
     command = [f"hmmscope run {experiment.name} --scale {plan.scale} --out {out.name}"]
     if seeds is not None:
-        command.append(f"--seeds {seeds if isinstance(seeds, int) else ','.join(map(str, seeds))}")
+        listed = "" if isinstance(seeds, int) else ",".join(map(str, seeds)) + "," * (len(seeds) == 1)
+        command.append(f"--seeds {listed}" if listed else f"--num-seeds {seeds}")
     if trained is not None:
         command.append(f"--trained {trained.name}")
     description: dict[str, Any] = {

@@ -12,6 +12,7 @@ from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.rows import as_tables
 from hmmscope.lab.report.state_picture import read_fitted
+from hmmscope.lab.tasks.plans import as_written_now
 from hmmscope.schema import parse_spec, require_path
 from hmmscope.storage import packed, seals, store
 
@@ -116,7 +117,7 @@ def read_experiment(folder: Path) -> Experiment:
     tables = packed.read_tables(folder)
     return Experiment(
         path=folder,
-        about=replace(described, facts=(*described.facts, *notes)),
+        about=replace(described, command=as_written_now(described.command), facts=(*described.facts, *notes)),
         config=config,
         findings=tuple(one.at(described.scale) for one in _findings(findings, findings_path)),
         figures=_figures(folder, described.experiment, tables),

@@ -12,6 +12,7 @@ from hmmscope.lab.benchmark.tasks import BUDGETS, VERSION, tasks_of
 from hmmscope.lab.experiments.failures import Failures
 from hmmscope.lab.verbs.endings import require_ours
 from hmmscope.lab.verbs.options import Benchmark
+from hmmscope.lab.verbs.seed_lists import refused
 from hmmscope.storage import store
 from hmmscope.text import say
 
@@ -21,6 +22,8 @@ def benchmark(options: Benchmark) -> None:
     if options.board is not None:
         _make_board(options, options.board)
         return
+    if "seeds" in options.overrides:
+        raise refused(options.overrides["seeds"], "the bench has no lists of seeds")
     fields = _fields(options)
     if not options.models:
         _list(options.track)
@@ -47,7 +50,7 @@ def _enter(options: Benchmark, model: str, entered: Any, tasks: tuple[str, ...] 
         entered,
         folder,
         track=options.track,
-        seeds=options.seeds,
+        seeds=options.num_seeds,
         tasks=tasks,
         num_steps=options.steps,
         resume=options.resume,

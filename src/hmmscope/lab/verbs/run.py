@@ -12,15 +12,16 @@ from hmmscope.lab.tasks.executors import ExecutorOptions
 from hmmscope.lab.verbs.findings import show_page
 from hmmscope.lab.verbs.options import Executed, Run
 from hmmscope.lab.verbs.paper import PREFIXES, paper
-from hmmscope.schema import parse_value
+from hmmscope.lab.verbs.seed_lists import chosen_seeds
 from hmmscope.text import say
 
 
 def run(options: Run) -> None:
     """Run an experiment and write its page; of a paper, every one of it, see `hmmscope.lab.verbs.paper`."""
-    name, seeds = options.experiment, _seeds(options.seeds)
+    name = options.experiment
     if name in PREFIXES:
         return _run_paper(options)
+    seeds = chosen_seeds(options.num_seeds, options.seeds)
     if options.dry_run and options.protocol is not None:
         plan = plan_of(name, options.scale, options.overrides, seeds)
         digest = write_protocol(plan, Path(options.protocol))
@@ -67,14 +68,3 @@ def _run_paper(options: Run) -> None:
 
 def _path(text: str | None) -> Path | None:
     return None if text is None else Path(text)
-
-
-def _seeds(text: str | None) -> int | tuple[int, ...] | None:
-    """``3``, or ``0,5,7``, or one seed of that number, ``7,``."""
-    if text is None:
-        return None
-    return (
-        parse_value(tuple[int, ...], text.removesuffix(","), "seeds")
-        if "," in text
-        else parse_value(int, text, "seeds")
-    )

@@ -5,17 +5,24 @@ from hmmscope.lab.report.drawing import draw_folder
 from hmmscope.lab.report.page import write_page
 from hmmscope.lab.study import conduct as studies
 from hmmscope.lab.study.conduct import StudySpec, prepare
+from hmmscope.lab.tasks.plans import in_words
 from hmmscope.lab.verbs.findings import print_findings_of
 from hmmscope.lab.verbs.options import Study
+from hmmscope.lab.verbs.seed_lists import refused
 from hmmscope.runs.dry_run import as_text, estimate
 from hmmscope.schema import parse_spec
 from hmmscope.sequences.data import SequenceData
-from hmmscope.text import say
+from hmmscope.text import say, tell
 
 
 def study(options: Study) -> None:
     """Study the sequences of a file, print what was found, and write the page; or say what that would take."""
-    spec: StudySpec = parse_spec(StudySpec, options.overrides, "")
+    overrides = dict(options.overrides)
+    if "seeds" in overrides:
+        raise refused(overrides["seeds"], "a study has no lists of seeds")
+    if options.num_seeds is not None:
+        overrides["seeds"] = str(options.num_seeds)
+    spec: StudySpec = parse_spec(StudySpec, overrides, "")
     source = SequenceData(options.data, **options.reading())
     work = prepare(source, spec)
     if not options.quiet:
@@ -25,6 +32,8 @@ def study(options: Study) -> None:
         return
     if options.out is None:
         raise InputError("out: give a new folder for the study, --out DIR (or --dry-run)")
+    if not options.quiet and spec.networks:
+        tell(f"plan: {len(spec.networks)} networks, {in_words(range(spec.seeds))}")
     found = studies.study(source, options.out, resume=options.resume, quiet=options.quiet, spec=spec)
     for row in found.table():
         chosen = "  (chosen)" if row["chosen"] else ""

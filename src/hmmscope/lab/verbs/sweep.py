@@ -10,17 +10,20 @@ from hmmscope.lab.sweeps.run_task import RunTask
 from hmmscope.lab.sweeps.sweeping import run_sweep
 from hmmscope.lab.sweeps.table import DOUBTFUL, Board, table_rows, table_text
 from hmmscope.lab.tasks.executors import ExecutorOptions, pairs
+from hmmscope.lab.tasks.plans import in_words
 from hmmscope.lab.verbs.options import Sweep
+from hmmscope.lab.verbs.seed_lists import chosen_seeds
 from hmmscope.lab.verbs.train import run_config
 from hmmscope.runs.config import read_yaml
 from hmmscope.runs.dry_run import require_room
-from hmmscope.text import say
+from hmmscope.text import say, tell
 
 
 def sweep(options: Sweep) -> None:
     """Run a grid, or go on with it, and print its table; or print the table of one as it is now."""
     where, out, table = ExecutorOptions(**options.execution()), options.out, options.table
-    flags = bool(options.base or options.vary or options.seeds or options.instances or options.overrides)
+    seeds = chosen_seeds(options.num_seeds, options.seeds)
+    flags = bool(options.base or options.vary or seeds is not None or options.instances or options.overrides)
     if table is not None:
         if options.grid or flags or out or options.dry_run:
             raise InputError("table: prints the table of a sweep that is there; give nothing else with it")
@@ -28,7 +31,7 @@ def sweep(options: Sweep) -> None:
         say("\n".join(table_text(rows)))
         _refuse_doubtful(rows)
         return
-    points = _points(options, flags)
+    points = _points(options, flags, seeds)
     if options.dry_run:
         say(f"{len(points)} runs")
         for point in points:
@@ -38,6 +41,8 @@ def sweep(options: Sweep) -> None:
         raise InputError("out: give a folder for the sweep, --out DIR (or --dry-run)")
     path = Path(out)
     require_room([p.config for p in points if not RunTask(path, p.name).is_done()], path, here=where.name == "local")
+    if not options.quiet and (not path.exists() or (path / "grid.json").exists()):
+        tell(f"plan: {len(points)} runs, {in_words({point.config.seed for point in points})}")
     with Board(path, points, quiet=options.quiet) as board:
         rows = run_sweep(points, path, where.make(path), retries=options.retries, watcher=board)
     say("\n".join(table_text(rows)))
@@ -56,7 +61,7 @@ def _refuse_doubtful(rows: Sequence[dict[str, Any]]) -> None:
         )
 
 
-def _points(options: Sweep, flags: bool) -> Sequence[Point]:
+def _points(options: Sweep, flags: bool, seeds: int | tuple[int, ...] | None) -> Sequence[Point]:
     grid, out = options.grid, options.out
     if grid is not None and not flags:
         if not _is_yaml(grid):
@@ -73,8 +78,8 @@ def _points(options: Sweep, flags: bool) -> Sequence[Point]:
     base = grid or options.base
     data: dict[str, Any] = {"base": None if base is None else _configuration(base), "instances": options.instances}
     data["vary"] = {key: values.split(",") for key, values in pairs(options.vary, "vary").items()}
-    if options.seeds is not None:
-        data["seeds"] = options.seeds.split(",") if "," in options.seeds else options.seeds
+    if seeds is not None:
+        data["seeds"] = str(seeds) if isinstance(seeds, int) else [str(seed) for seed in seeds]
     return expand(data, options.overrides)
 
 
@@ -84,8 +89,8 @@ def _configuration(base: str) -> dict[str, Any]:
         data = read_yaml(Path(base))
         if isinstance(data, dict) and set(GRID_KEYS) & set(data):
             raise InputError(
-                f"grid: {base} is a grid and says all; give no --vary, --seeds, --instances or --section.key with it, or a "
-                "configuration in its place"
+                f"grid: {base} is a grid and says all; give no --vary, --num-seeds, --seeds, --instances or --section.key "
+                "with it, or a configuration in its place"
             )
     return run_config(base, {}).to_data()
 
