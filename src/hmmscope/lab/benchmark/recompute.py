@@ -80,7 +80,7 @@ def in_child(path: Path, file: ModelFile, out: Path, parts: list[str]) -> None:
         HmmscopeError: see `recompute`.
     """
     seconds = SECONDS * len(parts)
-    message = {"path": os.fspath(path), "file": os.fspath(file.path), "out": os.fspath(out)}
+    message: dict[str, Any] = {"path": os.fspath(path), "file": os.fspath(file.path), "out": os.fspath(out)}
     message |= {"seconds": seconds, "memory": MEMORY, "size": FILE, "length": len(file.source)}
     words = [sys.executable, "-P", "-m", "hmmscope.lab.benchmark.recompute"]
     child = subprocess.Popen(
@@ -109,8 +109,8 @@ def in_child(path: Path, file: ModelFile, out: Path, parts: list[str]) -> None:
         )
     if (out / _ERROR).is_file():
         told = store.read_json(out / _ERROR, own=False)
-        code, line = (told.get("code"), str(told.get("line"))) if isinstance(told, dict) else (2, str(told))
-        raise _ERRORS.get(code, InputError)(line)
+        number, line = (told.get("code"), str(told.get("line"))) if isinstance(told, dict) else (2, str(told))
+        raise _ERRORS.get(number if isinstance(number, int) else 2, InputError)(line)
     wanted = [ENTRY, *(f"{part}/{name}" for part in parts for name in (MEASURED, PREDICTIONS))]
     if missing := [name for name in wanted if not (out / name).is_file()]:
         raise InputError(f"{file.path}: ended its process (exit code {code}) before {missing[0]} was there")

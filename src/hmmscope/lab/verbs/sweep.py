@@ -41,10 +41,11 @@ def sweep(options: Sweep) -> None:
         raise InputError("out: give a folder for the sweep, --out DIR (or --dry-run)")
     path = Path(out)
     require_room([p.config for p in points if not RunTask(path, p.name).is_done()], path, here=where.name == "local")
+    executor = where.make(path)
     if not options.quiet and (not path.exists() or (path / "grid.json").exists()):
         tell(f"plan: {len(points)} runs, {in_words({point.config.seed for point in points})}")
     with Board(path, points, quiet=options.quiet) as board:
-        rows = run_sweep(points, path, where.make(path), retries=options.retries, watcher=board)
+        rows = run_sweep(points, path, executor, retries=options.retries, watcher=board)
     say("\n".join(table_text(rows)))
     say(f"table: {path / 'table.jsonl'}")
     _refuse_doubtful(rows)
