@@ -77,6 +77,13 @@ def only_tokens(inputs: Tensor, feedback: Tensor | None, cache: dict[str, Any] |
             raise InputError(f"{field}: must be left out; the theorem's network reads whole sequences of tokens")
 
 
+def check_first(tokens: Tensor, placeholder: int) -> None:
+    """Raise InputError unless the placeholder is the first token of every sequence (batch, time)."""
+    first = tokens[:, :1]
+    if bool((wrong := first != placeholder).any()):
+        raise InputError(f"tokens: must begin with the placeholder, token {placeholder}, got {int(first[wrong][0])}")
+
+
 def check_tokens(tokens: Tensor, num_tokens: int) -> None:
     """InputError unless all tokens are in [0, num_tokens)."""
     if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < num_tokens:

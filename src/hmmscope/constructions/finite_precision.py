@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.constructions.constructed import check_first
 from hmmscope.constructions.driven import check_tokens, driven_system
 from hmmscope.constructions.prefix_parts import PRODUCTS, Product, layers_needed, tight_gain
 from hmmscope.schema import require, require_count, unknown_name
@@ -101,6 +102,7 @@ def rounded_vectors(
     boolean = all(system.kind in ("permutation", "map") for system in systems)
     require(boolean or product != "relu01", "product", "must be gelu or bilinear unless matrices are 0/1", product)
     check_tokens(tokens, systems[0].num_symbols + 1)
+    check_first(tokens, systems[0].num_symbols)
     require(tokens.shape[1] <= length + 1, "tokens", f"must be at most {length + 1} (length)", tokens.shape[1])
     rnd = Rounding(bits)
     n = systems[0].num_states

@@ -1,10 +1,14 @@
 """What a [MultiTask] network is built for, and where in its residual stream everything stands."""
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+import torch
+
+from hmmscope.axes import Tensor
 from hmmscope.constructions.regression import Features
 from hmmscope.constructions.residual import Subspaces
 from hmmscope.errors import InputError
@@ -46,6 +50,22 @@ class Prompt:
     @property
     def first_test_column(self) -> int:
         return 1 + sum(length + 1 for length in self.demonstration_lengths)
+
+    @property
+    def delimiter_columns(self) -> list[int]:
+        """Columns of the delimiter: the first one, and one after each demonstration."""
+        return list(itertools.accumulate((length + 1 for length in self.demonstration_lengths), initial=0))
+
+    def check_delimiters(self, tokens: Tensor, delimiter: int) -> None:
+        """Raise InputError unless the delimiter stands in its columns of each prompt (batch, column), and nowhere else."""
+        wanted = torch.zeros(self.num_columns, dtype=torch.bool, device=tokens.device)
+        wanted[self.delimiter_columns] = True
+        wrong = (tokens == delimiter) != wanted[: tokens.shape[1]]
+        if bool(wrong.any()):
+            b, t = wrong.nonzero()[0].tolist()
+            found = f"got {int(tokens[b, t])} in column {t} of prompt {b}"
+            where = "begin with the delimiter, and have one after each demonstration and nowhere else"
+            raise InputError(f"tokens: must {where} (token {delimiter}, columns {self.delimiter_columns}), {found}")
 
     def num_samples(self, memory_length: int, num_futures: int) -> int:
         """Regression samples that the demonstrations hold."""

@@ -158,6 +158,7 @@ class MultiTaskTransformer(Constructed):
         rule = f"must have {least} to {columns} columns"
         require(least <= time <= columns, "tokens", rule, time)
         check_tokens(tokens, self.num_tokens)
+        self.prompt.check_delimiters(tokens, self.num_tokens - 1)
         x_BTD = self.embedding[tokens] + self.columns[:time]
         if positions is None:
             positions = torch.arange(time, device=tokens.device)
@@ -177,7 +178,8 @@ class MultiTaskTransformer(Constructed):
         """The predicted law after each column of tokens; `positions` are numbers of columns, 0, 1, 2, ... by default.
 
         Raises:
-            InputError: tokens, columns or positions that the network was not built for; feedback or a cache.
+            InputError: tokens, columns or positions that the network was not built for; delimiters elsewhere than in its
+                prompt; feedback or a cache.
         """
         only_tokens(inputs, feedback, cache)
         law_BTQ = self.through(self.embed(inputs, positions))[..., self.subspaces["prediction"]]

@@ -1,0 +1,31 @@
+"""Constructions refuse prompts without the token that they were built to begin with."""
+
+import pytest
+import torch
+
+from hmmscope.constructions import multitask_theorem1
+from hmmscope.constructions.finite_precision import rounded_vectors
+from hmmscope.errors import InputError
+from multitask_cases import random_prompts
+
+
+def test_delimiters_stand_where_the_network_was_built_for_them() -> None:
+    net = multitask_theorem1(2, 1, 1, num_demonstrations=2, demonstration_length=4, test_length=3)
+    tokens = random_prompts(0, [4] * 2, 3, 2)
+    columns = net.prompt.delimiter_columns
+    assert columns == [0, 5, 10]
+    assert net(tokens).shape[:2] == tokens.shape
+    assert net(tokens[:, :12]).shape[1] == 12
+    elsewhere, more = tokens.clone(), tokens.clone()
+    elsewhere[0, 5:7] = elsewhere[0, 5:7].flip(0)
+    more[-1, 12] = 2
+    for wrong, column in ((tokens[:, 1:], 0), (elsewhere, 5), (more, 12)):
+        with pytest.raises(InputError, match=rf"begin with the delimiter.* in column {column} of prompt"):
+            net(wrong)
+
+
+def test_the_placeholder_comes_first() -> None:
+    maps = [[[0.0, 1.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]]
+    assert rounded_vectors([maps], torch.tensor([[2, 0, 1]]), 4, [12], product="relu01").shape == (1, 1, 3, 2)
+    with pytest.raises(InputError, match="tokens: must begin with the placeholder, token 2, got 0"):
+        rounded_vectors([maps], torch.tensor([[0, 1, 1]]), 4, [12], product="relu01")
