@@ -35,6 +35,7 @@ _FOLDERS = {
     "model": ("models",),
     "instrument": ("analysis",),
     "adapter": ("interop",),
+    "rehearsal": ("analysis",),
 }
 #: The groups of entry points by which packages add to what is registered: anything, and what only other rings have.
 PLUGINS, EXPERIMENTS = "hmmscope", "hmmscope.experiments"
@@ -174,12 +175,17 @@ def sizes() -> dict[str, Size]:
 
 def instrument(name: str) -> Callable[[T], T]:
     """Register a function (model, corpus, ...) -> rows of a table; models of other libraries are handed to it with taps,
-    which the registered adapters give them."""
+    which the registered adapters give them, after the registered rehearsals."""
 
     def decorate(function: T) -> T:
         @functools.wraps(cast("Callable[..., Any]", function))
         def measure(model: Any, corpus: Any, **options: Any) -> Any:
-            return cast("Callable[..., Any]", function)(adapted(model, options.get("layers")), corpus, **options)
+            def call() -> Any:
+                return cast("Callable[..., Any]", function)(adapted(model, options.get("layers")), corpus, **options)
+
+            for rehearse in entries("rehearsal").values():
+                call = functools.partial(rehearse, model, corpus, call)
+            return call()
 
         return cast("T", _register("instrument", name)(measure))
 
@@ -196,6 +202,11 @@ def adapted(model: Any, layers: Any = None) -> Any:
 def adapter(name: str) -> Callable[[T], T]:
     """Register a function (model, layers) -> the same model with taps, or any other model as it is."""
     return _register("adapter", name)
+
+
+def rehearsal(name: str) -> Callable[[T], T]:
+    """Register a function (model, corpus, measure) -> the rows of `measure()`, which looks at the model before."""
+    return _register("rehearsal", name)
 
 
 def experiment(name: str) -> Callable[[T], T]:

@@ -70,7 +70,20 @@ def _shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else escape(str(value))
 
 
-class Table(list[dict[str, Any]]):
+class Rows(list[dict[str, Any]]):
+    """Rows of an instrument, a list of dicts that is ready for pandas or polars.
+
+    Attributes:
+        warnings: about the model that was measured, a line each.
+    """
+
+    warnings: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return "\n".join([super().__repr__(), *(f"warning: {line}" for line in self.warnings)])
+
+
+class Table(Rows):
     """Rows of an instrument, that a notebook shows as a table: a list, and ready for pandas or polars.
 
     Args:
@@ -93,7 +106,7 @@ class Table(list[dict[str, Any]]):
         return plot_rows(self, self.title, x=self.x, y=self.y, by=self.by)
 
     def _repr_html_(self) -> str:
-        return html_rows(self.title, self)
+        return html_rows(self.title, self) + "".join(f"<p>warning: {escape(line)}</p>" for line in self.warnings)
 
 
 def plot_rows(rows: Sequence[Mapping[str, Any]], title: str, *, x: str, y: str, by: Sequence[str]) -> Any:

@@ -116,7 +116,11 @@ def test_given_sequences_need_an_observer() -> None:
     [
         ({}, "process: a model alone does not say"),
         ({"process": "mes3"}, "mess3"),
-        ({"process": MESS3, "layer": "residual.9"}, "layers: no module named 'residual.9' in the model; did you mean"),
+        ({"process": MESS3}, "length: Recurrent does not say at which length"),
+        (
+            {"process": MESS3, "length": 9, "layer": "residual.9"},
+            "layers: no module named 'residual.9' in the model; did you mean",
+        ),
         ({"process": MESS3, "over_training": True}, "over_training: needs a run"),
         ({"process": MESS3, "num_points": 0}, "num_points: must be at least 1"),
         ({"process": hs.Corpus(MESS3, 9), "length": 8}, "length: is that of the corpus"),

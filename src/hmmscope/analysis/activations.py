@@ -18,7 +18,9 @@ from hmmscope.corpora.targets import Target
 from hmmscope.errors import InputError, NonFiniteError
 from hmmscope.models.base import evaluating
 from hmmscope.models.block_cot import block_outputs
-from hmmscope.models.given import known_tokens, logits_of
+from hmmscope.models.failing import explained
+from hmmscope.models.given import logits_of
+from hmmscope.models.rehearsal import failure_on_few, is_of_library
 from hmmscope.schema import shown
 
 #: Samples in one forward pass of an instrument.
@@ -56,7 +58,7 @@ def model_outputs(
     Outputs beyond `num_outputs` (a delimiter) are cut off: probabilities are then given that a symbol follows. With
     `block_length` the model hears its own answers (block chain-of-thought).
     """
-    with known_tokens(model, inputs):
+    with explained(model, inputs):
         if block_length:
             output = block_outputs(model, inputs, kind=kind, block_length=block_length)
         else:
@@ -120,8 +122,9 @@ def residual_layers(model: nn.Module) -> list[str]:
     names = [name for name, _ in model.named_modules() if name.startswith("residual.")]
     if not names:
         known = [name for name, module in model.named_modules() if name.count(".") <= 2 and name][:12]
+        fails = failure_on_few(model)
         raise InputError(
-            f"layers: no residual stream was found in the model; name its modules, such as {', '.join(known)}"
+            f"layers: no residual stream was found in the model{fails}; name its modules, such as {', '.join(known)}"
         )
     return names
 
@@ -208,7 +211,7 @@ def capture(
 
         handles.append(module.register_forward_hook(keep))
     try:
-        with known_tokens(model, tokens):
+        with explained(model, tokens):
             model(tokens, **inputs)
     finally:
         for handle in handles:
@@ -266,6 +269,11 @@ def read_stream(
     features: list[Tensor] = []
     kind = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     with inference_mode(model) as device:
+        if num_samples >= BATCH == corpus.layout.num_columns and not is_of_library(model):
+            few = corpus[first : first + BATCH // 2].tokens.to(
+                device
+            )  # as many samples as positions hide a wrong order
+            capture(model, names, few.to(kind) if few.is_floating_point() else few, lambda x: _at(x, few, columns))
         for begin in range(first, first + num_samples, BATCH):
             tokens = corpus[begin : min(begin + BATCH, first + num_samples)].tokens.to(device)
             tokens = tokens.to(kind) if tokens.is_floating_point() else tokens  # vectors, as the model has its weights

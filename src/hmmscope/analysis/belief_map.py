@@ -26,10 +26,12 @@ from hmmscope.analysis.geometry import (
     unpadded,
 )
 from hmmscope.analysis.layer_curves import with_interval
+from hmmscope.analysis.rehearsing import rehearsed
 from hmmscope.analysis.twins import NUM_TWINS, Share, draw_twins
 from hmmscope.axes import Float64, Tensor
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError
+from hmmscope.models.failing import POSITION_LIMITS, TRAINED_LENGTHS, read_number
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.make import as_process
@@ -42,8 +44,6 @@ from hmmscope.ties import largest
 #: Corners of the triangle of three states, and the colours of certainty there: the same as on pages.
 CORNERS = ((0.5, 0.75**0.5), (0.0, 0.0), (1.0, 0.0))
 COLOURS = ((216, 27, 96), (30, 136, 229), (224, 161, 0))
-#: Observations of a sample where nobody says how many.
-LENGTH = 64
 #: R² from the exact prediction from which on the belief is taken to be an affine function of it.
 SAME_AS_PREDICTION = 0.98
 #: Examples that are read at a time, and steps of training that are drawn.
@@ -84,6 +84,8 @@ class BeliefMap(Shown):
         from_prediction: R² of an affine function of the exact law of the next observation: what a model that holds its
             prediction alone would give.
         step: of the training; None for the model as it was handed over.
+        length: observations of a sample.
+        warnings: about a model that this library did not make, a line each.
         earlier: the maps at the steps whose weights have stayed, the first weights included; empty unless asked for.
     """
 
@@ -98,6 +100,8 @@ class BeliefMap(Shown):
     from_prediction: float
     step: int | None = None
     earlier: "tuple[BeliefMap, ...]" = ()
+    length: int | None = None
+    warnings: tuple[str, ...] = ()
 
     @property
     def note(self) -> str:
@@ -179,8 +183,12 @@ class BeliefMap(Shown):
         points = f"{len(self.exact):,} of {self.exact.shape[1]} states"
         r2 = in_digits(self.r2, self.low, self.high, least=3)
         found = {"layer": repr(self.layer), "points": points, "r2": r2, "beyond_twins": str(self.share)}
+        if self.length is not None:
+            found["length"] = str(self.length)
         if self.earlier:
             found["steps"] = f"{len(self.earlier)} earlier"
+        if self.warnings:
+            found["warnings"] = "; ".join(self.warnings)
         return found | ({"note": self.note} if self.note else {})
 
     def _repr_png_(self) -> bytes:
@@ -213,7 +221,7 @@ def belief_map(
         process: what generates: a process, its name or file, or a corpus. By default that of the run.
         layer: the name of a module; by default the residual layer from which the training examples are read best, of each
             twin its own.
-        length: observations of a sample; by default 64, or what the model can read if that is less.
+        length: observations of a sample, as in training; a process needs it, see `corpus_for`.
         num_samples: samples that the map is fitted and measured on.
         num_points: beliefs that are drawn.
         num_twins: untrained twins, at least three; 0 for none.
@@ -233,6 +241,7 @@ def belief_map(
     if over_training and run is None:
         raise InputError("over_training: needs a run, whose earlier weights have stayed; got a model alone")
     corpus = run.corpus("probe") if run is not None and process is None else corpus_for(net, process, length, seed)
+    lines = rehearsed(net, corpus)
     taken = registry.adapted(net, None if layer is None else [layer])
     names = residual_layers(taken) if layer is None else [layer]
     check_layers(taken, names)
@@ -248,7 +257,8 @@ def belief_map(
         r2 = with_interval(readout.r2(seed=seed)[:, chosen], len(readout.spread))
         share = readout.beyond(found[1:]) if adapted else Share(r2["value"], reason=twins.reason)
         read, alone = reader.drawn(one, where), reader.from_prediction
-        return BeliefMap(where, reader.points, read, twin, r2["value"], r2["low"], r2["high"], share, alone, step)
+        one_map = BeliefMap(where, reader.points, read, twin, r2["value"], r2["low"], r2["high"], share, alone, step)
+        return replace(one_map, length=int(corpus.layout.num_observations), warnings=lines)
 
     last = at(taken, found[0], found[0].chosen, here, None)
     if run is None or not over_training:
@@ -260,10 +270,14 @@ def belief_map(
 
 
 def corpus_for(model: nn.Module, process: Any, length: int | None = None, seed: int = 0) -> Corpus:
-    """Samples of a process, its name or its file, as long as a model can read them; a corpus as it is.
+    """Samples of a process, its name or its file, as long as those of the training; a corpus as it is.
+
+    The length is the one asked for, or else that of given sequences, or one that the model states as that of its training
+    (`TRAINED_LENGTHS`, as models of runs do). The number of positions that a model can read is no such statement: beyond the
+    length of its training a model with more positions gives other numbers.
 
     Raises:
-        InputError: no process.
+        InputError: no process, or no length.
     """
     if isinstance(process, Corpus):
         require(length is None, "length", "is that of the corpus; give a process to choose another", length)
@@ -273,10 +287,16 @@ def corpus_for(model: nn.Module, process: Any, length: int | None = None, seed: 
             "process: a model alone does not say what it was trained on; give a process, a name or a corpus"
         )
     made = as_process(process)
-    config = getattr(model, "config", None) or getattr(model, "cfg", None)
-    known = (getattr(model, "ports", None), "max_length"), (config, "max_position_embeddings"), (config, "n_ctx")
-    limits = [limit for where, name in known if isinstance(limit := getattr(where, name, None), int) and limit > 0]
-    return Corpus(made, length=length or made.window or min(LENGTH, *limits, LENGTH), seed=seed, stream="probe")
+    stated = read_number(model, TRAINED_LENGTHS)
+    known = [one for one in (length, made.window, None if stated is None else stated[1]) if one is not None]
+    if not known:
+        limit = read_number(model, POSITION_LIMITS)
+        most = "" if limit is None else f"; it has at most {limit[1]} positions ({limit[0]})"
+        raise InputError(
+            f"length: {type(model).__name__} does not say at which length it was trained; give length=, the observations of "
+            f"a training sample{most}"
+        )
+    return Corpus(made, length=known[0], seed=seed, stream="probe")
 
 
 @dataclass(frozen=True, eq=False, repr=False)

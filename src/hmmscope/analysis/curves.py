@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from hmmscope.analysis.counting import TREE, UNTUNED, Counting, is_counting, oth
 from hmmscope.analysis.intervals import bootstrap_means, bootstrap_ratio, least_z
 from hmmscope.analysis.layer_curves import Curves
 from hmmscope.analysis.measures import Measures, mean_of_asked
+from hmmscope.analysis.rehearsing import rehearsed, rising
 from hmmscope.analysis.trained_counting import TrainedCounting
 from hmmscope.axes import Float64, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus, check_corpus
@@ -26,6 +28,7 @@ from hmmscope.errors import InputError
 from hmmscope.inference.likeliest import likeliest
 from hmmscope.inference.mixture_posterior import filter_known_component
 from hmmscope.models.given import as_module
+from hmmscope.models.rehearsal import is_of_library
 from hmmscope.processes.given_sequences import JUDGING
 from hmmscope.processes.process import Process
 from hmmscope.reprs import html_rows, plot_rows
@@ -66,10 +69,15 @@ class Score(Measures):
         invalid: why the scores cannot be right, or None: a loss below that of the optimum, or an optimum that is not
             calibrated (`calibration`).
         no_optimum: why no optimum is known, so that there is no excess; None where there is one.
+        length: observations of a sample.
+        warnings: about a model that this library did not make, a line each: what its rehearsal found, and a loss that
+            rises with position.
     """
 
     invalid: str | None
     no_optimum: str | None = None
+    length: int | None = None
+    warnings: tuple[str, ...] = ()
 
     @property
     def loss(self) -> float:
@@ -118,10 +126,13 @@ class Score(Measures):
         samples, columns = self.measures["model"]["loss"].shape
         beside = "no optimum is known" if self.bayes_loss is None else f"optimum {self.bayes_loss:.4f}"
         invalid = f", INVALID: {self.invalid}" if self.invalid else ""
-        return f"Score(loss {self.loss:.4f}, {beside}, {samples} samples of {columns} answers{invalid})"
+        length = "" if self.length is None else f", length {self.length}"
+        told = "".join(f"; warning: {line}" for line in self.warnings)
+        return f"Score(loss {self.loss:.4f}, {beside}, {samples} samples of {columns} answers{length}{invalid}{told})"
 
     def _repr_html_(self) -> str:
-        return html_rows("Score", self.table())
+        told = "".join(f"<p>warning: {escape(line)}</p>" for line in self.warnings)
+        return html_rows("Score" if self.length is None else f"Score, length {self.length}", self.table()) + told
 
 
 def evaluate(
@@ -175,6 +186,7 @@ def evaluate(
         asked.device = next((p.device for p in model.parameters()), None)
     require(len(asked.columns) > 0, "layout", "must have an observation to predict", corpus.layout)
     believed = _checked(observers or {}, corpus.process, asked)
+    warnings = () if block_length else rehearsed(model, corpus, asked)
     given = isinstance(asked, NextGiven)
     batch_size = max(1, min(BATCH, _LAWS // (asked.num_outputs * len(asked.columns)))) if given else BATCH
     beside = _predictors(corpus, asked, believed, baselines, ngram_order, counting)
@@ -193,7 +205,11 @@ def evaluate(
         for name in parts[0]
     }
     invalid = _why_invalid(measures, won, corpus.process, asked, num_samples)
-    return Score(measures, asked.sequences, asked.positions, invalid, asked.why_not)
+    if not is_of_library(model):
+        floor = measures["optimum"]["loss"] if "optimum" in measures else None
+        warnings += rising(measures["model"]["loss"], floor, asked.positions)
+    length = int(corpus.layout.num_observations)
+    return Score(measures, asked.sequences, asked.positions, invalid, asked.why_not, length, warnings)
 
 
 def _predictors(

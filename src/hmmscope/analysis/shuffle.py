@@ -130,7 +130,7 @@ class ShuffleValues(dict[str, dict[int, Tensor]]):
                         found = capture(model, names, tokens, lambda x: x[:, :, -1, keys].cpu().double(), **placed_ids)
                     except TypeError as error:
                         rule = "needs a model that is called with positions, (batch, time); use 'blocks'"
-                        raise InputError(f"mode: 'everywhere' {rule}") from error
+                        raise InputError(f"mode: 'everywhere' {rule} ({' '.join(str(error).split())[:200]})") from error
                     for name in names:
                         logits[name].append(found[name])
                     predictions.append(as_law(model, model(tokens, **placed_ids)[:, -1, : corpus.num_symbols]))

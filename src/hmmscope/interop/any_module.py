@@ -10,11 +10,13 @@ from torch import nn
 
 from hmmscope.axes import Tensor
 from hmmscope.errors import InputError
-from hmmscope.models.base import Tap, evaluating
+from hmmscope.models.base import Tap
+from hmmscope.models.failing import POSITION_LIMITS, read_number
 from hmmscope.models.listening import Attending, AttentionTap, Calls, Listener, Pass, reading, writing
+from hmmscope.models.rehearsal import undisturbed
 
-#: Tokens that a module is shown: as many samples and positions, so that the two axes are told apart.
-_SAMPLES, _POSITIONS = 2, 5
+#: Samples and positions that a module is shown, so that the two axes are told apart; fewer positions for short contexts.
+_SIZES = ((2, 5), (2, 4), (2, 3), (3, 2), (2, 1))
 
 
 class TappedModule(nn.Module):
@@ -131,10 +133,11 @@ class _Between(Listener):
 class _Attention(Listener):
     """Counts softmaxes over keys, and those whose heads are given on as they are mixed."""
 
-    count, shown = 0, 0
+    def __init__(self, samples: int, positions: int) -> None:
+        self.count, self.shown, self._sizes = 0, 0, (samples, positions, positions)
 
     def softmax(self, softmax: Pass, logits: Tensor) -> Tensor:
-        self.count += logits.shape[0] == _SAMPLES and logits.shape[2:] == (_POSITIONS, _POSITIONS)
+        self.count += (logits.shape[0], *logits.shape[2:]) == self._sizes
         return softmax(logits)
 
     def mixed(self, mixed: Tensor) -> Tensor:
@@ -147,11 +150,16 @@ class _Found:
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        self.given: dict[str, tuple[bool, int]] = {}  # whether time comes first, and the width; once for each sample
-        self.called: list[str] = []
-        self.read: dict[str, bool] = {}  # whether what is read has time first
-        self.attention: dict[str, _Attention] = {}  # softmaxes over keys in each module
-        self._run()
+        limit = read_number(module, POSITION_LIMITS)
+        first: Exception | None = None
+        for samples, positions in [*_SIZES, *([] if limit is None else [(2 + (limit[1] == 2), limit[1])])]:
+            try:
+                self._run(samples, positions)
+                return
+            except Exception as error:
+                first = first or error
+        reason, name = " ".join(str(first).split())[:200], type(module).__name__
+        raise InputError(f"model: {name} fails on tokens {_SIZES[0]}: {reason}") from first
 
     def layers(self) -> tuple[_Place, list[_Place], dict[str, "_Attended"]]:
         """What the first layer reads, what each layer gives, and of layers that attend once the part that does it."""
@@ -219,27 +227,28 @@ class _Found:
                 return []
             prefix = f"{inside[0]}."
 
-    def _run(self) -> None:
+    def _run(self, samples: int, positions: int) -> None:
         """One forward pass without gradients, after which the module is as it was."""
+        self.sizes = samples, positions
+        self.given: dict[str, tuple[bool, int]] = {}  # whether time comes first, and the width; once for each sample
+        self.called: list[str] = []
+        self.read: dict[str, bool] = {}  # whether what is read has time first
         device = next((p.device for p in self.module.parameters()), None)
-        tokens = torch.zeros(_SAMPLES, _POSITIONS, dtype=torch.int64, device=device)
+        tokens = torch.zeros(samples, positions, dtype=torch.int64, device=device)
         times: dict[str, int] = {}
         parts = [(name, part) for name, part in self.module.named_modules() if name]
         listeners: dict[nn.Module, Listener] = {}
-        self.attention = {name: _Attention() for name, _ in parts}
-        try:
-            with evaluating(self.module), torch.no_grad(), ExitStack() as stack:
-                for name, part in parts:
-                    before, after = self._reads(name), self._gives(name, times)
-                    stack.callback(part.register_forward_pre_hook(before, with_kwargs=True).remove)
-                    stack.callback(part.register_forward_hook(after).remove)
-                    listeners[part] = _Chain(name, self.attention)
-                stack.enter_context(Calls(listeners))
-                self.module(tokens)
-        except Exception as error:
-            reason = " ".join(str(error).split())[:200]
-            name = type(self.module).__name__
-            raise InputError(f"model: {name} fails on tokens {tuple(tokens.shape)}: {reason}") from error
+        self.attention = {
+            name: _Attention(samples, positions) for name, _ in parts
+        }  # softmaxes over keys in each module
+        with undisturbed(self.module), ExitStack() as stack:
+            for name, part in parts:
+                before, after = self._reads(name), self._gives(name, times)
+                stack.callback(part.register_forward_pre_hook(before, with_kwargs=True).remove)
+                stack.callback(part.register_forward_hook(after).remove)
+                listeners[part] = _Chain(name, self.attention)
+            stack.enter_context(Calls(listeners))
+            self.module(tokens)
         for name, count in times.items():
             if count > 1:  # once a symbol: what it gives is no stream
                 self.given.pop(name, None)
@@ -247,7 +256,7 @@ class _Found:
     def _reads(self, name: str) -> Any:
         def note(module: nn.Module, args: tuple, options: dict[str, Any]) -> None:
             found = args[0] if args else next(iter(options.values()), None)
-            axes = _axes_of(found)
+            axes = self._axes_of(found)
             if axes is not None:
                 self.read[name] = axes
             elif isinstance(found, Tensor) and not found.is_floating_point() and found.ndim == 2:
@@ -259,12 +268,18 @@ class _Found:
         def note(module: nn.Module, args: tuple, output: Any) -> None:
             first = output[0] if isinstance(output, tuple) else output
             times[name] = times.get(name, 0) + 1
-            axes = _axes_of(first)
+            axes = self._axes_of(first)
             if axes is not None:
                 self.called += [] if name in self.called else [name]
                 self.given[name] = (axes, first.shape[2])
 
         return note
+
+    def _axes_of(self, x: Any) -> bool | None:
+        """Whether time comes first in a stream (batch, time, feature); None for anything else."""
+        if not isinstance(x, Tensor) or x.ndim != 3 or not x.is_floating_point():
+            return None
+        return {self.sizes: False, self.sizes[::-1]: True}.get((x.shape[0], x.shape[1]))
 
 
 class _Chain(Listener):
@@ -283,10 +298,3 @@ class _Chain(Listener):
         for count in self._around:
             count.mixed(mixed)
         return mixed
-
-
-def _axes_of(x: Any) -> bool | None:
-    """Whether time comes first in a stream (batch, time, feature); None for anything else."""
-    if not isinstance(x, Tensor) or x.ndim != 3 or not x.is_floating_point():
-        return None
-    return {(_SAMPLES, _POSITIONS): False, (_POSITIONS, _SAMPLES): True}.get((x.shape[0], x.shape[1]))

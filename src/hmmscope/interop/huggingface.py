@@ -141,14 +141,14 @@ def from_huggingface(
     path = Path(source)
     if not (path / CONFIG).is_file():
         raise InputError(f"{path}: there is no folder with a {CONFIG}; load what is elsewhere and pass the model")
-    if (path / RECORD).is_file():
-        read_record(path)
+    length = _trained_length(read_record(path)) if (path / RECORD).is_file() else None
     config = store.read_json(path / CONFIG)
     if not isinstance(config, dict):
         raise DamagedError(f"{path / CONFIG}: not a configuration")
     if symbols is None and (path / WEIGHTS).is_file():
         native = as_decoder(config, store.read_tensors(path / WEIGHTS), num_symbols)
         if native is not None:
+            native.trained_length = length
             return native
     loader = transformers().AutoModelForCausalLM
     try:
@@ -156,6 +156,13 @@ def from_huggingface(
     except (ValueError, OSError, KeyError, RuntimeError) as error:
         raise InputError(f"{path}: transformers cannot open it ({' '.join(str(error).split())[:200]})") from error
     return HuggingFaceModel(model, num_symbols=num_symbols, symbols=symbols, layers=layers)
+
+
+def _trained_length(record: Mapping[str, Any]) -> int | None:
+    """Observations of a sample of the run that was exported; None for a bare model, or samples of several sequences."""
+    config = (record.get("run") or {}).get("config") or {}
+    length = (config.get("layout") or {}).get("length")
+    return length if type(length) is int else None
 
 
 def model_of(thing: Any) -> SequenceModel:

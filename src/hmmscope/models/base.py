@@ -130,6 +130,7 @@ class SequenceModel(nn.Module):
         outputs: what the outputs are: "logits", which a regression reads as coordinates, or "law" for probabilities.
         residual: taps on the stream after the embedding and after every layer, ``residual.0`` to ``residual.<layers>``.
         spec: what it was built from, so that it can be built again with other weights; None where nobody said.
+        trained_length: observations of a sample of the run that it belongs to; None for a model of no run.
     """
 
     outputs: ClassVar[Literal["logits", "law"]] = "logits"
@@ -139,6 +140,7 @@ class SequenceModel(nn.Module):
     num_tokens: int | None
     residual: nn.ModuleList
     spec: "ModelSpec | None" = None
+    trained_length: int | None = None
 
     def forward(
         self,
@@ -342,9 +344,12 @@ def make_model(
     return build_model(spec, ports, seed)
 
 
-def build_model(spec: ModelSpec, ports: Ports, seed: int = 0) -> SequenceModel:
-    """The model of a spec, with weights from the named stream (seed, "weights"); the global generator stays as it is."""
+def build_model(spec: ModelSpec, ports: Ports, seed: int = 0, *, trained_length: int | None = None) -> SequenceModel:
+    """The model of a spec, with weights from the named stream (seed, "weights"); the global generator stays as it is.
+
+    `trained_length` is kept in it: the observations of a sample of its run.
+    """
     with torch.random.fork_rng(devices=[]):  # layers of torch draw from it when they are made
         model = spec.build(ports, torch_generator(seed, "weights"))
-    model.spec = spec
+    model.spec, model.trained_length = spec, trained_length
     return model

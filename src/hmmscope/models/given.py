@@ -1,7 +1,6 @@
 """Modules that were handed over: any map from tokens (batch, time) to logits (batch, time, symbol) as a model of ours."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,9 +10,15 @@ from torch import nn
 from hmmscope import registry
 from hmmscope.axes import Float, Tensor
 from hmmscope.errors import InputError
-from hmmscope.models.base import Ports, SequenceModel, evaluating
+from hmmscope.models.base import Ports, SequenceModel
 from hmmscope.schema import shown
 from hmmscope.seeds import derived_seed
+
+
+def raw_logits(output: Any) -> Any:
+    """Return what a module gave as logits: a tensor, the first of a tuple, or ``logits`` of an object or a dict."""
+    logits = output["logits"] if isinstance(output, dict) and "logits" in output else getattr(output, "logits", output)
+    return logits[0] if isinstance(logits, tuple) and logits else logits
 
 
 def logits_of(output: Any, inputs: Tensor, num_outputs: int) -> Float[Tensor, "batch time output"]:
@@ -24,12 +29,15 @@ def logits_of(output: Any, inputs: Tensor, num_outputs: int) -> Float[Tensor, "b
     Raises:
         InputError: no tensor (batch, time, output), or fewer outputs than symbols.
     """
-    logits = output["logits"] if isinstance(output, dict) and "logits" in output else getattr(output, "logits", output)
-    if isinstance(logits, tuple):
-        logits = logits[0]
-    if not isinstance(logits, Tensor) or logits.ndim != 3 or logits.shape[:2] != inputs.shape[:2]:
+    logits, (batch, time) = raw_logits(output), inputs.shape[:2]
+    if not isinstance(logits, Tensor) or logits.ndim != 3 or logits.shape[:2] != (batch, time):
         found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise InputError(f"model: must map tokens {tuple(inputs.shape)} to logits (batch, time, symbol), got {found}")
+        rule = f"model: must map tokens {tuple(inputs.shape)} to logits (batch, time, symbol), got {found}"
+        if isinstance(logits, Tensor) and logits.ndim == 3 and logits.shape[:2] == (time, batch):
+            rule += ": batch and time are exchanged; return logits.transpose(0, 1)"
+        elif isinstance(logits, Tensor) and logits.ndim == 3 and (logits.shape[0], logits.shape[2]) == (batch, time):
+            rule += ": time stands last, in the place of the symbols; return logits.transpose(1, 2)"
+        raise InputError(rule)
     if logits.shape[2] < num_outputs:
         raise InputError(f"model: gives {logits.shape[2]} logits, the corpus has {num_outputs} symbols")
     return logits[..., :num_outputs]
@@ -59,29 +67,6 @@ def as_module(model: Any) -> nn.Module:
     if not callable(model) or isinstance(model, type):
         raise InputError(f"model: must be a torch module or a function of tokens, got {shown(model)}")
     return Function(model)
-
-
-@contextmanager
-def known_tokens(model: nn.Module, inputs: Tensor) -> Iterator[None]:
-    """Says which token a model does not know, where its embedding would fail with an index.
-
-    Raises:
-        InputError: names the token, and how many the model knows if it says so.
-    """
-    largest = -1 if inputs.is_floating_point() or inputs.numel() == 0 else int(inputs.max())
-    known = getattr(model, "num_tokens", None) or getattr(getattr(model, "config", None), "vocab_size", None)
-    rule = f"model: knows no token {largest}, which the samples hold"
-    if isinstance(known, int) and largest >= known:
-        raise InputError(f"{rule}; it knows {known} tokens: give it corpus.num_tokens of them")
-    try:
-        yield
-    except IndexError as error:
-        if "out of range" not in str(error):
-            raise
-        if isinstance(known, int):  # which is enough of them
-            reason = f"an index is out of range on tokens {tuple(inputs.shape)}"
-            raise InputError(f"model: {reason}; it may have too few positions") from error
-        raise InputError(f"{rule}; give it corpus.num_tokens tokens") from error
 
 
 class GivenModel(SequenceModel):
@@ -122,28 +107,6 @@ class GivenModel(SequenceModel):
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(derived_seed(self._seed, f"given/{stream}", step))  # noqa: TID251 - put back at the end
             return logits_of(self.module(inputs), inputs, self.ports.num_outputs)
-
-    def rehearse(self, num_columns: int) -> None:
-        """One forward pass over all tokens, so that a module that does not fit is refused before anything is written.
-
-        Raises:
-            InputError: it knows too few tokens, gives another shape, or fails.
-        """
-        device = next((p.device for p in self.parameters()), torch.device("cpu"))
-        count = self.ports.num_tokens
-        rows = max(1, -(-(count or 1) // num_columns))
-        inputs = torch.zeros(rows, num_columns, self.ports.input_width or 1, device=device)
-        if count is not None:
-            inputs = (torch.arange(rows * num_columns, device=device) % count).view(rows, num_columns)
-        try:
-            with evaluating(self), torch.no_grad(), known_tokens(self.module, inputs):
-                self(inputs)
-        except InputError:
-            raise
-        except Exception as error:
-            reason = " ".join(str(error).split())[:200]
-            read = f"{'tokens' if count else 'vectors'} {tuple(inputs.shape)}"
-            raise InputError(f"model: {type(self.module).__name__} fails on {read}: {reason}") from error
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

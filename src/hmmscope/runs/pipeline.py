@@ -229,7 +229,8 @@ def load_run(path: str | Path, *, model: torch.nn.Module | None = None) -> Run:
 def fresh_model(config: RunConfig, process: Process) -> SequenceModel:
     """The model with its first weights."""
     target = make_target(config.target, process, config.layout)
-    return build_model(config.model, ports_of(config, target), config.seed)
+    length = int(config.layout.num_observations)
+    return build_model(config.model, ports_of(config, target), config.seed, trained_length=length)
 
 
 class TrainingPass:

@@ -3,6 +3,7 @@
 import math
 import os
 import time
+import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,9 +17,18 @@ from hmmscope.errors import NonFiniteError, RefusedError
 from hmmscope.machine import require_disk
 from hmmscope.models.base import ModelSpec, Ports, SequenceModel, build_model, cost_of, parameter_count
 from hmmscope.models.given import GivenModel, unwrapped
+from hmmscope.models.rehearsal import rehearse_training
 from hmmscope.runs.beginnings import Beginning
 from hmmscope.runs.config import RunConfig, configure, pinned
-from hmmscope.runs.pipeline import FIRST_WEIGHTS, OWN_PROCESS, Run, check_same, engine_of, load_run, ports_of
+from hmmscope.runs.pipeline import (
+    FIRST_WEIGHTS,
+    OWN_PROCESS,
+    Run,
+    check_same,
+    engine_of,
+    load_run,
+    ports_of,
+)
 from hmmscope.runs.room import ADVICE, disk_bytes, require_memory_for, warn_if_large
 from hmmscope.runs.settings import settings
 from hmmscope.schema import require, require_path
@@ -157,7 +167,7 @@ def _begin(config: RunConfig, path: Path, world: World, resume: bool, shorter: P
         warn_if_large(config, ports)  # before steps of it are taken to measure engines
     engine = _engine(config, ports, path if there else shorter, world.size)
     config = replace(config, training=replace(config.training, engine=engine))
-    net = build_model(config.model, ports, config.seed)
+    net = build_model(config.model, ports, config.seed, trained_length=int(config.layout.num_observations))
     if isinstance(net, GivenModel):
         _check_given(net, config, world)
     run = Run(path, config, process, unwrapped(net), None)
@@ -175,7 +185,9 @@ def _check_given(net: GivenModel, config: RunConfig, world: World) -> None:
     require(not spec.block_length, "training.block_length", "needs a model of this library", spec.block_length)
     rule = "of a module that was handed over is exact or ddp"
     require(not _in_parts(spec, world), "training.parallel", rule, spec.parallel)
-    net.rehearse(config.layout.num_columns)
+    for line in rehearse_training(net, config.layout.num_columns, config.target):
+        if world.leader:
+            warnings.warn(line, stacklevel=5)
 
 
 def _in_parts(spec: TrainingSpec, world: World) -> bool:

@@ -1,9 +1,12 @@
 """What every entry must be able to do, tried before anything is written, and again with what was trained."""
 
+import warnings
+
 import torch
 from torch import nn
 
 from hmmscope.analysis.activations import check_layers
+from hmmscope.analysis.rehearsing import rehearsed
 from hmmscope.corpora.corpus import Batch
 from hmmscope.errors import HmmscopeError, InputError
 from hmmscope.lab.benchmark.scoring import Samples, answers_on
@@ -37,6 +40,8 @@ def try_entry(config: RunConfig, task: Task, layers: tuple[str, ...] | None) -> 
         model = unwrapped(fresh_model(config, samples.trained.process))
         _require_weights(model)
         before = {name: value.clone() for name, value in model.state_dict().items()}
+        for line in rehearsed(model, samples.trained, task.asked(samples.trained)):
+            warnings.warn(f"{task.name}: {line}", stacklevel=3)
         require_causal(model, task, samples, _TRIED)
         after = model.state_dict()
         if before.keys() != after.keys():

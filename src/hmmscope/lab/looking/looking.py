@@ -10,12 +10,13 @@ from typing import Any
 
 from torch import nn
 
-from hmmscope.analysis.activations import check_layers, inference_mode, model_outputs
+from hmmscope.analysis.activations import check_layers
 from hmmscope.analysis.belief_map import corpus_for
+from hmmscope.analysis.rehearsing import already_rehearsed, rehearsed
 from hmmscope.analysis.twins import NUM_TWINS, Twins, draw_twins
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.targets import make_target
-from hmmscope.errors import HmmscopeError, InputError
+from hmmscope.errors import InputError
 from hmmscope.lab.experiments.run_page import description
 from hmmscope.lab.looking.measuring import Subject, measured
 from hmmscope.lab.report.folder import UNSEALED
@@ -60,6 +61,11 @@ class Look:
         )
 
     @property
+    def warnings(self) -> list[str]:
+        """What may make the numbers wrong, a line each; only models that this library did not make are looked at so."""
+        return list(self.data["warnings"])
+
+    @property
     def unknown(self) -> list[str]:
         """What the page cannot know, a sentence each."""
         return list(self.data["unknown"])
@@ -81,7 +87,9 @@ class Look:
         beliefs = self.data["beliefs"]
         read = f"; belief in {beliefs['best']}: {beliefs['text']}" if beliefs else ""
         where = f"; page: {self.path}" if self.path else ""
-        return f"Look({self.data['name']} on {self.data['process']}: {rows} {self.data['unit']}{read}{where})"
+        told = "".join(f"; warning: {line}" for line in self.warnings)
+        about = f"{self.data['name']} on {self.data['process']}, length {self.data['length']}"
+        return f"Look({about}: {rows} {self.data['unit']}{read}{told}{where})"
 
     def _repr_html_(self) -> str:
         """The page inline, in a frame of its own."""
@@ -116,14 +124,15 @@ def look(
         process: what the model was trained on: a process, its name or file, a corpus, or sequences. Of a run its own.
         out: where the page is written, ending in .html.
         layers: names of modules in which the belief is read; by default the residual stream.
-        length: observations of a sample; by default 64, or what the model can read if that is less.
+        length: observations of a sample, as in training; needed where a module stands beside a process, unless the module
+            states the length of its training, as models of runs do (`hmmscope.analysis.belief_map.corpus_for`).
         num_samples: held-out samples of the losses.
         num_points: beliefs that are drawn.
         num_twins: untrained twins, at least three; 0 for none.
         seed: of samples and twins.
 
     Raises:
-        InputError: no model or no process, one that does not fit the other, or `out` without .html.
+        InputError: no model, process or length, a model that does not fit the process, or `out` without .html.
     """
     if out is not None and require_path("out", out).suffix not in (".html", ".htm"):
         raise InputError(f"out: must end in .html, got {os.fspath(out)!r}")
@@ -137,8 +146,9 @@ def look(
         subject = _of_module(given, process, num_twins, length, seed)
     else:
         raise InputError(f"model: must be a module, a run or the folder of a run, got {shown(model)}")
-    check_layers(subject.model, layers or ())
-    data = measured(subject, num_samples=num_samples, num_points=num_points, layers=layers) | {"made": made}
+    with already_rehearsed():
+        check_layers(subject.model, layers or ())
+        data = measured(subject, num_samples=num_samples, num_points=num_points, layers=layers) | {"made": made}
     return Look(data, None if out is None else write_look(data, Path(out)))
 
 
@@ -146,12 +156,12 @@ def _of_module(model: nn.Module, process: Any, num_twins: int, length: int | Non
     """A model alone: nobody knows its first weights, so a twin stands before training."""
     probe = corpus_for(model, process, length, seed)
     layout = probe.layout
-    _rehearsed(model, probe)
+    target = make_target("observation", probe.process, layout)
+    lines = rehearsed(model, probe, target)
     held_out, training = (
         Corpus(probe.process, layout=layout, seed=probe.seed, stream=s) for s in ("evaluate", "train")
     )
     twins = draw_twins(model, num_twins, seed=seed)
-    target = make_target("observation", probe.process, layout)
     return Subject(
         model=model,
         name=type(model).__name__,
@@ -163,30 +173,16 @@ def _of_module(model: nn.Module, process: Any, num_twins: int, length: int | Non
         twins=twins,
         before=_first(twins),
         before_is=A_TWIN,
+        warnings=lines,
     )
-
-
-def _rehearsed(model: nn.Module, corpus: Corpus) -> None:
-    """One forward pass without gradients, after which nothing in the model holds on to those of its training.
-
-    Raises:
-        InputError: the model fails, or does not fit the process.
-    """
-    tokens = corpus[0:2].tokens
-    try:
-        with inference_mode(model) as device:
-            model_outputs(model, tokens.to(device), corpus.num_symbols)
-    except HmmscopeError:
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"model: {type(model).__name__} fails on tokens {tuple(tokens.shape)}: {reason}") from error
 
 
 def _of_run(run: Run, process: Any, num_twins: int, length: int | None) -> Subject:
     """A run on its own process and layout."""
     if process is not None or length is not None:
         raise InputError("process: a run has its own, and its own length; look at run.model to choose others")
+    block_length = run.config.training.block_length
+    lines = () if block_length else rehearsed(run.model, run.corpus("probe"), run.target)
     twins = draw_twins(run.model, num_twins, seed=run.config.seed)
     return Subject(
         model=run.model,
@@ -195,11 +191,12 @@ def _of_run(run: Run, process: Any, num_twins: int, length: int | None) -> Subje
         held_out=run.corpus("evaluate"),
         training=run.corpus("train"),
         target=run.target,
-        block_length=run.config.training.block_length,
+        block_length=block_length,
         twins=twins,
         before=run.untrained(),
         before_is=FIRST_WEIGHTS,
         steps=run.config.training.num_steps,
+        warnings=lines,
     )
 
 

@@ -47,6 +47,7 @@ class Subject:
         before: the model before training.
         before_is: what that is, in words.
         steps: of the training, where it is known.
+        warnings: of the rehearsal, a line each.
     """
 
     model: nn.Module
@@ -60,6 +61,7 @@ class Subject:
     before: nn.Module | None
     before_is: str
     steps: int | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def measured(
@@ -88,6 +90,7 @@ def measured(
         "losses": _losses(subject, score, unknown),
         "ahead": _ahead(score),
         "invalid": score.invalid,
+        "warnings": [*subject.warnings, *score.warnings],
         "learned": _learned(subject, unknown),
         "before": subject.before_is,
     }

@@ -71,6 +71,8 @@ def _instrument(asked: Analyse, instrument: str) -> None:
     store.make_folder(path.parent)
     store.write_table(path, rows)
     seals.cover(path)
+    for line in getattr(rows, "warnings", ()):
+        say(f"warning: {line}")
     if not quiet:
         columns = list(rows[0])
         say("  ".join(f"{column:>12}" for column in columns))

@@ -25,6 +25,8 @@ def look(options: Look) -> None:
     if isinstance(thing, nn.Module) and process is not None and is_run(Path(process)):
         thing, process = load_run(process, model=thing), None  # the module of one's own that this run has trained
     found = look_at(thing, process, length=options.length, num_samples=options.samples, layers=named)
+    for line in found.warnings:
+        say(f"warning: {line}")
     say(f"page: {found.save(place)}")
     if not options.quiet:
         for row in found.losses:

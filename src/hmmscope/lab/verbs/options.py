@@ -273,7 +273,9 @@ class Look(Options):
         "what it was trained on: a name or a file; of FILE.py:NAME also its run; a run has its own", default=None
     )
     out: str = said("the page", "look.html", metavar="FILE", flags=("-o", "--out"))
-    length: int | None = said("observations a sample (default: 64, or what it can read)", metavar="T")
+    length: int | None = said(
+        "observations a sample, as in training; needed with FILE.py:NAME and a process", metavar="T"
+    )
     samples: int = said("held-out samples of the losses", 256, metavar="N")
     layers: str | None = said("where the belief is read (default: the residual stream)", metavar="A,B")
 

@@ -1,0 +1,112 @@
+"""Rehearsals of a user's model on samples of a corpus, and warnings that its losses give."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from hmmscope import registry
+from hmmscope.analysis.measures import mean_of_asked
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.corpora.targets import NextGiven, NextObservation, Target
+from hmmscope.models.rehearsal import SAMPLES, Asked, is_of_library, rehearse
+from hmmscope.reprs import Rows
+
+#: Whether a measurement goes on whose model has been rehearsed.
+_REHEARSED: ContextVar[bool] = ContextVar("rehearsed", default=False)
+#: Nats, and standard errors, by which late losses are above those in the middle before a warning says so.
+LEAST_RISE, STANDARD_ERRORS = 0.02, 4.0
+#: Positions that are asked for before losses are compared between them.
+_LEAST_POSITIONS = 9
+
+
+def rehearsed(model: nn.Module, corpus: Corpus, target: Target | None = None) -> tuple[str, ...]:
+    """Rehearse a user's model on a few samples of a corpus and return warnings, a line each.
+
+    Models of this library are not rehearsed, nor is a model within a measurement that has rehearsed it.
+
+    Args:
+        model: any module.
+        corpus: samples that the model is measured on.
+        target: what it is asked for; None for an instrument of layers, which needs no logits.
+
+    Raises:
+        InputError: see `hmmscope.models.rehearsal.rehearse`.
+    """
+    if _REHEARSED.get() or not isinstance(model, nn.Module) or is_of_library(model):
+        return ()
+    inputs = corpus[0 : corpus.different(SAMPLES)].tokens
+    if inputs.is_floating_point():
+        inputs = inputs.to(next((p.dtype for p in model.parameters() if p.is_floating_point()), inputs.dtype))
+    if target is None:
+        return rehearse(model, inputs, Asked(strict=False, is_law=not corpus.process.real_valued))
+    asked = Asked(
+        num_outputs=target.num_outputs,
+        columns=torch.from_numpy(np.asarray(target.columns)),
+        is_law=target.kind == "law",
+        next_symbols=isinstance(target, NextObservation | NextGiven),
+    )
+    return rehearse(model, inputs[:, : int(target.columns[-1]) + 1], asked)
+
+
+@contextmanager
+def already_rehearsed() -> Iterator[None]:
+    """Measurements whose model has been rehearsed: what they call does not rehearse it, or its controls, again."""
+    token = _REHEARSED.set(True)
+    try:
+        yield
+    finally:
+        _REHEARSED.reset(token)
+
+
+@registry.rehearsal("tokens")
+def rehearse_first(model: Any, corpus: Any, measure: Callable[[], Any]) -> Any:
+    """Return the rows of an instrument after a rehearsal of its model, whose warnings they carry."""
+    lines = rehearsed(model, corpus) if isinstance(corpus, Corpus) else ()
+    with already_rehearsed():
+        rows = measure()
+    if not isinstance(rows, list):
+        for line in lines:
+            warnings.warn(line, stacklevel=4)
+    elif lines:
+        rows = rows if isinstance(rows, Rows) else Rows(rows)
+        rows.warnings = lines
+    return rows
+
+
+def rising(
+    model: NDArray[np.float64], optimum: NDArray[np.float64] | None, positions: NDArray[np.int64]
+) -> tuple[str, ...]:
+    """Return a warning where the loss rises with position, as of a model that was trained on shorter samples.
+
+    The mean over the last third of the positions is compared with that over the middle third, sample by sample: of the loss
+    above the optimum where one is known, of the loss otherwise.
+
+    Args:
+        model, optimum: losses (sample, asked column), nats.
+        positions: of the columns in their sequence (asked,).
+    """
+    above = model if optimum is None else model - optimum
+    finite = np.where(np.isfinite(above), above, np.nan)
+    kinds = np.unique(positions)
+    if len(kinds) < _LEAST_POSITIONS or len(finite) < 2:
+        return ()
+    _, middle, last = np.array_split(kinds, 3)
+    late, mid = (mean_of_asked(finite[:, np.isin(positions, third)]) for third in (last, middle))
+    rise = (late - mid)[~np.isnan(late - mid)]
+    if len(rise) < 2:
+        return ()
+    mean, error = float(rise.mean()), float(rise.std(ddof=1) / np.sqrt(len(rise)))
+    if mean <= max(LEAST_RISE, STANDARD_ERRORS * error):
+        return ()
+    what = "loss" if optimum is None else "loss above the optimum"
+    return (
+        f"the {what} rises with position: {float(np.nanmean(mid)):.3f} nats in the middle third of the sample, "
+        f"{float(np.nanmean(late)):.3f} in the last third; if the model was trained on shorter samples, give their length=",
+    )

@@ -1,0 +1,394 @@
+"""Rehearsal: a few small calls of a user's model before a measurement, which find what would make its numbers wrong.
+
+The model is left as it was: its mode, buffers, plain attributes (a hidden state that it keeps), random generators and hooks.
+"""
+
+import random
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hmmscope.axes import Bool, Float, Int64, Tensor
+from hmmscope.models.base import SequenceModel, evaluating
+from hmmscope.models.failing import described_inputs, embedding_failure, failure, require_callable_on_tokens
+from hmmscope.models.given import Function, GivenModel, logits_of, raw_logits
+from hmmscope.reprs import Shown
+
+#: Samples that a caller hands over; as many of them are used as differ from the number of positions and of outputs.
+SAMPLES = 7
+#: A change of outputs that rounding explains, as a share of the largest output, in units of the type's rounding at least.
+ROUNDING, EPSILONS = 1e-4, 8.0
+#: Sums of rows that are one to rounding.
+_SUMS = 1e-3
+#: The share of positions at which the answer is the token just read, from which on shifted answers are suspected.
+_ECHOES = 0.98
+#: Parts of a module that are no state of the user's.
+_STRUCTURE = frozenset(
+    {"_parameters", "_modules", "_buffers", "training", *(name for name in vars(nn.Module()) if "hooks" in name)}
+)
+#: Values whose contents a call may change.
+_CHANGING = (Tensor, torch.Generator, np.random.Generator, list, dict, set)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Asked(Shown):
+    """What the outputs of a model should be.
+
+    Attributes:
+        num_outputs: the least number of outputs at a position.
+        columns: positions whose outputs count (asked,); None for all.
+        is_law: whether the outputs are logits of a law.
+        next_symbols: whether that is the law of the next symbol.
+        strict: whether a model without logits (batch, time, output) is refused; an instrument of layers needs none.
+    """
+
+    num_outputs: int = 1
+    columns: Int64[Tensor, "asked"] | None = None
+    is_law: bool = True
+    next_symbols: bool = False
+    strict: bool = True
+
+
+def is_of_library(model: nn.Module) -> bool:
+    """Return whether this library made the model with all its parts; such models are not rehearsed."""
+    model = unwrapped(model)
+    if isinstance(model, Function) or not _package(model).startswith("hmmscope"):
+        return False
+    if isinstance(model, SequenceModel) and model.spec is not None:
+        return True
+    return all(_package(part) in ("hmmscope", "hmmscope_papers", "torch") for part in model.modules())
+
+
+def _package(thing: object) -> str:
+    return type(thing).__module__.partition(".")[0]
+
+
+def rehearse(model: nn.Module, inputs: Tensor, asked: Asked) -> tuple[str, ...]:
+    """Call a model a few times on a few samples and return warnings about it, a line each.
+
+    Args:
+        model: a module from tokens (batch, time), or vectors, to logits (batch, time, output).
+        inputs: `SAMPLES` samples (sample, time), or of vectors (sample, time, coordinate); on more the model is called once.
+        asked: what its outputs should be.
+
+    Raises:
+        InputError: the model fails, cannot be called with tokens alone, or exchanges axes; the message says which.
+    """
+    model = unwrapped(model)
+    require_callable_on_tokens(model)
+    device = next((p.device for p in model.parameters()), inputs.device)
+    with ExitStack() as stack:
+        if device.type == "cuda":  # there an index out of range ends the process's use of the device
+            stack.enter_context(_checked_embeddings(model, inputs))
+        kept = stack.enter_context(undisturbed(model))
+        rehearsed = _Rehearsed(model, inputs.to(device), asked, kept)
+        return rehearsed.warnings()
+
+
+def rehearse_training(net: GivenModel, num_columns: int, target: str) -> tuple[str, ...]:
+    """Rehearse a user's module before it is trained, on all tokens or on vectors of zeros, and return warnings.
+
+    Raises:
+        InputError: it knows too few tokens, gives another shape, or fails.
+    """
+    ports, module = net.ports, net.module
+    asked = Asked(num_outputs=ports.num_outputs, is_law=ports.num_tokens is not None and target != "density")
+    if ports.num_tokens is None:
+        dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
+        return rehearse(module, torch.zeros(SAMPLES, num_columns, ports.input_width or 1, dtype=dtype), asked)
+    rows = max(SAMPLES, -(-ports.num_tokens // num_columns))
+    inputs = (torch.arange(rows * num_columns) % ports.num_tokens).view(rows, num_columns)
+    return rehearse(module, inputs, asked)
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return the user's module within wrappers that only observe, compile or train it."""
+    while True:
+        within = getattr(model, "_orig_mod", None)  # of torch.compile, which would compile for each size
+        if isinstance(model, GivenModel) or type(model).__name__ == "TappedModule":
+            within = model.module
+        if not isinstance(within, nn.Module):
+            return model
+        model = within
+
+
+def failure_on_few(model: nn.Module) -> str:
+    """Return ``, which fails on tokens (2, 5) (reason)`` for a module that does; empty for one that runs on them."""
+    tokens = torch.zeros(2, 5, dtype=torch.int64, device=next((p.device for p in model.parameters()), None))
+    try:
+        with undisturbed(model):
+            model(tokens)
+    except Exception as error:
+        return f", which fails on {described_inputs(tokens)} ({' '.join(str(error).split())[:200]})"
+    return ""
+
+
+class _Rehearsed:
+    """The calls of one rehearsal."""
+
+    def __init__(self, model: nn.Module, inputs: Tensor, asked: Asked, kept: "_Kept") -> None:
+        self.model, self.asked, self.kept = model, asked, kept
+        taken = {inputs.shape[1], inputs.shape[1] - 1, asked.num_outputs, asked.num_outputs + 1}
+        count = next(count for count in range(3, SAMPLES + 1) if count not in taken)
+        repeated = inputs.repeat(-(-count // len(inputs)), *(1 for _ in inputs.shape[1:]))
+        self.inputs, self.every = repeated[:count], inputs
+
+    def warnings(self) -> tuple[str, ...]:
+        if len(self.every) > SAMPLES:
+            self._first_call(self.every)
+        output = self._first_call(self.inputs)
+        first = self._logits(output, self.inputs)
+        if first is None:
+            return ()
+        self._require_symbols_last(first)
+        found = [self._random(first), *self._coupled(first)]
+        if self.asked.is_law and getattr(self.model, "outputs", "logits") != "law":
+            found += [self._normalised(first), self._shifted(first)]
+        return tuple(filter(None, found))
+
+    def call(self, inputs: Tensor, *, seed: int = 0, again: bool = False) -> Any:
+        """One call from the state that the model had at first, or `again` from the one that the last call left."""
+        if not again:
+            self.kept.put_back()
+        with _seeded(seed, inputs.device):
+            return self.model(inputs)
+
+    def _first_call(self, inputs: Tensor) -> Any:
+        try:
+            return self.call(inputs)
+        except Exception as error:
+            raised = failure(self.model, inputs, error, self.call)
+            if raised is error:
+                raise
+            raise raised from error
+
+    def _logits(self, output: Any, inputs: Tensor) -> Float[Tensor, "batch time output"] | None:
+        """The logits; None for a model that gives none and need not."""
+        logits = raw_logits(output)
+        if not self.asked.strict:
+            shape = tuple(logits.shape) if isinstance(logits, Tensor) else ()
+            batch, time = inputs.shape[:2]
+            exchanged = shape[:2] == (time, batch) or (shape[:1] == (batch,) and shape[2:] == (time,))
+            if len(shape) != 3 or (shape[:2] != (batch, time) and not exchanged):
+                return None
+        logits_of(output, inputs, self.asked.num_outputs)
+        return logits
+
+    def _require_symbols_last(self, first: Tensor) -> None:
+        """InputError for outputs (batch, output, time) that look right as there are as many outputs as positions."""
+        shorter = self.inputs[:, :-1]
+        if first.shape[2] != first.shape[1] or shorter.shape[1] < 1:
+            return
+        try:
+            output = self.call(shorter)
+        except Exception:  # a model of one length
+            return
+        logits_of(output, shorter, 1)
+
+    def _again(self, inputs: Tensor, **options: Any) -> Tensor | None:
+        """The logits of another call; None where it fails, as on a sequence that a process never draws."""
+        try:
+            found = raw_logits(self.call(inputs, **options))
+        except Exception:
+            return None
+        return found if isinstance(found, Tensor) else None
+
+    def _random(self, first: Tensor) -> str:
+        """A warning of answers that differ from call to call, with the reason."""
+        self._again(self.inputs)
+        if (again := self._again(self.inputs, again=True)) is not None and _differ(first, again).any():
+            return (
+                "the model gives other answers when it is called again with the same tokens: it keeps a state between calls "
+                "(a hidden state, or a random generator of its own)"
+            )
+        other = self._again(self.inputs, seed=1)
+        if other is not None and _differ(first, other).any():
+            return "the model is random in evaluation mode: eval() does not turn off its dropout or noise"
+        return ""
+
+    def _coupled(self, first: Tensor) -> Iterator[str]:
+        """Warnings of answers that depend on later tokens or on other samples.
+
+        In sample 0 the last token is another one, in sample 1 all tokens of the second half; the others stay.
+        """
+        time = self.inputs.shape[1]
+        changed, begins = self.inputs.clone(), (time - 1, time // 2)
+        for sample, begin in enumerate(begins):
+            changed[sample, begin:] = self._others(changed[sample, begin:])
+        found = self._again(changed)
+        if found is None or found.shape != first.shape:
+            return
+        differ = _differ(first, found) & self._counted(time)
+        for sample, begin in enumerate(begins):
+            early = differ[sample, :begin].nonzero()
+            if len(early):
+                what = f"the token at position {begin} does" if sample == 0 else f"tokens from position {begin} on do"
+                yield f"the model is not causal: its answer at position {int(early[-1])} changes when {what}"
+                break
+        if differ[len(begins) :].any():
+            yield "the model's answers depend on the other samples of the batch (does it read (time, batch)?)"
+
+    def _others(self, some: Tensor) -> Tensor:
+        """Another valid token for each, or other vectors."""
+        if some.is_floating_point():
+            return some + 1
+        size = max(int(self.inputs.max()) + 1, 1)
+        return (some + 1) % size
+
+    def _counted(self, time: int) -> Bool[Tensor, "time"]:
+        if self.asked.columns is None:
+            return torch.ones(time, dtype=torch.bool, device=self.inputs.device)
+        counted = torch.zeros(time, dtype=torch.bool, device=self.inputs.device)
+        counted[self.asked.columns[self.asked.columns < time].to(counted.device)] = True
+        return counted
+
+    def _normalised(self, first: Tensor) -> str:
+        """A warning of probabilities where logits are expected."""
+        sums = first.double().sum(-1)
+        if first.shape[2] < 2 or not bool((first >= 0).all()) or not bool(((sums - 1).abs() < _SUMS).all()):
+            return ""
+        return (
+            "the model gives probabilities (its outputs are not negative and sum to one) where logits are expected; return "
+            "their logarithms, or set outputs = 'law' on the module"
+        )
+
+    def _shifted(self, first: Tensor) -> str:
+        """A warning of answers that are the token just read, where the next token is another one."""
+        if not self.asked.next_symbols or self.inputs.is_floating_point():
+            return ""
+        tokens, following = self.inputs[:, :-1], self.inputs[:, 1:]
+        law = first[:, :-1, : self.asked.num_outputs].double().softmax(-1)
+        known = (tokens < self.asked.num_outputs) & (following < self.asked.num_outputs)
+        if int(known.sum()) < 8 or not bool(law.isfinite().all()):
+            return ""
+        own = law.gather(2, tokens.clamp(max=self.asked.num_outputs - 1)[..., None])[..., 0][known]
+        echoes = float((law.argmax(-1) == tokens)[known].double().mean())
+        repeats, believed = float((tokens == following)[known].double().mean()), float(own.mean())
+        if echoes < _ECHOES or believed - repeats < 0.1 + 1.5 / len(own) ** 0.5:
+            return ""
+        return (
+            f"the model answers with the token that it has just read ({echoes:.0%} of positions, mean probability "
+            f"{believed:.2f}), which the next token is at {repeats:.0%}: are its answers shifted by one?"
+        )
+
+
+def _differ(one: Tensor, other: Tensor) -> Bool[Tensor, "batch time"]:
+    """Where two outputs differ by more than rounding; nothing is said of numbers that are not finite in both."""
+    if one.shape != other.shape:
+        return torch.ones(one.shape[:2], dtype=torch.bool, device=one.device)
+    finite = one.isfinite() & other.isfinite()
+    size = float(torch.where(finite, one, 0).abs().max()) if one.numel() else 0.0
+    rounding = torch.finfo(one.dtype).eps if one.is_floating_point() else 0.0
+    apart = torch.where(finite, (one - other).abs(), 0)
+    return (apart > max(ROUNDING, EPSILONS * rounding) * size).any(-1)
+
+
+@contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Global random generators of torch, numpy and Python with a seed, and then as they were."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - put back
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)  # noqa: TID251 - put back
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002, TID251 - put back
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)  # noqa: NPY002 - put back
+
+
+class _Kept:
+    """The state of a model outside of its weights: buffers and plain attributes of its modules, and their hooks."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._parts = list(dict.fromkeys(model.modules()))
+        self._buffers = [dict(part._buffers) for part in self._parts]
+        self._plain = [{k: v for k, v in vars(part).items() if k not in _STRUCTURE} for part in self._parts]
+        values = [value for own in (*self._buffers, *self._plain) for value in own.values()]
+        self._copies = [(value, _copied(value)) for value in values if isinstance(value, _CHANGING)]
+        self._hooks = [(part, part._forward_hooks) for part in self._parts if part._forward_hooks]
+
+    def put_back(self) -> None:
+        for part, buffers, plain in zip(self._parts, self._buffers, self._plain, strict=True):
+            part._buffers.clear()
+            part._buffers.update(buffers)
+            for name in [name for name in vars(part) if name not in _STRUCTURE and name not in plain]:
+                del vars(part)[name]
+            vars(part).update(plain)
+        for value, copy in self._copies:
+            _restore(value, copy)
+
+    @contextmanager
+    def without_hooks(self) -> Iterator[None]:
+        """The model without forward hooks: edits and notes of the user's own are not for these samples."""
+        for part, _ in self._hooks:
+            part._forward_hooks = OrderedDict()
+        try:
+            yield
+        finally:
+            for part, hooks in self._hooks:
+                part._forward_hooks = hooks
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, torch.Generator):
+        return value.get_state()
+    return value.bit_generator.state if isinstance(value, np.random.Generator) else value.copy()
+
+
+def _restore(value: Any, copy: Any) -> None:
+    """Put the contents of a copy back into a tensor, generator or container, where they were changed."""
+    if isinstance(value, torch.Generator):
+        value.set_state(copy)
+    elif isinstance(value, np.random.Generator):
+        value.bit_generator.state = copy
+    elif isinstance(value, Tensor):
+        if value.shape != copy.shape:
+            value.data = copy.clone()
+        elif not torch.equal(value.nan_to_num(), copy.nan_to_num()):
+            value.copy_(copy)
+    elif isinstance(value, list):
+        value[:] = copy
+    else:
+        value.clear()
+        value.update(copy)
+
+
+@contextmanager
+def undisturbed(model: nn.Module) -> Iterator[_Kept]:
+    """Calls of a model in evaluation mode without gradients and hooks, after which its state is put back."""
+    kept = _Kept(model)
+    with evaluating(model), torch.no_grad(), kept.without_hooks():
+        try:
+            yield kept
+        finally:
+            kept.put_back()
+
+
+@contextmanager
+def _checked_embeddings(model: nn.Module, inputs: Tensor) -> Iterator[None]:
+    """Embeddings that refuse an index that they lack before it reaches a device."""
+
+    def check(part: nn.Module, args: tuple[Any, ...]) -> None:
+        indices = args[0] if args else None
+        if isinstance(part, nn.Embedding) and isinstance(indices, Tensor) and indices.numel():
+            low, high = (int(end) for end in indices.aminmax())
+            if low < 0 or high >= part.num_embeddings:
+                raise embedding_failure(model, part, indices, inputs.to(indices.device))
+
+    parts = [part for part in model.modules() if isinstance(part, nn.Embedding)]
+    handles = [part.register_forward_pre_hook(check) for part in parts]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
