@@ -65,6 +65,7 @@ def already_rehearsed() -> Iterator[None]:
         _REHEARSED.reset(token)
 
 
+@registry.rehearsal("tokens")
 def rehearse_first(model: Any, corpus: Any, measure: Callable[[], Any]) -> Any:
     """Return the rows of an instrument after a rehearsal of its model, whose warnings they carry."""
     lines = rehearsed(model, corpus) if isinstance(corpus, Corpus) else ()
@@ -77,11 +78,6 @@ def rehearse_first(model: Any, corpus: Any, measure: Callable[[], Any]) -> Any:
         rows = rows if isinstance(rows, Rows) else Rows(rows)
         rows.warnings = lines
     return rows
-
-
-registry.rehearsal("tokens")(
-    rehearse_first
-)  # no decorator: it is no name that a user looks up, of which there is a list
 
 
 def rising(
