@@ -391,7 +391,7 @@ def test_unknown_words_of_python_are_told_with_what_is_near() -> None:
         (lambda: hs.train(process, "x", num_step=1), "did you mean 'num_steps'?"),
         (lambda: hs.fit([[0, 1]], 2, restarts=3), "did you mean 'num_restarts'?"),
         (
-            lambda: hs.look(hs.make_model("rnn", num_symbols=3), process, layers=["residul.1"]),
+            lambda: hs.look(hs.make_model("rnn", num_symbols=3), process, length=9, layers=["residul.1"]),
             "did you mean residual.1?",
         ),
     ):
