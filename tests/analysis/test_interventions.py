@@ -182,7 +182,7 @@ def test_constructed_attention_uses_the_pattern_that_is_set() -> None:
     net = hs.constructions.multitask_theorem1(
         2, 2, 1, num_demonstrations=2, demonstration_length=4, test_length=4, learning_rate=0.1, causal=True
     )
-    prompt = torch.tensor([[0, 1, 1, 0, 2, 1, 0, 0, 1, 2, 0, 1, 1, 0]])[:, : net.prompt.num_columns]
+    prompt = torch.tensor([[2, 0, 1, 1, 0, 2, 1, 0, 0, 1, 2, 0, 1, 1, 0]])
     name = next(name for name, _ in net.named_modules() if name.endswith("attention.pattern"))
     plain = net(prompt)
     with intervene(net, {name: lambda x: x}):
