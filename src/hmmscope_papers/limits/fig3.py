@@ -71,6 +71,7 @@ from hmmscope_papers.limits.tables import (
     while_training,
 )
 from hmmscope_papers.limits.trainings import HEADLINES_FIRST, TASKS, grid, identity, is_deep
+from hmmscope_papers.limits.trainings import length_of as scale_length
 
 _COMMON = {"error_rates": [0.05, 0.1], "definition": "prefix", "last_epochs": 3, "windows": [0, 1, 2, 4]}
 
@@ -101,10 +102,10 @@ class LimitsFig3(Experiment):
 
     def choices(self, scale: str) -> dict[str, Any]:
         tasks = ["ran-hmm", "cyclic-det", HARD] if scale == "smoke" else list(HEADLINES_FIRST)
-        return {"tasks": tasks, "layers": all_layers(scale)}
+        return {"tasks": tasks, "layers": all_layers(scale), "length": scale_length(scale)}
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
-        return grid(scale, choices["tasks"], choices["layers"])
+        return grid(scale, choices["tasks"], choices["layers"], length=choices.get("length"))
 
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         if group == "windows":
