@@ -273,6 +273,7 @@ LAYOUT: dict[str, tuple[str, set[str]]] = {
         "rows, effects, rules, gates, claims, ledger, panels: one vocabulary from tables to verdicts",
         {"errors", "schema", "registry", "storage", "ties"},
     ),
+    "lab.model_file": ("a user's file with a model, run from the bytes that were hashed", {"errors", "storage"}),
     "lab.tasks": (
         "runs and parts of measurements as tasks; who does them: this process, forked workers, Ray, Slurm",
         {"errors", "schema", "storage", "training"},
@@ -295,7 +296,7 @@ LAYOUT: dict[str, tuple[str, set[str]]] = {
     ),
     "lab.benchmark": (
         "HMM-bench: tasks that are frozen, and submissions that anybody can score again",
-        SMALL | COMPONENTS | {"runs", "storage", "reprs"},
+        SMALL | COMPONENTS | {"runs", "storage", "reprs", "lab.tasks", "lab.model_file"},
     ),
     "lab.looking": (
         "one model beside its optimum, on one page",
@@ -303,7 +304,7 @@ LAYOUT: dict[str, tuple[str, set[str]]] = {
     ),
     "lab.report": (
         "files to a page; it knows nothing of models and trainers",
-        {"errors", "schema", "storage", "ties", "text", "lab.evidence"},
+        {"errors", "schema", "storage", "ties", "text", "lab.evidence", "lab.tasks"},
     ),
     "lab.verbs": (
         "one function a verb",
@@ -311,6 +312,7 @@ LAYOUT: dict[str, tuple[str, set[str]]] = {
         | COMPONENTS
         | {"interop", "runs", "storage", "machine"}
         | {
+            "lab.model_file",
             "lab.tasks",
             "lab.sweeps",
             "lab.evidence",
@@ -326,7 +328,7 @@ LAYOUT: dict[str, tuple[str, set[str]]] = {
         "`limits`, `multitask`, `beliefs`, `header`: one file an experiment, and its claims in `claims/`; public names only",
         LABORATORY | {"lab.evidence", "lab.experiments"},
     ),
-    "__main__": ("`python -m hmmscope`", {"lab.cli"}),
+    "__main__": ("`python -m hmmscope`", {"lab.cli", "text"}),
 }
 
 MAY_IMPORT = {name: allowed for name, (_, allowed) in LAYOUT.items()}

@@ -137,7 +137,8 @@ def answered(command: Callable[[], int], *, debug: bool = False) -> int:
         except OSError as error:
             silence()
             if error.errno not in (errno.EPIPE, errno.EBADF) and code == 0:
-                return _fail(*reversed(code_and_line(error)))
+                failed, line = code_and_line(error)
+                return _fail(line, failed)
     return code
 
 
