@@ -180,8 +180,12 @@ def instrument(name: str) -> Callable[[T], T]:
     def decorate(function: T) -> T:
         @functools.wraps(cast("Callable[..., Any]", function))
         def measure(model: Any, corpus: Any, **options: Any) -> Any:
+            layers, controls = options.get("layers"), options.get("controls")
+            if isinstance(controls, type) or (callable(controls) and not hasattr(controls, "forward")):
+                options["controls"] = lambda: adapted(controls(), layers)
+
             def call() -> Any:
-                return cast("Callable[..., Any]", function)(adapted(model, options.get("layers")), corpus, **options)
+                return cast("Callable[..., Any]", function)(adapted(model, layers), corpus, **options)
 
             for rehearse in entries("rehearsal").values():
                 call = functools.partial(rehearse, model, corpus, call)

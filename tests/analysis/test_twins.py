@@ -1,6 +1,8 @@
 """Untrained twins, and what a network explains of what they leave."""
 
 import math
+import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from torch import nn
 import hmmscope as hs
 from analysis_cases import Held
 from hmmscope.analysis.geometry import BELIEF, belief_targets, belief_times, geometry, read_off
+from hmmscope.analysis.initialization import seeded_everywhere
 from hmmscope.analysis.learned import Learned, learned
 from hmmscope.analysis.probes import read_stream
 from hmmscope.analysis.twins import NO_COLUMNS, Share, Twins, draw_twins, share_beyond
@@ -50,8 +53,15 @@ class Table(nn.Module):
 
 
 class Drawn(Table):
+    def __init__(self) -> None:
+        super().__init__()
+        self.reset_parameters()
+
     def reset_parameters(self) -> None:
         nn.init.normal_(self.table)
+
+
+OWN = Own()
 
 
 def weights(model: nn.Module) -> torch.Tensor:
@@ -91,9 +101,9 @@ def test_a_model_of_ours_is_built_again_by_its_spec(name: str) -> None:
 def test_any_module_is_drawn_by_its_parts_and_leaves_the_global_generator() -> None:
     state = torch.get_rng_state()
     assert_fresh(Own(), draw_twins(Own()))
-    before = torch.get_rng_state()
-    assert not torch.equal(state, before)  # Own() drew; what follows does not
+    assert not torch.equal(state, torch.get_rng_state())  # Own() drew; what follows does not
     model = Drawn()
+    before = torch.get_rng_state()
     assert_fresh(model, draw_twins(model))
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -178,7 +188,7 @@ def test_no_error_at_all_is_no_certainty() -> None:
             "more",
             "0.991 [0.989, 0.992] of what 3 untrained twins leave unexplained",
         ),
-        (Share(0.9, reason="no untrained twins: Table"), "not told", "no untrained twins: Table"),
+        (Share(0.9, reason="not identifiable: Table"), "not told", "not identifiable: Table"),
     ],
 )
 def test_what_training_added_in_words(share: Share, verdict: str, said: str) -> None:
@@ -188,7 +198,7 @@ def test_what_training_added_in_words(share: Share, verdict: str, said: str) -> 
 def test_where_twins_leave_next_to_nothing_nothing_is_told() -> None:
     found = share_beyond(np.full(5, 0.001), np.repeat([[0.012, 0.019, 0.02]], 5, 0), 100)
     assert (found.value, found.verdict) == (None, "not told")
-    assert str(found) == "not told: 0.999 against 0.983 of 3 untrained twins"
+    assert str(found) == "not identifiable: 0.999 against 0.983 of 3 untrained twins"
 
 
 def test_another_untrained_network_has_no_more_than_its_twins() -> None:
@@ -220,7 +230,7 @@ def test_geometry_and_probe_have_the_twins_beside_what_they_read() -> None:
     (first,) = hs.probe(
         model, corpus, target="previous-0", layers=["residual.0"], num_samples=64, shuffled_labels=False
     )
-    assert first["beyond_twins"] == "not told: 1.000 against 1.000 of 3 untrained twins"
+    assert first["beyond_twins"] == "not identifiable: 1.000 against 1.000 of 3 untrained twins"
     assert "twins" in hs.probe(model, corpus, num_samples=16)[0]
     (planted,) = hs.probe(
         Held(3, 4, 1),
@@ -230,7 +240,7 @@ def test_geometry_and_probe_have_the_twins_beside_what_they_read() -> None:
         num_samples=16,
         shuffled_labels=False,
     )
-    assert planted["beyond_twins"] == "no untrained twins: Held has no weights to draw"
+    assert planted["beyond_twins"] == "not identifiable: Held has no weights to draw"
 
 
 class Fixed(nn.Module):
@@ -287,3 +297,153 @@ def test_what_the_last_symbol_tells_is_nothing_learned() -> None:
 )
 def test_how_much_counts_as_learned(share: float, low: float, verdict: str) -> None:
     assert Learned(0.0, "a bar", 0.0, 0.0, share, low, 1.0).verdict == verdict
+
+
+def gpt2(module: nn.Module) -> nn.Module:
+    """The module with the first weights of GPT-2: normal ones of standard deviation .02, biases of zero."""
+    for part in module.modules():
+        for weight in [] if isinstance(part, nn.LayerNorm) else part.parameters(recurse=False):
+            nn.init.normal_(weight, 0, 0.02) if weight.ndim > 1 else nn.init.zeros_(weight)
+    return module
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [lambda w: nn.init.normal_(w, 0, 0.02), nn.init.xavier_uniform_, nn.init.kaiming_normal_, nn.init.orthogonal_],
+)
+def test_redrawn_controls_of_another_initialization_are_refused(draw: Any) -> None:
+    model = Own()
+    for weight in model.parameters():
+        if weight.ndim > 1:
+            draw(weight)
+    found = draw_twins(model)
+    assert found.models == ()
+    assert found.reason.startswith("not identifiable: the first weights of Own seem to be drawn otherwise, ")
+    assert found.reason.endswith("; pass controls=, a function that makes the untrained module")
+
+
+def test_training_is_no_other_initialization() -> None:
+    torch.manual_seed(0)  # noqa: TID251
+    for _ in range(12):
+        assert draw_twins(Own()).reason == ""  # as it was drawn
+    model = Own()
+    with torch.no_grad():  # each matrix is pushed far along one direction, each vector is stretched
+        for weight in model.parameters():
+            one = torch.randn(weight.shape[0], 1) @ torch.randn(1, weight[0].numel())
+            weight += weight.std() * one if weight.ndim > 1 else weight
+    assert draw_twins(model).reason == ""
+    assert "drawn otherwise" in draw_twins(model, first=gpt2(Own())).reason  # but it did not begin as the draws do
+    assert draw_twins(gpt2(Own()), first=Own()).reason == ""
+
+
+@pytest.mark.parametrize("way", ["belief_map", "geometry", "probe", "look"])
+def test_controls_are_drawn_by_the_function_that_is_given(way: str) -> None:
+    made = []
+
+    def controls() -> nn.Module:
+        made.append(gpt2(Own()))
+        return made[-1]
+
+    model, corpus = gpt2(Own()), hs.Corpus(MESS3, 8, stream="probe")
+    alone: str
+    if way == "look":
+        few: dict[str, Any] = {"num_samples": 8, "num_points": 100}
+        page = hs.look(model, corpus, **few, controls=controls)
+        said, alone = page.data["beliefs"]["text"], hs.look(model, corpus, **few).data["beliefs"]["text"]
+    elif way == "belief_map":
+        said, alone = (
+            str(hs.belief_map(model, corpus, num_samples=64, num_points=100, controls=one).share)
+            for one in (controls, None)
+        )
+    else:
+        instrument: Any = {"geometry": geometry, "probe": hs.probe}[way]
+        said, alone = (
+            instrument(model, corpus, num_samples=64, controls=one)[0]["beyond_twins"] for one in (controls, None)
+        )
+    assert "3 untrained twins" in said
+    assert alone.startswith("not identifiable: the first weights of Own")
+    assert len(made) == 3
+
+
+def test_a_function_draws_by_a_named_seed_and_leaves_every_generator() -> None:
+    states = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    python = random.getstate()
+    with seeded_everywhere(3):
+        random.random()
+    assert random.getstate() == python  # below the checks of annotations draw from it
+
+    def controls() -> nn.Module:
+        model = Table()
+        numbers = [torch.randn(3), torch.tensor(np.random.rand(3)), torch.tensor([random.random()] * 3)]  # noqa: NPY002
+        with torch.no_grad():
+            model.table.copy_(torch.stack(numbers))
+        return model
+
+    first, again, other = (draw_twins(Table(), seed=seed, controls=controls).models for seed in (3, 3, 4))
+    assert all(torch.equal(weights(a), weights(b)) for a, b in zip(first, again, strict=True))
+    rows = torch.stack([weights(one).reshape(3, 3) for one in (*first, *other)])
+    assert all(len(set(map(tuple, rows[:, k].tolist()))) == 6 for k in range(3))  # each generator draws anew
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert np.array_equal(np.random.get_state()[1], states[1])  # noqa: NPY002
+
+
+@pytest.mark.parametrize(
+    ("controls", "said"),
+    [
+        (Own(), "must be a function without arguments"),
+        (lambda: 3, "it returned 3"),
+        (lambda: Table()[0], "fails (TypeError"),
+        (Table, "makes another architecture, table (3, 3) where the model has embedding.weight (3, 8)"),
+        (lambda: torch.manual_seed(0) and Own(), "makes the same weights at every call"),  # noqa: TID251
+        (lambda: OWN, "makes the same weights at every call"),
+        (lambda: Own()(torch.zeros(1, 2, dtype=torch.long)).sum().backward(), "fails (RuntimeError"),  # it would train
+    ],
+)
+def test_what_makes_no_controls_is_refused(controls: Any, said: str) -> None:
+    with pytest.raises(InputError, match=r"^controls: ") as found:
+        draw_twins(OWN, controls=controls)
+    assert said in str(found.value)
+    with pytest.raises(InputError, match=r"^controls: "):
+        hs.probe(OWN, hs.Corpus(MESS3, 8), num_samples=16, controls=controls)
+
+
+class Buffered(nn.Module):
+    """A layer beside a table in a buffer."""
+
+    def __init__(self, table: torch.Tensor, *, persistent: bool = True) -> None:
+        super().__init__()
+        self.head, self.norm = nn.Linear(8, 3), nn.BatchNorm1d(8)
+        self.register_buffer("table", table, persistent=persistent)
+
+
+TIMES, RATES = torch.arange(40.0)[:, None], 10_000 ** -(torch.arange(4.0) / 4)
+
+
+@pytest.mark.parametrize(
+    ("table", "learned"),
+    [
+        (torch.randn(40, 8), True),
+        (torch.randn(8), True),
+        ((TIMES * RATES).sin() + 0.1 * torch.randn(40, 4), True),
+        (torch.ones(9, 9).tril(), False),
+        (torch.full((9, 9), -torch.inf).triu(1), False),
+        (torch.cat([(TIMES * RATES).sin(), (TIMES * RATES).cos()], 1), False),
+        (torch.polar(torch.ones(40, 4), TIMES * RATES), False),
+        (RATES.repeat(3)[:4], False),
+        (10_000 ** -(torch.arange(8.0) / 8), False),
+        (-(TIMES - TIMES.T).abs(), False),
+        (torch.arange(9), False),
+        (torch.tensor(0.3), False),
+    ],
+)
+def test_a_learned_buffer_enters_no_control(table: torch.Tensor, learned: bool) -> None:
+    for persistent in (True, False):
+        model = Buffered(table, persistent=persistent)
+        model.norm.running_mean.normal_()  # as training leaves it; redrawing sets it back
+        found = draw_twins(model)
+        assert ("the buffer table of Buffered may be learned" in found.reason) == learned
+        assert (found.models == ()) == learned
+        fresh = lambda: Buffered(torch.zeros_like(table))  # noqa: E731
+        for twin in draw_twins(model, controls=fresh).models:
+            assert not twin.table.abs().any()  # type: ignore[operator, union-attr]
+            assert not twin.norm.running_mean.any()  # type: ignore[operator, union-attr]

@@ -235,7 +235,7 @@ def test_training_and_the_page_of_a_model_need_no_matplotlib() -> None:
 
 def test_what_cannot_be_known_says_so() -> None:
     told = "\n".join(look(Filter(RRXOR), RRXOR, **FEW).unknown)
-    assert "What training added: no untrained twins" in told
+    assert "What training added: not identifiable: " in told
     assert "Filter has no softmax attention" in told
     data = hs.SequenceData(hs.Corpus("golden-mean", 9)[0:60].observations)
     page = look(hs.make_model("rnn", num_symbols=2, width=4), data, num_samples=4)

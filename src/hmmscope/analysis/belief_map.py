@@ -25,6 +25,7 @@ from hmmscope.analysis.geometry import (
     read_off,
     unpadded,
 )
+from hmmscope.analysis.initialization import Controls
 from hmmscope.analysis.layer_curves import with_interval
 from hmmscope.analysis.rehearsing import rehearsed
 from hmmscope.analysis.twins import NUM_TWINS, Share, draw_twins
@@ -175,7 +176,7 @@ class BeliefMap(Shown):
             panels.append((f"an untrained twin, {self.layer}\nR² {self.share.twins:.3f} (mean of twins)", self.twin))
         picked = np.linspace(0, len(self.earlier) - 1, min(len(self.earlier), _DRAWN_STEPS)).round().astype(int)
         panels += [(f"step {one.step}\nR² {one.r2:.3f}", one.read) for one in (self.earlier[i] for i in picked)]
-        beyond = f"beyond twins {self.share}" if self.share.value is not None else "beyond twins: not told"
+        beyond = f"beyond twins {self.share}" if self.share.value is not None else "beyond twins: not identifiable"
         panels.append((f"{self.layer}, R² {self.r2:.3f}\n{beyond.partition(' of what')[0]}", self.read))
         return panels
 
@@ -207,6 +208,7 @@ def belief_map(
     num_samples: int = 768,
     num_points: int = 100_000,
     num_twins: int = NUM_TWINS,
+    controls: Controls | None = None,
     seed: int = 0,
     observer: HMM | LabelledHMM | None = None,
     over_training: bool = False,
@@ -225,6 +227,7 @@ def belief_map(
         num_samples: samples that the map is fitted and measured on.
         num_points: beliefs that are drawn.
         num_twins: untrained twins, at least three; 0 for none.
+        controls: a function that makes the untrained module, ``lambda: Mine()``; without it `draw_twins` draws them.
         seed: of twins, bootstrap and, unless `process` is a corpus or a run's, samples.
         observer: whose belief; by default that of the process. Of given sequences an HMM fitted to them.
         over_training: of a run, also the maps at the steps whose weights have stayed (``training.milestones``).
@@ -247,7 +250,8 @@ def belief_map(
     check_layers(taken, names)
     reader = BeliefReader.of(corpus, num_samples, num_points, observer)
     found = [reader.measured(taken, names)]
-    twins = draw_twins(net, num_twins, seed=seed)
+    first = None if run is None else run.model_at(0)
+    twins = draw_twins(net, num_twins, seed=seed, controls=controls, first=first)
     adapted = [registry.adapted(twin, None if layer is None else [layer]) for twin in twins.models]
     found += [reader.measured(twin, names) for twin in adapted]
     here = names[found[0].chosen]

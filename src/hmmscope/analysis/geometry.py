@@ -11,6 +11,7 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, layers_read, read_stream, residual_layers
+from hmmscope.analysis.initialization import Controls
 from hmmscope.analysis.layer_curves import NUM_RESAMPLES, Curves, resampled_curves, with_interval
 from hmmscope.analysis.twins import NO_COLUMNS, NUM_TWINS, Share, draw_twins, layer_shares, share_beyond
 from hmmscope.axes import Bool, Float, Float64, Int, Tensor
@@ -172,6 +173,7 @@ def geometry(
     seed: int = 0,
     observer: HMM | LabelledHMM | None = None,
     num_twins: int = NUM_TWINS,
+    controls: Controls | None = None,
 ) -> list[dict]:
     """Held-out R² of belief states, and of the next-observation law, as affine functions of each layer.
 
@@ -195,6 +197,7 @@ def geometry(
         seed: of the permutation and of the bootstrap.
         observer: whose beliefs and predictions are read; by default those of the corpus's own process.
         num_twins: untrained networks that are read beside the model, at least three; 0 for none.
+        controls: a function that makes the untrained module, ``lambda: Mine()``; without it `draw_twins` draws them.
 
     Returns:
         Rows (target, targets "true" or "shuffled", layer, layer_name, r2, low, high, fitted, ceiling, from_prediction,
@@ -217,7 +220,7 @@ def geometry(
     names = layers_read(model, layers)
     exact = ExactBeliefs.of(corpus, num_samples, observer)
     stream = exact.stream(model, names)
-    twins = draw_twins(model, num_twins, seed=seed)
+    twins = draw_twins(model, num_twins, seed=seed, controls=controls)
     twins_left: dict[str, list[Curves]] = {target: [] for target in exact.values}
     for twin in twins.models:
         streamed = exact.stream(twin, names)

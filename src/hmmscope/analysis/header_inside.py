@@ -17,9 +17,10 @@ from hmmscope.analysis.activations import (
 )
 from hmmscope.analysis.geometry import read_off
 from hmmscope.analysis.header import behind_headers
+from hmmscope.analysis.initialization import Controls
 from hmmscope.analysis.interventions import intervene, patch
 from hmmscope.analysis.layer_curves import resampled_curves, with_interval
-from hmmscope.analysis.twins import NO_COLUMNS, NUM_TWINS, draw_twins
+from hmmscope.analysis.twins import NO_COLUMNS, NUM_TWINS, Share, draw_twins
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.targets import make_target
@@ -38,6 +39,7 @@ def header_memory(
     layers: Sequence[str] | None = None,
     num_samples: int = 512,
     num_twins: int = NUM_TWINS,
+    controls: Controls | None = None,
     seed: int = 0,
 ) -> list[dict]:
     """Held-out R² of the header's numbers as affine functions of each layer at the last observation, beside untrained twins.
@@ -50,6 +52,7 @@ def header_memory(
         layers: module names, if the model has no residual taps.
         num_samples: samples, of which the last quarter tests the maps.
         num_twins: untrained networks that are read beside the model, at least three; 0 for none.
+        controls: a function that makes the untrained module, ``lambda: Mine()``; without it `draw_twins` draws them.
         seed: of the bootstrap and of the twins.
 
     Returns:
@@ -67,9 +70,8 @@ def header_memory(
     size = corpus.process.num_states
     parts = {"transition": entries[:, : size * (size - 1)], "emission": entries[:, size * (size - 1) :]}
     stream = read_stream(model, corpus, last, names, num_samples)
-    twins = [
-        read_stream(twin, corpus, last, names, num_samples) for twin in draw_twins(model, num_twins, seed=seed).models
-    ]
+    drawn = draw_twins(model, num_twins, seed=seed, controls=controls)
+    twins = [read_stream(twin, corpus, last, names, num_samples) for twin in drawn.models]
     rows = []
     for part, values in parts.items():
         for layer, name in enumerate(names):
@@ -78,6 +80,8 @@ def header_memory(
             found = with_interval(own.r2(seed=seed)[:, 0], len(own.spread))
             r2 = {"r2": found["value"], "low": found["low"], "high": found["high"], "samples": num_samples}
             columns = own.beyond(beside).columns() if beside else NO_COLUMNS
+            if num_twins and not beside:
+                columns = Share(found["value"], reason=drawn.reason).columns()
             rows.append({"part": part, "layer": layer, "layer_name": name} | r2 | columns)
     return rows
 

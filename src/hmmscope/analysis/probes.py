@@ -11,6 +11,7 @@ from torch import nn
 from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, check_layers, layers_read, read_stream
 from hmmscope.analysis.geometry import BELIEF, geometry
+from hmmscope.analysis.initialization import Controls
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.analysis.layer_curves import resampled_curves
 from hmmscope.analysis.logistic import fit_logistic, predict_logistic
@@ -25,7 +26,7 @@ from hmmscope.inference.optimal import optimal_predictions
 from hmmscope.processes.answers import COMPONENTS, STATES
 from hmmscope.processes.hmm import HMM
 from hmmscope.reprs import Shown, Table
-from hmmscope.schema import require, require_count, shown, unknown_name
+from hmmscope.schema import require, require_count, unknown_name
 from hmmscope.seeds import numpy_generator
 from hmmscope.sequences.gaps import MISSING
 
@@ -147,6 +148,7 @@ def probe(
     seed: int = 0,
     observer: HMM | None = None,
     num_twins: int = NUM_TWINS,
+    controls: Controls | None = None,
 ) -> list[dict]:
     """Accuracy of a linear probe at each layer, on samples that its training did not see.
 
@@ -172,7 +174,7 @@ def probe(
         shuffled_labels: add the control.
         seed: of the permutation and of the bootstrap.
         observer: whose ``belief``; by default that of the process. Another one may be an HMM fitted to the sequences.
-        num_twins: untrained networks that are read beside the model, at least three; 0 for none.
+        num_twins, controls: untrained networks, 0 or at least 3, and a function that makes one, see `draw_twins`.
 
     Returns:
         Rows (target, layer, layer_name, labels "true" or "shuffled", accuracy, low, high, chance, ceiling, samples, twins,
@@ -191,16 +193,16 @@ def probe(
         target = "belief" if corpus.process.num_components is None else "component"
     if target not in TARGETS:
         raise unknown_name("target", target, TARGETS)
-    if layers is not None and (isinstance(layers, str) or not layers):
-        raise InputError(f"layers: must be a list of at least one name, got {shown(layers)}")
+    listed = layers is None or (not isinstance(layers, str) and bool(layers))
+    require(listed, "layers", "must be a list of at least one name", layers)
     check_layers(model, names := layers_read(model, layers))
     num_samples = corpus.different(num_samples)
     require_count("num_samples", num_samples, 8, ", to train and to test on")
     require(observer is None or target == "belief", "observer", "is for the target belief", target)
     if target == "belief":
-        return _belief_rows(model, corpus, names, num_samples, shuffled_labels, seed, observer, num_twins)
+        return _belief_rows(model, corpus, names, num_samples, shuffled_labels, seed, observer, num_twins, controls)
     data, times = ProbeData.read(model, corpus, target, names, num_samples), reading_times(corpus, target)
-    twins, twins_left = draw_twins(model, num_twins, seed=seed), []
+    twins, twins_left = draw_twins(model, num_twins, seed=seed, controls=controls), []
     for twin in twins.models:
         own = data.reading(read_stream(twin, corpus, times, names, num_samples, stay=True))
         twins_left.append(1 - resampled_curves(own.correct(), seed=seed))
@@ -213,8 +215,7 @@ def probe(
         for layer, (mean, low, high) in enumerate(zip(*bootstrap_means(correct, seed=seed), strict=True)):
             where = {"target": target, "layer": layer, "layer_name": names[layer], "labels": labels}
             accuracy = {"accuracy": float(mean), "low": float(low), "high": float(high)}
-            beside = shares[layer].columns() if labels == "true" else NO_COLUMNS
-            rows.append(where | accuracy | about | beside)
+            rows.append(where | accuracy | about | (shares[layer].columns() if labels == "true" else NO_COLUMNS))
     return Table(rows, f"probe of {target}", x="layer", y="accuracy", by=("labels",))
 
 
@@ -227,9 +228,17 @@ def _belief_rows(
     seed: int,
     observer: HMM | None,
     num_twins: int,
+    controls: Controls | None,
 ) -> list[dict]:
     rows = geometry(
-        model, corpus, layers=names, num_samples=num_samples, seed=seed, observer=observer, num_twins=num_twins
+        model,
+        corpus,
+        layers=names,
+        num_samples=num_samples,
+        seed=seed,
+        observer=observer,
+        num_twins=num_twins,
+        controls=controls,
     )
     kept = ("layer", "layer_name", "r2", "low", "high", "ceiling", "from_prediction", "samples", *NO_COLUMNS)
     found = (

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from hmmscope.analysis.initialization import FIX, Controls, copied_table, made_controls, other_law
 from hmmscope.analysis.layer_curves import Curves
 from hmmscope.errors import InputError
 from hmmscope.inference.monte_carlo import student_quantile
@@ -73,7 +74,7 @@ class Share(Shown):
 
     @property
     def verdict(self) -> str:
-        """What training added: more, less, no more, or not told. A share below `LEAST_SHARE` is none."""
+        """What training added: more, less, no more, or not told (not identifiable). A share below `LEAST_SHARE` is none."""
         if self.value is None or self.low is None or self.high is None:
             return "not told"
         if abs(self.value) < LEAST_SHARE or self.low <= 0 <= self.high:
@@ -97,70 +98,106 @@ class Share(Shown):
 NO_COLUMNS = dict.fromkeys(("twins", "share", "share_low", "share_high", "beyond_twins"))
 
 
-def draw_twins(model: nn.Module, num_twins: int = NUM_TWINS, *, seed: int = 0) -> Twins:
+def draw_twins(
+    model: nn.Module,
+    num_twins: int = NUM_TWINS,
+    *,
+    seed: int = 0,
+    controls: Controls | None = None,
+    first: nn.Module | None = None,
+) -> Twins:
     """Copies of a network with new first weights, each from a seed of its own; the network stays as it is.
 
-    A model of this library is built again from its spec, one of transformers from its configuration, one of
-    TransformerLens by the laws of the model within it. In any other module
+    A function `controls` makes them as the user does. Without it a model of this library is built again from its spec, one
+    of transformers from its configuration, one of TransformerLens by the laws of the model within it. In any other module
     every submodule with weights is drawn by its ``reset_parameters``, as those of torch have it; what a module's own
-    ``__init__`` did to the weights of its submodules is not repeated.
+    ``__init__`` did to the weights of its submodules is not repeated. So its weights are compared with those of the draws,
+    and there are no twins where the scales differ or where a buffer of the module may be learned, see `initialization`.
 
     Args:
         model: any module.
         num_twins: how many; 0 for none.
         seed: of the draws, in [0, 2^32).
+        controls: a function without arguments that makes the untrained module, ``lambda: Mine()``.
+        first: the network with its first weights, where they are known: these are compared, and their buffers taken.
 
     Returns:
         The twins, on the device of the network; without any and with a line that says why where it cannot be drawn afresh:
-        it has no weights, or weights that nothing draws.
+        it has no weights, or weights that nothing draws, or first weights of another law.
 
     Raises:
-        InputError: fewer than three, which have no spread to speak of.
+        InputError: fewer than three, which have no spread to speak of; or `controls` makes no other such modules.
     """
     rule = f"must be at least {NUM_TWINS}, whose spread is measured, or 0 for none"
     require(num_twins == 0 or num_twins >= NUM_TWINS, "num_twins", rule, num_twins)
     if num_twins == 0:
         return Twins((), "no twins were asked for")
+    seeds = [derived_seed(seed, "twin", draw) % MAX_SEED for draw in range(num_twins)]
+    if controls is not None:
+        return Twins(made_controls(controls, model, seeds))
     try:
-        return Twins(tuple(_twin(model, derived_seed(seed, "twin", draw) % MAX_SEED) for draw in range(num_twins)))
+        return Twins(_redrawn(model if first is None else first, seeds, trained=first is None))
     except InputError as error:
-        return Twins((), f"no untrained twins: {error}")
+        return Twins((), f"not identifiable: {error}")
 
 
-def _twin(model: nn.Module, seed: int) -> nn.Module:
+def _redrawn(model: nn.Module, seeds: list[int], *, trained: bool) -> tuple[nn.Module, ...]:
+    """Copies with other weights, if nothing says that these have another law than the model's."""
+    drawn = [_twin(model, seed, tables=trained) for seed in seeds]
+    known = set.intersection(*(names for _, names in drawn))
+    own, *others = (
+        {name: one for name, one in net.named_parameters() if name not in known}
+        for net in (model, *(twin for twin, _ in drawn))
+    )
+    odd = other_law(own, others, trained=trained)
+    if odd:
+        raise InputError(f"the first weights of {type(model).__name__} seem to be drawn otherwise, {odd}; {FIX}")
+    return tuple(twin for twin, _ in drawn)
+
+
+def _twin(model: nn.Module, seed: int, *, tables: bool) -> tuple[nn.Module, set[str]]:
+    """A copy with new first weights, and the names of those whose law is known."""
     name = type(model).__name__
     if not any(True for _ in model.parameters()):
         raise InputError(f"{name} has no weights to draw")
     device = next(model.parameters()).device
+    known: set[int] = set()
     try:
         twin = copy.deepcopy(model).cpu()  # weights are drawn on the processor: the same ones for every device
+        before = {where: buffer.clone() for where, buffer in twin.named_buffers()}
         with torch.no_grad(), _drawing(seed):
             for parameter in twin.parameters():
                 parameter.fill_(torch.nan)
-            _draw(twin, seed)
+            _draw(twin, seed, known)
     except Exception as error:
         line = " ".join(str(error).split())[:200]
-        raise InputError(f"{name} cannot be drawn afresh ({type(error).__name__}: {line})") from error
+        raise InputError(f"{name} cannot be drawn afresh ({type(error).__name__}: {line}); {FIX}") from error
     for where, parameter in twin.named_parameters():
         if parameter.isnan().any():
-            raise InputError(f"nothing draws {where} of {name} afresh; give its module a reset_parameters()")
-    return twin.to(device)
+            raise InputError(f"nothing draws {where} of {name} afresh; give its module a reset_parameters(), or {FIX}")
+    table = copied_table(twin, before, known) if tables else ""
+    if table:
+        raise InputError(f"the buffer {table} of {name} may be learned, and nothing draws it afresh; {FIX}")
+    return twin.to(device), {where for where, parameter in twin.named_parameters() if id(parameter) in known}
 
 
-def _draw(module: nn.Module, seed: int) -> None:
-    """New weights in place, those of submodules first."""
+def _draw(module: nn.Module, seed: int, known: set[int]) -> None:
+    """New weights in place, those of submodules first; ids of those that a spec or a configuration draws go to `known`."""
     if isinstance(module, SequenceModel) and not isinstance(module, GivenModel) and module.spec is not None:
         module.load_state_dict(build_model(module.spec, module.ports, seed).state_dict())
+        known.update(map(id, (*module.parameters(), *module.buffers())))
         return
     original = getattr(module, "original_model", None)
     if isinstance(original, nn.Module) and hasattr(type(original), "_init_weights"):  # of TransformerLens
         _draw_in_place(original)
+        known.update(map(id, (*module.parameters(), *module.buffers())))
         return
     if hasattr(getattr(module, "config", None), "to_dict") and hasattr(module, "init_weights"):  # of transformers
         module.load_state_dict(type(module)(copy.deepcopy(module.config)).state_dict())
+        known.update(map(id, (*module.parameters(), *module.buffers())))
         return
     for child in module.children():
-        _draw(child, seed)
+        _draw(child, seed, known)
     for name in ("reset_parameters", "_reset_parameters"):
         if hasattr(module, name):
             getattr(module, name)()
@@ -209,7 +246,8 @@ def share_beyond(left: Curves, twins_left: Curves, num_samples: int, *, reason: 
     means = twins_left.mean(1)
     about: dict[str, Any] = {"read": read, "twins": 1 - float(means[0]), "num_twins": num_twins}
     if means[0] < LEAST_LEFT:
-        return Share(**about, reason=f"not told: {read:.3f} against {1 - means[0]:.3f} of {num_twins} untrained twins")
+        numbers = f"{read:.3f} against {1 - means[0]:.3f} of {num_twins} untrained twins"
+        return Share(**about, reason=f"not identifiable: {numbers}")
     spread = float(twins_left[0].var(ddof=1) / means[0] ** 2) * (1 + 1 / num_twins)
     ratio = float(left[0] / means[0])
     least = 1 - 0.025 ** (1 / num_samples)  # of which no error in so many samples is the sign, once in forty

@@ -18,7 +18,7 @@ from hmmscope.analysis.belief_interventions import writing
 from hmmscope.analysis.geometry import RIDGE, fit_affine, mixed_beliefs, read_off
 from hmmscope.analysis.layer_curves import Curves
 from hmmscope.analysis.learned import learned
-from hmmscope.analysis.twins import draw_twins, share_beyond
+from hmmscope.analysis.twins import Twins, draw_twins, share_beyond
 from hmmscope.axes import Float64, Tensor
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError
@@ -57,7 +57,8 @@ def live_data(run: Run, process: Process | None = None) -> dict[str, Any]:
     layout, seed, own = run.config.layout, run.config.seed, process is None
     shown = run.process if process is None else process
     probe, held_out = (Corpus(shown, layout=layout, seed=seed, stream=stream) for stream in ("probe", "evaluate"))
-    data = live_model_data(run.model, probe, held_out, run.corpus("train"), name=run.config.model.name)
+    twins, name = draw_twins(run.model, first=run.untrained()), run.config.model.name
+    data = live_model_data(run.model, probe, held_out, run.corpus("train"), name=name, twins=twins)
     about = shown.title or shown.in_words()
     data["title"] = (
         f"{run.config.model.name} on {about}" if own else f"{data['model']['name']} on HMMs never seen ({about})"
@@ -89,6 +90,7 @@ def live_model_data(
     *,
     name: str = "",
     twinned: Twinned | None = None,
+    twins: Twins | None = None,
 ) -> dict[str, Any]:
     """What the live section of a page shows of a model that predicts the next observation.
 
@@ -104,6 +106,7 @@ def live_model_data(
         training: samples in which n-grams and the constant answer count.
         name: of the model; by default its class.
         twinned: what twins leave, where it is measured already, on every observation of samples of `probe`.
+        twins: those that are read otherwise; by default `draw_twins` draws them.
 
     Raises:
         InputError: a model or a process that the page cannot compute, or one that is too large for it.
@@ -114,7 +117,7 @@ def live_model_data(
         raise InputError(f"model: a live page computes causal decoders, rnn, lstm and gru, not {name}")
     process, layout = probe.process, probe.layout
     _check(model, process, layout.num_columns)
-    readouts, beyond = _readouts(model, probe, twinned)
+    readouts, beyond = _readouts(model, probe, twinned, twins)
     gone = learned(model, held_out, training)
     about, tensors = found
     sizes = {"name": name, "parameters": parameter_count(model), "steps": None, "columns": layout.num_columns}
@@ -230,7 +233,9 @@ def _process(process: Process) -> dict[str, Any]:
     return about | {"components": len(process.weights_M)} | names | packed
 
 
-def _readouts(model: nn.Module, corpus: Corpus, twinned: Twinned | None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _readouts(
+    model: nn.Module, corpus: Corpus, twinned: Twinned | None, twins: Twins | None
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """For each layer its maps to the belief, and in a mixture to the posterior of the components; what twins leave of it."""
     times = np.arange(corpus.layout.num_observations)
     num_samples = max(8, EXAMPLES // len(times)) if twinned is None else twinned.num_samples
@@ -255,7 +260,7 @@ def _readouts(model: nn.Module, corpus: Corpus, twinned: Twinned | None) -> tupl
             if what == "belief":
                 maps[what]["write"] = _packed(writing(read_DS, covariance_DD), "<f8")
         found.append({"layer": layer, "name": name, **maps})
-    twinned = twinned or _beyond_twins(model, corpus, times, targets["belief"], num_samples)
+    twinned = twinned or _beyond_twins(model, corpus, times, targets["belief"], num_samples, twins)
     for readout in found:
         readout["belief"]["twins"] = twinned.r2.get(readout["name"])
     return found, twinned.beyond
@@ -267,6 +272,7 @@ def _beyond_twins(
     times: NDArray[np.int64],
     belief: Float64[Tensor, "example state"],
     num_samples: int,
+    twins: Twins | None,
 ) -> Twinned:
     """What is read of the belief beyond untrained twins, each network at its best layer; R² of the twins by layer."""
     names = residual_layers(model)
@@ -282,7 +288,7 @@ def _beyond_twins(
         r2 = np.concatenate([one.r2() for one in layers], 1)
         return r2, r2[:, int(np.argmax([one.fitted[0] for one in layers]))]
 
-    twins = draw_twins(model)
+    twins = twins or draw_twins(model)
     found = [read(twin) for twin in twins.models]
     left = np.stack([1 - best for _, best in found], 1) if found else np.zeros((1, 0))
     num_test = num_samples - (3 * num_samples) // 4

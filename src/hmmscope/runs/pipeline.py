@@ -103,7 +103,7 @@ class Run:
 
     def beside_twins(self) -> list[tuple[str, Any]]:
         """Its model, "trained", and three untrained draws of its architecture, which stand beside it wherever it is read."""
-        twins = draw_twins(self.model, seed=self.config.seed).models
+        twins = draw_twins(self.model, seed=self.config.seed, first=self.untrained()).models
         return [("trained", self.model), *(("untrained", twin) for twin in twins)]
 
     def corpus_of(self, source: Any, **reading: Any) -> Corpus:

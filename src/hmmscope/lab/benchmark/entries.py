@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hmmscope.analysis.initialization import FIX
 from hmmscope.analysis.twins import draw_twins
 from hmmscope.errors import InputError
 from hmmscope.lab.model_file import ModelFile, as_script
@@ -177,7 +178,10 @@ def _copies(module: nn.Module) -> Callable[[Ports, int], Any]:
             return copy.deepcopy(module)
         twins = draw_twins(module, seed=seed)
         if not twins.models:
-            raise InputError(f"seeds: {twins.reason}; enter a function that builds it, or one seed")
+            reason = (
+                twins.reason.removeprefix("not identifiable: ").removesuffix(f"; {FIX}").removesuffix(f", or {FIX}")
+            )
+            raise InputError(f"seeds: {reason}; enter a function that builds it, or one seed")
         return twins.models[0]
 
     return make

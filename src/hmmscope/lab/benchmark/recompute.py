@@ -21,7 +21,7 @@ from typing import Any
 from hmmscope.errors import DamagedError, HmmscopeError, InputError, RefusedError, ResourceError, code_and_line
 from hmmscope.lab.benchmark.entries import entry_of
 from hmmscope.lab.benchmark.scoring import SCORED, Samples, predict
-from hmmscope.lab.benchmark.submission import ENTRY, MEASURED, PREDICTIONS, WEIGHTS, chosen_by, config_of
+from hmmscope.lab.benchmark.submission import ENTRY, MEASURED, PREDICTIONS, WEIGHTS, chosen_by, config_of, controls_of
 from hmmscope.lab.benchmark.tasks import BUDGETS, tasks_of
 from hmmscope.lab.benchmark.trial import require_causal
 from hmmscope.lab.model_file import ModelFile, one_line
@@ -62,7 +62,7 @@ def recompute(path: Path, run: Any, out: Path) -> None:
                 line = " ".join(str(error).split())[:200]
                 raise DamagedError(f"{part / WEIGHTS}: are not of the model that is given: {line}") from None
             try:
-                found = predict(model, task, samples, entry.layers)
+                found = predict(model, task, samples, entry.layers, controls_of(entry, task, budget, seed))
                 require_causal(model, task, samples, SCORED)
             except InputError as error:
                 raise DamagedError(f"{part}: {error}") from None

@@ -13,6 +13,7 @@ from hmmscope.analysis.activations import judged_answers, layers_read
 from hmmscope.analysis.counting import Counting, other_samples
 from hmmscope.analysis.fit_length import crossing_length
 from hmmscope.analysis.geometry import ExactBeliefs
+from hmmscope.analysis.initialization import Controls
 from hmmscope.analysis.layer_curves import resampled_curves
 from hmmscope.analysis.twins import draw_twins, share_beyond
 from hmmscope.axes import Float64, Tensor
@@ -54,7 +55,13 @@ class Samples:
         return corpus[self.first : self.first + count]
 
 
-def predict(model: nn.Module, task: Task, samples: Samples, layers: tuple[str, ...] | None) -> dict[str, Tensor]:
+def predict(
+    model: nn.Module,
+    task: Task,
+    samples: Samples,
+    layers: tuple[str, ...] | None,
+    controls: Controls | None = None,
+) -> dict[str, Tensor]:
     """What a model says, to be stored: its answers on the scored samples, those of an untrained twin, and what is read.
 
     Returns:
@@ -65,7 +72,9 @@ def predict(model: nn.Module, task: Task, samples: Samples, layers: tuple[str, .
     found = {"trained": _answers(model, task, samples, samples.trained, SCORED)}
     with suppress(InputError):  # a model may know no positions so far
         found["longest"] = _answers(model, task, samples, samples.longest, LONGER)
-    twins = draw_twins(model).models
+    twins: tuple[nn.Module, ...] = ()
+    with suppress(InputError):  # what makes the module may make the same one each time
+        twins = draw_twins(model, controls=controls).models
     if twins:
         found["untrained"] = _answers(twins[0], task, samples, samples.trained, LONGER)
         if task.reads:

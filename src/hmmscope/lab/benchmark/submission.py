@@ -4,11 +4,13 @@ import hashlib
 import os
 import re
 import time
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from hmmscope.analysis.initialization import Controls
 from hmmscope.errors import InputError, RefusedError
 from hmmscope.lab.benchmark.card import Card, as_text, make_card
 from hmmscope.lab.benchmark.entries import Entry, entry_of
@@ -17,8 +19,9 @@ from hmmscope.lab.benchmark.tasks import BUDGETS, TIMES, VERSION, Budget, Task, 
 from hmmscope.lab.benchmark.trial import in_a_line, require_causal, try_entry
 from hmmscope.lab.tasks.plans import in_words
 from hmmscope.models.base import parameter_count
+from hmmscope.models.given import GivenModelSpec, unwrapped
 from hmmscope.runs.config import RunConfig
-from hmmscope.runs.pipeline import ports_of
+from hmmscope.runs.pipeline import fresh_model, ports_of
 from hmmscope.runs.training import train
 from hmmscope.schema import require, require_path, spec_to_data
 from hmmscope.storage import disk, seals, store
@@ -187,6 +190,15 @@ def config_of(entry: Entry, task: Task, budget: Budget, seed: int) -> RunConfig:
         raise in_a_line(task, error) from error
 
 
+def controls_of(entry: Entry, task: Task, budget: Budget, seed: int) -> Controls | None:
+    """A function that makes the module of an entry untrained, by another seed at each call; None for a registered model."""
+    process = task.corpus(0).process
+    seeds = count(seed + 1)
+    if not isinstance(config_of(entry, task, budget, seed).model, GivenModelSpec):
+        return None
+    return lambda: unwrapped(fresh_model(config_of(entry, task, budget, next(seeds)), process))
+
+
 def _enter(entry: Entry, task: Task, budget: Budget, seed: int, path: Path, part: Path) -> dict[str, Any]:
     """Train and score one task and seed, and put what there is of it into the submission, all at once."""
     began = time.process_time()
@@ -206,7 +218,7 @@ def _enter(entry: Entry, task: Task, budget: Budget, seed: int, path: Path, part
     digest = weights_digest(weights)
     samples = Samples.of(task, digest)
     try:
-        stored = predict(model, task, samples, entry.layers)
+        stored = predict(model, task, samples, entry.layers, controls_of(entry, task, budget, seed))
         require_causal(model, task, samples, SCORED)
     except InputError as error:
         raise in_a_line(task, error) from None

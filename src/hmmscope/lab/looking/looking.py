@@ -12,6 +12,7 @@ from torch import nn
 
 from hmmscope.analysis.activations import check_layers
 from hmmscope.analysis.belief_map import corpus_for
+from hmmscope.analysis.initialization import Controls
 from hmmscope.analysis.rehearsing import already_rehearsed, rehearsed
 from hmmscope.analysis.twins import NUM_TWINS, Twins, draw_twins
 from hmmscope.corpora.corpus import Corpus
@@ -108,6 +109,7 @@ def look(
     num_samples: int = 256,
     num_points: int = 4000,
     num_twins: int = NUM_TWINS,
+    controls: Controls | None = None,
     seed: int = 0,
 ) -> Look:
     """Look at one model beside its exact optimum: one offline page, or inline in a notebook.
@@ -129,6 +131,8 @@ def look(
         num_samples: held-out samples of the losses.
         num_points: beliefs that are drawn.
         num_twins: untrained twins, at least three; 0 for none.
+        controls: a function without arguments that makes the untrained module, ``lambda: Mine()``; without it twins
+            are drawn as `draw_twins` says.
         seed: of samples and twins.
 
     Raises:
@@ -141,9 +145,9 @@ def look(
     given = load_run(model) if isinstance(model, str | Path) else model
     made = _made(given) if isinstance(given, Run) else None
     if isinstance(given, Run):
-        subject = _of_run(given, process, num_twins, length)
+        subject = _of_run(given, process, num_twins, controls, length)
     elif isinstance(given, nn.Module):
-        subject = _of_module(given, process, num_twins, length, seed)
+        subject = _of_module(given, process, num_twins, controls, length, seed)
     else:
         raise InputError(f"model: must be a module, a run or the folder of a run, got {shown(model)}")
     with already_rehearsed():
@@ -152,7 +156,9 @@ def look(
     return Look(data, None if out is None else write_look(data, Path(out)))
 
 
-def _of_module(model: nn.Module, process: Any, num_twins: int, length: int | None, seed: int) -> Subject:
+def _of_module(
+    model: nn.Module, process: Any, num_twins: int, controls: Controls | None, length: int | None, seed: int
+) -> Subject:
     """A model alone: nobody knows its first weights, so a twin stands before training."""
     probe = corpus_for(model, process, length, seed)
     layout = probe.layout
@@ -161,7 +167,7 @@ def _of_module(model: nn.Module, process: Any, num_twins: int, length: int | Non
     held_out, training = (
         Corpus(probe.process, layout=layout, seed=probe.seed, stream=s) for s in ("evaluate", "train")
     )
-    twins = draw_twins(model, num_twins, seed=seed)
+    twins = draw_twins(model, num_twins, seed=seed, controls=controls)
     return Subject(
         model=model,
         name=type(model).__name__,
@@ -177,13 +183,14 @@ def _of_module(model: nn.Module, process: Any, num_twins: int, length: int | Non
     )
 
 
-def _of_run(run: Run, process: Any, num_twins: int, length: int | None) -> Subject:
+def _of_run(run: Run, process: Any, num_twins: int, controls: Controls | None, length: int | None) -> Subject:
     """A run on its own process and layout."""
     if process is not None or length is not None:
         raise InputError("process: a run has its own, and its own length; look at run.model to choose others")
     block_length = run.config.training.block_length
     lines = () if block_length else rehearsed(run.model, run.corpus("probe"), run.target)
-    twins = draw_twins(run.model, num_twins, seed=run.config.seed)
+    before = run.untrained()
+    twins = draw_twins(run.model, num_twins, seed=run.config.seed, controls=controls, first=before)
     return Subject(
         model=run.model,
         name=model_name(run.config.model),
@@ -193,7 +200,7 @@ def _of_run(run: Run, process: Any, num_twins: int, length: int | None) -> Subje
         target=run.target,
         block_length=block_length,
         twins=twins,
-        before=run.untrained(),
+        before=before,
         before_is=FIRST_WEIGHTS,
         steps=run.config.training.num_steps,
         warnings=lines,

@@ -301,7 +301,9 @@ def _live(subject: Subject, beliefs: dict[str, Any] | None, unknown: list[str]) 
         return None
     try:
         parts = (subject.probe, subject.held_out, subject.training)
-        live = live_model_data(subject.model, *parts, name=subject.name, twinned=_twinned(subject.probe, beliefs))
+        live = live_model_data(
+            subject.model, *parts, name=subject.name, twinned=_twinned(subject.probe, beliefs), twins=subject.twins
+        )
     except InputError as error:
         unknown.append(
             f"What it would do on symbols of yours: the page cannot compute it ({error}), it shows what was computed."

@@ -61,7 +61,7 @@ _BEYOND = {
     "more": "Training put more of the belief into it than an untrained network holds",
     "no more": "Of the belief it holds no more than untrained networks do",
     "less": "Of the belief it holds less than untrained networks do",
-    "not told": "Whether training put the belief into it is not told",
+    "not told": "Whether training put the belief into it is not identifiable",
     "nothing": "As it has learned nothing, whether training put the belief into it is not told",
 }
 #: R² from which on a word says how much of the belief an affine map finds.
@@ -104,7 +104,7 @@ def sentence(data: dict[str, Any]) -> str:
             f"would be all of it{twins}."
         )
         beyond = _BEYOND["nothing" if nothing and beliefs["verdict"] == "more" else beliefs["verdict"]]
-        found.append(f"{beyond}: {beliefs['text'].removeprefix('not told: ')}.")
+        found.append(f"{beyond}: {beliefs['text'].removeprefix('not told: ').removeprefix('not identifiable: ')}.")
     return " ".join(filter(None, found))
 
 

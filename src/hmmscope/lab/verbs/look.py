@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from hmmscope.analysis.initialization import Controls, made_controls
 from hmmscope.errors import InputError
 from hmmscope.interop import from_huggingface
 from hmmscope.lab.looking.looking import look as look_at
@@ -21,10 +22,10 @@ def look(options: Look) -> None:
     """Write the page of a run, of a model in the layout of Hugging Face, or of a model that a Python file makes."""
     place = page_place(options.out)
     named = None if options.layers is None else options.layers.split(",")
-    thing, process = load_model(options.model), options.process
+    (thing, controls), process = load_model(options.model), options.process
     if isinstance(thing, nn.Module) and process is not None and is_run(Path(process)):
         thing, process = load_run(process, model=thing), None  # the module of one's own that this run has trained
-    found = look_at(thing, process, length=options.length, num_samples=options.samples, layers=named)
+    found = look_at(thing, process, length=options.length, num_samples=options.samples, layers=named, controls=controls)
     for line in found.warnings:
         say(f"warning: {line}")
     say(f"page: {found.save(place)}")
@@ -35,8 +36,10 @@ def look(options: Look) -> None:
             say(f"belief in {found.data['beliefs']['best']}: {found.data['beliefs']['text']}")
 
 
-def load_model(name: str) -> Any:
+def load_model(name: str) -> tuple[Any, Controls | None]:
     """A run's folder by its name, or the model that a folder of Hugging Face or a Python file, FILE.py:NAME, stands for.
+
+    With it what makes untrained controls: NAME, if it is a class or a function and makes other weights at each call.
 
     Raises:
         InputError: none of these, or a file whose NAME is no module and makes none.
@@ -50,19 +53,28 @@ def load_model(name: str) -> Any:
         raise InputError(f"model: there is no folder {name!r}; give a run, a folder of Hugging Face, or FILE.py:NAME")
     if os.path.lexists(Path(name) / "seeds.json") or os.path.lexists(Path(name) / "checkpoints"):
         RunDir.open(Path(name))
-        return name
-    return from_huggingface(name)
+        return name, None
+    return from_huggingface(name), None
 
 
-def _made_by(path: Path, attribute: str) -> nn.Module:
+def _made_by(path: Path, attribute: str) -> tuple[nn.Module, Controls | None]:
     """Run a Python file, and return the module that NAME in it is or makes; it may import what lies beside it."""
     if not path.is_file():
         raise InputError(f"model: there is no file {str(path)!r}")
-    file = ModelFile.read(path)
+    file, make = ModelFile.read(path), None
     with one_line(f"model: {path}:{attribute}"), imports_beside(path), as_script(path):
         found = getattr(file.run(), attribute, None)
         if callable(found) and not isinstance(found, nn.Module):
-            found = found()
+            make, found = found, found()
     if not isinstance(found, nn.Module):
         raise InputError(f"model: {attribute!r} in {path} is no module and makes none, got {type(found).__name__}")
-    return found
+    return found, make if make is not None and _draws(make, found) else None
+
+
+def _draws(make: Any, model: nn.Module) -> bool:
+    """Whether a function makes a module like this with other weights at each call, and does not load or train them."""
+    try:
+        made_controls(make, model, (0, 1))
+    except InputError:
+        return False
+    return True

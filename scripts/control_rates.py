@@ -1,0 +1,204 @@
+"""How often an untrained network seems to hold more of the belief than its controls, and a trained one is found to.
+
+    nice -n 10 python scripts/control_rates.py --draws 600    measure it anew, some minutes of one core
+    python scripts/control_rates.py                           print the table of what was measured
+
+Networks of three kinds begin from six initializations, a sixth of the draws each: torch's defaults, and of every matrix
+normal weights of standard deviation .02 or .1, Xavier, Kaiming and orthogonal ones, with biases of zero. Each is judged
+as `belief_map` does it, with controls from a factory and from the module alone.
+
+    untrained   never trained, on Mess3: the verdict "more" is a false positive
+    trained     on RRXOR, whose belief untrained networks hold little of: the effect is known, and "more" is right
+
+Bounds are the ends of Clopper and Pearson's one-sided 95 % intervals, pooled over initializations. Counts are in
+results/control-rates/.
+"""
+
+import argparse
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import date
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from scipy.stats import beta
+from torch import nn
+
+import hmmscope as hs
+from hmmscope.analysis.activations import layers_read
+from hmmscope.analysis.geometry import ExactBeliefs, Readout
+from hmmscope.analysis.initialization import seeded_everywhere
+from hmmscope.analysis.twins import draw_twins
+from hmmscope.machine import machine_line
+from hmmscope.registry import adapted
+from hmmscope.storage import seals, store
+
+KEPT = Path(__file__).resolve().parents[1] / "results" / "control-rates" / "control-rates.json"
+LENGTH, SAMPLES = 12, 128
+Row = dict[str, Any]
+
+
+class Transformer(nn.Module):
+    """Two layers of torch's own encoder behind a causal mask."""
+
+    def __init__(self, symbols: int, width: int = 16) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(symbols, width), nn.Embedding(LENGTH, width)
+        layer = partial(nn.TransformerEncoderLayer, width, 2, 2 * width, 0.0, batch_first=True, norm_first=True)
+        self.layers = nn.ModuleList([layer(), layer()])
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, symbols)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        size = tokens.shape[1]
+        mask = torch.ones(size, size, dtype=torch.bool).triu(1)
+        x = self.tokens(tokens) + self.positions(torch.arange(size))
+        for layer in self.layers:
+            x = layer(x, src_mask=mask)
+        return self.head(self.norm(x))
+
+
+class LSTM(nn.Module):
+    """An embedding, one layer, a head."""
+
+    def __init__(self, symbols: int, width: int = 8) -> None:
+        super().__init__()
+        self.tokens, self.head = nn.Embedding(symbols, width), nn.Linear(width, symbols)
+        self.layer = nn.LSTM(width, width, batch_first=True)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layer(self.tokens(tokens))[0])
+
+
+class MLP(nn.Module):
+    """Two hidden layers over a window of the last symbols."""
+
+    def __init__(self, symbols: int, width: int = 16, window: int = 6) -> None:
+        super().__init__()
+        self.window, self.symbols = window, symbols
+        self.tokens, self.head = nn.Embedding(symbols + 1, width), nn.Linear(width, symbols)
+        self.layers = nn.ModuleList([nn.Linear(window * width, width), nn.Linear(width, width)])
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        seen = nn.functional.pad(tokens, (self.window - 1, 0), value=self.symbols).unfold(1, self.window, 1)
+        x = self.tokens(seen).flatten(2)
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return self.head(x)
+
+
+#: How each is made from a number of symbols, and the layers that are read; None for the residual stream that is found.
+KINDS: dict[str, tuple[Callable[[int], nn.Module], list[str] | None]] = {
+    "transformer": (Transformer, None),
+    "lstm": (LSTM, None),
+    "mlp": (MLP, ["layers.1"]),
+}
+INITIALIZATIONS: dict[str, Callable[[torch.Tensor], Any] | None] = {
+    "default": None,
+    "normal .02": lambda weight: nn.init.normal_(weight, 0, 0.02),
+    "normal .1": lambda weight: nn.init.normal_(weight, 0, 0.1),
+    "xavier": nn.init.xavier_uniform_,
+    "kaiming": nn.init.kaiming_normal_,
+    "orthogonal": nn.init.orthogonal_,
+}
+
+
+def made(kind: str, initialization: str, symbols: int) -> nn.Module:
+    """An untrained network, from torch's global generator."""
+    model, draw = KINDS[kind][0](symbols), INITIALIZATIONS[initialization]
+    if draw is not None:
+        for part in model.modules():
+            for weight in [] if isinstance(part, nn.LayerNorm) else part.parameters(recurse=False):
+                draw(weight) if weight.ndim > 1 else nn.init.zeros_(weight)
+    return model
+
+
+def trained(model: nn.Module, corpus: hs.Corpus, steps: int) -> nn.Module:
+    """The network after as many steps of Adam on fresh samples."""
+    adam = torch.optim.Adam(model.parameters(), lr=1e-2)
+    observations = corpus[0 : 32 * steps].observations
+    for seen in observations.split(32):
+        logits = model(seen[:, :-1])
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), seen[:, 1:].flatten())
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+    return model.eval()
+
+
+def verdicts(kind: str, initialization: str, exact: ExactBeliefs, number: int, steps: int) -> Iterator[tuple[str, str]]:
+    """What `belief_map` says of one network, with a factory and without one."""
+    symbols = exact.corpus.num_symbols
+    with seeded_everywhere(1000 * list(INITIALIZATIONS).index(initialization) + number):
+        model = made(kind, initialization, symbols)
+    if steps:
+        trained(model, hs.Corpus(exact.corpus.process, length=LENGTH, seed=number, stream="train"), steps)
+    layers = KINDS[kind][1]
+
+    def read(network: nn.Module) -> Readout:
+        tapped = adapted(network, layers)
+        return exact.read(exact.stream(tapped, layers_read(tapped, layers)))
+
+    own = read(model)
+    for way, controls in (("factory", partial(made, kind, initialization, symbols)), ("module alone", None)):
+        twins = draw_twins(model, seed=number, controls=controls).models
+        yield way, own.beyond([read(twin) for twin in twins]).verdict if twins else "not told"
+
+
+def measure(draws: int, trainings: int, steps: int) -> dict[str, Any]:
+    """Counts of verdicts by network, kind, way and initialization, kept after each round."""
+    begun, counts = time.process_time(), Counter[tuple[str, str, str, str, str]]()
+    found: dict[str, Any] = {}
+    for which, rounds, process, count in (("untrained", draws, "mess3", 0), ("trained", trainings, "rrxor", steps)):
+        for number in range(-(-rounds // len(INITIALIZATIONS))):
+            corpus = hs.Corpus(hs.make_process(process), length=LENGTH, seed=number, stream="probe")
+            exact = ExactBeliefs.of(corpus, SAMPLES)
+            for kind, initialization in product(KINDS, INITIALIZATIONS):
+                for way, verdict in verdicts(kind, initialization, exact, number, count):
+                    counts[which, kind, way, initialization, verdict] += 1
+            about = {"made": date.today().isoformat(), "machine": machine_line(), "steps": steps}
+            names = ("networks", "kind", "way", "initialization", "verdict")
+            rows = [dict(zip(names, key, strict=True)) | {"count": n} for key, n in sorted(counts.items())]
+            found = about | {"seconds": round(time.process_time() - begun), "rows": rows}
+            KEPT.parent.mkdir(parents=True, exist_ok=True)
+            store.write_json(KEPT, found)
+    seals.keep(KEPT.parent, [KEPT.name])
+    return found
+
+
+def table(found: dict[str, Any]) -> Iterator[str]:
+    """A line for each kind and way: how often "more" is said, with the one-sided 95 % bound, and "not told"."""
+    yield f"{found['made']}, {found['machine']}, {found['seconds']} s of one core, {found['steps']} steps of training"
+    for which, kind, way in product(("untrained", "trained"), KINDS, ("factory", "module alone")):
+        rows = [row for row in found["rows"] if (row["networks"], row["kind"], row["way"]) == (which, kind, way)]
+        if not rows:
+            continue
+        total = sum(row["count"] for row in rows)
+        more, unknown = (sum(row["count"] for row in rows if row["verdict"] == one) for one in ("more", "not told"))
+        low, high = float(beta.ppf(0.05, more, total - more + 1)) if more else 0.0, upper_bound(more, total)
+        bound = f"at most {high:.3f}" if which == "untrained" else f"at least {low:.3f}"
+        yield f"{which:9} {kind:11} {way:12} more {more} of {total} ({more / total:.3f}, {bound}), not told {unknown}"
+
+
+def upper_bound(count: int, total: int) -> float:
+    """The upper end of Clopper and Pearson's one-sided 95 % interval."""
+    return 1.0 if count == total else float(beta.ppf(0.95, count + 1, total - count))
+
+
+def main() -> None:
+    """Measure, or print what is kept."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--draws", type=int, default=0, help="untrained networks of each kind")
+    parser.add_argument("--trainings", type=int, default=18, help="trained networks of each kind")
+    parser.add_argument("--steps", type=int, default=300, help="steps of a training")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    found = measure(options.draws, options.trainings, options.steps) if options.draws else store.read_json(KEPT)
+    print("\n".join(table(found)))
+
+
+if __name__ == "__main__":
+    main()

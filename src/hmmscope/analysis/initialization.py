@@ -1,0 +1,221 @@
+"""First weights: make untrained controls by a user's function, and tell whether redrawn ones follow a module's own law."""
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import nn
+
+from hmmscope.axes import Tensor
+from hmmscope.errors import HmmscopeError, InputError
+from hmmscope.schema import shown
+from hmmscope.seeds import derived_seed
+
+#: A function without arguments that makes an untrained module.
+Controls = Callable[[], nn.Module]
+#: Ratio of scales from which on a matrix counts as drawn from another law: of a trained module, of first weights.
+TRAINED_RATIO, FIRST_RATIO = 1.6, 1.25
+#: The same of vectors, which training moves further.
+VECTOR_RATIO = 4.0
+#: Standard errors of a scale that are allowed beside: small tensors have a wide one.
+_ERRORS = 4.0
+#: Rows and columns of a matrix whose singular values are compared.
+_BLOCK = 256
+#: Error of a table that follows from its positions, relative to its root mean square, and the share of entries that do.
+_TABLE_ERROR, _TABLE_SHARE = 1e-3, 0.9
+
+FIX = "pass controls=, a function that makes the untrained module"
+
+
+def made_controls(controls: Controls, model: nn.Module, seeds: Sequence[int]) -> tuple[nn.Module, ...]:
+    """Make one untrained module for each seed by a user's function, on the device and in the type of the model.
+
+    The function is called without gradients, so that it cannot train, and under the seed: the global generators of torch,
+    NumPy and Python are set for each call and put back.
+
+    Raises:
+        InputError: no function, one that fails or makes no module, another architecture than the model's, or the same
+            weights at every call.
+    """
+    rule = "must be a function without arguments that makes the untrained module, such as lambda: Mine()"
+    if not callable(controls) or isinstance(controls, nn.Module):
+        raise InputError(f"controls: {rule}, got {shown(controls)}")
+    made = []
+    for seed in seeds:
+        try:
+            with torch.no_grad(), seeded_everywhere(seed):
+                one = controls()
+        except Exception as error:
+            line = error if isinstance(error, HmmscopeError) else f"{type(error).__name__}: {error}"
+            reason = " ".join(str(line).split())[:200]
+            raise InputError(f"controls: fails ({reason}); it must make the untrained module") from error
+        if not isinstance(one, nn.Module):
+            raise InputError(f"controls: {rule}; it returned {shown(one)}")
+        _require_same_shapes(one, model)
+        made.append(_placed(one, model))
+    for one, other in [*pairwise(made), *((model, one) for one in made)]:
+        if _same_weights(one, other):
+            raise InputError(
+                "controls: makes the same weights at every call; it must draw new ones, and neither load weights nor set a "
+                "seed"
+            )
+    return tuple(made)
+
+
+@contextmanager
+def seeded_everywhere(seed: int) -> Iterator[None]:
+    """Set the global generators of torch, NumPy and Python from (seed, "controls"), and put them back at the end."""
+    value = derived_seed(seed, "controls")
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002 - users' code draws from it
+    try:
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(value)  # noqa: TID251 - put back at the end
+            np.random.seed(value % 2**32)  # noqa: NPY002, TID251 - put back at the end
+            random.seed(value)
+            yield
+    finally:
+        np.random.set_state(numpy_state)  # noqa: NPY002
+        random.setstate(python_state)
+
+
+def _require_same_shapes(made: nn.Module, model: nn.Module) -> None:
+    wanted, found = ([(name, tuple(p.shape)) for name, p in one.named_parameters()] for one in (model, made))
+    if [shape for _, shape in wanted] == [shape for _, shape in found]:  # names may have a prefix of a wrapper
+        return
+    odd, own = next(((b, a) for a, b in zip(wanted, found, strict=False) if a[1] != b[1]), (None, None))
+    if odd is None or own is None:
+        raise InputError(f"controls: makes a module of {len(found)} parameters, the model has {len(wanted)}")
+    raise InputError(f"controls: makes another architecture, {odd[0]} {odd[1]} where the model has {own[0]} {own[1]}")
+
+
+def _placed(made: nn.Module, model: nn.Module) -> nn.Module:
+    like = next(model.parameters(), None)
+    if like is not None:
+        dtype = like.dtype  # complex buffers stay complex, which Module.to would make real
+        made = made.to(like.device)._apply(lambda one: one.to(dtype) if one.is_floating_point() else one)
+    return made.train(model.training)
+
+
+def _same_weights(one: nn.Module, other: nn.Module) -> bool:
+    if one is other:
+        return True
+    pairs = [
+        *zip(one.parameters(), other.parameters(), strict=True),
+        *zip(one.buffers(), other.buffers(), strict=False),
+    ]
+    return all(a.shape == b.shape and torch.equal(a, b) for a, b in pairs)
+
+
+def other_law(own: dict[str, Tensor], drawn: Sequence[dict[str, Tensor]], *, trained: bool = True) -> str:
+    """Return which parameter shows that a module began from another law than its redrawn controls; empty if none does.
+
+    A matrix is compared by its root mean square and by the median of its singular values. Training adds to few directions
+    and moves the first of them alone; another initialization moves both. So of a trained module the smaller of the two
+    changes counts, and of first weights the larger. Training shrinks or stretches by up to `TRAINED_RATIO`. A parameter
+    whose entries are all equal, where the controls draw them, shows another law too.
+
+    Args:
+        own: parameters of the module by name.
+        drawn: the same of each control.
+        trained: the module may be trained; otherwise it has its first weights.
+    """
+    for name, weight in own.items():
+        found = _ratio(weight.detach(), [one[name].detach() for one in drawn], trained=trained)
+        if found is not None:
+            return f"{name} has {found}"
+    return ""
+
+
+def _ratio(weight: Tensor, drawn: Sequence[Tensor], *, trained: bool) -> str | None:
+    """How the scale of a parameter differs from that of its draws, in words; None if it does not."""
+    count = weight.numel()
+    if count < 2 or not weight.is_floating_point():
+        return None
+    weight, drawn = weight.double().cpu(), [one.double().cpu() for one in drawn]
+    still, fixed = bool((weight == weight.flatten()[0]).all()), all(torch.equal(one, drawn[0]) for one in drawn)
+    if still and not fixed:
+        return f"the value {float(weight.flatten()[0]):.3g} everywhere, and its controls draw it"
+    if fixed and not trained and not torch.equal(weight, drawn[0]):
+        return "other first values than its controls, which do not draw it"
+    size = _mean([_root_mean_square(one) for one in drawn])
+    if size == 0:
+        return None
+    ratio = _root_mean_square(weight) / size
+    change = math.log(ratio) if ratio > 0 else -math.inf
+    limit = TRAINED_RATIO if trained else FIRST_RATIO
+    if weight.ndim < 2 or min(weight.flatten(1).shape) < 2:
+        limit = VECTOR_RATIO if trained else FIRST_RATIO
+    elif not fixed:
+        inner = math.log(_inner(weight) / _mean([_inner(one) for one in drawn])) if _inner(weight) > 0 else -math.inf
+        both = sorted((change, inner), key=abs)
+        change = both[1] if not trained else both[0] if change * inner > 0 else 0.0
+    allowed = max(math.log(limit), _ERRORS / math.sqrt(2 * count))
+    return f"{ratio:.2g} times the scale of its controls" if abs(change) > allowed else None
+
+
+def _root_mean_square(values: Tensor) -> float:
+    return float(values.square().mean().sqrt())
+
+
+def _inner(weight: Tensor) -> float:
+    """The median of the singular values of a block."""
+    return float(torch.linalg.svdvals(weight.flatten(1)[:_BLOCK, :_BLOCK]).median())
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def copied_table(module: nn.Module, before: dict[str, Tensor], known: set[int]) -> str:
+    """Return the name of a buffer that a redrawn copy keeps and that may be learned; empty if there is none.
+
+    A table that follows from its positions is not learned: integers and truth values; at most two finite values, such as a
+    mask; sinusoids, ramps and powers along an axis, as positions have them. Every other buffer of real numbers that
+    redrawing leaves as it was may hold what training put there.
+
+    Args:
+        module: the copy, after its weights were drawn.
+        before: its buffers before that.
+        known: ids of buffers whose law is known.
+    """
+    for name, buffer in module.named_buffers():
+        if id(buffer) in known or not (buffer.is_floating_point() or buffer.is_complex()):
+            continue
+        old = before.get(name)
+        kept = old is not None and old.shape == buffer.shape and torch.equal(old.nan_to_num(), buffer.nan_to_num())
+        if kept and not _follows(buffer.detach().cpu()):
+            return name
+    return ""
+
+
+def _follows(table: Tensor) -> bool:
+    """Whether a table has two values at most, or follows from its positions along an axis."""
+    values = torch.view_as_real(table) if table.is_complex() else table
+    values = values.double()
+    if values[values.isfinite()].unique().numel() <= 2:
+        return True
+    return any(_recurs(values.movedim(axis, 0).reshape(values.shape[axis], -1)) for axis in range(table.ndim))
+
+
+def _recurs(rows: Tensor) -> bool:
+    """Whether each column x has x[t + 1] = a x[t] + b x[t - 1] with its own a and b, or a = 2 and b = -1 but for kinks."""
+    if len(rows) < 3:
+        return False
+    size = rows.nan_to_num(posinf=0, neginf=0).square().mean(0).sqrt()
+    before, now, after = rows[:-2], rows[1:-1], rows[2:]
+    ramp = (after - 2 * now + before).abs() <= _TABLE_ERROR * size
+    straight = (ramp | ~(after - now + before).isfinite()).double().mean(0) >= _TABLE_SHARE
+    if len(rows) < 5 or not rows.isfinite().all():  # two numbers a and b would fit every short column
+        power = ((now.square() - before * after).abs() <= _TABLE_ERROR * now.square()).all(0)
+        return bool((straight | power).all())
+    pairs = torch.stack([now.T, before.T], 2)
+    scale = size.clamp_min(torch.finfo(size.dtype).tiny)[:, None, None]
+    pairs, ahead = pairs / scale, after.T[:, :, None] / scale
+    left = torch.linalg.pinv(pairs, rtol=1e-9) @ ahead
+    near = ((pairs @ left - ahead).abs() <= _TABLE_ERROR).double().mean((1, 2)) >= _TABLE_SHARE
+    return bool((straight | near).all())
