@@ -19,7 +19,7 @@ from hmmscope.lab.evidence.effects import Effect
 from hmmscope.lab.evidence.finding import OURS
 from hmmscope.lab.evidence.ledger import read_tables
 from hmmscope.lab.evidence.rows import Rows, Tables
-from hmmscope.lab.evidence.verdicts import DECIDED, OF_QUESTIONS, Above, Always, Below
+from hmmscope.lab.evidence.verdicts import CONFIRMED, DECIDED, DENIED, OF_QUESTIONS, Above, Always, Below
 from hmmscope.lab.experiments.experiment import experiment_named
 
 #: Whose sentences claims repeat.
@@ -130,16 +130,16 @@ def test_construction(folder: str) -> None:
 def test_mirror(folder: str) -> None:
     """Reproduced turns into not reproduced, and back unless the effect was merely too small to matter.
 
-    Or it lacked power alone, which a denial needs at the margin of the record; a large effect passes a stricter one.
+    Or low power alone closed it, which closes no denial.
     """
     for claim, tables in judged(folder):
         if not isinstance(claim.rule, Above | Below) or isinstance(claim.rule, Always):
             continue
         found, mirrored = claim.judge(tables), claim.judge(tables, mirrored=True)
         verdict, turned = found.verdict, mirrored.verdict
-        if [gate.name for gate in found.gates if not gate.is_open] == ["power"] and turned == "reproduced":
-            (able,) = (gate.text for gate in mirrored.gates if gate.name == "power")
-            assert able.startswith("at this spread an effect of"), claim.name  # the stricter rule
+        if [gate.name for gate in found.gates if not gate.is_open] == ["power"] and verdict == "not tested":
+            continue
+        if verdict in DENIED and turned in CONFIRMED:
             continue
         if verdict == "reproduced":
             assert turned in ("not reproduced", "not at this budget", "not tested"), claim.name

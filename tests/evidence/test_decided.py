@@ -11,7 +11,7 @@ from attacks import Judged, folders, judged, kept, on_training
 from hmmscope import registry
 from hmmscope.lab.evidence.claim import Claim
 from hmmscope.lab.evidence.rows import Rows, Tables
-from hmmscope.lab.evidence.verdicts import DECIDED, Above, Always, Below, Within
+from hmmscope.lab.evidence.verdicts import DECIDED, DENIED, Above, Always, Below, Within
 from hmmscope.machine import source_digest
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +26,9 @@ def test_a_decided_row_has_its_power_its_whole_interval_and_its_sensitivity(row:
     claim: Claim = registry.lookup("claim", row["claim"])
     rule, low, high = claim.rule, row["low"], row["high"]
     assert rule is not None
-    assert min(row["power"]) >= claim.least_power >= 0.9
+    there, denied_falsely, confirmed_falsely = row["power"]
+    assert (denied_falsely if row["verdict"] in DENIED else confirmed_falsely) <= 0.05
+    assert there >= claim.least_power == 0.5 or row["verdict"] != "reproduced" or isinstance(rule, Always)
     assert isinstance(row["fragile"], list)
     assert low < high
     if row["verdict"] == "reproduced in sign":
@@ -44,10 +46,10 @@ def test_a_decided_row_has_its_power_its_whole_interval_and_its_sensitivity(row:
                 else all(inside)
             )
         case Above():
-            least = rule.bound + (row["power_margin"] or rule.matters)
+            least = rule.bound + rule.matters
             assert high < rule.bound + rule.matters or high == rule.bound if denied else low >= least
         case Below():
-            most = rule.bound - (row["power_margin"] or rule.matters)
+            most = rule.bound - rule.matters
             assert low > rule.bound - rule.matters or low == rule.bound if denied else high <= most
 
 

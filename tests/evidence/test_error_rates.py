@@ -75,7 +75,7 @@ def test_tasks_are_judged_each_by_its_own_gates_and_all_of_them_by_all() -> None
     found = claim_of(Above(0, matters=0.2), {"easy": good, "hard": good}, (LEARNED, hard)).judge({})
     assert [(part.name, part.verdict) for part in found.parts] == [("easy", "reproduced"), ("hard", "not tested")]
     assert found.verdict == "not tested"
-    assert found.parts[1].why == "asked too often"
+    assert found.parts[1].why == "regime"
     denied = claim_of(Above(0, matters=0.2), {"easy": bad, "hard": good}, (LEARNED, hard)).judge({})
     assert (denied.verdict, denied.value) == ("not reproduced", bad.value)  # one that is denied denies all
     assert all(gate.is_open for gate in denied.gates)

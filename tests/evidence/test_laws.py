@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -113,7 +114,8 @@ def test_a_law_that_reaches_the_papers_budget_judges_the_paper() -> None:
             return Seen(found, "So.", gates=(Gate("learned", True, "it learned"),), spent=spent)
 
         said = {key: "?" for key in ("name", "experiment", "source", "says", "reading")}
-        made = Claim(**said, rule=Above(), there=1.0, none=-1.0, measure=measure, budget={"sequences": 5e8})
+        paper: dict[str, Any] = {"budget": {"sequences": 5e8}, "more_budget_could_help": True}
+        made = Claim(**said, rule=Above(), there=1.0, none=-1.0, measure=measure, **paper)
         return made.judge({"runs": [{"sequences": 640_000}]}).verdict
 
     assert judged({}) == "not at this budget"

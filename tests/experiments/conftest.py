@@ -16,3 +16,9 @@ def whatever_its_power(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
         monkeypatch.setattr(
             "hmmscope.lab.evidence.cases.powered", lambda rule, effects, verdict, **named: (able, None, verdict)
         )
+
+
+@pytest.fixture(autouse=True)
+def whichever_seeds_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seeds of tables that are made up may have the same rows; that such are refused is tested in test_error_rates.py."""
+    monkeypatch.setattr("hmmscope.lab.evidence.claim.identical_seeds", lambda tables: None)

@@ -29,10 +29,10 @@ def verdict(name: str, tables: dict[str, Any]) -> str:
 
 
 def closed(name: str, tables: dict[str, Any]) -> list[str]:
-    """The gates that keep a claim from being judged."""
+    """The gates that keep a claim from being judged, each once."""
     found = judged(name, tables)
     assert (found.verdict == "not tested") >= any(not gate.is_open for gate in found.gates)
-    return [gate.name for gate in found.gates if not gate.is_open]
+    return list(dict.fromkeys(gate.name for gate in found.gates if not gate.is_open))
 
 
 def swapped(experiment: str, tables: dict[str, Any]) -> Tables:

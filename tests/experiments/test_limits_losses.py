@@ -82,11 +82,11 @@ def test_overfitting() -> None:
     assert verdict(name, noisy) == "reproduced"
     for row in noisy["losses"]:
         row["training_loss"] -= 0.05
-    assert verdict(name, noisy) == "not at this budget"
+    assert verdict(name, noisy) == "not reproduced"
     once = losses(lambda n, s: 0.1, passes=1.0)
     assert closed(name, once) == ["regime"]  # every sample is fresh
     assert closed(name, losses(lambda n, s: 0.1, passes=4.0)) == ["regime"]  # too seldom to be learned by heart
-    assert verdict(name, {**once, "fixed": noisy["losses"]}) == "not at this budget"
+    assert verdict(name, {**once, "fixed": noisy["losses"]}) == "not reproduced"
     assert "reproduced" not in verdict(
         name, {**noisy, "fixed": once["losses"]}
     )  # the grid beside it counts for nothing
@@ -157,7 +157,7 @@ def test_matmul_fails() -> None:
         )
 
     assert verdict(name, ends(0.5, 0.0)) == "reproduced"
-    assert verdict(name, ends(0.01, 0.0)) == "not at this budget"
+    assert verdict(name, ends(0.01, 0.0)) == "not reproduced"
     assert (
         verdict(name, training(lambda t, share, seed: 0.1 * seed if t == "matmul" else 0.01 * seed)) == "inconclusive"
     )

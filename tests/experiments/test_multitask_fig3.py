@@ -25,7 +25,7 @@ from hmmscope.models.decoder import RoFormerSpec
 from hmmscope.processes.random_hmm import RandomHMMSpec
 from hmmscope_papers.multitask.fig3b import DISTANCES, _curves, gathering_layer
 from hmmscope_papers.multitask.places import at_layer, cross_fitted, onset_layer, peak_layer
-from multitask_tables import CLOSED, NONE, UP, WAYS, judged, seeded, setting
+from multitask_tables import NONE, OF_ACCURACY, UP, WAYS, judged, seeded, setting
 
 # --------------------------------------------------------------------------------------------------------------------
 # Curves over layers
@@ -225,7 +225,7 @@ def test_previous_tokens_as_the_paper_has_them(name: str) -> None:
     swapped = untrained(tables_3b())
     assert swapped is not None
     assert judged(name, swapped).verdict == "not tested"  # nothing was learned
-    for changed, word in CLOSED:
+    for changed, word in OF_ACCURACY:
         found = judged(name, {**tables_3b(), **setting(**changed)})
         assert found.verdict == "not tested"
         assert word in found.text

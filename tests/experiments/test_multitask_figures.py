@@ -26,7 +26,7 @@ from hmmscope_papers.multitask.fig1 import MultiTaskFig1
 from hmmscope_papers.multitask.models import multitask_config
 from hmmscope_papers.multitask.setting import gates, in_regime, regime_label
 from hmmscope_papers.multitask.studies import prompt_config
-from multitask_tables import CLOSED, DOWN, NONE, OPEN, UP, WAYS, judged, seeded, setting
+from multitask_tables import DOWN, NONE, OF_ACCURACY, OPEN, UP, WAYS, judged, seeded, setting
 
 PROMPTS = Prompts(num_demonstrations=3, demonstration_length=5, test_length=6)
 SPEC = RandomMixtureSpec(num_components=3, num_states=3, num_symbols=4, emission_concentration=0.1)
@@ -77,7 +77,7 @@ def test_rises(name: str, values: Sequence[float], verdict: str) -> None:
 
 
 @pytest.mark.parametrize("name", (*RISES, "multitask-high-accuracy"))
-@pytest.mark.parametrize("changed, word", CLOSED)
+@pytest.mark.parametrize("changed, word", OF_ACCURACY)
 def test_the_setting_decides_whether_figure_1_is_judged(name: str, changed: dict[str, float], word: str) -> None:
     assert judged(name, tables_1()).verdict == "reproduced"
     found = judged(name, {**tables_1(), **setting(**changed)})
@@ -300,7 +300,7 @@ def tables_7(nearby: Sequence[float], aligned: Sequence[float], layers: Sequence
 @pytest.mark.parametrize("values, verdict", WAYS)
 def test_nearby(values: Sequence[float], verdict: str) -> None:
     assert judged("multitask-lower-layers-look-nearby", tables_7(values, OPEN)).verdict == verdict
-    closed = {**tables_7(values, OPEN), **setting(counted=0.99)}
+    closed = {**tables_7(values, OPEN), **setting(per_hmm=960.0)}
     assert judged("multitask-lower-layers-look-nearby", closed).verdict == "not tested"
 
 

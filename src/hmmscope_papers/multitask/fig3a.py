@@ -27,7 +27,7 @@ from hmmscope.lab import (
     number,
 )
 from hmmscope_papers.multitask.places import Curves, onset_layer, peak_layer
-from hmmscope_papers.multitask.setting import PoolFigure, counting_rows, gates, in_regime, spread
+from hmmscope_papers.multitask.setting import PoolFigure, counting_rows, gates_of_the_hmm, in_regime, spread
 
 
 @registry.experiment("multitask-fig3a")
@@ -250,7 +250,7 @@ def state_before_task(tables: Tables) -> Seen:
         f"{rows.where(quantity='peak').effect()} layers later."
     )
     effects = {name: effect for name, effect in found.items() if effect is not None}
-    return Seen(effects, text, gates=(*gates(tables, of_the_hmm=True), *_raised(tables)), wanted=tuple(found))
+    return Seen(effects, text, gates=(*gates_of_the_hmm(tables), *_raised(tables)), wanted=tuple(found))
 
 
 @claim("multitask-task-gradual")
@@ -268,7 +268,7 @@ def task_gradual(tables: Tables) -> Seen:
         f"From layer 1 to layer {last} the accuracy for the component rises by {trained.effect()}, before training by "
         f"{before.effect()}."
     )
-    return Seen((trained - before).effect("accuracy"), text, gates=gates(tables, of_the_hmm=True))
+    return Seen((trained - before).effect("accuracy"), text, gates=gates_of_the_hmm(tables))
 
 
 @claim("multitask-task-without-training")

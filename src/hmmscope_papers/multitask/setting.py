@@ -223,15 +223,18 @@ def in_regime(tables: Tables) -> Tables:
     return tables if label is None else of_label(tables, label)
 
 
-def gates(tables: Tables, *, of_the_hmm: bool = False) -> tuple[Gate, ...]:
-    """What has to hold before a claim on the trained models of Figures 1, 2, 3 and 7 is judged.
+def gates_of_the_hmm(tables: Tables) -> tuple[Gate, ...]:
+    """What has to hold before a claim on how it is recognised which HMM a prompt is of is judged.
 
-    Args:
-        of_the_hmm: the claim is about how it is recognised which HMM a prompt is of. Symbol counts name the HMMs of the
-            paper's own family, so that this is told of no model of them; how often a model is right is.
+    Symbol counts name the HMMs of the paper's own family, so that this is told of no model of them; how often a model is
+    right is.
     """
+    return not_from_counts(tables), *gates(tables)
+
+
+def gates(tables: Tables) -> tuple[Gate, ...]:
+    """What has to hold before a claim on the trained models of Figures 1, 2, 3 and 7 is judged."""
     return (
-        *([not_from_counts(tables)] if of_the_hmm else []),
         few_prompts(tables),
         large_pool(tables),
         beyond_counting(tables),

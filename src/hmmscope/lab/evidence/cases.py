@@ -7,7 +7,7 @@ from hmmscope.lab.evidence.effects import Effect
 from hmmscope.lab.evidence.finding import Part
 from hmmscope.lab.evidence.power import Power, Redrawn, powered
 from hmmscope.lab.evidence.records import Record
-from hmmscope.lab.evidence.verdicts import DECIDED, DENIED, Gate, Rule, Verdict, all_of, at_budget
+from hmmscope.lab.evidence.verdicts import CONFIRMED, DECIDED, DENIED, Gate, Verdict, all_of, at_budget
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,8 @@ class Case:
             gates += (able,)
             if not able.is_open:
                 return self._at_budget(Judged("not tested", decides, gates, f"power: {able.text}", power=shares))
-            why = "" if limited == verdict else "Low power: the size is uncertain."
+            low = limited in CONFIRMED and shares is not None and shares.there < self.claim.least_power
+            why = "Low power: the size is uncertain." if low else ""
             return self._at_budget(Judged(limited, decides, gates, why, power=shares))
         return self._at_budget(Judged(verdict, decides, gates, _undecided(verdict, known.get(decides))))
 
@@ -123,15 +124,16 @@ class Case:
         return replace(judged, verdict=verdict, budget=budget)
 
 
-def parts_of(judged: Mapping[str, Judged], effects: Mapping[str, Effect], rule: Rule) -> list[Part]:
-    """Verdicts by name, as a finding has them."""
-    made = []
+def parts_of(judged: Mapping[str, Judged], effects: Mapping[str, Effect]) -> list[Part]:
+    """Verdicts by name, as a finding has them; none where one gate closes all alike, which the finding says."""
+    made: list[Part] = []
     for name, one in judged.items():
-        effect = effects.get(name)
-        known = {} if effect is None else {"value": effect.value, "low": effect.low, "high": effect.high}
-        p = None if effect is None else rule.p_value(effect)
-        made.append(Part(name=name, verdict=one.verdict, why=one.why, p=p, **known))
-    return made
+        known = effects.get(name)
+        closed = next((gate.name for gate in one.gates if not gate.is_open), "")
+        why = "" if one.verdict != "not tested" else closed or ("not measured" if known is None else "learned")
+        made.append(Part(name, one.verdict, "" if known is None else str(replace(known, unit="")), why))
+    closed_alike = {(part.verdict, part.why) for part in made} if made and made[0].verdict == "not tested" else ()
+    return [] if len(closed_alike) == 1 else made
 
 
 def _closed(one: Judged) -> bool:

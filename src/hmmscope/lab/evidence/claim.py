@@ -24,7 +24,7 @@ from hmmscope.lab.evidence.finding import Finding, Part
 from hmmscope.lab.evidence.power import Power, Redrawn, power_of
 from hmmscope.lab.evidence.records import About, Numbers, Record, folder_of, judged_by, record
 from hmmscope.lab.evidence.rows import Rows, as_tables, identical_seeds
-from hmmscope.lab.evidence.verdicts import Gate, Rule, Verdict, answer
+from hmmscope.lab.evidence.verdicts import Above, Below, Gate, Rule, Verdict, answer
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Claim(Record):
         each = case.each(names) if len(names) > 1 else {}
         beside = replace(case, effects=parts, redrawn=None).each(tuple(parts))
         judged = case.together(names, each)
-        shown = [*parts_of(each, effects, self.rule), *parts_of(beside, parts, self.rule)]
+        shown = [*parts_of(each, effects), *parts_of(beside, parts)]
         return self._written(judged, effects, judged.said(seen.text), shown)
 
     def _case(self, effects: Mapping[str, Effect], seen: Seen, mirrored: bool = False, power: bool = True) -> Case:
@@ -162,7 +162,11 @@ class Claim(Record):
             if self.rule is not None:
                 finding["p"] = self.rule.p_value(effect)
                 finding["seeds_needed"] = self.rule.seeds_needed(effect) if judged.verdict == "inconclusive" else None
-                finding |= {"sign_low": effect.sign_low, "sign_high": effect.sign_high, "bimodal": effect.bimodal}
+                finding["bimodal"] = effect.bimodal
+                if not isinstance(self.rule, Below):
+                    finding["sign_low"] = _short(effect.sign_low)
+                if not isinstance(self.rule, Above):
+                    finding["sign_high"] = _short(effect.sign_high)
         return Finding(
             title=self.says,
             text=text,
@@ -186,6 +190,11 @@ class Claim(Record):
             case, names = self._case(effects, seen), tuple(dict.fromkeys((*seen.wanted, *effects)))
             found = case.together(names, case.each(names) if len(names) > 1 else {}).power
             return power_of(self.rule, effects, self.aim, self.none, seen.redrawn) if found is None else found
+
+
+def _short(bound: float | None) -> float | None:
+    """A bound that is told and decides nothing, to four digits."""
+    return None if bound is None else float(f"{bound:.4g}")
 
 
 def _answer(effect: Effect | None, about: About) -> Verdict:

@@ -1,5 +1,6 @@
 """What was found of a claim: the one record that experiments write, the ledger gathers and pages show."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,32 +20,37 @@ def asked_by(source: str) -> str:
     return "A question of ours" if source == OURS else source
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Part:
-    """The verdict of one effect among those of a claim, such as of one task.
+    """The verdict of one effect among those of a claim, such as of one task, for a reader.
 
     Attributes:
         name: what it is of.
         verdict: see `verdicts`.
-        value, low, high, p: as of a finding.
-        why: why nothing was judged, or what limits the verdict.
+        number: the effect, ``0.54 [0.48, 0.60]``; empty where it was not measured.
+        why: what closed it: the name of a gate, or that it was not measured.
     """
 
     name: str
     verdict: Verdict
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    p: float | None = None
+    number: str = ""
     why: str = ""
 
-    def number(self) -> str:
-        """``0.54 [0.48, 0.60]``, or nothing."""
-        return "" if self.value is None else str(Effect(value=self.value, low=self.low, high=self.high))
+    def __str__(self) -> str:
+        """``MatMul: not tested (converged), 0.54 [0.48, 0.60]``."""
+        why, number = f" ({self.why})" if self.why else "", f", {self.number}" if self.number else ""
+        return f"{self.name}: {self.verdict}{why}{number}"
 
-    def to_data(self) -> dict[str, Any]:
-        """Plain data for JSON, without what is empty."""
-        return {key: value for key, value in to_stored(self).items() if value is not None and value != ""}
+    def to_data(self) -> str:
+        """In a file: as a reader sees it."""
+        return str(self)
+
+
+#: What `Part` is in a file.
+_PART = re.compile(
+    rf"(?P<name>.+): (?P<verdict>{'|'.join(sorted(VERDICTS, key=len, reverse=True))})"
+    r"(?: \((?P<why>[^)]*)\))?(?:, (?P<number>.+))?"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +72,7 @@ class Finding:
         seeds_needed: of an inconclusive one, how many would decide with the same mean and spread; None if none would.
         gates: what had to hold first, each with what was seen.
         parts: the verdict of each effect, where there are several that the claim needs or is told of.
-        sign_low, sign_high: bounds of the sign test beside the interval, see `Effect.sign_low`.
+        sign_low, sign_high: bounds of the sign test beside the interval on the claimed side, see `Effect.sign_low`.
         bimodal: whether the seeds fall into two groups, so that the interval covers less than it says.
         budget: at which the verdict was given, where it is less than the paper's.
         rule_version: version of the rule that judged; text where a file of before versions has a mark of another kind.
@@ -164,28 +170,16 @@ class Finding:
 def _gate(data: Any, where: str) -> Gate:
     right = (
         isinstance(data, dict)
-        and data.keys() - {"of"} == {"name", "is_open", "text"}
+        and data.keys() == {"name", "is_open", "text"}
         and isinstance(data["is_open"], bool)
         and all(isinstance(data[key], str) for key in ("name", "text"))
-        and isinstance(data.get("of", []), list | tuple)
-        and all(isinstance(name, str) for name in data.get("of", ()))
     )
-    require(right, where, "must have name, is_open and text, and may have of, a list of names", data)
-    gate = Gate(name=data["name"], is_open=data["is_open"], text=data["text"])
-    return gate.about(*data["of"]) if "of" in data else gate
+    require(right, where, "must have name, is_open and text", data)
+    return Gate(name=data["name"], is_open=data["is_open"], text=data["text"])
 
 
 def _part(data: Any, where: str) -> Part:
-    numbers = ("value", "low", "high", "p")
-    right = (
-        isinstance(data, dict)
-        and {"name", "verdict"} <= data.keys() <= {"name", "verdict", "why", *numbers}
-        and all(isinstance(data.get(key, ""), str) for key in ("name", "why"))
-        and data["verdict"] in VERDICTS
-        and not any(isinstance(data.get(key, 0.0), bool) for key in numbers)
-        and all(isinstance(data.get(key, 0.0), int | float) for key in numbers)
-    )
-    require(right, where, "must have a name, a verdict and numbers", data)
-    return Part(
-        name=data["name"], verdict=data["verdict"], why=data.get("why", ""), **{key: data.get(key) for key in numbers}
-    )
+    found = _PART.fullmatch(data) if isinstance(data, str) else None
+    require(found is not None, where, "must be a name, a verdict and a number, as NAME: VERDICT, NUMBER", data)
+    assert found is not None
+    return Part(**{key: value or "" for key, value in found.groupdict().items()})  # type: ignore[arg-type]

@@ -67,6 +67,7 @@ class Entry:
         invalid: why its numbers cannot be right, or None.
         sealed: whether the folder has a seal, which says that it is as it was written.
         differs: what differs from the paper.
+        scope: what the verdict is about, in words.
         turns: what turns the verdict, see `examined.turns`; None where it was not asked.
         power: of the rule, see `hmmscope.lab.evidence.power`; None where it was not asked, or nothing tells it.
         one_of_several: whether another folder stands beside it for the same claim, so that the folder must be said.
@@ -84,6 +85,7 @@ class Entry:
     invalid: str | None = None
     sealed: bool = True
     differs: tuple[str, ...] = ()
+    scope: str = ""
     turns: tuple[str, ...] | None = None
     power: Power | None = None
     one_of_several: bool = False
@@ -102,15 +104,18 @@ class Entry:
             return row
         known = to_stored(finding)
         row |= {key: known[key] for key in ("verdict", "value", "low", "high", "unit", "p", "q", "text")}
-        row |= {"seeds_needed": finding.seeds_needed, "gates": [gate.to_data() for gate in finding.gates]}
+        row |= {
+            "seeds_needed": finding.seeds_needed,
+            "gates": [gate.to_data() for gate in finding.gates],
+        }
         row |= {"folder": self.folder, "scale": self.scale, "seeds": self.seeds, "exploratory": self.exploratory}
-        row |= {"budget": finding.budget, "differs": list(self.differs)}
+        row |= {"budget": finding.budget, "differs": list(self.differs)} | ({"scope": self.scope} if self.scope else {})
         row |= {
             "fragile": None if self.turns is None else list(self.turns),
             "power": self.power and list(self.power),
         }
-        row |= {"parts": [part.to_data() for part in finding.parts]}
-        row |= {key: getattr(finding, key) for key in ("sign_low", "sign_high", "bimodal")}
+        row |= {"parts": [part.to_data() for part in finding.parts]} if finding.parts else {}
+        row |= {"bimodal": True} if finding.bimodal else {}
         row |= {"created": self.created, "version": self.version, "invalid": self.invalid}
         return row if self.sealed else row | {"sealed": False}
 
@@ -191,6 +196,7 @@ def _entries(folder: Path, known: Sequence[Stated], source: str) -> list[Entry]:
             invalid=about.get("invalid"),
             sealed=seal is not None,
             differs=_differs(one, about),
+            scope=one.scope_at(str(about.get("scale", ""))) if isinstance(one, Claim) else "",
         )
         for one, finding in _sealed(folder, about, seal, known, source) or _judged(folder, about)
     ]
@@ -336,7 +342,7 @@ def as_text(entries: Sequence[Entry]) -> list[str]:
         lines.append(f"  {claim.says}")
         if finding is not None:
             lines.append(f"  -> {', '.join(part for part in _verdict(entry) if part)}")
-            lines.append(f"     {finding.text}")
+            lines += [f"     {finding.text}", *(f"     {part}" for part in finding.parts)]
         if entry.turns is not None and not claim.is_question:
             turned = f"; turned by {', '.join(entry.turns)}" if entry.turns else ""
             lines.append(f"     power {entry.power or 'not known'}{turned}")
@@ -363,7 +369,8 @@ def as_markdown(entries: Sequence[Entry]) -> list[str]:
             if entry.finding is not None:
                 number, rest = entry.finding.number(), law_of(entry.finding)
                 verdict = f"**{_verdict(entry)[0]}**{marks(entry)}"
-                cells[1:4] = [verdict, f"{number}{'; ' * bool(rest)}{rest}", entry.finding.text]
+                each = f" By part: {'; '.join(map(str, entry.finding.parts))}." if entry.finding.parts else ""
+                cells[1:4] = [verdict, f"{number}{'; ' * bool(rest)}{rest}", entry.finding.text + each]
                 cells[4:] = [str(entry.power or ""), ", ".join(entry.turns or ()), "; ".join(entry.differs)]
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return lines
@@ -385,7 +392,8 @@ def summary(entries: Sequence[Entry]) -> str:
 def _verdict(entry: Entry) -> tuple[str, str, str, str]:
     finding = entry.finding
     assert finding is not None
-    at = f" {finding.budget}" if finding.budget and finding.verdict in DECIDED else ""
+    about = ", ".join(part for part in (entry.scope, finding.budget) if part)
+    at = f" {about}" if about and finding.verdict in DECIDED else ""
     verdict = f"INVALID ({entry.invalid})" if entry.invalid else f"{finding.verdict}{at}"
     return verdict, finding.number(), law_of(finding), place(entry)
 

@@ -4,6 +4,7 @@ A folder "claims" beside the modules that measure has one file an experiment, ``
 
     experiment = "limits-fig3"
     level = 0.05                                   # share of the law outside of an interval
+    scope = { medium = "at T = 32 and width 64" }  # that a verdict is about, by scale; a claim may have one of its own
     budget = { sequences = 5e8 }                   # that a model of the paper was trained on; none where it is not known
 
     [measurement]
@@ -48,7 +49,7 @@ _ABOUT = ("training", "construction", "process")
 LEAST_POWER = 0.5
 #: The table, beside the claims, of what differs from the paper.
 _DEVIATIONS = "deviations.toml"
-_HEAD = ("experiment", "level", "measurement", "budget")
+_HEAD = ("experiment", "level", "measurement", "budget", "scope")
 
 
 class Numbers(dict[str, Any]):
@@ -105,6 +106,7 @@ class Record:
             the bound are not the right ones.
         least_power: share of simulated experiments about the paper's effect below which "reproduced" is said of the sign
             alone, see `hmmscope.lab.evidence.power`.
+        scope: what the verdict is about, by scale, or by "any": ``on composed cycles at width 64``; no part of the rule.
         more_budget_could_help: whether what is claimed, and not seen, may be seen after more training; None of claims that
             are not about training, and where nothing says so.
         budget: that a model of the paper was trained on, by currency (a column of the table "runs").
@@ -130,6 +132,7 @@ class Record:
     least_power: float = LEAST_POWER
     more_budget_could_help: bool | None = None
     budget: Mapping[str, float] = field(default_factory=dict)
+    scope: Mapping[str, str] = field(default_factory=dict)
     numbers: Numbers = field(default_factory=Numbers)
     once: Mapping[str, int] = field(default_factory=dict)
     stands: Mapping[str, str] = field(default_factory=dict)
@@ -138,6 +141,10 @@ class Record:
     def asks_power(self) -> bool:
         """Whether the rule's verdict depends on its power: that of a question, or of a rule for every instance, does not."""
         return self.rule is not None and not isinstance(self.rule, Always)
+
+    def scope_at(self, scale: str) -> str:
+        """What a verdict at a scale is about, in words."""
+        return self.scope.get(scale, self.scope.get("any", ""))
 
     @property
     def aim(self) -> float | None:
@@ -230,7 +237,7 @@ def _entries(folder: Path) -> Mapping[str, Record]:
     found: dict[str, Record] = {}
     for path in sorted(set(folder.glob("*.toml")) - {folder / _DEVIATIONS}):
         data = _read(path)
-        head = {key: data[key] for key in ("experiment", "level", "budget") if key in data}
+        head = {key: data[key] for key in ("experiment", "level", "budget", "scope") if key in data}
         for name in data:
             if name in _HEAD:
                 continue
@@ -249,12 +256,12 @@ def _record(name: str, data: dict[str, Any]) -> Record:
         raise unknown_name("key", unknown, known)
     missing = next((key for key in ("experiment", "source", "says", "reading", "version") if key not in data), None)
     require(missing is None, str(missing), "is required", "none")
+    made = data | {"rule": rule_of(data.get("rule")), "numbers": Numbers(data.get("numbers", {}))}
     if data.get("about", "training") == "training" and data.get("rule") is not None:
         helps = data.get("more_budget_could_help")
         require(
             isinstance(helps, bool), "more_budget_could_help", "must be true or false of a claim on training", helps
         )
-    made = data | {"rule": rule_of(data.get("rule")), "numbers": Numbers(data.get("numbers", {}))}
     return Record(name=name, **by_field(Record, made))
 
 

@@ -242,17 +242,12 @@ class Gate:
     of: tuple[str, ...] = ()
 
     def to_data(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        data = {"name": self.name, "is_open": self.is_open, "text": self.text}
-        return data | ({"of": list(self.of)} if self.of else {})
+        """Plain data for JSON; what it is about stands in its text."""
+        return {"name": self.name, "is_open": self.is_open, "text": self.text}
 
     def about(self, *names: str) -> "Gate":
         """The gate as one that closes these effects alone, and a claim that needs them."""
         return replace(self, of=names)
-
-    def closes(self, names: Iterable[str]) -> bool:
-        """Whether it is closed, and about any of the effects of these names."""
-        return not self.is_open and self.concerns(names)
 
     def concerns(self, names: Iterable[str]) -> bool:
         """Whether it is about any of the effects of these names; the effect without a name needs all."""
