@@ -323,12 +323,12 @@ def test_the_name_of_a_run_does_not_depend_on_the_engine() -> None:
 
 def test_a_dry_run_says_which_engine_and_why() -> None:
     run = config(DECODER, num_steps=10**6)
-    lines = as_text(estimate(run, measure=False), run)
+    lines = as_text(estimate(run), run)
     assert "engine       compiled (HMMSCOPE_ENGINE is unmeasured)" in lines
     short = config({**DECODER, "dropout": 0.5}, num_steps=10)
     found = estimate(short, measure=True)
     assert any("torch (the compiled one does not cover model.dropout = 0.5" in line for line in as_text(found, short))
-    assert estimate(run).steps_measured > 0
+    assert estimate(run, measure=True).steps_measured > 0
 
 
 def test_hooked_activations_are_refused() -> None:

@@ -22,18 +22,18 @@ def test_runs_and_tokens_are_those_of_the_experiment(tmp_path: Path) -> None:
     assert said["runs"] == f"{len(rows)}, {len(rows) // 2} for each of 2 seeds"
     assert said["tokens"] == f"{sum(row['tokens'] for row in rows):,}"
     assert float(said["FLOPs"].split()[0]) == pytest.approx(sum(row["flops"] for row in rows), rel=5e-3)
-    assert "of one thread to train, by a few steps of each of" in said["time"]
+    assert "of one thread to train, at 4e10 operations a second of a core" in said["time"]
 
 
 def test_equal_shapes_are_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     timed = []
 
-    def noted(config: object, *, measure: bool = True, compare: bool = True) -> Estimate:
+    def noted(config: object, *, measure: bool = False, compare: bool = True, here: bool = True) -> Estimate:
         timed.append(measure)
         return Estimate(1, 1, 10, None, None, None, 0, "torch", "", int(measure), 1, 500.0 if measure else None)
 
     monkeypatch.setattr("hmmscope.lab.experiments.forecast.estimate", noted)
-    said = dict(line.split(maxsplit=1) for line in forecast("multitask-fig1", "small", {}, (7,)))
+    said = dict(line.split(maxsplit=1) for line in forecast("multitask-fig1", "small", {}, (7,), measure=True))
     runs = len(plan_of("multitask-fig1", "small", {}, None).configs)
     assert timed == [False] * runs + [True]
     assert said["time"].startswith(f"about {500.0 * runs / 60:.1f} minutes of one thread")

@@ -10,12 +10,13 @@ from hmmscope.corpora.targets import make_target
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.lab import cli
 from hmmscope.models.base import parameter_count
+from hmmscope.processes.random_hmm import RandomMixtureSpec
 from hmmscope.runs.config import config_from_data
-from hmmscope.runs.dry_run import as_text, estimate, require_room
+from hmmscope.runs.dry_run import GPU_RATE, GPU_STEP, as_text, estimate, require_room
 from hmmscope.runs.pipeline import fresh_model, ports_of
 from hmmscope.runs.presets import PRESETS, preset
 from hmmscope.runs.training import train
-from hmmscope.training.engines import Choice, Timing
+from hmmscope.training.engines import CPU_RATE, CPU_STEP, Choice, Timing
 
 TINY: dict[str, Any] = {
     "process": {"name": "cyclic-det", "num_symbols": 2},
@@ -29,33 +30,79 @@ TINY: dict[str, Any] = {
 def test_counts_by_hand() -> None:
     config = config_from_data(TINY)
     process = config.process.build()
-    found = estimate(config, measure=False)
+    found = estimate(config)
     assert (found.samples, found.tokens) == (48, 48 * 9)
     assert found.parameters == parameter_count(fresh_model(config, process))
     each = config.model.cost(ports_of(config, make_target(config.target, process, config.layout)), 9).flops
     assert each is not None
     assert found.flops == pytest.approx(48 * each)
-    assert (found.steps_measured, found.seconds) == (0, None)
+    assert found.flops is not None
+    assert found.steps_measured == 0
+    assert found.seconds == pytest.approx(12 * CPU_STEP + found.flops / CPU_RATE)
+    assert found.gpu_seconds == pytest.approx(12 * GPU_STEP + found.flops / GPU_RATE)
+    text = "\n".join(as_text(found, config))
+    assert f"about {found.seconds:.1f} seconds on this processor, at 4e10 operations a second of a core" in text
+    assert "GPU time     about 0.1 seconds, at 2e13 operations a second and 10 ms a step (one NVIDIA H200)" in text
+
+
+def _refuse(*_: Any, **__: Any) -> None:
+    raise AssertionError("a training step was taken")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("run", "multitask-fig1", "--scale", "paper"),
+        ("run", "limits-fig2", "--scale", "paper"),
+        ("run", "limits-fig3", "--scale", "medium"),
+        ("train", "multitask"),
+    ],
+    ids=" ".join,
+)
+def test_a_dry_run_takes_no_step_and_builds_no_model(
+    line: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path: Path
+) -> None:
+    """Neither to time a step, nor to choose an engine, nor of a pool of 8192 HMMs that takes half a minute to draw."""
+    monkeypatch.delenv("HMMSCOPE_ENGINE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name in ("runs.dry_run.train_step", "runs.dry_run.build_model", "runs.timings._measured"):
+        monkeypatch.setattr(f"hmmscope.{name}", _refuse)
+    monkeypatch.setattr("hmmscope.machine.free_memory", lambda: 2**45)
+    built = RandomMixtureSpec.build
+    monkeypatch.setattr(
+        RandomMixtureSpec, "build", lambda self: built(self) if self.num_components < 100 else _refuse()
+    )
+    assert cli.main([*line, "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert ("GPU time     about" in said) == (line[-1] != "medium")
+    assert ("of one thread" in said) == (line[-1] == "medium")
+
+
+def test_steps_are_timed_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = []
+    monkeypatch.setattr("hmmscope.runs.dry_run.train_step", lambda *_: taken.append(1))
+    assert cli.main(["run", "limits-fig3", "--scale", "smoke", "--dry-run", "--measure", "--plan.layers", "1"]) == 0
+    assert taken
 
 
 def test_a_curriculum_reads_less() -> None:
     config = config_from_data(TINY, {"training.curriculum": "2,4,8"})
-    found = estimate(config, measure=False)
+    found = estimate(config)
     assert found.tokens == 4 * 4 * (3 + 5 + 9)
     assert found.samples == 48
-    uneven = estimate(config_from_data(TINY, {"training.curriculum": "2,8", "training.num_steps": "5"}), measure=False)
+    uneven = estimate(config_from_data(TINY, {"training.curriculum": "2,8", "training.num_steps": "5"}))
     assert uneven.tokens == 4 * (2 * 3 + 3 * 9)
 
 
 def test_epochs_of_a_fixed_set() -> None:
-    found = estimate(config_from_data(TINY, {"training.num_trajectories": "10"}), measure=False)
+    found = estimate(config_from_data(TINY, {"training.num_trajectories": "10"}))
     assert found.samples == 4 * 10  # three steps an epoch, the last with two samples
     staged = {"training.num_trajectories": "10", "training.curriculum": "2,8"}
-    assert estimate(config_from_data(TINY, staged), measure=False).tokens == 2 * 10 * 3 + 2 * 10 * 9
+    assert estimate(config_from_data(TINY, staged)).tokens == 2 * 10 * 3 + 2 * 10 * 9
 
 
 def test_the_naive_algorithm_costs_its_passes() -> None:
-    plain = estimate(config_from_data(TINY, {"training.block_length": "3"}), measure=False)
+    plain = estimate(config_from_data(TINY, {"training.block_length": "3"}))
     naive = estimate(
         config_from_data(TINY, {"training.block_length": "3", "training.block_algorithm": "naive"}), measure=False
     )
@@ -64,7 +111,7 @@ def test_the_naive_algorithm_costs_its_passes() -> None:
 
 
 def test_measured_on_this_machine() -> None:
-    found = estimate(config_from_data(TINY))
+    found = estimate(config_from_data(TINY), measure=True)
     assert found.steps_measured >= 1
     assert found.seconds is not None
     assert found.seconds > 0
@@ -76,7 +123,7 @@ def test_measured_on_this_machine() -> None:
     assert found.other_precision == "bfloat16"
     assert found.other_seconds is not None
     assert f"bfloat16 would be {found.seconds / found.other_seconds:.2f} times as fast here" in text
-    other = estimate(config_from_data(TINY, {"training.precision": "bfloat16"}))
+    other = estimate(config_from_data(TINY, {"training.precision": "bfloat16"}), measure=True)
     assert other.other_precision == "float32"
 
 
@@ -123,10 +170,10 @@ def test_what_does_not_fit_on_the_disk_is_refused_before_it_begins(
 
 
 def test_a_long_step_is_timed_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    each = estimate(config_from_data(TINY), measure=False).flops
+    each = estimate(config_from_data(TINY)).flops
     assert each is not None
     monkeypatch.setattr("hmmscope.runs.dry_run._STEP", each / 48 * 2.5)
-    found = estimate(config_from_data(TINY, {"training.num_grains": "2"}))
+    found = estimate(config_from_data(TINY, {"training.num_grains": "2"}), measure=True)
     assert found.samples_measured == 2
     assert " of 2 samples)" in "\n".join(as_text(found, config_from_data(TINY)))
 
@@ -159,6 +206,6 @@ def test_what_chose_the_engine_of_a_long_step_says_its_time(tmp_path: Path, monk
     config = config_from_data(TINY, {"training.engine": "auto", "training.num_steps": "1000"})
     monkeypatch.setattr("hmmscope.runs.dry_run._STEP", 1.0)
     timing = Timing(compiled=2.0, torch=9.0, samples=3)
-    monkeypatch.setattr("hmmscope.runs.dry_run.engine_of", lambda *_: Choice("compiled", "measured", timing))
-    found = estimate(config, compare=False)
+    monkeypatch.setattr("hmmscope.runs.dry_run.engine_of", lambda *_, **__: Choice("compiled", "measured", timing))
+    found = estimate(config, measure=True, compare=False)
     assert (found.samples_measured, found.seconds) == (3, pytest.approx(2.0 * found.samples / 3))

@@ -85,12 +85,12 @@ def test_they_stay_through_stop_and_resume(engine: str, tmp_path: Path, monkeypa
 
 
 def test_the_size_is_said_before_and_true_after(run: Run) -> None:
-    found = estimate(run.config, measure=False)
+    found = estimate(run.config)
     assert found.disk_bytes == 6 * 3 * 4 * parameter_count(run.model)
     size = sum(map(len, checkpoints(run.path).values()))
     assert found.disk_bytes < size < 1.5 * found.disk_bytes  # and names and shapes, of weights so few
     assert "MB for 6 checkpoints that stay" in "\n".join(as_text(found, run.config))
-    assert estimate(config(milestones=0), measure=False).disk_bytes == found.disk_bytes // 3
+    assert estimate(config(milestones=0)).disk_bytes == found.disk_bytes // 3
 
 
 def test_weights_of_every_step(run: Run) -> None:

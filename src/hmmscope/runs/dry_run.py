@@ -1,11 +1,15 @@
-"""What a training will take, before it is begun: parameters, tokens, FLOPs, memory, and the time on this machine."""
+"""What a training will take, before it is begun: parameters, tokens, FLOPs, memory and time.
+
+The time follows from the operations and a stated throughput; no step is taken. With ``measure`` some steps are timed.
+"""
 
 import json
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,7 +24,7 @@ from hmmscope.runs.pipeline import engine_of, ports_of
 from hmmscope.runs.room import ADVICE, disk_bytes, duration, require_memory_for
 from hmmscope.runs.settings import threads
 from hmmscope.training.distributed import World
-from hmmscope.training.engines import make_engine, uncovered
+from hmmscope.training.engines import CPU_RATE, CPU_STEP, make_engine, uncovered
 from hmmscope.training.schedules import sample_numbers
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import Moments, resolve_device
@@ -29,6 +33,12 @@ from hmmscope.training.trainer import Lessons, train_step
 #: Seconds that measured steps of each precision may take (one step is always taken, and one before it to warm up), and
 #: operations of the largest step that is timed: a larger one is timed on a part of its samples.
 _SECONDS, _STEP = 1.0, 2e9
+
+#: Operations a second of a GPU and seconds of each step besides: trainings of one to five layers of width 256 in bfloat16 on
+#: an NVIDIA H200 (the table "runs" of results/gpu). Wider models are faster, shorter batches are slower.
+GPU_RATE, GPU_STEP = 2e13, 1e-2
+#: Fields of a process that say how many HMMs it has. They change no size of a model that predicts observations.
+_COUNTS = ("num_components", "num_parts")
 
 
 @dataclass(frozen=True)
@@ -45,7 +55,9 @@ class Estimate:
         engine, engine_reason: what computes the steps, and why.
         steps_measured: steps that were timed on this machine; 0 if none was.
         samples_measured: in each, as many as in a step unless that is long.
-        seconds: of all samples, by those measured; evaluations and the final score are not in it. None if none was.
+        seconds: of all samples on this processor, by those measured, or else by the operations; evaluations and the final
+            score are not in it. None where the architecture does not state its operations and no step was timed.
+        gpu_seconds: the same on one GPU, by the operations, see `GPU_RATE`.
         other_precision, other_seconds: the same in float32, or in bfloat16 if that is the configured one.
     """
 
@@ -63,36 +75,44 @@ class Estimate:
     seconds: float | None
     other_precision: str = ""
     other_seconds: float | None = None
+    gpu_seconds: float | None = None
 
 
-def estimate(config: RunConfig, *, measure: bool = True, compare: bool = True) -> Estimate:
-    """Count what a training takes, and time some steps of it; nothing is written.
+def estimate(config: RunConfig, *, measure: bool = False, compare: bool = True, here: bool = True) -> Estimate:
+    """Count what a training takes; nothing is written.
 
     Args:
         config: of the training.
-        measure: whether to time steps.
+        measure: whether to time some steps, which builds the model and its process.
         compare: whether to time steps of the other precision too.
+        here: whether it would be trained on this machine, so that a step must fit into its memory.
 
     Raises:
         ResourceError: a step does not fit into the free memory.
     """
     spec = replace(config.training, device=resolve_device(config.training.device, config.training.engine))
-    process = config.process.build()
+    process = config.process.build() if measure else _of_few(config).build()
     layout, target = config.layout, make_target(config.target, process, config.layout)
     ports = ports_of(config, target)
-    require_memory_for(replace(config, training=spec), ports)
-    choice = engine_of(replace(config, training=spec), ports)
+    if here or measure:
+        require_memory_for(replace(config, training=spec), ports)
+    choice = engine_of(replace(config, training=spec), ports, measure=measure)
     spec = replace(spec, engine=choice.engine)
     grain = spec.batch_size // spec.num_grains
     cost = cost_of(config.model, ports, layout.num_columns, device=spec.device)
     samples, tokens, flops = budget(config, ports)
-    model = build_model(config.model, ports, config.seed)
+    model = build_model(config.model, ports, config.seed) if measure or cost is None else None
     memory = None if cost is None else cost.step_bytes(grain)
-    disk = _kept(spec) * _checkpoint_bytes(model)
-    found = (parameter_count(model), samples, tokens, flops, memory, free_memory(), disk)
+    parameters = parameter_count(model) if model is not None else cost.parameters if cost is not None else 0
+    disk = _kept(spec) * (12 * parameters if model is None else _checkpoint_bytes(model))
+    found = (parameters, samples, tokens, flops, memory, free_memory(), disk)
     counted = Estimate(*found, choice.engine, choice.reason, 0, 0, None)
+    if flops is not None:
+        gpu = spec.num_steps * GPU_STEP + flops / GPU_RATE
+        counted = replace(counted, seconds=_counted_seconds(spec, flops), gpu_seconds=gpu)
     if not measure:
         return counted
+    assert model is not None
     each = 0.0 if cost is None else cost.flops
     timed = spec.batch_size if each * spec.batch_size <= _STEP else max(1, int(_STEP / each))
     timed = 1 if cost is None else timed
@@ -117,6 +137,25 @@ def estimate(config: RunConfig, *, measure: bool = True, compare: bool = True) -
     if each_other is None:
         return measured
     return replace(measured, other_precision=other.precision, other_seconds=each_other * steps_in_all)
+
+
+#: How the time is known where no step was timed.
+BY_COUNT = f"at {CPU_RATE:.0e} operations a second of a core and {1e3 * CPU_STEP:.0f} ms a step".replace("e+", "e")
+BY_COUNT_GPU = f"at {GPU_RATE:.0e} operations a second and {1e3 * GPU_STEP:.0f} ms a step (one NVIDIA H200)".replace(
+    "e+", "e"
+)
+
+
+def _of_few(config: RunConfig) -> Any:
+    """The process of a training with few of its HMMs, where a model that predicts observations has the same sizes."""
+    process = config.process
+    counts = {one.name for one in fields(process)} & {*_COUNTS} if config.target == "observation" else set()
+    return replace(process, **{name: 2 for name in counts if (getattr(process, name) or 0) > 2}) if counts else process
+
+
+def _counted_seconds(spec: TrainingSpec, flops: float) -> float:
+    """Of a training on this processor: see `hmmscope.training.engines.torch_seconds`."""
+    return (spec.num_steps * CPU_STEP + flops / CPU_RATE) / max(1, spec.num_threads)
 
 
 def require_room(configs: Iterable[RunConfig], out: Path, *, here: bool) -> None:
@@ -223,7 +262,12 @@ def as_text(found: Estimate, config: RunConfig) -> list[str]:
         lines.append(f"memory       about {found.memory_bytes / 2**30:.2f} GiB for a step{free}")
     kept = _kept(spec)
     lines.append(f"disk         about {found.disk_bytes / 1e6:,.1f} MB for {kept} checkpoints that stay")
-    if found.seconds is not None:
+    if found.seconds is not None and not found.steps_measured:
+        lines.append(
+            f"time         about {duration(found.seconds)} on this processor, {BY_COUNT}; --measure times steps"
+        )
+        lines.append(f"GPU time     about {duration(found.gpu_seconds or 0.0)}, {BY_COUNT_GPU}")
+    elif found.seconds is not None:
         steps = f"{found.steps_measured} step{'s' if found.steps_measured != 1 else ''}"
         if found.samples_measured < spec.batch_size:
             steps += f" of {found.samples_measured} samples"

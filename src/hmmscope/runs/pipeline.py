@@ -24,7 +24,7 @@ from hmmscope.processes.make import built
 from hmmscope.processes.process import Process
 from hmmscope.reprs import html_table, plot_rows
 from hmmscope.runs.config import RunConfig, config_from_data
-from hmmscope.runs.timings import timing
+from hmmscope.runs.timings import NotMeasuredError, kept_timing, timing
 from hmmscope.schema import require_path
 from hmmscope.storage import disk, store
 from hmmscope.storage.rundir import RunDir, read_journal
@@ -278,14 +278,20 @@ def ports_of(config: RunConfig, target: Target) -> Ports:
     )
 
 
-def engine_of(config: RunConfig, ports: Ports, num_processes: int = 1) -> Choice:
-    """The engine of a training whose device is known, and why; see `choose_engine`. It may take steps of each to tell."""
+def engine_of(config: RunConfig, ports: Ports, num_processes: int = 1, *, measure: bool = True) -> Choice:
+    """The engine of a training whose device is known, and why; see `choose_engine`.
+
+    With `measure` it may take steps of each to tell; without, only what this machine has measured before counts.
+    """
     if config.target.startswith("density"):
         if config.training.engine == "compiled":
             raise InputError("training.engine: compiled does not cover a density; use torch")
         return Choice("torch", f"target = {config.target} (the compiled engine has no densities)")
-    columns, found = config.layout.num_columns, partial(timing, config, ports)
-    return choose_engine(config.model, ports, config.training, columns, num_processes, found)
+    columns, found = config.layout.num_columns, partial(timing if measure else kept_timing, config, ports)
+    try:
+        return choose_engine(config.model, ports, config.training, columns, num_processes, found)
+    except NotMeasuredError:
+        return Choice("compiled", "unless torch is clearly faster, which the first training here measures")
 
 
 def _process_of(folder: RunDir, config: RunConfig) -> Process:

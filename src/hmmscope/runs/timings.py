@@ -55,6 +55,25 @@ def timing(config: RunConfig, ports: Ports, seconds: float) -> Timing | None:
     return None if found is None else Timing(**by_field(Timing, found))
 
 
+class NotMeasuredError(LookupError):
+    """This machine has not measured the steps of a training yet."""
+
+
+def kept_timing(config: RunConfig, ports: Ports, seconds: float) -> Timing | None:
+    """The time of a step as `timing` gives it, of what was measured before; nothing is measured or written.
+
+    Raises:
+        NotMeasuredError: `timing` would measure.
+    """
+    kept = _read()
+    found = kept["steps"].get(_shape(config, ports))
+    if found is not None:
+        return Timing(**by_field(Timing, found))
+    if seconds < kept["first"]:
+        return None
+    raise NotMeasuredError
+
+
 @cache
 def _facts() -> dict[str, Any]:
     """What timings depend on; the day is no part of it."""

@@ -22,6 +22,8 @@ FIXED = "HMMSCOPE_ENGINE"
 CLEARLY = 1.1
 #: Seconds of a training by torch that do not pay for compiling, where nothing is known of the machine.
 SHORT = 15.0
+#: Operations a second of one core by torch, and seconds of each step besides.
+CPU_RATE, CPU_STEP = 4e10, 2e-3
 
 
 @dataclass(frozen=True)
@@ -78,10 +80,10 @@ def uncovered(model: ModelSpec, ports: Ports, spec: TrainingSpec, num_processes:
 
 
 def torch_seconds(model: ModelSpec, ports: Ports, spec: TrainingSpec, columns: int) -> float:
-    """About how long torch would take on one core: 2 ms a step, and 4e10 operations a second."""
+    """About how long torch would take on one core, by `CPU_RATE` and `CPU_STEP`."""
     cost = cost_of(model, ports, columns)
     flops = 0.0 if cost is None else cost.flops
-    return spec.num_steps * (2e-3 + spec.batch_size * flops / 4e10)
+    return spec.num_steps * (CPU_STEP + spec.batch_size * flops / CPU_RATE)
 
 
 def choose_engine(

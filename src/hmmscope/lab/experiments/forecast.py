@@ -5,19 +5,25 @@ from collections.abc import Iterator, Sequence
 
 from hmmscope.lab.experiments.planning import Plan, plan_of
 from hmmscope.runs.config import RunConfig
-from hmmscope.runs.dry_run import Estimate, estimate
+from hmmscope.runs.dry_run import BY_COUNT, BY_COUNT_GPU, Estimate, estimate
 from hmmscope.runs.room import duration
 
+#: Scales whose trainings are for a GPU.
+ON_GPU = ("gpu", "paper")
 
-def forecast(name: str, scale: str, overrides: dict[str, str], seeds: int | Sequence[int] | None) -> Iterator[str]:
-    """Lines about the trainings of an experiment; a few steps of each shape of model and batch are timed, nothing is kept.
+
+def forecast(
+    name: str, scale: str, overrides: dict[str, str], seeds: int | Sequence[int] | None, *, measure: bool = False
+) -> Iterator[str]:
+    """Lines about the trainings of an experiment, counted from its sizes; nothing is trained or kept.
 
     Args:
         name, scale, overrides, seeds: as for `hmmscope.lab.experiments.running.run_experiment`.
+        measure: whether to time a few steps of each shape of model and batch on this processor.
 
     Raises:
         InputError: an unknown name, scale or override.
-        ResourceError: a step does not fit into the free memory.
+        ResourceError: with `measure`, a step does not fit into the free memory.
     """
     plan = plan_of(name, scale, overrides, seeds)
     sizes = ", ".join(f"{key} {value}" for key, value in plan.sizes.items())
@@ -26,7 +32,8 @@ def forecast(name: str, scale: str, overrides: dict[str, str], seeds: int | Sequ
         yield f"measures     with {sizes}"
         return
     repeats = len(plan.seeds or (0,))
-    counted = {label: estimate(config, measure=False) for label, config in _seed_of(plan).items()}
+    here = plan.scale not in ON_GPU
+    counted = {label: estimate(config, here=here) for label, config in _seed_of(plan).items()}
     yield f"runs         {len(counted) * repeats:,}" + f", {len(counted):,} for each of {repeats} seeds" * (
         plan.seeds is not None
     )
@@ -38,14 +45,31 @@ def forecast(name: str, scale: str, overrides: dict[str, str], seeds: int | Sequ
     most = max(counted, key=lambda label: counted[label].memory_bytes or 0)
     if counted[most].memory_bytes:
         yield f"memory       about {(counted[most].memory_bytes or 0) / 2**30:.2f} GiB for a step of {most}"
-    seconds, shapes = _training_time(plan, counted)
+    yield from _time(plan, counted, repeats, measure)
+    yield f"measures     with {sizes}: its time comes on top"
+
+
+def _time(plan: Plan, counted: dict[str, Estimate], repeats: int, measure: bool) -> Iterator[str]:
+    """The time of all trainings, one after the other: on a GPU at the scales that are for one, else on this processor."""
+    on_gpu = [found.gpu_seconds for found in counted.values()]
+    here = [found.seconds for found in counted.values()]
     threads = next(iter(plan.configs.values())).training.num_threads
     by = f"{threads} threads" if threads > 1 else "one thread"
-    yield (
-        f"time         about {duration(repeats * seconds)} of {by} to train, by a few steps of each of "
-        f"{shapes} shape{'s' * (shapes > 1)}"
-    )
-    yield f"measures     with {sizes}: its time comes on top"
+    if plan.scale in ON_GPU and None not in on_gpu:
+        yield f"GPU time     about {duration(repeats * sum(map(float, on_gpu)))} to train, {BY_COUNT_GPU}"  # type: ignore[arg-type]
+    if measure:
+        seconds, shapes = _training_time(plan, counted)
+        yield (
+            f"time         about {duration(repeats * seconds)} of {by} to train, by a few steps of each of "
+            f"{shapes} shape{'s' * (shapes > 1)}"
+        )
+    elif plan.scale in ON_GPU and None not in on_gpu:
+        return
+    elif None in here:
+        yield "time         not known: an architecture does not state its operations; --measure times steps"
+    else:
+        total = sum(one for one in here if one is not None)
+        yield f"time         about {duration(repeats * total)} of {by} to train, {BY_COUNT}; --measure times steps"
 
 
 def _seed_of(plan: Plan) -> dict[str, RunConfig]:
@@ -61,7 +85,7 @@ def _training_time(plan: Plan, counted: dict[str, Estimate]) -> tuple[float, int
         same = [data["layout"], data["model"], data["target"], config.process.name]
         shape = json.dumps([*same, training.batch_size, training.precision, training.block_length], default=str)
         if shape not in per_token:
-            found = estimate(config, compare=False)
+            found = estimate(config, measure=True, compare=False)
             per_token[shape] = (found.seconds or 0.0) / found.tokens
         total += per_token[shape] * counted[label].tokens
     return total, len(per_token)

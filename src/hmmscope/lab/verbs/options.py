@@ -107,6 +107,7 @@ class Run(Executed, Changing):
     out: str | None = said("a new folder", metavar="DIR")
     resume: bool = said("go on with the same experiment in DIR", False)
     dry_run: bool = said("say what it takes (runs, tokens, memory, time); train nothing", False)
+    measure: bool = said("with --dry-run: time a few training steps on this machine", False)
     num_seeds: int | None = said("of a seeded experiment, how many seeds: 0 to N-1", metavar="N")
     seeds: str | None = said("of a seeded experiment, which seeds: 0,5,7, or for one 7,", metavar="A,B")
     trained: str | None = said("its pool of trained runs (default: the folder trained beside DIR)", metavar="DIR")
@@ -127,6 +128,7 @@ class Train(Reading, Changing):
     begin: str | None = said("take over the steps that a shorter run has in common with it", metavar="RUN")
     resume: bool = said("go on with the same run in DIR", False)
     dry_run: bool = said("say what it takes (tokens, FLOPs, memory, time); train nothing", False)
+    measure: bool = said("with --dry-run: time a few training steps on this machine", False)
     tracker: str | None = said("also tell tensorboard, wandb or trackio", metavar="NAME")
 
 
@@ -227,6 +229,7 @@ class Study(Reading, Changing):
     num_seeds: int | None = said("trainings of each network, from seeds 0 to N-1", metavar="N")
     resume: bool = said("go on with the same study in DIR", False)
     dry_run: bool = said("say what it takes; fit and train nothing", False)
+    measure: bool = said("with --dry-run: time a few training steps on this machine", False)
 
 
 @dataclass(frozen=True, kw_only=True)

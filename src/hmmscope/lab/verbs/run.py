@@ -28,7 +28,7 @@ def run(options: Run) -> None:
         say(f"protocol: {options.protocol} ({digest[:12]}); commit it before the first run")
         return
     if options.dry_run:
-        for line in forecast(name, options.scale, options.overrides, seeds):
+        for line in forecast(name, options.scale, options.overrides, seeds, measure=options.measure):
             say(line, flush=True)
         return
     if options.out is None:

@@ -28,7 +28,7 @@ def study(options: Study) -> None:
     if not options.quiet:
         say(work.data.describe())
     if options.dry_run:
-        _say_what_it_takes(work)
+        _say_what_it_takes(work, measure=options.measure)
         return
     if options.out is None:
         raise InputError("out: give a new folder for the study, --out DIR (or --dry-run)")
@@ -44,7 +44,7 @@ def study(options: Study) -> None:
     say(f"page: {write_page([found.path], found.path / 'report.html')}")
 
 
-def _say_what_it_takes(work: studies.Prepared) -> None:
+def _say_what_it_takes(work: studies.Prepared, *, measure: bool) -> None:
     """The parts, the fits, and what the trainings take."""
     for fact in work.facts()[2:]:
         say(f"{fact['name']:<18} {fact['value']}")
@@ -54,4 +54,4 @@ def _say_what_it_takes(work: studies.Prepared) -> None:
         tried = ", ".join(map(str, work.steps))
         say(f"{network}: {tried} steps, until more do not help; {spec.seeds} seed(s). The longest training:")
         config = work.config(network, work.steps[-1], 0)
-        say("\n".join(f"  {line}" for line in as_text(estimate(config, compare=False), config)))
+        say("\n".join(f"  {line}" for line in as_text(estimate(config, measure=measure, compare=False), config)))

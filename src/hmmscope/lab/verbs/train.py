@@ -30,7 +30,7 @@ def train(options: Train) -> None:
     if options.dry_run:
         from hmmscope.runs.dry_run import as_text, estimate
 
-        say("\n".join(as_text(estimate(configured), configured)))
+        say("\n".join(as_text(estimate(configured, measure=options.measure), configured)))
         return
     if out is None:
         raise InputError("out: give a new folder for the run, --out DIR (or --dry-run)")
