@@ -8,6 +8,7 @@ from torch import nn
 
 import hmmscope as hs
 from benchmark_cases import MODEL, failing
+from hmmscope.errors import RefusedError
 from hmmscope.lab.benchmark import submission as submitting
 from hmmscope.lab.cli import main
 
@@ -106,6 +107,25 @@ class TooNarrow(Embedded):
 def test_what_cannot_be_scored_is_refused_before_anything_is_written(model, part, tmp_path):
     failing(part, hs.benchmark, model, tmp_path / "out", tasks=["parity", "asked-rarely"], num_steps=2)
     assert not (tmp_path / "out").exists()
+
+
+class Normalised(Embedded):
+    def forward(self, tokens):
+        return self.table(tokens).softmax(-1)
+
+
+def test_every_entry_is_rehearsed_on_its_tasks(tmp_path, monkeypatch):
+    """Before anything is written; the line names the task."""
+
+    def stop(*args):
+        raise RefusedError("rehearsed")
+
+    monkeypatch.setattr(submitting, "_open", stop)
+    with (
+        pytest.warns(UserWarning, match=r"parity: .*probabilit"),
+        pytest.raises(RefusedError, match="rehearsed"),
+    ):
+        hs.benchmark(Normalised, tmp_path / "out", tasks=("parity",))
 
 
 def test_a_model_that_looks_ahead_is_refused_where_it_is_run(tmp_path, monkeypatch):

@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from torch import nn
 
+import hmmscope as hs
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.lab.benchmark import recompute
 from hmmscope.lab.benchmark.entries import entry_of
@@ -38,7 +40,7 @@ def _widths(path: Path) -> set[int]:
     """The width that each way to a model file finds."""
     entered = entry_of(path)
     assert entered.source == path.read_bytes()
-    return {load_model(f"{path}:build").out_features, entered.make(PORTS, 0).out_features}
+    return {load_model(f"{path}:build")[0].out_features, entered.make(PORTS, 0).out_features}
 
 
 def _stale(path: Path) -> None:
@@ -117,13 +119,13 @@ def test_postponed_annotations_and_scripts_with_arguments(tmp_path, monkeypatch)
     assert _widths(path) == {16}
     assert sys.modules["random"] is random
     assert sys.argv == ["hmmscope", "look", "--width", "7"]
-    model = load_model(f"{path}:Net")
+    model = load_model(f"{path}:Net")[0]
     assert type(pickle.loads(pickle.dumps(model))) is type(model)
     again = tmp_path / "again" / "mine.py"
     again.parent.mkdir()
     again.write_text(POSTPONED)
     (tmp_path / "mine.py").write_text(MODEL)
-    first = type(load_model(f"{again}:Net"))
+    first = type(load_model(f"{again}:Net")[0])
     load_model(f"{tmp_path / 'mine.py'}:build")
     assert getattr(sys.modules[first.__module__], "Net", None) is first, "another file took the name"
 
@@ -160,17 +162,49 @@ def test_a_file_that_ends_the_process_is_one_line(tmp_path, capfd, text, said):
 class Ends(nn.Module):
     def __init__(self):
         super().__init__()
-        self.weight = nn.Parameter(nn.init.zeros_(nn.Linear(3, 3).weight))
+        self.weight = nn.Parameter(nn.init.zeros_(nn.Linear(3, 4).weight))
 
     def forward(self, tokens):
-        raise SystemExit(0)
+        sys.exit(0)
 
 
-def test_a_model_that_ends_the_process_when_it_is_called_is_one_line(tmp_path, capsys):
-    path = tmp_path / "mine.py"
-    path.write_text(f"from {__name__} import Ends")
-    assert main(["look", f"{path}:Ends", "mess3", "-o", str(tmp_path / "x.html")]) == 2
-    assert "ended the process" in capsys.readouterr().err
+class EndsAtOnce(Ends):
+    def forward(self, tokens):
+        os._exit(0)
+
+
+class EndsInTraining(Ends):
+    """Only where a loss needs a gradient, long after every rehearsal."""
+
+    def forward(self, tokens):
+        if self.training and torch.is_grad_enabled():
+            os._exit(0)
+        return self.weight[tokens]
+
+
+def build(num_tokens):
+    return EndsInTraining()
+
+
+@pytest.mark.parametrize("name", ["Ends", "EndsAtOnce"])
+def test_a_model_that_ends_the_process_when_it_is_called_is_one_line(tmp_path, capsys, name):
+    path, end = tmp_path / "mine.py", os._exit
+    path.write_text(f"from {__name__} import {name}")
+    assert main(["look", f"{path}:{name}", "mess3", "--length", "8", "-o", str(tmp_path / "x.html")]) == 2
+    assert "ended the process (SystemExit: 0)" in capsys.readouterr().err
+    assert os._exit is end
+
+
+def test_a_model_that_ends_the_process_in_training_is_no_success(tmp_path, capsys):
+    """Neither on the command line nor in Python, where SystemExit would end the caller's script with exit code 0."""
+    path, end = tmp_path / "mine.py", os._exit
+    path.write_text(f"from {__name__} import build")
+    words = ["--tasks", "mess3", "--steps", "1", "--out", str(tmp_path / "out")]
+    assert main(["benchmark", str(path), *words]) == 2
+    assert "ended the process (SystemExit: 0)" in capsys.readouterr().err
+    with pytest.raises(InputError, match=r"model: its code ended the process"):
+        hs.benchmark(build, tmp_path / "again", tasks=("mess3",), num_steps=1)
+    assert os._exit is end
 
 
 def test_what_lies_beside_a_file_is_for_look_alone(tmp_path):
@@ -184,7 +218,7 @@ def test_what_lies_beside_a_file_is_for_look_alone(tmp_path):
     path.write_text(f"import json\nimport torch.nn\n{MODEL}")
     assert entry_of(path)
     path.write_text(f"import beside_it\n{MODEL.replace('16', 'beside_it.WIDTH')}")
-    assert load_model(f"{path}:build").out_features == 16
+    assert load_model(f"{path}:build")[0].out_features == 16
 
 
 @pytest.mark.drawn(1)

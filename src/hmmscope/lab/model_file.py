@@ -9,6 +9,7 @@ import linecache
 import os
 import re
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -115,23 +116,46 @@ def _spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
 @contextmanager
 def as_script(path: Path) -> Iterator[None]:
     """Give code of a file a command line of its own, without arguments, and make SystemExit of every end of the process."""
-    argv, end, own, complain = sys.argv, os._exit, os.getpid(), argparse.ArgumentParser.error
-
-    def end_own(status: int) -> NoReturn:
-        if os.getpid() != own:  # a forked child ends as it likes
-            end(status)
-        raise SystemExit(status)
+    argv, complain = sys.argv, argparse.ArgumentParser.error
 
     def end_in_words(self: argparse.ArgumentParser, message: str) -> NoReturn:
         raise SystemExit(message)
 
-    sys.argv, os._exit = [str(path)], end_own
-    argparse.ArgumentParser.error = end_in_words  # type: ignore[method-assign]
+    sys.argv, argparse.ArgumentParser.error = [str(path)], end_in_words  # type: ignore[method-assign]
+    try:
+        with _ends_raise():
+            yield
+    finally:
+        sys.argv, argparse.ArgumentParser.error = argv, complain  # type: ignore[method-assign]
+
+
+@contextmanager
+def kept_running() -> Iterator[None]:
+    """Turn an attempt of a user's model to end the process into an InputError: no exit code 0 stands for unfinished work."""
+    try:
+        with _ends_raise():
+            yield
+    except SystemExit as error:
+        if os.environ.get("WORLD_SIZE", "1") != "1":  # several processes that end together
+            raise
+        raise InputError(f"model: its code ended the process (SystemExit: {error.code}); it must return") from None
+
+
+@contextmanager
+def _ends_raise() -> Iterator[None]:
+    """Let ``os._exit`` raise SystemExit in this process and its main thread."""
+    end, own = os._exit, os.getpid()
+
+    def end_own(status: int) -> NoReturn:
+        if os.getpid() != own or threading.current_thread() is not threading.main_thread():
+            end(status)  # a forked child, or a thread that watches over other processes
+        raise SystemExit(status)
+
+    os._exit = end_own
     try:
         yield
     finally:
-        sys.argv, os._exit = argv, end
-        argparse.ArgumentParser.error = complain  # type: ignore[method-assign]
+        os._exit = end
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from hmmscope.lab.benchmark.scoring import SCORED, Samples, predict
 from hmmscope.lab.benchmark.submission import ENTRY, MEASURED, PREDICTIONS, WEIGHTS, chosen_by, config_of, controls_of
 from hmmscope.lab.benchmark.tasks import BUDGETS, tasks_of
 from hmmscope.lab.benchmark.trial import require_causal
-from hmmscope.lab.model_file import ModelFile, one_line
+from hmmscope.lab.model_file import ModelFile, kept_running, one_line
 from hmmscope.models.base import parameter_count
 from hmmscope.models.given import unwrapped
 from hmmscope.runs.pipeline import fresh_model
@@ -143,7 +143,7 @@ def main() -> int:
     file, out = ModelFile(Path(message["file"]), source), Path(message["out"])
     _limit(message["seconds"], message["memory"], message["size"])
     try:
-        with one_line(f"model: {file.path}"):
+        with one_line(f"model: {file.path}"), kept_running():
             recompute(Path(message["path"]), file, out)
     except Exception as error:
         code, line = code_and_line(error)

@@ -17,6 +17,7 @@ from hmmscope.lab.benchmark.entries import Entry, entry_of
 from hmmscope.lab.benchmark.scoring import SCORED, Samples, predict, score
 from hmmscope.lab.benchmark.tasks import BUDGETS, TIMES, VERSION, Budget, Task, tasks_of
 from hmmscope.lab.benchmark.trial import in_a_line, require_causal, try_entry
+from hmmscope.lab.model_file import kept_running
 from hmmscope.lab.tasks.plans import in_words
 from hmmscope.models.base import parameter_count
 from hmmscope.models.given import GivenModelSpec, unwrapped
@@ -34,6 +35,7 @@ ENTRY, CARD, TEXT, SOURCE = "entry.json", "card.json", "card.txt", "model.py"
 WEIGHTS, PREDICTIONS, MEASURED = "weights.safetensors", "predictions.safetensors", "measured.json"
 
 
+@kept_running()
 def benchmark(
     model: Any,
     out: str | Path | None = None,

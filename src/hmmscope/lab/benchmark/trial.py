@@ -41,7 +41,7 @@ def try_entry(config: RunConfig, task: Task, layers: tuple[str, ...] | None) -> 
         _require_weights(model)
         before = {name: value.clone() for name, value in model.state_dict().items()}
         for line in rehearsed(model, samples.trained, task.asked(samples.trained)):
-            warnings.warn(f"{task.name}: {line}", stacklevel=3)
+            warnings.warn(f"{task.name}: {line}", stacklevel=4)  # past `kept_running`
         require_causal(model, task, samples, _TRIED)
         after = model.state_dict()
         if before.keys() != after.keys():
