@@ -93,7 +93,7 @@ def test_what_the_layers_hold_stands_beside_untrained_twins() -> None:
     assert found.value == pytest.approx(0.625)
     assert (found.low, found.high, found.unit) == (*map(pytest.approx, (0.525, 0.725)), "of what these leave, 1 back")
     found = judged("quickstart-layers", tables(told=False))
-    assert found.text.endswith("; what training added is not told.")
+    assert found.text.endswith("; what training added is not identifiable.")
     assert found.value is None
 
 

@@ -60,7 +60,7 @@ class Share(Shown):
         read: R² or accuracy of the network.
         twins: mean of the same over the twins; None without twins.
         num_twins: how many.
-        value, low, high: the share with its 95 % interval; None where nothing is told.
+        value, low, high: the share with its 95 % interval; None where it is not identifiable.
         reason: then why, one line.
     """
 
@@ -74,7 +74,7 @@ class Share(Shown):
 
     @property
     def verdict(self) -> str:
-        """What training added: more, less, no more, or not told (not identifiable). A share below `LEAST_SHARE` is none."""
+        """What training added: more, less, no more, or "not told" (not identifiable). Shares below `LEAST_SHARE` are none."""
         if self.value is None or self.low is None or self.high is None:
             return "not told"
         if abs(self.value) < LEAST_SHARE or self.low <= 0 <= self.high:
@@ -82,7 +82,7 @@ class Share(Shown):
         return "more" if self.low > 0 else "less"
 
     def __str__(self) -> str:
-        """``0.91 [0.84, 0.95] of what 3 untrained twins leave unexplained``, or why nothing is told."""
+        """``0.91 [0.84, 0.95] of what 3 untrained twins leave unexplained``, or why it is not identifiable."""
         if self.value is None or self.low is None or self.high is None:
             return self.reason
         share = in_digits(self.value, self.low, self.high)

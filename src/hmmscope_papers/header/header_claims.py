@@ -280,7 +280,7 @@ def belief_linear(tables: Tables) -> Seen:
             effects[_sized(size)] = Effect.pooled(shares, "of what untrained twins leave")
             used.append((size, "transformer", own[0]["steps"]))
     said = "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
-    text = f"Share of what untrained twins leave of the belief: {said or 'not told'}."
+    text = f"Share of what untrained twins leave of the belief: {said or 'not identifiable'}."
     return Seen(effects or None, text, (_learned(tables, used),), tuple(effects), spent=_spent(tables, used))
 
 

@@ -262,7 +262,9 @@ def belief_linear(tables: Tables) -> Seen:
             return ""
         found = beyond.get(process)
         return (
-            "; what training added is not told" if found is None else f", {found.short()} of what untrained twins leave"
+            "; what training added is not identifiable"
+            if found is None
+            else f", {found.short()} of what untrained twins leave"
         )
 
     each = "; ".join(

@@ -240,7 +240,7 @@ def layers_hold(tables: Tables) -> Seen:
     )
     one = best["previous-1"]
     if one["share"] is None:
-        return Seen(None, f"{said}; what training added is not told.")
+        return Seen(None, f"{said}; what training added is not identifiable.")
     share = Effect(value=one["share"], low=one["share_low"], high=one["share_high"], unit="of what these leave, 1 back")
     return Seen(share, f"{said}.")
 

@@ -150,7 +150,9 @@ class Rows(list[dict[str, Any]]):
         if not known:
             return ""
         found = known.per_seed(share).effect()
-        return "what training adds is not told" if found is None else f"{found.short()} of what untrained twins leave"
+        if found is None:
+            return "what training adds is not identifiable"
+        return f"{found.short()} of what untrained twins leave"
 
 
 class PerSeed(dict[Any, T]):

@@ -62,7 +62,7 @@ _BEYOND = {
     "no more": "Of the belief it holds no more than untrained networks do",
     "less": "Of the belief it holds less than untrained networks do",
     "not told": "Whether training put the belief into it is not identifiable",
-    "nothing": "As it has learned nothing, whether training put the belief into it is not told",
+    "nothing": "As it has learned nothing, whether training put the belief into it is not identifiable",
 }
 #: R² from which on a word says how much of the belief an affine map finds.
 _SIZES = (

@@ -208,7 +208,7 @@ def findings(tables: Tables, num_seeds: int) -> list[Finding]:
         if top.get("beyond_twins"):
             text += f" {top['beyond_twins'][0].upper()}{top['beyond_twins'][1:]}."
         share = top.get("share")
-        title = "Whether training put the HMM's belief into the network is not told"
+        title = "Whether training put the HMM's belief into the network is not identifiable"
         if share is not None:
             better = top["share_low"] > 0 and share >= LEAST_SHARE
             how = "better after training" if better else "no better after training than before"

@@ -121,7 +121,7 @@
     }));
     bars(part("shares"), rows, {
       from: 0, to: 1,
-      text: ({ value, low, high }) => (value === null ? "not told" : inDigits(value, low, high, 2)),
+      text: ({ value, low, high }) => (value === null ? "not identifiable" : inDigits(value, low, high, 2)),
     });
   }
 
