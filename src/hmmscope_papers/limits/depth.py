@@ -21,6 +21,7 @@ from hmmscope.lab import (
     lines,
 )
 from hmmscope_papers.limits.lengths import RATE, slope
+from hmmscope_papers.limits.planned import GridExperiment
 from hmmscope_papers.limits.tables import (
     LENGTH_AT_REST,
     WHILE_TRAINING,
@@ -39,7 +40,7 @@ TASK = "cyclic-det"
 
 
 @registry.experiment("limits-depth")
-class LimitsDepth(Experiment):
+class LimitsDepth(GridExperiment):
     """The runs of Figures 3 and 6 on Cyclic-DET without curriculum, and longer sequences beside them."""
 
     title = "Is depth a limit or a speed?"

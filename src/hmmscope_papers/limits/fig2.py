@@ -25,6 +25,7 @@ from hmmscope.lab import (
 )
 from hmmscope.schema import require
 from hmmscope_papers.limits.lengths import rarely_asked
+from hmmscope_papers.limits.planned import GridExperiment
 from hmmscope_papers.limits.tables import (
     EPOCHS,
     HARD,
@@ -52,7 +53,7 @@ def _sizes(samples: int, hard: int, det: int, matmul: int, hmm: int, rnd: int, l
 
 
 @registry.experiment("limits-fig2")
-class LimitsFig2(Experiment):
+class LimitsFig2(GridExperiment):
     """Learning curves on the grid that Figure 3 and Table 3 use too."""
 
     title = "RNNs and Transformers while they train"

@@ -46,6 +46,7 @@ from hmmscope_papers.limits.lengths import (
     slack_then,
     windows_of,
 )
+from hmmscope_papers.limits.planned import GridExperiment
 from hmmscope_papers.limits.tables import (
     EPOCHS,
     FORGETTING,
@@ -77,7 +78,7 @@ _COMMON = {"error_rates": [0.05, 0.1], "definition": "prefix", "last_epochs": 3,
 
 
 @registry.experiment("limits-fig3")
-class LimitsFig3(Experiment):
+class LimitsFig3(GridExperiment):
     """Fit lengths by task and depth; the grid of trainings is that of Figure 2 and Table 3."""
 
     title = "How long a sequence a Transformer fits, against its depth"

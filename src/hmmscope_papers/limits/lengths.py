@@ -290,8 +290,11 @@ def rarely_asked(rows: Rows) -> tuple[Gate, ...]:
     It closes what is said of Cyclic-HARD, and what needs it, whichever way the row points; not what is said of other tasks.
     """
     own = rows.where(task=HARD) or rows.where(task="Cyclic-HARD")
-    if not own:
-        return ()
-    asked = 1 / (1 + max(own.values("position")))
+    return asked_once_in(1 + max(own.values("position"))) if own else ()
+
+
+def asked_once_in(actions: int) -> tuple[Gate, ...]:
+    """`rarely_asked` of sequences in which the state is asked for once in so many actions."""
+    asked = 1 / actions
     gate = Gate.regime(asked, 0, number("rarely", RARELY), "the share of actions after which the state is asked for")
     return (gate.about(task_title(HARD)),)

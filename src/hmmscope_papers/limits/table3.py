@@ -25,6 +25,7 @@ from hmmscope.lab import (
     number,
 )
 from hmmscope.ties import largest
+from hmmscope_papers.limits.planned import GridExperiment
 from hmmscope_papers.limits.printed import (
     LEAST_SHARE,
     TABLE_3,
@@ -63,7 +64,7 @@ _COMMON = {"backward": [0.01]}
 
 
 @registry.experiment("limits-table3")
-class LimitsTable3(Experiment):
+class LimitsTable3(GridExperiment):
     """Losses of the grid of Figures 2 and 3, and floors at the paper's sizes."""
 
     title = "Final losses beside what is possible"

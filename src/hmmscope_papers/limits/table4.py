@@ -19,6 +19,7 @@ from hmmscope.lab import (
     number,
 )
 from hmmscope.ties import smallest
+from hmmscope_papers.limits.planned import GridExperiment
 from hmmscope_papers.limits.printed import TABLE_3, floors, paper_floors, said_floor
 from hmmscope_papers.limits.tables import (
     EPOCHS,
@@ -42,7 +43,7 @@ _COMMON = {"backward": [0.01, 0.03, 0.05]}
 
 
 @registry.experiment("limits-table4")
-class LimitsTable4(Experiment):
+class LimitsTable4(GridExperiment):
     """The deepest Transformers of the grid, and at the paper's scale MatMul trained for twice as long."""
 
     title = "Has the deepest Transformer converged?"

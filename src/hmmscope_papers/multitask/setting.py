@@ -8,6 +8,7 @@ needed for. The table "setting" of an experiment records, model by model and see
 import math
 import re
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -76,6 +77,12 @@ class PoolFigure(Experiment):
                 tables[name] += [model_columns(label, run) | row for row in rows]
         return tables
 
+    def planned_gates(self, configs: Mapping[str, Any], claim: Any) -> tuple[Gate, ...]:
+        """In how many prompts each HMM is shown, and how many HMMs the pool has, of the model that the claims are about."""
+        tables = {"setting": Rows(row for label, config in configs.items() for row in planned_setting(label, config))}
+        own = in_regime(tables)
+        return (few_prompts(own), large_pool(own)) if "prompts_per_hmm" in claim.numbers else ()
+
     @abstractmethod
     def look(self, run: Run, sizes: dict[str, Any]) -> Measured:
         """The tables of one model."""
@@ -117,6 +124,18 @@ def prompts_shown(run: Run) -> int:
     """Different prompts of a training."""
     training = run.config.training
     return training.num_trajectories or training.num_steps * training.batch_size
+
+
+def planned_setting(label: str, config: Any) -> list[dict[str, Any]]:
+    """The rows of the table "setting" that follow from a configuration: HMMs in the pool, and prompts of each."""
+    process, training = config.process, config.training
+    hmms = getattr(process, "num_components", 0) or process.num_parts**2 // 2
+    prompts = training.num_trajectories or training.num_steps * training.batch_size
+    columns = {"label": label, "cycles": f"{process.num_states}/{process.num_symbols}", "seed": 0}
+    return [
+        columns | {"quantity": PER_HMM, "value": prompts / hmms},
+        columns | {"quantity": HMMS, "value": float(hmms)},
+    ]
 
 
 def setting_rows(run: Run) -> list[dict[str, Any]]:

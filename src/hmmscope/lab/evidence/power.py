@@ -106,6 +106,18 @@ def power_of(
     )
 
 
+def chances(
+    rule: Rule, effects: Mapping[str, Effect], there: float | None = None, none: float | None = None
+) -> tuple[float, float] | None:
+    """How often a rule decides: the share of simulated experiments that it bears out at the paper's effect, or in sign, and
+    that it denies at none. None where nothing tells it, see `power_of`."""
+    aims = targets(rule, there, none)
+    if aims is None or not effects or any(one.num_seeds < 2 or _error(one) is None for one in effects.values()):
+        return None
+    said, denied = (_verdicts(rule, effects, aim, None) for aim in aims)
+    return sum(one in CONFIRMED for one in said) / len(said), denied.count("not reproduced") / len(denied)
+
+
 def targets(rule: Rule, there: float | None = None, none: float | None = None) -> tuple[float, float] | None:
     """The effect of the paper, and that of none; None where nothing says how large either is."""
     match rule:

@@ -228,14 +228,14 @@ class Gate:
     """What must hold before a claim may be judged.
 
     Attributes:
-        name: converged, learned, matched, regime, room, seeds or power.
+        name: converged, learned, matched, regime, room, seeds or power; of a plan also measured.
         is_open: whether it holds.
         text: what was seen, a clause that follows "not tested: ".
         seen: the numbers that opened or closed it, as exact as they are, then its thresholds.
         of: names of the effects that it is about, such as tasks; empty of all.
     """
 
-    name: Literal["converged", "learned", "matched", "regime", "room", "seeds", "power"]
+    name: Literal["converged", "learned", "matched", "measured", "regime", "room", "seeds", "power"]
     is_open: bool
     text: str
     seen: tuple[float, ...] = field(default=(), compare=False, repr=False)

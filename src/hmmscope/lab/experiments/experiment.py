@@ -5,16 +5,19 @@ process, the weights and the samples of that seed. It is measured seed by seed, 
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.lab.evidence.claim import claims_of
+from hmmscope.lab.evidence.claim import Claim, claims_of
 from hmmscope.lab.evidence.controls import counting, untrained
 from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.ledger import SCALES
 from hmmscope.lab.evidence.rows import Tables
+from hmmscope.lab.evidence.verdicts import Gate
 from hmmscope.processes.process import Process
+from hmmscope.runs.config import RunConfig
 from hmmscope.runs.pipeline import Run
 
 #: The part of a seed that is not divided.
@@ -117,6 +120,19 @@ class Experiment(ABC):
     def by_counting(self, tables: Tables) -> Tables | None:
         """The tables as they would be had the networks learned to count and no more; None where nothing was counted."""
         return counting(tables)
+
+    def planned_gates(self, configs: Mapping[str, RunConfig], claim: Claim) -> Iterable[Gate]:
+        """The gates of a claim whose numbers a plan fixes, such as how rarely a state is asked for; see `decidable`.
+
+        Args:
+            configs: of the plan, by label.
+            claim: of this experiment; `number` gives its numbers in here.
+        """
+        return ()
+
+    def planned_rows(self, tables: Tables, configs: Mapping[str, RunConfig]) -> Tables:
+        """The rows of kept tables about models that a plan has too; by default all rows."""
+        return tables
 
     def findings(self, tables: Tables) -> list[Finding]:
         """What was found: the verdicts of all claims that the experiment decides."""

@@ -4,8 +4,9 @@ from dataclasses import fields
 from pathlib import Path
 
 from hmmscope.errors import InputError
+from hmmscope.lab.experiments.decidable import decision_lines, warning_of
 from hmmscope.lab.experiments.forecast import forecast
-from hmmscope.lab.experiments.planning import plan_of
+from hmmscope.lab.experiments.planning import Plan, plan_of
 from hmmscope.lab.experiments.protocols import write_protocol
 from hmmscope.lab.experiments.running import run_experiment
 from hmmscope.lab.tasks.executors import ExecutorOptions
@@ -13,7 +14,7 @@ from hmmscope.lab.verbs.findings import show_page
 from hmmscope.lab.verbs.options import Executed, Run
 from hmmscope.lab.verbs.paper import PREFIXES, paper
 from hmmscope.lab.verbs.seed_lists import chosen_seeds
-from hmmscope.text import say
+from hmmscope.text import say, tell
 
 
 def run(options: Run) -> None:
@@ -26,13 +27,18 @@ def run(options: Run) -> None:
         plan = plan_of(name, options.scale, options.overrides, seeds)
         digest = write_protocol(plan, Path(options.protocol))
         say(f"protocol: {options.protocol} ({digest[:12]}); commit it before the first run")
+        _say_decisions(plan)
         return
     if options.dry_run:
         for line in forecast(name, options.scale, options.overrides, seeds, measure=options.measure):
             say(line, flush=True)
+        _say_decisions(plan_of(name, options.scale, options.overrides, seeds))
         return
     if options.out is None:
         raise InputError("out: give a new folder for the experiment, --out DIR (or --dry-run)")
+    warning = None if options.quiet else warning_of(plan_of(name, options.scale, options.overrides, seeds))
+    if warning is not None:
+        tell(warning)
     asked = {one.name for one in fields(Executed)} & {*options.beyond_defaults()}
     folder = run_experiment(
         name,
@@ -53,6 +59,11 @@ def run(options: Run) -> None:
         say(f"no seed is whole yet, so there is no page; what is measured is in {folder / 'tables'}")
         return
     show_page(folder)
+
+
+def _say_decisions(plan: Plan) -> None:
+    for line in decision_lines(plan):
+        say(line)
 
 
 def _run_paper(options: Run) -> None:

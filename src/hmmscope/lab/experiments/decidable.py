@@ -1,0 +1,245 @@
+"""Which claims a plan can decide, gate by gate, before anything is trained.
+
+A plan fixes some gates: how many seeds it has, which tasks it covers, and ratios such as prompts per HMM. Others depend on
+the data: whether the models learn, and whether they converge. Kept tables of the same experiment, where there are any, tell
+which models each claim needs, and the spread over seeds, from which the power at the seeds of the plan is simulated.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hmmscope.lab.evidence.claim import Claim, Seen, claims_of
+from hmmscope.lab.evidence.effects import Effect
+from hmmscope.lab.evidence.finding import UNJUDGED
+from hmmscope.lab.evidence.ledger import SCALES, read_about, read_tables
+from hmmscope.lab.evidence.power import PLANNED, chances, seeds_enough
+from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.lab.evidence.verdicts import Always, Gate
+from hmmscope.lab.experiments.planning import Plan
+
+#: Where kept tables are, from the root of the repository: <scale>/<experiment>, and beside it <experiment>@<setting>.
+RESULTS = Path("results")
+#: Share of simulated experiments that a plan has to decide, at the paper's effect or at none.
+LIKELY = 0.5
+#: Gates on numbers that a plan fixes.
+_RATIOS = ("regime", "room", "matched")
+#: What tables raise that lack what a claim reads.
+_LACKING = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, AssertionError)
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a plan can say of a claim.
+
+    Attributes:
+        gates: those that the plan fixes, each with its numbers.
+        pending: names of the gates that depend on the data.
+        covered, missing: names of the effects that the plan measures, and of those that it does not; empty where the claim
+            rests on one effect.
+    """
+
+    claim: Claim
+    gates: tuple[Gate, ...]
+    pending: tuple[str, ...]
+    covered: tuple[str, ...]
+    missing: tuple[str, ...]
+
+    @property
+    def decides(self) -> bool:
+        """Whether the plan can decide the claim, or a part of it."""
+        return not self._closed() or bool(self.parts)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of the effects that the plan can decide by themselves, where it cannot decide the claim as a whole."""
+        closed = self._closed()
+        if not closed or any(not gate.of for gate in closed):
+            return ()
+        return tuple(name for name in self.covered if not any(name in gate.of for gate in closed))
+
+    def _closed(self) -> list[Gate]:
+        return [gate for gate in self.gates if not gate.is_open]
+
+    def lines(self) -> Iterator[str]:
+        """For a terminal: the answer, then each gate."""
+        yield f"{self.claim.name}: {self.answer()}"
+        for gate in self.gates:
+            about = f" ({', '.join(gate.of)})" if gate.of else ""
+            yield f"  {gate.name:<10} {'open' if gate.is_open else 'closed':<7} {gate.text}{about}"
+        for name in self.pending:
+            yield f"  {name:<10} {'?':<7} depends on the data"
+
+    def answer(self) -> str:
+        """``can decide``, ``can decide MatMul alone: REASONS`` or ``cannot decide: REASONS``."""
+        word = "answer" if self.claim.is_question else "decide"
+        missing = [f"{', '.join(self.missing)} {'are' if len(self.missing) > 1 else 'is'} not in the plan"] * bool(
+            self.missing
+        )
+        other = [gate.text for gate in self._closed() if gate.name != "measured" or not gate.of]
+        reasons = "; ".join([*missing, *other])
+        if not reasons:
+            return f"can {word}"
+        return f"can {word} {', '.join(self.parts)} alone: {reasons}" if self.parts else f"cannot {word}: {reasons}"
+
+
+def outlooks(plan: Plan, kept: Sequence[Path] | None = None) -> list[Outlook]:
+    """What a plan can say of each claim of its experiment.
+
+    Args:
+        plan: of the experiment.
+        kept: folders with tables of the same experiment; by default those in `RESULTS`.
+    """
+    folders = kept_folders(plan) if kept is None else list(kept)
+    return [_outlook(plan, claim, folders) for claim in claims_of(plan.experiment.name)]
+
+
+def kept_folders(plan: Plan) -> list[Path]:
+    """The folders in `RESULTS` of an experiment: those of the plan's scale first, then the largest scales."""
+    scales = sorted(SCALES, key=lambda scale: (scale != plan.scale, -SCALES.index(scale)))
+    name = plan.experiment.name
+    found = [(RESULTS / scale).glob(pattern) for scale in scales for pattern in (name, f"{name}@*")]
+    return [folder for some in found for folder in sorted(some) if (folder / "findings.json").is_file()]
+
+
+def decision_lines(plan: Plan, kept: Sequence[Path] | None = None) -> Iterator[str]:
+    """For a dry run: how many claims the plan can decide, then each."""
+    folders = kept_folders(plan) if kept is None else list(kept)
+    found = outlooks(plan, folders)
+    if not found:
+        return
+    yield f"decides      {sum(one.decides for one in found)} of {len(found)} claims and questions, at least in part:"
+    if not folders:
+        unknown = "which models each claim needs, and power, are not checked"
+        yield f"  no table of {plan.experiment.name} is kept in {RESULTS}/ here: {unknown}"
+    for one in found:
+        yield from one.lines()
+
+
+def warning_of(plan: Plan) -> str | None:
+    """A line for a plan that can decide none of its claims; None for others, and at the scale that never decides."""
+    if plan.scale == UNJUDGED:
+        return None
+    found = outlooks(plan)
+    if not found or any(one.decides for one in found):
+        return None
+    why = f"{found[0].claim.name}: {found[0].answer()}"
+    return f"warning: this plan can decide none of its {len(found)} claims ({why}); --dry-run prints every gate"
+
+
+def _outlook(plan: Plan, claim: Claim, folders: Sequence[Path]) -> Outlook:
+    whole, effects, covered, missing = _measured(plan, claim, folders)
+    with claim.judging():
+        fixed = list(plan.experiment.planned_gates(plan.configs, claim)) if plan.configs else []
+    gates = [*_of_scale(plan), *_of_seeds(plan, claim), *fixed]
+    gates += [Gate("measured", False, f"{name} is not in the plan").about(name) for name in missing]
+    if folders and whole and not missing and not effects and plan.configs:
+        gates.append(Gate("measured", False, "the plan lacks models that its effect needs"))
+    if plan.seeds is not None and len(plan.seeds) > 1 and effects:
+        gates += _of_power(claim, effects, len(plan.seeds))
+    names = {gate.name for gate in gates}
+    gates += [gate for gate in _of_same_plan(plan, claim, folders) if gate.name not in names]
+    names = {gate.name for gate in gates}
+    seen = dict.fromkeys(gate.name for one in whole for gate in one.gates)
+    pending = [name for name in seen if name not in names or name == "learned"]
+    if claim.about == "training" and claim.rule is not None:
+        pending += [name for name in ("learned", "converged") if name not in pending]
+    return Outlook(claim, tuple(gates), tuple(pending), covered, missing)
+
+
+def _measured(
+    plan: Plan, claim: Claim, folders: Sequence[Path]
+) -> tuple[list[Seen], dict[str, Effect], tuple[str, ...], tuple[str, ...]]:
+    """What the claim sees in kept tables; the effects that the plan measures; names that it covers, and that it misses."""
+    whole, effects, parts = [], dict[str, Effect](), dict[str, None]()
+    names, told = dict[str, None](), dict[str, None]()
+    for folder in folders:
+        tables = _tables(folder)
+        seen = _seen(claim, _of_two_seeds(folder))
+        if seen is None:
+            continue
+        whole.append(seen)
+        names |= dict.fromkeys((*seen.wanted, *(name for name in seen.by_name() if name)))
+        told |= dict.fromkeys(
+            (*seen.parts, *(name for gate in seen.gates if gate.name == "learned" for name in gate.of))
+        )
+        own = seen if not plan.configs else _seen(claim, plan.experiment.planned_rows(tables, plan.configs))
+        if own is not None:
+            effects = own.by_name() | effects
+            parts |= dict.fromkeys(own.parts)
+        if effects and effects.keys() >= names.keys() and (names or not told.keys() - parts.keys()):
+            break
+    if names:
+        return whole, effects, tuple(n for n in names if n in effects), tuple(n for n in names if n not in effects)
+    if parts:
+        return whole, effects, tuple(parts), tuple(name for name in told if name not in parts)
+    return whole, effects, (), ()
+
+
+@cache
+def _tables(folder: Path) -> Tables:
+    return read_tables(folder)[1]
+
+
+@cache
+def _of_two_seeds(folder: Path) -> Tables:
+    """As much of the tables as tells what a claim reads."""
+    tables = _tables(folder)
+    seeds = {row["seed"] for row in tables.get("runs", ()) if "seed" in row}
+    kept = {None, *sorted(seeds)[:2]}
+    return {name: Rows(row for row in rows if row.get("seed") in kept) for name, rows in tables.items()}
+
+
+def _seen(claim: Claim, tables: Tables | None) -> Seen | None:
+    """What a claim sees; None where the tables lack what it reads."""
+    try:
+        return None if tables is None else claim.seen(tables)
+    except _LACKING:
+        return None
+
+
+def _of_scale(plan: Plan) -> Iterator[Gate]:
+    if plan.scale == UNJUDGED:
+        yield Gate("regime", False, f"scale {UNJUDGED} checks that everything runs and has no verdicts")
+
+
+def _of_seeds(plan: Plan, claim: Claim) -> Iterator[Gate]:
+    if plan.seeds is None or isinstance(claim.rule, Always):
+        return
+    count = len(plan.seeds)
+    if claim.about == "training":
+        yield Gate("seeds", count > 1, f"{count} seeds" if count > 1 else "one seed decides nothing")
+
+
+def _of_same_plan(plan: Plan, claim: Claim, folders: Sequence[Path]) -> list[Gate]:
+    """The ratios that kept tables of the same trainings have, whatever their seeds."""
+    same = next((folder for folder in folders if plan.configs and _trainings(folder) == plan.to_data()["runs"]), None)
+    seen = None if same is None else _seen(claim, _of_two_seeds(same))
+    return [] if seen is None else [gate for gate in seen.gates if gate.name in _RATIOS]
+
+
+@cache
+def _trainings(folder: Path) -> Any:
+    return read_about(folder).get("config", {}).get("runs")
+
+
+def _of_power(claim: Claim, effects: dict[str, Effect], count: int) -> Iterator[Gate]:
+    """For each effect with a kept spread: how often the rule would decide with so many seeds."""
+    if claim.rule is None or not claim.asks_power:
+        return
+    for name, effect in effects.items():
+        with claim.judging():
+            found = chances(claim.rule, {name: effect.with_seeds(count)}, claim.aim, claim.none)
+            if found is None:
+                continue
+            few = max(found) < PLANNED
+            enough = seeds_enough(claim.rule, {name: effect.with_seeds(2)}, claim.aim, claim.none) if few else None
+        text = (
+            f"by kept spreads {count} seeds confirm the paper's effect in {found[0]:.2f} of simulated experiments and deny "
+            f"none in {found[1]:.2f}"
+        )
+        text += f"; {enough} seeds would have a power of {PLANNED:g}" if enough and enough > count else ""
+        gate = Gate("power", max(found) >= LIKELY, text, (*found, LIKELY))
+        yield gate.about(name) if name else gate

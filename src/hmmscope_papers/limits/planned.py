@@ -1,0 +1,28 @@
+"""What a plan of the grid of [Limits] fixes before anything is trained: its tasks and depths, and how rarely it asks."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from hmmscope.lab import Experiment, Gate, Rows, Tables
+from hmmscope_papers.limits.lengths import asked_once_in
+from hmmscope_papers.limits.tables import HARD
+
+
+class GridExperiment(Experiment):
+    """An experiment on the trainings of `hmmscope_papers.limits.trainings.grid`."""
+
+    def planned_gates(self, configs: Mapping[str, Any], claim: Any) -> tuple[Gate, ...]:
+        """How rarely the state of Cyclic-HARD is asked for, of claims that depend on it."""
+        hard = [config.layout.num_observations for config in configs.values() if config.process.name == HARD]
+        return asked_once_in(max(hard)) if hard and "rarely" in claim.numbers else ()
+
+    def planned_rows(self, tables: Tables, configs: Mapping[str, Any]) -> Tables:
+        """The rows about tasks and depths of a plan, and those about none."""
+        tasks = {config.process.name for config in configs.values()}
+        layers = {0 if config.model.name == "rnn" else config.model.num_layers for config in configs.values()}
+        return {
+            name: Rows(
+                row for row in rows if row.get("task", "") in {"", *tasks} and row.get("layers", -1) in {-1, *layers}
+            )
+            for name, rows in tables.items()
+        }
