@@ -44,10 +44,10 @@ model (HMM) emits.
   effect; that says nothing for or against the paper. *Learned*: the models are better than a control that learned
   nothing. *Matched*: those that are compared had equal budgets. *Converged*: training twice as long would not turn the
   verdict. *Regime*: the setting is that of which the paper speaks.
-* **Power**: of 1000 simulated experiments with the seeds of the real one, the share in which the rule says *reproduced* if the
-  effect is the paper's (twice what matters where it prints none); then the shares in which it is wrong: it denies that effect, or
-  bears out none. A verdict needs 0.05 at most of the error that it could be. With a power below 0.5 the size is uncertain: the row
-  is reproduced in sign at most.
+* **Power**: of 1000 simulated experiments with the seeds of the real one, the share in which the rule says *reproduced*
+  if the effect is the paper's (twice what matters where it prints none); then the shares in which it is wrong: it denies
+  that effect, or bears out none. A verdict needs 0.05 at most of the error that it could be. With a power below 0.5 the
+  size is uncertain: the row is reproduced in sign at most.
 * **Budget**: models trained on less than the paper's say **not at this budget** where more budget could help the claim.
 * **Differs**: ours, and the paper's in brackets. T is the length of the sequences.
 * **Standing**: *exploratory* is a verdict whose rule was written or changed after its data had been seen, or of scale

@@ -78,7 +78,9 @@ def test_pages_praise_nothing(run: Run, tmp_path: Path, monkeypatch: pytest.Monk
     for told in (look.data["beliefs"], look.data["live"]["beyond"]):  # by the luck of a draw, or of few samples
         told |= {"verdict": "more", "text": "0.14 [0.01, 0.25] of what 3 untrained twins leave unexplained"}
     said = read(look.save(tmp_path / "look.html"))
-    assert said.count("As it has learned nothing, whether training put the belief into it is not identifiable: 0.14") == 2
+    assert (
+        said.count("As it has learned nothing, whether training put the belief into it is not identifiable: 0.14") == 2
+    )
     assert "The network was never told of states." in said
     assert praise(said) == []
 

@@ -85,7 +85,10 @@ ROFORMER = {"name": "roformer", "num_layers": 2, "num_heads": 2, "width": 16}
         (
             {"name": "rnn"},
             1,
-            ("It guesses the next symbol no better than the law given the last symbol: ", "is not identifiable (R² 0.9"),
+            (
+                "It guesses the next symbol no better than the law given the last symbol: ",
+                "is not identifiable (R² 0.9",
+            ),
         ),
         (
             ROFORMER,

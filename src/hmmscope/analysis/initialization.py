@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 
@@ -111,7 +111,7 @@ def _same_weights(one: nn.Module, other: nn.Module) -> bool:
     return all(a.shape == b.shape and torch.equal(a, b) for a, b in pairs)
 
 
-def other_law(own: dict[str, Tensor], drawn: Sequence[dict[str, Tensor]], *, trained: bool = True) -> str:
+def other_law(own: Mapping[str, Tensor], drawn: Sequence[Mapping[str, Tensor]], *, trained: bool = True) -> str:
     """Return which parameter shows that a module began from another law than its redrawn controls; empty if none does.
 
     A matrix is compared by its root mean square and by the median of its singular values. Training adds to few directions
