@@ -150,7 +150,7 @@ def test_evaluation_losses_refuse() -> None:
         evaluation_losses(Exact(corpus, "belief"), corpus, least_count=-1, target="belief")
     one = Corpus(corpus.process, layout=Sequences(length=1, placeholder=True))
     with pytest.raises(InputError, match=r"^layout: "):
-        evaluation_losses(Exact(corpus, "belief"), one, target="observation")
+        evaluation_losses(nn.Embedding(one.num_tokens, one.num_symbols), one, target="observation")
 
 
 def test_the_crossing_lies_between_positions() -> None:

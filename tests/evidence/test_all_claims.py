@@ -118,7 +118,7 @@ def test_construction(folder: str) -> None:
             rows = constructed(tables) or tables  # a table without trained rows is of the network alone
             found = claim.judge(rows)
             closed = [gate.name for gate in found.gates if not gate.is_open]
-            if closed == ["power"]:
+            if closed == ["power"] or found.verdict == "reproduced in sign":  # few instances have low power
                 effects = claim.seen(rows).by_name().values()
                 assert {claim.rule.verdict(effect) for effect in effects} == {"reproduced"}, claim.name  # type: ignore[union-attr]
             else:

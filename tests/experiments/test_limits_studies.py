@@ -112,7 +112,7 @@ def test_hump() -> None:
     assert judged(name, good).value == pytest.approx(0.15)
     assert "position 2" in judged(name, good).text
     for curve in (flat, rising):
-        assert verdict(name, curves({0.01: rising, 0.1: curve}, UNIFORM)) == "not at this budget"
+        assert verdict(name, curves({0.01: rising, 0.1: curve}, UNIFORM)) == "not reproduced"
     noisy = curves({0.1: humped}, {0.1: FAST})
     for row in noisy["errors"]:
         if row["predictor"] == "model" and row["position"] == 4:
@@ -257,7 +257,7 @@ def test_cot_does_not_resolve_hard() -> None:
     solved = heard({0: 0.8, 1: 0.0}, fits, hard=0.05)
     for row in solved["errors"]:
         row["value"] += 0.001 * row["seed"] * row["block_length"]
-    assert verdict(name, solved) == "not at this budget"
+    assert verdict(name, solved) == "not reproduced"
     short = {key: [row for row in rows if row.get("position", 1) <= 16] for key, rows in good.items()}
     assert closed(name, short) == ["regime"]  # the state is asked for often
     assert "learned" in closed(name, swapped("limits-fig4-cot", good))
