@@ -19,6 +19,7 @@ from hmmscope.lab.evidence.power import PLANNED, chances, seeds_enough
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.evidence.verdicts import Always, Gate
 from hmmscope.lab.experiments.planning import Plan
+from hmmscope.storage.seals import open_sealed
 
 #: Where kept tables are, from the root of the repository: <scale>/<experiment>, and beside it <experiment>@<setting>.
 RESULTS = Path("results")
@@ -180,6 +181,7 @@ def _measured(
 
 @cache
 def _tables(folder: Path) -> Tables:
+    open_sealed(folder)
     return read_tables(folder)[1]
 
 
