@@ -50,6 +50,7 @@ NAMES = (
     "component-of-gaps",
     "component-of-paths",
     "continuations",
+    "controls",
     "dropout/",
     "emission-fit",
     "emission-fit-",

@@ -208,4 +208,6 @@ class _Held(torch.nn.Module):
         self._logits = logits
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.pad(self._logits, (0, 0, 0, tokens.shape[1] - self._logits.shape[1]))
+        return torch.nn.functional.pad(
+            self._logits[: len(tokens), : tokens.shape[1]], (0, 0, 0, max(0, tokens.shape[1] - self._logits.shape[1]))
+        )
