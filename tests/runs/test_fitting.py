@@ -188,3 +188,21 @@ def test_fits_that_are_none(casino: hs.SequenceData) -> None:
     ):
         with pytest.raises(InputError, match=message):
             hs.fit(**{"source": casino} | options)
+
+
+def test_symbols_of_a_start_are_matched_by_name() -> None:
+    """In another order they are the same start, in memory and as a stream; other names are refused."""
+    data = hs.SequenceData(["abbab", "bbab", "aab"])
+    laws = [0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]]
+    start = hs.HMM(*laws, [[0.9, 0.1], [0.3, 0.7]], symbols=["a", "b"])
+    turned = hs.HMM(*laws, [[0.1, 0.9], [0.7, 0.3]], symbols=["b", "a"])
+    plain = hs.HMM(*laws, [[0.9, 0.1], [0.3, 0.7]])
+    for options in ({"num_restarts": 1, "max_iterations": 2, "fixed": ("emission",)}, {"stream": True}):
+        expected = hs.fit(data, 2, start=start, **options).hmm
+        for same in (turned, plain):
+            found = hs.fit(data, 2, start=same, **options).hmm
+            assert torch.equal(found.emission_SV, expected.emission_SV)
+            assert torch.equal(found.transition_SS, expected.transition_SS)
+        other = hs.HMM(*laws, [[0.9, 0.1], [0.3, 0.7]], symbols=["a", "c"])
+        with pytest.raises(InputError, match="start: has the symbols a, c, and the source a, b; give both the same"):
+            hs.fit(data, 2, start=other, **options)

@@ -148,6 +148,19 @@ def texts(data: Mapping[str, Any]) -> dict[str, Any]:
     return {key: data[key] for key in ("symbols", "states", "title", "source") if data.get(key) is not None}
 
 
+def matched_by_name(start: Any, symbols: Sequence[str] | None) -> Any:
+    """The process with its symbols in the order of `symbols`; InputError if both have names, and these differ."""
+    names = start.symbols if isinstance(start, HMM) else None
+    if names is None or symbols is None or tuple(names) == tuple(symbols):
+        return start
+    if sorted(names) != sorted(symbols):
+        ours, theirs = (", ".join(map(in_brief, some[:6])) + ", ..." * (len(some) > 6) for some in (names, symbols))
+        raise InputError(f"start: has the symbols {ours}, and the source {theirs}; give both the same symbols=")
+    emission_SV = start.emission_SV[:, [names.index(one) for one in symbols]]
+    arrays = (start.initial_S, start.transition_SS, emission_SV)
+    return HMM(*arrays, symbols=symbols, states=start.states, title=start.title, source=start.source, allow_drop_tiny=True)
+
+
 def asked_after(data: Mapping[str, Any], num_symbols: int) -> int | None:
     """The field `evaluated_after` of a file."""
     symbol = data.get("evaluated_after")

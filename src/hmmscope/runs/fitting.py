@@ -20,7 +20,7 @@ from hmmscope.inference.gibbs import Chains, Prior
 from hmmscope.inference.loop_inputs import Sequences, flat_sequences
 from hmmscope.inference.num_states import Support, choice_reason, choose_num_states, support_of
 from hmmscope.machine import require_memory
-from hmmscope.processes.hmm import HMM
+from hmmscope.processes.hmm import HMM, matched_by_name
 from hmmscope.reprs import html_rows
 from hmmscope.runs.goodness import Goodness, goodness_of_fit
 from hmmscope.runs.number_files import read_judges, read_number_file
@@ -239,7 +239,7 @@ def fit(
         validation: what the numbers of states are also judged by; by default the validation part of `source`. Then each
             is fitted to the training part, and the chosen one goes on from there to all. Fewer than three sequences are
             cut into blocks for that (`SequenceData.in_blocks`), of numbers fewer than twenty; of too few none is held out.
-        start: where the first restart begins, and what fixed parts are. Its zeros stay zero in every restart.
+        start: where the first restart begins, and what fixed parts are. Its zeros stay zero; symbols match by name.
         fixed: which of "initial", "transition", "emission" stay as in `start`.
         tied_emissions: a class number for each state; states of one class have one emission law.
         num_restarts: at most so many, fewer once the best two agree; the best one counts.
@@ -250,8 +250,7 @@ def fit(
             step for each part (`fit_stream`). The path of a file is then read part by part.
         quiet: show no progress.
         reading: options of `SequenceData` or `SequenceStream`, such as `unit`, or `lengths` of hmmlearn's ``X, lengths``. Of
-            numbers `axis`, `lengths`, `floor`; `covariance_type` ("diag", "full", "tied", "spherical"), `num_gaussians` (2),
-            `sizes` of channels.
+            numbers `axis`, `lengths`, `floor`, `covariance_type` (diag, full, tied, spherical), `num_gaussians`, `sizes`.
 
     Raises:
         InputError: what is no such source; options out of range; a stream with several numbers of states.
@@ -270,6 +269,7 @@ def fit(
         require(tied_emissions is None, "tied_emissions", "are not for a stream", tied_emissions)
         return _fit_stream(source, sizes[0], options, quiet, reading)
     data = read_as(source, reading, [*options, "num_states", "emission", "validation", "stream", "quiet"])
+    options["start"] = matched_by_name(start, data.symbols)
     apart, judges, how = _held_out(data, validation) if len(sizes) > 1 else (data, None, "")
     work = _work(apart, sizes[-1])
     with _Count((len(sizes) * num_restarts + (judges is not None)) * max_iterations, quiet) as heard:
@@ -417,7 +417,7 @@ def _fit_stream(source: Any, num_states: int, options: dict[str, Any], quiet: bo
     head = next(iterator, None)
     if head is None:
         raise InputError("source: holds no sequence")
-    start = options["start"]
+    start = matched_by_name(options["start"], head.symbols)
     zeros = {} if start is None else dict(zip(PARTS, (int((p == 0).sum()) for p in Model.of(start)), strict=True))
     if start is None:
         start = fit_baum_welch(_work(head, num_states), num_states, head.num_symbols, **options).hmm
