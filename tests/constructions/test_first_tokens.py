@@ -1,9 +1,12 @@
 """Constructions refuse prompts without the token that they were built to begin with."""
 
+import copy
+from typing import Any
+
 import pytest
 import torch
 
-from hmmscope.constructions import multitask_theorem1
+from hmmscope.constructions import delta_rule_parity, multitask_theorem1
 from hmmscope.constructions.finite_precision import rounded_vectors
 from hmmscope.errors import InputError
 from multitask_cases import random_prompts
@@ -29,3 +32,14 @@ def test_the_placeholder_comes_first() -> None:
     assert rounded_vectors([maps], torch.tensor([[2, 0, 1]]), 4, [12], product="relu01").shape == (1, 1, 3, 2)
     with pytest.raises(InputError, match="tokens: must begin with the placeholder, token 2, got 0"):
         rounded_vectors([maps], torch.tensor([[0, 1, 1]]), 4, [12], product="relu01")
+
+
+def test_the_delta_rule_reads_its_placeholder_first() -> None:
+    net = delta_rule_parity()
+    tokens = torch.tensor([[2, 1, 0, 1]])
+    cache: dict[str, Any] = {}
+    parts = [net(tokens[:, :2], cache=cache), net(tokens[:, 2:], cache=cache)]
+    assert torch.cat(parts, 1).argmax(-1).tolist() == net(tokens).argmax(-1).tolist() == [[0, 1, 1, 0]]
+    for again in (net, copy.deepcopy(net)):
+        with pytest.raises(InputError, match="tokens: must begin with the placeholder, token 2, got 1"):
+            again(tokens[:, 1:])

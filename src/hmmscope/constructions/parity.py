@@ -7,9 +7,12 @@ parity at every length, whatever the depth: after enough odd tokens the state mo
 Source: Grazzi et al. 2025 (arXiv:2411.12537), Theorem 1; the weights are ours.
 """
 
+from typing import Any
+
 import torch
 from torch import nn
 
+from hmmscope.constructions.constructed import check_first
 from hmmscope.models.base import Ports
 from hmmscope.models.decoder import Decoder
 from hmmscope.models.delta_rule import DeltaRule, DeltaRuleSpec
@@ -27,7 +30,7 @@ def delta_rule_parity(*, dtype: torch.dtype = torch.float32) -> Decoder:
 
     Returns:
         A model that reads the tokens 0 (even), 1 (odd) and 2 (the placeholder, which comes first), and gives logits of an
-        even and of an odd sum so far.
+        even and of an odd sum so far. It raises InputError for sequences that begin with another token.
     """
     spec = DeltaRuleSpec(num_layers=1, num_heads=1, width=8, mlp_ratio=1, gated=False, negative=True)
     model = spec.build(Ports(num_outputs=2, num_tokens=3), torch.Generator().manual_seed(0)).to(dtype)
@@ -50,4 +53,12 @@ def delta_rule_parity(*, dtype: torch.dtype = torch.float32) -> Decoder:
     mixer.write.weight.copy_(LARGE * (odd - even)[None] / 8)  # b = 2 on odd tokens, 0 on even ones
     mixer.out.weight[:, 0] = parity
     model.head.weight.copy_(LARGE * torch.stack([parity, -parity]) / 8)
+    model.register_forward_pre_hook(_check_begin, with_kwargs=True)
     return model
+
+
+def _check_begin(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse sequences without the placeholder, whose stored sign is missing; a cache that has one goes on after it."""
+    inputs = args[0] if args else kwargs["inputs"]
+    if not kwargs.get("cache"):
+        check_first(inputs, 2)
