@@ -240,8 +240,15 @@ def require(condition: bool, field: str, rule: str, value: object) -> None:
 def refuse_masked(field: str, values: object) -> None:
     """Raise InputError naming `field` if an array of `numpy.ma` has masked entries, where every entry must be known."""
     numpy = sys.modules.get("numpy")  # without it there is no such array; a command that starts does not load it
-    if numpy is not None and numpy.ma.is_masked(values):
+    if numpy is not None and (numpy.ma.is_masked(values) or _holds_masked(values, numpy.ma)):
         raise InputError(f"{field}: has masked entries; every entry must be known here")
+
+
+def _holds_masked(values: object, ma: Any) -> bool:
+    """Return whether a list, or a list in it, holds an array with masked entries."""
+    if not isinstance(values, list | tuple):
+        return False
+    return any(ma.is_masked(one) if isinstance(one, ma.MaskedArray) else _holds_masked(one, ma) for one in values)
 
 
 def require_real(field: str, value: Any) -> None:

@@ -4,9 +4,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import hmmscope as hs
 from hmmscope.errors import InputError
+from hmmscope.inference.memory import with_prior
+from hmmscope.processes.kalman import kalman_filter
+from hmmscope.processes.linear_gaussian import LinearGaussian
+from hmmscope.processes.matrix_product import MatrixProduct
 
 sklearn = pytest.importorskip("sklearn")
 
@@ -84,7 +89,21 @@ def test_what_must_be_known_has_no_mask() -> None:
             call()
     with pytest.raises(InputError, match="initial: has masked entries"):
         hs.HMM(np.ma.array([0.5, 0.5], mask=[True, False]), np.eye(2), np.eye(2))
-    estimator.startprob_ = np.ma.array([0.5, 0.5], mask=[True, False])
+    half = np.ma.array([0.5, 0.5], mask=[True, False])
+    linear = LinearGaussian(np.eye(2), np.eye(2), output_noise=np.eye(2))
+    values = torch.zeros(1, 2, 2)
+    for name, ask in (
+        ("transition", lambda: hs.HMM([0.5, 0.5], [half, [0.5, 0.5]], np.eye(2))),
+        ("process", lambda: hs.stationary_distribution(np.ma.array(np.eye(2), mask=np.eye(2)))),
+        ("process", lambda: hs.stationary_distribution([half, half])),
+        ("matrices", lambda: MatrixProduct(np.ma.array(np.ones((1, 2, 2)), mask=True))),
+        ("initial", lambda: kalman_filter(linear, values, initial=half)),
+        ("initial_covariance", lambda: kalman_filter(linear, values, initial_covariance=[half, [0.0, 1.0]])),
+        ("prior", lambda: with_prior(hs.make_process("mess3"), np.ma.array([0.5, 0.25, 0.25], mask=[0, 1, 0]))),
+    ):
+        with pytest.raises(InputError, match=rf"^{name}: has masked entries"):
+            ask()
+    estimator.startprob_ = half
     with pytest.raises(InputError, match="startprob_: has masked entries"):
         estimator.score(SYMBOLS)
     with pytest.raises(InputError, match="covars_: has masked entries"):
@@ -95,6 +114,12 @@ def test_masked_truths_floats_and_lists_are_missing_symbols() -> None:
     row = np.ma.array([0, 1, 1, 0, 1], mask=[1, 0, 0, 0, 0])
     for source in (row.astype(np.bool_), [row.astype(np.bool_)], [row.astype(float)], list(row), [list(row)]):
         assert hs.SequenceData(source).flat.tolist() == [2, 1, 1, 0, 1]
+    names = np.ma.array(["x", "a", "b"], mask=[True, False, False])
+    for named in ([names], [list(names)]):
+        with pytest.raises(InputError, match=r"sequence 1, symbol 1: is None.* say missing='none'"):
+            hs.SequenceData(named)
+        data = hs.SequenceData(named, missing="none")
+        assert (data.symbols, data.flat.tolist()) == (("a", "b"), [2, 0, 1])
     hidden = np.ma.array([0.0, 1.0, -0.5], mask=[False, False, True])
     assert hs.fit(hidden, 1, num_restarts=1).hmm.num_symbols == 2
 

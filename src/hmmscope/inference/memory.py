@@ -22,7 +22,7 @@ from hmmscope.processes.make import as_process
 from hmmscope.processes.observations import Symbols
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
-from hmmscope.schema import require_count
+from hmmscope.schema import refuse_masked, require_count
 
 #: Largest number of windows or sequences that are enumerated.
 MAX_ENUMERATED = 2**20
@@ -139,6 +139,7 @@ def with_prior(hmm: Process, prior: object = None) -> Law:
     if prior is None:
         prior_S = stationary_distribution(hmm)
     else:
+        refuse_masked("prior", prior)
         prior_S = torch.as_tensor(prior, dtype=torch.float64)
         good = prior_S.shape == (hmm.num_states,) and (law.signed or bool((prior_S >= 0).all()))
         if not good or abs(float(prior_S.sum()) - 1) > 1e-9:

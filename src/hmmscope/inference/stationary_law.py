@@ -11,7 +11,7 @@ from hmmscope.processes.laws import Law
 from hmmscope.processes.make import as_process
 from hmmscope.processes.process import Process
 from hmmscope.processes.stationary import stationary_law
-from hmmscope.schema import shown
+from hmmscope.schema import refuse_masked, shown
 
 #: Singular values of step - 1 below this share of the largest are zero.
 _SINGULAR = 1e-9
@@ -36,6 +36,7 @@ def stationary_distribution(
     if isinstance(process, Tensor):
         return stationary_law(process)
     if isinstance(process, np.ndarray | list):
+        refuse_masked("process", process)
         try:
             matrix = torch.from_numpy(np.asarray(process, np.float64))
         except (TypeError, ValueError):

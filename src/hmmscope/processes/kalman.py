@@ -12,7 +12,7 @@ from hmmscope.axes import Bool, Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.processes.observations import Observations, as_vectors
 from hmmscope.reprs import Shown
-from hmmscope.schema import require, shown
+from hmmscope.schema import refuse_masked, require, shown
 
 
 @runtime_checkable
@@ -141,6 +141,8 @@ def kalman_filter(
     observations = as_vectors(observations, process.num_symbols)[0]
     batch, time = observations.shape[:2]
     size = process.num_states
+    refuse_masked("initial", initial)
+    refuse_masked("initial_covariance", initial_covariance)
     mean = torch.as_tensor(process.initial_S if initial is None else initial).to(torch.float64)
     if mean.shape not in ((size,), (batch, size)):
         raise InputError(f"initial: must have shape ({size},) or ({batch}, {size}), got {tuple(mean.shape)}")

@@ -22,7 +22,7 @@ from hmmscope.processes.orthogonal import float_digest, haar_orthogonal
 from hmmscope.processes.probability_rows import as_float64, numbers_of
 from hmmscope.processes.process import Paths, check_samples
 from hmmscope.processes.vector_process import VectorProcess
-from hmmscope.schema import require
+from hmmscope.schema import refuse_masked, require
 from hmmscope.seeds import check_seed, philox_key
 from hmmscope.ties import steady
 
@@ -132,6 +132,7 @@ class LinearGaussian(VectorProcess):
 
         A coordinate that is NaN was not observed; its sequence is filtered by all others, exactly.
         """
+        refuse_masked("starts", starts)
         begins = [] if starts is None else torch.as_tensor(starts).nonzero()[1:, 0].tolist()
         parts = [kalman_filter(self, part) for part in observations.tensor_split(begins, 1)]
         return Observed(

@@ -15,7 +15,7 @@ from hmmscope.processes.laws import EdgeEmitting
 from hmmscope.processes.orthogonal import float_digest, haar_orthogonal
 from hmmscope.processes.probability_rows import as_float64, stochastic_rows
 from hmmscope.processes.process import Process
-from hmmscope.schema import require
+from hmmscope.schema import refuse_masked, require
 from hmmscope.seeds import check_seed, philox_key
 
 
@@ -48,6 +48,7 @@ class MatrixProduct(Process):
     file_fields = ("title", "source")
 
     def __init__(self, matrices: object, *, title: str = "", source: str = "") -> None:
+        refuse_masked("matrices", matrices)
         self.matrices_VDD = torch.as_tensor(matrices, dtype=torch.float64)
         shape = tuple(self.matrices_VDD.shape)
         if len(shape) != 3 or shape[1] != shape[2] or 0 in shape:
@@ -83,6 +84,7 @@ class MatrixProduct(Process):
             raise InputError(f"observations: must be symbols in [0, {self.num_symbols})")
         matrices_VDD = self.matrices_VDD.to(observations.device)
         unit_D = torch.eye(self.dimension, dtype=torch.float64, device=observations.device)[0]
+        refuse_masked("starts", starts)
         anew = torch.zeros(observations.shape[1], dtype=torch.bool) if starts is None else torch.as_tensor(starts)
         vectors = torch.empty(*observations.shape, self.dimension, dtype=torch.float64, device=observations.device)
         vector_BD = unit_D.expand(len(observations), -1)

@@ -16,6 +16,7 @@ from hmmscope.processes.probability_rows import as_float64, laws_of, numbers_of
 from hmmscope.processes.process import Paths, check_samples
 from hmmscope.processes.switching_filter import num_apart, require_kept, switching_filter
 from hmmscope.processes.vector_process import VectorProcess
+from hmmscope.schema import refuse_masked
 from hmmscope.seeds import philox_key
 
 _ARRAYS = ("mode_initial", "mode_transition", "transition", "output", "initial", "state_noise", "output_noise")
@@ -135,6 +136,7 @@ class SwitchingLinearGaussian(VectorProcess):
     def observe(self, observations: Float64[Tensor, "batch time observed"], *, starts: object = None) -> Observed:
         """By `switching_filter`, anew where a sequence begins: the law "belief" of the mode, and of the state the vectors
         "mean" and "covariance"."""
+        refuse_masked("starts", starts)
         begins = [] if starts is None else torch.as_tensor(starts).nonzero()[1:, 0].tolist()
         parts = [switching_filter(self, part, error=False) for part in observations.tensor_split(begins, 1)]
 
