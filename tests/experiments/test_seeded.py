@@ -19,7 +19,7 @@ from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.ledger import tables_of
 from hmmscope.lab.evidence.panels import curve, lines
-from hmmscope.lab.experiments import parts, seeded
+from hmmscope.lab.experiments import parts, running, seeded
 from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope.lab.experiments.pool import train_in_pool
 from hmmscope.lab.experiments.running import run_experiment
@@ -522,15 +522,19 @@ def test_runs_that_did_not_record_processor_time_have_none() -> None:
 
 @pytest.mark.drawn(5, of="whole experiments")
 def test_a_folder_that_is_gone_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = tmp_path / "out"
-
     def measure(*_: Any) -> Measured:
+        out = next(tmp_path.glob("*out"))
         shutil.rmtree(out)
         raise DamagedError(f"{out}/experiment.json: cannot be read")
 
+    gone = "out: is gone; it must stay where it is until the work ends"
     monkeypatch.setattr(Seeded, "measure", measure)
-    with pytest.raises(ResourceError, match="out: is gone; it must stay where it is until the work ends"):
-        run_experiment("test-seeded", "smoke", out, seeds=1, quiet=True)
+    with pytest.raises(ResourceError, match=gone):
+        run_experiment("test-seeded", "smoke", tmp_path / "out", seeds=1, quiet=True)
+    shutil.rmtree(tmp_path / "out", ignore_errors=True)
+    monkeypatch.setattr(running, "_run_once", measure)
+    with pytest.raises(ResourceError, match=gone):
+        run_experiment("multitask-theorem1", "smoke", tmp_path / "without-seeds-out", quiet=True)
 
 
 @pytest.mark.drawn(5, of="whole experiments")

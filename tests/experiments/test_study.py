@@ -5,6 +5,7 @@ import math
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ import hmmscope as hs
 from hmmscope.analysis.curves import evaluate
 from hmmscope.analysis.trained_counting import TrainedCounting
 from hmmscope.corpora.layouts import Sequences
-from hmmscope.errors import DamagedError, InputError, RefusedError
+from hmmscope.errors import DamagedError, InputError, RefusedError, ResourceError
 from hmmscope.lab.cli import main
 from hmmscope.lab.report.drawing import draw_folder
 from hmmscope.lab.report.page import template, write_page
@@ -198,6 +199,23 @@ def test_a_study_that_was_begun_before_searches_were_noted_goes_on(
     assert again.table() == study.table()
     size = again.hmm.num_states
     assert fitted_hmm({size: again.hmm}, data.cut(12).test, [], size)["why"].endswith("which predicts best.")
+
+
+@pytest.mark.parametrize("part", ["_fit_all", "_train_all", "_measure_all"])
+def test_a_folder_that_is_moved_away_is_one_line(
+    data: hs.SequenceData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """Before each part: what comes next finds no file, or none that is whole."""
+    monkeypatch.setattr(studies, "_fit_all", lambda *args: {})
+    monkeypatch.setattr(studies, "_train_all", lambda *args: [])
+
+    def moved(*args: Any) -> None:
+        (tmp_path / "out").rename(tmp_path / "elsewhere")
+        raise DamagedError("out/x: is no JSON") if part == "_fit_all" else FileNotFoundError("out/x")
+
+    monkeypatch.setattr(studies, part, moved)
+    with pytest.raises(ResourceError, match="out: is gone; it must stay where it is until the work ends"):
+        hs.study(data, tmp_path / "out")
 
 
 def test_bad_studies_are_refused(data: hs.SequenceData, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

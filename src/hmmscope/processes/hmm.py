@@ -158,7 +158,9 @@ def matched_by_name(start: Any, symbols: Sequence[str] | None) -> Any:
         raise InputError(f"start: has the symbols {ours}, and the source {theirs}; give both the same symbols=")
     emission_SV = start.emission_SV[:, [names.index(one) for one in symbols]]
     arrays = (start.initial_S, start.transition_SS, emission_SV)
-    return HMM(*arrays, symbols=symbols, states=start.states, title=start.title, source=start.source, allow_drop_tiny=True)
+    return HMM(
+        *arrays, symbols=symbols, states=start.states, title=start.title, source=start.source, allow_drop_tiny=True
+    )
 
 
 def asked_after(data: Mapping[str, Any], num_symbols: int) -> int | None:

@@ -17,7 +17,15 @@ from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 
-from hmmscope.errors import DamagedError, FullDiskError, InputError, RefusedError, ResourceError, too_long
+from hmmscope.errors import (
+    DamagedError,
+    FullDiskError,
+    HmmscopeError,
+    InputError,
+    RefusedError,
+    ResourceError,
+    too_long,
+)
 
 write, truncate, fsync = os.write, os.ftruncate, os.fsync
 mkdir, rename, unlink, rmdir = os.mkdir, os.rename, os.unlink, os.rmdir
@@ -272,3 +280,14 @@ def one_at_a_time(path: Path) -> Iterator[None]:
     finally:
         if fd >= 0:
             os.close(fd)
+
+
+@contextmanager
+def staying(folder: Path, name: str) -> Iterator[None]:
+    """Work in a folder that has the file `name`: if that is gone, it is why other errors arise, and no damage."""
+    try:
+        yield
+    except (HmmscopeError, OSError) as error:
+        if os.path.lexists(folder / name):
+            raise
+        raise ResourceError(f"{folder}: is gone; it must stay where it is until the work ends") from error

@@ -15,15 +15,14 @@ is measured part by part, see `hmmscope.lab.experiments.parts`. An interrupted e
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 from hmmscope import __version__, registry
-from hmmscope.errors import DamagedError, HmmscopeError, InputError, RefusedError, ResourceError
+from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.lab.evidence.ledger import rules_of
 from hmmscope.lab.evidence.protocol import PROTOCOL, Protocol
 from hmmscope.lab.experiments.failures import Failures
@@ -109,7 +108,7 @@ def run_experiment(
     with disk.holding(out / "lock"):
         store.remove_leftovers(out)
         work.left()  # a part that is damaged is refused before anything is changed
-        with seals.taken_off(out):
+        with disk.staying(out, "experiment.json"), seals.taken_off(out):
             if plan.seeds is None:
                 facts, invalid = _run_once(plan, out, say, quiet)
                 write_results(plan.experiment, out, facts, invalid, [out / "runs" / label for label in plan.configs])
@@ -117,8 +116,7 @@ def run_experiment(
                 return out
             if before is not None:
                 work.take(before)
-            with _still_there(out):
-                _run_seeds(work, executor, plan.seeds[:first], measure_only)
+            _run_seeds(work, executor, plan.seeds[:first], measure_only)
             rows = store.read_table(out / "tables" / "runs.jsonl")
             _seal(out, [folder for row in rows if (folder := pool / "runs" / row["run"]).is_dir()])
     return out
@@ -172,17 +170,6 @@ class _Parts(Watcher):
     def failed(self, outcome: Outcome, attempts: int, again: bool) -> None:
         if not again:
             self._failures.note(str(self._parts[outcome.name]), outcome.exit_code, outcome.reason)
-
-
-@contextmanager
-def _still_there(out: Path) -> Iterator[None]:
-    """Work in a folder that was claimed: if it is gone, that is why other errors arise, and no damage."""
-    try:
-        yield
-    except HmmscopeError as error:
-        if os.path.lexists(out / "experiment.json"):
-            raise
-        raise ResourceError(f"{out}: is gone; it must stay where it is until the work ends") from error
 
 
 def _run_seeds(work: Seeded, where: ExecutorOptions | None, seeds: Sequence[int], measure_only: bool) -> None:

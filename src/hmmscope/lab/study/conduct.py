@@ -170,7 +170,7 @@ def study(
     say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: say_aloud(line, flush=True))
     with disk.holding(path / "lock"):
         store.remove_leftovers(path)
-        with seals.taken_off(path):
+        with disk.staying(path, "experiment.json"), seals.taken_off(path):
             return _carry_out(work, path, say, quiet)
 
 
