@@ -31,6 +31,7 @@ from hmmscope.lab.experiments import parts, running
 from hmmscope.lab.experiments.experiment import Experiment, Measured, experiment_named
 from hmmscope.lab.experiments.parts import measurement_of
 from hmmscope.lab.experiments.planning import plan_of
+from hmmscope.runs import settings
 from hmmscope.runs.pipeline import Run
 from hmmscope.storage.packed import read_tables
 
@@ -69,11 +70,13 @@ def frozen() -> Iterator[None]:
         return fit(x.double(), labels, num_classes, tolerance=1e-8, max_steps=1000).to(x.dtype)
 
     torch.set_default_dtype(torch.float64)
+    settings.DTYPE = torch.float64
     parts._measure, probes.fit_logistic = measured, fitted
     try:
         yield
     finally:
         torch.set_default_dtype(kind)
+        settings.DTYPE = torch.float32
         parts._measure, probes.fit_logistic = measure, fit
 
 

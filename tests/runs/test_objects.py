@@ -587,3 +587,62 @@ def test_a_notebook_has_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         progress.update(4)
     assert len(shown) == 1
     assert capsys.readouterr().err == ""
+
+
+def test_gradients_and_types_that_the_caller_has_set_change_no_bit(tmp_path: Path) -> None:
+    """Weights and the last loss stay as they are; the caller's settings are put back."""
+
+    def trained(name: str) -> list[torch.Tensor]:
+        run = hs.train(coin(), tmp_path / name, model=MODEL, length=7, **SHORT)
+        assert run.summary is not None
+        again = hs.load_run(tmp_path / name)
+        assert all(map(torch.equal, run.model.parameters(), again.model.parameters()))
+        return [*run.model.parameters(), torch.tensor(run.summary["loss"], dtype=torch.float64)]
+
+    expected = trained("plain")
+    kind = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        double = trained("double")
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(kind)
+    with torch.no_grad():
+        without = trained("no_grad")
+        assert not torch.is_grad_enabled()
+    with torch.inference_mode():
+        inference = trained("inference_mode")
+        assert torch.is_inference_mode_enabled()
+    for found in (double, without, inference):
+        assert [one.dtype for one in found] == [one.dtype for one in expected]
+        assert all(map(torch.equal, found, expected))
+
+
+class Untrainable(torch.nn.Embedding):
+    """A table of logits whose forward leaves gradients out, by ``how``."""
+
+    how: Any = staticmethod(lambda: torch.no_grad())
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        with self.how():
+            return super().forward(tokens)
+
+
+def test_modules_that_no_gradient_can_train_are_one_line(tmp_path: Path) -> None:
+    frozen = torch.nn.Embedding(3, 2).requires_grad_(False)
+    inference = Untrainable(3, 2)
+    inference.how = torch.inference_mode
+    with torch.inference_mode():
+        made = torch.nn.Embedding(3, 2)
+    for module, said in (
+        (frozen, "model: has no weights to train; "),
+        (Untrainable(3, 2), "model: its output has no gradient; "),
+        (inference, "model: its output has no gradient; "),
+        (made, r"model: its weights were made under torch.inference_mode\(\); "),
+    ):
+        with pytest.raises(InputError, match=said):
+            hs.train(coin(), tmp_path / "run", model=module, length=7, **SHORT)
+        assert not (tmp_path / "run").exists()
+    spared = Untrainable(3, 2)  # in evaluation alone
+    spared.how = lambda: torch.set_grad_enabled(spared.training and torch.is_grad_enabled())
+    assert hs.train(coin(), tmp_path / "run", model=spared, length=7, **SHORT).summary is not None

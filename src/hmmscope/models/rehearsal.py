@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from hmmscope.axes import Bool, Float, Int64, Tensor
+from hmmscope.errors import InputError
 from hmmscope.models.base import SequenceModel, evaluating
 from hmmscope.models.failing import described_inputs, embedding_failure, failure, require_callable_on_tokens
 from hmmscope.models.given import Function, GivenModel, logits_of, raw_logits
@@ -95,16 +96,36 @@ def rehearse_training(net: GivenModel, num_columns: int, target: str) -> tuple[s
     """Rehearse a user's module before it is trained, on all tokens or on vectors of zeros, and return warnings.
 
     Raises:
-        InputError: it knows too few tokens, gives another shape, or fails.
+        InputError: it knows too few tokens, gives another shape, fails, or has no gradients.
     """
     ports, module = net.ports, net.module
     asked = Asked(num_outputs=ports.num_outputs, is_law=ports.num_tokens is not None and target != "density")
     if ports.num_tokens is None:
         dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
-        return rehearse(module, torch.zeros(SAMPLES, num_columns, ports.input_width or 1, dtype=dtype), asked)
-    rows = max(SAMPLES, -(-ports.num_tokens // num_columns))
-    inputs = (torch.arange(rows * num_columns) % ports.num_tokens).view(rows, num_columns)
-    return rehearse(module, inputs, asked)
+        inputs = torch.zeros(SAMPLES, num_columns, ports.input_width or 1, dtype=dtype)
+    else:
+        rows = max(SAMPLES, -(-ports.num_tokens // num_columns))
+        inputs = (torch.arange(rows * num_columns) % ports.num_tokens).view(rows, num_columns)
+    warnings = rehearse(module, inputs, asked)
+    _require_gradients(module, inputs[:SAMPLES])
+    return warnings
+
+
+def _require_gradients(module: nn.Module, inputs: Tensor) -> None:
+    """InputError for a module that no gradient can train."""
+    weights = list(module.parameters())
+    if any(weight.is_inference() for weight in weights):
+        raise InputError("model: its weights were made under torch.inference_mode(); make the module outside of it")
+    if not any(weight.requires_grad for weight in weights):
+        raise InputError("model: has no weights to train; set requires_grad of those that training may change")
+    device = next((weight.device for weight in weights), None)
+    with torch.random.fork_rng(devices=[]), undisturbed(module), torch.enable_grad():
+        module.train()  # a module may leave gradients out in evaluation alone
+        output = raw_logits(module(inputs.to(device)))
+    if isinstance(output, Tensor) and not output.requires_grad:
+        raise InputError(
+            "model: its output has no gradient; remove torch.no_grad(), inference_mode() or detach() from its forward"
+        )
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

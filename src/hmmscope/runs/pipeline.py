@@ -24,6 +24,7 @@ from hmmscope.processes.make import built
 from hmmscope.processes.process import Process
 from hmmscope.reprs import html_table, plot_rows
 from hmmscope.runs.config import RunConfig, config_from_data
+from hmmscope.runs.settings import plain
 from hmmscope.runs.timings import NotMeasuredError, kept_timing, timing
 from hmmscope.schema import require_path
 from hmmscope.storage import disk, store
@@ -230,7 +231,8 @@ def fresh_model(config: RunConfig, process: Process) -> SequenceModel:
     """The model with its first weights."""
     target = make_target(config.target, process, config.layout)
     length = int(config.layout.num_observations)
-    return build_model(config.model, ports_of(config, target), config.seed, trained_length=length)
+    with plain():
+        return build_model(config.model, ports_of(config, target), config.seed, trained_length=length)
 
 
 class TrainingPass:

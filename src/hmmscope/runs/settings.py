@@ -9,6 +9,9 @@ import torch
 from hmmscope.errors import InputError
 from hmmscope.training.spec import TrainingSpec
 
+#: Type of the weights of a run, and of the numbers that it is trained on.
+DTYPE = torch.float32
+
 
 @contextmanager
 def settings(spec: TrainingSpec) -> Iterator[None]:
@@ -20,7 +23,7 @@ def settings(spec: TrainingSpec) -> Iterator[None]:
     name = "CUBLAS_WORKSPACE_CONFIG"
     strict, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     workspace = os.environ.get(name)
-    with threads(spec.num_threads):
+    with threads(spec.num_threads), plain():
         if not spec.deterministic:
             yield
             return
@@ -37,6 +40,18 @@ def settings(spec: TrainingSpec) -> Iterator[None]:
             torch.use_deterministic_algorithms(strict, warn_only=warns)
             del os.environ[name]
             os.environ.update({} if workspace is None else {name: workspace})
+
+
+@contextmanager
+def plain() -> Iterator[None]:
+    """Gradients, and new tensors in float32, whatever the caller has set: neither may change the bits of a run."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(DTYPE)
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 @contextmanager

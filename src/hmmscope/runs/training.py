@@ -30,7 +30,7 @@ from hmmscope.runs.pipeline import (
     ports_of,
 )
 from hmmscope.runs.room import ADVICE, disk_bytes, require_memory_for, warn_if_large
-from hmmscope.runs.settings import settings
+from hmmscope.runs.settings import plain, settings
 from hmmscope.schema import require, require_path
 from hmmscope.storage import store
 from hmmscope.storage.rundir import RunDir, config_difference
@@ -98,10 +98,10 @@ def train(
     if tracker is not None:
         tracker_module(tracker)  # refused before a folder is made
     asked: dict[str, Any] = {"model": model, "target": target, "layout": layout, "length": length}
-    asked |= {"num_steps": num_steps, "training": training, "seed": seed}
-    config = configure(source, reading=reading, **asked)
+    config = configure(source, reading=reading, num_steps=num_steps, training=training, seed=seed, **asked)
     with joined(config.training.device) as world:
-        begun = _begin(config, path, world, resume, None if begin is None else Path(begin))
+        with plain():
+            begun = _begin(config, path, world, resume, None if begin is None else Path(begin))
         run, spec = begun.run, begun.run.config.training
         opened = _folder(run, resume, begin) if world.leader else nullcontext()
         with opened as folder, settings(spec):
