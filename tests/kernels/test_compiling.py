@@ -60,14 +60,14 @@ def test_who_waits_reads_what_the_first_has_kept(module: Path) -> None:
 
 
 def test_what_stands_in_other_files_is_compiled_meanwhile(module: Path) -> None:
-    with alone(SimpleNamespace(_cache=SimpleNamespace(_py_func=start))):
+    with alone(SimpleNamespace(__wrapped__=start)):
         for path, free in ((Path(__file__), False), (module, True)):
             with path.open() as file, nullcontext() if free else pytest.raises(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_garbage_waits_until_it_is_compiled() -> None:
-    function = SimpleNamespace(_cache=SimpleNamespace(_py_func=start))
+    function = SimpleNamespace(__wrapped__=start)
 
     def fail() -> None:
         with alone(function):

@@ -546,7 +546,7 @@ def test_failed_runs_are_the_exit_code(
     monkeypatch.setattr("hmmscope.lab.tasks.executors.LocalExecutor", lambda jobs, **_: Scripted(out, {}))
     assert cli.main(["sweep", "--out", str(out)]) == 0  # the grid is in the folder
     said = capsys.readouterr()
-    assert said.err == f"done     {name}  excess 0.2500 (best 0.2500)\n"
+    assert said.err == f"plan: 3 runs, seed 0\ndone     {name}  excess 0.2500 (best 0.2500)\n"
     assert said.out.endswith(f"table: {out}/table.jsonl\n")
 
 
