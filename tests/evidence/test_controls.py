@@ -24,7 +24,7 @@ KEPT = Path(__file__).parents[2] / "results" / "controls"
 CONTROLS = ("untrained", "one-step", "mispaired")
 FOLDERS = sorted(path.relative_to(KEPT) for path in KEPT.glob("*/*.json.xz"))
 #: Claims that networks decide that learned nothing: what is left to be mended. A claim that stands comes off the list.
-FALLEN: dict[str, tuple[str, ...]] = {"one-step/limits-architectures": ("limits-architectures-forgetting",)}
+FALLEN: dict[str, tuple[str, ...]] = {}
 
 
 def tables_of(path: Path) -> Tables:
