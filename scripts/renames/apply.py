@@ -9,7 +9,6 @@ def main(root, table, analysed=None):
     root=Path(root).resolve()
     docs=documents(root)
     cm=Codemod(root,table,docs,analysed)
-    if (HERE/"dbg.py").exists(): exec((HERE/"dbg.py").read_text(),globals()|{"cm":cm}); return
     before={p:Path(p).read_text() for p in cm.paths.values()}
     cm.run()
     out=HERE/"out"; out.mkdir(exist_ok=True)

@@ -1,6 +1,6 @@
 """Apply renames.py to a checkout:  venv/bin/python codemod.py ROOT [--dry]
 
-What a name means is taken from mypy (types of all receivers, declarations of all names); positions from `ast`.
+Mypy tells the meaning of a name (types of all receivers, declarations of all names); positions from `ast`.
 """
 import ast, io, json, os, pickle, re, subprocess, sys, time, tokenize
 from collections import defaultdict

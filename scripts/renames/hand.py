@@ -1,4 +1,4 @@
-"""What the codemod does not decide by itself: strings. python hand.py ROOT, after apply.py."""
+"""Edit the strings that the codemod leaves alone: python hand.py ROOT, after apply.py."""
 import ast, os, re, subprocess, sys
 from pathlib import Path
 from collections import defaultdict
@@ -41,7 +41,7 @@ def cli(path):
     if edits:
         for (s,e),o in sorted(edits.items(),reverse=True): data=data[:s]+o.encode()+data[e:]
         path.write_text(data.decode())
-for p in sorted((root/"tests").rglob("*.py"))+sorted((root/"bench").rglob("*.py"))+sorted((root/"scripts").rglob("*.py")): cli(p)
+for p in sorted((root/"tests").rglob("*.py"))+sorted((root/"bench").rglob("*.py"))+sorted((root/"scripts").glob("*.py")): cli(p)
 EDITS=[] # (path, old, new)
 def sub(path,*pairs):
     p=root/path

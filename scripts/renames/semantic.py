@@ -22,7 +22,7 @@ def sources(root: Path, extra=()):
     for p in sorted((root/"tests").rglob("*.py")):
         if "probes" in p.parts and False: continue
         add(p, p.stem if p.stem not in ("conftest","__main__") else "x_"+"_".join(p.relative_to(root).with_suffix("").parts))
-    for p in sorted((root/"scripts").rglob("*.py")):
+    for p in sorted((root/"scripts").glob("*.py")):  # not this tool, nor the documents that it writes as modules
         add(p, p.stem if p.stem not in seen else "x_scripts_"+p.stem)
     for p, m in extra:
         add(p, m)
