@@ -10,10 +10,10 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 #: Pages elsewhere that are written by hand, and what is written by hand of pages that are made.
-ALSO = [DOCS / "notebooks/index.md", DOCS / "experiments/readers.md", *sorted(DOCS.glob("experiments/notes/*.md"))]
+ALSO = [DOCS / "notebooks/index.md", *sorted(DOCS.glob("experiments/notes/*.md"))]
 #: Made by scripts: the gallery, the sheet of ten headlines, the table of faults, and the names of the interface.
 MADE = {"gallery.md", "judged.md", "laboratory.md", "reference.md"}
-MOST_WORDS, MOST_ENTRIES = 30_600, 16
+MOST_WORDS, MOST_ENTRIES = 30_000, 16
 
 
 def prose(text: str) -> str:
