@@ -1,4 +1,4 @@
-"""How often an untrained network seems to hold more of the belief than its controls, and a trained one is found to.
+"""Measure how often an untrained network seems to hold more of the belief than its controls, and a trained one does.
 
     nice -n 10 python scripts/control_rates.py --measure    measure it anew, about a quarter of an hour of one core
     python scripts/control_rates.py                         print the table of what was measured
@@ -34,17 +34,18 @@ from torch import nn
 import hmmscope as hs
 from hmmscope.analysis.activations import layers_read
 from hmmscope.analysis.geometry import ExactBeliefs, Readout
-from hmmscope.analysis.initialization import seeded_everywhere
 from hmmscope.analysis.twins import draw_twins
 from hmmscope.machine import machine_line
+from hmmscope.models.base import seeded_generators
 from hmmscope.registry import adapted
+from hmmscope.seeds import derived_seed
 from hmmscope.storage import seals, store
 
 KEPT = Path(__file__).resolve().parents[1] / "results" / "control-rates" / "control-rates.json"
 LENGTH, SAMPLES = 12, 128
 #: The seeds of the kept measurement begin here, and end below 1000. Seeds below 100 served to write this script.
 FIRST = 100
-#: Of the way from log 2 to the optimum: a network that comes so far has learned the process.
+#: Fraction of the way from log 2 to the optimum at which a network has learned the process.
 LEAST_GAIN = 0.25
 #: The verdict as it is stored; readers see "not identifiable".
 UNKNOWN = "not told"
@@ -99,7 +100,7 @@ class MLP(nn.Module):
         return self.head(x)
 
 
-#: How each is made from a number of symbols, and the layers that are read; None for the residual stream that is found.
+#: Builder of each network from a number of symbols, and the layers to read; None reads the residual stream.
 KINDS: dict[str, tuple[Callable[[int], nn.Module], list[str] | None]] = {
     "transformer": (Transformer, None),
     "lstm": (LSTM, None),
@@ -147,7 +148,7 @@ def has_learned(model: nn.Module, process: hs.Process) -> bool:
 def verdicts(
     model: nn.Module, kind: str, initialization: str, exact: ExactBeliefs, number: int
 ) -> Iterator[tuple[str, str]]:
-    """What `belief_map` says of one network, with a factory and without one."""
+    """Return the verdicts of `belief_map` on one network, with a factory and without one."""
     layers = KINDS[kind][1]
 
     def read(network: nn.Module) -> Readout:
@@ -168,7 +169,7 @@ def judged(
 ) -> Iterator[Row]:
     """One network, untrained or trained, and what is said of it."""
     process, symbols = exact.corpus.process, exact.corpus.num_symbols
-    with seeded_everywhere(1000 * list(INITIALIZATIONS).index(initialization) + number):
+    with seeded_generators(derived_seed(1000 * list(INITIALIZATIONS).index(initialization) + number, "controls")):
         model = made(kind, initialization, symbols)
     if networks == "trained":
         trained(model, hs.Corpus(process, length=LENGTH, seed=number, stream="train"), steps)

@@ -1,6 +1,6 @@
 """Names of classes, fields, functions and modules, and prose, are free: none of them is part of stored data.
 
-What is stored, and how it is kept when code changes:
+Stored identities, and how each stays the same when code changes:
 
 - digests of corpora and processes: `digest_name` of the layout and of the form of law, `Law.file_arrays`;
 - keys of configurations, findings, figures, protocols and caches: metadata ``{"stored": key}`` of a field, see `schema`;
@@ -151,7 +151,7 @@ def test_the_card_in_lines_and_leaderboards_are_compared_without_their_words() -
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What is derived again from tables
+# Findings derived again from tables
 
 
 def test_a_sealed_folder_is_as_it_was_where_claims_are_worded_better(
@@ -220,7 +220,7 @@ def test_figures_are_compared_without_their_words(before: str, after: str, same:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What is written out
+# Names written out
 
 VERB_NAMES = "show run train sweep sample ask fit study analyse claims report look benchmark check"
 
@@ -354,7 +354,7 @@ def test_an_object_that_is_handed_over_is_called_the_same_by_configurations() ->
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What there was before names were changed: tests/stored_names.json
+# The baseline from before names were changed: tests/stored_names.json
 
 KEPT = json.loads(Path(__file__).with_name("stored_names.json").read_text())
 

@@ -36,7 +36,7 @@ PRINTERS = {
     "training/watch.py",
 }
 
-#: Who runs code: model files, which are code, by those who name one on the command line.
+#: The one module that runs code: model files that a user names on the command line.
 RUNNERS = {"lab/model_file.py": "exec"}
 
 # Dotted names of calls. A name after `*.` is forbidden on any object but the modules of WRITERS.

@@ -66,7 +66,7 @@ class Size:
 
 
 class Entries(dict[str, Any]):
-    """What is registered of a kind, by name. An entry is found by the name that data have for it, too."""
+    """Entries of a kind by name; the name that data have for an entry finds it, too."""
 
     def __init__(self, found: dict[str, Any], stored: dict[str, str]) -> None:
         super().__init__(sorted(found.items()))

@@ -37,7 +37,7 @@ PURPOSES = {
 STREAMS = ("corpus", "train", "evaluate", "probe", "test", "counting")
 
 #: Names that are hashed into the seeds of weights, draws and intervals. Frozen: another string is another random number, and
-#: so other weights and other intervals. What is called otherwise in code keeps its string here. Those that end in "-" or "/"
+#: so other weights and other intervals. Renamed code keeps its string here. Those that end in "-" or "/"
 #: go on with a number.
 NAMES = (
     "absolute-positions",

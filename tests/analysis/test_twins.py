@@ -12,14 +12,13 @@ from torch import nn
 import hmmscope as hs
 from analysis_cases import Held
 from hmmscope.analysis.geometry import BELIEF, belief_targets, belief_times, geometry, read_off
-from hmmscope.analysis.initialization import seeded_everywhere
 from hmmscope.analysis.learned import Learned, learned
 from hmmscope.analysis.probes import read_stream
 from hmmscope.analysis.twins import NO_COLUMNS, Share, Twins, draw_twins, share_beyond
 from hmmscope.errors import InputError
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.monte_carlo import student_quantile
-from hmmscope.models.base import make_model
+from hmmscope.models.base import make_model, seeded_generators
 from hmmscope.processes.hmm import HMM
 
 MESS3 = hs.make_process("mess3")
@@ -368,7 +367,7 @@ def test_controls_are_drawn_by_the_function_that_is_given(way: str) -> None:
 def test_a_function_draws_by_a_named_seed_and_leaves_every_generator() -> None:
     states = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
     python = random.getstate()
-    with seeded_everywhere(3):
+    with seeded_generators(3):
         random.random()
     assert random.getstate() == python  # below the checks of annotations draw from it
 

@@ -36,7 +36,7 @@ def claim_of(rule: Rule, effects: Any, gates: tuple[Gate, ...] = (LEARNED,), **m
 
 
 def shares(rule: Rule, made: np.ndarray, **more: Any) -> Counter[str]:
-    """How often each verdict is given of rows of values, one a seed."""
+    """Return how often each verdict is given on rows of values, one per seed."""
     found = Counter(claim_of(rule, Effect.pooled(list(row)), **more).judge({}).verdict for row in made)
     return Counter({verdict: count / len(made) for verdict, count in found.items()})  # type: ignore[misc]
 
@@ -48,7 +48,7 @@ def shares(rule: Rule, made: np.ndarray, **more: Any) -> Counter[str]:
 @pytest.mark.parametrize("spread", [0.05, 0.5])
 @pytest.mark.parametrize("rule", [Above(0, matters=0.1), Below(0, matters=0.1)])
 def test_neither_error_of_a_rule_is_above_a_twentieth(rule: Rule, spread: float) -> None:
-    """Whether seeds differ little or a lot: loud ones cost power, and no truth."""
+    """Spread over seeds costs power and no correctness."""
     draw, side = np.random.default_rng(1), 1 if isinstance(rule, Above) else -1
     noise = spread * draw.standard_normal((200, 5))
     there, none = shares(rule, 0.2 * side + noise), shares(rule, noise)
@@ -127,7 +127,7 @@ def test_p_of_an_equivalence_is_that_of_two_one_sided_tests() -> None:
 
 
 def test_false_discoveries_are_held_over_all_rows_that_have_a_p() -> None:
-    """Of the significant ones about a twentieth are false at most, if those that came to nothing are counted too."""
+    """At most about a twentieth of the significant rows are false when all rows count."""
     draw, false, found = np.random.default_rng(5), 0, 0
     for _ in range(100):
         p = {str(k): float(one) for k, one in enumerate(draw.uniform(size=40))} | {f"t{k}": 1e-6 for k in range(10)}

@@ -69,7 +69,7 @@ def test_ratios_that_the_plan_fixes_close_their_claims() -> None:
 
 
 def test_ratios_of_kept_trainings_count_for_the_same_plan() -> None:
-    """How often a sample is seen is no number of a hook; tables of the same trainings have it."""
+    """The number of prompts per HMM comes from kept tables of the same trainings, not from a hook."""
     own, other = (
         by_name(plan_of("limits-table3", "medium", changes, 8)) for changes in ({}, {"training.warmup_steps": "9"})
     )

@@ -19,7 +19,7 @@ QUICK: dict[str, Any] = {"num_restarts": 2, "max_iterations": 3}
 
 @pytest.fixture(scope="module")
 def symbols() -> np.ndarray:
-    """Of an ergodic HMM, which fits better than any model without moves back."""
+    """Return samples of an ergodic HMM, which fits better than any left-to-right model."""
     moves = [[0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [0.8, 0.1, 0.1]]
     process = hs.HMM([1 / 3] * 3, moves, [[0.85, 0.05, 0.05, 0.05], [0.05, 0.85, 0.05, 0.05], [0.05, 0.05, 0.45, 0.45]])
     return process.sample_paths(np.arange(12), np.arange(40) == 0, 1).observations.numpy()

@@ -8,6 +8,7 @@ import torch
 
 import hmmscope as hs
 from hmmscope.corpora.targets import PADDING, make_target
+from hmmscope.errors import InputError
 from hmmscope.models.base import SequenceModel, make_model
 from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.training import parallel
@@ -113,3 +114,12 @@ def test_the_evaluation_is_the_mean_over_labels() -> None:
         expected = target.loss(model(batch.tokens[:, :-1]), target.labels(batch)).item()
     found = Evaluation(corpus, target, recipe(evaluate_samples=96))(model, torch.device("cpu"))
     assert found["evaluation_loss"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_an_evaluation_without_labels_is_refused() -> None:
+    process = GivenSequences(hs.SequenceData([[-1], [-1, -1], [0, 1]], missing=-1, symbols=3))
+    corpora = [hs.Corpus(process, length=2, seed=seed) for seed in range(20)]
+    target = make_target("observation", process, corpora[0].layout)
+    empty = next(corpus for corpus in corpora if not target.num_labels(corpus[0:1]))
+    with pytest.raises(InputError, match=r"^training\.evaluate_samples: every observation"):
+        Evaluation(empty, target, recipe(evaluate_samples=1))

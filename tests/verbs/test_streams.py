@@ -1,4 +1,4 @@
-"""What surrounds a command and is not its fault: closed streams, readers that go, terminals and folders that take little."""
+"""Environments that a command must survive: closed streams, readers that go, narrow terminals, read-only folders."""
 
 import io
 import os

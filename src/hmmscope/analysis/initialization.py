@@ -1,17 +1,15 @@
-"""First weights: make untrained controls by a user's function, and tell whether redrawn ones follow a module's own law."""
+"""First weights: make untrained controls by a user's function, and compare redrawn weights with a module's own."""
 
 import math
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
-import numpy as np
 import torch
 from torch import nn
 
 from hmmscope.axes import Tensor
 from hmmscope.errors import HmmscopeError, InputError
+from hmmscope.models.base import seeded_generators
 from hmmscope.schema import shown
 from hmmscope.seeds import derived_seed
 
@@ -47,7 +45,7 @@ def made_controls(controls: Controls, model: nn.Module, seeds: Sequence[int]) ->
     made = []
     for seed in seeds:
         try:
-            with torch.no_grad(), seeded_everywhere(seed):
+            with torch.no_grad(), seeded_generators(derived_seed(seed, "controls")):
                 one = controls()
         except Exception as error:
             line = error if isinstance(error, HmmscopeError) else f"{type(error).__name__}: {error}"
@@ -64,23 +62,6 @@ def made_controls(controls: Controls, model: nn.Module, seeds: Sequence[int]) ->
                 "seed"
             )
     return tuple(made)
-
-
-@contextmanager
-def seeded_everywhere(seed: int) -> Iterator[None]:
-    """Set the global generators of torch, NumPy and Python from (seed, "controls"), and put them back at the end."""
-    value = derived_seed(seed, "controls")
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-    numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002 - users' code draws from it
-    try:
-        with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(value)  # noqa: TID251 - put back at the end
-            np.random.seed(value % 2**32)  # noqa: NPY002, TID251 - put back at the end
-            random.seed(value)
-            yield
-    finally:
-        np.random.set_state(numpy_state)  # noqa: NPY002
-        random.setstate(python_state)
 
 
 def _require_same_shapes(made: nn.Module, model: nn.Module) -> None:
@@ -132,7 +113,7 @@ def other_law(own: Mapping[str, Tensor], drawn: Sequence[Mapping[str, Tensor]], 
 
 
 def _ratio(weight: Tensor, drawn: Sequence[Tensor], *, trained: bool) -> str | None:
-    """How the scale of a parameter differs from that of its draws, in words; None if it does not."""
+    """Describe how the scale of a parameter differs from that of its draws; None if it does not."""
     count = weight.numel()
     if count < 2 or not weight.is_floating_point():
         return None
@@ -194,7 +175,7 @@ def copied_table(module: nn.Module, before: dict[str, Tensor], known: set[int]) 
 
 
 def _follows(table: Tensor) -> bool:
-    """Whether a table has two values at most, or follows from its positions along an axis."""
+    """Return whether a table has two values at most, or follows from its positions along an axis."""
     values = torch.view_as_real(table) if table.is_complex() else table
     values = values.double()
     if values[values.isfinite()].unique().numel() <= 2:
@@ -203,7 +184,7 @@ def _follows(table: Tensor) -> bool:
 
 
 def _recurs(rows: Tensor) -> bool:
-    """Whether each column x has x[t + 1] = a x[t] + b x[t - 1] with its own a and b, or a = 2 and b = -1 but for kinks."""
+    """Return whether each column follows x[t + 1] = a x[t] + b x[t - 1], or is linear except at kinks."""
     if len(rows) < 3:
         return False
     size = rows.nan_to_num(posinf=0, neginf=0).square().mean(0).sqrt()

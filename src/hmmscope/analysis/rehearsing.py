@@ -18,7 +18,7 @@ from hmmscope.corpora.targets import NextGiven, NextObservation, Target
 from hmmscope.models.rehearsal import SAMPLES, Asked, is_of_library, rehearse
 from hmmscope.reprs import Rows
 
-#: Whether a measurement goes on whose model has been rehearsed.
+#: True during a measurement that has rehearsed its model.
 _REHEARSED: ContextVar[bool] = ContextVar("rehearsed", default=False)
 #: Nats, and standard errors, by which late losses are above those in the middle before a warning says so.
 LEAST_RISE, STANDARD_ERRORS = 0.02, 4.0

@@ -74,7 +74,7 @@ class Share(Shown):
 
     @property
     def verdict(self) -> str:
-        """What training added: more, less, no more, or "not told" (not identifiable); below `LEAST_SHARE` it is none."""
+        """Effect of training: more, less, no more, or "not told" (not identifiable); below `LEAST_SHARE` it is no more."""
         if self.value is None or self.low is None or self.high is None:
             return "not told"
         if abs(self.value) < LEAST_SHARE or self.low <= 0 <= self.high:

@@ -31,7 +31,7 @@ class Layout:
         telling: of the header that stands before the first observation; None for a layout without one.
     """
 
-    #: What digests of corpora call this kind of layout. It never changes, whatever the class is called; a class that does
+    #: Name of this layout in digests. It never changes, even if the class is renamed; a class that does
     #: not set it has its own name there.
     digest_name: ClassVar[str] = "Layout"
     needs_process: ClassVar[bool] = False

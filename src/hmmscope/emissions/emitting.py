@@ -191,7 +191,7 @@ class EmittingHMM(VectorProcess):
 
     @property
     def positive(self) -> dict[str, Bool[Tensor, "..."]]:
-        """Where each array of probabilities is positive."""
+        """Return the mask of positive entries of each array of probabilities."""
         tensors = self.file_tensors()
         return {name: tensors[name] > 0 for name in self.probability_arrays}
 

@@ -102,7 +102,7 @@ class GaussianMixtureHMM(EmittingHMM):
         return torch.einsum("sk,sky->sy", self.weights, squares)
 
     def num_free(self, positive: Mapping[str, Tensor]) -> dict[str, int]:
-        """Of a Gaussian whose weight stays zero nothing is free."""
+        """Count free parameters; a Gaussian with weight zero has none."""
         size, _, count = self.centres.shape
         allowed = positive.get("weights", torch.ones_like(self.weights))
         used, symmetric = int(allowed.sum()), count * (count + 1) // 2

@@ -66,7 +66,7 @@ class Model(NamedTuple):
 
 @dataclass(frozen=True)
 class Rules:
-    """What every step of maximisation keeps to.
+    """Constraints of every maximization step.
 
     Attributes:
         pseudo_count: added to expected counts.
@@ -121,7 +121,7 @@ class Rules:
 
     @property
     def num_zeros(self) -> dict[str, int]:
-        """How many probabilities of each part are zero and stay so."""
+        """Number of probabilities of each part that are fixed at zero."""
         if self.support is None:
             return dict.fromkeys(PARTS, 0)
         return {part: int((~own).sum()) for part, own in zip(PARTS, self.support, strict=True)}
@@ -146,7 +146,7 @@ class Rules:
 
 
 class Climbed(NamedTuple):
-    """Where a restart ended, and how many iterations later than where it began."""
+    """Model at the end of a restart, and its number of iterations."""
 
     model: Model
     log_likelihood: float

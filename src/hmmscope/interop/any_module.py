@@ -276,7 +276,7 @@ class _Found:
         return note
 
     def _axes_of(self, x: Any) -> bool | None:
-        """Whether time comes first in a stream (batch, time, feature); None for anything else."""
+        """Return whether time comes first in a stream (batch, time, feature); None for anything else."""
         if not isinstance(x, Tensor) or x.ndim != 3 or not x.is_floating_point():
             return None
         return {self.sizes: False, self.sizes[::-1]: True}.get((x.shape[0], x.shape[1]))

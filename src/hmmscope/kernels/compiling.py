@@ -27,7 +27,7 @@ def alone(function: Any) -> Iterator[None]:
 
     Meanwhile no garbage is collected: with as many objects as a compiler makes, looking for it takes much of the time.
     """
-    file = Path((function.__wrapped__).__code__.co_filename)
+    file = Path(function.__wrapped__.__code__.co_filename)
     with global_compiler_lock:
         if file in _at_work:  # it is compiled because another calls it
             yield

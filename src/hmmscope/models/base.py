@@ -1,11 +1,13 @@
 """What models share: what goes in and comes out, named activations, weights from a named generator; models by name."""
 
 import math
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -28,6 +30,22 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         model.train(modes[0][1])
         for module, training in modes:
             module.training = training
+
+
+@contextmanager
+def seeded_generators(seed: int) -> Iterator[None]:
+    """Seed the global generators of torch, NumPy and Python for calls of a user's code, and put them back at the end."""
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002 - users' code draws from it
+    try:
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(seed)  # noqa: TID251 - put back at the end
+            np.random.seed(seed % 2**32)  # noqa: NPY002, TID251 - put back at the end
+            random.seed(seed)
+            yield
+    finally:
+        np.random.set_state(numpy_state)  # noqa: NPY002
+        random.setstate(python_state)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,6 @@
 The model is left as it was: its mode, buffers, plain attributes (a hidden state that it keeps), random generators and hooks.
 """
 
-import random
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,7 +15,7 @@ from torch import nn
 
 from hmmscope.axes import Bool, Float, Int64, Tensor
 from hmmscope.errors import InputError
-from hmmscope.models.base import SequenceModel, evaluating
+from hmmscope.models.base import SequenceModel, evaluating, seeded_generators
 from hmmscope.models.failing import described_inputs, embedding_failure, failure, require_callable_on_tokens
 from hmmscope.models.given import Function, GivenModel, logits_of, raw_logits
 from hmmscope.reprs import Shown
@@ -39,7 +38,7 @@ _CHANGING = (Tensor, torch.Generator, np.random.Generator, list, dict, set)
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Asked(Shown):
-    """What the outputs of a model should be.
+    """Expected outputs of a model.
 
     Attributes:
         num_outputs: the least number of outputs at a position.
@@ -177,7 +176,7 @@ class _Rehearsed:
         """One call from the state that the model had at first, or `again` from the one that the last call left."""
         if not again:
             self.kept.put_back()
-        with _seeded(seed, inputs.device):
+        with seeded_generators(seed):
             return self.model(inputs)
 
     def _first_call(self, inputs: Tensor) -> Any:
@@ -300,7 +299,7 @@ class _Rehearsed:
 
 
 def _differ(one: Tensor, other: Tensor) -> Bool[Tensor, "batch time"]:
-    """Where two outputs differ by more than rounding; nothing is said of numbers that are not finite in both."""
+    """Return the positions where two outputs differ by more than rounding; numbers must be finite in both."""
     if one.shape != other.shape:
         return torch.ones(one.shape[:2], dtype=torch.bool, device=one.device)
     finite = one.isfinite() & other.isfinite()
@@ -308,21 +307,6 @@ def _differ(one: Tensor, other: Tensor) -> Bool[Tensor, "batch time"]:
     rounding = torch.finfo(one.dtype).eps if one.is_floating_point() else 0.0
     apart = torch.where(finite, (one - other).abs(), 0)
     return (apart > max(ROUNDING, EPSILONS * rounding) * size).any(-1)
-
-
-@contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Global random generators of torch, numpy and Python with a seed, and then as they were."""
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - put back
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)  # noqa: TID251 - put back
-        random.seed(seed)
-        np.random.seed(seed)  # noqa: NPY002, TID251 - put back
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)  # noqa: NPY002 - put back
 
 
 class _Kept:

@@ -226,7 +226,7 @@ def config_from_data(data: object, overrides: dict[str, str] | None = None) -> R
 
 
 def _is_same(section: str, one: Any, other: str) -> bool:
-    """Whether two names are of one registered thing."""
+    """Return whether two names are of one registered entry."""
     known = registry.entries(_REGISTERED[section]) if section in _REGISTERED else {}
     return bool(one == other or (isinstance(one, str) and one in known and known[one] is known.get(other)))
 

@@ -1,4 +1,4 @@
-"""What a training will take, before it is begun: parameters, tokens, FLOPs, memory and time.
+"""Estimate the cost of a training before it starts: parameters, tokens, FLOPs, memory and time.
 
 The time follows from the operations and a stated throughput; no step is taken. With ``measure`` some steps are timed.
 """
@@ -139,7 +139,7 @@ def estimate(config: RunConfig, *, measure: bool = False, compare: bool = True, 
     return replace(measured, other_precision=other.precision, other_seconds=each_other * steps_in_all)
 
 
-#: How the time is known where no step was timed.
+#: Basis of the time estimate where no step was timed.
 BY_COUNT = f"at {CPU_RATE:.0e} operations a second of a core and {1e3 * CPU_STEP:.0f} ms a step".replace("e+", "e")
 BY_COUNT_GPU = f"at {GPU_RATE:.0e} operations a second and {1e3 * GPU_STEP:.0f} ms a step (one NVIDIA H200)".replace(
     "e+", "e"
@@ -154,7 +154,7 @@ def _of_few(config: RunConfig) -> Any:
 
 
 def _counted_seconds(spec: TrainingSpec, flops: float) -> float:
-    """Of a training on this processor: see `hmmscope.training.engines.torch_seconds`."""
+    """Estimate the seconds of a training on this processor: see `hmmscope.training.engines.torch_seconds`."""
     return (spec.num_steps * CPU_STEP + flops / CPU_RATE) / max(1, spec.num_threads)
 
 

@@ -305,14 +305,14 @@ class HiddenMarkovModel(BaseEstimator):
         self.__dict__.pop("_ran", None)
 
     def _num_parameters(self) -> int:
-        """How many numbers a fit of `params` may choose."""
+        """Return the number of free parameters of a fit of `params`."""
         positive = self._positive(self.laws)
         free = {name: num_free(positive[name]) for name in ("startprob_", "transmat_")}
         free |= self._num_free_emissions(positive)
         return sum(free[name] for letter, name in self.parts.items() if letter in self.params)
 
     def _positive(self, names: Collection[str]) -> dict[str, NDArray[np.bool_]]:
-        """Where some laws may be positive: as at the start of the last fit, or as they are where they were set since."""
+        """Return the support of some distributions: at the start of the last fit, or of values set since."""
         made, begun, found = self.__dict__.get("_made", {}), self.__dict__.get("_begun", {}), {}
         for name in set(names) & set(self.laws):
             law = np.asarray(getattr(self, name))

@@ -8,6 +8,7 @@ from torch import nn
 from hmmscope.axes import Float64, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.targets import Target
+from hmmscope.errors import InputError
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import move
 from hmmscope.training.updates import judged_outputs
@@ -22,11 +23,18 @@ class Evaluation:
         corpus: of the "evaluate" stream.
         target: what is asked of it.
         spec: the recipe; says how many samples.
+
+    Raises:
+        InputError: all observations of the samples are missing, so there is no loss.
     """
 
     def __init__(self, corpus: Corpus, target: Target, spec: TrainingSpec) -> None:
         self._spec, self._batch = spec, corpus[0 : spec.evaluate_samples]
         self._target = target
+        if not target.num_labels(self._batch):
+            raise InputError(
+                "training.evaluate_samples: every observation of these samples is missing; evaluate on others"
+            )
         self._parts: dict[torch.device, list[tuple[Batch, Tensor]]] = {}
         self._optimum: Float64[Tensor, "batch judged output"] | None = None
         single = len(corpus.layout.sequence_lengths) == 1  # of prompts exact answers may cost more than the training
@@ -54,7 +62,7 @@ class Evaluation:
                 optimum = self._optimum[number * _BATCH : (number + 1) * _BATCH]
                 distances.append(self._target.distance_terms(answer, optimum))
         model.train()
-        found: dict[str, Any] = {"evaluation_loss": total / count if count else 0.0}
+        found: dict[str, Any] = {"evaluation_loss": total / count}
         if distances:
             found["distances"] = mean_where(torch.cat(distances), self._counted)
         return found

@@ -307,7 +307,7 @@ def _gates(tables: Tables, rows: Rows) -> tuple[Gate, ...]:
 
 
 def _learned(tables: Tables, rows: Rows, layers: list[int]) -> tuple[Gate, ...]:
-    """Whether the best of some models is better than one that always gives the same answer, by task."""
+    """Return, by task, whether the best of some models is better than a constant answer."""
 
     def lead(own: Rows) -> float | None:
         nothing = tables["references"].where(task=own[0]["task"], position=own[0]["position"], seed=own[0].get("seed"))

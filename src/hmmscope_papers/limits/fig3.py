@@ -240,7 +240,7 @@ def _training_figure(rows: Rows) -> Figure:
 
 
 def _learned(tables: Tables, tasks: Sequence[str]) -> tuple[Gate, ...]:
-    """Whether the Transformers have learned anything, at every depth, by task."""
+    """Return, by task, whether the Transformers have learned anything at every depth."""
     return learned_by(tables, tasks, *deep(tables))
 
 
@@ -336,7 +336,7 @@ def constant_depth(tables: Tables) -> Seen:
 
 
 def _few_layers_learned(tables: Tables) -> tuple[Gate, ...]:
-    """Whether the better one of one and two layers is better than one that always gives the same answer, by task."""
+    """Return, by task, whether the better one of one and two layers is better than a constant answer."""
 
     def lead(own: Rows) -> Estimate | None:
         models = own.where(predictor="model").by("layers").values()

@@ -263,7 +263,7 @@ def both_cycles(
 
 
 def learned_by(tables: Tables, tasks: Sequence[str], *layers: int) -> tuple[Gate, ...]:
-    """Whether each of some models fits a position more than one that always gives the same answer, by task."""
+    """Return, by task, whether each of some models fits one position more than a constant answer."""
 
     def lead(own: Rows) -> Estimate:
         return length_of(own.where(predictor="model"), number("rate", RATE)) - length_of(

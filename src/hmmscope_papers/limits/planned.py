@@ -1,4 +1,4 @@
-"""What a plan of the grid of [Limits] fixes before anything is trained: its tasks and depths, and how rarely it asks."""
+"""Gates that a plan of the grid of [Limits] fixes before training: tasks, depths and supervision rate."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ class GridExperiment(Experiment):
     """An experiment on the trainings of `hmmscope_papers.limits.trainings.grid`."""
 
     def planned_gates(self, configs: Mapping[str, Any], claim: Any) -> tuple[Gate, ...]:
-        """How rarely the state of Cyclic-HARD is asked for, of claims that depend on it."""
+        """Return the gate on the supervision rate of Cyclic-HARD, for claims that depend on it."""
         hard = [config.layout.num_observations for config in configs.values() if config.process.name == HARD]
         return asked_once_in(max(hard)) if hard and "rarely" in claim.numbers else ()
 

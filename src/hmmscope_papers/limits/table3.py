@@ -279,7 +279,7 @@ def _drifts(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...]) -> 
 
 
 def _learned(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...], share: float) -> tuple[Gate, ...]:
-    """Whether each model has gone a share of the way from the constant answer's loss to the floor, by task."""
+    """Return, by task, whether each model covers a fraction of the gap between the constant answer and the floor."""
     rows = tables["losses"].where(layers=list(layers))
     if not all("trivial" in row for row in rows):
         return (Gate("learned", False, "the loss of the predictor that always gives the same answer is not recorded"),)

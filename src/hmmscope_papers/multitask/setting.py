@@ -243,10 +243,9 @@ def in_regime(tables: Tables) -> Tables:
 
 
 def gates_of_the_hmm(tables: Tables) -> tuple[Gate, ...]:
-    """What has to hold before a claim on how it is recognised which HMM a prompt is of is judged.
+    """Return the gates of a claim on how a model recognizes the HMM of a prompt.
 
-    Symbol counts name the HMMs of the paper's own family, so that this is told of no model of them; how often a model is
-    right is.
+    Symbol counts identify the HMMs of the paper's own family, so no model of them passes; claims on accuracy lack this gate.
     """
     return not_from_counts(tables), *gates(tables)
 

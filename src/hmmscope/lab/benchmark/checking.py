@@ -245,7 +245,7 @@ def _require_alike(part: Path, task: Task, samples: Samples, stored: Stored, fou
 
 
 def _without_words(text: str, tasks: tuple[Task, ...]) -> tuple[list[str], list[str], str]:
-    """What a card in lines says: the rows of the tasks, the other numbers, and how the model is called."""
+    """Return the contents of a card in lines: the rows of the tasks, the other numbers, and the name of the model."""
     lines = text.splitlines()
     rows = [line for line in lines if line.split(" ")[0] in {task.name for task in tasks}]
     beside = [

@@ -144,7 +144,7 @@ def _from_file(file: ModelFile, name: str | None) -> Entry:
 
 
 def _calls(build: Callable[..., Any], path: Path | None = None) -> Callable[[Ports, int], Any]:
-    """What a function, of a file at `path`, makes of the sizes that it names, with its random numbers from the seed."""
+    """Call a function of a file at `path` with the sizes that it names, under the seed, and return its module."""
     named = inspect.signature(build).parameters
     takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in named.values())
 

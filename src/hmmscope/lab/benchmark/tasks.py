@@ -93,7 +93,7 @@ class Task:
         return WORDS[self.name][0] if self.name in WORDS else self.kind
 
     def frozen_fields(self) -> dict[str, Any]:
-        """What the digest has of the fields, under names that never change, in the words of version 1 of the bench."""
+        """Return the fields that enter the digest, under fixed names and in the words of version 1."""
         return {
             "name": self.name,
             "kind": self.frozen_kind,

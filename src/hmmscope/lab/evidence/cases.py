@@ -30,7 +30,7 @@ class Judged:
     power: Power | None = None
 
     def said(self, text: str) -> str:
-        """What was seen, after why nothing was judged of it, or before what limits it."""
+        """Return the text with the reason for no verdict before it, or the limit of the verdict after it."""
         if self.verdict == "not tested":
             return f"Not tested: {self.why}. {text}".strip()
         return f"{text} ({self.why})" if self.why else text
@@ -38,7 +38,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Case:
-    """What was seen for a claim with a rule.
+    """Measured effects of a claim that has a decision rule.
 
     Attributes:
         claim: its record.
@@ -74,7 +74,7 @@ class Case:
         return found
 
     def _judged(self, names: tuple[str, ...]) -> Judged:
-        """Of the effects of these names."""
+        """Apply the rule and the gates to the effects of these names."""
         rule = self.claim.rule
         assert rule is not None
         known = {name: self.effects[name] for name in names if name in self.effects}
@@ -137,12 +137,12 @@ def parts_of(judged: Mapping[str, Judged], effects: Mapping[str, Effect]) -> lis
 
 
 def _closed(one: Judged) -> bool:
-    """Whether something other than chance keeps an effect from being judged."""
+    """Return whether a gate other than power closes an effect."""
     return one.verdict == "not tested" and not any(gate.name == "power" for gate in one.gates)
 
 
 def _undecided(verdict: Verdict, effect: Effect | None) -> str:
-    """What an inconclusive verdict lacks, where it is no matter of the interval."""
+    """Return the reason for an inconclusive verdict, unless the interval is the reason."""
     if verdict != "inconclusive" or effect is None:
         return ""
     if effect.num_seeds < 2:

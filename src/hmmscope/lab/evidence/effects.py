@@ -223,7 +223,7 @@ class Effect:
 
     @property
     def bimodal(self) -> bool:
-        """Whether the seeds fall into two groups: a gap that is wide beside what the wider group spans."""
+        """Return whether the seeds fall into two groups: the gap is wide compared with the wider group."""
         count, values = len(self.values), self.values
         if count < LEAST_GROUPED:
             return False

@@ -46,7 +46,7 @@ class Part:
         return str(self)
 
 
-#: What `Part` is in a file.
+#: Fields of `Part` in a file.
 _PART = re.compile(
     rf"(?P<name>.+): (?P<verdict>{'|'.join(sorted(VERDICTS, key=len, reverse=True))})"
     r"(?: \((?P<why>[^)]*)\))?(?:, (?P<number>.+))?"

@@ -1,8 +1,8 @@
-"""Whether a verdict could be a matter of chance: the errors and the power of a rule, by simulation.
+"""Simulate the error rates and the power of a rule, to find verdicts that chance could give.
 
 Simulated experiments have the seeds of the kept ones. Their spread is not that which was seen, which five seeds tell badly:
 each has one drawn from what the seen one allows (the inverse chi-squared law). They are made once about the effect that the
-paper prints (twice what matters where it prints none), once about none. What is asked depends on the direction of the
+paper prints (twice what matters where it prints none), once about none. The requirement depends on the direction of the
 verdict:
 
     denied      the rule denies the paper's effect in 5 % of simulated experiments at most
@@ -109,8 +109,10 @@ def power_of(
 def chances(
     rule: Rule, effects: Mapping[str, Effect], there: float | None = None, none: float | None = None
 ) -> tuple[float, float] | None:
-    """How often a rule decides: the share of simulated experiments that it bears out at the paper's effect, or in sign, and
-    that it denies at none. None where nothing tells it, see `power_of`."""
+    """Return how often a rule confirms the paper's effect, or its sign, and how often it denies an effect of zero.
+
+    Both are fractions of simulated experiments; None if neither can be simulated, see `power_of`.
+    """
     aims = targets(rule, there, none)
     if aims is None or not effects or any(one.num_seeds < 2 or _error(one) is None for one in effects.values()):
         return None
@@ -150,7 +152,7 @@ def powered(
     least: float,
     redrawn: Redrawn | None = None,
 ) -> tuple[Gate, Power | None, Verdict]:
-    """Whether a decided verdict is no matter of chance, the power of its rule, and the verdict that may be given.
+    """Return the power gate of a verdict, the power of its rule, and the verdict that the power allows.
 
     Args:
         verdict: that the rule gives.
@@ -205,7 +207,7 @@ def seeds_enough(
 
 
 def _verdicts(rule: Rule, effects: Mapping[str, Effect], aim: float, redrawn: Redrawn | None) -> list[Verdict]:
-    """What the rule says of simulated experiments about an effect."""
+    """Return the verdicts of a rule on simulated experiments about an effect."""
     if redrawn is not None:
         draw = random.Random(f"{aim:.6g}")
         made = ({name: redrawn(name, aim, draw) for name in effects} for _ in range(DRAWS_OF_LAWS))

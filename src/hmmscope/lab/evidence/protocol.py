@@ -22,7 +22,7 @@ from hmmscope.storage import disk, store
 FORMAT = "hmmscope-protocol/1"
 #: Its name in the folder of an experiment.
 PROTOCOL = "protocol.json"
-#: What of a rule a protocol fixes beside its version.
+#: Fields of a rule that a protocol fixes, with its version.
 _NUMBERS = ("rule", "level", "numbers", "printed", "there", "none", "least_power", "more_budget_could_help")
 
 

@@ -139,11 +139,11 @@ class Record:
 
     @property
     def asks_power(self) -> bool:
-        """Whether the rule's verdict depends on its power: that of a question, or of a rule for every instance, does not."""
+        """Return whether the verdict depends on power; questions and rules for every instance do not."""
         return self.rule is not None and not isinstance(self.rule, Always)
 
     def scope_at(self, scale: str) -> str:
-        """What a verdict at a scale is about, in words."""
+        """Return the scope of a verdict at a scale, in words."""
         return self.scope.get(scale, self.scope.get("any", ""))
 
     @property

@@ -48,7 +48,7 @@ MOST_SEEDS = 200
 
 
 class Rule(ABC):
-    """How an effect decides; subclasses are frozen dataclasses of numbers.
+    """Decision rule of an effect; subclasses are frozen dataclasses of numbers.
 
     Attributes:
         name: in records and protocols. It never changes, whatever the class is called.
@@ -75,11 +75,11 @@ class Rule(ABC):
         return self.decide(rounded(effect.low), rounded(effect.value), rounded(effect.high))
 
     def p_value(self, effect: Effect) -> float | None:
-        """Of the hypothesis that the effect is at the bound, two-sided; None where its law is not that of seeds."""
+        """Return the two-sided p-value of an effect at the bound; None where its distribution is not over seeds."""
         return effect.p_value(self.bound)
 
     def holds_by_sign(self, effect: Effect) -> bool:
-        """Whether the bound of the sign test, which knows no law of the seeds, is on the claimed side."""
+        """Return whether the bound of the sign test, which assumes no distribution, is on the claimed side."""
         return False
 
     def seeds_needed(self, effect: Effect) -> int | None:
@@ -151,7 +151,7 @@ class Within(Rule):
         return "not reproduced" if low > self.bound + self.margin or high < self.bound - self.margin else "inconclusive"
 
     def p_value(self, effect: Effect) -> float | None:
-        """Of the hypothesis that the effect is as far from the bound as the margin, or farther: two one-sided tests.
+        """Return the p-value of an effect at least a margin from the bound: two one-sided tests.
 
         Source: Schuirmann 1987, Journal of Pharmacokinetics and Biopharmaceutics 15.
         """
@@ -250,7 +250,7 @@ class Gate:
         return replace(self, of=names)
 
     def concerns(self, names: Iterable[str]) -> bool:
-        """Whether it is about any of the effects of these names; the effect without a name needs all."""
+        """Return whether the gate is about any of these effects; the effect without a name needs all gates."""
         return not self.of or any(name in self.of or not name for name in names)
 
     @staticmethod
@@ -371,7 +371,7 @@ def at_budget(
     """The verdict of models that were trained on less than the paper's, and what it is about.
 
     No law of the outcome in the budget reaches the paper's, so that what is not seen here may be seen there: of a claim that
-    more budget could help. Where it would strengthen the denial, the claim is not reproduced.
+    more budget could help. If it would strengthen the denial, the claim is not reproduced.
 
     Args:
         could_help: whether more budget could help the claim; None where nothing says so, which counts as no.

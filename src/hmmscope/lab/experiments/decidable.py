@@ -21,19 +21,19 @@ from hmmscope.lab.evidence.verdicts import Always, Gate
 from hmmscope.lab.experiments.planning import Plan
 from hmmscope.storage.seals import open_sealed
 
-#: Where kept tables are, from the root of the repository: <scale>/<experiment>, and beside it <experiment>@<setting>.
+#: Folder of kept tables, from the root of the repository: <scale>/<experiment>, and beside it <experiment>@<setting>.
 RESULTS = Path("results")
 #: Share of simulated experiments that a plan has to decide, at the paper's effect or at none.
 LIKELY = 0.5
 #: Gates on numbers that a plan fixes.
 _RATIOS = ("regime", "room", "matched")
-#: What tables raise that lack what a claim reads.
+#: Exceptions of a claim whose tables lack rows or columns.
 _LACKING = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, AssertionError)
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a plan can say of a claim.
+    """Prospects of a plan to decide a claim.
 
     Attributes:
         gates: those that the plan fixes, each with its numbers.
@@ -50,7 +50,7 @@ class Outlook:
 
     @property
     def decides(self) -> bool:
-        """Whether the plan can decide the claim, or a part of it."""
+        """True if the plan can decide the claim, or a part of it."""
         return not self._closed() or bool(self.parts)
 
     @property
@@ -87,7 +87,7 @@ class Outlook:
 
 
 def outlooks(plan: Plan, kept: Sequence[Path] | None = None) -> list[Outlook]:
-    """What a plan can say of each claim of its experiment.
+    """Return the prospects of a plan for each claim of its experiment.
 
     Args:
         plan: of the experiment.
@@ -153,7 +153,7 @@ def _outlook(plan: Plan, claim: Claim, folders: Sequence[Path]) -> Outlook:
 def _measured(
     plan: Plan, claim: Claim, folders: Sequence[Path]
 ) -> tuple[list[Seen], dict[str, Effect], tuple[str, ...], tuple[str, ...]]:
-    """What the claim sees in kept tables; the effects that the plan measures; names that it covers, and that it misses."""
+    """Return the kept measurements of a claim, the effects that the plan measures, and names covered and missing."""
     whole, effects, parts = [], dict[str, Effect](), dict[str, None]()
     names, told = dict[str, None](), dict[str, None]()
     for folder in folders:
@@ -195,7 +195,7 @@ def _of_two_seeds(folder: Path) -> Tables:
 
 
 def _seen(claim: Claim, tables: Tables | None) -> Seen | None:
-    """What a claim sees; None where the tables lack what it reads."""
+    """Return the measurement of a claim; None where the tables lack its rows."""
     try:
         return None if tables is None else claim.seen(tables)
     except _LACKING:
@@ -228,7 +228,7 @@ def _trainings(folder: Path) -> Any:
 
 
 def _of_power(claim: Claim, effects: dict[str, Effect], count: int) -> Iterator[Gate]:
-    """For each effect with a kept spread: how often the rule would decide with so many seeds."""
+    """Yield, for each effect with a kept spread, how often the rule would decide with so many seeds."""
     if claim.rule is None or not claim.asks_power:
         return
     for name, effect in effects.items():

@@ -63,7 +63,7 @@ class Look:
 
     @property
     def warnings(self) -> list[str]:
-        """What may make the numbers wrong, a line each; only models that this library did not make are looked at so."""
+        """Warnings about a user's model, one line each; models of this library have none."""
         return list(self.data["warnings"])
 
     @property

@@ -73,7 +73,7 @@ def _made_by(path: Path, attribute: str) -> tuple[nn.Module, Controls | None]:
 
 
 def _draws(make: Any, model: nn.Module) -> bool:
-    """Whether a function makes a module like this with other weights at each call, and does not load or train them."""
+    """Return whether a function makes a module like this one with new weights at each call."""
     try:
         made_controls(make, model, (0, 1))
     except InputError:
