@@ -24,7 +24,7 @@ demo: .venv/.installed
 test: .venv/.installed
 	$(BIN)/ruff format --check src bench tests scripts
 	$(BIN)/ruff check src bench tests scripts
-	$(BIN)/python scripts/house.py --check
+	$(BIN)/python scripts/check_architecture.py --check
 	$(MAKE) --no-print-directory -j2 types units
 
 types:
@@ -43,7 +43,7 @@ test-soak: .venv/.installed
 
 # What depends on sums, with each of OpenBLAS's kernels for these processors and one and two threads, a run after the other.
 KERNELS ?= Haswell Zen SkylakeX
-SUMS := tests/test_ties.py tests/test_last_bits.py tests/processes tests/inference tests/kernels tests/verbs
+SUMS := tests/test_ties.py tests/test_perturbed_rounding.py tests/processes tests/inference tests/kernels tests/verbs
 test-kernels: .venv/.installed
 	@set -e; for kernel in $(KERNELS); do for threads in 1 2; do \
 		export OPENBLAS_CORETYPE=$$kernel OPENBLAS_NUM_THREADS=$$threads OMP_NUM_THREADS=$$threads; \
@@ -78,7 +78,7 @@ test-extras:
 	.venv-extras/bin/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) \
 		-e ".[pages,hmm,models,pretrained,test,lens,loops,ray,slurm,hmmer,peers,tables]"
 	.venv-extras/bin/pytest -rs tests/interop tests/models tests/sequences tests/sweeps/test_sweep_engines.py
-	.venv-extras/bin/pytest -rs -m "slow or not slow" tests/laboratory/test_every_reader.py
+	.venv-extras/bin/pytest -rs -m "slow or not slow" tests/adversarial/test_every_reader.py
 
 # Builds the package, installs its wheel into an empty environment outside of the checkout, and runs every verb there.
 check-package: .venv/.installed
@@ -108,15 +108,15 @@ format: .venv/.installed
 
 # Tries to break everything, and writes docs/laboratory.md; SIZES="--only --kills 1000" chooses and adds to what was measured.
 break: .venv/.installed
-	$(BIN)/python tests/laboratory $(SIZES)
+	$(BIN)/python tests/adversarial $(SIZES)
 
 # Mutants of the core, so many of each package, under the tests that run their line: how many are noticed, in docs/laboratory.md.
 MUTANTS ?= 12
-CORE := analysis runs storage sequences inference processes corpora training evidence
+CORE := analysis runs storage sequences inference processes datasets training evidence
 mutate: .venv/.installed
 	$(BIN)/python -m pip install -q --disable-pip-version-check coverage
-	nice -n 10 $(BIN)/python tests/laboratory/source_mutants.py
-	nice -n 10 $(BIN)/python tests/laboratory --only $(foreach one,$(CORE),--mutants-$(one) $(MUTANTS))
+	nice -n 10 $(BIN)/python tests/adversarial/source_mutants.py
+	nice -n 10 $(BIN)/python tests/adversarial --only $(foreach one,$(CORE),--mutants-$(one) $(MUTANTS))
 
 # What is locked, with hashes: the newest versions that pyproject.toml allows, except torch (see constraints/README.md).
 lock:

@@ -26,10 +26,10 @@ from bench import (
 from bench.contest import Contest, summary
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.lab.cli import answered
-from hmmscope.lab.verbs.endings import new_file
-from hmmscope.machine import machine
+from hmmscope.lab.verbs.output_paths import new_file
 from hmmscope.schema import unknown_name
 from hmmscope.storage import seals, store
+from hmmscope.system_info import machine
 from hmmscope.text import say
 
 #: What `all` measures.

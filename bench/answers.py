@@ -9,7 +9,7 @@ import torch
 
 from bench.contest import Contest, installed
 from bench.exact import ITERATIONS, hmmlearn_of
-from hmmscope.corpora.corpus import Corpus
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import fit_baum_welch
 from hmmscope.inference.fast import log_likelihood
@@ -18,7 +18,7 @@ from hmmscope.inference.paths import most_likely_states
 from hmmscope.inference.smoothing import smooth_beliefs
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.make import make_process
-from hmmscope.processes.narrow import as_kind
+from hmmscope.processes.require_type import require_process_type
 
 #: (states, sequences, length), of 8 symbols: one sequence, and batches.
 ONE, BATCHES = (
@@ -50,12 +50,12 @@ def contests(*, peers: bool, device: str = "cpu") -> list[Contest]:
 
 
 def _random(states: int, seed: int = 0) -> HMM:
-    return as_kind(make_process("random-hmm", num_states=states, num_symbols=8, seed=seed), HMM)
+    return require_process_type(make_process("random-hmm", num_states=states, num_symbols=8, seed=seed), HMM)
 
 
 def _answers(states: int, batch: int, length: int, *, peers: bool) -> list[Contest]:
     hmm = _random(states)
-    observations = Corpus(hmm, length=length)[0:batch].observations
+    observations = ProcessDataset(hmm, length=length)[0:batch].observations
     tokens, product = observations.numel(), 2.0 * states**2 if states > 64 else 0.0
     found = {}
     for (name, call), products in zip(CALLS.items(), (product, 2 * product, 0.0), strict=True):
@@ -87,7 +87,7 @@ def _jax(hmm: HMM, observations: torch.Tensor) -> dict[str, Callable[[], Any]]:
 
     with jax.enable_x64(True):
         initial, transition, emission = (
-            jnp.asarray(part.numpy()) for part in (hmm.initial_S, hmm.transition_SS, hmm.emission_SV)
+            jnp.asarray(part.numpy()) for part in (hmm.initial, hmm.transition, hmm.emission)
         )
         symbols = jnp.asarray(observations.numpy())
 
@@ -116,7 +116,7 @@ def _jax(hmm: HMM, observations: torch.Tensor) -> dict[str, Callable[[], Any]]:
 def _ragged(peers: bool) -> list[Contest]:
     count, longest, states = RAGGED
     hmm, lengths = _random(states), np.random.default_rng(0).integers(1, longest + 1, count)
-    observations, tokens = Corpus(hmm, length=longest)[0:count].observations, int(lengths.sum())
+    observations, tokens = ProcessDataset(hmm, length=longest)[0:count].observations, int(lengths.sum())
     flat = np.concatenate([row[:length] for row, length in zip(observations.numpy(), lengths, strict=True)])
     scoring, fitting = (
         Contest(f"{name}, {count} sequences of 1 to {longest}", "tokens") for name in ("score", "Baum-Welch, a step")
@@ -134,7 +134,7 @@ def _small(peers: bool) -> list[Contest]:
     """Each model with a sequence of its own: what is done once for each call counts here."""
     hmms = [_random(SMALL, seed) for seed in range(MODELS)]
     starts = [_random(SMALL, MODELS + seed) for seed in range(MODELS)]
-    seen = [Corpus(hmm, length=OWN)[0:1].observations for hmm in hmms]
+    seen = [ProcessDataset(hmm, length=OWN)[0:1].observations for hmm in hmms]
     tokens = MODELS * OWN
     scoring, fitting = (
         Contest(f"{name}, {MODELS} models of {SMALL} states, 1 x {OWN} each", "tokens")

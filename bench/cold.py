@@ -11,14 +11,14 @@ import subprocess
 import sys
 import tempfile
 
-from hmmscope.lab.verbs.first_calls import CALLS
+from hmmscope.lab.verbs.precompile import CALLS
 from hmmscope.text import say
 
 
 def seconds(call: str, folder: str, bytecode: str) -> float:
     """Processor time of a call in a new process, with what is compiled kept in `folder`, and Python's own in `bytecode`."""
     told = "print(sum(os.times()[:4]) - sum(begun[:4]))"
-    made = f"from hmmscope.lab.verbs.first_calls import CALLS; CALLS[{call!r}]()"
+    made = f"from hmmscope.lab.verbs.precompile import CALLS; CALLS[{call!r}]()"
     code = f"import os, torch, numpy; begun = os.times(); {made}; {told}"
     run = subprocess.run(
         [sys.executable, "-c", code],

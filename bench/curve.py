@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from hmmscope.corpora.corpus import Corpus
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.inference.fast import log_likelihood
 from hmmscope.inference.loop_inputs import FEW_STATES
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.make import make_process
-from hmmscope.processes.narrow import as_kind
+from hmmscope.processes.require_type import require_process_type
 
 BASE = {"batch": 512, "length": 64, "states": 64, "symbols": 16}
 AXES = {
@@ -69,7 +69,9 @@ def points(axes: dict[str, list[int]] | None = None, base: dict[str, int] | None
     for axis, values in (axes or AXES).items():
         for value in values:
             sizes = base | {axis: value}
-            hmm = as_kind(make_process("random-hmm", num_states=sizes["states"], num_symbols=sizes["symbols"]), HMM)
+            hmm = require_process_type(
+                make_process("random-hmm", num_states=sizes["states"], num_symbols=sizes["symbols"]), HMM
+            )
             for work in WORK:
                 yield Point(work, axis, sizes, _working_set(work, sizes), _work(work, hmm, sizes))
 
@@ -88,7 +90,7 @@ def _work(work: str, hmm: HMM, sizes: dict[str, int]) -> Callable[[], Any]:
         indices, starts = np.arange(sizes["batch"]), np.arange(sizes["length"]) == 0
         return lambda: hmm.sample_paths(indices, starts, 0)
     dtype = torch.float32 if work.endswith("32") else torch.float64
-    observations = Corpus(hmm, length=sizes["length"])[0 : sizes["batch"]].observations
+    observations = ProcessDataset(hmm, length=sizes["length"])[0 : sizes["batch"]].observations
     return lambda: log_likelihood(hmm, observations, dtype=dtype)
 
 

@@ -8,14 +8,14 @@ import torch
 
 from bench.contest import Contest
 from bench.training import gemm
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.targets import make_target
+from hmmscope.datasets.process_dataset import ProcessDataset
+from hmmscope.datasets.targets import make_target
 from hmmscope.errors import InputError
 from hmmscope.kernels.pairs import AT_ONCE
 from hmmscope.models.base import build_model, cost_of
 from hmmscope.runs.config import RunConfig, config_from_data
-from hmmscope.runs.pipeline import ports_of
-from hmmscope.training.distributed import World
+from hmmscope.runs.pipeline import model_io_of
+from hmmscope.training.distributed import ProcessGroup
 from hmmscope.training.engines import make_engine
 from hmmscope.training.state import Moments
 
@@ -86,7 +86,7 @@ def contests(*, peers: bool, device: str = "cpu") -> list[Contest]:
 
 def _contest(name: str, data: dict[str, Any], precision: str = "float32") -> Contest:
     config = config_from_data(data | {"training": {**data["training"], "device": "cpu", "precision": precision}})
-    columns, batch = config.layout.num_columns, config.training.batch_size
+    columns, batch = config.layout.context_length, config.training.batch_size
     reason = (
         "of few samples a tenth of a step is what is done once, whatever the batch: maps folded, turned and updated"
     )
@@ -97,7 +97,7 @@ def _contest(name: str, data: dict[str, Any], precision: str = "float32") -> Con
         contest.add(engine, _steps(config, engine), _STEPS * batch * columns)
     multiply, amount = gemm("cpu", precision)
     target = make_target(config.target, config.process.build(), config.layout)
-    cost = cost_of(config.model, ports_of(config, target), columns)
+    cost = cost_of(config.model, model_io_of(config, target), columns)
     assert cost is not None
     contest.flops, contest.dtype = cost.flops / columns, getattr(torch, precision)
     contest.add(f"{precision} matrix product", multiply, amount / (cost.flops / columns), limit=True)
@@ -112,9 +112,9 @@ def _steps(config: RunConfig, engine: Literal["compiled", "torch"]) -> Callable[
         spec = replace(config.training, engine=engine, num_threads=threads)
         process = config.process.build()
         target = make_target(config.target, process, config.layout)
-        model = build_model(config.model, ports_of(config, target)).train()
-        taker, moments = make_engine(model, spec, World()), Moments()
-        batch = Corpus(process, layout=config.layout, seed=0, stream="train")[0 : spec.batch_size]
+        model = build_model(config.model, model_io_of(config, target)).train()
+        taker, moments = make_engine(model, spec, ProcessGroup()), Moments()
+        batch = ProcessDataset(process, layout=config.layout, seed=0, stream="train")[0 : spec.batch_size]
         labels = target.labels(batch)
         target.labels = lambda batch: labels  # type: ignore[method-assign]
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bench.contest import Contest, installed
-from hmmscope.corpora.corpus import Corpus
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.errors import InputError
 from hmmscope.processes.files import load_process
 from hmmscope.processes.hmm import HMM
@@ -44,7 +44,7 @@ def _of(
 ) -> list[Contest]:
     from hmmscope.sklearn import CategoricalHMM
 
-    X = Corpus(process, length=length)[0:batch].observations.reshape(-1, 1).numpy()
+    X = ProcessDataset(process, length=length)[0:batch].observations.reshape(-1, 1).numpy()
     lengths, tokens = [length] * batch, batch * length
     options: dict[str, Any] = {"n_iter": iterations, "tol": -np.inf, "random_state": 0}
     makers: dict[str, Callable[[], Any]] = {"hmmscope.sklearn": functools.partial(CategoricalHMM, states, **options)}

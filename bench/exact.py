@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from bench.contest import Contest, installed, noise
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.emissions.chain import count_states, filter_states, likeliest_states, smooth_states
+from hmmscope.datasets.process_dataset import ProcessDataset
+from hmmscope.emissions.chain import count_states, filter_states, smooth_states, viterbi_states
 from hmmscope.emissions.gaussian import GaussianHMM
 from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import fit_baum_welch
@@ -24,7 +24,7 @@ from hmmscope.interop.hmmlearn import to_hmmlearn
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.make import make_process
 from hmmscope.processes.mixture import Mixture
-from hmmscope.processes.narrow import as_kind
+from hmmscope.processes.require_type import require_process_type
 
 #: (states, symbols, sequences, length), and how many of the sequences hmmlearn gets.
 SHAPES = (((8, 8, 4096, 128), 256), ((128, 16, 512, 256), 8))
@@ -50,13 +50,13 @@ def contests(*, peers: bool, device: str = "cpu") -> list[Contest]:
 
 
 def _process(states: int, symbols: int) -> HMM:
-    hmm = as_kind(make_process("random-hmm", num_states=states, num_symbols=symbols), HMM)
+    hmm = require_process_type(make_process("random-hmm", num_states=states, num_symbols=symbols), HMM)
     return hmm
 
 
 def _shape(states: int, symbols: int, batch: int, length: int, *, few: int, peers: bool) -> list[Contest]:
     hmm = _process(states, symbols)
-    observations = Corpus(hmm, length=length)[0:batch].observations
+    observations = ProcessDataset(hmm, length=length)[0:batch].observations
     sizes = f"{states} states, {batch} x {length}"
     tokens = observations.numel()
     product = 2.0 * states**2  # of a law and the transition matrix
@@ -73,7 +73,7 @@ def _shape(states: int, symbols: int, batch: int, length: int, *, few: int, peer
     counts = Contest(f"expected_counts, {sizes}", "tokens", flops=3 * product)
     counts.add("hmmscope", lambda: expected_counts(hmm, observations), tokens)
     fitting = Contest(f"Baum-Welch, a step, {sizes}", "tokens", flops=3 * product)
-    start = as_kind(make_process("random-hmm", num_states=states, num_symbols=symbols, seed=1), HMM)
+    start = require_process_type(make_process("random-hmm", num_states=states, num_symbols=symbols, seed=1), HMM)
     fitting.add("hmmscope", _fit(start, observations), ITERATIONS * tokens)
     if peers and installed("hmmlearn"):
         flat, lengths = observations[:few].reshape(-1, 1).numpy(), [length] * few
@@ -90,7 +90,7 @@ def _sparse(cyclic: bool, states: int, batch: int, length: int, *, peers: bool) 
     for state in range(states):
         for ahead, share in enumerate((0.6, 0.3, 0.1)):
             transition[state, (state + ahead) % states if cyclic else min(state + ahead, states - 1)] += share
-    emission = _process(states, 16).emission_SV
+    emission = _process(states, 16).emission
     hmm = HMM(np.full(states, 1 / states) if cyclic else np.eye(states)[0], transition, emission)
     return _calls(hmm, f"{'cycle' if cyclic else 'left-right'} of {states} states", batch, length, peers=peers)
 
@@ -101,7 +101,7 @@ def _long(states: int, batch: int, length: int, *, peers: bool) -> list[Contest]
 
 
 def _calls(hmm: HMM, name_of: str, batch: int, length: int, *, peers: bool) -> list[Contest]:
-    observations = Corpus(hmm, length=length)[0:batch].observations
+    observations = ProcessDataset(hmm, length=length)[0:batch].observations
     calls: dict[str, Callable[..., Any]] = {
         "filter_beliefs": filter_beliefs,
         "smooth_beliefs": smooth_beliefs,
@@ -123,14 +123,14 @@ def _calls(hmm: HMM, name_of: str, batch: int, length: int, *, peers: bool) -> l
 
 def _numbers(states: int, batch: int, length: int, *, peers: bool) -> list[Contest]:
     """Answers of a Gaussian HMM once log-likelihoods are given, beside those of symbols; a filter that computes them too."""
-    process = as_kind(make_process("random-gaussian", num_states=states, dimension=2), GaussianHMM)
-    seen, tokens = Corpus(process, length=length)[0:batch].observations, batch * length
+    process = require_process_type(make_process("random-gaussian", num_states=states, dimension=2), GaussianHMM)
+    seen, tokens = ProcessDataset(process, length=length)[0:batch].observations, batch * length
     chain, logs, hmm = process.chain, process.log_likelihoods(seen), _process(states, 8)
-    symbols = Corpus(hmm, length=length)[0:batch].observations
+    symbols = ProcessDataset(hmm, length=length)[0:batch].observations
     pairs: tuple[tuple[Callable[..., Any], Callable[..., Any]], ...] = (
         (filter_states, filter_beliefs),
         (smooth_states, smooth_beliefs),
-        (likeliest_states, most_likely_states),
+        (viterbi_states, most_likely_states),
         (count_states, expected_counts),
     )
     found = []
@@ -153,10 +153,10 @@ def _over_lanes(run: Callable[[], Any]) -> Any:
 
 def _mixture() -> Contest:
     options = {"transition_concentration": 1.0, "emission_concentration": 1.0}
-    mixture = as_kind(
+    mixture = require_process_type(
         make_process("random-mixture", num_components=64, num_states=6, num_symbols=8, **options), Mixture
     )
-    observations = Corpus(mixture, length=128)[0:256].observations
+    observations = ProcessDataset(mixture, length=128)[0:256].observations
     contest = Contest("filter_mixture, 64 x 6 states, 256 x 128", "tokens")
     contest.add("hmmscope", lambda: filter_mixture(mixture, observations), observations.numel())
     predictions = functools.partial(mixture_predictions, mixture, observations)
@@ -179,30 +179,30 @@ def _products(batch: int, states: int) -> Callable[[], None]:
 
 def _loop(hmm: HMM, observations: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """The filter of a careful user: contiguous rows of likelihoods, beliefs, predictions and log-likelihoods."""
-    likelihood_VS = hmm.emission_SV.T.contiguous()
+    likelihood_VS = hmm.emission.T.contiguous()
     batch, time = observations.shape
     beliefs = torch.empty(batch, time, hmm.num_states, dtype=torch.float64)
     predicted = torch.empty(batch, time, hmm.num_symbols, dtype=torch.float64)
-    law, total = hmm.initial_S.expand(batch, -1), torch.zeros(batch, dtype=torch.float64)
+    law, total = hmm.initial.expand(batch, -1), torch.zeros(batch, dtype=torch.float64)
     for t in range(time):
         joint = law * likelihood_VS[observations[:, t]]
         norm = joint.sum(1)
         total += norm.log()
         beliefs[:, t] = joint / norm[:, None]
-        law = beliefs[:, t] @ hmm.transition_SS
-        predicted[:, t] = law @ hmm.emission_SV
+        law = beliefs[:, t] @ hmm.transition
+        predicted[:, t] = law @ hmm.emission
     return beliefs, predicted, total
 
 
 def _mixture_loop(mixture: Mixture, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The mixture's filter of a careful user: all components as one batched product a step."""
-    initial_MS, transition_MSS, emission_MSV = mixture.law.rows()
+    initial_MS, transition_MSS, emission_MSV = mixture.params.rows()
     likelihood_VMS = emission_MSV.permute(2, 0, 1).contiguous()
     batch, time = observations.shape
     posterior = torch.empty(batch, time, len(mixture), dtype=torch.float64)
     predicted = torch.empty(batch, time, mixture.num_symbols, dtype=torch.float64)
     law_MBS = initial_MS[:, None].expand(-1, batch, -1)
-    log_weight_BM = mixture.weights_M.log().expand(batch, -1)
+    log_weight_BM = mixture.component_weights.log().expand(batch, -1)
     for t in range(time):
         joint = law_MBS * likelihood_VMS[observations[:, t]].transpose(0, 1)
         norm_MB = joint.sum(-1)
@@ -234,6 +234,6 @@ def hmmlearn_of(hmm: HMM) -> Any:
     model = CategoricalHMM(
         n_components=hmm.num_states, n_features=hmm.num_symbols, n_iter=ITERATIONS, tol=-np.inf, init_params=""
     )
-    rows = (hmm.initial_S, hmm.transition_SS, hmm.emission_SV)
+    rows = (hmm.initial, hmm.transition, hmm.emission)
     model.startprob_, model.transmat_, model.emissionprob_ = (part.numpy().copy() for part in rows)
     return model

@@ -6,11 +6,11 @@ from typing import Any
 import torch
 
 from bench.contest import Contest, installed, noise
-from hmmscope.corpora.corpus import Corpus
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.inference.fast import log_likelihood
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.make import make_process
-from hmmscope.processes.narrow import as_kind
+from hmmscope.processes.require_type import require_process_type
 
 SHAPES = (
     *((128, 16, 1024, 256), (8, 8, 4096, 128)),
@@ -29,8 +29,8 @@ def contests(*, peers: bool, device: str = "cpu") -> list[Contest]:
 
 
 def _shape(states: int, symbols: int, batch: int, length: int, *, peers: bool, device: str = "cpu") -> list[Contest]:
-    hmm = as_kind(make_process("random-hmm", num_states=states, num_symbols=symbols), HMM)
-    observations = Corpus(hmm, length=length, device=device)[0:batch].observations
+    hmm = require_process_type(make_process("random-hmm", num_states=states, num_symbols=symbols), HMM)
+    observations = ProcessDataset(hmm, length=length, device=device)[0:batch].observations
     where = "" if device == "cpu" else f" on {device}"
     found = []
     for dtype, name in ((torch.float32, "float32"), (torch.float64, "float64")):
@@ -68,7 +68,7 @@ def _gemm(contest: Contest, batch: int, length: int, states: int, dtype: torch.d
 
 
 def _plain(hmm: HMM, observations: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    parts = (hmm.initial_S, hmm.transition_SS, hmm.emission_SV)
+    parts = (hmm.initial, hmm.transition, hmm.emission)
     initial, transition, emission = (part.to(observations.device, dtype) for part in parts)
     law, likelihood = initial.expand(len(observations), -1), emission.T.contiguous()
     total = torch.zeros(len(observations), dtype=torch.float64, device=observations.device)
@@ -89,7 +89,7 @@ def _peers(contest: Contest, hmm: HMM, observations: torch.Tensor, dtype: torch.
 
         model = CategoricalHMM(n_components=hmm.num_states, n_features=hmm.num_symbols)
         model.startprob_, model.transmat_, model.emissionprob_ = (
-            part.numpy() for part in (hmm.initial_S, hmm.transition_SS, hmm.emission_SV)
+            part.numpy() for part in (hmm.initial, hmm.transition, hmm.emission)
         )
         few = max(1, batch // (64 if hmm.num_states > 16 else 4))
         flat, lengths = observations[:few].reshape(-1, 1).numpy(), [length] * few
@@ -108,7 +108,7 @@ def _dynamax(contest: Contest, hmm: HMM, observations: torch.Tensor, double: boo
 
     with jax.enable_x64(double):
         initial, transition, emission = (
-            jnp.asarray(part.numpy()) for part in (hmm.initial_S, hmm.transition_SS, hmm.emission_SV)
+            jnp.asarray(part.numpy()) for part in (hmm.initial, hmm.transition, hmm.emission)
         )
         symbols = jnp.asarray(observations.numpy())
 
@@ -137,7 +137,7 @@ def _pomegranate(contest: Contest, hmm: HMM, observations: torch.Tensor) -> None
     from pomegranate.distributions import Categorical
     from pomegranate.hmm import DenseHMM
 
-    initial, transition, emission = (part.float() for part in (hmm.initial_S, hmm.transition_SS, hmm.emission_SV))
+    initial, transition, emission = (part.float() for part in (hmm.initial, hmm.transition, hmm.emission))
     ends = torch.ones(hmm.num_states)  # otherwise 1/S, and every log-likelihood would be log S less
     model = DenseHMM([Categorical(row[None]) for row in emission], edges=transition, starts=initial, ends=ends)
     inputs = observations[:, :, None]

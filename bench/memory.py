@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from hmmscope.corpora.corpus import Corpus
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.make import make_process
-from hmmscope.processes.narrow import as_kind
+from hmmscope.processes.require_type import require_process_type
 from hmmscope.runs.fitting import fit
 from hmmscope.text import say
 
@@ -33,11 +33,11 @@ def anonymous() -> int:
 
 def draw(path: Path, tokens: int) -> None:
     """A file (sequence, time) of symbols of a random HMM of 4 states, one byte each."""
-    hmm = as_kind(make_process("random-hmm", num_states=4, num_symbols=8), HMM)
-    corpus, rows = Corpus(hmm, length=LENGTH), tokens // LENGTH
+    hmm = require_process_type(make_process("random-hmm", num_states=4, num_symbols=8), HMM)
+    dataset, rows = ProcessDataset(hmm, length=LENGTH), tokens // LENGTH
     out = np.lib.format.open_memmap(path, "w+", np.uint8, (rows, LENGTH))
     for begin in range(0, rows, TOGETHER):
-        out[begin : begin + TOGETHER] = corpus[begin : min(rows, begin + TOGETHER)].observations.numpy()
+        out[begin : begin + TOGETHER] = dataset[begin : min(rows, begin + TOGETHER)].observations.numpy()
     out.flush()
 
 

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import torch
 
 from bench.contest import Contest, noise
-from hmmscope.corpora.corpus import Corpus
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.inference.fast import mixture_predictions
 from hmmscope.processes.make import make_process
 from hmmscope.processes.mixture import Mixture
-from hmmscope.processes.narrow import as_kind
+from hmmscope.processes.require_type import require_process_type
 
 STATES, SYMBOLS, BATCH, LENGTH, COMPONENTS = 128, 16, 1024, 32, 48
 
@@ -28,10 +28,10 @@ def contests(*, peers: bool, device: str = "cpu", components: int | None = None)
 
 
 def _contests(components: int, length: int, device: str) -> list[Contest]:
-    mixture = as_kind(
+    mixture = require_process_type(
         make_process("random-mixture", num_components=components, num_states=STATES, num_symbols=SYMBOLS), Mixture
     )
-    observations = Corpus(mixture, length=length, device=device)[0:BATCH].observations
+    observations = ProcessDataset(mixture, length=length, device=device)[0:BATCH].observations
     exact = mixture_predictions(mixture, observations, dtype=torch.float64).log_likelihood_terms.sum(1)
     found = []
     for dtype, name in ((torch.float32, "float32"), (torch.float64, "float64")):

@@ -23,7 +23,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from hmmscope.kernels.products import LANES
-from hmmscope.machine import processor
+from hmmscope.system_info import processor
 
 #: Sums side by side: two multipliers with a latency of five steps need ten, and registers hold no more.
 CHAINS, _PAIR_CHAINS, _TILES = 12, 24, 6

@@ -8,10 +8,10 @@ from bench.contest import Contest, installed
 from hmmscope.analysis.activations import residual_layers
 from hmmscope.analysis.logistic import fit_logistic
 from hmmscope.analysis.probes import ProbeData
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.layouts import Prompts
+from hmmscope.datasets.layouts import PromptLayout
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.errors import InputError
-from hmmscope.models.base import Ports, build_model
+from hmmscope.models.base import ModelIO, build_model
 from hmmscope.models.decoder import RoFormerSpec
 from hmmscope.processes.make import make_process
 
@@ -23,10 +23,10 @@ def contests(*, peers: bool, device: str = "cpu", samples: int = SAMPLES) -> lis
     if device != "cpu":
         raise InputError("device: bench probes measures the processor; use cpu")
     mixture = make_process("random-mixture", num_components=COMPONENTS, num_states=8, num_symbols=8)
-    corpus = Corpus(mixture, layout=Prompts(num_demonstrations=7, demonstration_length=8, test_length=8))
-    ports = Ports(num_outputs=8, num_tokens=corpus.num_tokens, max_length=corpus.layout.num_columns)
+    dataset = ProcessDataset(mixture, layout=PromptLayout(num_demonstrations=7, demonstration_length=8, test_length=8))
+    ports = ModelIO(num_outputs=8, vocab_size=dataset.vocab_size, max_length=dataset.layout.context_length)
     model = build_model(RoFormerSpec(num_layers=LAYERS - 1, num_heads=4, width=WIDTH), ports, 0)
-    data = ProbeData.read(model, corpus, "component", residual_layers(model), samples)
+    data = ProbeData.read(model, dataset, "component", residual_layers(model), samples)
     x, y = (data.features - data.features.mean(1, keepdim=True)), data.labels
     x = x / x.std(1, keepdim=True).clamp_min(1e-6)
     contest = Contest(

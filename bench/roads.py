@@ -9,13 +9,13 @@ from typing import Any
 from unittest.mock import patch
 
 from bench.contest import Contest
-from hmmscope.corpora.corpus import Corpus
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.errors import InputError
 from hmmscope.inference import loop_inputs
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.make import make_process
-from hmmscope.processes.narrow import as_kind
+from hmmscope.processes.require_type import require_process_type
 
 STATES, SEQUENCES, WORK = (24, 32, 48, 64), (1, 4, 16, 96), 4e8
 #: Numbers of states up to which each road is taken.
@@ -34,9 +34,9 @@ def contests(*, peers: bool, device: str = "cpu") -> list[Contest]:
 
 
 def _contest(states: int, count: int) -> Contest:
-    hmm = as_kind(make_process("random-hmm", num_states=states, num_symbols=16), HMM)
+    hmm = require_process_type(make_process("random-hmm", num_states=states, num_symbols=16), HMM)
     length = max(64, int(WORK / states**2) // count)
-    observations = Corpus(hmm, length=length)[0:count].observations
+    observations = ProcessDataset(hmm, length=length)[0:count].observations
 
     def over(changes: dict[str, int]) -> Callable[[], Any]:
         def run() -> Any:

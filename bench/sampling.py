@@ -7,13 +7,13 @@ import numpy as np
 import torch
 
 from bench.contest import Contest, installed
-from hmmscope.corpora.corpus import Corpus
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.kernels import gpu
 from hmmscope.kernels.device_samplers import TorchSampler, fused_works
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.make import make_process
-from hmmscope.processes.narrow import as_kind
 from hmmscope.processes.process import Process
+from hmmscope.processes.require_type import require_process_type
 from hmmscope.seeds import philox_key
 
 BATCH, LENGTH, STATES, SYMBOLS = 1024, 256, 128, 16
@@ -42,13 +42,13 @@ def contests(*, peers: bool, device: str = "cpu", components: int | None = None)
             for batch in BATCHES_ON_GPU
         ]
     components = 512 if components is None else components
-    hmm = as_kind(make_process("random-hmm", num_states=STATES, num_symbols=SYMBOLS), HMM)
+    hmm = require_process_type(make_process("random-hmm", num_states=STATES, num_symbols=SYMBOLS), HMM)
     starts = np.arange(LENGTH) == 0
     indices = np.arange(BATCH)
     tokens = BATCH * LENGTH
     single = Contest(f"sampling, {STATES} states, {SYMBOLS} symbols, {BATCH} x {LENGTH}", "tokens")
-    corpus = Corpus(hmm, length=LENGTH)
-    single.add("hmmscope", lambda: corpus[0:BATCH], tokens)
+    dataset = ProcessDataset(hmm, length=LENGTH)
+    single.add("hmmscope", lambda: dataset[0:BATCH], tokens)
     single.add("hmmscope, without tokens", lambda: hmm.sample_paths(indices, starts, 0), tokens)
     copied = np.zeros((2, BATCH, LENGTH), np.int64)
     single.add("copying the result", lambda: copied.copy(), tokens, limit=True)
@@ -56,10 +56,10 @@ def contests(*, peers: bool, device: str = "cpu", components: int | None = None)
         _peers(single, hmm)
     mixture = make_process("random-mixture", num_components=components, num_states=STATES, num_symbols=SYMBOLS)
     mixed = Contest(f"sampling, mixture of {components} x {STATES} x {SYMBOLS}, {BATCH} x {LENGTH}", "tokens")
-    pool = Corpus(mixture, length=LENGTH)
+    pool = ProcessDataset(mixture, length=LENGTH)
     mixed.add("hmmscope", lambda: pool[0:BATCH], tokens)
     small = Contest(f"sampling, {STATES} states, {SYMBOLS} symbols, 32 x {LENGTH}", "tokens")
-    small.add("hmmscope", lambda: corpus[0:32], 32 * LENGTH)
+    small.add("hmmscope", lambda: dataset[0:32], 32 * LENGTH)
     return [single, small, mixed]
 
 
@@ -84,7 +84,7 @@ def _on_device(name: str, process: Process, device: torch.device, batch: int, le
 
 
 def _peers(contest: Contest, hmm: HMM) -> None:
-    cumulative = [rows.cumsum(-1).float() for rows in (hmm.initial_S, hmm.transition_SS, hmm.emission_SV)]
+    cumulative = [rows.cumsum(-1).float() for rows in (hmm.initial, hmm.transition, hmm.emission)]
     generator = torch.Generator().manual_seed(0)
 
     def searchsorted() -> torch.Tensor:
@@ -100,7 +100,7 @@ def _peers(contest: Contest, hmm: HMM) -> None:
         return observations
 
     contest.add("torch loop, searchsorted", searchsorted, BATCH * LENGTH)
-    rows = [part.tolist() for part in (hmm.initial_S, hmm.transition_SS, hmm.emission_SV)]
+    rows = [part.tolist() for part in (hmm.initial, hmm.transition, hmm.emission)]
 
     def python_loop() -> list[int]:
         state = random.choices(range(STATES), rows[0])[0]
@@ -116,7 +116,7 @@ def _peers(contest: Contest, hmm: HMM) -> None:
 
         model = CategoricalHMM(n_components=STATES, n_features=SYMBOLS)
         model.startprob_, model.transmat_, model.emissionprob_ = (
-            part.numpy() for part in (hmm.initial_S, hmm.transition_SS, hmm.emission_SV)
+            part.numpy() for part in (hmm.initial, hmm.transition, hmm.emission)
         )
         contest.add("hmmlearn", lambda: [model.sample(LENGTH) for _ in range(16)], 16 * LENGTH)
     if installed("dynamax"):
@@ -129,7 +129,7 @@ def _dynamax(contest: Contest, hmm: HMM) -> None:
     from dynamax.hidden_markov_model import CategoricalHMM
 
     model = CategoricalHMM(STATES, 1, SYMBOLS)
-    arrays = (hmm.initial_S, hmm.transition_SS, hmm.emission_SV[:, None])
+    arrays = (hmm.initial, hmm.transition, hmm.emission[:, None])
     initial, transition, emission = (jnp.asarray(part.numpy()) for part in arrays)
     parameters, _ = model.initialize(
         jax.random.PRNGKey(0), initial_probs=initial, transition_matrix=transition, emission_probs=emission

@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from bench.contest import Contest, installed, noise
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.targets import Target, make_target
+from hmmscope.datasets.process_dataset import ProcessDataset
+from hmmscope.datasets.targets import Target, make_target
 from hmmscope.models.base import build_model, cost_of
 from hmmscope.runs.config import RunConfig, config_from_data
-from hmmscope.runs.pipeline import engine_of, ports_of
-from hmmscope.training.distributed import World
+from hmmscope.runs.pipeline import engine_of, model_io_of
+from hmmscope.training.distributed import ProcessGroup
 from hmmscope.training.engines import make_engine
 from hmmscope.training.state import Moments
 from hmmscope.training.trainer import train_step
@@ -118,24 +118,24 @@ def _contest(shape: Shape, peers: bool, device: str, precision: str, compiled: b
     config = config_from_data(shape.config | {"training": training})
     process = config.process.build()
     target = make_target(config.target, process, config.layout)
-    ports = ports_of(config, target)
-    corpus = Corpus(process, layout=config.layout, seed=0, stream="train", device=device)
-    columns = config.layout.num_columns
+    ports = model_io_of(config, target)
+    dataset = ProcessDataset(process, layout=config.layout, seed=0, stream="train", device=device)
+    columns = config.layout.context_length
     tokens = batch * columns
     reason = "nanoGPT has no biases; with them it is level, for both are bound by the same matrix products"
     reason *= device == "cpu"  # on a GPU it is not explained
     contest = Contest(f"training, {shape.name}, batch {batch}, {precision}", "tokens", reason)
-    contest.add("hmmscope", _ours(_without_dropout(config), corpus, target, at_hand=True), tokens)
-    contest.add("hmmscope, as in a run", _ours(config, corpus, target), tokens)
+    contest.add("hmmscope", _ours(_without_dropout(config), dataset, target, at_hand=True), tokens)
+    contest.add("hmmscope, as in a run", _ours(config, dataset, target), tokens)
     if precision != "float32":  # what the other precision gains, side by side
         plain = replace(config, training=replace(config.training, precision="float32"))
-        contest.add("hmmscope in float32, as in a run", _ours(plain, corpus, target), tokens)
+        contest.add("hmmscope in float32, as in a run", _ours(plain, dataset, target), tokens)
     if compiled:
         compiled_config = replace(config, training=replace(config.training, compile=True))
-        contest.add("hmmscope, compiled, as in a run", _ours(compiled_config, corpus, target), tokens)
+        contest.add("hmmscope, compiled, as in a run", _ours(compiled_config, dataset, target), tokens)
     if peers:
-        for name, model in _peers(config.model, ports.num_tokens or 1, ports.num_outputs, columns).items():
-            contest.add(name, _step_of(model.to(device), config, corpus, target), tokens)
+        for name, model in _peers(config.model, ports.vocab_size or 1, ports.num_outputs, columns).items():
+            contest.add(name, _step_of(model.to(device), config, dataset, target), tokens)
     cost = cost_of(config.model, ports, columns)
     if cost is not None:
         multiply, amount = gemm(device, precision)
@@ -148,12 +148,12 @@ def _without_dropout(config: RunConfig) -> RunConfig:
     return replace(config, model=replace(config.model, dropout=0.0)) if hasattr(config.model, "dropout") else config
 
 
-def _ours(config: RunConfig, corpus: Corpus, target: Target, *, at_hand: bool = False) -> Callable[[], None]:
+def _ours(config: RunConfig, corpus: ProcessDataset, target: Target, *, at_hand: bool = False) -> Callable[[], None]:
     """Step after step of a long training by the engine that the rule chooses, on fresh samples or on those `at_hand`."""
-    spec, ports = replace(config.training, num_steps=10**6), ports_of(config, target)
+    spec, ports = replace(config.training, num_steps=10**6), model_io_of(config, target)
     spec = replace(spec, engine=engine_of(replace(config, training=spec), ports).engine)
     model = build_model(config.model, ports).to(spec.device).train()
-    engine = make_engine(model, spec, World())
+    engine = make_engine(model, spec, ProcessGroup())
     moments, state = Moments(), {"step": 0}
     kept = corpus[: spec.batch_size] if at_hand else None
 
@@ -166,12 +166,12 @@ def _ours(config: RunConfig, corpus: Corpus, target: Target, *, at_hand: bool = 
     return step
 
 
-def _step_of(model: nn.Module, config: RunConfig, corpus: Corpus, target: Target) -> Callable[[], None]:
+def _step_of(model: nn.Module, config: RunConfig, corpus: ProcessDataset, target: Target) -> Callable[[], None]:
     """A step of a peer on a batch that is at hand, with the same loss, clipping and optimiser."""
     spec = config.training
     batch = corpus[0 : spec.batch_size]
     labels = target.labels(batch)
-    columns = target.columns_on(batch.tokens.device)
+    columns = target.token_positions_on(batch.tokens.device)
     optimiser = torch.optim.AdamW(
         model.parameters(),
         lr=spec.learning_rate,
@@ -274,12 +274,12 @@ class _Encoder(nn.Module):
 class _TorchRNN(nn.Module):
     def __init__(self, num_tokens: int, num_outputs: int, width: int) -> None:
         super().__init__()
-        self.num_tokens = num_tokens
+        self.vocab_size = num_tokens
         self.rnn = nn.RNN(num_tokens, width, nonlinearity="relu", batch_first=True)
         self.head = nn.Linear(width, num_outputs)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.head(self.rnn(F.one_hot(tokens, self.num_tokens).float())[0])
+        return self.head(self.rnn(F.one_hot(tokens, self.vocab_size).float())[0])
 
 
 def gemm(device: str, precision: str) -> tuple[Callable[[], torch.Tensor], float]:

@@ -30,24 +30,24 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from hmmscope.analysis import Counting
-from hmmscope.analysis.counting import is_counting
+from hmmscope.analysis import TunedNgrams
+from hmmscope.analysis.ngrams import is_ngram
 from hmmscope.lab.evidence.rows import Rows
 from hmmscope.lab.experiments.parts import measurement_of
-from hmmscope.lab.experiments.planning import Plan
+from hmmscope.lab.experiments.planning import ExperimentPlan
 from hmmscope.runs.config import RunConfig
-from hmmscope.runs.pipeline import Run, fresh_model
+from hmmscope.runs.pipeline import Run, untrained_model
 from hmmscope.storage import packed, store
 from hmmscope.storage.seals import open_sealed, remove_seal, write_seal
 from hmmscope_papers.limits.fig4_cot import error_rows
 from hmmscope_papers.multitask.in_context import chain_of, chain_rows, convergence_rows
 from hmmscope_papers.multitask.predictors import NGRAMS, counting_of, last_sequence, pools_of, prompt_score
-from hmmscope_papers.multitask.setting import OVER_COUNTING, RIGHT_OVER_COUNTING
 from hmmscope_papers.multitask.studies import PromptStudy, end_rows
+from hmmscope_papers.multitask.training_setting import OVER_COUNTING, RIGHT_OVER_COUNTING
 
 Row = dict[str, Any]
 #: Plan, seed and tables of a part, to the tables that are other ones.
-Change = Callable[[Plan, int, dict[str, list[Row]]], dict[str, list[Row]]]
+Change = Callable[[ExperimentPlan, int, dict[str, list[Row]]], dict[str, list[Row]]]
 TOLD, AXES = "known-component", ("demonstrations", "positions")
 #: Effects and quantities by metric: the sign is that of the network in the difference.
 GAINS = {"loss": ("gain over counting", -1), "accuracy": ("accuracy over counting", 1)}
@@ -69,7 +69,7 @@ def counted(config: RunConfig, own: dict[str, Rows], sizes: Row) -> dict[str, li
         ValueError: the prompts are not those that were kept.
     """
     process = config.process.build()
-    run = Run(Path(), config, process, fresh_model(config, process), None)
+    run = Run(Path(), config, process, untrained_model(config, process), None)
     counting = counting_of(run)
     found: dict[str, list[Row]] = {axis: [] for axis in AXES}
     for pool, asked in pools_of(run).items():
@@ -91,7 +91,7 @@ def gain(network: Rows, counting: Rows, sign: int) -> Row:
     """
     metric = network[0]["metric"]
     means = {name: [row["value"] for row in rows] for name, rows in counting.by("predictor").items()}
-    best = counting.where(predictor=Counting.best(means, metric))
+    best = counting.where(predictor=TunedNgrams.best(means, metric))
     (one, a), (other, b) = (_mean(rows) for rows in (network, best))
     value, wide = sign * (one - other), math.hypot(a, b)
     return {"value": value, "low": value - wide, "high": value + wide, "samples": network[0]["samples"]}
@@ -133,7 +133,7 @@ def replaced(rows: Rows, old: Any, new: list[Row]) -> list[Row]:
     return [*kept[:place], *new, *kept[place:]]
 
 
-def constant_rows(plan: Plan, seed: int, part: dict[str, list[Row]]) -> dict[str, list[Row]]:
+def constant_rows(plan: ExperimentPlan, seed: int, part: dict[str, list[Row]]) -> dict[str, list[Row]]:
     """The table "errors" with the constant answer.
 
     Raises:
@@ -142,7 +142,7 @@ def constant_rows(plan: Plan, seed: int, part: dict[str, list[Row]]) -> dict[str
     kept, rows = Rows(part["errors"]), list(part["errors"])
     for config in plan.of_seed(seed).values():
         process = config.process.build()
-        run = Run(Path(), config, process, fresh_model(config, process), None)
+        run = Run(Path(), config, process, untrained_model(config, process), None)
         found = Rows(error_rows(run, plan.sizes["samples"]))
         where = {key: found[0][key] for key in ("task", "layers", "block_length")}
         if not same(kept.where(predictor="untrained", **where), found.where(predictor="untrained"), "position"):
@@ -151,7 +151,7 @@ def constant_rows(plan: Plan, seed: int, part: dict[str, list[Row]]) -> dict[str
     return {"errors": rows}
 
 
-def study_rows(plan: Plan, seed: int, part: dict[str, list[Row]]) -> dict[str, list[Row]]:
+def study_rows(plan: ExperimentPlan, seed: int, part: dict[str, list[Row]]) -> dict[str, list[Row]]:
     """The table "end" of a study on prompts with counting at its best; models on the same prompts share it.
 
     Raises:
@@ -162,19 +162,19 @@ def study_rows(plan: Plan, seed: int, part: dict[str, list[Row]]) -> dict[str, l
     counted: dict[str, list[Row]] = {}
     for config in plan.of_seed(seed).values():
         process = config.process.build()
-        run = Run(Path(), config, process, fresh_model(config, process), None)
+        run = Run(Path(), config, process, untrained_model(config, process), None)
         where, prompts = plan.experiment.setting(run), repr((config.process, config.layout))
         found = Rows(end_rows(run, samples, baselines=prompts not in counted))
         if not same(rows.where(predictor="untrained", **where), found.where(predictor="untrained"), "metric"):
             raise ValueError(f"{where}, seed {seed}: other prompts than were kept")
-        counted.setdefault(prompts, [row for row in found if is_counting(row["predictor"])])
+        counted.setdefault(prompts, [row for row in found if is_ngram(row["predictor"])])
         own = [where | row for row in counted[prompts]]
-        old = lambda row, where=where: is_counting(row["predictor"]) and where.items() <= row.items()  # noqa: E731
+        old = lambda row, where=where: is_ngram(row["predictor"]) and where.items() <= row.items()  # noqa: E731
         rows = Rows(replaced(rows, old, own))
     return {"end": rows}
 
 
-def context_rows(plan: Plan, seed: int, part: dict[str, list[Row]]) -> dict[str, list[Row]]:
+def context_rows(plan: ExperimentPlan, seed: int, part: dict[str, list[Row]]) -> dict[str, list[Row]]:
     """The tables of learning in context with counting at its best.
 
     Raises:
@@ -182,7 +182,7 @@ def context_rows(plan: Plan, seed: int, part: dict[str, list[Row]]) -> dict[str,
     """
     rows, ends = Rows(part["predictions"]), Rows(part["convergence"])
     (config,) = plan.of_seed(seed).values()
-    network = fresh_model(config, config.process.build())
+    network = untrained_model(config, config.process.build())
     for mixing, noise in product(plan.sizes["mixing"], plan.sizes["noise"]):
         about = {"mixing": mixing, "noise": noise}
         found = Rows(about | row for row in chain_rows(chain_of(mixing, noise, seed), network, plan.sizes, seed))
@@ -190,10 +190,10 @@ def context_rows(plan: Plan, seed: int, part: dict[str, list[Row]]) -> dict[str,
             kept = rows.where(network=known, metric="loss", **about)
             if not same(kept, found.where(network=known, metric="loss"), "position"):
                 raise ValueError(f"{about}, seed {seed}: other samples than were kept")
-        own = [row for row in found if is_counting(row["network"])]
+        own = [row for row in found if is_ngram(row["network"])]
         facts = {key: ends.where(**about)[0][key] for key in ("mixing_time", "entropy_rate")}
         reached = [about | facts | row for row in convergence_rows(Rows(own))]
-        old = lambda row, about=about: is_counting(row["network"]) and about.items() <= row.items()  # noqa: E731
+        old = lambda row, about=about: is_ngram(row["network"]) and about.items() <= row.items()  # noqa: E731
         rows, ends = Rows(replaced(rows, old, own)), Rows(replaced(ends, old, reached))
     return {"predictions": rows, "convergence": ends}
 
@@ -212,7 +212,7 @@ def rewrite(folder: Path, change: Change, what: str) -> None:
     """Keep a folder's tables with other rows: `change` gives those tables of a part that are other ones."""
     about, seal = store.read_json(folder / "experiment.json"), open_sealed(folder)
     assert seal is not None, f"{folder}: has no seal"
-    plan = Plan.from_data(about["experiment"], about["scale"], about["config"])
+    plan = ExperimentPlan.from_data(about["experiment"], about["scale"], about["config"])
     index = store.read_table(folder / packed.INDEX)
     parts = packed.by_part(index, packed.read_tables(folder), folder)
     added = {what: measurement_of(plan.experiment).version, "created": date.today().isoformat()}
@@ -233,10 +233,10 @@ def rewrite(folder: Path, change: Change, what: str) -> None:
     write_seal(folder, "experiment", seal.bound | {"rows_added": added})
 
 
-def by_model(change: Callable[[Plan, int, str, dict[str, Rows]], dict[str, list[Row]]]) -> Change:
+def by_model(change: Callable[[ExperimentPlan, int, str, dict[str, Rows]], dict[str, list[Row]]]) -> Change:
     """A change of the tables of a part, by that of those of each of its models."""
 
-    def of_part(plan: Plan, seed: int, part: dict[str, list[Row]]) -> dict[str, list[Row]]:
+    def of_part(plan: ExperimentPlan, seed: int, part: dict[str, list[Row]]) -> dict[str, list[Row]]:
         made = dict(part)
         for label in dict.fromkeys(row["label"] for row in part["setting"]):
             own = {name: Rows(rows).where(label=label) for name, rows in part.items()}
@@ -263,7 +263,7 @@ def main() -> None:
         own = [{"quantity": name} | row for name, row in gains[seed, label].items()]
         return replaced(rows, lambda row: row["quantity"] in QUANTITIES.values(), own)
 
-    def whole(plan: Plan, seed: int, label: str, own: dict[str, Rows]) -> dict[str, list[Row]]:
+    def whole(plan: ExperimentPlan, seed: int, label: str, own: dict[str, Rows]) -> dict[str, list[Row]]:
         made = counted(plan.of_seed(seed)[label], own, plan.sizes)
         effects, gains[seed, label] = of_model(own, made)
         print(f"{first}, seed {seed}, {label}: {gains[seed, label][RIGHT_OVER_COUNTING]}", flush=True)

@@ -26,7 +26,7 @@ from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope.lab.report.explorer import without_choices
 from hmmscope.lab.report.latex import as_latex
 from hmmscope.lab.report.plots import figure_files
-from hmmscope.lab.report.series_look import columns
+from hmmscope.lab.report.series_style import columns
 
 ROOT = Path(__file__).parents[1]
 SOURCE, LEDGER = ROOT / "docs" / "article" / "article.tex", ROOT / "results" / "ledger" / "ledger.json"

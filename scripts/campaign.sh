@@ -17,7 +17,7 @@ step() {
   begin="--protocol protocols/$name.json"
   [ -d "results/medium/$name" ] && begin="--from results/medium/$name"
   # shellcheck disable=SC2086
-  hmmscope run "${name%@*}" --scale medium --seeds "$seeds" --first "$first" --jobs 1 --out "runs/medium/$name" --resume $begin "$@"
+  hmmscope run "${name%@*}" --scale medium --seeds "$seeds" --only-first "$first" --jobs 1 --out "runs/medium/$name" --resume $begin "$@"
   python scripts/write_pages.py --only --keep "runs/medium/$name"
 }
 

@@ -23,9 +23,9 @@ COMMANDS = """
 check
 show
 show umbrella
-ask umbrella
+infer umbrella
 sample umbrella -n 40 --length 12 --out days.txt -q
-ask umbrella days.txt --out days.jsonl -q
+infer umbrella days.txt --out days.jsonl -q
 fit days.txt --states 2 --iterations 3 --restarts 1 --out fitted.json -q
 show fitted.json
 train fitted.json --out run --training.num_steps 4 --training.batch_size 4 --layout.length 8 -q

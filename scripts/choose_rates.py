@@ -9,7 +9,8 @@ Run from the root of the repository, after one pilot for each rate:
     python scripts/choose_rates.py runs/pilot/rate-*          prints the losses and the choice
     python scripts/choose_rates.py --write runs/pilot/rate-*  and puts it into hmmscope_papers/limits/trainings.py
 
-The rates of limits-law, whose budgets are annealed, stand in hmmscope_papers/limits/law.py by length; they were chosen by
+The rates of limits-law, whose budgets are annealed, stand in hmmscope_papers/limits/scaling_law.py by length; they were
+chosen by
 
     for rate in 0.002 0.004 0.008; do
       hmmscope run limits-law --scale medium --seeds 100, --plan.length 32 --plan.first 2000 --plan.doublings 1 --jobs 1 \
@@ -17,7 +18,7 @@ The rates of limits-law, whose budgets are annealed, stand in hmmscope_papers/li
     done
     python scripts/choose_rates.py runs/pilot/law-*
 
-Those of header-filtering, whose budgets are annealed too, stand in hmmscope_papers/header/told_models.py by architecture:
+Those of header-filtering, whose budgets are annealed too, stand in hmmscope_papers/header/filtering_models.py:
 
     for rate in 0.002 0.004 0.008; do
       hmmscope run header-filtering --scale small --seeds 100, --plan.sizes 3 --plan.first 400 --plan.doublings 1 --jobs 1 \

@@ -34,12 +34,12 @@ from torch import nn
 import hmmscope as hs
 from hmmscope.analysis.activations import layers_read
 from hmmscope.analysis.geometry import ExactBeliefs, Readout
-from hmmscope.analysis.twins import draw_twins
-from hmmscope.machine import machine_line
+from hmmscope.analysis.untrained_controls import draw_controls
 from hmmscope.models.base import seeded_generators
 from hmmscope.registry import adapted
 from hmmscope.seeds import derived_seed
 from hmmscope.storage import seals, store
+from hmmscope.system_info import machine_line
 
 KEPT = Path(__file__).resolve().parents[1] / "results" / "control-rates" / "control-rates.json"
 LENGTH, SAMPLES = 12, 128
@@ -126,7 +126,7 @@ def made(kind: str, initialization: str, symbols: int) -> nn.Module:
     return model
 
 
-def trained(model: nn.Module, corpus: hs.Corpus, steps: int) -> nn.Module:
+def trained(model: nn.Module, corpus: hs.ProcessDataset, steps: int) -> nn.Module:
     """The network after as many steps of Adam on fresh samples."""
     adam = torch.optim.Adam(model.parameters(), lr=1e-2)
     observations = corpus[0 : 32 * steps].observations
@@ -141,7 +141,9 @@ def trained(model: nn.Module, corpus: hs.Corpus, steps: int) -> nn.Module:
 
 def has_learned(model: nn.Module, process: hs.Process) -> bool:
     """Return whether the loss comes `LEAST_GAIN` of the way to the optimum, on samples that nothing else uses."""
-    score = hs.evaluate(model, hs.Corpus(process, length=LENGTH, stream="evaluate"), num_samples=256, baselines=False)
+    score = hs.evaluate(
+        model, hs.ProcessDataset(process, length=LENGTH, stream="evaluate"), num_samples=256, baselines=False
+    )
     return math.log(2) - score.loss >= LEAST_GAIN * (math.log(2) - score.bayes_loss)
 
 
@@ -157,10 +159,10 @@ def verdicts(
 
     own = read(model)
     for way, controls in (
-        ("factory", partial(made, kind, initialization, exact.corpus.num_symbols)),
+        ("factory", partial(made, kind, initialization, exact.dataset.num_symbols)),
         ("module alone", None),
     ):
-        twins = draw_twins(model, seed=number, controls=controls).models
+        twins = draw_controls(model, seed=number, controls=controls).models
         yield way, own.beyond([read(twin) for twin in twins]).verdict if twins else UNKNOWN
 
 
@@ -168,11 +170,11 @@ def judged(
     networks: str, kind: str, initialization: str, exact: ExactBeliefs, number: int, steps: int
 ) -> Iterator[Row]:
     """One network, untrained or trained, and what is said of it."""
-    process, symbols = exact.corpus.process, exact.corpus.num_symbols
+    process, symbols = exact.dataset.process, exact.dataset.num_symbols
     with seeded_generators(derived_seed(1000 * list(INITIALIZATIONS).index(initialization) + number, "controls")):
         model = made(kind, initialization, symbols)
     if networks == "trained":
-        trained(model, hs.Corpus(process, length=LENGTH, seed=number, stream="train"), steps)
+        trained(model, hs.ProcessDataset(process, length=LENGTH, seed=number, stream="train"), steps)
         networks = "trained" if has_learned(model, process) else "not learned"
     for way, verdict in verdicts(model, kind, initialization, exact, number):
         yield {"networks": networks, "kind": kind, "way": way, "initialization": initialization, "verdict": verdict}
@@ -183,8 +185,8 @@ def measure(draws: int, trainings: int, steps: int, first: int) -> dict[str, Any
     begun, counts = time.process_time(), Counter[tuple[tuple[str, str], ...]]()
     for networks, rounds, process in (("untrained", draws, "mess3"), ("trained", trainings, "rrxor")):
         for number in range(first, first + rounds // len(INITIALIZATIONS)):
-            corpus = hs.Corpus(hs.make_process(process), length=LENGTH, seed=number, stream="probe")
-            exact = ExactBeliefs.of(corpus, SAMPLES)
+            dataset = hs.ProcessDataset(hs.make_process(process), length=LENGTH, seed=number, stream="probe")
+            exact = ExactBeliefs.of(dataset, SAMPLES)
             for kind, initialization in product(KINDS, INITIALIZATIONS):
                 for row in judged(networks, kind, initialization, exact, number, steps):
                     counts[tuple(row.items())] += 1

@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from hmmscope.corpora.corpus import Batch
-from hmmscope.corpora.targets import Target
+from hmmscope.datasets.process_dataset import Batch
+from hmmscope.datasets.targets import Target
 from hmmscope.lab.evidence.claim import claims_of
 from hmmscope.lab.experiments.running import run_experiment
 from hmmscope.lab.tasks.executors import ExecutorOptions
 from hmmscope.storage import packed, seals
 from hmmscope.training.spec import TrainingSpec
-from hmmscope.training.trainer import Lessons
+from hmmscope.training.trainer import BatchSchedule
 
 Row = dict[str, Any]
 ROOT = Path(__file__).parents[1]
@@ -91,7 +91,7 @@ def overrides(control: str, experiment: str) -> dict[str, str]:
 def learning_nothing(control: str) -> Iterator[None]:
     """Trainings are those of a control."""
     if control == "mispaired":
-        with patch.object(Lessons, "batch", mispaired(Lessons.batch)):
+        with patch.object(BatchSchedule, "batch", mispaired(BatchSchedule.batch)):
             yield
         return
 
@@ -142,11 +142,11 @@ def read_by_claims(experiment: str, tables: dict[str, list[Row]]) -> dict[str, d
     A rule that reads more than it did lacks it, and its test says so.
     """
     claims = claims_of(experiment)
-    said = {claim.name: claim.judge(tables, power=False) for claim in claims}
+    said = {claim.name: claim.evaluate(tables, power=False) for claim in claims}
 
     def unread(less: dict[str, list[Row]]) -> bool:
         try:
-            return all(claim.judge(less, power=False) == said[claim.name] for claim in claims)
+            return all(claim.evaluate(less, power=False) == said[claim.name] for claim in claims)
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, AssertionError):
             return False
 

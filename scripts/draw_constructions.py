@@ -23,11 +23,11 @@ from PIL import Image
 
 import hmmscope as hs
 from hmmscope import constructions
-from hmmscope.analysis.activations import capture
+from hmmscope.analysis.activations import capture_activations
 from hmmscope.analysis.shuffle import attention_taps
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
-from hmmscope.constructions.regression import Samples
-from hmmscope.lab.report.series_look import GREY, INK, RULE
+from hmmscope.constructions.regression import RegressionSamples
+from hmmscope.lab.report.series_style import GREY, INK, RULE
 
 LETTERS = "ABC|"
 #: Of the lecture: shape of the prompt, memory, steps of the walk, steps of the error curve, step size.
@@ -66,8 +66,8 @@ def process() -> hs.HMM:
 
 def prompt() -> torch.Tensor:
     """The one prompt of the lecture (1, column)."""
-    layout = hs.Prompts(num_demonstrations=NUMBER, demonstration_length=LENGTH, test_length=TEST)
-    tokens: torch.Tensor = hs.Corpus(process(), layout=layout, seed=SEED)[0:1].tokens
+    layout = hs.PromptLayout(num_demonstrations=NUMBER, demonstration_length=LENGTH, test_length=TEST)
+    tokens: torch.Tensor = hs.ProcessDataset(process(), layout=layout, seed=SEED)[0:1].tokens
     return tokens
 
 
@@ -263,7 +263,7 @@ def draw_learning(net: MultiTaskTransformer, tokens: torch.Tensor, path: Path) -
 def draw_attention(net: MultiTaskTransformer, tokens: torch.Tensor, path: Path) -> None:
     """Whole patterns of the softmax layers; of ReLU layers one line a head, as all queries (or all keys) are alike."""
     names = attention_taps(net, "pattern")
-    patterns = [found[0].double() for found in capture(net, names, tokens, lambda x: x).values()]
+    patterns = [found[0].double() for found in capture_activations(net, names, tokens, lambda x: x).values()]
     figure = plt.figure(figsize=(10.5, 8.6), layout="constrained")
     grid = figure.add_gridspec(4, 3, height_ratios=(3.3, 1, 1, 1))
     titles = ("Layer 1: one to the left", "Layer 2: two to the left", "Layer 3: one to the right")
@@ -312,7 +312,7 @@ def draw_error(tokens: torch.Tensor, path: Path) -> None:
     """Learned weights after some steps, and their distance from least squares beside the bound."""
     starts = 1 + (LENGTH + 1) * torch.arange(NUMBER)
     demonstrations = tokens[0, starts[:, None] + torch.arange(LENGTH)]
-    samples = Samples.of(demonstrations, 3, MEMORY)
+    samples = RegressionSamples.of(demonstrations, 3, MEMORY)
     problem, x_NF = samples.problem(), samples.features().unique(dim=0)
     figure = plt.figure(figsize=(10.5, 5.2), layout="constrained")
     grid = figure.add_gridspec(4, 2, width_ratios=(1.2, 1), wspace=0.06)

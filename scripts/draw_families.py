@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import hmmscope as hs
-from hmmscope.lab.evidence.clouds import BeliefPlane
 from hmmscope.lab.evidence.figure import Figure
+from hmmscope.lab.evidence.scatter_data import BeliefPlane
 from hmmscope.lab.report.plots import figure_files
-from hmmscope.lab.report.series_look import GREY, INK
+from hmmscope.lab.report.series_style import GREY, INK
 from hmmscope.processes.automata import multiplication_table
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#b5539a")
@@ -90,8 +90,8 @@ def chance(probability: float) -> str:
 def emitting_edges(process: hs.LabelledHMM) -> list[Edge]:
     """Edges with their symbols and probabilities, several symbols on one edge in lines."""
     lines: dict[tuple[int, int], list[str]] = {}
-    for v, i, j in (process.labelled_VSS > 0).nonzero().tolist():
-        lines.setdefault((i, j), []).append(f"{v} : {chance(float(process.labelled_VSS[v, i, j]))}")
+    for v, i, j in (process.labelled > 0).nonzero().tolist():
+        lines.setdefault((i, j), []).append(f"{v} : {chance(float(process.labelled[v, i, j]))}")
     return [(i, j, "\n".join(text)) for (i, j), text in lines.items()]
 
 
@@ -132,7 +132,7 @@ def draw_mess3(path: Path) -> None:
     panels = []
     for switch, emission in ((0.05, 0.85), (0.05, 0.7), (0.15, 0.6)):
         process = hs.make_process("mess3", switch=switch, emission=emission)
-        observations = hs.Corpus(process, length=60, seed=0)[0:400].observations
+        observations = hs.ProcessDataset(process, length=60, seed=0)[0:400].observations
         beliefs = hs.filter_beliefs(process, observations).beliefs[:, 12:].flatten(0, 1).numpy()
         panels.append(BeliefPlane.triangle(f"switch {switch}, emission {emission}", beliefs, beliefs))
     drawn = figure_files(Figure(name="mess3", title="", caption="", panels=tuple(panels)), style="web")["png"]
@@ -159,9 +159,9 @@ def draw_random(path: Path) -> None:
     low = hs.make_process("low-rank-hmm", num_states=32, num_symbols=16, rank=2, transition_concentration=0.3)
     assert isinstance(sharp, hs.Mixture) and isinstance(mild, hs.Mixture) and isinstance(low, hs.HMM)  # noqa: PT018
     figure, parts = plt.subplots(1, 3, figsize=(11.0, 3.3), layout="constrained")
-    heat(parts[0], sharp[0].transition_SS.numpy(), "random-mixture, concentration 0.01", top=1)
-    heat(parts[1], mild[0].transition_SS.numpy(), "random-mixture, concentration 1")
-    heat(parts[2], low.transition_SS.numpy(), "low-rank-hmm, rank 2, concentration 0.3")
+    heat(parts[0], sharp[0].transition.numpy(), "random-mixture, concentration 0.01", top=1)
+    heat(parts[1], mild[0].transition.numpy(), "random-mixture, concentration 1")
+    heat(parts[2], low.transition.numpy(), "low-rank-hmm, rank 2, concentration 0.3")
     save(figure, path)
 
 
@@ -171,10 +171,10 @@ def draw_ginc(path: Path) -> None:
     assert isinstance(mixture, hs.Mixture)
     figure, parts = plt.subplots(1, 3, figsize=(11.0, 3.3), layout="constrained")
     for m in range(2):
-        transition = mixture[m].transition_SS.view(10, 10, 10, 10)
+        transition = mixture[m].transition.view(10, 10, 10, 10)
         heat(parts[m], transition.sum(3).mean(1).numpy(), f"concept {m}: properties")
         parts[m].set(xlabel="next property", ylabel="property")
-    heat(parts[2], mixture[0].transition_SS.numpy(), "concept 0: (property, entity)")
+    heat(parts[2], mixture[0].transition.numpy(), "concept 0: (property, entity)")
     save(figure, path)
 
 
@@ -249,14 +249,14 @@ def draw_shipped(path: Path) -> None:
         hmm = hs.load_process(name)
         states, symbols = hmm.states or (), hmm.symbols or ()
         pairs = itertools.product(range(2), repeat=2)
-        edges = [(i, j, chance(float(hmm.transition_SS[i, j]))) for i, j in pairs]
+        edges = [(i, j, chance(float(hmm.transition[i, j]))) for i, j in pairs]
         above, below = parts[:, column]
         diagram(above, places, list(states), edges, radius=0.34)
         above.set(xlim=(-2.1, 2.1), ylim=(-0.8, 0.8), aspect="equal")
         above.set_title(name, fontsize=11, color=INK)
         above.axis("off")
         at = np.arange(hmm.num_symbols)
-        for state, row in enumerate(hmm.emission_SV.tolist()):
+        for state, row in enumerate(hmm.emission.tolist()):
             below.bar(at + 0.36 * (state - 0.5), row, 0.34, color=COLORS[state], label=states[state])
         below.set_xticks(at, symbols)
         below.tick_params(labelsize=9, colors=INK, length=0)

@@ -36,7 +36,7 @@ def main() -> None:
             seed=0,
             resume=folder.exists(),
         )
-        last = hs.belief_map(run, layer=LAYER, num_points=POINTS, over_training=True)
+        last = hs.belief_map(run, layer=LAYER, num_points=POINTS, over_checkpoints=True)
     maps = [*last.earlier, last]
     frames = [frame(one, last) for one in maps]
     palette = frames[-1].quantize(COLOURS)

@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Circle, FancyArrowPatch
 
 import hmmscope as hs
-from hmmscope.lab.report.series_look import GREY, INK, RULE
+from hmmscope.lab.report.series_style import GREY, INK, RULE
 from hmmscope.processes.cycles import transition_edges
 
 COLORS = ("#0072b2", "#d55e00", "#009e73")
@@ -72,7 +72,7 @@ def draw_simplex(path: Path) -> None:
     """Beliefs about three states as points of a triangle, coloured by the last symbol."""
     hmm = hs.make_process("ran-hmm", num_states=3, num_symbols=3, seed=SIMPLEX_SEED)
     assert isinstance(hmm, hs.HMM)
-    observations = hs.Corpus(hmm, length=40, seed=0)[0:400].observations
+    observations = hs.ProcessDataset(hmm, length=40, seed=0)[0:400].observations
     points = hs.filter_beliefs(hmm, observations).beliefs.numpy() @ CORNERS
     figure, axes = plt.subplots(figsize=(4.6, 4.2))
     axes.plot(*CORNERS[[0, 1, 2, 0]].T, color=GREY, linewidth=1)

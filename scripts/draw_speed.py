@@ -18,7 +18,7 @@ from pathlib import Path
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
-from hmmscope.lab.report.series_look import GREY, INK, RULE
+from hmmscope.lab.report.series_style import GREY, INK, RULE
 
 LOOKS = {
     "filtering, float64": ("#d55e00", "s"),

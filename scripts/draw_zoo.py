@@ -30,15 +30,15 @@ MADE_OF_FILES = ("data", "file", "given")
 TRIANGLE = np.array([[0.5, np.sqrt(0.75)], [0.0, 0.0], [1.0, 0.0]])
 
 
-def beliefs(process: Any, corpus: hs.Corpus) -> np.ndarray | None:
+def beliefs(process: Any, corpus: hs.ProcessDataset) -> np.ndarray | None:
     """Exact beliefs after each observation, or of the component, or the predictive vector; None if none is known."""
     batch = corpus[0 : -(-POINTS // LENGTH)]
     try:
-        laws = hs.observe(process, batch.observations).laws
+        laws = hs.observe(process, batch.observations).probs
     except hs.HmmscopeError:
         return None
     law = laws.get("belief", laws.get("component"))
-    if law is None and hasattr(process, "labelled_VSS"):
+    if law is None and hasattr(process, "labelled"):
         law = hs.filter_beliefs(process, batch.observations).beliefs
     return None if law is None else torch.as_tensor(law).reshape(-1, law.shape[-1]).double().numpy()
 
@@ -54,8 +54,8 @@ def places(points: np.ndarray) -> np.ndarray:
 def draw(name: str, left: Any, right: Any) -> None:
     """Samples to the left, beliefs to the right."""
     process = hs.make_process(name, **SIZES.get(name, {}))
-    corpus = hs.Corpus(process, length=LENGTH, seed=1)
-    seen = corpus[0:ROWS].observations.numpy()
+    dataset = hs.ProcessDataset(process, length=LENGTH, seed=1)
+    seen = dataset[0:ROWS].observations.numpy()
     if seen.ndim == 3:
         left.plot(seen[:3, :, 0].T, linewidth=0.8)
     else:
@@ -63,7 +63,7 @@ def draw(name: str, left: Any, right: Any) -> None:
             seen, cmap="tab20" if seen.max() > 9 else "tab10", vmin=0, vmax=19 if seen.max() > 9 else 9, aspect="auto"
         )
     left.set_title(name, fontsize=8, loc="left", pad=3)
-    found = beliefs(process, corpus) if seen.ndim == 2 else None
+    found = beliefs(process, dataset) if seen.ndim == 2 else None
     if found is not None and found.shape[1] > 1 and np.ptp(found) > 1e-9:
         at, top = places(found), np.argsort(found.var(0))[::-1][:3]
         low = found[:, top].min(0)

@@ -28,10 +28,10 @@ import torch
 
 import hmmscope as hs
 from hmmscope.inference.chains import effective_sizes, equal_tails, matching
-from hmmscope.inference.gibbs import Prior, prior_hmm
-from hmmscope.machine import machine_line
-from hmmscope.runs.fitting import Fit
+from hmmscope.inference.gibbs import DirichletPrior, prior_hmm
+from hmmscope.runs.fitting import FitResult
 from hmmscope.storage import seals, store
+from hmmscope.system_info import machine_line
 
 KEPT = Path(__file__).resolve().parents[1] / "results" / "fit-statistics" / "fit-statistics.jsonl.xz"
 SIZES, NUM_SYMBOLS = range(1, 7), 6
@@ -56,14 +56,14 @@ def measured(kind: str, number: int) -> dict[str, Any]:
     size, length = 1 + number % 5, round(math.exp(random.uniform(math.log(1000), math.log(20_000))))
     row: dict[str, Any] = {"kind": kind, "set": number, "states": size, "length": length}
     if kind == "drawn":
-        truth = prior_hmm(size, NUM_SYMBOLS, Prior(), random)
+        truth = prior_hmm(size, NUM_SYMBOLS, DirichletPrior(), random)
     else:
         stay, own = (0.9, 0.88)
         if kind == "weaker":
             stay, own = float(random.choice([0.7, 0.8, 0.9])), float(random.choice([0.6, 0.7]))
         truth = planted(size, stay, own)
         row |= {"stay": stay, "own": own}
-    symbols = hs.Corpus(truth, length=length, seed=number)[0:1].observations
+    symbols = hs.ProcessDataset(truth, length=length, seed=number)[0:1].observations
     begun = time.process_time()
     fit = hs.fit(symbols.tolist(), list(SIZES), symbols=NUM_SYMBOLS)
     row["fit_seconds"] = round(time.process_time() - begun, 3)
@@ -77,14 +77,14 @@ def measured(kind: str, number: int) -> dict[str, Any]:
     return row if kind == "drawn" else row | entries(truth, symbols, fit)
 
 
-def entries(truth: hs.HMM, symbols: torch.Tensor, chosen: Fit) -> dict[str, Any]:
+def entries(truth: hs.HMM, symbols: torch.Tensor, chosen: FitResult) -> dict[str, Any]:
     """How many entries of each array their intervals hold, of how many; labels are matched by what states emit."""
     same = chosen.hmm.num_states == truth.num_states
     fit = chosen if same else hs.fit(symbols.tolist(), truth.num_states, symbols=NUM_SYMBOLS)
     begun = time.process_time()
     posterior = fit.posterior(250, num_chains=2, warm_up=125)
     seconds = round(time.process_time() - begun, 3)
-    own = matching((fit.hmm.emission_SV @ truth.emission_SV.T).numpy())
+    own = matching((fit.hmm.emission @ truth.emission.T).numpy())
     planted_arrays = truth.file_tensors()
     found: dict[str, Any] = {"posterior_seconds": seconds}
     for name in PARTS:

@@ -96,7 +96,7 @@ def main() -> None:
         tables = [drawn(world, options, draw) for _ in range(options.draws)]
         for claim in claims_of(NAME):
             if claim.rule is not None:
-                counts = Counter(claim.judge(one).verdict for one in tables)
+                counts = Counter(claim.evaluate(one).verdict for one in tables)
                 said = ", ".join(f"{verdict} {count / options.draws:.2f}" for verdict, count in counts.most_common())
                 print(f"{name}: {claim.name}: {said}")
 

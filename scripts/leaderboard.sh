@@ -18,5 +18,5 @@ for model in $models; do
     mamba2) sizes+=(--model.chunk-length 16 --model.state-size 16) ;;
     xlstm) sizes=(--model.width 64 --model.num-layers 1) ;;
   esac
-  hmmscope benchmark "$model" "${sizes[@]}" --num-seeds 5 --out "runs/hmm-bench/$model" --keep results/hmm-bench --resume -q
+  hmmscope benchmark "$model" "${sizes[@]}" --num-seeds 5 --out "runs/hmm-bench/$model" --copy-card results/hmm-bench --resume -q
 done

@@ -40,19 +40,19 @@ from hmmscope.lab.evidence.claim import claims_of
 from hmmscope.lab.evidence.derived import figures_of
 from hmmscope.lab.evidence.figure import Figure, Heatmap
 from hmmscope.lab.evidence.finding import Finding, asked_by
-from hmmscope.lab.evidence.ledger import SCALES, Entry, as_markdown, ledger, read_tables
+from hmmscope.lab.evidence.ledger import SCALES, LedgerRow, as_markdown, ledger, read_tables
 from hmmscope.lab.evidence.rows import Rows
 from hmmscope.lab.evidence.verdicts import DECIDED, VERDICTS
+from hmmscope.lab.experiments.derived_findings import derive_again
 from hmmscope.lab.experiments.experiment import Experiment, experiment_named
-from hmmscope.lab.experiments.judging import judge_again
 from hmmscope.lab.report.plots import figure_files
 from hmmscope.lab.tasks.plans import as_written_now
 from hmmscope.lab.verbs.catalogue import CATALOGUE, make_catalogue
-from hmmscope.machine import environment, machine, machine_line
 from hmmscope.storage import store
 from hmmscope.storage.packed import INDEX, pack
 from hmmscope.storage.seals import keep as keep_file
 from hmmscope.storage.seals import open_sealed, read_seal, remove_seal, write_seal
+from hmmscope.system_info import environment, machine, machine_line
 from hmmscope.ties import alike
 
 #: Before the setting of a plan that is not the scale's own, in the name of a folder.
@@ -199,7 +199,7 @@ def _claims(name: str) -> list[str]:
     lines = ["## What it decides", ""]
     for claim in claims_of(name):
         rule = f" The effect must be {claim.rule}." if claim.rule is not None else ""
-        lines += [f"- **{claim.says}** {asked_by(claim.source)}. {claim.reading}{rule}"]
+        lines += [f"- **{claim.claim_text}** {asked_by(claim.source)}. {claim.operationalization}{rule}"]
     return [*lines, ""]
 
 
@@ -400,7 +400,7 @@ def decided() -> list[Path]:
     return found
 
 
-def changes(before: list[dict[str, Any]], entries: Sequence[Entry]) -> list[str]:
+def changes(before: list[dict[str, Any]], entries: Sequence[LedgerRow]) -> list[str]:
     """The rows whose verdict is another than in an older ledger, with what decides now; questions by what they became."""
     known = {row["claim"]: row.get("verdict") for row in before}
     lines = ["| claim | before | now | what decides now |", "|---|---|---|---|"]
@@ -419,7 +419,7 @@ def changes(before: list[dict[str, Any]], entries: Sequence[Entry]) -> list[str]
     return [*lines, *([f"Gone are {', '.join(f'`{name}`' for name in gone)}."] if gone else [])]
 
 
-def _why(entry: Entry) -> str:
+def _why(entry: LedgerRow) -> str:
     """The rule of `docs/experiments.md` that decides a row now."""
     finding, what = entry.finding, {"learned": "learned on every side", "regime": "a gate of the data"}
     assert finding is not None
@@ -461,7 +461,7 @@ def main() -> None:
         return
     for name in registry.entries("experiment"):
         for folder in kept(name):
-            judge_again(folder)
+            derive_again(folder)
         store.write_text(PAGES / f"{name}.md", "\n".join(page(name)))
         print(PAGES / f"{name}.md")
     store.write_json(CATALOGUE, make_catalogue())

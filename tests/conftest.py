@@ -20,7 +20,7 @@ import annotations
 import forking
 
 #: Without kernels: compiled functions cannot close over checked ones.
-ANNOTATED = ("inference", "processes", "corpora", "models", "constructions", "training", "analysis")
+ANNOTATED = ("inference", "processes", "datasets", "models", "constructions", "training", "analysis")
 
 os.environ["HMMSCOPE_ENGINE"] = "unmeasured"  # no test depends on what is fast here
 gc.disable()  # while tests are collected, see below

@@ -123,7 +123,7 @@ def test_a_kind_of_its_own_is_known_to_every_verb(installed: dict[str, str], tmp
     assert "residual.1" in probed
     assert "the exact optimum" in looked
     lacking = {
-        f"ask renewal {words} --smooth": "--smooth needs smoothing, and Renewal has none; ComposedCycles, EmittingHMM, HMM",
+        f"ask renewal {words} --smooth": "--smooth needs smoothing, and Renewal has none; ComposedCycles, EmissionHMM, HMM",
         f"ask renewal {words} --memory 2": "--memory needs finite memory, and Renewal has none; GeneralisedHMM, HMM",
         "ask renewal": "no facts about Renewal",
         "ask renewal --mixing": "--mixing needs mixing time, and Renewal has none; HMM, LabelledHMM, LinearGaussian have",

@@ -8,7 +8,7 @@ import pytest
 from jaxtyping import Float, TypeCheckError
 
 import annotations
-from hmmscope.corpora.corpus import Batch
+from hmmscope.datasets.process_dataset import Batch
 from hmmscope.processes import observations
 from hmmscope.processes.mess3_mixture import Mess3MixtureSpec
 

@@ -14,8 +14,10 @@ import hmmscope.lab
 
 
 def counting() -> ModuleType:
-    """scripts/house.py."""
-    spec = importlib.util.spec_from_file_location("house", Path(__file__).parents[1] / "scripts" / "house.py")
+    """scripts/check_architecture.py."""
+    spec = importlib.util.spec_from_file_location(
+        "house", Path(__file__).parents[1] / "scripts" / "check_architecture.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules["house"] = importlib.util.module_from_spec(spec)
@@ -125,9 +127,11 @@ def test_counts_of_the_house_are_within_their_limits() -> None:
 
 def test_the_way_to_the_first_step_is_followed() -> None:
     """Each turn lies on it, and what is asked beside it does not."""
-    own = {f"hmmscope.{name}" for name in ("runs.training", "runs.config", "corpora.corpus", "training.updates")}
+    own = {
+        f"hmmscope.{name}" for name in ("runs.training", "runs.config", "datasets.process_dataset", "training.updates")
+    }
     assert own <= set(house.rooms({}))
-    assert {"hmmscope.training.progress", "hmmscope.machine"} <= set(house.rooms_beside({}))
+    assert {"hmmscope.training.progress", "hmmscope.system_info"} <= set(house.rooms_beside({}))
 
 
 def test_names_that_nothing_defines_are_found_beside_axes_of_tensors() -> None:
@@ -184,13 +188,13 @@ def test_every_module_was_looked_at() -> None:
         ("models/bad.py", "from hmmscope.processes.hmm import HMM"),
         ("models/bad.py", "from hmmscope import processes"),
         ("models/bad.py", "import hmmscope.inference.filtering"),
-        ("models/bad.py", "from ..corpora import corpus"),
-        ("models/bad.py", "from .. import corpora"),
-        ("models/bad.py", "def f():\n    from hmmscope.corpora.corpus import Corpus"),
+        ("models/bad.py", "from ..datasets import process_dataset"),
+        ("models/bad.py", "from .. import datasets"),
+        ("models/bad.py", "def f():\n    from hmmscope.datasets.process_dataset import Corpus"),
         ("kernels/bad.py", "from hmmscope.schema import require"),
         ("kernels/bad.py", "from hmmscope import seeds"),
         ("engine/bad.py", "from hmmscope.models.decoder import Decoder"),
-        ("processes/bad.py", "from hmmscope.corpora.corpus import Corpus"),
+        ("processes/bad.py", "from hmmscope.datasets.process_dataset import Corpus"),
         ("processes/bad.py", "from hmmscope.models.base import Tap"),
         ("inference/bad.py", "from hmmscope.models.base import Tap"),
         ("training/bad.py", "from hmmscope.analysis.curves import evaluate"),
@@ -267,7 +271,7 @@ _KIND = "class Process: ...\nclass Odd(Process): ...\nclass Odder(base.Odd): ...
         "type(x).__name__ == 'Odd'",
         "type(x) in (int, Odd)",
         "hasattr(self.process, 'law')",
-        "hasattr(hmm, 'emission_SV')",
+        "hasattr(hmm, 'emission')",
     ],
 )
 def test_planted_test_of_a_kind_is_found(line: str) -> None:

@@ -12,7 +12,7 @@ PAGES = sorted(DOCS.glob("*.md"))
 #: Pages elsewhere that are written by hand, and what is written by hand of pages that are made.
 ALSO = [DOCS / "notebooks/index.md", *sorted(DOCS.glob("experiments/notes/*.md"))]
 #: Made by scripts: the gallery, the sheet of ten headlines, the table of faults, and the names of the interface.
-MADE = {"gallery.md", "judged.md", "laboratory.md", "reference.md"}
+MADE = {"gallery.md", "headline-review.md", "laboratory.md", "migration.md", "reference.md"}
 MOST_WORDS, MOST_ENTRIES = 30_000, 16
 
 

@@ -197,7 +197,7 @@ def test_a_number_of_another_row_is_no_number_of_this_one() -> None:
 
 
 def test_the_sheet_of_those_who_judge_has_what_its_seed_draws() -> None:
-    spec = importlib.util.spec_from_file_location("judged", ROOT / "scripts" / "judged.py")
+    spec = importlib.util.spec_from_file_location("judged", ROOT / "scripts" / "headline_review.py")
     assert spec is not None
     assert spec.loader is not None
     judged = importlib.util.module_from_spec(spec)

@@ -2,7 +2,7 @@
 
 Stored identities, and how each stays the same when code changes:
 
-- digests of corpora and processes: `digest_name` of the layout and of the form of law, `Law.file_arrays`;
+- digests of corpora and processes: `digest_name` of the layout and of the form of law, `HMMParams.file_arrays`;
 - keys of configurations, findings, figures, protocols and caches: metadata ``{"stored": key}`` of a field, see `schema`;
 - registered names: ``registry.process(name, stored=...)``; ids of experiments, claims and instruments are literals;
 - kinds of objects that are handed over: `stored_name` of the class;
@@ -12,7 +12,7 @@ Stored identities, and how each stays the same when code changes:
 - what `hmmscope check` derives again is compared without words and without the order of claims.
 
 Other tests hold the verdicts of rules (tests/evidence), the digests of HMM-bench and its cards (tests/verbs) and the bits of
-samples (tests/corpora).
+samples (tests/process_datasets).
 """
 
 import ast
@@ -30,7 +30,7 @@ import torch
 
 import hmmscope as hs
 from hmmscope import registry, schema, seeds
-from hmmscope.corpora.layouts import Layout
+from hmmscope.datasets.layouts import Layout
 from hmmscope.errors import DamagedError, InputError
 from hmmscope.lab.benchmark import board, checking
 from hmmscope.lab.benchmark.card import as_text
@@ -42,14 +42,14 @@ from hmmscope.lab.evidence.figure import _KINDS, ROLES, Bars, Figure, Lines, Ser
 from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.protocol import entry_of
 from hmmscope.lab.evidence.verdicts import RULES, VERDICTS, Gate
-from hmmscope.lab.experiments.judging import judge_again
+from hmmscope.lab.experiments.derived_findings import derive_again
 from hmmscope.lab.sweeps.grid import expand, run_name
 from hmmscope.lab.verbs import verify
 from hmmscope.lab.verbs.options import VERBS
-from hmmscope.models.base import Ports, build_model
-from hmmscope.models.given import Function, GivenModelSpec
-from hmmscope.processes.from_file import GivenSpec
-from hmmscope.processes.laws import Law
+from hmmscope.models.base import ModelIO, build_model
+from hmmscope.models.user_module import Function, UserModuleSpec
+from hmmscope.processes.from_file import ObjectSpec
+from hmmscope.processes.params import HMMParams
 from hmmscope.processes.process import Process, kinds
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.presets import preset
@@ -86,12 +86,14 @@ def renamed(*classes: type) -> Iterator[None]:
             one.__name__, one.__qualname__ = name, path
 
 
-@pytest.mark.parametrize("layout", [hs.Sequences(length=3), hs.Prompts(num_demonstrations=1, demonstration_length=2)])
+@pytest.mark.parametrize(
+    "layout", [hs.SequenceLayout(length=3), hs.PromptLayout(num_demonstrations=1, demonstration_length=2)]
+)
 def test_a_renamed_layout_leaves_the_digests_of_corpora(layout: Layout) -> None:
-    corpus = hs.Corpus("umbrella", layout=layout)
-    before = corpus.digest(2)
+    dataset = hs.ProcessDataset("umbrella", layout=layout)
+    before = dataset.digest(2)
     with renamed(type(layout)):
-        assert corpus.digest(2) == before
+        assert dataset.digest(2) == before
 
 
 def test_every_layout_of_the_library_has_a_name_for_digests_and_others_have_their_own() -> None:
@@ -100,7 +102,7 @@ def test_every_layout_of_the_library_has_a_name_for_digests_and_others_have_thei
     assert len(kinds) >= 4
     assert all("digest_name" in vars(kind) for kind in kinds)
 
-    class Own(hs.Sequences):
+    class Own(hs.SequenceLayout):
         pass
 
     assert Own.digest_name == "Own"
@@ -108,15 +110,15 @@ def test_every_layout_of_the_library_has_a_name_for_digests_and_others_have_thei
 
 @pytest.mark.parametrize("name", ["random-hmm", "mess3", "bloch-walk", "told-hmms"])
 def test_renamed_forms_of_laws_leave_the_digests_of_processes(name: str) -> None:
-    before = hs.make_process(name).law_digest
-    with renamed(*below(Law)):
-        assert hs.make_process(name).law_digest == before
+    before = hs.make_process(name).params_digest
+    with renamed(*below(HMMParams)):
+        assert hs.make_process(name).params_digest == before
 
 
 def test_every_law_of_the_library_has_a_name_for_digests() -> None:
     registry.entries("process")
-    assert {kind.digest_name for kind in below(Law)} >= {"StateEmitting", "EdgeEmitting", "Signed"}
-    assert all("digest_name" in vars(kind) for kind in below(Law))
+    assert {kind.digest_name for kind in below(HMMParams)} >= {"StateEmitting", "EdgeEmitting", "Signed"}
+    assert all("digest_name" in vars(kind) for kind in below(HMMParams))
 
 
 def test_a_task_of_the_bench_that_is_worded_better_is_the_same_task() -> None:
@@ -159,7 +161,7 @@ def test_a_sealed_folder_is_as_it_was_where_claims_are_worded_better(
 ) -> None:
     folder = str(tmp_path / "kept")
     shutil.copytree(ROOT / "results" / "small" / "limits-table1", folder)
-    judge_again(Path(folder))
+    derive_again(Path(folder))
     names = [claim.name for claim in claims_of("limits-table1")]
     found = Claim.finding
 
@@ -170,7 +172,12 @@ def test_a_sealed_folder_is_as_it_was_where_claims_are_worded_better(
 
     changes: dict[str, Any] = {}
     for name in names:
-        claim = replace(registry.lookup("claim", name), says="Said otherwise.", reading="As well.", source="a paper")
+        claim = replace(
+            registry.lookup("claim", name),
+            claim_text="Said otherwise.",
+            operationalization="As well.",
+            source="a paper",
+        )
         monkeypatch.setitem(registry._found["claim"], name, claim)
     monkeypatch.setattr(Claim, "finding", worded)
     assert main(["check", folder]) == 0, capsys.readouterr().err
@@ -222,7 +229,7 @@ def test_figures_are_compared_without_their_words(before: str, after: str, same:
 # ---------------------------------------------------------------------------------------------------------------------
 # Names written out
 
-VERB_NAMES = "show run train sweep sample ask fit study analyse claims report look benchmark check"
+VERB_NAMES = "show run train sweep sample infer fit study analyse claims report look benchmark check"
 
 
 def test_protocols_have_the_names_of_rules_and_the_command_line_those_of_verbs() -> None:
@@ -312,7 +319,7 @@ def test_a_process_and_its_field_that_are_renamed_keep_what_is_stored(other_regi
     before = registry.process("one-old")(spec_of({"size": 2, "other": 3}, "OldSpec"))
     made = {"process": {"name": "one-old", "size": 5}, "training": {"num_grains": 2}}
     kept = RunConfig(**made)
-    data, run, digest = kept.to_data(), run_name(kept), hs.Corpus(before(size=5).build(), length=3).digest(2)
+    data, run, digest = kept.to_data(), run_name(kept), hs.ProcessDataset(before(size=5).build(), length=3).digest(2)
     del registry._found["process"]["one-old"]
     fields = {"width": field(default=2, metadata={"stored": "size"}), "other": 3}
     after = registry.process("one-new", stored="one-old")(spec_of(fields, "NewSpec"))
@@ -326,7 +333,7 @@ def test_a_process_and_its_field_that_are_renamed_keep_what_is_stored(other_regi
         assert point.varied[f"process.{key}"] == 6
     assert run == "roformer-one-old-seed0-" + run[-12:]
     assert data["process"] == {"name": "one-old", "size": 5, "other": 3}
-    assert hs.Corpus(after(width=5).build(), length=3).digest(2) == digest
+    assert hs.ProcessDataset(after(width=5).build(), length=3).digest(2) == digest
     assert registry.stored_data("process", {"name": "one-new", "width": 1}) == {"name": "one-old", "size": 1}
     assert hs.make_process("one-old", width=4).num_states == hs.make_process("one-new", size=4).num_states == 2
     assert "one-new" in list(registry.entries("process"))
@@ -348,9 +355,9 @@ def test_an_object_that_is_handed_over_is_called_the_same_by_configurations() ->
     assert [kind for kind in below(Process) if "stored_name" not in vars(kind)] == []
     hmm, module = hs.make_process("mess3"), Function(lambda tokens: tokens)
     with renamed(type(hmm), Function):
-        assert GivenSpec.of(hmm).kind == type(hmm).stored_name == "LabelledHMM"
-        assert GivenModelSpec.of(module).class_name == "hmmscope.models.given.Function"
-    assert GivenModelSpec.of(torch.nn.Linear(1, 1)).class_name == "torch.nn.modules.linear.Linear"
+        assert ObjectSpec.of(hmm).kind == type(hmm).stored_name == "LabelledHMM"
+        assert UserModuleSpec.of(module).class_name == "hmmscope.models.user_module.Function"
+    assert UserModuleSpec.of(torch.nn.Linear(1, 1)).class_name == "torch.nn.modules.linear.Linear"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -373,7 +380,7 @@ def test_digests_of_processes_and_corpora_are_as_they_were(name: str) -> None:
     for laid, digest in KEPT["corpora"].items():
         layout, _, of = laid.partition("/")
         if of == name:
-            assert hs.Corpus(process, layout=small("layout", layout)).digest(3)[:16] == digest, layout
+            assert hs.ProcessDataset(process, layout=small("layout", layout)).digest(3)[:16] == digest, layout
 
 
 def test_names_of_runs_are_as_they_were() -> None:
@@ -388,7 +395,7 @@ def test_names_of_runs_are_as_they_were() -> None:
 @pytest.mark.parametrize("name", KEPT["weights"])
 def test_names_of_weights_are_as_they_were(name: str) -> None:
     """Checkpoints and exports have them."""
-    ports = Ports(num_outputs=5, num_tokens=6, max_length=64)
+    ports = ModelIO(num_outputs=5, vocab_size=6, max_length=64)
     weights = build_model(small("model", name), ports, 0).state_dict()
     shapes = [[key, list(tensor.shape)] for key, tensor in weights.items()]
     assert hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:16] == KEPT["weights"][name]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-import planting
-from faults import IN_INFERENCE, Fault
-from faults_elsewhere import IN_BITS, IN_DATA, IN_MEASUREMENTS, ON_DISK
+import package_copies
 from hmmscope import __file__ as package_file
+from injected_faults import IN_INFERENCE, Fault
+from injected_faults_elsewhere import IN_BITS, IN_DATA, IN_MEASUREMENTS, ON_DISK
 
 TESTS = Path(__file__).parent
 PACKAGE = Path(package_file).parent
@@ -46,7 +46,9 @@ class Copy:
         nodes = [str(TESTS / test) for test in tests]
         base = Path(tempfile.mkdtemp(dir=self.root))
         options = ["-x", "-q", "-o", "addopts=", "-p", "no:cacheprovider", "--timeout", "500", "--basetemp", str(base)]
-        return planting.run(self.root, [*options, *nodes], Path(tempfile.mkdtemp(dir=self.root)) if anew else None)
+        return package_copies.run(
+            self.root, [*options, *nodes], Path(tempfile.mkdtemp(dir=self.root)) if anew else None
+        )
 
     def caught(self, fault: Fault) -> bool:
         """Whether its tests fail with the fault. AssertionError if it has no place, or if they cannot even run."""

@@ -54,7 +54,7 @@ def test_no_record_prints_its_arrays() -> None:
 
 HMM = hs.make_process("random-hmm", num_states=12, num_symbols=9, seed=0)
 POOL = hs.make_process("random-mixture", num_components=6, num_states=4, num_symbols=9, seed=0)
-SEEN = hs.Corpus(HMM, length=64)[0:32]
+SEEN = hs.ProcessDataset(HMM, length=64)[0:32]
 LARGE: dict[str, Callable[[], object]] = {
     "filter_beliefs": lambda: hs.filter_beliefs(HMM, SEEN.observations),
     "filter_mixture": lambda: hs.filter_mixture(POOL, SEEN.observations),
@@ -67,7 +67,7 @@ LARGE: dict[str, Callable[[], object]] = {
     "observability": lambda: hs.observability(HMM, method="bounds"),
     "mixed_states": lambda: mixed_states(hs.make_process("rrxor")),
     "batch": lambda: SEEN,
-    "law": lambda: HMM.law,
+    "law": lambda: HMM.params,
     "config": lambda: hs.RunConfig(process=HMM, model="decoder", training={"num_steps": 5}),
     "config of a module": lambda: hs.RunConfig(model=torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(99)))),
     "model": lambda: Html(hs.make_model("roformer", num_symbols=9, num_layers=12, width=8, num_heads=2)),
@@ -141,7 +141,7 @@ def test_a_symbol_of_thousands_of_letters_is_shown_in_short(tmp_path: Path, caps
     hs.HMM([1.0], [[1.0]], [[0.5, 0.5]], symbols=["a" * 5000, "b"]).save(tmp_path / "long.json")
     (tmp_path / "b.txt").write_text("b b\n")
     assert main(["show", str(tmp_path / "long.json")]) == 0
-    assert main(["ask", str(tmp_path / "long.json"), str(tmp_path / "b.txt"), "-q"]) == 0
+    assert main(["infer", str(tmp_path / "long.json"), str(tmp_path / "b.txt"), "-q"]) == 0
     said = capsys.readouterr().out
     assert "a" * 39 + "…" in said
     assert max(map(len, said.splitlines())) < 120

@@ -17,7 +17,13 @@ PACKAGE = Path(hmmscope.__file__).parent
 PAPERS = PACKAGE.with_name("hmmscope_papers")
 WRITERS = {"storage/disk.py", "storage/store.py", "storage/rundir.py", "storage/journal.py"}
 #: Who opens other files than those of users: the system's own, and those of this package.
-OPENERS = {"storage/disk.py", "machine.py", "kernels/phases.py", "lab/report/page.py", "lab/report/drawing.py"}
+OPENERS = {
+    "storage/disk.py",
+    "system_info.py",
+    "kernels/compile_units.py",
+    "lab/report/page.py",
+    "lab/report/drawing.py",
+}
 OPENERS |= {"registry.py", "lab/verbs/catalogue.py"}
 OPENERS |= {
     "interop/huggingface.py",
@@ -178,7 +184,7 @@ def test_scanner_finds_writing(line: str) -> None:
 )
 def test_scanner_finds_reading(line: str) -> None:
     assert calls(line, READS)
-    assert not calls("disk.read_bytes(p, own=True)\nstore.read_text(p, limit=9)\nRunDir.open(p)", READS)
+    assert not calls("disk.read_bytes(p, managed=True)\nstore.read_text(p, limit=9)\nRunDir.open(p)", READS)
 
 
 @pytest.mark.parametrize(
@@ -214,14 +220,23 @@ def test_scanner_lets_reading_pass(line: str) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 # Who reads a finished folder opens its seal first
 
-#: Ways to read a file of a folder of ours; of some only with ``own=True``.
+#: Ways to read a file of a folder of ours; of some only with ``managed=True``.
 OWN_READS = {"store.read_table", "packed.read_tables", "read_tables"}
 OWN_IF_SAID = {"store.read_json", "store.read_tensors", "disk.reading", "disk.read_bytes", "disk.open_own"}
 #: What compares the files of a folder with its seal before it returns.
-OPENS = {"open_sealed", "taken_off", "survey", "RunDir.open", "read_run", "load_run", "read_experiment", "read_folder"}
+OPENS = {
+    "open_sealed",
+    "unsealed",
+    "seal_report",
+    "RunDir.open",
+    "read_run",
+    "load_run",
+    "read_experiment",
+    "read_folder",
+}
 #: Modules that read what another has opened for them, which is named, or what no seal covers.
 OPENED_ELSEWHERE = {
-    "lab/report/state_picture.py": "lab/report/folder.py",
+    "lab/report/state_diagram.py": "lab/report/folder.py",
     "lab/verbs/findings.py": "lab/report/drawing.py",
     "lab/benchmark/recompute.py": "lab/benchmark/checking.py",
     "lab/tasks/task.py": "failures of tasks at work",
@@ -239,7 +254,7 @@ def unopened(source: str) -> list[str]:
         return []
     for node in nodes:
         name = dotted(node.func)
-        own = {k.arg: ast.unparse(k.value) for k in node.keywords}.get("own")
+        own = {k.arg: ast.unparse(k.value) for k in node.keywords}.get("managed")
         if (name in OWN_READS and own != "False") or (
             name in OWN_IF_SAID and (own == "True" or name == "disk.open_own")
         ):
@@ -266,7 +281,9 @@ def test_seals_are_read_by_storage_alone() -> None:
 
 
 def test_the_scan_finds_a_reader_without_a_seal() -> None:
-    bare = "about = store.read_json(folder / 'experiment.json', own=True)\nrows = store.read_table(folder / 'x.jsonl')"
+    bare = (
+        "about = store.read_json(folder / 'experiment.json', managed=True)\nrows = store.read_table(folder / 'x.jsonl')"
+    )
     assert unopened(bare) == ["1: store.read_json", "2: store.read_table"]
     assert unopened(f"seals.open_sealed(folder)\n{bare}") == []
-    assert unopened("store.read_table(path, own=False)\nstore.read_json(path)") == []
+    assert unopened("store.read_table(path, managed=False)\nstore.read_json(path)") == []

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import hmmscope as hs
-from hmmscope.inference.likeliest import likeliest
+from hmmscope.inference.stable_argmax import stable_argmax
 from hmmscope.kernels import fixed_order
 from hmmscope.lab.evidence.effects import Effect
 from hmmscope.lab.evidence.verdicts import Above
@@ -34,7 +34,7 @@ def test_the_first_of_the_best_is_chosen() -> None:
     with pytest.raises(ValueError):
         largest([], float)
     rows = torch.tensor([NINTHS, [0.0] * 8 + [1.0], [-math.inf] * 7 + [0.0, 1e-300]], dtype=torch.float64)
-    assert likeliest(rows).tolist() == [0, 8, 8]
+    assert stable_argmax(rows).tolist() == [0, 8, 8]
 
 
 @pytest.mark.parametrize("value", [1 / 128, 0.0, 3.5e-7, 2 / 3, -1 / 128, 12345.0000005])
@@ -70,5 +70,5 @@ def test_a_law_has_its_bits_everywhere() -> None:
     factored, cycle = hs.make_process("factored-mess3"), hs.make_process("aliased-cycles")
     assert factored.digest.startswith("8d0378e0f571")
     assert noisy(cycle, uniform_noise(cycle.num_symbols, 0.01)).digest.startswith("58d074d7c4a7")
-    law = stationary_law(factored.labelled_VSS.sum(0))
-    torch.testing.assert_close(law @ factored.labelled_VSS.sum(0), law, atol=1e-15, rtol=0)
+    law = stationary_law(factored.labelled.sum(0))
+    torch.testing.assert_close(law @ factored.labelled.sum(0), law, atol=1e-15, rtol=0)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hmmscope import schema as schema
     from hmmscope import seeds as seeds
     from hmmscope import ties as ties
-    from hmmscope.analysis.activations import capture as capture
+    from hmmscope.analysis.activations import capture_activations as capture_activations
     from hmmscope.analysis.attention_maps import attention_map as attention_map
     from hmmscope.analysis.belief_interventions import belief_interventions as belief_interventions
     from hmmscope.analysis.belief_map import belief_map as belief_map
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     from hmmscope.analysis.shuffle import shuffle_test as shuffle_test
     from hmmscope.analysis.strategy_weights import strategy_weights as strategy_weights
     from hmmscope.analysis.task_patching import task_patching as task_patching
-    from hmmscope.analysis.trained_counting import count as count
-    from hmmscope.corpora.corpus import Batch as Batch
-    from hmmscope.corpora.corpus import Corpus as Corpus
-    from hmmscope.corpora.layouts import Header as Header
-    from hmmscope.corpora.layouts import Layout as Layout
-    from hmmscope.corpora.layouts import Prompts as Prompts
-    from hmmscope.corpora.layouts import Sequences as Sequences
-    from hmmscope.corpora.targets import make_target as make_target
-    from hmmscope.corpora.tokenized import Text as Text
-    from hmmscope.emissions.channels import ChannelsHMM as ChannelsHMM
-    from hmmscope.emissions.emitting import EmittingHMM as EmittingHMM
+    from hmmscope.analysis.trained_ngrams import ngram_baselines as ngram_baselines
+    from hmmscope.datasets.layouts import HeaderLayout as HeaderLayout
+    from hmmscope.datasets.layouts import Layout as Layout
+    from hmmscope.datasets.layouts import PromptLayout as PromptLayout
+    from hmmscope.datasets.layouts import SequenceLayout as SequenceLayout
+    from hmmscope.datasets.process_dataset import Batch as Batch
+    from hmmscope.datasets.process_dataset import ProcessDataset as ProcessDataset
+    from hmmscope.datasets.targets import make_target as make_target
+    from hmmscope.datasets.tokenized import TextLayout as TextLayout
+    from hmmscope.emissions.emission_hmm import EmissionHMM as EmissionHMM
     from hmmscope.emissions.gaussian import GaussianHMM as GaussianHMM
     from hmmscope.emissions.gaussian_mixture import GaussianMixtureHMM as GaussianMixtureHMM
+    from hmmscope.emissions.multichannel import MultichannelHMM as MultichannelHMM
     from hmmscope.emissions.poisson import PoissonHMM as PoissonHMM
     from hmmscope.errors import HmmscopeError as HmmscopeError
     from hmmscope.inference.continuations import forecast as forecast
@@ -49,14 +49,13 @@ if TYPE_CHECKING:
     from hmmscope.inference.fast import log_likelihood as log_likelihood
     from hmmscope.inference.fast import mixture_predictions as mixture_predictions
     from hmmscope.inference.filtering import filter_beliefs as filter_beliefs
-    from hmmscope.inference.likeliest import likeliest as likeliest
     from hmmscope.inference.memory import memory_beliefs as memory_beliefs
-    from hmmscope.inference.missing import missing_laws as missing_laws
+    from hmmscope.inference.missing import missing_probs as missing_probs
     from hmmscope.inference.missing import sample_missing as sample_missing
     from hmmscope.inference.mixing import mixing_time as mixing_time
     from hmmscope.inference.mixture_posterior import filter_known_component as filter_known_component
     from hmmscope.inference.mixture_posterior import filter_mixture as filter_mixture
-    from hmmscope.inference.observability import future_law as future_law
+    from hmmscope.inference.observability import future_distribution as future_distribution
     from hmmscope.inference.observability import observability as observability
     from hmmscope.inference.optimal import observe as observe
     from hmmscope.inference.optimal import optimal_predictions as optimal_predictions
@@ -64,13 +63,14 @@ if TYPE_CHECKING:
     from hmmscope.inference.paths import sample_state_paths as sample_state_paths
     from hmmscope.inference.smoothing import expected_counts as expected_counts
     from hmmscope.inference.smoothing import smooth_beliefs as smooth_beliefs
-    from hmmscope.inference.stationary_law import stationary_distribution as stationary_distribution
+    from hmmscope.inference.stable_argmax import stable_argmax as stable_argmax
+    from hmmscope.inference.stationary_process import stationary_distribution as stationary_distribution
     from hmmscope.lab.benchmark.checking import check_submission as check_submission
     from hmmscope.lab.benchmark.submission import benchmark as benchmark
-    from hmmscope.lab.looking.looking import look as look
-    from hmmscope.lab.study.conduct import study as study
+    from hmmscope.lab.model_page.model_page import look as look
+    from hmmscope.lab.study.run_study import study as study
     from hmmscope.models.base import make_model as make_model
-    from hmmscope.processes.answers import Observed as Observed
+    from hmmscope.processes.capabilities import ObserverOutput as ObserverOutput
     from hmmscope.processes.files import load_process as load_process
     from hmmscope.processes.generalised import GeneralisedHMM as GeneralisedHMM
     from hmmscope.processes.hmm import HMM as HMM
@@ -81,10 +81,10 @@ if TYPE_CHECKING:
     from hmmscope.processes.make import make_process as make_process
     from hmmscope.processes.matrix_product import MatrixProduct as MatrixProduct
     from hmmscope.processes.mixture import Mixture as Mixture
-    from hmmscope.processes.narrow import as_kind as as_kind
-    from hmmscope.processes.narrow import as_pairs as as_pairs
-    from hmmscope.processes.process import Paths as Paths
     from hmmscope.processes.process import Process as Process
+    from hmmscope.processes.process import SampledPaths as SampledPaths
+    from hmmscope.processes.require_type import as_composed_cycles as as_composed_cycles
+    from hmmscope.processes.require_type import require_process_type as require_process_type
     from hmmscope.processes.switching import SwitchingLinearGaussian as SwitchingLinearGaussian
     from hmmscope.processes.switching_filter import switching_filter as switching_filter
     from hmmscope.runs.config import RunConfig as RunConfig
@@ -93,8 +93,8 @@ if TYPE_CHECKING:
     from hmmscope.runs.fitting import fit as fit
     from hmmscope.runs.pipeline import Run as Run
     from hmmscope.runs.pipeline import TrainingPass as TrainingPass
-    from hmmscope.runs.pipeline import fresh_model as fresh_model
     from hmmscope.runs.pipeline import load_run as load_run
+    from hmmscope.runs.pipeline import untrained_model as untrained_model
     from hmmscope.runs.training import train as train
     from hmmscope.sequences.data import SequenceData as SequenceData
     from hmmscope.sequences.gaps import MISSING as MISSING

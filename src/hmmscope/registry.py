@@ -31,7 +31,7 @@ T = TypeVar("T")
 #: The folders of this package that hold what is registered of a kind.
 _FOLDERS = {
     "process": ("processes", "emissions"),
-    "layout": ("corpora",),
+    "layout": ("datasets",),
     "model": ("models",),
     "instrument": ("analysis",),
     "adapter": ("interop",),

@@ -83,7 +83,7 @@ class Rows(list[dict[str, Any]]):
         return "\n".join([super().__repr__(), *(f"warning: {line}" for line in self.warnings)])
 
 
-class Table(Rows):
+class ResultTable(Rows):
     """Rows of an instrument, that a notebook shows as a table: a list, and ready for pandas or polars.
 
     Args:

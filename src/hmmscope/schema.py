@@ -2,9 +2,9 @@
 
 A wrong key, type or value is one InputError that names the field by its path and, for a wrong key, the nearest one.
 
-A field that is called otherwise in files than in code says so: ``field(default=1, metadata={"stored": "num_grains"})``. Data
-are written with the stored name and read with either. The functions `stored_key`, `known_keys`, `by_field` and `to_stored`
-are the only ones that know of it.
+A field that is called otherwise in files than in code says so: ``field(default=1, metadata={"stored":
+"accumulation_steps"})``. Data are written with the stored name and read with either. The functions `stored_key`,
+`known_keys`, `by_field` and `to_stored` are the only ones that know of it.
 """
 
 import dataclasses

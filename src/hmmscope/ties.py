@@ -7,7 +7,7 @@ direction or the other. So nothing here compares floats bit by bit:
     numbers within `TOLERANCE` of one another are equal, and among equals the first one comes first
     a printed number is rounded to `DIGITS` digits before it is rounded to those that are shown
 
-The same for laws in tensors: `hmmscope.inference.likeliest`.
+The same for laws in tensors: `hmmscope.inference.stable_argmax`.
 
 The tolerance is relative to the largest magnitude among the numbers that are compared. It lies far above rounding: sums
 of thousands of terms are right to 1e-12. It also lies above what quantisation does, because probabilities are multiples

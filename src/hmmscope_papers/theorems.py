@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from hmmscope import Corpus, Process, Sequences, filter_beliefs
+from hmmscope import Process, ProcessDataset, SequenceLayout, filter_beliefs
 from hmmscope.lab import Effect, Role, Rows, Series, curve
 
 #: Scales for which the experiments on theorems have sizes.
@@ -29,10 +29,10 @@ def driven_samples(
 
     The vectors come from the filter, or from the products of the matrices, which know nothing of a construction.
     """
-    batch = Corpus(process, layout=Sequences(length=length, placeholder=True), seed=seed)[0:count]
-    own = "driven vectors" in process.answered()
+    batch = ProcessDataset(process, layout=SequenceLayout(length=length, placeholder=True), seed=seed)[0:count]
+    own = "driven vectors" in process.capabilities()
     vectors = process.vectors(batch.observations) if own else filter_beliefs(process, batch.observations).beliefs
-    start = process.driving()[1]
+    start = process.driving_matrices()[1]
     return batch.tokens, torch.cat([start.expand(count, 1, -1), vectors], 1)
 
 

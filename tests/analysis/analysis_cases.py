@@ -16,33 +16,35 @@ from torch import nn
 
 from hmmscope.analysis.logistic import fit_logistic
 from hmmscope.analysis.probes import ProbeData
-from hmmscope.corpora.corpus import Batch, Corpus
-from hmmscope.corpora.layouts import Layout, Prompts, Sequences
+from hmmscope.datasets.layouts import Layout, PromptLayout, SequenceLayout
+from hmmscope.datasets.process_dataset import Batch, ProcessDataset
 from hmmscope.inference.optimal import optimal_predictions
-from hmmscope.models.base import Tap
+from hmmscope.models.base import HookPoint
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.mixture import Mixture
 from hmmscope.processes.process import Process
 
-PROMPTS = Prompts(num_demonstrations=3, demonstration_length=5, test_length=6)
+PROMPTS = PromptLayout(num_demonstrations=3, demonstration_length=5, test_length=6)
 
 
 class Oracle(nn.Module):
     """The Bayes predictor as a module from tokens to log-probabilities, and what may be done to them."""
 
-    def __init__(self, corpus: Corpus, change: Callable[[torch.Tensor], torch.Tensor] = lambda logits: logits) -> None:
+    def __init__(
+        self, corpus: ProcessDataset, change: Callable[[torch.Tensor], torch.Tensor] = lambda logits: logits
+    ) -> None:
         super().__init__()
         self.process, self.layout, self.change = corpus.process, corpus.layout, change
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         # What the last tokens are that were cut off makes no difference to the predictions of those before.
-        whole = torch.zeros(len(tokens), self.layout.num_columns, dtype=torch.int64)
+        whole = torch.zeros(len(tokens), self.layout.context_length, dtype=torch.int64)
         whole[:, : tokens.shape[1]] = tokens
-        observations = whole[:, self.layout.columns]
-        optimum = optimal_predictions(self.process, observations, starts=torch.from_numpy(self.layout.starts))
+        observations = whole[:, self.layout.token_positions]
+        optimum = optimal_predictions(self.process, observations, reset_mask=torch.from_numpy(self.layout.reset_mask))
         logits = torch.zeros(*whole.shape, self.process.num_symbols, dtype=torch.float64)
-        kept = self.layout.predicted
-        logits[:, self.layout.columns[kept] - 1] = optimum.predicted_observation[:, kept].log()
+        kept = self.layout.predicted_observations
+        logits[:, self.layout.token_positions[kept] - 1] = optimum.predicted_observation[:, kept].log()
         return self.change(logits[:, : tokens.shape[1]])
 
 
@@ -77,23 +79,23 @@ PROCESSES: dict[str, Callable[[], Process]] = {
     "mixture": mixture,
     "deterministic": lambda: HMM([1, 0, 0], np.roll(np.eye(3), 1, 1), np.eye(3)),
 }
-LAYOUTS: dict[str, Layout] = {"sequences": Sequences(length=12), "prompts": PROMPTS}
+LAYOUTS: dict[str, Layout] = {"sequences": SequenceLayout(length=12), "prompts": PROMPTS}
 
 
-def known_component_losses(corpus: Corpus, batch: Batch) -> np.ndarray:
+def known_component_losses(corpus: ProcessDataset, batch: Batch) -> np.ndarray:
     """-log P(o_t | o_0..o_{t-1}, component), by each component's own filter."""
     assert isinstance(corpus.process, Mixture)
     assert batch.components is not None
-    starts = torch.from_numpy(corpus.layout.starts)
+    starts = torch.from_numpy(corpus.layout.reset_mask)
     filters = [corpus.process[m] for m in range(len(corpus.process))]
-    laws = [optimal_predictions(hmm, batch.observations, starts=starts).log_likelihood_terms for hmm in filters]
+    laws = [optimal_predictions(hmm, batch.observations, reset_mask=starts).log_likelihood_terms for hmm in filters]
     return np.stack([-laws[int(m)][b].numpy() for b, m in enumerate(batch.components)])
 
 
 # A leak
 
 
-def leaking(corpus: Corpus, strength: float) -> nn.Module:
+def leaking(corpus: ProcessDataset, strength: float) -> nn.Module:
     """Sees the next token where it is not cut off."""
 
     def logits(tokens: torch.Tensor) -> torch.Tensor:
@@ -105,12 +107,12 @@ def leaking(corpus: Corpus, strength: float) -> nn.Module:
     return Oracle(corpus, lambda x: x) if strength == 0 else Function(logits)
 
 
-class WrongOracle(Corpus):
+class WrongOracle(ProcessDataset):
     """Samples of one process that are judged by the optimum of another."""
 
     def __init__(self, true: Process, judged_by: Process, layout: Layout) -> None:
         super().__init__(judged_by, layout=layout)
-        self.true = Corpus(true, layout=layout)
+        self.true = ProcessDataset(true, layout=layout)
 
     def __getitem__(self, index: Any) -> Batch:
         return self.true[index]
@@ -287,12 +289,12 @@ class Held(nn.Module):
 
     def __init__(self, num_tokens: int, num_symbols: int, columns: int, width: int = 0) -> None:
         super().__init__()
-        self.num_tokens, self.num_symbols, self.held = num_tokens, num_symbols, columns
+        self.vocab_size, self.num_symbols, self.held = num_tokens, num_symbols, columns
         self.width = width or num_tokens * columns
-        self.memory, self.nothing = Tap(), Tap()
+        self.memory, self.nothing = HookPoint(), HookPoint()
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        hot = nn.functional.one_hot(tokens, self.num_tokens).float()
+        hot = nn.functional.one_hot(tokens, self.vocab_size).float()
         shifted = [torch.cat([torch.zeros_like(hot[:, :k]), hot[:, : hot.shape[1] - k]], 1) for k in range(self.held)]
         self.memory(torch.cat(shifted, -1))
         self.nothing(torch.sin(1e4 * (1 + tokens.cumsum(1)[..., None]) * torch.arange(1.0, self.width + 1)))
@@ -304,8 +306,8 @@ def enumerated_posterior(process: Mixture, sequences: list[list[int]]) -> list[f
     joint = []
     for m in range(len(process)):
         hmm = process[m]
-        a, b, start = hmm.transition_SS.numpy(), hmm.emission_SV.numpy(), hmm.initial_S.numpy()
-        probability = float(process.weights_M[m])
+        a, b, start = hmm.transition.numpy(), hmm.emission.numpy(), hmm.initial.numpy()
+        probability = float(process.component_weights[m])
         for symbols in sequences:
             paths = itertools.product(range(hmm.num_states), repeat=len(symbols))
             probability *= sum(
@@ -328,7 +330,7 @@ class Attends(nn.Module):
     def __init__(self, logits: Callable[[torch.Tensor], torch.Tensor], num_symbols: int) -> None:
         super().__init__()
         self.function, self.num_symbols = logits, num_symbols
-        attention = nn.ModuleDict({"logits": Tap(), "pattern": Tap()})
+        attention = nn.ModuleDict({"logits": HookPoint(), "pattern": HookPoint()})
         self.blocks = nn.ModuleList([nn.ModuleDict({"attention": attention})])
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:

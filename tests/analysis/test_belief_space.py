@@ -7,7 +7,7 @@ from torch import nn
 import hmmscope as hs
 from hmmscope.analysis.belief_space import belief_space
 from hmmscope.errors import InputError
-from hmmscope.models.base import Tap
+from hmmscope.models.base import HookPoint
 from hmmscope.processes.factored import factor_beliefs
 
 PAIR = hs.make_process("factored-mess3", emission=0.85, switch=0.15)
@@ -18,7 +18,7 @@ class Holds(nn.Module):
 
     def __init__(self, kind: str, width: int = 20) -> None:
         super().__init__()
-        self.kind, self.residual = kind, nn.ModuleList([Tap()])
+        self.kind, self.residual = kind, nn.ModuleList([HookPoint()])
         frame = torch.linalg.qr(torch.randn(width, 9, generator=torch.Generator().manual_seed(0)).double())[0].T
         self.map_ = {"joint": frame, "apart": frame[:6], "mixed": torch.cat([frame[:3], frame[:3]])}[kind]
 
@@ -30,7 +30,7 @@ class Holds(nn.Module):
 
 
 def quantities(kind: str) -> dict[str, float]:
-    rows = belief_space(Holds(kind), hs.Corpus(PAIR, length=8, stream="probe"), num_samples=300, num_factors=2)
+    rows = belief_space(Holds(kind), hs.ProcessDataset(PAIR, length=8, stream="probe"), num_samples=300, num_factors=2)
     return {row["quantity"]: row["value"] for row in rows}
 
 
@@ -54,7 +54,7 @@ def test_orthogonal_spaces_and_spaces_that_are_one() -> None:
 
 def test_random_streams_have_the_overlap_of_random_spaces() -> None:
     model = hs.make_model("roformer", num_symbols=9, num_layers=1, width=48, num_heads=2)
-    rows = belief_space(model, hs.Corpus(PAIR, length=6, stream="probe"), num_samples=200, num_factors=2)
+    rows = belief_space(model, hs.ProcessDataset(PAIR, length=6, stream="probe"), num_samples=200, num_factors=2)
     found = {row["quantity"]: row["value"] for row in rows if row["layer"] == 0}
     assert found["dimension"] > 6  # symbols are embedded as pairs, not by factors
     assert found["factored"] < 0.9
@@ -62,4 +62,4 @@ def test_random_streams_have_the_overlap_of_random_spaces() -> None:
 
 def test_what_is_refused() -> None:
     with pytest.raises(InputError, match="num_factors: must divide 9 states"):
-        belief_space(Holds("joint"), hs.Corpus(PAIR, length=4), num_samples=16, num_factors=3)
+        belief_space(Holds("joint"), hs.ProcessDataset(PAIR, length=4), num_samples=16, num_factors=3)

@@ -10,9 +10,9 @@ import torch
 from analysis_cases import LAYOUTS, PROMPTS, Function, mixture, random_hmm
 from hmmscope.analysis.calibration import bet, miscalibrated
 from hmmscope.analysis.curves import Score, evaluate
-from hmmscope.corpora.corpus import Batch, Corpus
-from hmmscope.corpora.layouts import Prompts, Sequences
-from hmmscope.corpora.targets import Belief, NextObservation
+from hmmscope.datasets.layouts import PromptLayout, SequenceLayout
+from hmmscope.datasets.process_dataset import Batch, ProcessDataset
+from hmmscope.datasets.targets import Belief, NextObservation
 from hmmscope.inference.memory import all_sequences
 from hmmscope.inference.optimal import optimal_predictions
 from hmmscope.processes.hmm import HMM
@@ -25,12 +25,16 @@ ROUND = HMM([0.98, 0.01, 0.01], [[0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [0.8, 0.1, 0.
 
 
 def scored(
-    process: Process, layout: Sequences | Prompts, seed: int = 0, target: str = "observation", samples: int = 200
+    process: Process,
+    layout: SequenceLayout | PromptLayout,
+    seed: int = 0,
+    target: str = "observation",
+    samples: int = 200,
 ) -> Score:
     """A model that knows nothing beside the oracle."""
     outputs = process.num_symbols if target == "observation" else process.num_states  # type: ignore[attr-defined]
     ignorant = Function(lambda tokens: torch.zeros(*tokens.shape, outputs, dtype=torch.float64))
-    return evaluate(ignorant, Corpus(process, layout=layout, seed=seed), num_samples=samples, target=target)
+    return evaluate(ignorant, ProcessDataset(process, layout=layout, seed=seed), num_samples=samples, target=target)
 
 
 def test_no_bet_wins_against_an_exact_law_on_average() -> None:
@@ -91,7 +95,7 @@ def test_wrong_answers_are_not(fault: str, seed: int, monkeypatch: pytest.Monkey
 def test_an_oracle_that_is_late_in_long_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loss of a model cannot see it: a model that knows nothing is far above this floor."""
     monkeypatch.setattr(NextObservation, "optimum", shifted(1))
-    assert "not calibrated" in (scored(ROUND, Sequences(length=40)).invalid or "")
+    assert "not calibrated" in (scored(ROUND, SequenceLayout(length=40)).invalid or "")
 
 
 def test_beliefs_that_are_late_are_not_calibrated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,15 +108,15 @@ def test_an_optimum_that_calls_what_happened_impossible_is_invalid(monkeypatch: 
     """Also where the model's loss is finite and the floor is not: no comparison of losses can say so."""
     never = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
     monkeypatch.setattr(NextObservation, "optimum", lambda self, batch: never.expand(*EXACT(self, batch).shape))
-    found = scored(random_hmm(0, num_symbols=3), Sequences(length=8)).invalid
+    found = scored(random_hmm(0, num_symbols=3), SequenceLayout(length=8)).invalid
     assert found == "the optimum gives probability zero to what happened: a wrong optimum"
 
 
 def test_an_infinite_loss_of_the_model_is_not_the_optimum_s_fault() -> None:
-    corpus = Corpus(random_hmm(0), layout=Sequences(length=8))
-    size = corpus.num_symbols
+    dataset = ProcessDataset(random_hmm(0), layout=SequenceLayout(length=8))
+    size = dataset.num_symbols
     certain = Function(lambda tokens: 1e5 * torch.nn.functional.one_hot(tokens * 0, size).double())
-    score = evaluate(certain, corpus, num_samples=32)
+    score = evaluate(certain, dataset, num_samples=32)
     assert score.loss > 100
     assert score.invalid is None
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import hmmscope as hs
-from hmmscope.analysis.activations import capture
+from hmmscope.analysis.activations import capture_activations
 from hmmscope.errors import InputError
 
 Wrap = Callable[..., Any]
@@ -149,8 +149,8 @@ def test_activations_are_captured_once(wrap: str, gradients: bool) -> None:
         return x
 
     with nullcontext() if gradients else torch.no_grad():
-        found = capture(Stack(WRAPS[wrap]), names, TOKENS, select)
-    expected = capture(Stack(plain), names, TOKENS)
+        found = capture_activations(Stack(WRAPS[wrap]), names, TOKENS, select)
+    expected = capture_activations(Stack(plain), names, TOKENS)
     assert len(seen) == len(names)
     assert all(torch.equal(found[name], expected[name]) for name in names)
 

@@ -9,7 +9,7 @@ from torch import nn
 import hmmscope as hs
 from hmmscope.analysis.constrained_updates import constrained_beliefs, constrained_updates
 from hmmscope.errors import InputError
-from hmmscope.models.base import Tap
+from hmmscope.models.base import HookPoint
 
 MESS3 = hs.make_process("mess3", switch=0.15, emission=0.6)
 RATE = 1 - 3 * 0.15
@@ -22,10 +22,10 @@ class Decaying(nn.Module):
         super().__init__()
         self.rate, self.merged = rate, merged
         attention = nn.Identity()
-        attention.pattern = Tap()
+        attention.pattern = HookPoint()
         block = nn.Module()
         block.attention = attention
-        self.blocks, self.residual = nn.ModuleList([block]), nn.ModuleList([Tap(), Tap()])
+        self.blocks, self.residual = nn.ModuleList([block]), nn.ModuleList([HookPoint(), HookPoint()])
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         time = tokens.shape[1]
@@ -35,7 +35,7 @@ class Decaying(nn.Module):
         pattern[:, 0] = 1 - pattern.sum(1)
         pattern = self.blocks[0].attention.pattern(pattern.expand(len(tokens), 1, -1, -1))
         prior = torch.full((3,), 1 / 3).double()
-        joint = torch.einsum("i,vij->vj", prior, MESS3.labelled_VSS)
+        joint = torch.einsum("i,vij->vj", prior, MESS3.labelled)
         said = joint / joint.sum(1, keepdim=True) - prior
         if self.merged:
             said[1] = said[0]
@@ -46,8 +46,8 @@ class Decaying(nn.Module):
 
 
 def rows_of(model: nn.Module) -> dict[tuple[str, int], tuple[float, float]]:
-    corpus = hs.Corpus(MESS3, layout=hs.Sequences(length=14, placeholder=True), stream="probe")
-    rows = constrained_updates(model, corpus, num_samples=120)
+    dataset = hs.ProcessDataset(MESS3, layout=hs.SequenceLayout(length=14, placeholder=True), stream="probe")
+    rows = constrained_updates(model, dataset, num_samples=120)
     return {(row["quantity"], row["key"]): (row["value"], row["predicted"]) for row in rows}
 
 
@@ -84,8 +84,8 @@ def test_another_layer_is_not() -> None:
 
 
 def test_what_is_refused() -> None:
-    corpus = hs.Corpus(MESS3, layout=hs.Sequences(length=5, placeholder=True))
+    dataset = hs.ProcessDataset(MESS3, layout=hs.SequenceLayout(length=5, placeholder=True))
     with pytest.raises(InputError, match="num_distances: must be in"):
-        constrained_updates(Decaying(RATE), corpus, num_distances=5)
+        constrained_updates(Decaying(RATE), dataset, num_distances=5)
     with pytest.raises(InputError, match="model: must have the taps"):
-        constrained_updates(hs.make_model("rnn", num_symbols=3, num_tokens=4), corpus, num_distances=2)
+        constrained_updates(hs.make_model("rnn", num_symbols=3, vocab_size=4), dataset, num_distances=2)

@@ -30,14 +30,14 @@ from analysis_cases import (
     referee,
 )
 from hmmscope.analysis.attention_maps import attention_map
-from hmmscope.analysis.counting import Counting
 from hmmscope.analysis.curves import MAX_ORDER, evaluate
 from hmmscope.analysis.intervals import bootstrap_means, bootstrap_ratio, least_z, stretch
 from hmmscope.analysis.logistic import predict_logistic
+from hmmscope.analysis.ngrams import TunedNgrams
 from hmmscope.analysis.probes import probe
 from hmmscope.analysis.shuffle import shuffle_test
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.layouts import Layout, Prompts, Sequences
+from hmmscope.datasets.layouts import Layout, PromptLayout, SequenceLayout
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.errors import InputError
 from hmmscope.inference.optimal import optimal_predictions
 from hmmscope.kernels.context_counts import context_counts, ngram_laws
@@ -52,8 +52,8 @@ from hmmscope.processes.process import Process
 @pytest.mark.parametrize("process", PROCESSES)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_optimum_has_no_excess(process: str, layout: str) -> None:
-    corpus = Corpus(PROCESSES[process](), layout=LAYOUTS[layout])
-    score = evaluate(Oracle(corpus), corpus, num_samples=70)
+    dataset = ProcessDataset(PROCESSES[process](), layout=LAYOUTS[layout])
+    score = evaluate(Oracle(dataset), dataset, num_samples=70)
     measures = score.measures["model"]
     assert np.abs(measures["excess"]).max() < 1e-6
     assert measures["total_variation"].max() < 1e-9
@@ -65,41 +65,43 @@ def test_optimum_has_no_excess(process: str, layout: str) -> None:
 
 
 def test_bayes_loss_is_the_likelihood() -> None:
-    corpus = Corpus(mixture(), layout=PROMPTS)
-    score = evaluate(Oracle(corpus), corpus, num_samples=20)
-    starts = torch.from_numpy(PROMPTS.starts)
-    likelihood = optimal_predictions(corpus.process, corpus[0:20].observations, starts=starts).log_likelihood_terms
+    dataset = ProcessDataset(mixture(), layout=PROMPTS)
+    score = evaluate(Oracle(dataset), dataset, num_samples=20)
+    starts = torch.from_numpy(PROMPTS.reset_mask)
+    likelihood = optimal_predictions(
+        dataset.process, dataset[0:20].observations, reset_mask=starts
+    ).log_likelihood_terms
     assert score.bayes_loss == pytest.approx(-likelihood.mean().item(), rel=1e-12)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_uniform_model(layout: str) -> None:
-    corpus = Corpus(random_hmm(2), layout=LAYOUTS[layout])
-    score = evaluate(Function(lambda tokens: torch.zeros(*tokens.shape, 4)), corpus, num_samples=33)
+    dataset = ProcessDataset(random_hmm(2), layout=LAYOUTS[layout])
+    score = evaluate(Function(lambda tokens: torch.zeros(*tokens.shape, 4)), dataset, num_samples=33)
     assert score.measures["model"]["loss"] == pytest.approx(math.log(4), rel=1e-12)
-    starts = torch.from_numpy(corpus.layout.starts)
-    optimum = optimal_predictions(corpus.process, corpus[0:33].observations, starts=starts).predicted_observation
-    p = optimum[:, corpus.layout.predicted].numpy()
+    starts = torch.from_numpy(dataset.layout.reset_mask)
+    optimum = optimal_predictions(dataset.process, dataset[0:33].observations, reset_mask=starts).predicted_observation
+    p = optimum[:, dataset.layout.predicted_observations].numpy()
     kl = math.log(4) + np.where(p > 0, p * np.log(np.where(p > 0, p, 1)), 0).sum(-1)
     assert score.measures["model"]["excess"] == pytest.approx(kl, abs=1e-12)
     assert score.measures["model"]["total_variation"] == pytest.approx(0.5 * np.abs(p - 0.25).sum(-1), abs=1e-12)
-    observed = corpus[0:33].observations[:, corpus.layout.predicted].numpy()
+    observed = dataset[0:33].observations[:, dataset.layout.predicted_observations].numpy()
     assert np.array_equal(score.measures["model"]["accuracy"], observed == 0)  # lowest among equals
 
 
 def test_predicted_observations_are_named() -> None:
-    corpus = Corpus(mixture(), layout=PROMPTS)
-    score = evaluate(Oracle(corpus), corpus, num_samples=5)
+    dataset = ProcessDataset(mixture(), layout=PROMPTS)
+    score = evaluate(Oracle(dataset), dataset, num_samples=5)
     assert score.demonstrations.tolist() == [0] * 5 + [1] * 5 + [2] * 5 + [3] * 6
     assert score.positions.tolist() == [0, 1, 2, 3, 4] * 3 + [0, 1, 2, 3, 4, 5]
     assert score.measures["model"]["loss"].shape == (5, 21)
-    sequences = evaluate(Oracle(Corpus(random_hmm(1), 6)), Corpus(random_hmm(1), 6), num_samples=5)
+    sequences = evaluate(Oracle(ProcessDataset(random_hmm(1), 6)), ProcessDataset(random_hmm(1), 6), num_samples=5)
     assert sequences.positions.tolist() == [1, 2, 3, 4, 5]
 
 
 def test_rows_are_means_along_an_axis() -> None:
-    corpus = Corpus(mixture(), layout=PROMPTS)
-    score = evaluate(Oracle(corpus, lambda x: 0.5 * x), corpus, num_samples=40)
+    dataset = ProcessDataset(mixture(), layout=PROMPTS)
+    score = evaluate(Oracle(dataset, lambda x: 0.5 * x), dataset, num_samples=40)
     rows = score.rows("demonstrations")
     assert len(rows) == 4 * sum(len(metrics) for metrics in score.measures.values())
     for row in rows:
@@ -113,9 +115,9 @@ def test_rows_are_means_along_an_axis() -> None:
 
 @pytest.mark.drawn(6, of="long ones", everywhere=True)
 def test_pieces_of_samples_are_one_corpus() -> None:
-    corpus = Corpus(mixture(), layout=PROMPTS)
-    together = evaluate(Oracle(corpus), corpus, num_samples=130)
-    apart = [evaluate(Oracle(corpus), corpus, num_samples=65, first=first) for first in (0, 65)]
+    dataset = ProcessDataset(mixture(), layout=PROMPTS)
+    together = evaluate(Oracle(dataset), dataset, num_samples=130)
+    apart = [evaluate(Oracle(dataset), dataset, num_samples=65, first=first) for first in (0, 65)]
     for name, metrics in together.measures.items():
         for metric, values in metrics.items():
             parts = np.concatenate([part.measures[name][metric] for part in apart])
@@ -123,28 +125,28 @@ def test_pieces_of_samples_are_one_corpus() -> None:
 
 
 def test_known_component_is_the_filter_of_the_component() -> None:
-    corpus = Corpus(mixture(), layout=PROMPTS)
-    score = evaluate(Oracle(corpus), corpus, num_samples=30)
-    expected = known_component_losses(corpus, corpus[0:30])
+    dataset = ProcessDataset(mixture(), layout=PROMPTS)
+    score = evaluate(Oracle(dataset), dataset, num_samples=30)
+    expected = known_component_losses(dataset, dataset[0:30])
     assert score.measures["known-component"]["loss"] == pytest.approx(expected, abs=1e-10)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("seed", range(3))
 def test_planted_leak_is_invalid(layout: str, seed: int) -> None:
-    corpus = Corpus(random_hmm(seed, concentration=2.0), layout=LAYOUTS[layout])
-    score = evaluate(leaking(corpus, 10.0), corpus, num_samples=64, baselines=False)
+    dataset = ProcessDataset(random_hmm(seed, concentration=2.0), layout=LAYOUTS[layout])
+    score = evaluate(leaking(dataset, 10.0), dataset, num_samples=64, baselines=False)
     assert score.invalid is not None
     assert "below the Bayes optimum by" in score.invalid
 
 
 def test_a_leak_that_is_the_same_in_every_sample_is_invalid() -> None:
     """No spread between samples: uniform observations, all of them known before."""
-    corpus = Corpus(HMM([1.0], [[1.0]], [[0.25] * 4]), layout=Sequences(length=9))
+    dataset = ProcessDataset(HMM([1.0], [[1.0]], [[0.25] * 4]), layout=SequenceLayout(length=9))
     seen = Function(
-        lambda tokens: 50.0 * nn.functional.one_hot(corpus[0:8].tokens.roll(-1, 1)[: len(tokens), :8], 4).double()
+        lambda tokens: 50.0 * nn.functional.one_hot(dataset[0:8].tokens.roll(-1, 1)[: len(tokens), :8], 4).double()
     )
-    score = evaluate(seen, corpus, num_samples=8, baselines=False)
+    score = evaluate(seen, dataset, num_samples=8, baselines=False)
     assert score.invalid is not None
 
 
@@ -152,8 +154,8 @@ def test_a_leak_that_is_the_same_in_every_sample_is_invalid() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_planted_wrong_oracle_is_invalid(layout: str, seed: int) -> None:
     true, other = (random_hmm(seed + shift, concentration=2.0) for shift in (0, 100))
-    corpus = WrongOracle(true, other, LAYOUTS[layout])
-    score = evaluate(Oracle(corpus.true), corpus, num_samples=256, baselines=False)
+    dataset = WrongOracle(true, other, LAYOUTS[layout])
+    score = evaluate(Oracle(dataset.true), dataset, num_samples=256, baselines=False)
     assert score.invalid is not None
 
 
@@ -161,18 +163,18 @@ def test_transposed_transition_is_a_wrong_oracle() -> None:
     transition = np.array([[0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [0.8, 0.1, 0.1]])
     emission = np.eye(3) * 0.7 + 0.1
     true, transposed = HMM([1 / 3] * 3, transition, emission), HMM([1 / 3] * 3, transition.T, emission)
-    corpus = WrongOracle(true, transposed, Sequences(length=20))
-    assert evaluate(Oracle(corpus.true), corpus, num_samples=64, baselines=False).invalid is not None
+    dataset = WrongOracle(true, transposed, SequenceLayout(length=20))
+    assert evaluate(Oracle(dataset.true), dataset, num_samples=64, baselines=False).invalid is not None
 
 
 @pytest.mark.parametrize("samples", [2, 3, 40])
 def test_a_model_that_never_expects_what_is_rare_is_no_leak(samples: int) -> None:
     """Where it does not happen, such a model is a little better in every sample, without any spread."""
     process = HMM([1.0], [[1.0]], [[0.999, 0.001]])
-    corpus = Corpus(process, layout=Sequences(length=6))
-    assert int(corpus[0:samples].observations.sum()) == 0
+    dataset = ProcessDataset(process, layout=SequenceLayout(length=6))
+    assert int(dataset[0:samples].observations.sum()) == 0
     score = evaluate(
-        Oracle(corpus, lambda x: x - torch.tensor([0.0, 20.0])), corpus, num_samples=samples, baselines=False
+        Oracle(dataset, lambda x: x - torch.tensor([0.0, 20.0])), dataset, num_samples=samples, baselines=False
     )
     assert score.bayes_loss is not None
     assert score.loss < score.bayes_loss - 5e-4
@@ -193,8 +195,8 @@ def test_honest_models_are_valid(model: str) -> None:
     for seed in range(6):
         for layout in LAYOUTS.values():
             process: Process = random_hmm(seed) if seed % 2 else mixture(seed)
-            corpus = Corpus(process, layout=layout, seed=seed)
-            score = evaluate(Oracle(corpus, HONEST[model]), corpus, num_samples=40, baselines=False)
+            dataset = ProcessDataset(process, layout=layout, seed=seed)
+            score = evaluate(Oracle(dataset, HONEST[model]), dataset, num_samples=40, baselines=False)
             assert score.invalid is None, (seed, layout)
             cases += 1
     assert cases * len(HONEST) >= 50
@@ -215,8 +217,8 @@ def test_honest_models_are_valid(model: str) -> None:
     ids=["tensor", "logits", "tuple", "delimiter", "float32"],
 )
 def test_any_module_is_accepted(wrap: Callable[[torch.Tensor], Any]) -> None:
-    corpus = Corpus(random_hmm(3), layout=PROMPTS)
-    score = evaluate(Oracle(corpus, wrap), corpus, num_samples=6)
+    dataset = ProcessDataset(random_hmm(3), layout=PROMPTS)
+    score = evaluate(Oracle(dataset, wrap), dataset, num_samples=6)
     assert score.loss == pytest.approx(score.bayes_loss, abs=1e-6)
 
 
@@ -233,39 +235,39 @@ def test_any_module_is_accepted(wrap: Callable[[torch.Tensor], Any]) -> None:
     ],
 )
 def test_wrong_outputs_are_refused(output: Callable, message: str, unchecked: None) -> None:
-    corpus = Corpus(random_hmm(3), layout=PROMPTS)
+    dataset = ProcessDataset(random_hmm(3), layout=PROMPTS)
     with pytest.raises(InputError, match=message):
-        evaluate(Oracle(corpus, output), corpus, num_samples=6)
+        evaluate(Oracle(dataset, output), dataset, num_samples=6)
 
 
 def test_evaluate_puts_the_mode_back() -> None:
-    corpus = Corpus(random_hmm(3), 6)
+    dataset = ProcessDataset(random_hmm(3), 6)
     model = make_model("roformer", num_symbols=4, num_layers=1, num_heads=1, width=4)
     for mode in (True, False):
         model.train(mode)
-        evaluate(model, corpus, num_samples=2)
+        evaluate(model, dataset, num_samples=2)
         assert model.training is mode
         assert all(p.grad is None for p in model.parameters())
 
 
 @pytest.mark.parametrize("num_samples", [0, -3])
 def test_no_samples_are_refused(num_samples: int) -> None:
-    corpus = Corpus(random_hmm(3), layout=PROMPTS)
-    model = make_model("roformer", num_symbols=4, num_tokens=5, num_layers=1, num_heads=1, width=4)
+    dataset = ProcessDataset(random_hmm(3), layout=PROMPTS)
+    model = make_model("roformer", num_symbols=4, vocab_size=5, num_layers=1, num_heads=1, width=4)
     for call in (evaluate, shuffle_test, attention_map, probe):
         with pytest.raises(InputError, match="num_samples: must be at least"):
-            call(model, corpus, num_samples=num_samples)
+            call(model, dataset, num_samples=num_samples)
     with pytest.raises(InputError, match="observation to predict"):
-        evaluate(model, Corpus(random_hmm(3), 1), num_samples=2)
+        evaluate(model, ProcessDataset(random_hmm(3), 1), num_samples=2)
 
 
 @pytest.mark.parametrize(
-    "layout", [Sequences(length=40), PROMPTS, Prompts(num_demonstrations=9, demonstration_length=2)]
+    "layout", [SequenceLayout(length=40), PROMPTS, PromptLayout(num_demonstrations=9, demonstration_length=2)]
 )
 @pytest.mark.parametrize("strength", [1.0, 0.25])
 def test_ngrams_are_dictionaries(layout: Layout, strength: float) -> None:
-    corpus = Corpus(random_hmm(4, num_symbols=3), layout=layout)
-    observations = corpus[0:5].observations.numpy()
+    dataset = ProcessDataset(random_hmm(4, num_symbols=3), layout=layout)
+    observations = dataset[0:5].observations.numpy()
     counts = context_counts(observations, layout.position_in_sequence, 3, MAX_ORDER)
     strengths = [strength * (order + 1) for order in range(MAX_ORDER + 1)]
     found = ngram_laws(counts, strengths)
@@ -295,10 +297,10 @@ def test_ngrams_do_not_cross_starts() -> None:
 
 
 def test_ngrams_in_evaluate() -> None:
-    corpus = Corpus(random_hmm(4), layout=PROMPTS)
-    counting = Counting(((2.0,), (2.0, 0.5), (4.0, 1.0, 0.25)), 1, False, 2, 0.5, 0.5, False, 8)
-    score = evaluate(Oracle(corpus), corpus, num_samples=4, counting=counting)
-    for b, sample in enumerate(corpus[0:4].observations.tolist()):
+    dataset = ProcessDataset(random_hmm(4), layout=PROMPTS)
+    counting = TunedNgrams(((2.0,), (2.0, 0.5), (4.0, 1.0, 0.25)), 1, False, 2, 0.5, 0.5, False, 8)
+    score = evaluate(Oracle(dataset), dataset, num_samples=4, ngrams=counting)
+    for b, sample in enumerate(dataset[0:4].observations.tolist()):
         for order, strengths in enumerate(counting.strengths):
             positions = PROMPTS.position_in_sequence.tolist()
             plain = plain_ngrams(sample, positions, 4, [Fraction(strength) for strength in strengths])

@@ -42,7 +42,7 @@ def with_one_class(rng, num_states, num_symbols):
     """An HMM of any kind whose stationary law is unique."""
     while True:
         hmm = hs.HMM(*KINDS[rng.integers(len(KINDS))](rng, num_states, num_symbols))
-        if len(closed_classes(hmm.transition_SS)) == 1:
+        if len(closed_classes(hmm.transition)) == 1:
             return hmm
 
 
@@ -56,7 +56,7 @@ def test_histories_equal_enumeration_of_hidden_paths():
         hmm = with_one_class(rng, 3, 2)
         histories = Histories.all(hmm, 4)
         prior = hs.stationary_distribution(hmm)
-        exact = oracles.exact(Matrices(prior, hmm.transition_SS, hmm.emission_SV))
+        exact = oracles.exact(Matrices(prior, hmm.transition, hmm.emission))
         seen = set()
         for row, observations in enumerate(histories.observations.tolist()):
             answer = oracles.by_enumeration(exact, observations)
@@ -112,7 +112,7 @@ def test_processes_are_started_from_their_stationary_laws():
     for hmm in (hs.HMM(*matrices), hs.LabelledHMM(*as_labelled(matrices))):
         started = stationary_start(hmm)
         assert type(started) is type(hmm)
-        np.testing.assert_allclose(started.initial_S, hs.stationary_distribution(hmm), atol=2.0**-32)
+        np.testing.assert_allclose(started.initial, hs.stationary_distribution(hmm), atol=2.0**-32)
         assert stationary_start(started) is started
     assert stationary_start(REFERENCE) is REFERENCE
 

@@ -11,7 +11,7 @@ from hmmscope.inference.memory import all_sequences
 from hmmscope.inference.minimal_automata import extract_automaton
 from hmmscope.inference.mixed_states import mixed_states
 from hmmscope.inference.spectral import Operators
-from hmmscope.models.base import Tap
+from hmmscope.models.base import HookPoint
 
 
 @pytest.mark.parametrize("name, recurrent", [("golden-mean", 2), ("even", 2), ("rrxor", 5), ("z1r", 3)])
@@ -48,14 +48,14 @@ class Knows(nn.Module):
     def __init__(self, name: str, noise: float = 0.0) -> None:
         super().__init__()
         self.process = hs.make_process(name)
-        self.residual, size = nn.ModuleList([Tap()]), self.process.num_states
+        self.residual, size = nn.ModuleList([HookPoint()]), self.process.num_states
         generator = torch.Generator().manual_seed(1)
         self.map_ = torch.randn(size, 16, generator=generator)
         self.noise = noise
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         told = hs.filter_beliefs(self.process, tokens[:, 1:])
-        start = self.process.initial_S.expand(len(tokens), 1, -1)
+        start = self.process.initial.expand(len(tokens), 1, -1)
         belief = torch.cat([start, told.beliefs], 1).float()
         shade = torch.sin(37 * belief.sum(-1, keepdim=True) + torch.arange(tokens.shape[1])[None, :, None])
         self.residual[0](belief @ self.map_ + self.noise * shade)
@@ -63,9 +63,9 @@ class Knows(nn.Module):
         return torch.cat([first, told.next_observation], 1)
 
 
-def corpus_of(name: str, length: int = 12) -> hs.Corpus:
-    layout = hs.Sequences(length=length, placeholder=True)
-    return hs.Corpus(hs.make_process(name), layout=layout, stream="probe")
+def corpus_of(name: str, length: int = 12) -> hs.ProcessDataset:
+    layout = hs.SequenceLayout(length=length, placeholder=True)
+    return hs.ProcessDataset(hs.make_process(name), layout=layout, stream="probe")
 
 
 @pytest.mark.parametrize("name, states", [("even", 2), ("golden-mean", 2), ("rrxor", 5)])
@@ -80,15 +80,15 @@ def test_a_model_that_knows_the_law_has_its_states(name: str, states: int) -> No
 
 
 def test_a_network_that_knows_nothing_has_one_state() -> None:
-    model = hs.make_model("roformer", num_symbols=2, num_tokens=3, num_layers=1, width=16, num_heads=2)
+    model = hs.make_model("roformer", num_symbols=2, vocab_size=3, num_layers=1, width=16, num_heads=2)
     rows = {row["quantity"]: row["value"] for row in automaton(model, corpus_of("even"), num_samples=32)}
     assert rows["recurrent"] == 1
     assert rows["distance"] > 0.05
 
 
 def test_the_belief_is_found_without_labels() -> None:
-    corpus = corpus_of("mess3", 20)
-    rows = dictionary(Knows("mess3", noise=0.05), corpus, num_samples=200, methods=("principal", "simplex", "sparse"))
+    dataset = corpus_of("mess3", 20)
+    rows = dictionary(Knows("mess3", noise=0.05), dataset, num_samples=200, methods=("principal", "simplex", "sparse"))
     found = {(row["method"], row["quantity"]): row["value"] for row in rows}
     assert found["principal", "read"] > 0.99
     assert found["simplex", "matched"] > 0.97
@@ -99,7 +99,7 @@ def test_the_belief_is_found_without_labels() -> None:
 def test_what_is_refused() -> None:
     with pytest.raises(InputError, match="methods: unknown 'umap'"):
         dictionary(Knows("mess3"), corpus_of("mess3"), methods=("umap",))
-    plain = hs.Corpus(hs.make_process("even"), length=12)
+    plain = hs.ProcessDataset(hs.make_process("even"), length=12)
     with pytest.raises(InputError, match="layout: must be single sequences with a placeholder"):
         model_words(Knows("even"), plain)
     with pytest.raises(InputError, match="tolerance: must be in"):

@@ -14,11 +14,11 @@ import hmmscope as hs
 from hmmscope.analysis import (
     belief_interventions,
     calibration,
-    counting,
     curves,
     fit_length,
     intervals,
     learned,
+    ngrams,
     prior_pool,
 )
 from hmmscope.analysis.activations import BATCH
@@ -28,17 +28,17 @@ from hmmscope.analysis.decomposition import Histories
 from hmmscope.analysis.fit_length import evaluation_losses
 from hmmscope.analysis.geometry import geometry
 from hmmscope.analysis.measures import Measures, mean_of_asked
-from hmmscope.analysis.strategies import Crossing, strategies
+from hmmscope.analysis.strategies import LevelCrossing, strategies
 from hmmscope.analysis.strategy_weights import strategy_weights
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.layouts import Prompts, Sequences
+from hmmscope.datasets.layouts import PromptLayout, SequenceLayout
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.errors import InputError
 from hmmscope.models.base import make_model
 from hmmscope.processes.files import load_process
 from hmmscope.processes.make import make_process
 
 UMBRELLA = load_process("umbrella")
-CORPUS = Corpus(UMBRELLA, layout=Sequences(length=6))
+CORPUS = ProcessDataset(UMBRELLA, layout=SequenceLayout(length=6))
 
 
 def small(**options: Any) -> torch.nn.Module:
@@ -49,7 +49,7 @@ NET = small()
 
 
 @pytest.mark.parametrize(
-    ("ask", "field", "good", "bad"),
+    ("infer", "field", "good", "bad"),
     [
         (lambda v: evaluate(NET, CORPUS, num_samples=v, baselines=False), "num_samples", [1], [0]),
         (lambda v: evaluate(NET, CORPUS, num_samples=1, observers={"b": load_process(v)}), "observers.b",
@@ -59,13 +59,13 @@ NET = small()
         (lambda v: strategies(NET, CORPUS, num_samples=2, max_order=v), "max_order", [0], [-1]),
         (lambda v: attention_map(NET, CORPUS, num_samples=v), "num_samples", [1], [0]),
         (lambda v: attention_map(NET, CORPUS, num_samples=1, max_offset=v), "max_offset", [0], [-1]),
-        (lambda v: geometry(NET, CORPUS, num_samples=v, num_twins=0), "num_samples", [8], [7]),
-        (lambda v: geometry(NET, CORPUS, num_samples=8, num_twins=v), "num_twins", [0], [1]),
+        (lambda v: geometry(NET, CORPUS, num_samples=v, num_controls=0), "num_samples", [8], [7]),
+        (lambda v: geometry(NET, CORPUS, num_samples=8, num_controls=v), "num_controls", [0], [1]),
         (lambda v: evaluation_losses(NET, CORPUS, num_samples=v), "num_samples", [1], [0]),
-        (lambda v: counting.Counting.tuned(CORPUS, num_samples=v, orders=0), "num_samples", [1], [0]),
-        (lambda v: counting.Counting.tuned(CORPUS, num_samples=2, orders=v), "orders", [0, 8],
+        (lambda v: ngrams.TunedNgrams.tuned(CORPUS, num_samples=v, orders=0), "num_samples", [1], [0]),
+        (lambda v: ngrams.TunedNgrams.tuned(CORPUS, num_samples=2, orders=v), "orders", [0, 8],
          [-1, 9]),
-        (lambda v: counting.judge_counting(counting.UNTUNED, CORPUS, v), "num_samples", [1], [0]),
+        (lambda v: ngrams.evaluate_ngrams(ngrams.UNTUNED, CORPUS, v), "num_samples", [1], [0]),
         (lambda v: Histories.all(UMBRELLA, v), "time", [1], [0]),
         (lambda v: Histories.sampled(UMBRELLA, v, 2), "time", [1], [0]),
         (lambda v: Histories.sampled(UMBRELLA, 1, v), "num_samples", [1], [0]),
@@ -126,19 +126,19 @@ def test_how_far_a_mean_goes_by_chance(alarm: float) -> None:
 
 def test_a_curve_crosses_where_it_stays_above() -> None:
     """Linear in log2 of the step, step 0 at 1/2."""
-    found = Crossing.of([0, 1, 2, 4, 8], [-1.0, 2.0, -1.0, 1.0, 3.0], [0.1, 0.1, 0.3, 0.4, 0.1])
+    found = LevelCrossing.of([0, 1, 2, 4, 8], [-1.0, 2.0, -1.0, 1.0, 3.0], [0.1, 0.1, 0.3, 0.4, 0.1])
     assert found is not None
     assert (found.log2_step, found.step) == pytest.approx((1.5, 2**1.5))
     assert found.error == pytest.approx(0.5 * math.hypot(0.5 * 0.3, 0.5 * 0.4))
-    early = Crossing.of([0, 1], [-1.0, 3.0])
+    early = LevelCrossing.of([0, 1], [-1.0, 3.0])
     assert early is not None
     assert (early.log2_step, early.error) == (-0.75, 0.0)
-    level = Crossing.of([1, 2], [0.0, 1.0], level=0.25)
+    level = LevelCrossing.of([1, 2], [0.0, 1.0], level=0.25)
     assert level is not None
     assert level.log2_step == pytest.approx(0.25)
-    assert Crossing.of([1, 2], [0.0, 1.0]) is not None  # at the level is not above it
+    assert LevelCrossing.of([1, 2], [0.0, 1.0]) is not None  # at the level is not above it
     for values in ([1.0, 2.0], [-1.0, 0.0], [-1.0, 1.0, -1.0][:2][::-1]):
-        assert Crossing.of([1, 2], values) is None
+        assert LevelCrossing.of([1, 2], values) is None
 
 
 def test_a_model_goes_over_from_one_predictor_to_another() -> None:
@@ -153,12 +153,12 @@ def test_a_model_goes_over_from_one_predictor_to_another() -> None:
         }
 
     rows = [row("a", step, 1.0) for step in (1, 2, 4, 8)] + [row("b", 1, 3.0), row("b", 4, 0.0), row("b", 4, 9.0, "tv")]
-    found = Crossing.between(rows, "a", "b")
+    found = LevelCrossing.between(rows, "a", "b")
     assert found is not None
     assert found.log2_step == pytest.approx(4 / 3)
     assert found.error == pytest.approx(2 / 3 * math.hypot(1 / 3, 2 / 3) * 0.1 * math.sqrt(2))
     with pytest.raises(InputError, match=r"rows: must have two steps with a and b, got \[4\]"):
-        Crossing.between([*rows, row("a", 4, 1.0, "tv")], "a", "b", metric="tv")
+        LevelCrossing.between([*rows, row("a", 4, 1.0, "tv")], "a", "b", metric="tv")
 
 
 def test_means_over_what_is_asked() -> None:
@@ -245,27 +245,25 @@ def test_bets_against_an_exact_law_and_one_that_errs() -> None:
 
 def test_where_a_loss_is_least() -> None:
     """Number by number within bounds; equal losses stay where they are."""
-    place, least = counting.descend(
-        lambda x: (x[0] - 1.5) ** 2 + (x[1] + 9) ** 2, [0.0, 0.0], [(-3.0, 3.0), (-2.0, 2.0)]
-    )
-    assert place[0] == pytest.approx(1.5, abs=min(counting.STEPS))
+    place, least = ngrams.descend(lambda x: (x[0] - 1.5) ** 2 + (x[1] + 9) ** 2, [0.0, 0.0], [(-3.0, 3.0), (-2.0, 2.0)])
+    assert place[0] == pytest.approx(1.5, abs=min(ngrams.STEPS))
     assert place[1] == -2.0
     assert least == pytest.approx(49, abs=1e-2)
-    assert counting.descend(lambda _: 1.0, [0.5], [(0.0, 1.0)]) == ([0.5], 1.0)
-    assert counting.least_within_margin([3.0, 1.0 + counting.MARGIN, 1.0]) == 1
-    assert counting.least_within_margin([3.0, 1.0 + 2 * counting.MARGIN, 1.0]) == 2
-    falling = [1.0 - counting.MARGIN * 2 * step for step in range(counting.PATIENCE + 1)]
-    assert not counting._at_rest(falling)
-    assert not counting._at_rest([1.0] * counting.PATIENCE)
-    assert counting._at_rest([1.0] * (counting.PATIENCE + 1))
+    assert ngrams.descend(lambda _: 1.0, [0.5], [(0.0, 1.0)]) == ([0.5], 1.0)
+    assert ngrams.least_within_margin([3.0, 1.0 + ngrams.MARGIN, 1.0]) == 1
+    assert ngrams.least_within_margin([3.0, 1.0 + 2 * ngrams.MARGIN, 1.0]) == 2
+    falling = [1.0 - ngrams.MARGIN * 2 * step for step in range(ngrams.PATIENCE + 1)]
+    assert not ngrams._at_rest(falling)
+    assert not ngrams._at_rest([1.0] * ngrams.PATIENCE)
+    assert ngrams._at_rest([1.0] * (ngrams.PATIENCE + 1))
 
 
 def test_the_best_that_counts() -> None:
     losses = {"model": [0.0], "order-0": [2.0], "trained-order-1": [1.0], "context-tree": [1.5]}
-    assert counting.Counting.best(losses) == "trained-order-1"
-    assert counting.Counting.best(losses, "accuracy") == "order-0"
+    assert ngrams.TunedNgrams.best(losses) == "trained-order-1"
+    assert ngrams.TunedNgrams.best(losses, "accuracy") == "order-0"
     with pytest.raises(InputError, match="predictors: must have one that counts"):
-        counting.Counting.best({"model": [0.0]})
+        ngrams.TunedNgrams.best({"model": [0.0]})
 
 
 def test_weights_of_one_predictor_and_of_too_few_samples() -> None:
@@ -296,7 +294,7 @@ def test_windows_are_numbered_as_words_are() -> None:
     sampled = Histories.sampled(UMBRELLA, 3, 5)
     assert (len(sampled.observations), sampled.exact, sampled.probability.tolist()) == (5, False, [0.2] * 5)
     assert hs.MISSING < 0
-    assert Prompts().num_columns > 0
+    assert PromptLayout().context_length > 0
 
 
 def test_shares_of_the_way_and_intervals_by_position() -> None:
@@ -316,13 +314,15 @@ def test_pools_of_the_prior_follow_each_other() -> None:
     process = make_process("told-hmms")
     four, second = prior_pool(process, 4), prior_pool(process, 2, 1)
     for number in (0, 1):
-        assert torch.equal(four[2 + number].transition_SS, second[number].transition_SS)
-    assert not torch.equal(four[0].transition_SS, second[0].transition_SS)
+        assert torch.equal(four[2 + number].transition, second[number].transition)
+    assert not torch.equal(four[0].transition, second[0].transition)
 
 
 def test_the_constant_is_the_bar_where_the_last_symbol_says_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learned, "_chain", learned._constant)
-    turns = Corpus(hs.HMM([0.5, 0.5], [[0.0, 1.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]), layout=Sequences(length=6))
+    turns = ProcessDataset(
+        hs.HMM([0.5, 0.5], [[0.0, 1.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]), layout=SequenceLayout(length=6)
+    )
     found = learned.learned(NET, turns, turns, num_samples=4)
     assert found.bar == learned.CONSTANT
     assert found.at_bar - found.optimum >= learned.LEAST_GAP
@@ -330,7 +330,7 @@ def test_the_constant_is_the_bar_where_the_last_symbol_says_nothing_more(monkeyp
 
 @pytest.mark.parametrize("orders", [0, 1, 2])
 def test_strengths_are_shown_up_to_what_is_asked_for_or_is_the_best(orders: int) -> None:
-    found = counting.Counting.tuned(CORPUS, num_samples=40, orders=orders)
+    found = ngrams.TunedNgrams.tuned(CORPUS, num_samples=40, orders=orders)
     assert len(found.strengths) == max(found.order, orders) + 1
 
 

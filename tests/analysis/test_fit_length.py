@@ -9,38 +9,38 @@ from torch import nn
 from hmmscope import registry
 from hmmscope.analysis.curves import evaluate
 from hmmscope.analysis.fit_length import crossing_length, evaluation_losses, fit_length, fit_start, fitted_positions
-from hmmscope.corpora.corpus import Batch, Corpus
-from hmmscope.corpora.layouts import Sequences
-from hmmscope.corpora.targets import make_target
+from hmmscope.datasets.layouts import SequenceLayout
+from hmmscope.datasets.process_dataset import Batch, ProcessDataset
+from hmmscope.datasets.targets import make_target
 from hmmscope.errors import InputError
 
 POSITIONS = [1, 2, 3, 4]
-LAYOUT = Sequences(length=9, placeholder=True)
+LAYOUT = SequenceLayout(length=9, placeholder=True)
 
 
-def corpus_of(name: str, **fields: object) -> Corpus:
+def corpus_of(name: str, **fields: object) -> ProcessDataset:
     process = registry.build_spec("process", {"name": name, **fields}, "process").build()
-    return Corpus(process, layout=LAYOUT, stream="probe")
+    return ProcessDataset(process, layout=LAYOUT, stream="probe")
 
 
 class Exact(nn.Module):
     """Gives the exact answers of a target, as logits if they are laws, after a change."""
 
-    def __init__(self, corpus: Corpus, target: str, mix: float = 0.0) -> None:
+    def __init__(self, corpus: ProcessDataset, target: str, mix: float = 0.0) -> None:
         super().__init__()
         self.asked, self.corpus, self.mix = make_target(target, corpus.process, corpus.layout), corpus, mix
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        missing = tokens.new_zeros(len(tokens), LAYOUT.num_columns - tokens.shape[1], *tokens.shape[2:])
+        missing = tokens.new_zeros(len(tokens), LAYOUT.context_length - tokens.shape[1], *tokens.shape[2:])
         whole = torch.cat([tokens, missing], 1)
-        observations = whole[:, LAYOUT.columns]
+        observations = whole[:, LAYOUT.token_positions]
         blank = torch.zeros(len(tokens), LAYOUT.length, dtype=torch.int64)
         answer = self.asked.optimum(Batch(whole, observations, blank, None))
         if self.asked.kind == "law":
             answer = (1 - self.mix) * answer + self.mix / answer.shape[-1]
             answer = answer.clamp_min(1e-300).log()
         outputs = answer.new_zeros(*tokens.shape[:2], answer.shape[-1])
-        outputs[:, self.asked.columns] = answer
+        outputs[:, self.asked.token_positions] = answer
         return outputs
 
 
@@ -100,8 +100,8 @@ def test_fit_length_refuses(changes: dict, named: str) -> None:
     "name, target", [("ran-hmm", "belief"), ("cyclic-det", "belief"), ("matmul", "belief"), ("ran-lds", "observation")]
 )
 def test_the_exact_answer_loses_nothing(name: str, target: str) -> None:
-    corpus = corpus_of(name)
-    rows = evaluation_losses(Exact(corpus, target), corpus, num_samples=300, target=target)
+    dataset = corpus_of(name)
+    rows = evaluation_losses(Exact(dataset, target), dataset, num_samples=300, target=target)
     losses = column(rows, "model")
     assert list(losses) == list(range(1, LAYOUT.length + (target == "belief")))
     assert max(losses.values()) < 1e-6
@@ -110,8 +110,8 @@ def test_the_exact_answer_loses_nothing(name: str, target: str) -> None:
 
 def test_a_mixture_with_the_uniform_law_loses_its_share() -> None:
     """Of cycles the exact answer is a corner: the distance of (1 - mix) corner + mix uniform is mix (1 - 1/n)."""
-    corpus = corpus_of("cyclic-det")
-    rows = evaluation_losses(Exact(corpus, "belief", mix=0.25), corpus, num_samples=300, target="belief")
+    dataset = corpus_of("cyclic-det")
+    rows = evaluation_losses(Exact(dataset, "belief", mix=0.25), dataset, num_samples=300, target="belief")
     for value in column(rows, "model").values():
         assert value == pytest.approx(0.25 * 0.8)
     for row in rows:
@@ -120,37 +120,37 @@ def test_a_mixture_with_the_uniform_law_loses_its_share() -> None:
 
 
 def test_it_agrees_with_the_score() -> None:
-    corpus = corpus_of("ran-hmm")
-    model = Exact(corpus, "belief", mix=0.3)
-    score = evaluate(model, corpus, num_samples=128, target="belief", baselines=False)
-    rows = evaluation_losses(model, corpus, num_samples=128, target="belief")
+    dataset = corpus_of("ran-hmm")
+    model = Exact(dataset, "belief", mix=0.3)
+    score = evaluate(model, dataset, num_samples=128, target="belief", baselines=False)
+    rows = evaluation_losses(model, dataset, num_samples=128, target="belief")
     expected = score.measures["model"]["total_variation"].mean(0)[score.positions > 0]
     assert list(column(rows, "model").values()) == pytest.approx(expected.tolist())
 
 
 def test_of_cyclic_hard_only_questions_count() -> None:
     """Samples are drawn until every position has its count; a model that knows no state loses 1 - 1/n."""
-    corpus = corpus_of("cyclic-hard", num_symbols=2, prediction_rate=0.2)
-    rows = evaluation_losses(Exact(corpus, "observation"), corpus, num_samples=100, least_count=60)
+    dataset = corpus_of("cyclic-hard", num_symbols=2, prediction_rate=0.2)
+    rows = evaluation_losses(Exact(dataset, "observation"), dataset, num_samples=100, least_count=60)
     exact = [row for row in rows if row["predictor"] == "model"]
     assert [row["position"] for row in exact] == list(range(1, LAYOUT.length))
     assert all(60 <= row["samples"] < 300 for row in exact)
     assert max(row["value"] for row in exact) < 1e-9
-    few = evaluation_losses(Exact(corpus, "observation"), corpus, num_samples=100, least_count=0)
+    few = evaluation_losses(Exact(dataset, "observation"), dataset, num_samples=100, least_count=0)
     assert max(row["samples"] for row in few) < 60
     later = [row["value"] for row in rows if row["predictor"] == "constant" and row["position"] >= 5]
     assert sum(later) / len(later) == pytest.approx(0.8, abs=0.08)
 
 
 def test_evaluation_losses_refuse() -> None:
-    corpus = corpus_of("ran-hmm")
+    dataset = corpus_of("ran-hmm")
     with pytest.raises(InputError, match=r"^num_samples: "):
-        evaluation_losses(Exact(corpus, "belief"), corpus, num_samples=0, target="belief")
+        evaluation_losses(Exact(dataset, "belief"), dataset, num_samples=0, target="belief")
     with pytest.raises(InputError, match=r"^least_count: "):
-        evaluation_losses(Exact(corpus, "belief"), corpus, least_count=-1, target="belief")
-    one = Corpus(corpus.process, layout=Sequences(length=1, placeholder=True))
+        evaluation_losses(Exact(dataset, "belief"), dataset, least_count=-1, target="belief")
+    one = ProcessDataset(dataset.process, layout=SequenceLayout(length=1, placeholder=True))
     with pytest.raises(InputError, match=r"^layout: "):
-        evaluation_losses(nn.Embedding(one.num_tokens, one.num_symbols), one, target="observation")
+        evaluation_losses(nn.Embedding(one.vocab_size, one.num_symbols), one, target="observation")
 
 
 def test_the_crossing_lies_between_positions() -> None:

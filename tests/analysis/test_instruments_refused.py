@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import hmmscope as hs
-from hmmscope.analysis.activations import capture, check_layers
+from hmmscope.analysis.activations import capture_activations, check_layers
 from hmmscope.analysis.belief_interventions import belief_interventions
 from hmmscope.analysis.constrained_updates import constrained_updates
 from hmmscope.analysis.decomposition import stationary_start
@@ -17,20 +17,20 @@ from hmmscope.analysis.geometry import belief_targets
 from hmmscope.analysis.header import behind_headers
 from hmmscope.analysis.interventions import ablate_head, intervene, span
 from hmmscope.analysis.similarity import linear_cka
-from hmmscope.analysis.trained_counting import count
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.layouts import Prompts, Sequences
+from hmmscope.analysis.trained_ngrams import ngram_baselines
+from hmmscope.datasets.layouts import PromptLayout, SequenceLayout
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.errors import InputError, NonFiniteError
 from hmmscope.models.base import make_model
 from hmmscope.processes.files import load_process
 from hmmscope.processes.make import make_process
 
-CORPUS = Corpus(load_process("umbrella"), layout=Sequences(length=4))
-PROMPTS = Prompts(num_demonstrations=2, demonstration_length=2, test_length=2)
+CORPUS = ProcessDataset(load_process("umbrella"), layout=SequenceLayout(length=4))
+PROMPTS = PromptLayout(num_demonstrations=2, demonstration_length=2, test_length=2)
 
 
 def rnn() -> nn.Module:
-    return make_model("rnn", num_symbols=2, num_tokens=2, width=4, max_length=5)
+    return make_model("rnn", num_symbols=2, vocab_size=2, width=4, max_length=5)
 
 
 class Idle(nn.Module):
@@ -56,12 +56,15 @@ def edited_in_vain() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ask", "error"),
+    ("infer", "error"),
     [
         (lambda: check_layers(5, ["x"]), r"model: must be a torch module, whose layers can be read, got 5"),  # type: ignore[arg-type]
         (lambda: check_layers(rnn(), ["blocks.0.attention.pattern"]), r"layers: Recurrent has no softmax attention"),
         (lambda: check_layers(rnn(), ["x"], field="edits"), r"edits: no module named 'x' in the model"),
-        (lambda: capture(Idle(), ["unused"], torch.zeros(1, 2)), r"layers: unused gave nothing on tokens \(1, 2\)"),
+        (
+            lambda: capture_activations(Idle(), ["unused"], torch.zeros(1, 2)),
+            r"layers: unused gave nothing on tokens \(1, 2\)",
+        ),
         (edited_in_vain, r"edits: told gives str and no tensor"),
         (lambda: ablate_head(2, 2), r"head: must be in \[0, 2\), got 2"),
         (lambda: ablate_head(0, 3)(torch.zeros(1, 1, 4)), r"num_heads: must divide the width 4, got 3"),
@@ -71,17 +74,20 @@ def edited_in_vain() -> None:
             r"right: must have the 3 examples of left, got 2",
         ),
         (lambda: linear_cka(torch.zeros(1, 1, 2), torch.zeros(1, 1, 2)), r"left: must have at least 2 examples"),
-        (lambda: behind_headers(CORPUS), r"corpus: must have the layout header"),
+        (lambda: behind_headers(CORPUS), r"dataset: must have the layout header"),
         (lambda: belief_interventions(rnn(), CORPUS, interventions=["pul"]), r"interventions: unknown 'pul'"),
         (lambda: belief_interventions(rnn(), CORPUS, num_samples=15), r"num_samples: must be at least 16"),
         (
             lambda: belief_targets(CORPUS, np.arange(2), 2, observer=load_process("letters-hmm")),
             r"observer: must have 2 symbols",
         ),
-        (lambda: count(CORPUS, CORPUS, missing="NA"), r"missing: is for sequences, and a corpus is read already"),
         (
-            lambda: constrained_updates(rnn(), Corpus(load_process("umbrella"), layout=PROMPTS)),
-            r"corpus: must be single sequences of one HMM",
+            lambda: ngram_baselines(CORPUS, CORPUS, missing="NA"),
+            r"missing: is for sequences, and a corpus is read already",
+        ),
+        (
+            lambda: constrained_updates(rnn(), ProcessDataset(load_process("umbrella"), layout=PROMPTS)),
+            r"dataset: must be single sequences of one HMM",
         ),
     ],
 )
@@ -105,9 +111,9 @@ def test_features_of_other_widths_are_compared() -> None:
 
 def test_a_process_that_starts_from_its_stationary_law_up_to_the_grid_is_the_same() -> None:
     law = hs.stationary_distribution(make_process("golden-mean"))
-    begun = make_process("golden-mean").started(law)
+    begun = make_process("golden-mean").with_initial(law)
     assert stationary_start(begun) is begun
-    assert stationary_start(begun.started([1.0, 0.0])) is not begun
+    assert stationary_start(begun.with_initial([1.0, 0.0])) is not begun
 
 
 def test_a_basis_spans_what_rows_span(unchecked: None) -> None:
@@ -123,6 +129,6 @@ def test_of_activations_that_are_not_finite_nothing_is_read(target: str) -> None
     model = rnn()
     with torch.no_grad():
         next(iter(model.parameters())).fill_(torch.nan)
-    corpus = Corpus(load_process("umbrella"), layout=Sequences(length=8))
+    dataset = ProcessDataset(load_process("umbrella"), layout=SequenceLayout(length=8))
     with pytest.raises(NonFiniteError, match=r": activations are NaN or infinite"):
-        hs.probe(model, corpus, target=target, num_samples=16)
+        hs.probe(model, dataset, target=target, num_samples=16)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 import hmmscope as hs
-from hmmscope.analysis.activations import capture, residual_layers
+from hmmscope.analysis.activations import capture_activations, residual_layers
 from hmmscope.analysis.interventions import (
     ablate_head,
     add,
@@ -41,7 +41,7 @@ def hooks(model: nn.Module) -> int:
 @torch.no_grad()
 def test_patching_a_whole_layer_gives_the_other_run(model: nn.Module) -> None:
     here, there = tokens(0), tokens(1)
-    found = capture(model, ["residual.1"], there)["residual.1"]
+    found = capture_activations(model, ["residual.1"], there)["residual.1"]
     with intervene(model, {"residual.1": patch(found)}):
         assert torch.equal(model(here), model(there))
     assert hooks(model) == 0
@@ -67,7 +67,7 @@ def test_projection_removes_a_subspace_and_nothing_else(model: nn.Module) -> Non
     directions = torch.cat([drawn, drawn[:1] + drawn[1:2], torch.zeros(1, 16)])  # two of them say nothing new
     basis = span(directions).float()
     assert basis.shape == (16, 3)
-    plain = capture(model, ["residual.1"], tokens())["residual.1"]
+    plain = capture_activations(model, ["residual.1"], tokens())["residual.1"]
     mean = plain.mean((0, 1))
     for around in (None, mean):
         kept: dict[str, Tensor] = {}
@@ -109,7 +109,7 @@ def test_head_that_is_ablated_is_as_one_that_writes_nothing(model: nn.Module) ->
     own.zero_()
     assert torch.allclose(model(tokens()), without, atol=1e-6)
     own.copy_(before)
-    mean = capture(model, ["blocks.0.attention.mixed"], tokens())["blocks.0.attention.mixed"]
+    mean = capture_activations(model, ["blocks.0.attention.mixed"], tokens())["blocks.0.attention.mixed"]
     with intervene(model, {"blocks.0.attention.mixed": ablate_head(1, 2, by=mean)}):
         assert torch.allclose(model(tokens()), plain, atol=1e-6)  # by its own values it is not ablated
 
@@ -118,7 +118,7 @@ def test_head_that_is_ablated_is_as_one_that_writes_nothing(model: nn.Module) ->
 def test_pattern_that_is_set_is_the_one_that_mixes(model: nn.Module) -> None:
     plain = model(tokens())
     name = "blocks.1.attention.pattern"
-    found = capture(model, [name], tokens())[name]
+    found = capture_activations(model, [name], tokens())[name]
     with intervene(model, {name: set_pattern(found)}):
         assert torch.allclose(model(tokens()), plain, atol=1e-5)
     zeros = torch.zeros_like(found)
@@ -171,7 +171,7 @@ def test_nothing_is_left_after_an_error(model: nn.Module) -> None:
         pass
     for names in ("residual.0", 3):
         with pytest.raises(InputError, match="layers: must be a list of names, got"):
-            capture(model, names, tokens())
+            capture_activations(model, names, tokens())
     with pytest.raises(InputError, match="head: must be in"):
         ablate_head(2, 2)
     assert hooks(model) == 0
@@ -196,11 +196,11 @@ def test_belief_that_is_set_in_a_theorems_network_is_what_the_filter_goes_on_fro
     """The hidden state of the RNN of Theorem 5.1 holds the belief: that of another prefix gives that prefix's future."""
     process = make_process("cyclic-det", seed=3)
     net = limits_theorem5_1(process, placeholder=False)
-    batch = hs.Corpus(process, length=8, seed=0)[0:16].observations
+    batch = hs.ProcessDataset(process, length=8, seed=0)[0:16].observations
     exact = filter_beliefs(process, batch).beliefs
     assert torch.allclose(net(batch), exact)
     assert residual_layers(net) == ["residual.0", "residual.1"]
-    other = capture(net, ["residual.1"], batch.flip(0))["residual.1"]
+    other = capture_activations(net, ["residual.1"], batch.flip(0))["residual.1"]
     with intervene(net, {"residual.1": patch(other)}):
         assert torch.allclose(net(batch), exact.flip(0))
 

@@ -5,7 +5,7 @@ import pytest
 from hmmscope.analysis import intervals, layer_curves
 from hmmscope.analysis.mechanisms import components, mechanisms, paths, roles
 from hmmscope.constructions.induction import induction_network
-from hmmscope.corpora.corpus import Corpus
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.errors import InputError
 from hmmscope.models.base import make_model
 from hmmscope.processes.make import make_process
@@ -15,13 +15,13 @@ NETWORK = induction_network(V, V, T).double()
 
 
 @pytest.fixture(scope="module")
-def corpus() -> Corpus:
+def corpus() -> ProcessDataset:
     chains = make_process("fresh-markov-chains", num_states=V, num_symbols=V, transition_concentration=0.3)
-    return Corpus(chains, length=T, stream="probe")
+    return ProcessDataset(chains, length=T, stream="probe")
 
 
 @pytest.fixture(scope="module")
-def rows(corpus: Corpus) -> list[dict]:
+def rows(corpus: ProcessDataset) -> list[dict]:
     return mechanisms(NETWORK, corpus, num_samples=128)
 
 
@@ -53,7 +53,7 @@ def test_an_empty_head_changes_nothing(rows: list[dict]) -> None:
 
 
 def test_intervals_are_as_wide_as_the_samples_that_test_are_few(
-    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+    corpus: ProcessDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts: list[int] = []
     monkeypatch.setattr(layer_curves, "stretch", lambda count: counts.append(count) or intervals.stretch(count))
@@ -64,7 +64,7 @@ def test_intervals_are_as_wide_as_the_samples_that_test_are_few(
 
 
 @pytest.mark.parametrize("ablation", ["mean", "resample"])
-def test_paths_are_those_of_the_circuit(corpus: Corpus, ablation: str) -> None:
+def test_paths_are_those_of_the_circuit(corpus: ProcessDataset, ablation: str) -> None:
     rows = paths(NETWORK, corpus, num_samples=64, ablation=ablation)
     found = {(row["sender"], row["receiver"]): row for row in rows if row["quantity"] == "loss"}
     wanted = {
@@ -77,7 +77,7 @@ def test_paths_are_those_of_the_circuit(corpus: Corpus, ablation: str) -> None:
     assert max(abs(row["value"]) for edge, row in found.items() if edge not in wanted) < 1e-9
 
 
-def test_what_only_the_output_hears_is_lost_as_if_it_were_ablated(corpus: Corpus) -> None:
+def test_what_only_the_output_hears_is_lost_as_if_it_were_ablated(corpus: ProcessDataset) -> None:
     """The last MLP has no other way out, through norms too."""
     model = make_model("roformer", num_symbols=V, num_layers=1, num_heads=2, width=8).double()
     cut = {(row["sender"], row["receiver"], row["quantity"]): row for row in paths(model, corpus, num_samples=16)}
@@ -91,7 +91,7 @@ def test_what_only_the_output_hears_is_lost_as_if_it_were_ablated(corpus: Corpus
         paths(make_model("rnn", num_symbols=V, width=8), corpus, num_samples=16)
 
 
-def test_what_was_never_trained_has_no_role(corpus: Corpus) -> None:
+def test_what_was_never_trained_has_no_role(corpus: ProcessDataset) -> None:
     """Its heads gather what can be read, and its predictions do not need them."""
     model = make_model("roformer", num_symbols=V, num_layers=1, num_heads=2, width=16)
     rows = mechanisms(model, corpus, num_samples=64)
@@ -99,14 +99,14 @@ def test_what_was_never_trained_has_no_role(corpus: Corpus) -> None:
     assert set(roles(rows).values()) == {"none"}
 
 
-def test_mlps_are_components_and_models_without_heads_are_refused(corpus: Corpus) -> None:
+def test_mlps_are_components_and_models_without_heads_are_refused(corpus: ProcessDataset) -> None:
     model = make_model("roformer", num_symbols=V, num_layers=1, num_heads=2, width=8)
     assert [part.name for part in components(model)] == ["head 1.0", "head 1.1", "attention 1", "mlp 1"]
     plain = make_process("mess3")
-    found = mechanisms(model, Corpus(plain, length=6), num_samples=16)
+    found = mechanisms(model, ProcessDataset(plain, length=6), num_samples=16)
     assert {row["component"] for row in found} == {part.name for part in components(model)}
     assert "belief" in {row["quantity"] for row in found}
     with pytest.raises(InputError, match=r"no heads with taps"):
         mechanisms(make_model("rnn", num_symbols=V, width=8), corpus)
     with pytest.raises(InputError, match="at least five observations"):
-        mechanisms(model, Corpus(plain, length=4), num_samples=16)
+        mechanisms(model, ProcessDataset(plain, length=4), num_samples=16)

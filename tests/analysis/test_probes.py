@@ -24,16 +24,16 @@ from analysis_cases import (
     referee,
 )
 from hmmscope.analysis import logistic, probes
-from hmmscope.analysis.activations import capture, residual_layers
+from hmmscope.analysis.activations import capture_activations, residual_layers
 from hmmscope.analysis.attention_maps import attention_map
 from hmmscope.analysis.curves import Score, evaluate
 from hmmscope.analysis.logistic import fit_logistic, predict_logistic
 from hmmscope.analysis.probes import ProbeData, probe
 from hmmscope.analysis.shuffle import shuffle_test
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.layouts import Prompts, Sequences
+from hmmscope.datasets.layouts import PromptLayout, SequenceLayout
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.errors import InputError
-from hmmscope.models.base import Tap, make_model
+from hmmscope.models.base import HookPoint, make_model
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.make import make_process
@@ -164,9 +164,9 @@ def test_awkward_features_have_an_answer(features: str) -> None:
 @pytest.mark.parametrize("k", range(5))
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_previous_observation_is_read_exactly(k: int, layout: str) -> None:
-    corpus = Corpus(random_hmm(5, concentration=5.0), layout=LAYOUTS[layout])
-    model = Held(corpus.num_tokens, 4, columns=3)
-    rows = probe(model, corpus, target=f"previous-{k}", layers=["memory", "nothing"], num_samples=400)
+    dataset = ProcessDataset(random_hmm(5, concentration=5.0), layout=LAYOUTS[layout])
+    model = Held(dataset.vocab_size, 4, columns=3)
+    rows = probe(model, dataset, target=f"previous-{k}", layers=["memory", "nothing"], num_samples=400)
     by_layer = {(row["layer_name"], row["labels"]): row for row in rows}
     chance = by_layer["memory", "true"]["chance"]
     if k < 3:
@@ -180,23 +180,23 @@ def test_previous_observation_is_read_exactly(k: int, layout: str) -> None:
 
 def test_visible_state_is_read_exactly() -> None:
     """A Markov chain is its own state: the ceiling is one, and the current token reaches it."""
-    corpus = Corpus(HMM([0.25] * 4, random_hmm(6, 4, concentration=3).transition_SS, np.eye(4)), 9)
-    rows = probe(Held(4, 4, 1), corpus, target="state", layers=["memory"], num_samples=200, shuffled_labels=False)
+    dataset = ProcessDataset(HMM([0.25] * 4, random_hmm(6, 4, concentration=3).transition, np.eye(4)), 9)
+    rows = probe(Held(4, 4, 1), dataset, target="state", layers=["memory"], num_samples=200, shuffled_labels=False)
     assert [row["accuracy"] for row in rows] == [1]
     assert rows[0]["ceiling"] == 1
 
 
 def test_component_ceiling_is_the_bayes_accuracy() -> None:
     process = mixture(num_components=3)
-    layout = Prompts(num_demonstrations=2, demonstration_length=3, test_length=4)
-    corpus = Corpus(process, layout=layout)
-    batch = corpus[0:60]
+    layout = PromptLayout(num_demonstrations=2, demonstration_length=3, test_length=4)
+    dataset = ProcessDataset(process, layout=layout)
+    batch = dataset[0:60]
     assert batch.components is not None
     best = [
         int(np.argmax(enumerated_posterior(process, [sample[0:3], sample[3:6], sample[6:10]])))
         for sample in batch.observations.tolist()
     ]
-    data = ProbeData.read(Held(5, 4, 1), corpus, "component", ["memory"], 60)
+    data = ProbeData.read(Held(5, 4, 1), dataset, "component", ["memory"], 60)
     assert data.ceiling == pytest.approx(np.mean(np.array(best) == batch.components.numpy()), abs=1e-12)
     assert torch.equal(data.labels, batch.components)
     assert data.num_classes == 3
@@ -204,17 +204,17 @@ def test_component_ceiling_is_the_bayes_accuracy() -> None:
 
 def test_components_with_their_own_symbols_are_read() -> None:
     components = [HMM([1.0], [[1.0]], [[0.5, 0.5, 0.0, 0.0]]), HMM([1.0], [[1.0]], [[0.0, 0.0, 0.5, 0.5]])]
-    corpus = Corpus(Mixture([0.5, 0.5], components), layout=PROMPTS)
-    rows = probe(Held(5, 4, 1), corpus, target="component", layers=["memory"], num_samples=100, shuffled_labels=False)
+    dataset = ProcessDataset(Mixture([0.5, 0.5], components), layout=PROMPTS)
+    rows = probe(Held(5, 4, 1), dataset, target="component", layers=["memory"], num_samples=100, shuffled_labels=False)
     assert rows[0]["accuracy"] == rows[0]["ceiling"] == 1
 
 
 def test_untrained_model_does_not_hold_the_component() -> None:
     """Components that differ in nothing: no layer can tell them apart."""
     hmm = random_hmm(7)
-    corpus = Corpus(Mixture([0.5, 0.5], [hmm, hmm]), layout=PROMPTS)
-    model = make_model("roformer", num_symbols=4, num_tokens=5, num_layers=2, num_heads=2, width=16)
-    rows = probe(model, corpus, target="component", num_samples=400)
+    dataset = ProcessDataset(Mixture([0.5, 0.5], [hmm, hmm]), layout=PROMPTS)
+    model = make_model("roformer", num_symbols=4, vocab_size=5, num_layers=2, num_heads=2, width=16)
+    rows = probe(model, dataset, target="component", num_samples=400)
     assert [row["layer_name"] for row in rows[:3]] == ["residual.0", "residual.1", "residual.2"]
     assert len(rows) == 6
     for row in rows:  # a hundred test samples: 0.3 is six standard errors
@@ -224,22 +224,22 @@ def test_untrained_model_does_not_hold_the_component() -> None:
 
 
 def test_probe_options_are_checked() -> None:
-    model = make_model("roformer", num_symbols=4, num_tokens=5, num_layers=1, num_heads=1, width=4)
-    single, mixed = Corpus(random_hmm(1), layout=PROMPTS), Corpus(mixture(), layout=PROMPTS)
-    for corpus, options, message in [
+    model = make_model("roformer", num_symbols=4, vocab_size=5, num_layers=1, num_heads=1, width=4)
+    single, mixed = ProcessDataset(random_hmm(1), layout=PROMPTS), ProcessDataset(mixture(), layout=PROMPTS)
+    for dataset, options, message in [
         (mixed, {"target": "stat"}, "target: unknown 'stat'; did you mean 'state'"),
         (mixed, {"target": "state"}, "state needs a single HMM"),
         (single, {"target": "component"}, "component needs a mixture"),
         (single, {"target": "state", "layers": ["residual.7"]}, "no module named 'residual.7'"),
-        (Corpus(random_hmm(1), 4), {"target": "state"}, "longer than 4"),
+        (ProcessDataset(random_hmm(1), 4), {"target": "state"}, "longer than 4"),
     ]:
         with pytest.raises(InputError, match=message):
-            probe(model, corpus, num_samples=8, **options)
+            probe(model, dataset, num_samples=8, **options)
     with pytest.raises(
         InputError,
         match=r"no residual stream was found in the model, which fails on tokens .*; name its modules, such as inner",
     ):
-        residual_layers(nn.ModuleDict({"inner": Tap()}))
+        residual_layers(nn.ModuleDict({"inner": HookPoint()}))
     attends = Attends(lambda tokens: tokens.float(), 4)
     with pytest.raises(InputError, match=r"layers: must give \(batch, time, feature\)"):
         probe(attends, single, target="state", layers=["blocks.0.attention.logits"], num_samples=8)
@@ -247,12 +247,12 @@ def test_probe_options_are_checked() -> None:
 
 def test_layers_of_several_widths() -> None:
     """As the one-hot input of a recurrent network and its state: each is read as it is alone."""
-    corpus = Corpus(random_hmm(1), layout=PROMPTS)
-    model = make_model("rnn", num_symbols=4, num_tokens=5, width=8)
+    dataset = ProcessDataset(random_hmm(1), layout=PROMPTS)
+    model = make_model("rnn", num_symbols=4, vocab_size=5, width=8)
     options = {"target": "state", "num_samples": 40}
 
     def accuracies(*layers: str) -> dict:
-        rows = probe(model, corpus, layers=list(layers), **options)
+        rows = probe(model, dataset, layers=list(layers), **options)
         return {(row["layer_name"], row["labels"]): row["accuracy"] for row in rows}
 
     assert accuracies("residual.0", "residual.1") == accuracies("residual.0") | accuracies("residual.1")
@@ -261,15 +261,15 @@ def test_layers_of_several_widths() -> None:
 def test_capture_leaves_no_hooks() -> None:
     model = make_model("roformer", num_symbols=4, num_layers=1, num_heads=1, width=4)
     tokens = torch.tensor([[0, 1]])
-    capture(model, ["residual.0"], tokens)
+    capture_activations(model, ["residual.0"], tokens)
     with pytest.raises(InputError):
-        capture(model, ["residual.0", "none"], tokens)
+        capture_activations(model, ["residual.0", "none"], tokens)
     assert not any(module._forward_hooks for module in model.modules())
 
 
 def test_position_free_attention_does_not_move() -> None:
-    corpus = Corpus(mixture(), layout=PROMPTS)
-    rows = by_metric(shuffle_test(Attends(lambda tokens: 1.0 + tokens.float(), 4), corpus, num_samples=20))
+    dataset = ProcessDataset(mixture(), layout=PROMPTS)
+    rows = by_metric(shuffle_test(Attends(lambda tokens: 1.0 + tokens.float(), 4), dataset, num_samples=20))
     assert rows["cv"]["value"] == 0
     assert rows["cv_centred"]["value"] == pytest.approx(0, abs=1e-12)
     assert rows["attention_change"]["value"] == pytest.approx(0, abs=1e-12)
@@ -279,9 +279,9 @@ def test_position_free_attention_does_not_move() -> None:
 
 def test_position_only_attention_moves_as_much_as_positions() -> None:
     """The logit of a key is its column; over the permutations drawn, a key stands where its demonstration does."""
-    corpus = Corpus(mixture(), layout=PROMPTS)
+    dataset = ProcessDataset(mixture(), layout=PROMPTS)
     model = Attends(lambda tokens: torch.arange(float(tokens.shape[1])).expand(len(tokens), -1), 4)
-    rows = by_metric(shuffle_test(model, corpus, num_samples=7, num_permutations=6, seed=3))
+    rows = by_metric(shuffle_test(model, dataset, num_samples=7, num_permutations=6, seed=3))
     generator = torch_generator(3, "shuffle")
     orders = [[0, 1, 2]] + [torch.randperm(3, generator=generator).tolist() for _ in range(5)]
     assert len({tuple(order) for order in orders}) > 2
@@ -302,14 +302,14 @@ def test_position_only_attention_moves_as_much_as_positions() -> None:
 
 def test_shuffled_prompts_hold_the_same_demonstrations() -> None:
     seen = []
-    corpus = Corpus(mixture(), layout=PROMPTS)
+    dataset = ProcessDataset(mixture(), layout=PROMPTS)
 
     def spy(tokens: torch.Tensor) -> torch.Tensor:
         seen.append(tokens)
         return tokens.float()
 
-    shuffle_test(Attends(spy, 4), corpus, num_samples=4, num_permutations=5)
-    original = corpus[0:4].tokens
+    shuffle_test(Attends(spy, 4), dataset, num_samples=4, num_permutations=5)
+    original = dataset[0:4].tokens
     assert any(torch.equal(tokens, original) for tokens in seen)
     assert any(not torch.equal(tokens, original) for tokens in seen)
     for tokens in (tokens for tokens in seen if len(tokens) == 4):  # fewer are rehearsed
@@ -321,23 +321,23 @@ def test_shuffled_prompts_hold_the_same_demonstrations() -> None:
 
 
 def test_shuffle_needs_prompts_and_taps() -> None:
-    model = make_model("roformer", num_symbols=4, num_tokens=5, num_layers=1, num_heads=1, width=4)
-    for layout in (Sequences(length=9), Prompts(num_demonstrations=1)):
+    model = make_model("roformer", num_symbols=4, vocab_size=5, num_layers=1, num_heads=1, width=4)
+    for layout in (SequenceLayout(length=9), PromptLayout(num_demonstrations=1)):
         with pytest.raises(InputError, match="at least two demonstrations"):
-            shuffle_test(model, Corpus(mixture(), layout=layout), num_samples=2)
+            shuffle_test(model, ProcessDataset(mixture(), layout=layout), num_samples=2)
     with pytest.raises(InputError, match="num_permutations"):
-        shuffle_test(model, Corpus(mixture(), layout=PROMPTS), num_samples=2, num_permutations=1)
+        shuffle_test(model, ProcessDataset(mixture(), layout=PROMPTS), num_samples=2, num_permutations=1)
     for instrument in (shuffle_test, attention_map):
         with pytest.raises(InputError, match="Held has no softmax attention"):
-            instrument(Held(5, 4, 1), Corpus(mixture(), layout=PROMPTS), num_samples=2)
+            instrument(Held(5, 4, 1), ProcessDataset(mixture(), layout=PROMPTS), num_samples=2)
 
 
 def test_attention_falls_somewhere() -> None:
-    corpus = Corpus(mixture(), layout=PROMPTS)
-    model = make_model("roformer", num_symbols=4, num_tokens=5, num_layers=2, num_heads=2, width=8)
-    rows = attention_map(model, corpus, num_samples=70, max_offset=100)
+    dataset = ProcessDataset(mixture(), layout=PROMPTS)
+    model = make_model("roformer", num_symbols=4, vocab_size=5, num_layers=2, num_heads=2, width=8)
+    rows = attention_map(model, dataset, num_samples=70, max_offset=100)
     for layer, head in itertools.product((1, 2), (0, 1)):
-        for kind, count in (("source", 3), ("offset", PROMPTS.num_columns)):
+        for kind, count in (("source", 3), ("offset", PROMPTS.context_length)):
             values = [row["value"] for row in rows if (row["layer"], row["head"], row["kind"]) == (layer, head, kind)]
             assert len(values) == count
             assert sum(values) == pytest.approx(1, abs=1e-6)  # float32 softmax
@@ -346,9 +346,9 @@ def test_attention_falls_somewhere() -> None:
 
 def test_attention_by_source_and_offset_of_a_known_head() -> None:
     """All weight on delimiters: 4 of 25 columns, each a quarter; the nearest is 6 columns back."""
-    corpus = Corpus(mixture(), layout=PROMPTS)
+    dataset = ProcessDataset(mixture(), layout=PROMPTS)
     model = Attends(lambda tokens: torch.where(tokens == 4, 0.0, -torch.inf), 4)
-    rows = {(row["kind"], row["key"]): row["value"] for row in attention_map(model, corpus, num_samples=5)}
+    rows = {(row["kind"], row["key"]): row["value"] for row in attention_map(model, dataset, num_samples=5)}
     assert rows["source", "delimiters"] == pytest.approx(1)
     assert rows["source", "same sequence"] == rows["source", "earlier sequences"] == 0
     assert {key: value for (kind, key), value in rows.items() if kind == "offset" and value} == {
@@ -358,7 +358,7 @@ def test_attention_by_source_and_offset_of_a_known_head() -> None:
         24: 0.25,
     }
     model = Attends(lambda tokens: torch.where(torch.arange(25) >= 19, 0.0, -1e9).expand(len(tokens), -1), 4)
-    rows = {(row["kind"], row["key"]): row["value"] for row in attention_map(model, corpus, num_samples=5)}
+    rows = {(row["kind"], row["key"]): row["value"] for row in attention_map(model, dataset, num_samples=5)}
     assert rows["source", "same sequence"] == pytest.approx(1)
     assert [rows["offset", key] for key in range(7)] == pytest.approx([1 / 6] * 6 + [0])
 
@@ -368,14 +368,16 @@ def test_attention_by_source_and_offset_of_a_known_head() -> None:
 
 def test_scores_know_what_they_are_of() -> None:
     """The losses of the model on real prompts, recomputed from its logits in a loop."""
-    corpus = Corpus(make_process("random-mixture", num_components=3, num_states=3, num_symbols=4), layout=PROMPTS)
-    model = make_model("roformer", num_symbols=4, num_tokens=5, num_layers=1, num_heads=2, width=8, seed=4)
-    score: Score = evaluate(model, corpus, num_samples=3)
-    batch = corpus[0:3]
+    dataset = ProcessDataset(
+        make_process("random-mixture", num_components=3, num_states=3, num_symbols=4), layout=PROMPTS
+    )
+    model = make_model("roformer", num_symbols=4, vocab_size=5, num_layers=1, num_heads=2, width=8, seed=4)
+    score: Score = evaluate(model, dataset, num_samples=3)
+    batch = dataset[0:3]
     with torch.no_grad():
         logits = model(batch.tokens).double()
     for b in range(3):
-        for t, column in enumerate(PROMPTS.columns):
+        for t, column in enumerate(PROMPTS.token_positions):
             expected = -logits[b, column - 1].log_softmax(-1)[batch.observations[b, t]]
             assert score.measures["model"]["loss"][b, t] == pytest.approx(float(expected), abs=1e-5)
 
@@ -393,7 +395,7 @@ def test_probability_zero_for_what_happened_is_no_number() -> None:
             return law
 
     hmm = HMM([1.0], [[1.0]], [[0.5, 0.5, 0.0]])
-    score = evaluate(Sure(), Corpus(hmm, length=6), num_samples=40)
+    score = evaluate(Sure(), ProcessDataset(hmm, length=6), num_samples=40)
     rows = {row["x"]: row for row in score.rows("positions") if (row["predictor"], row["metric"]) == ("model", "loss")}
     assert rows[3]["value"] is None
     assert rows[3]["low"] is None
@@ -403,13 +405,13 @@ def test_probability_zero_for_what_happened_is_no_number() -> None:
 
 
 def test_what_is_read_by_default_is_what_the_process_hides() -> None:
-    mess3, lds = Corpus(make_process("mess3"), 8), Corpus(make_process("ran-lds"), 6)
-    few = {"num_samples": 16, "num_twins": 0, "shuffled_labels": False}
-    mixed = Corpus(mixture(), layout=PROMPTS)
+    mess3, lds = ProcessDataset(make_process("mess3"), 8), ProcessDataset(make_process("ran-lds"), 6)
+    few = {"num_samples": 16, "num_controls": 0, "shuffled_labels": False}
+    mixed = ProcessDataset(mixture(), layout=PROMPTS)
     read = Held(3, 3, 1)
     assert probe(read, mess3, layers=["memory"], **few)[0]["target"] == "belief"
     assert (
-        probe(Held(mixed.num_tokens, mixed.num_symbols, 1), mixed, layers=["memory"], **few)[0]["target"] == "component"
+        probe(Held(mixed.vocab_size, mixed.num_symbols, 1), mixed, layers=["memory"], **few)[0]["target"] == "component"
     )
     assert probe(Vectors(), lds, layers=["held"], **few)[0]["target"] == "belief"
 
@@ -419,7 +421,7 @@ class Vectors(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.held = Tap()
+        self.held = HookPoint()
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
         return self.held(vectors)
@@ -428,9 +430,9 @@ class Vectors(nn.Module):
 def test_the_belief_of_a_linear_process_is_the_mean_of_the_kalman_filter() -> None:
     """In the first step the mean is a fixed affine function of the observation; later the past counts too."""
     process = make_process("ran-lds")
-    few = {"num_samples": 400, "num_twins": 0, "shuffled_labels": False}
-    (one,) = probe(Vectors(), Corpus(process, 1), layers=["held"], **few)
-    (more,) = probe(Vectors(), Corpus(process, 8), layers=["held"], **few)
+    few = {"num_samples": 400, "num_controls": 0, "shuffled_labels": False}
+    (one,) = probe(Vectors(), ProcessDataset(process, 1), layers=["held"], **few)
+    (more,) = probe(Vectors(), ProcessDataset(process, 8), layers=["held"], **few)
     assert one["r2"] > 1 - 1e-6
     assert 0.2 < more["r2"] < 0.999
 
@@ -440,14 +442,14 @@ def test_the_state_of_a_labelled_hmm_is_that_after_the_observation() -> None:
     labelled = torch.zeros(3, 3, 3, dtype=torch.float64)
     for i, j in itertools.product(range(3), range(3)):
         labelled[j, i, j] = 1 / 3
-    corpus = Corpus(LabelledHMM([1, 0, 0], labelled), 8)
-    (row,) = probe(Held(3, 3, 1), corpus, target="state", layers=["memory"], num_samples=40, shuffled_labels=False)
+    dataset = ProcessDataset(LabelledHMM([1, 0, 0], labelled), 8)
+    (row,) = probe(Held(3, 3, 1), dataset, target="state", layers=["memory"], num_samples=40, shuffled_labels=False)
     assert (row["accuracy"], row["ceiling"]) == (1.0, 1.0)
-    probe(Held(3, 3, 1), Corpus(make_process("mess3"), 8), target="state", layers=["memory"], num_samples=16)
+    probe(Held(3, 3, 1), ProcessDataset(make_process("mess3"), 8), target="state", layers=["memory"], num_samples=16)
 
 
 @pytest.mark.parametrize("target", [None, "component", "state", "belief"])
 def test_a_wrong_name_of_a_layer_is_said_before_anything_about_targets(target: str | None) -> None:
-    corpus = Corpus(make_process("fresh-markov-chains", num_states=3, num_symbols=3), 8)
+    dataset = ProcessDataset(make_process("fresh-markov-chains", num_states=3, num_symbols=3), 8)
     with pytest.raises(InputError, match=r"^layers: no module named 'memry' in the model; did you mean memory\?$"):
-        probe(Held(3, 3, 1), corpus, target=target, layers=["memry"])
+        probe(Held(3, 3, 1), dataset, target=target, layers=["memry"])

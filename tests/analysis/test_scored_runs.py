@@ -6,7 +6,7 @@ import torch
 
 from hmmscope.analysis.curves import Score, evaluate
 from hmmscope.runs.config import RunConfig
-from hmmscope.runs.pipeline import Run, fresh_model
+from hmmscope.runs.pipeline import Run, untrained_model
 from hmmscope.runs.training import train
 
 SAMPLES, COLUMNS = 100, 40
@@ -51,7 +51,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_the_twin_is_the_model_before_training(run: Run) -> None:
-    twin, fresh = run.untrained().state_dict(), fresh_model(run.config, run.process).state_dict()
+    twin, fresh = run.untrained().state_dict(), untrained_model(run.config, run.process).state_dict()
     assert all(torch.equal(twin[name], fresh[name]) for name in fresh)
     trained = run.model.state_dict()
     assert any(not torch.equal(twin[name], trained[name]) for name in trained)
@@ -60,7 +60,7 @@ def test_the_twin_is_the_model_before_training(run: Run) -> None:
 def test_a_run_is_scored_on_samples_that_are_not_trained_on(run: Run) -> None:
     assert run.summary is not None
     losses = {
-        stream: evaluate(run.model, run.corpus(stream), num_samples=256, baselines=False).loss
+        stream: evaluate(run.model, run.dataset(stream), num_samples=256, baselines=False).loss
         for stream in ("evaluate", "train", "probe")
     }
     assert run.summary["loss"] == pytest.approx(losses["evaluate"], abs=1e-6)

@@ -5,27 +5,27 @@ import torch
 from torch import nn
 
 from hmmscope.analysis import shuffle
-from hmmscope.analysis.activations import capture
+from hmmscope.analysis.activations import capture_activations
 from hmmscope.analysis.shuffle import ShuffleValues, _moved_ids, shuffle_test
 from hmmscope.constructions.multitask import multitask_theorem1
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.layouts import Prompts
+from hmmscope.datasets.layouts import PromptLayout
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.errors import InputError
-from hmmscope.models.base import Ports, build_model, make_model
+from hmmscope.models.base import ModelIO, build_model, make_model
 from hmmscope.models.decoder import RoFormerSpec
 from hmmscope.processes.random_hmm import RandomMixtureSpec
 from hmmscope.seeds import torch_generator
 
-PROMPTS = Prompts(num_demonstrations=4, demonstration_length=4, test_length=5)
+PROMPTS = PromptLayout(num_demonstrations=4, demonstration_length=4, test_length=5)
 
 
-def corpus() -> Corpus:
-    return Corpus(RandomMixtureSpec(num_components=3, num_states=3, num_symbols=4).build(), layout=PROMPTS)
+def corpus() -> ProcessDataset:
+    return ProcessDataset(RandomMixtureSpec(num_components=3, num_states=3, num_symbols=4).build(), layout=PROMPTS)
 
 
 def roformer(num_layers: int, seed: int = 0) -> nn.Module:
     spec = RoFormerSpec(num_layers=num_layers, num_heads=2, width=16)
-    return build_model(spec, Ports(num_outputs=4, num_tokens=5), seed).eval()
+    return build_model(spec, ModelIO(num_outputs=4, vocab_size=5), seed).eval()
 
 
 def value(rows: list[dict], metric: str, layer: int, head: int = 0) -> float:
@@ -34,8 +34,8 @@ def value(rows: list[dict], metric: str, layer: int, head: int = 0) -> float:
 
 def test_ids_are_permuted_among_the_demonstrations_alone() -> None:
     drawn = list(_moved_ids(PROMPTS, 5, torch_generator(0, "shuffle")))
-    plain = torch.arange(PROMPTS.num_columns)
-    keys = torch.from_numpy(PROMPTS.columns[:16])
+    plain = torch.arange(PROMPTS.context_length)
+    keys = torch.from_numpy(PROMPTS.token_positions[:16])
     rest = plain[~torch.isin(plain, keys)]
     assert torch.equal(drawn[0], plain)
     assert len({tuple(ids.tolist()) for ids in drawn}) == 5
@@ -72,7 +72,7 @@ def test_attention_at_its_own_positions_is_what_it_was() -> None:
 def test_logits_that_ignore_positions_do_not_move() -> None:
     """Rotations of so slow a base that they are none: ids then change nothing, in either mode."""
     spec = RoFormerSpec(num_layers=2, num_heads=2, width=4, rotary_base=10000.0)
-    model = build_model(spec, Ports(num_outputs=4, num_tokens=5), 0).eval()
+    model = build_model(spec, ModelIO(num_outputs=4, vocab_size=5), 0).eval()
     model.rotary.at = lambda positions, dtype: (  # type: ignore[union-attr, assignment]
         torch.ones(positions.shape[-1], 2, dtype=dtype),
         torch.zeros(positions.shape[-1], 2, dtype=dtype),
@@ -108,7 +108,7 @@ def test_the_prediction_is_followed_where_the_query_stands(monkeypatch: pytest.M
         return law
 
     monkeypatch.setattr(shuffle, "model_outputs", outputs)
-    monkeypatch.setattr(shuffle, "as_law", lambda model, law: law)
+    monkeypatch.setattr(shuffle, "to_probs", lambda model, law: law)
     assert value(shuffle_test(roformer(1), corpus(), num_samples=4), "prediction_change", 0, -1) == 0
 
 
@@ -121,7 +121,7 @@ def test_the_change_of_a_prediction_is_half_its_l1_distance_from_the_mean(monkey
         return torch.nn.functional.one_hot(said[-1], num_symbols).double()[:, None].repeat(1, tokens.shape[1], 1)
 
     monkeypatch.setattr(shuffle, "model_outputs", outputs)
-    monkeypatch.setattr(shuffle, "as_law", lambda model, law: law)
+    monkeypatch.setattr(shuffle, "to_probs", lambda model, law: law)
     rows = shuffle_test(roformer(1), corpus(), num_samples=4)
     shares = torch.nn.functional.one_hot(torch.stack(said), 4).double().mean(0)
     assert value(rows, "prediction_change", 0, -1) == pytest.approx(float((1 - shares.square().sum(1)).mean()))
@@ -131,7 +131,7 @@ def test_the_change_of_a_prediction_is_half_its_l1_distance_from_the_mean(monkey
 def test_shuffle_modes_are_checked() -> None:
     with pytest.raises(InputError, match="did you mean 'layer'"):
         shuffle_test(roformer(1), corpus(), mode="layers")
-    learned = make_model("decoder", num_symbols=4, num_tokens=5, num_layers=1, num_heads=1, width=4, max_length=32)
+    learned = make_model("decoder", num_symbols=4, vocab_size=5, num_layers=1, num_heads=1, width=4, max_length=32)
     with pytest.raises(InputError, match="only rotary positions"):
         shuffle_test(learned, corpus(), num_samples=2, mode="layer")
     network = multitask_theorem1(4, 2, 2, num_demonstrations=4, demonstration_length=4, test_length=5, causal=True)
@@ -143,7 +143,7 @@ def test_moving_one_layer_leaves_no_hooks() -> None:
     model = roformer(2)
     shuffle_test(model, corpus(), num_samples=2, mode="layer")
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-    assert capture(model, ["residual.0"], corpus()[0:1].tokens)["residual.0"].shape[0] == 1
+    assert capture_activations(model, ["residual.0"], corpus()[0:1].tokens)["residual.0"].shape[0] == 1
 
 
 def test_the_gradient_layers_do_not_move_with_the_demonstrations() -> None:

@@ -25,7 +25,7 @@ def test_planted_mixtures_are_found(planted: tuple[float, ...]) -> None:
     assert found.left == pytest.approx(0, abs=1e-9)
     for name, law in predictors.items():
         wanted = float(torch.special.xlogy(model, model / law).sum(-1).mean())
-        assert found.alone[name] == pytest.approx(wanted)
+        assert found.single_kl[name] == pytest.approx(wanted)
 
 
 def test_samples_that_mix_differently_make_the_error() -> None:
@@ -45,7 +45,7 @@ def test_samples_that_mix_differently_make_the_error() -> None:
 def test_one_predictor_has_all_the_weight() -> None:
     found = strategy_weights(laws(4)["p0"], {"other": laws(4)["p1"]})
     assert found.value == {"other": 1.0}
-    assert found.left == pytest.approx(found.alone["other"])
+    assert found.left == pytest.approx(found.single_kl["other"])
 
 
 def test_what_no_mixture_allows_is_refused() -> None:

@@ -6,7 +6,7 @@ import torch
 import hmmscope as hs
 from hmmscope.analysis.task_patching import _of_another_component, task_patching
 from hmmscope.constructions.multitask import multitask_theorem1
-from hmmscope.corpora.corpus import Corpus
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.errors import InputError
 from hmmscope.processes.make import make_process
 
@@ -16,10 +16,10 @@ LAYERS = ["residual.4", f"residual.{STEPS + 1}", f"residual.{STEPS + 2}"]
 
 
 @pytest.fixture(scope="module")
-def prompts() -> Corpus:
+def prompts() -> ProcessDataset:
     chains = make_process("markov-mixture", num_components=3, num_states=3, num_symbols=3, transition_concentration=0.1)
-    layout = hs.Prompts(num_demonstrations=10, demonstration_length=4, test_length=3)
-    return Corpus(chains, layout=layout, stream="probe")
+    layout = hs.PromptLayout(num_demonstrations=10, demonstration_length=4, test_length=3)
+    return ProcessDataset(chains, layout=layout, stream="probe")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def by_layer(rows: list[dict], **chosen: str) -> dict[str, float]:
 TASK = {"subspace": "task", "reference": "model", "metric": "total_variation"}
 
 
-def test_the_network_of_the_theorem_follows_the_other_prompt(prompts: Corpus, network: torch.nn.Module) -> None:
+def test_the_network_of_the_theorem_follows_the_other_prompt(prompts: ProcessDataset, network: torch.nn.Module) -> None:
     """[MultiTask] Theorem 1: once the steps are done, the task is the 3 x 3 weights, of which one row follows."""
     rows = task_patching(network, prompts, num_samples=64, layers=LAYERS, columns="all")
     early, done, _ = (by_layer(rows, **TASK)[name] for name in LAYERS)
@@ -49,7 +49,7 @@ def test_the_network_of_the_theorem_follows_the_other_prompt(prompts: Corpus, ne
     assert row["samples"] == 16
 
 
-def test_rank_and_columns_matter(prompts: Corpus, network: torch.nn.Module) -> None:
+def test_rank_and_columns_matter(prompts: ProcessDataset, network: torch.nn.Module) -> None:
     options = {"num_samples": 64, "layers": LAYERS[1:2]}
     whole = by_layer(task_patching(network, prompts, columns="all", **options), **TASK)
     assert max(by_layer(task_patching(network, prompts, columns="all", rank=1, **options), **TASK).values()) < min(
@@ -59,17 +59,17 @@ def test_rank_and_columns_matter(prompts: Corpus, network: torch.nn.Module) -> N
     assert here[LAYERS[1]] < 0.5
 
 
-def test_a_network_that_knows_no_task_is_not_moved(prompts: Corpus) -> None:
-    model = hs.make_model("roformer", num_symbols=3, num_tokens=4, num_layers=1, num_heads=2, width=8)
+def test_a_network_that_knows_no_task_is_not_moved(prompts: ProcessDataset) -> None:
+    model = hs.make_model("roformer", num_symbols=3, vocab_size=4, num_layers=1, num_heads=2, width=8)
     rows = task_patching(model, prompts, num_samples=32)
     found = by_layer(rows, subspace="task", reference="filter", metric="kl")
     assert max(map(abs, found.values())) < 0.1
 
 
-def test_refused(prompts: Corpus) -> None:
-    model = hs.make_model("roformer", num_symbols=3, num_tokens=4, num_layers=1, num_heads=2, width=8)
+def test_refused(prompts: ProcessDataset) -> None:
+    model = hs.make_model("roformer", num_symbols=3, vocab_size=4, num_layers=1, num_heads=2, width=8)
     with pytest.raises(InputError, match="must be prompts of a mixture"):
-        task_patching(model, Corpus(prompts.process, length=6))
+        task_patching(model, ProcessDataset(prompts.process, length=6))
     with pytest.raises(InputError, match="columns: unknown 'tset'"):
         task_patching(model, prompts, columns="tset")
     with pytest.raises(InputError, match="must have prompts of two components"):

@@ -5,13 +5,13 @@ import pytest
 from bench import engine
 from hmmscope.errors import InputError
 from hmmscope.training.compiled_steps import Compiled
-from hmmscope.training.parallel import Single
+from hmmscope.training.parallel import SingleProcess
 
 
 @pytest.mark.slow
 def test_both_engines_take_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = []
-    for kind in (Single, Compiled):
+    for kind in (SingleProcess, Compiled):
         take = kind.take
         monkeypatch.setattr(kind, "take", lambda self, *args, take=take: taken.append(type(self)) or take(self, *args))
     monkeypatch.setattr(engine, "SHAPES", {"RNN 64, 17 columns": engine.SHAPES["RNN 64, 17 columns"]})
@@ -19,7 +19,7 @@ def test_both_engines_take_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [contender.name for contender in contest.contenders] == ["compiled", "torch", "float32 matrix product"]
     for contender in contest.contenders[:2]:
         contender.run()
-    assert taken == [Compiled] * 4 + [Single] * 4
+    assert taken == [Compiled] * 4 + [SingleProcess] * 4
     assert contest.contenders[0].amount == contest.contenders[1].amount == 4 * 64 * 17
 
 

@@ -17,7 +17,7 @@ from hmmscope.constructions.arbitrary_precision import (
     FilterInBits,
 )
 from hmmscope.constructions.stochastic_filter import belief_operators
-from hmmscope.corpora.layouts import Sequences
+from hmmscope.datasets.layouts import SequenceLayout
 from hmmscope.errors import InputError
 from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.rows import Rows
@@ -32,7 +32,7 @@ def softmax_hmm(seed):
 
 
 def sampled(hmm, length, seed=0):
-    return hs.Corpus(hmm, length=length, seed=seed)[0:1].observations[0]
+    return hs.ProcessDataset(hmm, length=length, seed=seed)[0:1].observations[0]
 
 
 def rare_hmm():
@@ -145,7 +145,7 @@ def test_exact_answers_are_those_of_enumeration() -> None:
 @pytest.mark.parametrize("variant", ["residual", "disjoint"])
 def test_53_bits_agree_with_float64(variant: str) -> None:
     hmm, length = softmax_hmm(0), 11
-    batch = hs.Corpus(hmm, layout=Sequences(length=length, placeholder=True), seed=0)[0:1]
+    batch = hs.ProcessDataset(hmm, layout=SequenceLayout(length=length, placeholder=True), seed=0)[0:1]
     net = limits_theorem5_3(hmm, length, variant=variant)
     found = FilterInBits(hmm, product="exact", variant=variant).beliefs(batch.observations[0], bits=53)
     np.testing.assert_allclose(net(batch.tokens)[0, 1:].numpy(), found.beliefs[1:], rtol=0, atol=1e-12)
@@ -161,7 +161,7 @@ def test_all_kinds_of_hmms() -> None:
     chain = hs.HMM(*matrices)
     found = FilterInBits(chain).beliefs(sampled(chain, 6))
     assert found.beliefs.shape == (7, 2)
-    np.testing.assert_allclose(found.beliefs[0], chain.initial_S, atol=1e-6)
+    np.testing.assert_allclose(found.beliefs[0], chain.initial, atol=1e-6)
     assert found.error < math.exp(-6)
     initial, labelled = as_labelled(matrices)
     edges = hs.LabelledHMM(initial, labelled)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hmmscope as hs
-from hmmscope.analysis.activations import capture, residual_layers
+from hmmscope.analysis.activations import capture_activations, residual_layers
 from hmmscope.constructions import limits_theorem5_1
 from hmmscope.constructions.driven import driven_system
 from hmmscope.errors import InputError
@@ -75,7 +75,7 @@ def test_labelled_matrices_are_transposed():
     process = hs.make_process("random-automaton", num_states=4, num_symbols=3, seed=3)
     matrices = driven_system(process).matrices_VSS
     for symbol, before in np.ndindex(3, 4):
-        after = int(process.labelled_VSS[symbol, before].argmax())
+        after = int(process.labelled[symbol, before].argmax())
         assert matrices[symbol, after, before] == 1
     assert torch.equal(matrices.sum(1), torch.ones(3, 4, dtype=torch.float64))
     tokens, exact = driven_samples(process, 20, 2, 0)
@@ -120,8 +120,8 @@ def test_it_is_a_torch_rnn_with_these_weights():
     process = hs.make_process("matmul", seed=1, dimension=3, num_symbols=4)
     net = limits_theorem5_1(process, placeholder=False)
     assert (type(net.rnn), net.rnn.nonlinearity, net.rnn.num_layers) == (torch.nn.RNN, "relu", 1)
-    assert (net.rnn.input_size, net.rnn.hidden_size, net.num_tokens, net.num_symbols) == (4, 12, 4, 3)
-    matrices = process.matrices_VDD
+    assert (net.rnn.input_size, net.rnn.hidden_size, net.vocab_size, net.num_symbols) == (4, 12, 4, 3)
+    matrices = process.matrices
     for i, j in np.ndindex(4, 4):
         block = net.rnn.weight_hh_l0[3 * i : 3 * i + 3, 3 * j : 3 * j + 3]
         assert torch.equal(block, matrices[i])
@@ -130,7 +130,7 @@ def test_it_is_a_torch_rnn_with_these_weights():
     torch.testing.assert_close(net.rnn.bias_hh_l0, -2 * matrices.sum(2).flatten(), rtol=0, atol=1e-15)
     assert not any(parameter.requires_grad for parameter in net.parameters())
     assert limits_theorem5_1(process).rnn.hidden_size == 3 * 5
-    symbols = hs.Corpus(process, length=50)[0:3].observations
+    symbols = hs.ProcessDataset(process, length=50)[0:3].observations
     assert error_of(net, symbols, process.vectors(symbols)) <= 1e-14
 
 
@@ -152,7 +152,7 @@ def test_hidden_state_holds_the_vector_in_the_block_of_the_token():
     tokens, exact = driven_samples(process, 30, 3, 0)
     net = limits_theorem5_1(process)
     assert residual_layers(net) == ["residual.0", "residual.1"]
-    found = capture(net, ["residual.0", "residual.1"], tokens)
+    found = capture_activations(net, ["residual.0", "residual.1"], tokens)
     assert torch.equal(found["residual.0"], torch.nn.functional.one_hot(tokens, 6).double())
     hidden = found["residual.1"].unflatten(2, (6, 5))
     for block in range(6):
@@ -173,7 +173,7 @@ def test_notes_and_explanation_carry_the_measured_error():
     assert "placeholder" in text
     assert "measured error" in text
     assert net.outputs == "law"
-    assert (net.ports.num_outputs, net.ports.num_tokens) == (5, 6)
+    assert (net.model_io.num_outputs, net.model_io.vocab_size) == (5, 6)
 
 
 def test_other_matrices_need_a_scale_and_then_are_right_too():

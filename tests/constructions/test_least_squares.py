@@ -8,21 +8,21 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from hmmscope.constructions.regression import LeastSquares, Samples, joint_index, window_features
+from hmmscope.constructions.regression import LeastSquares, RegressionSamples, joint_index, window_features
 from hmmscope.errors import InputError
 from multitask_cases import plain_descent, random_demonstrations, samples_of
 
 
 def random_problem(seed: int, num_symbols: int, memory_length: int, number: int, length: int) -> LeastSquares:
     drawn = torch.from_numpy(np.random.default_rng(seed).integers(num_symbols, size=(number, length)))
-    return Samples.of(drawn, num_symbols, memory_length).problem()
+    return RegressionSamples.of(drawn, num_symbols, memory_length).problem()
 
 
 @pytest.mark.parametrize("num_symbols, memory_length, num_futures", [(3, 2, 1), (2, 3, 2), (4, 1, 1), (2, 1, 3)])
 def test_moments_solution_and_iterates(num_symbols: int, memory_length: int, num_futures: int) -> None:
     """Against loops over samples and numpy's pseudo-inverse."""
     demonstrations = random_demonstrations(np.random.default_rng(0), [6] * 9, num_symbols)
-    found = Samples.of(torch.tensor(demonstrations), num_symbols, memory_length, num_futures).problem()
+    found = RegressionSamples.of(torch.tensor(demonstrations), num_symbols, memory_length, num_futures).problem()
     samples = samples_of(demonstrations, num_symbols, memory_length, num_futures)
     x, y = (np.array(part) for part in zip(*samples, strict=True))
     assert found.num_samples == len(samples)
@@ -76,7 +76,7 @@ def test_full_factorial_spectrum(num_symbols: int, memory_length: int) -> None:
     """L/V once, 1/V L(V - 1) times, 0 L - 1 times."""
     windows = list(itertools.product(range(num_symbols), repeat=memory_length))
     drawn = torch.tensor([[*window, window[-1]] for window in windows])
-    found = Samples.of(drawn, num_symbols, memory_length).problem().eigenvalues
+    found = RegressionSamples.of(drawn, num_symbols, memory_length).problem().eigenvalues
     wanted = [0.0] * (memory_length - 1) + [1 / num_symbols] * (memory_length * (num_symbols - 1))
     assert found.tolist() == pytest.approx([*wanted, memory_length / num_symbols], abs=1e-14)
     assert int((found == 0).sum()) == memory_length - 1
@@ -89,7 +89,7 @@ def test_mixture_of_lags_on_a_full_factorial() -> None:
     for window in itertools.product(range(size), repeat=3):
         for lag, copies in enumerate((2, 1, 1)):
             demonstrations += [[*window, window[-1 - lag]]] * copies
-    problem = Samples.of(torch.tensor(demonstrations), size, 3).problem()
+    problem = RegressionSamples.of(torch.tensor(demonstrations), size, 3).problem()
     recent_first = torch.tensor([2, 0, 2])
     found = problem.descent(steps, rate) @ window_features(recent_first, size)
     mass, contrast = 1 - (1 - rate * 3 / size) ** steps, 1 - (1 - rate / size) ** steps
@@ -124,11 +124,11 @@ def test_convergence_is_geometric_below_its_bound() -> None:
 
 def test_leading_axes_are_independent_problems() -> None:
     drawn = torch.from_numpy(np.random.default_rng(1).integers(3, size=(4, 7, 5)))
-    together = Samples.of(drawn, 3, 2).problem()
+    together = RegressionSamples.of(drawn, 3, 2).problem()
     rates = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
-    x = Samples.of(drawn, 3, 2).features()
+    x = RegressionSamples.of(drawn, 3, 2).features()
     for i in range(4):
-        one = Samples.of(drawn[i], 3, 2).problem()
+        one = RegressionSamples.of(drawn[i], 3, 2).problem()
         assert torch.equal(together.covariance[i], one.covariance)
         assert float((together.solution()[i] - one.solution()).abs().max()) < 1e-12
         assert float((together.descent(9, rates)[i] - one.descent(9, float(rates[i]))).abs().max()) < 1e-13
@@ -139,7 +139,7 @@ def test_leading_axes_are_independent_problems() -> None:
 
 def test_range_is_told_apart() -> None:
     """A window whose symbol was never seen at its place lies outside."""
-    problem = Samples.of(torch.tensor([[0, 1], [1, 0]]), 3, 1).problem()
+    problem = RegressionSamples.of(torch.tensor([[0, 1], [1, 0]]), 3, 1).problem()
     x = window_features(torch.tensor([[0], [1], [2]]), 3)
     assert problem.in_range(x).tolist() == [True, True, False]
     assert float(problem.condition) == 1
@@ -162,6 +162,6 @@ def test_joint_index_counts_in_base_v() -> None:
 )
 def test_refused(shape: tuple[int, int], memory_length: int, num_futures: int, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        Samples.of(torch.zeros(shape, dtype=torch.int64), 2, memory_length, num_futures)
+        RegressionSamples.of(torch.zeros(shape, dtype=torch.int64), 2, memory_length, num_futures)
     with pytest.raises(InputError, match="num_steps: must be at least 0"):
         random_problem(0, 2, 1, 3, 3).descent(-1, 0.1)

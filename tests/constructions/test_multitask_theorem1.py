@@ -8,13 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from hmmscope.analysis.activations import capture
+from hmmscope.analysis.activations import capture_activations
 from hmmscope.analysis.curves import evaluate
 from hmmscope.analysis.shuffle import attention_taps
 from hmmscope.constructions import multitask_attention
 from hmmscope.constructions.multitask import multitask_theorem1
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.layouts import Prompts
+from hmmscope.datasets.layouts import PromptLayout
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.errors import InputError
 from hmmscope.processes.hmm import HMM
 from multitask_cases import (
@@ -143,11 +143,11 @@ def test_is_gradient_descent(sizes: tuple[int, ...]) -> None:
 def test_without_a_step_nothing_is_learned(causal: bool) -> None:
     """A curve over depth begins with W = 0: the prediction is zero, which `evaluate` reads as the uniform law."""
     net = multitask_theorem1(3, 2, 0, num_demonstrations=4, demonstration_length=4, test_length=4, causal=causal)
-    layout = Prompts(num_demonstrations=4, demonstration_length=4, test_length=4)
-    corpus = Corpus(HMM([1.0], [[1.0]], [[0.7, 0.2, 0.1]]), layout=layout)
+    layout = PromptLayout(num_demonstrations=4, demonstration_length=4, test_length=4)
+    dataset = ProcessDataset(HMM([1.0], [[1.0]], [[0.7, 0.2, 0.1]]), layout=layout)
     assert net.num_layers == 3
-    assert not net(corpus[0:2].tokens).any()
-    assert evaluate(net, corpus, num_samples=4).loss == pytest.approx(math.log(3))
+    assert not net(dataset[0:2].tokens).any()
+    assert evaluate(net, dataset, num_samples=4).loss == pytest.approx(math.log(3))
 
 
 def test_finite_gap_leaks_through_the_mask() -> None:
@@ -292,7 +292,7 @@ def test_taps_show_what_is_used() -> None:
     net, tokens = build((3, 2, 6, 4, 3), 4), random_prompts(0, [4] * 6, 4, 3)
     names = attention_taps(net, "logits") + attention_taps(net, "pattern")
     assert names[:2] == ["blocks.0.attention.logits", "blocks.1.attention.logits"]
-    found = capture(net, names, tokens)
+    found = capture_activations(net, names, tokens)
     time = tokens.shape[1]
     for layer, heads in enumerate(net.heads_per_layer):
         logits, pattern = (found[f"blocks.{layer}.attention.{what}"] for what in ("logits", "pattern"))
@@ -367,7 +367,7 @@ def test_shuffling_blocks_moves_history_logits_only() -> None:
         tokens = prompt_of([demonstrations[i] for i in order], test, 4)
         place = np.argsort(order)
         keys = [1 + 7 * int(place[d]) + t for d, t in samples]
-        found = capture(net, names, tokens, lambda x, keys=keys: x[0, :, -1, keys])
+        found = capture_activations(net, names, tokens, lambda x, keys=keys: x[0, :, -1, keys])
         logits.append([found[name] for name in names])
         laws.append(net(tokens)[0, -1])
     for layer in range(len(names)):

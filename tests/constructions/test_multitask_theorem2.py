@@ -13,9 +13,9 @@ from hmmscope.analysis.curves import evaluate
 from hmmscope.analysis.decomposition import Histories, Windows
 from hmmscope.constructions.multitask import multitask_theorem1, multitask_theorem2
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
-from hmmscope.constructions.regression import Samples, joint_index, window_features
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.layouts import Prompts
+from hmmscope.constructions.regression import RegressionSamples, joint_index, window_features
+from hmmscope.datasets.layouts import PromptLayout
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.errors import InputError
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.low_rank import symmetric_channel
@@ -130,7 +130,7 @@ def test_marginals_are_the_one_step_network(
     assert float((summed - wanted).abs().max()) < 1e-14
     readout = multitask_theorem2(*sizes, num_futures=num_futures, demonstration_length=lengths, readout="next", **shape)
     assert float((readout(tokens)[0, -3:] - wanted).abs().max()) < 1e-14
-    assert readout.ports.num_outputs == num_symbols
+    assert readout.model_io.num_outputs == num_symbols
 
 
 def test_first_symbol_is_the_most_significant() -> None:
@@ -160,7 +160,7 @@ def test_full_factorial_of_the_two_next_symbols() -> None:
     demonstrations = [[*window, *window] for window in all_windows(2, 2)]
     net = build((2, 2, 4, 4, 400), 2, 2, learning_rate=0.5)
     law = net(prompt_of(demonstrations, [0, 1], 2))[0, -1]
-    fitted = Samples.of(torch.tensor(demonstrations), 2, 2, 2)
+    fitted = RegressionSamples.of(torch.tensor(demonstrations), 2, 2, 2)
     x = window_features(torch.tensor([1, 0]), 2)
     wanted = fitted.problem().solution() @ x
     assert float((law - wanted).abs().max()) < 1e-12
@@ -282,7 +282,7 @@ def test_shuffling_rows() -> None:
 def test_evaluates_like_a_trained_model(theorem: int) -> None:
     """Causal, every column may be judged; not causal, those of the test sequence; it learns, and beats no optimum."""
     shape: dict[str, Any] = {"num_demonstrations": 10, "demonstration_length": 10, "test_length": 10}
-    corpus = Corpus(reference_process(), layout=Prompts(**shape), seed=1)
+    dataset = ProcessDataset(reference_process(), layout=PromptLayout(**shape), seed=1)
     builders: dict[str, Any] = {"causal": {"causal": True}, "plain": {}}
     losses = {}
     for name, changes in builders.items():
@@ -290,7 +290,7 @@ def test_evaluates_like_a_trained_model(theorem: int) -> None:
             net = multitask_theorem1(4, 1, 8, **shape, **changes)
         else:
             net = multitask_theorem2(4, 1, 8, num_futures=2, readout="next", **shape, **changes)
-        score = evaluate(net, corpus, num_samples=8, baselines=False)
+        score = evaluate(net, dataset, num_samples=8, baselines=False)
         inside = score.positions >= 1
         last = inside & (score.demonstrations == 10)
         variation = score.measures["model"]["total_variation"]

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 import hmmscope as hs
-from hmmscope.analysis.activations import capture, residual_layers
+from hmmscope.analysis.activations import capture_activations, residual_layers
 from hmmscope.constructions import limits_theorem5_2
 from hmmscope.constructions.driven import driven_system
 from hmmscope.constructions.prefix_parts import (
@@ -209,7 +209,7 @@ def test_dense_matrices_do_the_same(n, product):
 
 def one_hot_features(net, tokens):
     features = net.features(tokens).expand(len(tokens), -1, -1)
-    return torch.cat([F.one_hot(tokens, net.num_tokens).double(), features], 2)
+    return torch.cat([F.one_hot(tokens, net.vocab_size).double(), features], 2)
 
 
 @pytest.mark.parametrize("product", ["gelu", "relu01", "bilinear"])
@@ -247,7 +247,7 @@ def test_attention_is_within_eta_of_the_position_it_should_see():
     for options in ({"eta": 1e-3}, {"eta": 1e-10}, {"temperature": "paper"}):
         net = limits_theorem5_2(process, length, product="relu01", **options)
         names = [f"blocks.{layer}.attention.{what}" for layer in range(6) for what in ("logits", "pattern")]
-        found = capture(net, names, tokens)
+        found = capture_activations(net, names, tokens)
         for layer in range(6):
             pattern = found[f"blocks.{layer}.attention.pattern"]
             assert pattern.shape == (2, 2, length + 1, length + 1)
@@ -345,7 +345,7 @@ def test_stream_holds_the_products_of_windows(product, bound):
     tokens, _ = driven_samples(process, 20, 2, 0)
     net = limits_theorem5_2(process, 20, product=product)
     assert residual_layers(net) == [f"residual.{layer}" for layer in range(6)]
-    stream = capture(net, residual_layers(net), tokens)
+    stream = capture_activations(net, residual_layers(net), tokens)
     matrices = net.system.with_identity[tokens]
     for layer in range(6):
         x = stream[f"residual.{layer}"]
@@ -381,14 +381,14 @@ def test_causal_and_independent_of_the_batch():
 def test_instruments_run_on_it_as_on_a_trained_model():
     process = process_of("cycles", 5)
     net = limits_theorem5_2(process, 16, product="relu01")
-    corpus = hs.Corpus(process, layout=hs.Sequences(length=16, placeholder=True))
-    rows = hs.attention_map(net, corpus, num_samples=8)
+    dataset = hs.ProcessDataset(process, layout=hs.SequenceLayout(length=16, placeholder=True))
+    rows = hs.attention_map(net, dataset, num_samples=8)
     seen = {row["layer"]: row for row in rows if row["kind"] == "offset" and row["head"] == 0 and row["value"] > 0.5}
     assert {layer: row["key"] for layer, row in seen.items()} == {1: 1, 2: 2, 3: 4, 4: 8}
     assert all(row["value"] == pytest.approx(1, abs=1e-12) for row in seen.values())
-    score = hs.evaluate(net, corpus, num_samples=8, target="belief")
+    score = hs.evaluate(net, dataset, num_samples=8, target="belief")
     assert (score.loss, score.invalid) == (0.0, None)
-    assert hs.evaluate(limits_theorem5_2(process, 16, num_layers=3), corpus, num_samples=8, target="belief").loss > 0.1
+    assert hs.evaluate(limits_theorem5_2(process, 16, num_layers=3), dataset, num_samples=8, target="belief").loss > 0.1
 
 
 def test_notes_and_explanation():
@@ -406,7 +406,7 @@ def test_notes_and_explanation():
     text = net.explain(tokens)
     assert "126 hidden neurons" in text
     assert "measured error" in text
-    assert (net.outputs, net.ports.max_length, net.num_symbols, net.num_tokens) == ("law", 9, 3, 4)
+    assert (net.outputs, net.model_io.max_length, net.num_symbols, net.vocab_size) == ("law", 9, 3, 4)
     assert not any(weight.requires_grad for weight in net.parameters())
 
 

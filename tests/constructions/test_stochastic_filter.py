@@ -21,7 +21,7 @@ from hmmscope.constructions.normaliser import (
 )
 from hmmscope.constructions.prefix_parts import layers_needed
 from hmmscope.constructions.stochastic_filter import UNIT, MixedLayer, belief_operators, log_leak
-from hmmscope.corpora.layouts import Sequences
+from hmmscope.datasets.layouts import SequenceLayout
 from hmmscope.errors import InputError
 from strategies import as_labelled, dense, with_zeros
 
@@ -36,7 +36,7 @@ def ran_hmm(seed, size=5, law="dirichlet"):
 
 def samples(hmm, length, count=16, seed=0):
     """Tokens with the placeholder first, and the exact beliefs after 1 .. length observations."""
-    batch = hs.Corpus(hmm, layout=Sequences(length=length, placeholder=True), seed=seed)[0:count]
+    batch = hs.ProcessDataset(hmm, layout=SequenceLayout(length=length, placeholder=True), seed=seed)[0:count]
     return batch.tokens, hs.filter_beliefs(hmm, batch.observations).beliefs
 
 
@@ -236,8 +236,8 @@ def test_beliefs_of_all_kinds_of_hmms_to_rounding() -> None:
             net = limits_theorem5_3(hmm, length, **given)
             tokens, exact = samples(hmm, length)
             assert error_of(net, tokens, exact) <= math.exp(-length) + 2e-15
-            assert torch.equal(net(tokens)[:, 0], hmm.initial_S.expand(len(tokens), -1)) or length < 33
-            assert float((net(tokens)[:, 0] - hmm.initial_S).abs().max()) <= math.exp(-length) + 2e-15
+            assert torch.equal(net(tokens)[:, 0], hmm.initial.expand(len(tokens), -1)) or length < 33
+            assert float((net(tokens)[:, 0] - hmm.initial).abs().max()) <= math.exp(-length) + 2e-15
             assert float((net.exact_beliefs(tokens)[:, 1:] - exact).abs().max()) < 1e-13
             assert len(net.blocks) == layers_needed(length)
 
@@ -266,12 +266,12 @@ def test_shorter_sequences_and_an_hmm_with_zeros() -> None:
 @wide_only
 def test_instruments_judge_it_like_a_trained_network() -> None:
     hmm = ran_hmm(0)
-    corpus = hs.Corpus(hmm, layout=Sequences(length=40, placeholder=True), seed=3)
-    score = evaluate(limits_theorem5_3(hmm, 40), corpus, num_samples=64, target="belief")
+    dataset = hs.ProcessDataset(hmm, layout=SequenceLayout(length=40, placeholder=True), seed=3)
+    score = evaluate(limits_theorem5_3(hmm, 40), dataset, num_samples=64, target="belief")
     assert score.invalid is None
     assert np.abs(score.measures["model"]["excess"]).max() < 1e-12
     assert score.measures["model"]["total_variation"].max() < 1e-14
-    worse = evaluate(limits_theorem5_3(ran_hmm(1), 40), corpus, num_samples=64, target="belief")
+    worse = evaluate(limits_theorem5_3(ran_hmm(1), 40), dataset, num_samples=64, target="belief")
     assert worse.measures["model"]["excess"].mean() > 0.01
 
 

@@ -11,19 +11,19 @@ import pytest
 import torch
 
 from hmmscope import registry
-from hmmscope.analysis.activations import capture, residual_layers
+from hmmscope.analysis.activations import capture_activations, residual_layers
 from hmmscope.analysis.shuffle import attention_taps
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.headers import observe_told
-from hmmscope.corpora.layouts import Header, Layout, Prompts, Sequences
+from hmmscope.datasets.headers import observe_decoded
+from hmmscope.datasets.layouts import HeaderLayout, Layout, PromptLayout, SequenceLayout
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.errors import InputError
 from hmmscope.inference.mixture_posterior import KnownComponentResult
 from hmmscope.inference.optimal import OptimalPredictions, optimal_predictions
 from hmmscope.kernels.context_counts import context_counts, ngram_laws
-from hmmscope.models.base import Ports, SequenceModel, build_model
+from hmmscope.models.base import ModelIO, SequenceModel, build_model
 from hmmscope.processes.generalised import GeneralisedHMM
+from hmmscope.processes.header_hmms import HeaderSpec
 from hmmscope.processes.process import Process
-from hmmscope.processes.told import ToldSpec
 
 #: Sizes for tests, wherever a spec has a field of that name.
 SMALL: dict[str, Any] = {
@@ -46,13 +46,13 @@ def built(name: str) -> Process:
 
 def gives_vectors(process: Process) -> bool:
     """Whether observations are real vectors (linear processes), not symbols."""
-    return Corpus(process, 2)[0:1].observations.is_floating_point()
+    return ProcessDataset(process, 2)[0:1].observations.is_floating_point()
 
 
 def model_of(name: str, *, num_symbols: int = 5, num_tokens: int = 6, seed: int = 0) -> SequenceModel:
     if registry.entries("model")[name].__module__.endswith("foreign_specs"):
         pytest.importorskip("transformers")
-    ports = Ports(num_outputs=num_symbols, num_tokens=num_tokens, max_length=64)
+    ports = ModelIO(num_outputs=num_symbols, vocab_size=num_tokens, max_length=64)
     return build_model(spec_of("model", name), ports, seed).eval()
 
 
@@ -71,7 +71,7 @@ LAID = [
     (layout, name)
     for layout in LAYOUTS
     for name in PROCESSES
-    if layout != "header" or issubclass(registry.entries("process")[name], ToldSpec)
+    if layout != "header" or issubclass(registry.entries("process")[name], HeaderSpec)
 ]
 
 
@@ -115,16 +115,18 @@ def test_probabilities_are_exact(name: str) -> None:
     assert process.num_states >= 1
     assert process.num_symbols >= 1
     signed = isinstance(process, GeneralisedHMM)  # floats of any sign, see its own tests
-    own = not process.by_law and "law" not in vars(process) and type(process).law is Process.law  # answers by itself
-    law = () if signed or own else process.law.rows()
-    for rows in (process.weights_M, *law):
+    own = (
+        not process.uses_hmm_inference and "law" not in vars(process) and type(process).params is Process.params
+    )  # answers by itself
+    law = () if signed or own else process.params.rows()
+    for rows in (process.component_weights, *law):
         assert rows.dtype == torch.float64
         units = rows.numpy() * 2**32
         assert np.array_equal(units, np.round(units))
         assert (units >= 0).all()
         assert (units.sum(-1) == 2**32).all()  # whole numbers below 2^53: this sum is exact
     count = process.num_components
-    assert len(process.weights_M) == (1 if count is None else count)
+    assert len(process.component_weights) == (1 if count is None else count)
 
 
 @pytest.mark.parametrize("name", PROCESSES)
@@ -140,9 +142,9 @@ def test_building_is_deterministic(name: str) -> None:
 @pytest.mark.parametrize(("layout", "name"), LAID)
 def test_sampling_is_a_function_of_the_number(layout: str, name: str) -> None:
     process = built(name)
-    corpus = Corpus(process, layout=spec_of("layout", layout), seed=5)
-    batch, again = corpus[0:40], Corpus(built(name), layout=spec_of("layout", layout), seed=5)[0:40]
-    apart = corpus[[7, 30, 0]]
+    dataset = ProcessDataset(process, layout=spec_of("layout", layout), seed=5)
+    batch, again = dataset[0:40], ProcessDataset(built(name), layout=spec_of("layout", layout), seed=5)[0:40]
+    apart = dataset[[7, 30, 0]]
     for part in ("tokens", "observations", "states", "components"):
         whole = getattr(batch, part)
         assert whole is not None or (part == "components" and process.num_components is None)
@@ -157,7 +159,7 @@ def test_sampling_is_a_function_of_the_number(layout: str, name: str) -> None:
     else:
         assert 0 <= int(batch.observations.min()) <= int(batch.observations.max()) < process.num_symbols
         assert 0 <= int(batch.states.min()) <= int(batch.states.max()) < process.num_states
-    other = Corpus(process, layout=spec_of("layout", layout), seed=6)[0:40]
+    other = ProcessDataset(process, layout=spec_of("layout", layout), seed=6)[0:40]
     assert not torch.equal(batch.observations, other.observations)
 
 
@@ -170,20 +172,20 @@ WITHOUT_EXACT_ANSWER = {"fresh-aliased-cycles", "fresh-hmms", "fresh-lazy-chains
 def test_nothing_predicts_better_than_the_optimum(layout: str, name: str) -> None:
     """Paired over samples: false alarm below 1e-4 for each n-gram at z > 4, by fixed seeds never."""
     process = built(name)
-    laid: Layout = Sequences(length=40) if layout == "sequences" else spec_of("layout", layout)
-    corpus = Corpus(process, layout=laid, seed=1)
-    laid, batch = corpus.layout, corpus[0:64]
+    laid: Layout = SequenceLayout(length=40) if layout == "sequences" else spec_of("layout", layout)
+    dataset = ProcessDataset(process, layout=laid, seed=1)
+    laid, batch = dataset.layout, dataset[0:64]
     observations = batch.observations
-    starts = torch.from_numpy(laid.starts)
+    starts = torch.from_numpy(laid.reset_mask)
     if gives_vectors(process):
         return  # no n-grams of vectors
-    unknown = name in WITHOUT_EXACT_ANSWER or (process.telling is not None and laid.telling is None)
+    unknown = name in WITHOUT_EXACT_ANSWER or (process.header_format is not None and laid.header_format is None)
     optimum: OptimalPredictions | KnownComponentResult
     try:
         optimum = (
-            optimal_predictions(process, observations, starts=starts)
-            if laid.telling is None
-            else observe_told(process, laid, batch)
+            optimal_predictions(process, observations, reset_mask=starts)
+            if laid.header_format is None
+            else observe_decoded(process, laid, batch)
         )
     except InputError as error:
         assert unknown, error  # noqa: PT017 - not all raise
@@ -213,20 +215,22 @@ def test_nothing_predicts_better_than_the_optimum(layout: str, name: str) -> Non
 def test_layout_is_consistent(name: str) -> None:
     process = registry.lookup("process", "told-hmms")(num_states=3, num_symbols=5).build()
     layout: Layout = spec_of("layout", name).of(process)
-    assert layout.num_observations == sum(layout.sequence_lengths) == len(layout.columns)
-    assert layout.num_columns == layout.columns[-1] + 1
-    assert layout.starts.sum() == len(layout.sequence_lengths)
-    assert layout.starts[0]
-    assert (np.diff(layout.columns) >= 1).all()
+    assert layout.num_observations == sum(layout.sequence_lengths) == len(layout.token_positions)
+    assert layout.context_length == layout.token_positions[-1] + 1
+    assert layout.reset_mask.sum() == len(layout.sequence_lengths)
+    assert layout.reset_mask[0]
+    assert (np.diff(layout.token_positions) >= 1).all()
     observations = tokens_of(num_tokens=5, time=layout.num_observations)
-    header = None if layout.telling is None else process.tell(torch.arange(3))
+    header = None if layout.header_format is None else process.encode_header(torch.arange(3))
     tokens = layout.tokens(observations, 5, header)
-    assert tokens.shape == (3, layout.num_columns)
-    assert torch.equal(tokens[:, layout.columns], observations)
-    rest = np.setdiff1d(np.arange(layout.num_columns), layout.columns)
-    assert ((tokens[:, rest] >= 5) & (tokens[:, rest] < layout.num_tokens(5))).all()
-    assert layout.num_tokens(5) == 5 + (17 if layout.telling else len(rest) > 0)
-    assert layout.predicted.tolist() == [t for t in range(layout.num_observations) if layout.columns[t] > 0]
+    assert tokens.shape == (3, layout.context_length)
+    assert torch.equal(tokens[:, layout.token_positions], observations)
+    rest = np.setdiff1d(np.arange(layout.context_length), layout.token_positions)
+    assert ((tokens[:, rest] >= 5) & (tokens[:, rest] < layout.vocab_size(5))).all()
+    assert layout.vocab_size(5) == 5 + (17 if layout.header_format else len(rest) > 0)
+    assert layout.predicted_observations.tolist() == [
+        t for t in range(layout.num_observations) if layout.token_positions[t] > 0
+    ]
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -236,7 +240,7 @@ def test_layout_is_consistent(name: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_shape_of_the_output(name: str) -> None:
     model = model_of(name)
-    assert (model.num_symbols, model.num_tokens) == (5, 6)
+    assert (model.num_symbols, model.vocab_size) == (5, 6)
     for batch, time in ((3, 10), (1, 1), (2, 33)):
         logits = model(tokens_of(batch=batch, time=time))
         assert logits.shape == (batch, time, 5)
@@ -333,7 +337,7 @@ def test_residual_taps(name: str) -> None:
     assert names == [f"residual.{layer}" for layer in range(num_layers + 1)]
     with torch.no_grad():
         plain = model(tokens)
-        found = capture(model, names, tokens)
+        found = capture_activations(model, names, tokens)
         again = model(tokens)
     assert all(found[tap].shape[:2] == tokens.shape and found[tap].ndim == 3 for tap in names)
     assert not any(torch.equal(found[a], found[b]) for a, b in itertools.pairwise(names))
@@ -351,7 +355,7 @@ def test_listening_to_attention_changes_nothing(name: str) -> None:
     model.register_forward_hook(lambda module, args, output: outputs.append(output))
     with torch.no_grad():
         model(tokens)
-        found = capture(model, names, tokens)
+        found = capture_activations(model, names, tokens)
     fused, tapped = outputs
     assert (fused - tapped).abs().max() < 1e-5
     future = torch.ones(10, 10, dtype=torch.bool).triu(1)
@@ -373,15 +377,17 @@ def test_listening_to_attention_changes_nothing(name: str) -> None:
 @pytest.mark.drawn(6)
 @pytest.mark.parametrize("name", INSTRUMENTS)
 def test_instruments_give_the_same_table_twice(name: str) -> None:
-    layout: Layout = Prompts(num_demonstrations=3, demonstration_length=4, test_length=6)
+    layout: Layout = PromptLayout(num_demonstrations=3, demonstration_length=4, test_length=6)
     process = built("random-mixture")
     if name in ("automaton", "constrained-updates"):  # of one process
-        process, layout = built("random-hmm"), Sequences(length=9, placeholder=True)
+        process, layout = built("random-hmm"), SequenceLayout(length=9, placeholder=True)
     if name.startswith("header"):
-        process, layout = built("told-hmms"), Header(length=6)
-    corpus = Corpus(process, layout=layout, stream="probe")
+        process, layout = built("told-hmms"), HeaderLayout(length=6)
+    dataset = ProcessDataset(process, layout=layout, stream="probe")
     instrument = registry.entries("instrument")[name]
-    tables = [instrument(model_of("roformer", num_tokens=corpus.num_tokens), corpus, num_samples=24) for _ in range(2)]
+    tables = [
+        instrument(model_of("roformer", num_tokens=dataset.vocab_size), dataset, num_samples=24) for _ in range(2)
+    ]
     assert tables[0] == tables[1]
     assert len(tables[0]) > 0
     for row in tables[0]:

@@ -12,7 +12,7 @@ import pytest
 from markupsafe import escape
 
 from hmmscope import registry
-from hmmscope.corpora.corpus import Corpus
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.errors import InputError, RefusedError
 from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.evidence.ledger import SCALES
@@ -21,7 +21,7 @@ from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope.lab.experiments.running import run_experiment
 from hmmscope.lab.report import drawing, plots
 from hmmscope.lab.verbs import run as verb
-from hmmscope.lab.verbs.options import Run
+from hmmscope.lab.verbs.options import RunOptions
 from hmmscope.runs.config import config_from_data
 from hmmscope.storage import store
 from hmmscope.storage.rundir import read_journal
@@ -102,9 +102,9 @@ MEASURED_ON: dict[str, set[str]] = {}
 def streams_noted(name: str) -> Iterator[None]:
     """Notes the streams from which samples are taken while an experiment measures, and not while it trains."""
     noted, measuring = MEASURED_ON.setdefault(name, set()), [False]
-    sample, measure = Corpus.__getitem__, parts._measure
+    sample, measure = ProcessDataset.__getitem__, parts._measure
 
-    def sample_noted(corpus: Corpus, index: Any) -> Any:
+    def sample_noted(corpus: ProcessDataset, index: Any) -> Any:
         if measuring[0]:
             noted.add(corpus.stream_name)
         return sample(corpus, index)
@@ -117,7 +117,7 @@ def streams_noted(name: str) -> Iterator[None]:
             measuring[0] = False
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Corpus, "__getitem__", sample_noted)
+        patch.setattr(ProcessDataset, "__getitem__", sample_noted)
         patch.setattr(parts, "_measure", measure_noted)
         yield
 
@@ -136,7 +136,7 @@ def smoke(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         patch.setitem(plots.STYLES, "paper", replace(plots.STYLES["paper"], endings=("svg",)))
         patch.setattr(plots, "_lay_out", lambda canvas: canvas.set_layout_engine(None))
         verb.run(
-            Run(
+            RunOptions(
                 experiment=request.param,
                 scale="smoke",
                 out=str(out),
@@ -201,11 +201,13 @@ def test_smoke_is_not_run_twice_into_one_folder(smoke: tuple[str, Path]) -> None
     name, out = smoke
     before = state(out)
     with pytest.raises(RefusedError, match="exists"):
-        verb.run(Run(experiment=name, scale="smoke", out=str(out), resume=False, quiet=True, overrides=on_cpu(name)))
+        verb.run(
+            RunOptions(experiment=name, scale="smoke", out=str(out), resume=False, quiet=True, overrides=on_cpu(name))
+        )
     if plan_of(name):
         with pytest.raises(RefusedError, match=r"training\.learning_rate"):
             verb.run(
-                Run(
+                RunOptions(
                     experiment=name,
                     scale="smoke",
                     out=str(out),
@@ -216,7 +218,7 @@ def test_smoke_is_not_run_twice_into_one_folder(smoke: tuple[str, Path]) -> None
             )
     with pytest.raises(RefusedError, match="another plan"):
         verb.run(
-            Run(
+            RunOptions(
                 experiment=name,
                 scale=experiment_named(name).scales[1],
                 out=str(out),
@@ -239,7 +241,7 @@ def test_smoke_resumed_uses_what_is_there(
         made += out.rglob("tables/*")  # of seeds they are put together again from the parts
     times = {path: path.stat().st_mtime_ns for path in made}
     capsys.readouterr()
-    verb.run(Run(experiment=name, scale="smoke", out=str(out), resume=True, quiet=True, overrides=on_cpu(name)))
+    verb.run(RunOptions(experiment=name, scale="smoke", out=str(out), resume=True, quiet=True, overrides=on_cpu(name)))
     assert state(out) == before
     kept = {path: time for path, time in times.items() if path.is_file() and path.name not in ("lock",)}
     assert {path: path.stat().st_mtime_ns for path in kept} == kept  # neither trained nor measured again
@@ -281,7 +283,7 @@ def test_experiments_refuse_what_they_cannot_measure(name: str, tmp_path: Path) 
     for overrides, error in refused:
         with pytest.raises(InputError, match=error):
             verb.run(
-                Run(
+                RunOptions(
                     experiment=name,
                     scale="smoke",
                     out=str(tmp_path / "new"),
@@ -291,5 +293,7 @@ def test_experiments_refuse_what_they_cannot_measure(name: str, tmp_path: Path) 
                 )
             )
     with pytest.raises(InputError, match="did you mean 'smoke'"):
-        verb.run(Run(experiment=name, scale="smok", out=str(tmp_path / "new"), resume=False, quiet=True, overrides={}))
+        verb.run(
+            RunOptions(experiment=name, scale="smok", out=str(tmp_path / "new"), resume=False, quiet=True, overrides={})
+        )
     assert list(tmp_path.iterdir()) == []

@@ -5,19 +5,19 @@ import math
 
 import torch
 
-from hmmscope.emissions.chain import Chain
+from hmmscope.emissions.chain import MarkovChainParams
 
 Tensor = torch.Tensor
 
 
-def enumerated(chain: Chain, logs_TS: Tensor) -> dict[str, Tensor]:
+def enumerated(chain: MarkovChainParams, logs_TS: Tensor) -> dict[str, Tensor]:
     """By all paths, in logarithms."""
     time, size = logs_TS.shape
     paths = torch.tensor(list(itertools.product(range(size), repeat=time)))
-    joint = chain.initial_S.log()[paths[:, 0]] + logs_TS[0, paths[:, 0]]
+    joint = chain.initial.log()[paths[:, 0]] + logs_TS[0, paths[:, 0]]
     parts = [joint]
     for t in range(1, time):
-        joint = joint + chain.transition_SS.log()[paths[:, t - 1], paths[:, t]] + logs_TS[t, paths[:, t]]
+        joint = joint + chain.transition.log()[paths[:, t - 1], paths[:, t]] + logs_TS[t, paths[:, t]]
         parts.append(joint)
     total, law = torch.logsumexp(joint, 0), torch.softmax(joint, 0)
     one_hot = torch.nn.functional.one_hot(paths, size).double()

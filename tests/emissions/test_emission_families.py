@@ -11,7 +11,7 @@ import torch
 
 import hmmscope as hs
 from emission_cases import close, enumerated
-from hmmscope.emissions.expectation import fit_emissions
+from hmmscope.emissions.fit_emissions_em import fit_emissions
 from hmmscope.errors import InputError
 from hmmscope.inference.process_facts import process_facts
 
@@ -39,8 +39,8 @@ def poisson() -> hs.PoissonHMM:
     return hs.PoissonHMM([0.6, 0.4], MOVES, [[2.0, 9.0], [6.0, 0.5]], states=["busy", "calm"])
 
 
-def channels() -> hs.ChannelsHMM:
-    return hs.ChannelsHMM([0.6, 0.4], MOVES, [[[0.1, 0.9], [0.8, 0.2]], [[0.1, 0.2, 0.7], [0.5, 0.5, 0.0]]])
+def channels() -> hs.MultichannelHMM:
+    return hs.MultichannelHMM([0.6, 0.4], MOVES, [[[0.1, 0.9], [0.8, 0.2]], [[0.1, 0.2, 0.7], [0.5, 0.5, 0.0]]])
 
 
 FAMILIES = {
@@ -51,18 +51,18 @@ FAMILIES = {
 
 
 @pytest.fixture(params=FAMILIES)
-def family(request: pytest.FixtureRequest) -> hs.EmittingHMM:
+def family(request: pytest.FixtureRequest) -> hs.EmissionHMM:
     make, *shape = FAMILIES[request.param]
-    found: hs.EmittingHMM = make(*shape)
+    found: hs.EmissionHMM = make(*shape)
     return found
 
 
-def drawn(process: hs.EmittingHMM, time: int, count: int = 1) -> torch.Tensor:
-    found: torch.Tensor = hs.Corpus(process, length=time, seed=3)[0:count].observations
+def drawn(process: hs.EmissionHMM, time: int, count: int = 1) -> torch.Tensor:
+    found: torch.Tensor = hs.ProcessDataset(process, length=time, seed=3)[0:count].observations
     return found
 
 
-def learned(process: hs.EmittingHMM) -> Any:
+def learned(process: hs.EmissionHMM) -> Any:
     """hmmlearn's model with the same numbers."""
     shape = getattr(process, "covariance_type", "diag")
     if isinstance(process, hs.PoissonHMM):
@@ -83,13 +83,13 @@ def learned(process: hs.EmittingHMM) -> Any:
 
 
 @pytest.mark.drawn(5)
-def test_all_answers_equal_the_sum_over_all_paths(family: hs.EmittingHMM) -> None:
+def test_all_answers_equal_the_sum_over_all_paths(family: hs.EmissionHMM) -> None:
     seen = drawn(family, 6, 2)
     seen[0, 2], seen[1, 1, 0] = torch.nan, torch.nan
     logs = family.log_likelihoods(seen)
     exact = [enumerated(family.chain, own) for own in logs]
     found = hs.observe(family, seen)
-    close(found.laws["belief"], torch.stack([own["beliefs"] for own in exact]))
+    close(found.probs["belief"], torch.stack([own["beliefs"] for own in exact]))
     close(found.log_likelihood_terms, torch.stack([own["terms"] for own in exact]))
     close(hs.smooth_beliefs(family, seen), torch.stack([own["smoothed"] for own in exact]))
     close(hs.log_likelihood(family, seen), torch.stack([own["total"] for own in exact]))
@@ -114,13 +114,13 @@ def test_answers_are_those_of_hmmlearn(name: str) -> None:
     assert np.abs(hs.smooth_beliefs(process, seen)[0].numpy() - model.predict_proba(x)).max() < 1e-9
 
 
-def test_a_missing_entry_is_that_of_the_marginal(family: hs.EmittingHMM) -> None:
+def test_a_missing_entry_is_that_of_the_marginal(family: hs.EmissionHMM) -> None:
     seen = drawn(family, 8)
     gone = seen.clone()
     gone[0, 2:5, 0], gone[0, 6] = torch.nan, torch.nan
     if isinstance(family, hs.GaussianHMM):
         spread = family.spread[:, 1] if family.spread.ndim == 2 else family.spread[:, 1, 1]
-        rest: hs.EmittingHMM = hs.GaussianHMM(family.initial, family.transition, family.means[:, 1:], spread[:, None])
+        rest: hs.EmissionHMM = hs.GaussianHMM(family.initial, family.transition, family.means[:, 1:], spread[:, None])
     elif isinstance(family, hs.GaussianMixtureHMM):
         own = family.spread[:, 1] if family.spread.ndim == 2 else family.spread[:, 1, 1]
         laws = family.weights, family.centres[..., 1:], own.view(2, 2, 1)
@@ -128,18 +128,18 @@ def test_a_missing_entry_is_that_of_the_marginal(family: hs.EmittingHMM) -> None
     elif isinstance(family, hs.PoissonHMM):
         rest = hs.PoissonHMM(family.initial, family.transition, family.rates[:, 1:])
     else:
-        assert isinstance(family, hs.ChannelsHMM)
-        rest = hs.ChannelsHMM(family.initial, family.transition, family.channels[1:])
+        assert isinstance(family, hs.MultichannelHMM)
+        rest = hs.MultichannelHMM(family.initial, family.transition, family.channels[1:])
     found, whole = family.log_likelihoods(gone), family.log_likelihoods(seen)
     close(found[0, 2:5], rest.log_likelihoods(seen[0, 2:5, 1:]))
     close(found[0, [0, 1, 5, 7]], whole[0, [0, 1, 5, 7]])
     assert not found[0, 6].any()
 
 
-def test_samples_have_the_law_and_are_functions_of_their_number(family: hs.EmittingHMM) -> None:
+def test_samples_have_the_law_and_are_functions_of_their_number(family: hs.EmissionHMM) -> None:
     """Means and variances by state, to five standard errors."""
-    batch = hs.Corpus(family, length=50)[0:200]
-    close(hs.Corpus(family, length=50)[[7, 199]].observations, batch.observations[[7, 199]])
+    batch = hs.ProcessDataset(family, length=50)[0:200]
+    close(hs.ProcessDataset(family, length=50)[[7, 199]].observations, batch.observations[[7, 199]])
     for state in range(2):
         own = batch.observations[batch.states == state]
         error = (family.variances[state] / len(own)).sqrt()
@@ -155,7 +155,7 @@ def test_samples_have_the_law_and_are_functions_of_their_number(family: hs.Emitt
 
 
 @pytest.mark.parametrize("ending", [".json", ".npz", ".safetensors"])
-def test_files_keep_the_bits(family: hs.EmittingHMM, ending: str, tmp_path: Path) -> None:
+def test_files_keep_the_bits(family: hs.EmissionHMM, ending: str, tmp_path: Path) -> None:
     path = tmp_path / f"kept{ending}"
     family.save(path)
     found = hs.load_process(path)
@@ -167,10 +167,10 @@ def test_files_keep_the_bits(family: hs.EmittingHMM, ending: str, tmp_path: Path
     assert moved.digest != family.digest
 
 
-def test_what_is_said_of_it(family: hs.EmittingHMM) -> None:
+def test_what_is_said_of_it(family: hs.EmissionHMM) -> None:
     assert "±" in str(family) or "channel 0" in str(family)
     assert len(family.card()) == 2
-    assert family.in_words() == "2 states, 2 coordinates"
+    assert family.describe() == "2 states, 2 coordinates"
     assert dict(process_facts(family)).keys() == {"stationary law", "2nd eigenvalue", "entropy rate"}
     rate = hs.entropy_rate(family, num_samples=50, length=60)
     longer = hs.entropy_rate(family, num_samples=200, length=300, seed=1)
@@ -210,7 +210,7 @@ def test_the_same_optimum_as_hmmlearn_from_the_same_start(name: str) -> None:
         model.covars_prior, model.covars_weight = 0.0, {"full": 2, "tied": 2}.get(shape[0], 1)
     model.fit(rows.numpy().astype(int) if name == "poisson" else rows.numpy())
     options: dict[str, Any] = {"num_restarts": 1, "max_iterations": 12, "pseudo_count": 0.0, "tolerance": 0.0}
-    found = fit_emissions(type(process), rows, torch.tensor([400]), 2, start=start, floor=1e-9, **options).hmm
+    found = fit_emissions(type(process), rows, torch.tensor([400]), 2, start=start, min_variance=1e-9, **options).hmm
     assert np.abs(found.means.numpy() - (model.lambdas_ if name == "poisson" else model.means_)).max() < 1e-8
     assert np.abs(found.transition.numpy() - model.transmat_).max() < 1e-8
     if name != "poisson":
@@ -239,12 +239,12 @@ def test_fits_find_what_was_planted(name: str) -> None:
     )
     assert (found.hmm.means[order] - family.means).abs().max() < 0.3
     assert (found.hmm.transition[order][:, order] - family.transition).abs().max() < 0.06
-    assert (found.hmm.num_coordinates, len(found.final.floor)) == (2, 2)
+    assert (found.hmm.num_coordinates, len(found.final.min_variance)) == (2, 2)
 
 
 @pytest.mark.drawn(6, of="long ones", everywhere=True)
 def test_numbers_of_states_are_chosen_by_bic(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hmmscope.emissions.number_evidence.MOST", 5000)
+    monkeypatch.setattr("hmmscope.emissions.vector_evidence.MOST", 5000)
     monkeypatch.setattr("hmmscope.inference.evidence.PARTICLES", 24)
     seen = drawn(gaussian("full"), 1500)
     found = hs.fit(seen, [1, 2, 3], covariance_type="full", num_restarts=3, max_iterations=40)
@@ -275,7 +275,7 @@ def test_numbers_of_states_are_chosen_by_bic(monkeypatch: pytest.MonkeyPatch) ->
     for options, why in (
         (
             {"emission": "gaussian-mixture"},
-            "GaussianMixtureHMM has no conjugate prior; GaussianHMM, PoissonHMM and ChannelsHMM have one",
+            "GaussianMixtureHMM has no conjugate prior; GaussianHMM, PoissonHMM and MultichannelHMM have one",
         ),
         ({"covariance_type": "full"}, 'with missing entries covariances must be "diag" or "spherical"'),
     ):
@@ -288,7 +288,7 @@ def test_numbers_of_states_are_chosen_by_bic(monkeypatch: pytest.MonkeyPatch) ->
 def test_long_and_far_apart() -> None:
     """10,000 observations whose likelihoods no float holds, and states so far apart that rows do not fit either."""
     process = gaussian().replaced(means=[[-1e4, 2.0], [2e4, 0.0]])
-    batch = hs.Corpus(process, length=10_000)[0:1]
+    batch = hs.ProcessDataset(process, length=10_000)[0:1]
     total = float(hs.log_likelihood(process, batch.observations))
     own = process.log_likelihoods(batch.observations)[0].gather(1, batch.states[0][:, None]).sum()
     moves = (
@@ -298,7 +298,13 @@ def test_long_and_far_apart() -> None:
     assert total == pytest.approx(float(own + moves), rel=1e-12)
     assert torch.equal(hs.most_likely_states(process, batch.observations).states, batch.states)
     found = fit_emissions(
-        hs.GaussianHMM, batch.observations[0], torch.tensor([10_000]), 2, num_restarts=1, max_iterations=5, floor=1e-9
+        hs.GaussianHMM,
+        batch.observations[0],
+        torch.tensor([10_000]),
+        2,
+        num_restarts=1,
+        max_iterations=5,
+        min_variance=1e-9,
     )
     assert found.log_likelihood > total - 1
 
@@ -307,13 +313,13 @@ def test_floors_hold() -> None:
     """On repeated values a state would narrow without end."""
     rows = torch.tensor([0.0, 0.0, 0.0, 5.0, 9.0, 4.0, 6.0] * 20, dtype=torch.float64)[:, None]
     for shape in ("spherical", "diag", "full"):
-        found = fit_emissions(hs.GaussianHMM, rows, torch.tensor([140]), 2, covariance_type=shape, floor=0.01)
+        found = fit_emissions(hs.GaussianHMM, rows, torch.tensor([140]), 2, covariance_type=shape, min_variance=0.01)
         assert float(found.hmm.variances.min()) >= 0.01 * float(rows.var(correction=0)) * (1 - 1e-12)
-        assert found.floor == pytest.approx([0.01 * float(rows.var(correction=0))])
-        assert found.at_floor
-    said = hs.fit(rows, 2, emission="gaussian", covariance_type="full", floor=0.01).lines()
+        assert found.min_variance == pytest.approx([0.01 * float(rows.var(correction=0))])
+        assert found.at_min_variance
+    said = hs.fit(rows, 2, emission="gaussian", covariance_type="full", min_variance=0.01).lines()
     assert said == [
-        f"at the floor, the least variance allowed: state {found.at_floor[0][0]} coordinate 0; a smaller floor= "
+        f"at the floor, the least variance allowed: state {found.at_min_variance[0][0]} coordinate 0; a smaller floor= "
         "would let it narrow"
     ]
 

@@ -4,13 +4,13 @@ from typing import Any
 
 import torch
 
-from hmmscope.corpora.corpus import Batch, Corpus
-from hmmscope.corpora.targets import Target, make_target
+from hmmscope.datasets.process_dataset import Batch, ProcessDataset
+from hmmscope.datasets.targets import Target, make_target
 from hmmscope.models.base import SequenceModel, build_model
 from hmmscope.runs.config import RunConfig, config_from_data
-from hmmscope.runs.pipeline import ports_of
+from hmmscope.runs.pipeline import model_io_of
 from hmmscope.training.compiled_steps import Compiled
-from hmmscope.training.parallel import Single
+from hmmscope.training.parallel import SingleProcess
 
 DECODER = {"name": "decoder", "num_layers": 1, "width": 16, "num_heads": 2, "dropout": 0.0}
 RNN = {"name": "rnn", "width": 16}
@@ -36,25 +36,25 @@ def config(
     return config_from_data(data)
 
 
-def parts(run: RunConfig, dtype: torch.dtype) -> tuple[SequenceModel, Corpus, Target]:
+def parts(run: RunConfig, dtype: torch.dtype) -> tuple[SequenceModel, ProcessDataset, Target]:
     """A model whose every weight matters, its training samples and its target."""
     process = run.process.build()
     target = make_target(run.target, process, run.layout)
-    model = build_model(run.model, ports_of(run, target), run.seed)
+    model = build_model(run.model, model_io_of(run, target), run.seed)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
-    corpus = Corpus(process, layout=run.layout, seed=0, stream="train")
-    return model.to(dtype), corpus, target
+    dataset = ProcessDataset(process, layout=run.layout, seed=0, stream="train")
+    return model.to(dtype), dataset, target
 
 
 def gradients(
-    engine: type[Single], run: RunConfig, batch: int, dtype: torch.dtype
+    engine: type[SingleProcess], run: RunConfig, batch: int, dtype: torch.dtype
 ) -> tuple[float, dict[str, torch.Tensor]]:
     """Loss and gradients of the first step; the compiled engine on work arrays full of NaN."""
-    model, corpus, target = parts(run, dtype)
-    samples: Batch = corpus[0:batch]
+    model, dataset, target = parts(run, dtype)
+    samples: Batch = dataset[0:batch]
     made = engine(model, run.training, poison=True) if engine is Compiled else engine(model, run.training)
     loss = made.gradients(samples, target, 0).item()
     return loss, {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}

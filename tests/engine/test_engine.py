@@ -17,14 +17,14 @@ from hmmscope.errors import InputError
 from hmmscope.kernels.products import FLAGS, LANES, product
 from hmmscope.training import compiled_steps as compiled
 from hmmscope.training.compiled_steps import Compiled
-from hmmscope.training.parallel import Single
+from hmmscope.training.parallel import SingleProcess
 
 LENGTHS = [2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128]
 
 
 def check(run, batch: int, dtype: torch.dtype = torch.float64, tolerance: float = 1e-12) -> None:
     loss, ours = gradients(Compiled, run, batch, dtype)
-    expected, theirs = gradients(Single, run, batch, dtype)
+    expected, theirs = gradients(SingleProcess, run, batch, dtype)
     assert math.isclose(loss, expected, rel_tol=tolerance)
     assert worst(ours, theirs) < tolerance
 
@@ -114,13 +114,13 @@ def test_judged_columns(model: dict, judged: list[int], monkeypatch: pytest.Monk
     """Only some columns are judged, and what comes after the last of them is not computed."""
     run = config(model, length=8)
     _, _, target = parts(run, torch.float64)
-    kept, labels = target.columns[judged], type(target).labels
+    kept, labels = target.token_positions[judged], type(target).labels
     monkeypatch.setattr(type(target), "labels", lambda self, batch: labels(self, batch)[:, judged])
     init = type(target).__init__
 
     def fewer(self, process, layout) -> None:  # type: ignore[no-untyped-def]
         init(self, process, layout)
-        self.columns = kept
+        self.token_positions = kept
 
     monkeypatch.setattr(type(target), "__init__", fewer)
     check(run, 6)
@@ -130,7 +130,7 @@ def test_judged_columns(model: dict, judged: list[int], monkeypatch: pytest.Monk
 @pytest.mark.parametrize("target", ["observation", "belief"])
 def test_in_float32_to_rounding(model: dict, target: str) -> None:
     run = config(model, length=17, target=target)
-    exact = gradients(Single, run, 21, torch.float64)[1]
+    exact = gradients(SingleProcess, run, 21, torch.float64)[1]
     ours = gradients(Compiled, run, 21, torch.float32)[1]
     chain = 21 * 17  # terms of a sum, one after the other, each rounded
     assert worst({name: g.double() for name, g in ours.items()}, exact) < math.sqrt(chain) * 2**-23
@@ -149,8 +149,8 @@ def test_threads(model: dict, threads: int) -> None:
 def test_the_bits_do_not_depend_on_where_arrays_lie(model: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrays right behind each other, or far apart, at any number of bytes: the same bits."""
     run = config(model, batch=20)
-    net, corpus, target = parts(run, torch.float32)
-    first = Compiled(net, run.training).gradients(corpus[0:20], target, 0).item()
+    net, dataset, target = parts(run, torch.float32)
+    first = Compiled(net, run.training).gradients(dataset[0:20], target, 0).item()
     pool, used = np.empty(2**25, np.uint8), 0
 
     def behind(shape, dtype, poison=False):  # type: ignore[no-untyped-def]
@@ -165,15 +165,15 @@ def test_the_bits_do_not_depend_on_where_arrays_lie(model: dict, monkeypatch: py
     found = {}
     for step in (4, 8, 16, 64):
         used = 0
-        net, corpus, target = parts(run, torch.float32)
+        net, dataset, target = parts(run, torch.float32)
         engine = Compiled(net, run.training)
-        assert engine.gradients(corpus[0:20], target, 0).item() == first
+        assert engine.gradients(dataset[0:20], target, 0).item() == first
         found[step] = torch.cat([p.grad.flatten() for p in net.parameters()]).clone()
     assert all(torch.equal(found[4], other) for other in found.values())
 
 
 def test_a_wrong_gradient_is_seen() -> None:
-    _, found = gradients(Single, config(DECODER), 6, torch.float64)
+    _, found = gradients(SingleProcess, config(DECODER), 6, torch.float64)
     wrong = {name: gradient.clone() for name, gradient in found.items()}
     wrong["head.bias"][0] += 1e-9
     assert worst(wrong, found) > 1e-12
@@ -271,9 +271,9 @@ def test_sizes_are_checked_at_the_door() -> None:
     with pytest.raises(InputError, match="width: must be a multiple of 16"):
         Sizes(inputs=5, outputs=5, layers=1, width=20)
     run = config(RNN)
-    model, corpus, target = parts(run, torch.float64)
+    model, dataset, target = parts(run, torch.float64)
     engine = Compiled(model, run.training)
-    batch = corpus[0:6]
+    batch = dataset[0:6]
     batch.tokens[0, 0] = 99
     with pytest.raises(InputError, match="do not fit a model of 5 inputs"):
         engine.gradients(batch, target, 0)

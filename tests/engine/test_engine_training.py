@@ -8,23 +8,23 @@ import pytest
 import torch
 
 from engine_cases import DECODER, RNN, config, parts
-from hmmscope.corpora.targets import make_target
+from hmmscope.datasets.targets import make_target
 from hmmscope.errors import InputError, NonFiniteError, RefusedError
 from hmmscope.lab.sweeps.grid import config_digest
-from hmmscope.models.base import Tap
+from hmmscope.models.base import HookPoint
 from hmmscope.runs import pipeline
+from hmmscope.runs.compile_ahead import warm_up
 from hmmscope.runs.config import RunConfig
 from hmmscope.runs.dry_run import as_text, estimate
-from hmmscope.runs.pipeline import engine_of, load_run, ports_of
+from hmmscope.runs.pipeline import engine_of, load_run, model_io_of
 from hmmscope.runs.training import train
-from hmmscope.runs.warming import warm_up
 from hmmscope.storage.rundir import RunDir
 from hmmscope.training import engines
 from hmmscope.training.compiled_steps import Compiled
-from hmmscope.training.distributed import World
+from hmmscope.training.distributed import ProcessGroup
 from hmmscope.training.engines import make_engine
 from hmmscope.training.state import Moments
-from hmmscope.training.trainer import Lessons
+from hmmscope.training.trainer import BatchSchedule
 
 RECIPE = {"num_steps": 12, "checkpoint_every": 4, "evaluate_every": 0, "warmup_steps": 3}
 
@@ -32,9 +32,9 @@ RECIPE = {"num_steps": 12, "checkpoint_every": 4, "evaluate_every": 0, "warmup_s
 def followed(engine: str, model: dict, steps: int, dtype: torch.dtype, **options) -> tuple[list[float], torch.Tensor]:
     """Losses of the steps of a training, and the weights after them."""
     run = config(model, num_steps=steps, warmup_steps=5, engine=engine, **options)
-    net, corpus, asked = parts(run, dtype)
-    made, moments = make_engine(net, run.training, World()), Moments()
-    lessons = Lessons(corpus, asked, run.training)
+    net, dataset, asked = parts(run, dtype)
+    made, moments = make_engine(net, run.training, ProcessGroup()), Moments()
+    lessons = BatchSchedule(dataset, asked, run.training)
     losses = []
     for step in range(steps):
         batch, target = lessons.batch(step, made.rows(step))
@@ -151,18 +151,18 @@ def test_one_engine_goes_on_where_the_other_stopped(model: dict, first: str, the
     """Half of a training with each, in float64 and through the tensors of a checkpoint, is a training with one."""
     whole = followed("torch", model, 20, torch.float64)[1]
     run = config(model, num_steps=20, warmup_steps=5)
-    net, corpus, asked = parts(run, torch.float64)
+    net, dataset, asked = parts(run, torch.float64)
     moments = Moments()
     for begin, engine in ((0, first), (10, then)):
         spec = replace(run.training, engine=engine)
         other, _, _ = parts(run, torch.float64)
         other.load_state_dict(net.state_dict())
         moments = {name: {k: v.clone() for k, v in moments.state[p].items()} for name, p in net.named_parameters()}
-        made, taken = make_engine(other, spec, World()), Moments()
+        made, taken = make_engine(other, spec, ProcessGroup()), Moments()
         if begin:
             for name, parameter in other.named_parameters():
                 taken.state[parameter] = moments[name] | {"step": torch.tensor(float(begin))}
-        lessons = Lessons(corpus, asked, spec)
+        lessons = BatchSchedule(dataset, asked, spec)
         for step in range(begin, begin + 10):
             batch, target = lessons.batch(step, made.rows(step))
             made.take(taken, batch, target, step)
@@ -177,19 +177,19 @@ def test_one_engine_goes_on_where_the_other_stopped(model: dict, first: str, the
 )
 def test_numbers_that_are_not_finite_end_it(model: dict, name: str, engine: str) -> None:
     run = config(model, engine=engine)
-    net, corpus, target = parts(run, torch.float32)
+    net, dataset, target = parts(run, torch.float32)
     dict(net.named_parameters())[name].data.view(-1)[3] = torch.nan
-    made, moments = make_engine(net, run.training, World()), Moments()
+    made, moments = make_engine(net, run.training, ProcessGroup()), Moments()
     before = [parameter.detach().clone() for parameter in net.parameters()]
     with pytest.raises(NonFiniteError, match=r"step 1: loss is not finite \(loss nan\); the step was not taken"):
-        made.take(moments, corpus[0:6], target, 0)
+        made.take(moments, dataset[0:6], target, 0)
     after = list(net.parameters())
     assert all(torch.equal(a, b) or a.isnan().any() for a, b in zip(before, after, strict=True))
 
 
 def test_a_gradient_that_is_not_finite_is_named() -> None:
     run = config(DECODER, engine="compiled")
-    net, corpus, target = parts(run, torch.float32)
+    net, dataset, target = parts(run, torch.float32)
     engine, moments = Compiled(net, run.training), Moments()
     gradients = engine.gradients
 
@@ -200,7 +200,7 @@ def test_a_gradient_that_is_not_finite_is_named() -> None:
 
     engine.gradients = spoilt  # type: ignore[method-assign]
     with pytest.raises(NonFiniteError, match=r"step 3: gradient of head.weight is not finite"):
-        engine.take(moments, corpus[0:6], target, 2)
+        engine.take(moments, dataset[0:6], target, 2)
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ def test_a_gradient_that_is_not_finite_is_named() -> None:
 
 def chosen(run: RunConfig, processes: int = 1) -> engines.Choice:
     target = make_target(run.target, run.process.build(), run.layout)
-    return engine_of(run, ports_of(run, target), processes)
+    return engine_of(run, model_io_of(run, target), processes)
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,7 @@ def test_a_dry_run_says_which_engine_and_why() -> None:
 def test_hooked_activations_are_refused() -> None:
     run = config(DECODER, engine="compiled")
     net, _, _ = parts(run, torch.float32)
-    tap = next(module for module in net.modules() if isinstance(module, Tap))
+    tap = next(module for module in net.modules() if isinstance(module, HookPoint))
     tap.register_forward_hook(lambda *_: None)
     with pytest.raises(InputError, match=r"training.engine: compiled computes no activations to listen to"):
         Compiled(net, run.training)

@@ -14,11 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from acts import act, altered, altered_probe, probe, read, same, write
+from golden_verdicts import act, altered, altered_probe, probe, read, same, write
 from hmmscope import registry
 from hmmscope.lab.evidence import effects
 from hmmscope.lab.evidence.claim import Claim, claims_of
-from hmmscope.lab.evidence.records import Numbers
+from hmmscope.lab.evidence.records import RuleParameters
 from hmmscope.lab.evidence.rows import Tables
 from reach import Site, functions_of, is_constant, literals, node_of, sites
 
@@ -97,8 +97,8 @@ def changed(site: Site) -> Iterator[None]:
 def of_record(claim: Claim) -> dict[str, Claim]:
     """The claim with each number of its record changed, by the name of the number."""
     found = {
-        name: replace(claim, numbers=Numbers(claim.numbers, **{name: other(value)}))
-        for name, value in claim.numbers.items()
+        name: replace(claim, parameters=RuleParameters(claim.parameters, **{name: other(value)}))
+        for name, value in claim.parameters.items()
         if is_constant(value)
     }
     if claim.rule is not None:
@@ -149,8 +149,8 @@ def search(experiment: str, tries: int = 40) -> list[int]:
         if seen:
             chosen.append(number)
             left = {site: own for site, own in left.items() if site not in seen}
-    data = read("probes", experiment)
-    write("probes", experiment, data | {"alterations": sorted(chosen)})
+    data = read("fixtures", experiment)
+    write("fixtures", experiment, data | {"alterations": sorted(chosen)})
     print(f"{experiment}: {sorted(chosen)}; not noticed: {', '.join(map(str, left)) or 'none'}", flush=True)
     return sorted(chosen)
 
@@ -161,7 +161,7 @@ def main() -> None:
     parser.add_argument("--search", action="store_true")
     parser.add_argument("experiments", nargs="*")
     options = parser.parse_args()
-    kept = sorted(path.name.removesuffix(".json.xz") for path in (Path(__file__).parent / "probes").glob("*.json.xz"))
+    kept = sorted(path.name.removesuffix(".json.xz") for path in (Path(__file__).parent / "fixtures").glob("*.json.xz"))
     for experiment in options.experiments or kept:
         registry.entries("claim")
         if options.search:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from acts import act, altered, in_columns, probe, read, same, write
+from golden_verdicts import act, altered, in_columns, probe, read, same, write
 from hmmscope.lab.evidence.claim import claims_of
 from hmmscope.lab.evidence.ledger import read_tables
 from hmmscope.lab.evidence.rows import Rows, Tables
@@ -98,11 +98,11 @@ def main(folders: list[str]) -> None:
         print(folder, end=": ", flush=True)
         about, tables = read_tables(Path(folder))
         name = about["experiment"]
-        write("probes", name, {"tables": frozen(name, tables), "alterations": [0]})
+        write("fixtures", name, {"tables": frozen(name, tables), "alterations": [0]})
         probe.cache_clear()
         own, _ = probe(name)
         chosen = search(name, own, range(TRIED))
-        write("probes", name, read("probes", name) | {"alterations": chosen})
+        write("fixtures", name, read("fixtures", name) | {"alterations": chosen})
         probe.cache_clear()
         print(chosen, flush=True)
 

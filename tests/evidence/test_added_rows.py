@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 
 from hmmscope.lab.evidence.rows import Rows
-from hmmscope.lab.experiments.planning import Plan
+from hmmscope.lab.experiments.planning import ExperimentPlan
 from hmmscope.storage import packed, store
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +29,7 @@ def test_the_kept_constant_answer_is_what_is_measured_again(script: ModuleType) 
     about, index = store.read_json(COT / "experiment.json"), store.read_table(COT / packed.INDEX)
     part = packed.by_part(index, packed.read_tables(COT), COT)[0]
     assert index[0]["added"]["constant"] == 2
-    plan = Plan.from_data(about["experiment"], about["scale"], about["config"])
+    plan = ExperimentPlan.from_data(about["experiment"], about["scale"], about["config"])
     plan = replace(plan, configs={label: plan.configs[label] for label in ("cyclic-det, without",)})
     kept = Rows(part["errors"]).where(predictor="constant", task="Cyclic-DET", block_length=0)
     without = {"errors": [row for row in part["errors"] if row["predictor"] != "constant"]}
@@ -46,7 +46,7 @@ def test_kept_counting_is_what_counts_at_its_best_on_the_same_prompts(script: Mo
     folder = ROOT / "results" / "small" / name
     about, index = store.read_json(folder / "experiment.json"), store.read_table(folder / packed.INDEX)
     part = packed.by_part(index, packed.read_tables(folder), folder)[0]
-    plan = Plan.from_data(about["experiment"], about["scale"], about["config"])
+    plan = ExperimentPlan.from_data(about["experiment"], about["scale"], about["config"])
     plan = replace(plan, configs={label: plan.configs[label] for label in list(plan.configs)[:1]})
     change, what = script.ALONE[name]
     assert what in index[0]["added"]

@@ -60,13 +60,13 @@ def judged(folder: str) -> list[tuple[Claim, Tables]]:
 def test_every_claim_says_what_is_claimed_and_how_it_is_read() -> None:
     for claim in CLAIMS:
         assert experiment_named(claim.experiment).title, claim.name
-        for sentence in (claim.says, claim.reading):
+        for sentence in (claim.claim_text, claim.operationalization):
             assert sentence.endswith((".", "?")), claim.name
         assert claim.source.startswith(SOURCES) or claim.is_question, claim.name
         assert claim.is_question or claim.source != OURS, claim.name
         assert not (claim.proved and claim.is_question), claim.name
         assert claim in claims_of(claim.experiment), claim.name
-    assert len({claim.says for claim in CLAIMS}) == len(CLAIMS)  # the page and the ledger tell them apart
+    assert len({claim.claim_text for claim in CLAIMS}) == len(CLAIMS)  # the page and the ledger tell them apart
 
 
 def test_every_experiment_decides_something() -> None:
@@ -84,7 +84,7 @@ def test_every_experiment_of_a_paper_has_results() -> None:
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_findings_are_whole(folder: str) -> None:
     for claim, tables in judged(folder):
-        finding = claim.judge(tables)
+        finding = claim.evaluate(tables)
         assert finding.text.endswith((".", ")", "?")), claim.name
         assert (finding.verdict in OF_QUESTIONS) == claim.is_question, claim.name
         if finding.verdict in DECIDED:
@@ -105,7 +105,7 @@ def test_swap(folder: str) -> None:
         return
     swapped = experiment_named(experiment).without_training(tables)
     assert swapped is not None, f"{experiment} has no control of its claims on training"
-    passed = [claim.name for claim in about_training if claim.judge(swapped).verdict in DECIDED]
+    passed = [claim.name for claim in about_training if claim.evaluate(swapped).verdict in DECIDED]
     assert passed == []
 
 
@@ -116,10 +116,10 @@ def test_construction(folder: str) -> None:
     for claim in claims_of(experiment):
         if claim.proved:
             rows = constructed(tables) or tables  # a table without trained rows is of the network alone
-            found = claim.judge(rows)
+            found = claim.evaluate(rows)
             closed = [gate.name for gate in found.gates if not gate.is_open]
             if closed == ["power"] or found.verdict == "reproduced in sign":  # few instances have low power
-                effects = claim.seen(rows).by_name().values()
+                effects = claim.measured(rows).by_name().values()
                 assert {claim.rule.verdict(effect) for effect in effects} == {"reproduced"}, claim.name  # type: ignore[union-attr]
             else:
                 assert found.verdict == "reproduced", claim.name
@@ -135,7 +135,7 @@ def test_mirror(folder: str) -> None:
     for claim, tables in judged(folder):
         if not isinstance(claim.rule, Above | Below) or isinstance(claim.rule, Always):
             continue
-        found, mirrored = claim.judge(tables), claim.judge(tables, mirrored=True)
+        found, mirrored = claim.evaluate(tables), claim.evaluate(tables, mirrored=True)
         verdict, turned = found.verdict, mirrored.verdict
         if [gate.name for gate in found.gates if not gate.is_open] == ["power"] and verdict == "not tested":
             continue
@@ -151,8 +151,8 @@ def test_mirror(folder: str) -> None:
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_order_of_seeds_and_rows_changes_nothing(folder: str) -> None:
     for claim, tables in judged(folder):
-        found = claim.judge(tables)
-        again = claim.judge({name: _shuffled_seeds(rows) for name, rows in tables.items()})
+        found = claim.evaluate(tables)
+        again = claim.evaluate({name: _shuffled_seeds(rows) for name, rows in tables.items()})
         assert again.verdict == found.verdict, claim.name
         for one, other in ((found.value, again.value), (found.low, again.low), (found.high, again.high)):
             assert one == other or one == pytest.approx(other, rel=1e-9, abs=1e-12), claim.name

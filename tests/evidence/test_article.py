@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 import article  # noqa: E402
-import judged  # noqa: E402
+import headline_review  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -64,5 +64,7 @@ def test_without_pdflatex_one_line_says_what_to_install(tmp_path, monkeypatch):
 
 
 def test_the_sheet_of_ten_headlines_is_of_the_ledger_as_it_is() -> None:
-    ledger = {row["claim"]: row for row in json.loads(judged.LEDGER.read_text())}
-    assert judged.SHEET.read_text() == judged.sheet(tomllib.loads(judged.SENTENCES.read_text()), ledger)
+    ledger = {row["claim"]: row for row in json.loads(headline_review.LEDGER.read_text())}
+    assert headline_review.SHEET.read_text() == headline_review.sheet(
+        tomllib.loads(headline_review.SENTENCES.read_text()), ledger
+    )

@@ -15,10 +15,10 @@ import pytest
 import torch
 
 import hmmscope as hs
-from attacks import DECIDED, judged, on_training
+from adversarial_tables import DECIDED, judged, on_training
 from hmmscope.lab.evidence.claim import claims_of
 from hmmscope.lab.evidence.rows import Rows, Tables
-from praise import praise
+from overclaim_phrases import praise
 
 KEPT = Path(__file__).parents[2] / "results" / "controls"
 CONTROLS = ("untrained", "one-step", "mispaired")
@@ -41,13 +41,13 @@ def rows_of(columns: dict[str, list]) -> list[list[tuple]]:
 @pytest.mark.parametrize("path", FOLDERS, ids=str)
 def test_what_learned_nothing_decides_nothing(path: Path) -> None:
     experiment, tables = path.name.removesuffix(".json.xz"), tables_of(path)
-    found = {claim.name: claim.judge(tables) for claim in on_training(experiment)}
+    found = {claim.name: claim.evaluate(tables) for claim in on_training(experiment)}
     assert {name for name, one in found.items() if one.verdict in DECIDED} == set(
         FALLEN.get(str(path).removesuffix(".json.xz"), ())
     )
     asked = [claim for claim in claims_of(experiment) if claim.about == "training" and claim.is_question]
     answers = {
-        claim.name: claim.judge(tables) for claim in asked if not judged(claim, tables).verdict.startswith("broken")
+        claim.name: claim.evaluate(tables) for claim in asked if not judged(claim, tables).verdict.startswith("broken")
     }
     assert [name for name, one in answers.items() if one.verdict == "answered"] == []
     assert [sentence for one in (found | answers).values() for sentence in praise(one.text)] == []

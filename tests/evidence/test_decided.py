@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from attacks import Judged, folders, judged, kept, on_training
+from adversarial_tables import Judged, folders, judged, kept, on_training
 from hmmscope import registry
 from hmmscope.lab.evidence.claim import Claim
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.evidence.verdicts import DECIDED, DENIED, Above, Always, Below, Within
-from hmmscope.machine import source_digest
+from hmmscope.system_info import source_digest
 
 ROOT = Path(__file__).parents[2]
 LEDGER = json.loads((ROOT / "results" / "ledger" / "ledger.json").read_text())
@@ -46,11 +46,11 @@ def test_a_decided_row_has_its_power_its_whole_interval_and_its_sensitivity(row:
                 else all(inside)
             )
         case Above():
-            least = rule.bound + rule.matters
-            assert high < rule.bound + rule.matters or high == rule.bound if denied else low >= least
+            least = rule.bound + rule.smallest_effect
+            assert high < rule.bound + rule.smallest_effect or high == rule.bound if denied else low >= least
         case Below():
-            most = rule.bound - rule.matters
-            assert low > rule.bound - rule.matters or low == rule.bound if denied else high <= most
+            most = rule.bound - rule.smallest_effect
+            assert low > rule.bound - rule.smallest_effect or low == rule.bound if denied else high <= most
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ def test_every_claim_that_rests_on_rarely_asked_states_asks_how_rarely(folder: s
     resting = [
         claim for claim in on_training(experiment.name) if judged(claim, moved).effects != judged(claim, tables).effects
     ]
-    gates = {claim.name: [gate.text for gate in claim.judge(tables, power=False).gates] for claim in resting}
+    gates = {claim.name: [gate.text for gate in claim.evaluate(tables, power=False).gates] for claim in resting}
     assert [name for name, own in gates.items() if not any(ASKED in text for text in own)] == []
     assert gates
 
@@ -99,7 +99,7 @@ def test_every_claim_that_rests_on_rarely_asked_states_asks_how_rarely(folder: s
 @pytest.mark.parametrize("folder", [folder for folder in folders() if "/multitask-fig" in folder])
 def test_every_claim_on_prompts_of_a_pool_asks_how_often_its_hmms_were_shown(folder: str) -> None:
     experiment, tables = kept(folder)
-    gates = {claim.name: claim.judge(tables, power=False).gates for claim in on_training(experiment.name)}
+    gates = {claim.name: claim.evaluate(tables, power=False).gates for claim in on_training(experiment.name)}
     assert [name for name, own in gates.items() if not any(SHOWN in gate.text for gate in own)] == []
     assert gates
 

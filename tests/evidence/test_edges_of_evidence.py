@@ -8,8 +8,12 @@ import pytest
 
 from hmmscope.errors import InputError
 from hmmscope.lab.evidence import figure, records
-from hmmscope.lab.evidence.budget_laws import Law
-from hmmscope.lab.evidence.clouds import (
+from hmmscope.lab.evidence.effects import ALPHA, Effect, at_level, level
+from hmmscope.lab.evidence.figure import Bars, DenseScatter, Explorer, ExplorerCurve, Figure, Heatmap, Lines, Series
+from hmmscope.lab.evidence.finding import Finding
+from hmmscope.lab.evidence.ledger import scaling_law_of
+from hmmscope.lab.evidence.scaling_laws import ScalingLaw
+from hmmscope.lab.evidence.scatter_data import (
     CERTAIN,
     BeliefPlane,
     belief_colours,
@@ -18,10 +22,6 @@ from hmmscope.lab.evidence.clouds import (
     unpack_colours,
     unpack_places,
 )
-from hmmscope.lab.evidence.effects import ALPHA, Effect, at_level, level
-from hmmscope.lab.evidence.figure import Bars, Cloud, Explorer, ExplorerCurve, Figure, Heatmap, Lines, Series
-from hmmscope.lab.evidence.finding import Finding
-from hmmscope.lab.evidence.ledger import law_of
 from hmmscope.lab.evidence.verdicts import Gate, at_budget
 
 
@@ -91,15 +91,15 @@ HEAT: dict[str, Any] = {"title": "", "x_label": "", "y_label": "", "z_label": ""
 @pytest.mark.parametrize(
     ("kind", "given", "other", "said"),
     [
-        (Cloud, CLOUD, {"frames": ()}, "frames: must name one"),
-        (Cloud, CLOUD, {"frames": (1,)}, "places: must be 1"),
-        (Cloud, CLOUD, {"places": (PLACE, PLACE[:4])}, r"places\[1\]: must be 8 characters, as colours"),
-        (Cloud, CLOUD, {"places": (PLACE, PLACE[:-1] + "<")}, "must be base64"),
-        (Cloud, CLOUD, {"places": ("A" * 7,) * 2, "colours": "A" * 7}, r"places\[0\]: must be 7 characters"),
-        (Cloud, CLOUD, {"colours": "A" * 7 + "'"}, "must be base64"),
-        (Cloud, CLOUD, {"corners": ("a", "b")}, "corners: must be three names, or none"),
-        (Cloud, CLOUD, {"corners": ("a", "b", "c")}, "outline: must be the places of corners"),
-        (Cloud, CLOUD, {"outline": "AAAA"}, "outline: must be the places of corners"),
+        (DenseScatter, CLOUD, {"frames": ()}, "frames: must name one"),
+        (DenseScatter, CLOUD, {"frames": (1,)}, "places: must be 1"),
+        (DenseScatter, CLOUD, {"places": (PLACE, PLACE[:4])}, r"places\[1\]: must be 8 characters, as colours"),
+        (DenseScatter, CLOUD, {"places": (PLACE, PLACE[:-1] + "<")}, "must be base64"),
+        (DenseScatter, CLOUD, {"places": ("A" * 7,) * 2, "colours": "A" * 7}, r"places\[0\]: must be 7 characters"),
+        (DenseScatter, CLOUD, {"colours": "A" * 7 + "'"}, "must be base64"),
+        (DenseScatter, CLOUD, {"corners": ("a", "b")}, "corners: must be three names, or none"),
+        (DenseScatter, CLOUD, {"corners": ("a", "b", "c")}, "outline: must be the places of corners"),
+        (DenseScatter, CLOUD, {"outline": "AAAA"}, "outline: must be the places of corners"),
         (Explorer, MANY, {"choices": tuple("abcdef")}, "choices: must name 1 to 5"),
         (Explorer, MANY, {"y_min": 1, "y_max": 1}, "y_min: must be below y_max"),
         (Lines, LINES, {"series": ()}, "series: must have one"),
@@ -135,7 +135,7 @@ def test_what_a_panel_cannot_show_is_refused(kind: Any, given: Any, other: dict[
 
 
 def test_what_is_just_right_is_taken() -> None:
-    cloud = Cloud(**CLOUD | {"corners": ("a", "b", "c"), "outline": "A" * 12})
+    cloud = DenseScatter(**CLOUD | {"corners": ("a", "b", "c"), "outline": "A" * 12})
     five = Explorer(
         **MANY | {"choices": tuple("abcde"), "curves": (ExplorerCurve(values=(1, 2, 3, 4, 5), x=(1,), y=(2,)),)}
     )
@@ -213,7 +213,7 @@ def test_gates_stand_open_at_their_edges() -> None:
     assert not Gate.learned(Effect(value=0.5, low=0.0, high=1.0, error=0.2), 0.1, "c").is_open
     assert not Gate.learned(Effect(value=0.5), 0.1, "c").is_open
     assert [Gate.regime(value, 1.0, 2.0, "r").is_open for value in (0.99, 1.0, 2.0, 2.01)] == [False, True, True, False]
-    assert [Gate.room(value, 1.0, "r").is_open for value in (1.0, 0.99)] == [True, False]
+    assert [Gate.headroom(value, 1.0, "r").is_open for value in (1.0, 0.99)] == [True, False]
     near = {"a": {"tokens": 100.0, "flops": 1.0}, "b": {"tokens": 105.0, "flops": 2.0}}
     assert Gate.matched(near).text == "equal tokens"
     assert "tokens 1.1 times, flops 2 times" in Gate.matched(near, 0.04).text
@@ -229,19 +229,23 @@ def test_gates_stand_open_at_their_edges() -> None:
 
 def test_a_law_needs_three_budgets_and_two_degrees_of_freedom() -> None:
     """A level for each instance, a slope and a rate; hidden outcomes count for none."""
-    seen = [Law.Point(x, instance, x + 0.1 * instance + 0.01 * x * x) for x in (1.0, 2.0, 3.0) for instance in (0, 1)]
-    assert Law.of(seen) is not None
-    assert Law.of(seen[:-1]) is None
-    assert Law.of([*seen[:-1], seen[-1]._replace(hidden=True)]) is None
-    assert Law.of([one._replace(x=min(one.x, 2.0)) for one in seen]) is None
+    seen = [
+        ScalingLaw.BudgetPoint(x, instance, x + 0.1 * instance + 0.01 * x * x)
+        for x in (1.0, 2.0, 3.0)
+        for instance in (0, 1)
+    ]
+    assert ScalingLaw.of(seen) is not None
+    assert ScalingLaw.of(seen[:-1]) is None
+    assert ScalingLaw.of([*seen[:-1], seen[-1]._replace(hidden=True)]) is None
+    assert ScalingLaw.of([one._replace(x=min(one.x, 2.0)) for one in seen]) is None
 
 
 def test_what_stands_beside_a_verdict() -> None:
     known: dict[str, Any] = {"title": "", "text": "", "verdict": "inconclusive", "value": 1.0, "low": 0.0, "high": 2.0}
-    assert law_of(Finding(**known, p=0.0312, q=0.2, seeds_needed=7)) == "p 0.031, q 0.2, 7 seeds would decide"
-    assert law_of(Finding(**known, p=0.0312)) == "p 0.031, more seeds alone would not decide"
-    assert law_of(Finding(title="", text="", verdict="inconclusive")) == ""
-    assert law_of(Finding(**known | {"verdict": "reproduced"}, seeds_needed=7)) == ""
+    assert scaling_law_of(Finding(**known, p=0.0312, q=0.2, seeds_needed=7)) == "p 0.031, q 0.2, 7 seeds would decide"
+    assert scaling_law_of(Finding(**known, p=0.0312)) == "p 0.031, more seeds alone would not decide"
+    assert scaling_law_of(Finding(title="", text="", verdict="inconclusive")) == ""
+    assert scaling_law_of(Finding(**known | {"verdict": "reproduced"}, seeds_needed=7)) == ""
 
 
 def test_records_of_more_than_a_mebibyte_are_refused(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from hmmscope.lab.evidence.effects import Effect, Estimate, false_discovery, quantile, two_sided
+from hmmscope.lab.evidence.effects import Effect, EstimateWithError, false_discovery, quantile, two_sided
 from hmmscope.lab.evidence.rows import Rows
 
 
@@ -33,8 +33,10 @@ def test_interval_over_seeds_is_students() -> None:
 
 def test_noise_of_samples_widens_an_interval_of_seeds_that_agree() -> None:
     apart = Effect.pooled([1.0, 3.0, 5.0])
-    assert Effect.pooled([Estimate(1.0, 1e-6), Estimate(3.0), Estimate(5.0)]) == apart  # the seeds are wider
-    agree = Effect.pooled([Estimate(2.0, 0.3), Estimate(2.0, 0.3), Estimate(2.0, 0.3)])
+    assert (
+        Effect.pooled([EstimateWithError(1.0, 1e-6), EstimateWithError(3.0), EstimateWithError(5.0)]) == apart
+    )  # the seeds are wider
+    agree = Effect.pooled([EstimateWithError(2.0, 0.3), EstimateWithError(2.0, 0.3), EstimateWithError(2.0, 0.3)])
     assert agree.low == pytest.approx(2.0 - 1.959964 * 0.3 / math.sqrt(3), rel=1e-6)
 
 
@@ -137,8 +139,8 @@ def test_one_seed_keeps_the_interval_over_its_samples() -> None:
 
 def test_the_law_of_a_wide_noise_has_no_tail_of_its_own() -> None:
     """Three seeds that agree closely, each known to 0.5: the noise gives the wider interval, Student's law the larger p."""
-    found = Effect.pooled([Estimate(9.0, 0.5), Estimate(10.0, 0.5), Estimate(11.0, 0.5)])
-    wide = Effect.pooled([Estimate(9.9, 0.5), Estimate(10.0, 0.5), Estimate(10.1, 0.5)])
+    found = Effect.pooled([EstimateWithError(9.0, 0.5), EstimateWithError(10.0, 0.5), EstimateWithError(11.0, 0.5)])
+    wide = Effect.pooled([EstimateWithError(9.9, 0.5), EstimateWithError(10.0, 0.5), EstimateWithError(10.1, 0.5)])
     assert wide.degrees == 0
     student = Effect.pooled([9.9, 10.0, 10.1])
     assert wide.p_value() == pytest.approx(student.p_value())

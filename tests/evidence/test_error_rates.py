@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hmmscope.lab.evidence import power
-from hmmscope.lab.evidence.claim import Claim, Seen
+from hmmscope.lab.evidence.claim import Claim, Measurement
 from hmmscope.lab.evidence.effects import Effect, false_discovery
 from hmmscope.lab.evidence.rows import Rows, Tables, identical_seeds
 from hmmscope.lab.evidence.verdicts import CONFIRMED, DENIED, Above, Below, Gate, Rule, Within
@@ -25,19 +25,19 @@ def _fewer_draws(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 LEARNED = Gate("learned", True, "it learned")
-SAID = {key: "?" for key in ("name", "experiment", "source", "says", "reading")}
+SAID = {key: "?" for key in ("name", "experiment", "source", "claim_text", "operationalization")}
 
 
 def claim_of(rule: Rule, effects: Any, gates: tuple[Gate, ...] = (LEARNED,), **more: Any) -> Claim:
     wanted = tuple(effects) if isinstance(effects, Mapping) else ()
-    about = {key: more.pop(key) for key in ("wanted", "parts") if key in more}
-    seen = Seen(effects, "So.", gates=gates, **{"wanted": wanted, "spent": {"sequences": 1.0}} | about)
+    about = {key: more.pop(key) for key in ("required", "parts") if key in more}
+    seen = Measurement(effects, "So.", gates=gates, **{"required": wanted, "compute_used": {"sequences": 1.0}} | about)
     return Claim(**SAID, rule=rule, measure=lambda _: seen, **{"budget": {"sequences": 1.0}} | more)
 
 
 def shares(rule: Rule, made: np.ndarray, **more: Any) -> Counter[str]:
     """Return how often each verdict is given on rows of values, one per seed."""
-    found = Counter(claim_of(rule, Effect.pooled(list(row)), **more).judge({}).verdict for row in made)
+    found = Counter(claim_of(rule, Effect.pooled(list(row)), **more).evaluate({}).verdict for row in made)
     return Counter({verdict: count / len(made) for verdict, count in found.items()})  # type: ignore[misc]
 
 
@@ -46,7 +46,7 @@ def shares(rule: Rule, made: np.ndarray, **more: Any) -> Counter[str]:
 
 
 @pytest.mark.parametrize("spread", [0.05, 0.5])
-@pytest.mark.parametrize("rule", [Above(0, matters=0.1), Below(0, matters=0.1)])
+@pytest.mark.parametrize("rule", [Above(0, smallest_effect=0.1), Below(0, smallest_effect=0.1)])
 def test_neither_error_of_a_rule_is_above_a_twentieth(rule: Rule, spread: float) -> None:
     """Spread over seeds costs power and no correctness."""
     draw, side = np.random.default_rng(1), 1 if isinstance(rule, Above) else -1
@@ -60,7 +60,7 @@ def test_neither_error_of_a_rule_is_above_a_twentieth(rule: Rule, spread: float)
 
 def test_the_size_of_what_is_found_with_low_power_is_not_vouched_for() -> None:
     draw = np.random.default_rng(2)
-    found = shares(Above(0, matters=0.1), 0.6 + 0.4 * draw.standard_normal((200, 5)))
+    found = shares(Above(0, smallest_effect=0.1), 0.6 + 0.4 * draw.standard_normal((200, 5)))
     assert found["reproduced in sign"] > 0.3
     assert found["reproduced"] < 0.1
 
@@ -72,19 +72,21 @@ def test_the_size_of_what_is_found_with_low_power_is_not_vouched_for() -> None:
 def test_tasks_are_judged_each_by_its_own_gates_and_all_of_them_by_all() -> None:
     hard = Gate("regime", False, "asked too often").about("hard")
     good, bad = Effect.pooled([1.0, 1.1, 0.9, 1.0, 1.05]), Effect.pooled([-1.0, -1.1, -0.9, -1.0, -1.05])
-    found = claim_of(Above(0, matters=0.2), {"easy": good, "hard": good}, (LEARNED, hard)).judge({})
+    found = claim_of(Above(0, smallest_effect=0.2), {"easy": good, "hard": good}, (LEARNED, hard)).evaluate({})
     assert [(part.name, part.verdict) for part in found.parts] == [("easy", "reproduced"), ("hard", "not tested")]
     assert found.verdict == "not tested"
     assert found.parts[1].why == "regime"
-    denied = claim_of(Above(0, matters=0.2), {"easy": bad, "hard": good}, (LEARNED, hard)).judge({})
+    denied = claim_of(Above(0, smallest_effect=0.2), {"easy": bad, "hard": good}, (LEARNED, hard)).evaluate({})
     assert (denied.verdict, denied.value) == ("not reproduced", bad.value)  # one that is denied denies all
     assert all(gate.is_open for gate in denied.gates)
-    blocked = claim_of(Above(0, matters=0.2), {"easy": good, "hard": bad}, (LEARNED, hard)).judge({})
+    blocked = claim_of(Above(0, smallest_effect=0.2), {"easy": good, "hard": bad}, (LEARNED, hard)).evaluate({})
     assert blocked.verdict == "not tested"
-    part = claim_of(Above(0, matters=0.2), {"easy": good}, wanted=("easy", "hard")).judge({})
+    part = claim_of(Above(0, smallest_effect=0.2), {"easy": good}, required=("easy", "hard")).evaluate({})
     assert [one.verdict for one in part.parts] == ["reproduced", "not tested"]
     assert part.verdict == "not tested"
-    mean = claim_of(Above(0, matters=0.2), good, (LEARNED, hard), parts={"easy": good, "hard": good}).judge({})
+    mean = claim_of(Above(0, smallest_effect=0.2), good, (LEARNED, hard), parts={"easy": good, "hard": good}).evaluate(
+        {}
+    )
     assert [one.verdict for one in mean.parts] == ["reproduced", "not tested"]
     assert mean.verdict == "not tested"  # the mean needs all
 
@@ -95,8 +97,10 @@ def test_all_of_several_tasks_err_no_more_often_than_one() -> None:
 
     def verdicts(aim: float) -> Counter[str]:
         return Counter(
-            claim_of(Above(0, matters=0.1), {str(k): Effect.pooled(list(aim + one)) for k, one in enumerate(rows)})
-            .judge({})
+            claim_of(
+                Above(0, smallest_effect=0.1), {str(k): Effect.pooled(list(aim + one)) for k, one in enumerate(rows)}
+            )
+            .evaluate({})
             .verdict
             for rows in noise
         )
@@ -122,7 +126,7 @@ def test_p_of_an_equivalence_is_that_of_two_one_sided_tests() -> None:
     assert at[0.0] > 0.95
     effect = Effect.pooled([0.1, -0.1, 0.05, 0.0, -0.02])
     assert rule.p_value(effect) < 1e-4 < effect.p_value(0.0)
-    assert claim_of(rule, effect).judge({}).p == rule.p_value(effect)
+    assert claim_of(rule, effect).evaluate({}).p == rule.p_value(effect)
     assert rule.p_value(Effect.share([True] * 9)) is None
 
 
@@ -146,7 +150,7 @@ def test_only_what_more_budget_could_help_is_open_at_a_larger_one(could_help: bo
     draw = np.random.default_rng(6)
     more = {"more_budget_could_help": could_help, "budget": {"sequences": 100.0}}
     noise = 0.1 * draw.standard_normal((100, 5))
-    against, there = (shares(Above(0, matters=0.1), aim + noise, **more) for aim in (-1.0, 0.5))
+    against, there = (shares(Above(0, smallest_effect=0.1), aim + noise, **more) for aim in (-1.0, 0.5))
     assert against[denied] >= 0.95
     assert set(against) & set(DENIED) == {denied}
     assert sum(there[one] for one in DENIED) <= 0.05
@@ -184,7 +188,11 @@ def test_seeds_in_two_groups_are_told_and_others_seldom() -> None:
         both = np.ptp(learned, axis=1) > 0.5  # where all seeds learned nothing tells
         assert np.mean([Effect.pooled(list(row)).bimodal for row in plain]) <= 0.06
         assert np.mean([Effect.pooled(list(row)).bimodal for row in learned[both]]) >= 0.95
-    assert claim_of(Above(), Effect.pooled([0.9, 0.91, 0.2, 0.92, 0.9]), there=1.0, none=-1.0).judge({}).bimodal
+    assert (
+        claim_of(Above(), Effect.pooled([0.9, 0.91, 0.2, 0.92, 0.9]), effect_if_true=1.0, effect_if_false=-1.0)
+        .evaluate({})
+        .bimodal
+    )
 
 
 def test_two_seeds_with_the_same_rows_are_one() -> None:
@@ -200,11 +208,13 @@ def test_two_seeds_with_the_same_rows_are_one() -> None:
     assert identical_seeds(copied) == (1, 5)
     assert identical_seeds({"t": Rows({"seed": seed, "value": 3.0} for seed in (0, 1))}) is None  # whole numbers agree
 
-    def measure(found: Tables) -> Seen:
-        return Seen(Effect.pooled([5 + v for v in found["t"].where(x=0).values("value")]), "So.", gates=(LEARNED,))
+    def measure(found: Tables) -> Measurement:
+        return Measurement(
+            Effect.pooled([5 + v for v in found["t"].where(x=0).values("value")]), "So.", gates=(LEARNED,)
+        )
 
-    made = Claim(**SAID, rule=Above(0, matters=1.0), there=5.0, measure=measure)
-    assert made.judge(drawn).verdict != "not tested"
-    refused = made.judge(copied)
+    made = Claim(**SAID, rule=Above(0, smallest_effect=1.0), effect_if_true=5.0, measure=measure)
+    assert made.evaluate(drawn).verdict != "not tested"
+    refused = made.evaluate(copied)
     assert refused.verdict == "not tested"
     assert refused.text.startswith("Not tested: seeds 1 and 5 have the same rows")

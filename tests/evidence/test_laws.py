@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from hmmscope.errors import InputError
-from hmmscope.lab import Above, Effect, Gate, Law, Seen, Tables, number
+from hmmscope.lab import Above, Effect, Gate, Measurement, ScalingLaw, Tables, parameter
 from hmmscope.lab.evidence.claim import Claim
-from hmmscope.lab.evidence.records import Numbers
+from hmmscope.lab.evidence.records import RuleParameters
 
 #: A budget that is not run.
 FAR = 29.0
@@ -17,7 +17,7 @@ FAR = 29.0
 
 def planted(
     form: str, seed: int, *, ceiling: float = float("inf"), spread: float = 0.08
-) -> tuple[list[Law.Point], Callable[[float], float]]:
+) -> tuple[list[ScalingLaw.BudgetPoint], Callable[[float], float]]:
     """Five instances at seven budgets, and the mean over instances at any."""
     rng = random.Random(f"{form} {seed}")
     own = [rng.gauss(0, 0.3) for _ in range(5)]
@@ -29,7 +29,7 @@ def planted(
     for instance, effect in enumerate(own):
         for x in range(15, 22):
             y = mean(x) + effect + rng.gauss(0, spread)
-            points.append(Law.Point(float(x), instance, min(y, ceiling), y >= ceiling))
+            points.append(ScalingLaw.BudgetPoint(float(x), instance, min(y, ceiling), y >= ceiling))
     return points, lambda x: mean(x) + sum(own) / len(own)
 
 
@@ -41,7 +41,7 @@ def test_the_union_of_both_forms_covers_what_was_planted(form: str, ceiling: flo
     covered = width = 0.0
     for seed in range(20):
         points, mean = planted(form, seed, ceiling=ceiling)
-        law = Law.of(points)
+        law = ScalingLaw.of(points)
         assert law is not None
         effect = law.effect(FAR, "doublings")
         assert effect.low is not None
@@ -56,9 +56,9 @@ def test_a_form_that_the_budgets_refute_says_nothing_of_others() -> None:
     """A straight line through a law that saturates is surely too high far away; where either may be, both count."""
     points, mean = planted("saturating", 0)
     law, few, straight = (
-        Law.of(points),
-        Law.of([point for point in points if point.x < 18]),
-        Law.of(planted("straight", 0)[0]),
+        ScalingLaw.of(points),
+        ScalingLaw.of([point for point in points if point.x < 18]),
+        ScalingLaw.of(planted("straight", 0)[0]),
     )
     assert law is not None
     assert few is not None
@@ -69,19 +69,19 @@ def test_a_form_that_the_budgets_refute_says_nothing_of_others() -> None:
 
 
 def test_without_noise_a_line_is_found_and_goes_on() -> None:
-    points = [Law.Point(float(x), i, 0.5 * x + i) for i in range(3) for x in range(4)]
-    law = Law.of(points)
+    points = [ScalingLaw.BudgetPoint(float(x), i, 0.5 * x + i) for i in range(3) for x in range(4)]
+    law = ScalingLaw.of(points)
     assert law is not None
     assert law.mean_at(10.0)["straight"] == pytest.approx((6.0, 6.0, 6.0), abs=1e-6)
     assert law.next_at(10.0, 2)["straight"] == pytest.approx((7.0, 7.0, 7.0), abs=1e-6)
-    assert Law.last_doubling(points) == {0: 0.5, 1: 0.5, 2: 0.5}
+    assert ScalingLaw.last_doubling(points) == {0: 0.5, 1: 0.5, 2: 0.5}
 
 
 def test_what_a_ceiling_hides_is_known_to_be_above_it() -> None:
     """As if it ended there, growth would seem to stop."""
     points, mean = planted("straight", 1, ceiling=4.0, spread=0.02)
     assert sum(point.hidden for point in points) > 10
-    law, cut = (Law.of(chosen) for chosen in (points, [point._replace(hidden=False) for point in points]))
+    law, cut = (ScalingLaw.of(chosen) for chosen in (points, [point._replace(hidden=False) for point in points]))
     assert law is not None
     assert cut is not None
     assert law.mean_at(25.0)["straight"].value == pytest.approx(mean(25.0), abs=0.25)
@@ -90,33 +90,33 @@ def test_what_a_ceiling_hides_is_known_to_be_above_it() -> None:
 
 def test_the_largest_budget_tests_the_law_of_the_others() -> None:
     points, _ = planted("straight", 2)
-    found = Law.held_out(points)
+    found = ScalingLaw.held_out(points)
     assert found is not None
     assert (found.covered, found.instances) == (5, 5)
     jumped = [point._replace(y=point.y + 2) if point.x == 21 else point for point in points]
-    broken = Law.held_out(jumped)
+    broken = ScalingLaw.held_out(jumped)
     assert broken is not None
     assert broken.covered == 0
 
 
 def test_too_little_is_no_law() -> None:
-    assert Law.of([Law.Point(float(x), i, float(x)) for i in range(3) for x in range(2)]) is None
-    assert Law.of([Law.Point(float(x), i, 3.0, True) for i in range(3) for x in range(5)]) is None
-    assert Law.held_out([]) is None
+    assert ScalingLaw.of([ScalingLaw.BudgetPoint(float(x), i, float(x)) for i in range(3) for x in range(2)]) is None
+    assert ScalingLaw.of([ScalingLaw.BudgetPoint(float(x), i, 3.0, True) for i in range(3) for x in range(5)]) is None
+    assert ScalingLaw.held_out([]) is None
 
 
 def test_a_law_that_reaches_the_papers_budget_judges_the_paper() -> None:
     """Where the effects are of that budget, it does not matter how little the models were trained on."""
 
     def judged(spent: dict[str, float]) -> str:
-        def measure(tables: Tables) -> Seen:
+        def measure(tables: Tables) -> Measurement:
             found = Effect(value=-1.0, low=-1.2, high=-0.8, num_seeds=5)
-            return Seen(found, "So.", gates=(Gate("learned", True, "it learned"),), spent=spent)
+            return Measurement(found, "So.", gates=(Gate("learned", True, "it learned"),), compute_used=spent)
 
-        said = {key: "?" for key in ("name", "experiment", "source", "says", "reading")}
+        said = {key: "?" for key in ("name", "experiment", "source", "claim_text", "operationalization")}
         paper: dict[str, Any] = {"budget": {"sequences": 5e8}, "more_budget_could_help": True}
-        made = Claim(**said, rule=Above(), there=1.0, none=-1.0, measure=measure, **paper)
-        return made.judge({"runs": [{"sequences": 640_000}]}).verdict
+        made = Claim(**said, rule=Above(), effect_if_true=1.0, effect_if_false=-1.0, measure=measure, **paper)
+        return made.evaluate({"runs": [{"sequences": 640_000}]}).verdict
 
     assert judged({}) == "not at this budget"
     assert judged({"sequences": 5e8}) == "not reproduced"
@@ -125,15 +125,15 @@ def test_a_law_that_reaches_the_papers_budget_judges_the_paper() -> None:
 def test_a_number_is_that_of_the_record_that_judges() -> None:
     """A function that several claims share asks for it; outside of a judgement there is none."""
 
-    def shared(tables: Tables) -> Seen:
-        return Seen(Effect(value=number("margin")), "So.")
+    def shared(tables: Tables) -> Measurement:
+        return Measurement(Effect(value=parameter("margin")), "So.")
 
-    said = {key: "?" for key in ("name", "experiment", "source", "says", "reading")}
-    one, other = (Claim(**said, measure=shared, numbers=Numbers(margin=value)) for value in (0.1, 0.2))
-    assert (one.judge({}).value, other.judge({}).value) == (0.1, 0.2)
-    with one.judging():
-        assert number("margin") == 0.1
+    said = {key: "?" for key in ("name", "experiment", "source", "claim_text", "operationalization")}
+    one, other = (Claim(**said, measure=shared, parameters=RuleParameters(margin=value)) for value in (0.1, 0.2))
+    assert (one.evaluate({}).value, other.evaluate({}).value) == (0.1, 0.2)
+    with one.measuring():
+        assert parameter("margin") == 0.1
         with pytest.raises(InputError, match="numbers: unknown"):
-            number("margn")
+            parameter("margn")
     with pytest.raises(InputError):
-        number("margin")
+        parameter("margin")

@@ -13,15 +13,15 @@ import pytest
 from hmmscope import registry
 from hmmscope.errors import DamagedError, InputError
 from hmmscope.lab.cli import main
-from hmmscope.lab.evidence.claim import Claim, Seen, claim
+from hmmscope.lab.evidence.claim import Claim, Measurement, claim
 from hmmscope.lab.evidence.effects import Effect
-from hmmscope.lab.evidence.ledger import as_text, ledger, rules_of, stated
+from hmmscope.lab.evidence.ledger import as_text, ledger, recorded_claim, rules_of
 from hmmscope.lab.evidence.protocol import FORMAT, entry_of
-from hmmscope.lab.evidence.records import Numbers
+from hmmscope.lab.evidence.records import RuleParameters
 from hmmscope.lab.evidence.rows import Tables
 from hmmscope.lab.evidence.verdicts import Above, Gate
+from hmmscope.lab.experiments.derived_findings import derive_again
 from hmmscope.lab.experiments.experiment import Experiment
-from hmmscope.lab.experiments.judging import judge_again
 from hmmscope.storage import seals, store
 
 ROOT = Path(__file__).parents[2]
@@ -36,16 +36,18 @@ def rising(monkeypatch: pytest.MonkeyPatch) -> Claim:
         "it-rises",
         experiment="test-rising",
         source="[Test] Fig. 1",
-        says="It | rises.",
-        reading="The last value less the first is above zero.",
-        rule=Above(matters=0.1),
+        claim_text="It | rises.",
+        operationalization="The last value less the first is above zero.",
+        rule=Above(smallest_effect=0.1),
         about="process",
     )
-    def measure(tables: Tables) -> Seen:
+    def measure(tables: Tables) -> Measurement:
         rises = tables["curve"].per_seed(lambda rows: rows[-1]["value"] - rows[0]["value"])
         effect = Effect.pooled(list(rises.values()), "accuracy")
-        return Seen(
-            effect, f"It rises by {effect.value:.2f}.", gates=[Gate.room(1 - tables["curve"][0]["value"], 0.2, "it")]
+        return Measurement(
+            effect,
+            f"It rises by {effect.value:.2f}.",
+            gates=[Gate.headroom(1 - tables["curve"][0]["value"], 0.2, "it")],
         )
 
     return measure
@@ -158,12 +160,12 @@ def test_a_verdict_confirms_if_its_data_carry_a_protocol_that_names_its_rule_as_
         return entry.exploratory
 
     assert exploratory("same", rising) is None
-    assert exploratory("said", replace(rising, says="It climbs.")) is None
-    given = replace(rising, numbers=Numbers(first=0), measure=lambda tables, numbers: rising.measure(tables))
+    assert exploratory("said", replace(rising, claim_text="It climbs.")) is None
+    given = replace(rising, parameters=RuleParameters(first=0), measure=lambda tables, numbers: rising.measure(tables))
     assert exploratory("moved", given) is None  # the number stood in the function before
     said = "the protocol has version 1 of the rule, which is 2 now"
     assert exploratory("version", replace(rising, version=2)) == said
-    assert exploratory("number", replace(rising, rule=Above(matters=0.2))) == (
+    assert exploratory("number", replace(rising, rule=Above(smallest_effect=0.2))) == (
         "the protocol has matters = 0.1, which is 0.2 now"
     )
     assert exploratory("level", replace(rising, level=0.1)) == "the protocol has level = 0.05, which is 0.1 now"
@@ -270,21 +272,21 @@ def test_verdicts_that_this_code_sealed_are_taken_as_they_are(rising: Claim, tmp
     assert judged.finding is not None
     store.write_json(run / "findings.json", [judged.finding.to_data() | {"text": "As sealed."}])
     seals.write_seal(run, "experiment", {"measured_by": {"source_sha256": "this"}})
-    (taken,) = ledger([run], [stated(rising)], "this")
+    (taken,) = ledger([run], [recorded_claim(rising)], "this")
     assert taken.finding is not None
     assert (taken.finding.text, taken.sealed) == ("As sealed.", True)
     assert taken.row() | {"sealed": False} == judged.row() | {"text": "As sealed."}
     for known, source in (
-        ([stated(rising)], "other"),
+        ([recorded_claim(rising)], "other"),
         ([], "this"),
-        ([replace(stated(rising), name="more")], "this"),
+        ([replace(recorded_claim(rising), name="more")], "this"),
     ):
         (again,) = ledger([run], known, source)
         assert again.finding is not None
         assert again.finding.text == judged.finding.text
     store.write_json(run / "findings.json", [judged.finding.to_data() | {"verdict": "not reproduced"}])
     with pytest.raises(DamagedError, match=r"findings\.json"):
-        ledger([run], [stated(rising)], "this")
+        ledger([run], [recorded_claim(rising)], "this")
 
 
 def test_written_ledgers(rising: Claim, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -318,16 +320,16 @@ def test_a_reader_can_ask_for_the_power_of_a_rule_and_for_what_turns_it(
     run = folder(tmp_path / "run", {0: (0.1, 0.5), 1: (0.1, 0.52), 2: (0.1, 0.49)})
     assert main(["claims", str(run)]) == 0
     assert "power" not in capsys.readouterr().out
-    assert main(["claims", "--examine", str(run)]) == 0
+    assert main(["claims", "--sensitivity", str(run)]) == 0
     printed = capsys.readouterr().out
     assert "     power 0.88; false denials 0.00, false confirmations 0.00\n" in printed
     assert "0 fragile" in printed
     weak = folder(tmp_path / "weak", {0: (0.1, 0.5), 1: (0.1, 0.9), 2: (0.1, 0.6)})
-    assert main(["claims", "--examine", str(weak)]) == 0
+    assert main(["claims", "--sensitivity", str(weak)]) == 0
     printed = capsys.readouterr().out
     assert "-> not tested" in printed
     assert "has too few seeds" in printed
-    assert main(["claims", "--examine"]) == 2
+    assert main(["claims", "--sensitivity"]) == 2
     assert "claims --examine: give folders of experiments" in capsys.readouterr().err
 
 
@@ -369,11 +371,11 @@ def test_findings_that_differ_by_rounding_stay_as_they_are(tmp_path: Path, facto
     """Processors add in different orders: what is kept in the history does not change with the machine that judges it."""
     folder = tmp_path / "limits-table1"
     shutil.copytree(ROOT / "results/small/limits-table1", folder)
-    with seals.taken_off(folder) as seal:
+    with seals.unsealed(folder) as seal:
         findings = store.read_json(folder / "findings.json")
         changed = [finding | {"value": finding["value"] * factor} for finding in findings if finding["value"]]
         store.write_json(folder / "findings.json", changed)
         seals.write_seal(folder, "experiment", seal.bound if seal else {})
     before = (folder / "findings.json").read_bytes()
-    judge_again(folder)
+    derive_again(folder)
     assert ((folder / "findings.json").read_bytes() == before) is stays

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 import hmmscope
-from acts import act, altered_probe, complaint, entry, experiments, kept_acts, probe, same
+from golden_verdicts import act, altered_probe, complaint, entry, experiments, kept_acts, probe, same
 from hmmscope import registry
 from hmmscope.lab.evidence.claim import Claim, claims_of
 from hmmscope.lab.evidence.ledger import read_tables
-from hmmscope.lab.evidence.records import Numbers
+from hmmscope.lab.evidence.records import RuleParameters
 from hmmscope.lab.evidence.rows import Tables
 from hmmscope.lab.evidence.verdicts import Above
-from hmmscope.machine import source_digest
+from hmmscope.system_info import source_digest
 from hmmscope_papers.limits import fig2 as limits_fig2
 from hmmscope_papers.multitask import fig3a as multitask_fig3a
 from mutants import changed, of_record
@@ -134,7 +134,7 @@ def test_every_constant_that_a_verdict_depends_on_is_in_the_records() -> None:
         for (module, name), value in reached(claim.measure)[1].items():
             if module.startswith("hmmscope_papers") and name not in NO_CHOICES and not isinstance(value, str):
                 known = {"CONVERGED": "rate"}.get(name, name.lower().strip("_"))
-                if known not in claim.numbers:
+                if known not in claim.parameters:
                     missing.append((claim.name, module, name))
     assert missing == []
 
@@ -197,10 +197,10 @@ def test_no_gate_has_its_threshold_in_code() -> None:
     assert gates > 30
 
 
-class Asked(Numbers):
+class Asked(RuleParameters):
     """Numbers that note which of them were asked for."""
 
-    def __init__(self, numbers: Numbers) -> None:
+    def __init__(self, numbers: RuleParameters) -> None:
         super().__init__(numbers)
         self.asked: set[str] = set()
 
@@ -214,8 +214,8 @@ def test_every_number_of_a_record_is_asked_for() -> None:
     """On the tables as they are or one of their alterations: a number that nobody reads would be no part of a rule."""
     idle = []
     for claim in registry.in_order("claim"):
-        numbers = Asked(claim.numbers)
-        asking = replace(claim, numbers=numbers)
+        numbers = Asked(claim.parameters)
+        asking = replace(claim, parameters=numbers)
         for number in probe(claim.experiment)[1]:
             if numbers.asked >= set(numbers):
                 break

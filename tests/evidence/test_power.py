@@ -6,9 +6,9 @@ import random
 import pytest
 
 from hmmscope import registry
-from hmmscope.lab import Law
+from hmmscope.lab import ScalingLaw
 from hmmscope.lab.evidence import power
-from hmmscope.lab.evidence.claim import Claim, Seen
+from hmmscope.lab.evidence.claim import Claim, Measurement
 from hmmscope.lab.evidence.effects import Effect
 from hmmscope.lab.evidence.power import power_of, powered, targets
 from hmmscope.lab.evidence.rows import Tables
@@ -18,31 +18,31 @@ QUIET, LOUD = {"": Effect.pooled([1.0, 1.01, 0.99, 1.0, 1.0])}, {"": Effect.pool
 
 
 def test_a_rule_says_so_only_where_the_spread_lets_it() -> None:
-    able, unable = (power_of(Above(0, matters=0.1), effects) for effects in (QUIET, LOUD))
+    able, unable = (power_of(Above(0, smallest_effect=0.1), effects) for effects in (QUIET, LOUD))
     assert able is not None
     assert unable is not None
-    assert (able.there, able.denied) == (1.0, 0.0)
+    assert (able.power, able.denied) == (1.0, 0.0)
     assert able.confirmed == 0.0
-    assert unable.there < 0.1
+    assert unable.power < 0.1
     without_room = power_of(Within(0.001), QUIET)  # narrower than its interval
     assert without_room is not None
-    assert without_room.there < 0.5
+    assert without_room.power < 0.5
     assert power_of(Above(), QUIET) is None  # nothing says how large an effect is
-    assert power_of(Above(), QUIET, there=0.5) is None  # nor how small one is none
-    assert power_of(Above(), QUIET, there=0.5, none=-0.5) == (1.0, 0.0, 0.0)
+    assert power_of(Above(), QUIET, effect_if_true=0.5) is None  # nor how small one is none
+    assert power_of(Above(), QUIET, effect_if_true=0.5, effect_if_false=-0.5) == (1.0, 0.0, 0.0)
 
 
 def test_the_share_is_that_of_students_law() -> None:
     """An effect at the bound is above it in one of forty experiments, whatever the spread and the number of seeds."""
     for values in ([0.3, 0.1, 0.2], [5.0, -3.0, 8.0, 1.0, 0.0], [0.1 * k for k in range(12)]):
-        found = power_of(Above(0.0), {"": Effect.pooled(values)}, there=0.0, none=0.0)
+        found = power_of(Above(0.0), {"": Effect.pooled(values)}, effect_if_true=0.0, effect_if_false=0.0)
         assert found is not None
-        assert found.there == found.confirmed == pytest.approx(0.025, abs=0.015)
+        assert found.power == found.confirmed == pytest.approx(0.025, abs=0.015)
         assert found.denied == pytest.approx(0.025, abs=0.015)
     samples = Effect.pooled([0.0, 1e-9, 0.0], resolution=0.2)  # the law of the samples counts
-    found = power_of(Above(0.0), {"": samples}, there=0.0, none=0.0)
+    found = power_of(Above(0.0), {"": samples}, effect_if_true=0.0, effect_if_false=0.0)
     assert found is not None
-    assert found.there == pytest.approx(0.025, abs=0.015)
+    assert found.power == pytest.approx(0.025, abs=0.015)
 
 
 def test_a_spread_of_few_seeds_counts_as_what_it_is_known_to_be() -> None:
@@ -54,21 +54,23 @@ def test_a_spread_of_few_seeds_counts_as_what_it_is_known_to_be() -> None:
     assert many.error == pytest.approx(three.error * 1.6, rel=0.1)
     errors = (many.error, three.error)
     sure, doubtful = (
-        power_of(Above(0.0), {"": one}, there=6 * error, none=0.0)
+        power_of(Above(0.0), {"": one}, effect_if_true=6 * error, effect_if_false=0.0)
         for one, error in zip((many, three), errors, strict=True)
     )
     assert sure is not None
     assert doubtful is not None
-    assert sure.there > 0.97
-    assert doubtful.there < 0.9
+    assert sure.power > 0.97
+    assert doubtful.power < 0.9
 
 
 def test_several_effects_must_all_bear_it_out() -> None:
-    one = power_of(Above(0, matters=0.1), {"a": Effect.pooled([0.1, 0.2, 0.15, 0.18, 0.12])})
-    both = power_of(Above(0, matters=0.1), {name: Effect.pooled([0.1, 0.2, 0.15, 0.18, 0.12]) for name in "abc"})
+    one = power_of(Above(0, smallest_effect=0.1), {"a": Effect.pooled([0.1, 0.2, 0.15, 0.18, 0.12])})
+    both = power_of(
+        Above(0, smallest_effect=0.1), {name: Effect.pooled([0.1, 0.2, 0.15, 0.18, 0.12]) for name in "abc"}
+    )
     assert one is not None
     assert both is not None
-    assert both.there < one.there
+    assert both.power < one.power
     assert both.confirmed < one.confirmed
 
 
@@ -76,13 +78,13 @@ def test_universal_rules_need_enough_instances() -> None:
     enough, few = (power_of(Always(0.9), {"": Effect.share([True] * count)}) for count in (36, 20))
     assert enough == (1.0, 0.0, pytest.approx(0.9**36))
     assert few is not None
-    assert few.there == 0.0
+    assert few.power == 0.0
 
 
 def test_targets() -> None:
-    assert targets(Above(0, matters=0.1)) == (0.2, 0)
-    assert targets(Above(0, matters=0.1), 1.0) == (1.0, 0)
-    assert targets(Below(2.0, matters=0.5)) == (1.0, 2.0)
+    assert targets(Above(0, smallest_effect=0.1)) == (0.2, 0)
+    assert targets(Above(0, smallest_effect=0.1), 1.0) == (1.0, 0)
+    assert targets(Below(2.0, smallest_effect=0.5)) == (1.0, 2.0)
     assert targets(Above(-0.1)) == (0.0, -0.2)  # the bound is the margin
     assert targets(Within(0.1)) == (0.0, 0.2)
     assert targets(Printed(1.5, 0.05)) == (1.5, 1.6)
@@ -95,18 +97,18 @@ def test_a_prediction_holds_the_printed_number_in_nineteen_of_twenty() -> None:
     narrow = {"": Effect.predicted([1.5, 1.501, 1.499, 1.5, 1.5, 1.501])}
     found = power_of(Printed(1.5, 0.05), narrow)
     assert found is not None
-    assert found.there == pytest.approx(0.95, abs=0.02)
+    assert found.power == pytest.approx(0.95, abs=0.02)
     assert found.confirmed == 0.0
 
 
 def test_each_direction_is_asked_for_its_own_error() -> None:
     """A denial is not closed by a power that only a confirmation needs."""
-    rule = Above(0, matters=0.05)
+    rule = Above(0, smallest_effect=0.05)
     large, contrary = ({"": Effect.pooled([s + x for x in (0.0, 0.1, -0.1, 0.05, -0.05)])} for s in (2.0, -2.0))
-    known = {"there": None, "none": None, "least": 0.5}
+    known = {"effect_if_true": None, "effect_if_false": None, "least": 0.5}
     gate, power, verdict = powered(rule, large, "reproduced", **known)  # type: ignore[arg-type]
     assert power is not None
-    assert power.there < 0.5
+    assert power.power < 0.5
     assert (gate.is_open, verdict) == (True, "reproduced in sign")
     assert gate.text.startswith("low power: the size is uncertain (the rule says so in 0.")
     assert gate.text.endswith("seeds would have a power of 0.9")
@@ -124,36 +126,42 @@ def test_each_direction_is_asked_for_its_own_error() -> None:
 
 
 def claim_of(rule: Rule, effect: Effect, **more: object) -> Claim:
-    def measure(tables: Tables) -> Seen:
-        return Seen(effect, "So.", gates=(Gate("learned", True, "it learned"),), spent={"sequences": 1.0})
+    def measure(tables: Tables) -> Measurement:
+        return Measurement(effect, "So.", gates=(Gate("learned", True, "it learned"),), compute_used={"sequences": 1.0})
 
-    said = {key: "?" for key in ("name", "experiment", "source", "says", "reading")}
+    said = {key: "?" for key in ("name", "experiment", "source", "claim_text", "operationalization")}
     return Claim(**said, rule=rule, measure=measure, budget={"sequences": 1.0}, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("values", [(0.1, 0.2, 0.05, 0.16, 0.14), (-0.1, -0.2, -0.05, -0.16, -0.14)])
 def test_low_power_limits_what_is_borne_out_and_closes_no_denial(values: tuple[float, ...]) -> None:
     effect, confirmed = Effect.pooled(values), values[0] > 0
-    judged = claim_of(Above(0, matters=0.04), effect).judge({})
+    judged = claim_of(Above(0, smallest_effect=0.04), effect).evaluate({})
     assert judged.verdict == ("reproduced in sign" if confirmed else "not reproduced")
     assert judged.text == ("So. (Low power: the size is uncertain.)" if confirmed else "So.")
     assert [gate.name for gate in judged.gates] == ["learned", "power"]
-    told = claim_of(Above(0.0), effect, there=0.5, none=-0.5).judge({})
+    told = claim_of(Above(0.0), effect, effect_if_true=0.5, effect_if_false=-0.5).evaluate({})
     assert told.verdict == ("reproduced" if confirmed else "not reproduced")
-    assert claim_of(Above(0.0), effect).judge({}).verdict == "not tested"  # nothing says how large an effect is
+    assert claim_of(Above(0.0), effect).evaluate({}).verdict == "not tested"  # nothing says how large an effect is
 
 
 def test_what_is_open_needs_no_power() -> None:
-    assert claim_of(Above(0, matters=0.04), Effect.pooled([1.0, -1.0, 0.5])).judge({}).verdict == "inconclusive"
+    assert (
+        claim_of(Above(0, smallest_effect=0.04), Effect.pooled([1.0, -1.0, 0.5])).evaluate({}).verdict == "inconclusive"
+    )
 
 
 def test_laws_are_redrawn_about_another_effect() -> None:
     draw = random.Random(1)
     own = [draw.gauss(0, 0.2) for _ in range(5)]
-    points = [Law.Point(15.0 + k, i, 3 + 0.3 * k + own[i] + draw.gauss(0, 0.05)) for i in range(5) for k in range(6)]
-    law = Law.of(points)
+    points = [
+        ScalingLaw.BudgetPoint(15.0 + k, i, 3 + 0.3 * k + own[i] + draw.gauss(0, 0.05))
+        for i in range(5)
+        for k in range(6)
+    ]
+    law = ScalingLaw.of(points)
     assert law is not None
-    found = [law.redrawn(28.0, 4.0, random.Random(seed), "") for seed in range(10)]
+    found = [law.resampled(28.0, 4.0, random.Random(seed), "") for seed in range(10)]
     assert all(one is not None and one.low is not None and one.high is not None for one in found)
     held = sum(
         one.low <= 4.0 <= one.high for one in found if one is not None and one.low is not None and one.high is not None
@@ -165,7 +173,7 @@ def test_shares_of_redrawn_experiments_are_of_all_that_were_drawn() -> None:
     """A law that puts every other experiment on the wrong side of the bound."""
     turn = itertools.count()
     sides = (Effect.pooled([1.0, 1.01, 0.99]), Effect.pooled([-1.0, -1.01, -0.99]))
-    found = power._verdicts(Above(0.0, matters=0.1), QUIET, 1.0, lambda *_: sides[next(turn) % 2])
+    found = power._verdicts(Above(0.0, smallest_effect=0.1), QUIET, 1.0, lambda *_: sides[next(turn) % 2])
     assert found.count("reproduced") / len(found) == 0.5
 
 
@@ -175,17 +183,17 @@ CLAIMS = [claim for claim in registry.in_order("claim") if not claim.is_question
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.name)
 def test_every_rule_can_come_out_both_ways(claim: Claim) -> None:
     """With a spread that is small beside what it has to tell, it says so of the effect, and the contrary of none."""
-    rule, present = claim.rule, claim.there if claim.printed is None else claim.printed
+    rule, present = claim.rule, claim.effect_if_true if claim.printed is None else claim.printed
     if isinstance(rule, Always):
         assert rule.verdict(Effect.share([True] * 200)) == "reproduced"
         assert rule.verdict(Effect.share([True] * 199 + [False])) == "not reproduced"
         return
-    aims = targets(rule, present, claim.none)
+    aims = targets(rule, present, claim.effect_if_false)
     assert aims is not None, "the record says neither what matters nor how large an effect is, and none"
     spread = abs(aims[0] - aims[1]) / 100
     values = [spread * x for x in (-1.2, -0.4, 0.0, 0.5, 1.1)]
     made = Effect.predicted(values) if isinstance(rule, Printed) else Effect.pooled(values)
-    found = power_of(rule, {"": made}, present, claim.none)
+    found = power_of(rule, {"": made}, present, claim.effect_if_false)
     assert found is not None
-    assert found.there >= power.PLANNED, found
+    assert found.power >= power.PLANNED, found
     assert max(found.denied, found.confirmed) <= power.MOST_FALSE, found

@@ -128,9 +128,9 @@ def test_entries(text: str, error: str, tmp_path: Path) -> None:
 def test_an_entry_that_is_there_and_one_that_is_not(tmp_path: Path) -> None:
     folder = _folder(tmp_path / "claims", 'experiment = "x"\n' + _ENTRY + "numbers = {rate = 0.5}\n")
     found = records.record(folder, "mine")
-    assert (found.experiment, found.numbers.rate, found.rule) == ("x", 0.5, None)
+    assert (found.experiment, found.parameters.rate, found.rule) == ("x", 0.5, None)
     with pytest.raises(InputError, match=r"numbers: unknown 'rat'.*did you mean 'rate'"):
-        _ = found.numbers.rat
+        _ = found.parameters.rat
     with pytest.raises(InputError, match="claim: unknown 'yours'"):
         records.record(folder, "yours")
     with pytest.raises(InputError, match="claim mine: give experiment, source, says, reading and rule"):

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from hmmscope.lab.evidence.effects import Estimate, quantile
+from hmmscope.lab.evidence.effects import EstimateWithError, quantile
 from hmmscope.lab.evidence.rows import Rows
 
 
@@ -16,9 +16,9 @@ def test_an_estimate_has_the_error_of_its_row_or_of_its_interval() -> None:
         {"seed": 3, "value": None, "error": 0.1},
     ])  # fmt: skip
     found = rows.estimates()
-    assert found[0] == Estimate(1.0, 0.5)
+    assert found[0] == EstimateWithError(1.0, 0.5)
     assert found[1] == pytest.approx((2.0, 2.0))
-    assert found[2] == Estimate(3.0, 0.0)
+    assert found[2] == EstimateWithError(3.0, 0.0)
     assert found[3] is None
     effect = rows.effect(unit="nats")
     assert effect is not None
@@ -45,7 +45,7 @@ def test_differences_are_of_the_same_seed() -> None:
     one = Rows({"seed": seed, "value": 10.0 * seed, "error": 0.3} for seed in (0, 1, 2))
     other = Rows({"seed": seed, "value": 10.0 * seed - 1, "error": 0.4} for seed in (2, 1))
     found = one.estimates() - other.estimates()
-    assert found == {0: None, 1: Estimate(1.0, 0.5), 2: Estimate(1.0, 0.5)}
+    assert found == {0: None, 1: EstimateWithError(1.0, 0.5), 2: EstimateWithError(1.0, 0.5)}
     effect = one.less(other)
     assert effect is not None
     assert (effect.value, effect.num_seeds, effect.num_missing) == (1.0, 2, 1)

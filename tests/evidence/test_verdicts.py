@@ -19,13 +19,13 @@ def effect(low: float, high: float, seeds: int = 5) -> Effect:
         (Above(), 0.1, 0.3, "reproduced"),
         (Above(), -0.1, 0.3, "inconclusive"),
         (Above(), -0.3, -0.1, "not reproduced"),
-        (Above(0, matters=0.5), 0.1, 0.3, "not reproduced"),  # surely there, and surely too small
-        (Above(0, matters=0.5), 0.1, 0.8, "reproduced in sign"),  # there, and it may matter or not
-        (Above(0, matters=0.5), 0.4, 0.8, "reproduced in sign"),  # there, and perhaps too small
-        (Above(0, matters=0.5), 0.5, 0.8, "reproduced"),
+        (Above(0, smallest_effect=0.5), 0.1, 0.3, "not reproduced"),  # surely there, and surely too small
+        (Above(0, smallest_effect=0.5), 0.1, 0.8, "reproduced in sign"),  # there, and it may matter or not
+        (Above(0, smallest_effect=0.5), 0.4, 0.8, "reproduced in sign"),  # there, and perhaps too small
+        (Above(0, smallest_effect=0.5), 0.5, 0.8, "reproduced"),
         (Above(1.0), 1.1, 1.2, "reproduced"),
-        (Below(2.0, matters=0.5), 0.5, 1.0, "reproduced"),
-        (Below(2.0, matters=0.5), 1.0, 1.9, "reproduced in sign"),
+        (Below(2.0, smallest_effect=0.5), 0.5, 1.0, "reproduced"),
+        (Below(2.0, smallest_effect=0.5), 1.0, 1.9, "reproduced in sign"),
         (Below(2.0), 2.1, 3.0, "not reproduced"),
         (Within(0.1), -0.05, 0.05, "reproduced"),
         (Within(0.1), 0.2, 0.4, "not reproduced"),
@@ -89,7 +89,7 @@ def test_without_an_interval_over_all_seeds_nothing_is_decided(found: Effect) ->
 
 @pytest.mark.parametrize("matters", [0.0, 0.2])
 def test_mirror_of_reproduced_is_not_reproduced(matters: float) -> None:
-    rule = Above(0.3, matters=matters)
+    rule = Above(0.3, smallest_effect=matters)
     found = effect(0.6, 0.9)
     assert rule.verdict(found) == "reproduced"
     assert rule.verdict(found.mirrored(rule.bound)) == "not reproduced"
@@ -126,19 +126,21 @@ def test_converged() -> None:
 
 def test_a_verdict_is_settled_if_one_more_doubling_would_not_turn_it() -> None:
     clear, open_ = {"a": effect(1, 2)}, {"a": effect(-1, 1)}
-    assert Gate.settled(Above(), clear, {"a": -0.5}).is_open
-    assert Gate.settled(Above(), clear, {"a": 5.0}).is_open
-    turned = Gate.settled(Above(), clear, {"a": -1.5})
+    assert Gate.converged_by_rule(Above(), clear, {"a": -0.5}).is_open
+    assert Gate.converged_by_rule(Above(), clear, {"a": 5.0}).is_open
+    turned = Gate.converged_by_rule(Above(), clear, {"a": -1.5})
     assert not turned.is_open
     assert "by a -1.5" in turned.text
     assert "would turn reproduced into inconclusive" in turned.text
-    assert Gate.settled(Above(), open_, {"a": 0.0}).is_open
-    assert not Gate.settled(Above(), open_, {"a": 3.0}).is_open
-    assert not Gate.settled(Above(), clear, {"a": None}).is_open  # what was not recorded does not rest
-    assert not Gate.settled(Above(), clear, {}).is_open
-    assert not Gate.settled(Above(), {}, {}).is_open
-    assert Gate.settled(Above(), clear | {"b": effect(3, 4)}, {"a": 0.0, "b": -1.0}).is_open
-    assert not Gate.settled(Above(), clear | {"b": effect(3, 4)}, {"a": 0.0, "b": -9.0}).is_open  # any of them
+    assert Gate.converged_by_rule(Above(), open_, {"a": 0.0}).is_open
+    assert not Gate.converged_by_rule(Above(), open_, {"a": 3.0}).is_open
+    assert not Gate.converged_by_rule(Above(), clear, {"a": None}).is_open  # what was not recorded does not rest
+    assert not Gate.converged_by_rule(Above(), clear, {}).is_open
+    assert not Gate.converged_by_rule(Above(), {}, {}).is_open
+    assert Gate.converged_by_rule(Above(), clear | {"b": effect(3, 4)}, {"a": 0.0, "b": -1.0}).is_open
+    assert not Gate.converged_by_rule(
+        Above(), clear | {"b": effect(3, 4)}, {"a": 0.0, "b": -9.0}
+    ).is_open  # any of them
 
 
 def test_learned() -> None:
@@ -159,5 +161,5 @@ def test_matched() -> None:
 def test_regime_and_room() -> None:
     assert Gate.regime(16, 8, 64, "prompts per HMM").is_open
     assert not Gate.regime(960, 8, 64, "prompts per HMM").is_open
-    assert Gate.room(4, 2, "the length").is_open
-    assert not Gate.room(1.2, 2, "the length").is_open
+    assert Gate.headroom(4, 2, "the length").is_open
+    assert not Gate.headroom(1.2, 2, "the length").is_open

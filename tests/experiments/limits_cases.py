@@ -16,7 +16,7 @@ NOISE = {0: -0.01, 1: 0.0, 2: 0.01}
 
 def judged(name: str, tables: dict[str, Any]) -> Finding:
     """What a claim says of tables."""
-    found: Finding = registry.lookup("claim", name).judge(tables)
+    found: Finding = registry.lookup("claim", name).evaluate(tables)
     assert found.text
     if found.low is not None and found.high is not None and found.value is not None:
         assert math.isfinite(found.value)

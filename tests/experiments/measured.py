@@ -28,7 +28,7 @@ from hmmscope import registry
 from hmmscope.analysis import probes
 from hmmscope.errors import InputError
 from hmmscope.lab.experiments import parts, running
-from hmmscope.lab.experiments.experiment import Experiment, Measured, experiment_named
+from hmmscope.lab.experiments.experiment import Experiment, MeasuredTables, experiment_named
 from hmmscope.lab.experiments.parts import measurement_of
 from hmmscope.lab.experiments.planning import plan_of
 from hmmscope.runs import settings
@@ -59,7 +59,7 @@ def frozen() -> Iterator[None]:
     """
     kind, measure, fit = torch.get_default_dtype(), parts._measure, probes.fit_logistic
 
-    def measured(experiment: Experiment, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+    def measured(experiment: Experiment, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
         for run in runs.values():
             if not hasattr(run, "moved"):
                 _move(run.model)

@@ -56,5 +56,5 @@ OF_ACCURACY = [one for one in CLOSED if one[1] != "symbol counts"]
 
 def judged(name: str, tables: Tables, **options: Any) -> Finding:
     """A claim judged on tables, in an open setting unless they say another."""
-    found: Finding = registry.lookup("claim", name).judge({**setting(), **tables}, **options)
+    found: Finding = registry.lookup("claim", name).evaluate({**setting(), **tables}, **options)
     return found

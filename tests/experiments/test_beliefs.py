@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from hmmscope.lab.evidence.claim import claims_of
-from hmmscope.lab.evidence.clouds import pack_colours, pack_places
 from hmmscope.lab.evidence.figure import Bars, Figure
 from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.lab.evidence.scatter_data import pack_colours, pack_places
 from hmmscope.lab.evidence.verdicts import OF_QUESTIONS
 from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope_papers.beliefs.belief_geometry import FACTORS, PROCESSES
@@ -54,7 +54,7 @@ def geometry_tables(*, factored: bool = True) -> Tables:
 
 
 def verdicts(experiment: str, tables: Tables) -> dict[str, str]:
-    return {claim.name: claim.judge(tables).verdict for claim in claims_of(experiment)}
+    return {claim.name: claim.evaluate(tables).verdict for claim in claims_of(experiment)}
 
 
 def test_what_is_so_is_reproduced_and_nothing_without_training() -> None:
@@ -138,7 +138,7 @@ def discovery_tables(recurrent: float) -> Tables:
 
 def test_discovery_says_what_was_found() -> None:
     tables = discovery_tables(2)
-    found = {claim.name: claim.judge(tables) for claim in claims_of("discovery")}
+    found = {claim.name: claim.evaluate(tables) for claim in claims_of("discovery")}
     assert {one.verdict for one in found.values()} <= set(OF_QUESTIONS)
     assert "exactly 5" in found["states-from-predictions"].text
     assert [figure.name for figure in experiment_named("discovery").figures(tables)] == ["states", "coordinates"]

@@ -6,14 +6,14 @@ import pytest
 
 from hmmscope.analysis.mechanisms import mechanisms, paths, roles
 from hmmscope.constructions.induction import induction_network
-from hmmscope.corpora.corpus import Corpus
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.lab.evidence.claim import claims_of
 from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope.models.base import make_model
 from hmmscope.processes.make import make_process
-from hmmscope_papers.beliefs.mechanisms import CHAINS, HIDDEN, _in_order
+from hmmscope_papers.beliefs.mechanisms_experiment import CHAINS, HIDDEN, _in_order
 
 SEEDS, V, T = range(5), 3, 8
 
@@ -33,11 +33,11 @@ def runs(labels: tuple[str, ...]) -> Rows:
 def known() -> Tables:
     """The induction circuit in the place of the trained network, on chains; hidden processes get the same rows."""
     chains = make_process("fresh-markov-chains", num_states=V, num_symbols=V, transition_concentration=0.3)
-    corpus = Corpus(chains, length=T, stream="probe")
+    dataset = ProcessDataset(chains, length=T, stream="probe")
     untrained = make_model("roformer", num_symbols=V, num_layers=2, num_heads=2, width=16)
     tables: dict[str, list] = {"ablations": [], "paths": []}
     for network, model in {"trained": induction_network(V, V, T), "untrained": untrained}.items():
-        ablated, edges = (of(model, corpus, num_samples=64) for of in (mechanisms, paths))
+        ablated, edges = (of(model, dataset, num_samples=64) for of in (mechanisms, paths))
         names, called = _in_order(ablated), roles(ablated)
         ablated = [row | {"part": names[row["component"]], "role": called.get(row["component"], "")} for row in ablated]
         edges = [row | {"sender": names.get(row["sender"], row["sender"])} for row in edges]
@@ -58,7 +58,7 @@ def _as_belief(quantity: str) -> str:
 
 
 def verdicts(experiment: str, tables: Tables) -> dict[str, str]:
-    return {claim.name: claim.judge(tables).verdict for claim in claims_of(experiment)}
+    return {claim.name: claim.evaluate(tables).verdict for claim in claims_of(experiment)}
 
 
 def test_the_circuit_has_induction_heads_and_an_untrained_network_has_none(known: Tables) -> None:
@@ -71,7 +71,7 @@ def test_the_circuit_has_induction_heads_and_an_untrained_network_has_none(known
 
 
 def test_the_question_finds_what_the_circuit_does(known: Tables) -> None:
-    found = {claim.name: claim.judge(known) for claim in claims_of("mechanisms")}
+    found = {claim.name: claim.evaluate(known) for claim in claims_of("mechanisms")}
     assert found["statistical-induction-heads"].text.endswith("5 previous-token heads, 5 induction heads in 5 seeds.")
     way = found["mechanisms-way"]
     assert way.value is not None
@@ -115,7 +115,7 @@ def test_a_task_counts_where_something_still_listens() -> None:
     control = experiment_named("task-patching").without_training(used)
     assert control is not None
     assert verdicts("task-patching", control)["task-is-a-vector"] == "not tested"
-    (found,) = (claim.judge(used) for claim in claims_of("task-patching") if claim.name == "task-dimensions")
+    (found,) = (claim.evaluate(used) for claim in claims_of("task-patching") if claim.name == "task-dimensions")
     assert found.value == pytest.approx(0.8 * 0.6)
     figures = [Figure.from_data(figure.to_data()) for figure in experiment_named("task-patching").figures(used)]
     assert [figure.name for figure in figures] == ["layers", "dimensions"]

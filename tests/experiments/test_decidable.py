@@ -11,7 +11,7 @@ from hmmscope.lab.evidence.effects import Effect
 from hmmscope.lab.evidence.power import chances
 from hmmscope.lab.evidence.verdicts import Above
 from hmmscope.lab.experiments.decidable import Outlook, outlooks, warning_of
-from hmmscope.lab.experiments.planning import Plan, plan_of
+from hmmscope.lab.experiments.planning import ExperimentPlan, plan_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -21,7 +21,7 @@ def in_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
 
 
-def by_name(plan: Plan, **options: list[Path]) -> dict[str, Outlook]:
+def by_name(plan: ExperimentPlan, **options: list[Path]) -> dict[str, Outlook]:
     return {one.claim.name: one for one in outlooks(plan, **options)}
 
 
@@ -29,7 +29,7 @@ def test_the_plan_of_one_task_decides_that_task_alone() -> None:
     """The only GPU run of [Limits] trained Cyclic-DET: it could decide none of nine claims as a whole."""
     protocol = json.loads((ROOT / "protocols/limits-fig3@gpu.json").read_text())
     kept = [ROOT / "results" / folder for folder in ("gpu/limits-fig3@cyclic-det", "medium/limits-fig3")]
-    found = by_name(Plan.from_data("limits-fig3", "gpu", protocol["plan"]), kept=kept)
+    found = by_name(ExperimentPlan.from_data("limits-fig3", "gpu", protocol["plan"]), kept=kept)
     assert len(found) == 9
     assert not any(one.answer() == "can decide" for one in found.values())
     grows = found["limits-fit-length-grows"]
@@ -118,6 +118,6 @@ def test_a_dry_run_prints_each_gate(call: Callable, monkeypatch: pytest.MonkeyPa
 def test_chances_of_a_rule() -> None:
     """A spread of nothing decides always, a wide one never; and in sign is borne out too."""
     quiet, loud = Effect.pooled([1.0, 1.01, 0.99]), Effect.pooled([1.0, 90.0, -50.0])
-    assert (chances(Above(0, matters=0.5), {"": quiet}) or ()) > (0.99, 0.99)
-    assert max(chances(Above(0, matters=0.5), {"": loud}) or (1.0,)) < 0.1
+    assert (chances(Above(0, smallest_effect=0.5), {"": quiet}) or ()) > (0.99, 0.99)
+    assert max(chances(Above(0, smallest_effect=0.5), {"": loud}) or (1.0,)) < 0.1
     assert chances(Above(), {"": quiet}) is None

@@ -9,7 +9,7 @@ from cli_cases import assert_one_line, call  # noqa: F401 - a fixture
 from hmmscope.lab.experiments.forecast import forecast
 from hmmscope.lab.experiments.planning import plan_of
 from hmmscope.lab.experiments.running import run_experiment
-from hmmscope.runs.dry_run import Estimate
+from hmmscope.runs.dry_run import ResourceEstimate
 from hmmscope.storage import store
 
 
@@ -28,9 +28,9 @@ def test_runs_and_tokens_are_those_of_the_experiment(tmp_path: Path) -> None:
 def test_equal_shapes_are_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     timed = []
 
-    def noted(config: object, *, measure: bool = False, compare: bool = True, here: bool = True) -> Estimate:
+    def noted(config: object, *, measure: bool = False, compare: bool = True, here: bool = True) -> ResourceEstimate:
         timed.append(measure)
-        return Estimate(1, 1, 10, None, None, None, 0, "torch", "", int(measure), 1, 500.0 if measure else None)
+        return ResourceEstimate(1, 1, 10, None, None, None, 0, "torch", "", int(measure), 1, 500.0 if measure else None)
 
     monkeypatch.setattr("hmmscope.lab.experiments.forecast.estimate", noted)
     said = dict(line.split(maxsplit=1) for line in forecast("multitask-fig1", "small", {}, (7,), measure=True))

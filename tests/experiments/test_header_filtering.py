@@ -11,8 +11,8 @@ from hmmscope import registry
 from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.experiments.experiment import experiment_named
-from hmmscope_papers.header.told_answers import share_left, who_filters
-from hmmscope_papers.header.told_models import ARCHITECTURES
+from hmmscope_papers.header.filtering_answers import share_left, who_filters
+from hmmscope_papers.header.filtering_models import ARCHITECTURES
 
 #: Processor seconds of a step in the planted tables.
 SECONDS = {"rnn": 0.005, "lstm": 0.02, "transformer": 0.02}
@@ -60,7 +60,7 @@ def ahead(name: str, times: float, size: int = 0) -> World:
 
 
 def said(name: str, tables: Tables) -> Finding:
-    found: Finding = registry.lookup("claim", name).judge(tables)
+    found: Finding = registry.lookup("claim", name).evaluate(tables)
     return found
 
 
@@ -142,7 +142,7 @@ def test_budgets_do_not_share_a_line() -> None:
 CLAIMS = [name for name, one in registry.entries("claim").items() if one.experiment == "header-filtering"]
 
 
-@pytest.mark.parametrize("control", ["without_training", "by_counting"])
+@pytest.mark.parametrize("control", ["without_training", "with_ngrams_only"])
 def test_networks_that_learned_nothing_or_to_count_decide_nothing(control: str) -> None:
     experiment = experiment_named("header-filtering")
     for world in (ahead("transformer", 2.0), ahead("rnn", 2.0)):

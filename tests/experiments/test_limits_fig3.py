@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hmmscope import registry
-from hmmscope.lab.evidence.effects import Estimate
+from hmmscope.lab.evidence.effects import EstimateWithError
 from hmmscope.lab.evidence.ledger import read_tables
 from hmmscope.lab.evidence.rows import Rows, as_tables
 from hmmscope.lab.experiments.experiment import experiment_named
@@ -78,7 +78,7 @@ def test_the_length_lies_between_positions() -> None:
 
 def test_growth_stops_counting_at_the_whole_length() -> None:
     def of(task: str, *lengths: float, most: float = 1.0) -> float | None:
-        found = growth(growing({n: Estimate(length) for n, length in enumerate(lengths)}, task, 16), 16, most)
+        found = growth(growing({n: EstimateWithError(length) for n, length in enumerate(lengths)}, task, 16), 16, most)
         return None if found is None else found.value
 
     assert of("cyclic-det", 16, 4, 16, 16) == pytest.approx(2.0)
@@ -197,4 +197,4 @@ def test_error_rates_are_close() -> None:
 def test_tasks_that_were_not_measured_are_named(name: str, why: str) -> None:
     """Of Cyclic-DET alone nothing is said of the others, and no number of theirs."""
     _, tables = read_tables(RESULTS / "gpu" / "limits-fig3@cyclic-det")
-    assert re.match(rf"Not tested: {why}\. ", registry.lookup("claim", name).judge(tables).text)
+    assert re.match(rf"Not tested: {why}\. ", registry.lookup("claim", name).evaluate(tables).text)

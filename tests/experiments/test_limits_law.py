@@ -43,7 +43,7 @@ def growing(layers: int, k: int) -> float:
 
 
 def said(claim: str, world: Callable[[int, int], float]) -> Finding:
-    found: Finding = registry.lookup("claim", claim).judge(planted(world))
+    found: Finding = registry.lookup("claim", claim).evaluate(planted(world))
     return found
 
 

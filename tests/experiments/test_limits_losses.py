@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from hmmscope.lab.evidence.verdicts import OF_QUESTIONS
-from hmmscope_papers.limits import printed as limits_printed
+from hmmscope_papers.limits import paper_values as limits_printed
 from hmmscope_papers.limits import table3 as limits_table3
-from hmmscope_papers.limits.printed import paper_floors
+from hmmscope_papers.limits.paper_values import paper_floors
 from hmmscope_papers.limits.tables import REMEMBERING, WHILE_TRAINING
 from hmmscope_papers.limits.trainings import label_of
 from limits_cases import NOISE, SEEDS, at_rest, budgets, closed, judged, swapped, verdict

@@ -7,7 +7,7 @@ import torch
 
 from hmmscope.errors import InputError
 from hmmscope.inference.window import window_errors
-from hmmscope.lab.evidence.effects import Estimate
+from hmmscope.lab.evidence.effects import EstimateWithError
 from hmmscope.lab.evidence.records import judged_by
 from hmmscope.lab.evidence.rows import Rows, as_tables
 from hmmscope.lab.experiments.experiment import experiment_named
@@ -154,7 +154,7 @@ def test_a_control_takes_the_place_of_the_model() -> None:
 
 def test_positions_share_their_samples() -> None:
     rows = Rows({"value": value, "low": value - 0.1, "high": value + 0.1} for value in (0.2, 0.4))
-    assert loss_of(rows) == pytest.approx(Estimate(0.3, 0.2 / 3.92))
+    assert loss_of(rows) == pytest.approx(EstimateWithError(0.3, 0.2 / 3.92))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

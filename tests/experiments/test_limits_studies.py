@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hmmscope.corpora.targets import make_target
+from hmmscope.datasets.targets import make_target
 from hmmscope.errors import InputError
 from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.evidence.rows import Rows
@@ -13,7 +13,7 @@ from hmmscope.lab.evidence.verdicts import OF_QUESTIONS
 from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope.models.base import cost_of
 from hmmscope.runs.config import config_from_data
-from hmmscope.runs.pipeline import fresh_model, ports_of
+from hmmscope.runs.pipeline import model_io_of, untrained_model
 from hmmscope_papers.limits.fig4_cot import half_of_fit
 from hmmscope_papers.limits.table1 import COMPARED
 from hmmscope_papers.limits.tables import WHILE_TRAINING
@@ -309,7 +309,7 @@ def test_costs_are_counted() -> None:
     data = limits_config("paper", "matmul", 1, model={"width": 8, "num_heads": 2}, length=length)
     config = config_from_data(data)
     target = make_target(config.target, config.process.build(), config.layout)
-    known = cost_of(config.model, ports_of(config, target), length + 1)
+    known = cost_of(config.model, model_io_of(config, target), length + 1)
     assert known is not None
     # The formula takes half of the attention's square, the code's blocks compute more of it; no gradient of the inputs.
     assert rows[0, "none"]["flops"] == pytest.approx(known.flops, rel=0.15)
@@ -476,6 +476,6 @@ def test_architectures_of_every_name_can_be_planned() -> None:
         assert {config.target for config in configs.values()} == {"belief"}
         for config in configs.values():
             if config.model.name in ("rnn", "decoder", "linear-attention", "delta-rule"):
-                fresh_model(config, config.process.build())
+                untrained_model(config, config.process.build())
     with pytest.raises(InputError, match=r"plan\.architectures.*did you mean 'lstm'"):
         experiment.plan("smoke", **(experiment.choices("smoke") | {"architectures": ["lstn"]}))

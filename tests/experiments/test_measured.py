@@ -12,7 +12,7 @@ from hmmscope import registry
 from hmmscope.inference import filtering
 from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope.lab.experiments.parts import measurement_of
-from hmmscope.machine import source_digest
+from hmmscope.system_info import source_digest
 from measured import complaint, differences, read, rows_of
 
 EXPERIMENTS = sorted(registry.entries("experiment"))

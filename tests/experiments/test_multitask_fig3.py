@@ -15,16 +15,16 @@ from hmmscope.analysis.layer_curves import (
     with_interval,
 )
 from hmmscope.analysis.probes import ProbeData, reading_times
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.layouts import Prompts
+from hmmscope.datasets.layouts import PromptLayout
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.lab.evidence.controls import untrained
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.evidence.verdicts import OF_QUESTIONS
-from hmmscope.models.base import Ports, build_model
+from hmmscope.models.base import ModelIO, build_model
 from hmmscope.models.decoder import RoFormerSpec
 from hmmscope.processes.random_hmm import RandomHMMSpec
 from hmmscope_papers.multitask.fig3b import DISTANCES, _curves, gathering_layer
-from hmmscope_papers.multitask.places import at_layer, cross_fitted, onset_layer, peak_layer
+from hmmscope_papers.multitask.layer_profiles import at_layer, cross_fitted, onset_layer, peak_layer
 from multitask_tables import NONE, OF_ACCURACY, UP, WAYS, judged, seeded, setting
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -95,19 +95,21 @@ def test_intervals_hold_their_value() -> None:
 
 def test_one_reading_serves_every_target() -> None:
     hmm = RandomHMMSpec(num_states=3, num_symbols=4).build()
-    corpus = Corpus(hmm, layout=Prompts(num_demonstrations=2, demonstration_length=5, test_length=7), stream="probe")
+    dataset = ProcessDataset(
+        hmm, layout=PromptLayout(num_demonstrations=2, demonstration_length=5, test_length=7), stream="probe"
+    )
     spec = RoFormerSpec(num_layers=2, num_heads=2, width=8)
-    model = build_model(spec, Ports(num_outputs=4, num_tokens=5, max_length=64), 0)
+    model = build_model(spec, ModelIO(num_outputs=4, vocab_size=5, max_length=64), 0)
     names = ["residual.0", "residual.2"]
-    times = reading_times(corpus, "previous-0")
+    times = reading_times(dataset, "previous-0")
     assert times.tolist() == [14, 15, 16]
-    stream = read_stream(model, corpus, times, names, 70)
+    stream = read_stream(model, dataset, times, names, 70)
     assert stream.shape == (2, 210, 8)
-    observations = corpus[0:70].observations
-    each = ProbeData.read_each(model, corpus, ["previous-0", "previous-3", "state"], names, 70)
+    observations = dataset[0:70].observations
+    each = ProbeData.read_each(model, dataset, ["previous-0", "previous-3", "state"], names, 70)
     for target, together in each.items():
         assert torch.equal(together.features, stream)
-        alone = ProbeData.read(model, corpus, target, names, 70)
+        alone = ProbeData.read(model, dataset, target, names, 70)
         for field in ("features", "labels", "samples"):
             assert torch.equal(getattr(together, field), getattr(alone, field))
         assert (together.ceiling, together.num_classes) == (alone.ceiling, alone.num_classes)

@@ -10,8 +10,8 @@ import torch
 
 from hmmscope.analysis.curves import Score, evaluate
 from hmmscope.constructions.multitask import multitask_theorem1
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.layouts import Prompts
+from hmmscope.datasets.layouts import PromptLayout
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.inference.optimal import optimal_predictions
 from hmmscope.lab.evidence.controls import untrained
 from hmmscope.lab.evidence.rows import Rows, Tables
@@ -24,11 +24,11 @@ from hmmscope_papers.multitask import fig1, fig2, fig7, predictors
 from hmmscope_papers.multitask.construction_vs_trained import construct
 from hmmscope_papers.multitask.fig1 import MultiTaskFig1
 from hmmscope_papers.multitask.models import multitask_config
-from hmmscope_papers.multitask.setting import gates, in_regime, regime_label
 from hmmscope_papers.multitask.studies import prompt_config
+from hmmscope_papers.multitask.training_setting import gates, in_regime, regime_label
 from multitask_tables import DOWN, NONE, OF_ACCURACY, OPEN, UP, WAYS, judged, seeded, setting
 
-PROMPTS = Prompts(num_demonstrations=3, demonstration_length=5, test_length=6)
+PROMPTS = PromptLayout(num_demonstrations=3, demonstration_length=5, test_length=6)
 SPEC = RandomMixtureSpec(num_components=3, num_states=3, num_symbols=4, emission_concentration=0.1)
 
 
@@ -161,8 +161,8 @@ def test_claims_are_about_the_pool_nearest_to_the_papers_regime() -> None:
 @pytest.mark.parametrize("number", [1, 3])
 def test_the_network_of_the_theorem_is_what_is_shown(memory: int, number: int) -> None:
     """The closed form against the network itself, with a causal mask, on the same prompts."""
-    corpus, steps = Corpus(SPEC.build(), layout=PROMPTS), 4
-    batch = corpus[0:5]
+    dataset, steps = ProcessDataset(SPEC.build(), layout=PROMPTS), 4
+    batch = dataset[0:5]
     network = multitask_theorem1(
         4, memory, steps, num_demonstrations=number, demonstration_length=5, test_length=6 if number == 3 else 5,
         causal=True,
@@ -171,8 +171,8 @@ def test_the_network_of_the_theorem_is_what_is_shown(memory: int, number: int) -
     columns = number * 6 + 1 + length  # of the prompt that ends after the sequence that is judged
     vectors = network(batch.tokens[:, :columns])
     asked = [t for t in range(5 * number, 5 * number + length) if t - 5 * number >= memory]
-    found = predictors.constructed_vectors(corpus, batch.observations, torch.tensor(asked), number, memory, steps)
-    wanted = vectors[:, [PROMPTS.columns[t] - 1 for t in asked]]
+    found = predictors.constructed_vectors(dataset, batch.observations, torch.tensor(asked), number, memory, steps)
+    wanted = vectors[:, [PROMPTS.token_positions[t] - 1 for t in asked]]
     assert (found - wanted).abs().max() < 1e-9
     assert found.abs().max() > 0.1
 
@@ -180,12 +180,12 @@ def test_the_network_of_the_theorem_is_what_is_shown(memory: int, number: int) -
 def test_smoothing_keeps_the_pool_and_allows_everything() -> None:
     pool = SPEC.build()
     smooth = predictors.smoothed(pool, 0.01)
-    assert (smooth.law.rows()[2] >= 0.01 / 4 - 2**-30).all()
-    assert (smooth.law.rows()[2] - pool.law.rows()[2]).abs().max() <= 0.01
-    observations = Corpus(pool, layout=PROMPTS)[0:20].observations
-    starts = torch.from_numpy(PROMPTS.starts)
+    assert (smooth.params.rows()[2] >= 0.01 / 4 - 2**-30).all()
+    assert (smooth.params.rows()[2] - pool.params.rows()[2]).abs().max() <= 0.01
+    observations = ProcessDataset(pool, layout=PROMPTS)[0:20].observations
+    starts = torch.from_numpy(PROMPTS.reset_mask)
     exact, near = (
-        optimal_predictions(p, observations, starts=starts).log_likelihood_terms.mean() for p in (pool, smooth)
+        optimal_predictions(p, observations, reset_mask=starts).log_likelihood_terms.mean() for p in (pool, smooth)
     )
     assert near < exact
     assert near > exact - 0.1
@@ -197,11 +197,13 @@ def test_scores_of_prompts_are_those_of_evaluate(tmp_path: Path) -> None:
     run = train(config_from_data(multitask_config("smoke", 3)), tmp_path / "run")
     for pool, best in (("pool", "retrieval"), ("held-out", "prior"), ("unseen", None)):
         process = predictors.pools_of(run)[pool]
-        corpus = Corpus(process, layout=run.config.layout, seed=run.config.seed, stream="evaluate")
+        dataset = ProcessDataset(process, layout=run.config.layout, seed=run.config.seed, stream="evaluate")
         found = predictors.prompt_score(run, process, 40)
         observers, counting = predictors.observers_of(run), predictors.counting_of(run)
-        wanted = evaluate(run.model, corpus, num_samples=40, observers=observers, counting=counting)
-        twins = [evaluate(twin, corpus, num_samples=40, baselines=False) for _, twin in run.beside_twins()[1:]]
+        wanted = evaluate(run.model, dataset, num_samples=40, observers=observers, ngrams=counting)
+        twins = [
+            evaluate(twin, dataset, num_samples=40, baselines=False) for _, twin in run.compare_with_untrained()[1:]
+        ]
         untrained = {key: np.mean([twin.measures["model"][key] for twin in twins], 0) for key in ("accuracy", "loss")}
         same = {
             name: wanted.measures[name]
@@ -362,7 +364,7 @@ def test_sources_of_columns() -> None:
 
 def heads(*offsets: int, samples: int = 4) -> np.ndarray:
     """Heads that each look at one column back."""
-    pattern = np.zeros((samples, len(offsets), PROMPTS.num_columns))
+    pattern = np.zeros((samples, len(offsets), PROMPTS.context_length))
     for head, offset in enumerate(offsets):
         pattern[:, head, -1 - offset] = 1
     return pattern
@@ -381,8 +383,8 @@ def test_alignment_finds_the_heads_that_copy() -> None:
 
 def test_the_construction_gathers_by_doubling() -> None:
     network = multitask_theorem1(4, 4, 2, num_demonstrations=3, demonstration_length=5, test_length=6, causal=True)
-    corpus = Corpus(SPEC.build(), layout=PROMPTS)
-    patterns = fig7.last_token_patterns(network, corpus, 3)
+    dataset = ProcessDataset(SPEC.build(), layout=PROMPTS)
+    patterns = fig7.last_token_patterns(network, dataset, 3)
     gathering = fig7.gathering_heads(network, patterns)
     assert list(gathering) == [1, 2, 3]  # ceil(log2(4 + 1)) of them
     assert sorted(gathering.values())[:2] == [1, 2]

@@ -18,15 +18,15 @@ from hmmscope.analysis.geometry import (
     geometry,
     read_off,
 )
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.layouts import Prompts
+from hmmscope.datasets.layouts import PromptLayout
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.errors import InputError
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.evidence.verdicts import OF_QUESTIONS
 from hmmscope.lab.experiments.experiment import experiment_named
-from hmmscope.models.base import Tap
-from hmmscope.processes.fresh import FreshHMMsSpec
+from hmmscope.models.base import HookPoint
+from hmmscope.processes.hmm_per_sample import HMMPerSampleSpec
 from hmmscope.processes.mess3_mixture import Mess3MixtureSpec
 from hmmscope.processes.mixture import Mixture
 from hmmscope.processes.textbook import Mess3Spec, RRXORSpec
@@ -36,10 +36,10 @@ from multitask_tables import judged, seeded
 class Believer(nn.Module):
     """A module whose layers hold an affine image of the exact belief, waves of it, and nothing."""
 
-    def __init__(self, corpus: Corpus) -> None:
+    def __init__(self, corpus: ProcessDataset) -> None:
         super().__init__()
         self.corpus = corpus
-        self.belief, self.wrapped, self.nothing = Tap(), Tap(), Tap()
+        self.belief, self.wrapped, self.nothing = HookPoint(), HookPoint(), HookPoint()
         rng = np.random.default_rng(0)
         self.map = torch.from_numpy(rng.normal(size=(corpus.process.num_states, 6)))
 
@@ -52,8 +52,8 @@ class Believer(nn.Module):
 
 
 def test_a_belief_that_is_there_is_read_exactly() -> None:
-    corpus = Corpus(Mess3Spec().build(), 12, stream="probe")
-    rows = geometry(Believer(corpus), corpus, layers=["belief", "wrapped", "nothing"], num_samples=120)
+    dataset = ProcessDataset(Mess3Spec().build(), 12, stream="probe")
+    rows = geometry(Believer(dataset), dataset, layers=["belief", "wrapped", "nothing"], num_samples=120)
     found = {(r["target"], r["targets"], r["layer_name"]): r for r in rows}
     assert found[BELIEF, "true", "belief"]["r2"] == pytest.approx(1.0, abs=1e-4)  # features are float32, ridge 1e-6
     assert 0.2 < found[BELIEF, "true", "wrapped"]["r2"] < 0.999
@@ -67,16 +67,16 @@ def test_a_belief_that_is_there_is_read_exactly() -> None:
 
 def test_mess3_cannot_tell_belief_from_prediction() -> None:
     """Its emission law is invertible and alike in all directions: R² of belief and prediction are one number."""
-    corpus = Corpus(Mess3Spec().build(), 12, stream="probe")
-    rows = geometry(Believer(corpus), corpus, layers=["belief", "wrapped"], num_samples=80)
+    dataset = ProcessDataset(Mess3Spec().build(), 12, stream="probe")
+    rows = geometry(Believer(dataset), dataset, layers=["belief", "wrapped"], num_samples=80)
     by_target = [[row["r2"] for row in rows if row["target"] == name] for name in (BELIEF, PREDICTION)]
     assert by_target[0] == pytest.approx(by_target[1], abs=1e-6)
     assert all(row["from_prediction"] == pytest.approx(1.0, abs=1e-4) for row in rows)
 
 
 def test_rrxor_can() -> None:
-    corpus = Corpus(RRXORSpec().build(), 12, stream="probe")
-    rows = geometry(Believer(corpus), corpus, layers=["belief"], num_samples=200)
+    dataset = ProcessDataset(RRXORSpec().build(), 12, stream="probe")
+    rows = geometry(Believer(dataset), dataset, layers=["belief"], num_samples=200)
     belief = next(row for row in rows if row["target"] == BELIEF)
     assert belief["r2"] == pytest.approx(1.0, abs=1e-3)
     assert belief["from_prediction"] < 0.5
@@ -116,31 +116,31 @@ def test_a_target_that_does_not_vary_has_no_r2() -> None:
 
 def test_the_mixed_belief_is_an_average_over_components() -> None:
     mixture = Mess3MixtureSpec(num_components=3).build()
-    corpus = Corpus(
-        mixture, layout=Prompts(num_demonstrations=1, demonstration_length=3, test_length=4), stream="probe"
+    dataset = ProcessDataset(
+        mixture, layout=PromptLayout(num_demonstrations=1, demonstration_length=3, test_length=4), stream="probe"
     )
-    times = belief_times(corpus)
+    times = belief_times(dataset)
     assert times.tolist() == [3, 4, 5, 6]
-    targets = belief_targets(corpus, times, 10)
-    batch, starts = corpus[0:10], torch.from_numpy(corpus.layout.starts)
-    each = [filter_beliefs(mixture[m], batch.observations, starts=starts) for m in range(3)]
+    targets = belief_targets(dataset, times, 10)
+    batch, starts = dataset[0:10], torch.from_numpy(dataset.layout.reset_mask)
+    each = [filter_beliefs(mixture[m], batch.observations, reset_mask=starts) for m in range(3)]
     for t in times:
         terms = torch.stack([one.log_likelihood_terms[:, : t + 1].sum(1) for one in each])
-        posterior = (terms + mixture.weights_M.log()[:, None]).softmax(0)
+        posterior = (terms + mixture.component_weights.log()[:, None]).softmax(0)
         mixed = sum(posterior[m, :, None] * each[m].beliefs[:, t] for m in range(3))
         assert targets[MIXED_BELIEF].view(10, 4, 3)[:, t - 3].numpy() == pytest.approx(mixed.numpy(), abs=1e-12)
     assert batch.components is not None
     own = torch.stack([each[int(m)].beliefs[i, 3:] for i, m in enumerate(batch.components)])
     assert targets[BELIEF].view(10, 4, 3).numpy() == pytest.approx(own.numpy(), abs=1e-12)
-    exact = ExactBeliefs.of(corpus, 10)
+    exact = ExactBeliefs.of(dataset, 10)
     assert torch.equal(exact.belief, targets[BELIEF])
     assert 0 < exact.ceiling(BELIEF) < 1
     assert exact.ceiling(MIXED_BELIEF) == 1
 
 
 def test_one_component_is_no_secret() -> None:
-    corpus = Corpus(Mess3MixtureSpec(num_components=1).build(), 8, stream="probe")
-    exact = ExactBeliefs.of(corpus, 16)
+    dataset = ProcessDataset(Mess3MixtureSpec(num_components=1).build(), 8, stream="probe")
+    exact = ExactBeliefs.of(dataset, 16)
     assert exact.belief.numpy() == pytest.approx(exact.values[MIXED_BELIEF].numpy(), abs=1e-12)
     assert exact.ceiling(BELIEF) == pytest.approx(1.0)
 
@@ -149,10 +149,10 @@ def test_components_of_the_mixture_depend_on_their_number_alone() -> None:
     few, many = (Mess3MixtureSpec(num_components=n, seed=4).build() for n in (2, 5))
     assert isinstance(few, Mixture)
     for m in range(2):
-        assert torch.equal(few[m].labelled_VSS, many[m].labelled_VSS)  # type: ignore[union-attr]
-    assert not torch.equal(many[0].labelled_VSS, many[1].labelled_VSS)  # type: ignore[union-attr]
+        assert torch.equal(few[m].labelled, many[m].labelled)  # type: ignore[union-attr]
+    assert not torch.equal(many[0].labelled, many[1].labelled)  # type: ignore[union-attr]
     spec = Mess3MixtureSpec(least_switch=0.1, most_switch=0.1, least_emission=0.7, most_emission=0.7, num_components=1)
-    assert torch.equal(spec.build()[0].labelled_VSS, Mess3Spec(switch=0.1, emission=0.7).build().labelled_VSS)  # type: ignore[union-attr]
+    assert torch.equal(spec.build()[0].labelled, Mess3Spec(switch=0.1, emission=0.7).build().labelled)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -171,9 +171,9 @@ def test_numbers_of_the_mixture_are_checked(wrong: dict, message: str) -> None:
 
 
 def test_geometry_needs_beliefs() -> None:
-    corpus = Corpus(FreshHMMsSpec(num_states=3, num_symbols=3).build(), 6)
-    with pytest.raises(InputError, match="FreshHMMs has no exact predictions"):
-        belief_targets(corpus, belief_times(corpus), 8)
+    dataset = ProcessDataset(HMMPerSampleSpec(num_states=3, num_symbols=3).build(), 6)
+    with pytest.raises(InputError, match="HMMPerSample has no exact predictions"):
+        belief_targets(dataset, belief_times(dataset), 8)
 
 
 # --------------------------------------------------------------------------------------------------------------------

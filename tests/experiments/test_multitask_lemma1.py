@@ -24,7 +24,7 @@ def test_processes_have_the_observability_that_they_say(gamma):
     assert hs.observability(lemma.held_bit(gamma)).upper == pytest.approx(gamma, abs=1e-8)
     assert hs.observability(lemma.binary_chain(0.1, gamma)).upper == pytest.approx(gamma, abs=1e-8)
     hmm = lemma.held_bit(gamma)
-    np.testing.assert_allclose(hs.stationary_distribution(hmm), hmm.initial_S, atol=1e-8)
+    np.testing.assert_allclose(hs.stationary_distribution(hmm), hmm.initial, atol=1e-8)
 
 
 def test_observability_of_the_hidden_cycle_needs_two_observations():

@@ -10,7 +10,8 @@ from hmmscope.lab.evidence.verdicts import Gate
 from hmmscope.lab.experiments.seeded import last_quarter
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.training import train
-from hmmscope_papers.multitask.setting import (
+from hmmscope_papers.multitask.studies import prompt_config
+from hmmscope_papers.multitask.training_setting import (
     beyond_counting,
     few_prompts,
     gates,
@@ -22,7 +23,6 @@ from hmmscope_papers.multitask.setting import (
     right_beyond_counting,
     setting_rows,
 )
-from hmmscope_papers.multitask.studies import prompt_config
 from multitask_tables import CLOSED, setting
 
 

@@ -16,7 +16,7 @@ from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope.lab.sweeps.grid import run_name
 from hmmscope.processes.hmm import HMM
 from hmmscope.runs.config import config_from_data
-from hmmscope.runs.pipeline import Run, fresh_model
+from hmmscope.runs.pipeline import Run, untrained_model
 from hmmscope.runs.training import train
 from hmmscope_papers.multitask import pool_size
 from hmmscope_papers.multitask.models import multitask_config
@@ -278,12 +278,12 @@ class Answers(torch.nn.Module):
 def test_a_planted_mixture_of_strategies_is_found_in_every_place() -> None:
     config = config_from_data(multitask_config("smoke", 3))
     process, planted = config.process.build(), {"retrieval": 0.5, "inference": 0.3, "order-2": 0.2}
-    run = Run(None, config, process, fresh_model(config, process), None)  # type: ignore[arg-type]
-    corpus = pool_size._prompts(run, pools_of(run)["unseen"])
-    laws = pool_size.strategy_laws(run, corpus, 8)
+    run = Run(None, config, process, untrained_model(config, process), None)  # type: ignore[arg-type]
+    dataset = pool_size._prompts(run, pools_of(run)["unseen"])
+    laws = pool_size.strategy_laws(run, dataset, 8)
     mixed = sum(weight * laws[name] for name, weight in planted.items())
-    model = torch.zeros(8, config.layout.num_columns - 1, process.num_symbols).double()
-    model[:, config.layout.columns[config.layout.predicted] - 1] = mixed
+    model = torch.zeros(8, config.layout.context_length - 1, process.num_symbols).double()
+    model[:, config.layout.token_positions[config.layout.predicted_observations] - 1] = mixed
     planted_run = Run(None, config, process, Answers(model), None)  # type: ignore[arg-type]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pool_size, "pools_of", lambda run: {"unseen": pools_of(run)["unseen"]})
@@ -323,11 +323,11 @@ def test_a_markov_chain_has_no_rate() -> None:
     """At observability one the last symbol is the state: one observation tells all."""
     config = config_from_data(window_config("smoke", 1, 1.0))
     process = config.process.build()
-    run = Run(None, config, process, fresh_model(config, process), None)  # type: ignore[arg-type]
+    run = Run(None, config, process, untrained_model(config, process), None)  # type: ignore[arg-type]
     histories = histories_of(run, 4, 500)
     rate = exact_rate(histories, process, [1, 2, 3, 4])
     assert rate["rate"] is None
-    eigenvalues = np.sort(np.abs(np.linalg.eigvals(process.transition_SS.numpy())))
+    eigenvalues = np.sort(np.abs(np.linalg.eigvals(process.transition.numpy())))
     assert math.exp(-rate["mixing"]) == pytest.approx(eigenvalues[-2])
 
 

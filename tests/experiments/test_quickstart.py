@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from hmmscope.analysis.counting import TREE
+from hmmscope.analysis.ngrams import TREE
 from hmmscope.lab.evidence.claim import claims_of
 from hmmscope.lab.evidence.finding import OURS, Finding
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.evidence.verdicts import OF_QUESTIONS
 from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope.runs.config import config_from_data
-from hmmscope.runs.live import live_data
+from hmmscope.runs.page_export import live_data
 from hmmscope.runs.training import train
 from hmmscope_papers.multitask.predictors import POOLS
 
@@ -56,7 +56,7 @@ def tables(gain: float = 0.2, right: float = 0.1, *, told: bool = True) -> Table
 
 def judged(name: str, found: Tables) -> Finding:
     claim = next(claim for claim in claims_of("quickstart") if claim.name == name)
-    return claim.judge(found)
+    return claim.evaluate(found)
 
 
 @pytest.mark.parametrize(

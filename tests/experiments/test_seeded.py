@@ -13,7 +13,7 @@ import pytest
 
 from hmmscope import registry
 from hmmscope.errors import DamagedError, FullDiskError, InputError, PartlyFailedError, RefusedError, ResourceError
-from hmmscope.lab import Experiment, Measured, Tables
+from hmmscope.lab import Experiment, MeasuredTables, Tables
 from hmmscope.lab.cli import main
 from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.evidence.finding import Finding
@@ -62,7 +62,7 @@ class Seeded(Experiment):
     def measurements(self, scale: str) -> dict[str, Any]:
         return {"factor": 1.0}
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
         rows = []
         for label, run in runs.items():
             assert run.summary is not None
@@ -175,7 +175,7 @@ def test_parts_are_measured_where_runs_are_trained(
 ) -> None:
     seen: list[str] = []
 
-    class Noting(driver.Here):
+    class Noting(driver.InProcessExecutor):
         def submit(self, tasks: Any) -> None:
             seen.extend(task.kind for task in tasks)
             super().submit(tasks)
@@ -205,7 +205,7 @@ def test_workers_measure_like_this_process_and_a_part_that_fails_is_named(tmp_pa
         files = [out / "tables" / f"{table}.jsonl" for out in (here, there)]
         assert files[0].read_bytes() == files[1].read_bytes()
     assert sorted(path.name for path in (there / "logs").iterdir())[0] == "seed-0-cyclic-det-1-layer-length-6.log"
-    assert seals.survey(there).beyond == ()
+    assert seals.seal_report(there).beyond == ()
     weights = next((pool / "runs").glob("*/checkpoints/*/model.safetensors"))
     weights.write_bytes(weights.read_bytes()[:-1])
     with pytest.raises(
@@ -255,7 +255,7 @@ def apart_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return measure(self, runs, group, sizes)
 
     monkeypatch.setattr(Seeded, "measure", spy)
-    monkeypatch.setattr(Seeded, "one_by_one", True)
+    monkeypatch.setattr(Seeded, "measure_per_run", True)
     return seen
 
 
@@ -318,14 +318,14 @@ def test_what_is_trained_is_measured_and_nothing_else(tmp_path: Path, capsys: py
     tables = [store.read_table(folder / "tables" / "losses.jsonl") for folder in (tmp_path / "out", again)]
     assert tables[0] == tables[1] != []
     verb.run(
-        options.Run(
+        options.RunOptions(
             experiment="test-seeded",
             scale="smoke",
             out=str(tmp_path / "none"),
             resume=False,
             quiet=True,
             overrides={},
-            trained=str(tmp_path),
+            pool=str(tmp_path),
             measure_only=True,
         )
     )
@@ -360,7 +360,7 @@ def test_what_is_kept_must_be_the_same(
         seen.append(given[1])
         return measure(experiment, *given)
 
-    monkeypatch.setattr(Seeded, "one_by_one", True)
+    monkeypatch.setattr(Seeded, "measure_per_run", True)
     kept = run_experiment("test-seeded", "smoke", tmp_path / "a" / "out", quiet=True)
     change = dict(change)
     monkeypatch.setattr(parts, "_measure", spy)
@@ -522,7 +522,7 @@ def test_runs_that_did_not_record_processor_time_have_none() -> None:
 
 @pytest.mark.drawn(5, of="whole experiments")
 def test_a_folder_that_is_gone_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def measure(*_: Any) -> Measured:
+    def measure(*_: Any) -> MeasuredTables:
         out = next(tmp_path.glob("*out"))
         shutil.rmtree(out)
         raise DamagedError(f"{out}/experiment.json: cannot be read")
@@ -619,7 +619,7 @@ def test_every_file_of_an_experiment_is_covered(tmp_path: Path, capsys: pytest.C
     out = run_experiment("test-seeded", "smoke", tmp_path / "out", seeds=1, quiet=True)
     draw_folder(out)
     write_page([out], out / "report.html")
-    found = seals.survey(out)
+    found = seals.seal_report(out)
     assert found.beyond == ()
     folders = {name.split("/")[0] for name in found.covered}
     assert {"parts", "timing", "figures", "tables", "report.html"} <= folders
@@ -640,8 +640,8 @@ def test_every_file_of_an_experiment_is_covered(tmp_path: Path, capsys: pytest.C
     (out / "report.html").unlink()  # it can be made again
     assert main(["check", str(out)]) == 0
     pool = tmp_path / "trained"
-    assert seals.survey(pool).beyond == ()
-    assert seals.survey(pool).runs == 2
+    assert seals.seal_report(pool).beyond == ()
+    assert seals.seal_report(pool).runs == 2
 
 
 def test_a_finished_experiment_that_cannot_be_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -656,7 +656,7 @@ def test_tables_without_seeds_are_used_again_only_if_the_same_measured_them(
 ) -> None:
     seen: list[str] = []
 
-    def measured(self: Seeded, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+    def measured(self: Seeded, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
         seen.append(group)
         return {group: [{"label": "width 4", "value": 1.0}]}
 

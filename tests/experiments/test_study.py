@@ -13,18 +13,18 @@ import torch
 
 import hmmscope as hs
 from hmmscope.analysis.curves import evaluate
-from hmmscope.analysis.trained_counting import TrainedCounting
-from hmmscope.corpora.layouts import Sequences
+from hmmscope.analysis.trained_ngrams import TrainedNgrams
+from hmmscope.datasets.layouts import SequenceLayout
 from hmmscope.errors import DamagedError, InputError, RefusedError, ResourceError
 from hmmscope.lab.cli import main
 from hmmscope.lab.report.drawing import draw_folder
 from hmmscope.lab.report.page import template, write_page
-from hmmscope.lab.report.state_picture import picture, read_fitted
-from hmmscope.lab.study import conduct as studies
+from hmmscope.lab.report.state_diagram import picture, read_fitted
+from hmmscope.lab.study import run_study as studies
 from hmmscope.lab.study.fitted_hmm import fitted_hmm
 from hmmscope.lab.study.study_tables import entropies, grams
-from hmmscope.processes.given_sequences import GivenSequences
-from hmmscope.storage.seals import remove_seal, survey
+from hmmscope.processes.recorded_sequences import RecordedSequences
+from hmmscope.storage.seals import remove_seal, seal_report
 
 SMALL = {
     "length": 12,
@@ -46,19 +46,19 @@ def data() -> hs.SequenceData:
 
 
 @pytest.fixture(scope="module")
-def study(data: hs.SequenceData, tmp_path_factory: pytest.TempPathFactory) -> studies.Study:
+def study(data: hs.SequenceData, tmp_path_factory: pytest.TempPathFactory) -> studies.StudyResult:
     return hs.study(data, tmp_path_factory.mktemp("studies") / "pairs", **SMALL)
 
 
 @pytest.mark.drawn(1, of="studies")
-def test_all_predictors_stand_on_the_test_part(study: studies.Study, data: hs.SequenceData) -> None:
+def test_all_predictors_stand_on_the_test_part(study: studies.StudyResult, data: hs.SequenceData) -> None:
     rows = {row["name"]: row for row in study.table()}
     families = [row["family"] for row in rows.values()]
     assert [families.count(family) for family in ("n-gram", "context trees", "HMM", "network")] == [3, 1, 2, 1]
     assert [sum(row["chosen"] for row in rows.values() if row["family"] == f) for f in set(families)] == [1, 1, 1, 1]
     test = data.cut(12).test
     counts = np.bincount(data.cut(12).train.flat, minlength=3)
-    (strength,) = TrainedCounting(GivenSequences(data.cut(12)), 0).strengths[0]
+    (strength,) = TrainedNgrams(RecordedSequences(data.cut(12)), 0).strengths[0]
     share = (counts + strength / 3) / (counts.sum() + strength)
     expected = -np.log(share)[test.flat].mean()
     assert rows["n-gram-0"]["value"] == pytest.approx(expected, rel=1e-9)
@@ -71,12 +71,12 @@ def test_all_predictors_stand_on_the_test_part(study: studies.Study, data: hs.Se
     assert all(row["low"] <= row["value"] <= row["high"] for row in rows.values())
 
 
-def study_table(study: studies.Study, name: str) -> list[dict]:
+def study_table(study: studies.StudyResult, name: str) -> list[dict]:
     return [json.loads(line) for line in (study.path / "tables" / f"{name}.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.drawn(1, of="studies")
-def test_what_the_network_gains_adds_up(study: studies.Study) -> None:
+def test_what_the_network_gains_adds_up(study: studies.StudyResult) -> None:
     rows = {row["name"]: row for row in study.table()}
     (best,) = (json.loads(line) for line in (study.path / "tables" / "chosen.jsonl").read_text().splitlines())
     assert best["value"] == pytest.approx(
@@ -109,7 +109,7 @@ def test_what_the_network_gains_adds_up(study: studies.Study) -> None:
 
 
 @pytest.mark.drawn(1, of="studies")
-def test_its_page_and_findings(study: studies.Study) -> None:
+def test_its_page_and_findings(study: studies.StudyResult) -> None:
     assert "study" in study._repr_html_().lower()
     about = json.loads((study.path / "experiment.json").read_text())
     assert about["command"].startswith("hmmscope study pairs --out pairs --length 12 --states 1,2")
@@ -127,7 +127,7 @@ def test_its_page_and_findings(study: studies.Study) -> None:
 
 @pytest.mark.drawn(1, of="studies")
 def test_every_changed_byte_of_what_it_fitted_and_trained_is_found(
-    study: studies.Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    study: studies.StudyResult, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(study.path, copy)
@@ -142,7 +142,7 @@ def test_every_changed_byte_of_what_it_fitted_and_trained_is_found(
         before = path.read_bytes()
         path.write_bytes(before[:-1] + bytes([before[-1] ^ 1]) if before else b" ")
         with pytest.raises(DamagedError):
-            survey(copy)
+            seal_report(copy)
         path.write_bytes(before)
     hmm = copy / "hmms" / "2.json"
     hmm.write_text(hmm.read_text().replace("0.", "1.", 1))
@@ -151,7 +151,7 @@ def test_every_changed_byte_of_what_it_fitted_and_trained_is_found(
 
 
 @pytest.mark.drawn(1, of="studies")
-def test_a_refused_resume_changes_no_byte(study: studies.Study, data: hs.SequenceData, tmp_path: Path) -> None:
+def test_a_refused_resume_changes_no_byte(study: studies.StudyResult, data: hs.SequenceData, tmp_path: Path) -> None:
     copy = tmp_path / "pairs"
     shutil.copytree(study.path, copy)
     weights = next(copy.rglob("model.safetensors"))
@@ -162,18 +162,20 @@ def test_a_refused_resume_changes_no_byte(study: studies.Study, data: hs.Sequenc
     assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
     remove_seal(copy)
     with pytest.raises(DamagedError, match="altered"):  # the run inside has a seal of its own
-        survey(copy)
+        seal_report(copy)
 
 
 @pytest.mark.drawn(1, of="studies")
-def test_it_goes_on_where_it_was(study: studies.Study, data: hs.SequenceData, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_goes_on_where_it_was(
+    study: studies.StudyResult, data: hs.SequenceData, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = (study.path / "tables" / "predictors.jsonl").read_bytes()
     remove_seal(study.path)
     (study.path / "tables" / "chosen.jsonl").unlink()
     monkeypatch.setattr(studies, "fit", None)  # what is there is not made again
     again = hs.study(data, study.path, resume=True, **SMALL)
     assert (again.path / "tables" / "predictors.jsonl").read_bytes() == before
-    assert torch.equal(again.hmm.transition_SS, study.hmm.transition_SS)
+    assert torch.equal(again.hmm.transition, study.hmm.transition)
     with pytest.raises(RefusedError, match="exists"):
         hs.study(data, study.path, **SMALL)
     with pytest.raises(RefusedError, match=r"holds another study \(study\.order"):
@@ -184,7 +186,7 @@ def test_it_goes_on_where_it_was(study: studies.Study, data: hs.SequenceData, mo
 
 @pytest.mark.drawn(1, of="studies")
 def test_a_study_that_was_begun_before_searches_were_noted_goes_on(
-    study: studies.Study, data: hs.SequenceData, tmp_path: Path
+    study: studies.StudyResult, data: hs.SequenceData, tmp_path: Path
 ) -> None:
     copy = tmp_path / "pairs"
     shutil.copytree(study.path, copy)
@@ -267,7 +269,7 @@ def test_one_long_sequence_goes_through_to_its_page(tmp_path: Path, capsys: pyte
     about = json.loads((tmp_path / "w" / "experiment.json").read_text())
     assert "over the test part, 5 of 50 pieces into which 1 sequence was cut" in about["intervals"]
     hmm = hs.load_process(tmp_path / "w" / "hmms" / "1.json")
-    assert hs.SequenceData(tmp_path / "w.csv", like=hmm).lengths.tolist() == [800]
+    assert hs.SequenceData(tmp_path / "w.csv", symbols_from=hmm).lengths.tolist() == [800]
 
 
 @pytest.mark.drawn(1, of="studies")
@@ -313,8 +315,8 @@ def test_an_hmm_stands_beside_a_network_on_given_sequences(data: hs.SequenceData
     hmm = hs.fit(data.train, 2, num_restarts=1, max_iterations=3).hmm
     model = hs.make_model("rnn", num_symbols=4, width=8)
     for stream, part in (("test", data.test), ("evaluate", data.validation)):
-        corpus = hs.Corpus(data, layout=Sequences(length=data.longest, placeholder=True), stream=stream)
-        score = evaluate(model, corpus, num_samples=99, observers={"mine": hmm}, ngram_order=1)
+        dataset = hs.ProcessDataset(data, layout=SequenceLayout(length=data.longest, placeholder=True), stream=stream)
+        score = evaluate(model, dataset, num_samples=99, observers={"mine": hmm}, ngram_order=1)
         padded, lengths = part.padded()
         expected = -hs.filter_beliefs(hmm, padded, lengths=lengths).log_likelihood.sum().item() / int(lengths.sum())
         assert np.nanmean(score.measures["mine"]["loss"]) == pytest.approx(expected, rel=1e-9)
@@ -336,22 +338,22 @@ def test_the_belief_of_an_hmm_is_read_where_it_is_held(data: hs.SequenceData) ->
             self.noise(torch.randn(beliefs.shape, generator=torch.Generator().manual_seed(0)))
             return self.belief(beliefs)[..., [0, 0, 1]]
 
-    corpus = hs.Corpus(data, length=data.longest, stream="test")
-    rows = hs.probe(Holds(), corpus, target="belief", observer=hmm, layers=["belief", "noise"], num_samples=64)
+    dataset = hs.ProcessDataset(data, length=data.longest, stream="test")
+    rows = hs.probe(Holds(), dataset, target="belief", observer=hmm, layers=["belief", "noise"], num_samples=64)
     found = {(row["layer_name"], row["labels"]): row["r2"] for row in rows}
     assert found["belief", "true"] == pytest.approx(1, abs=1e-4)
     assert found["noise", "true"] < 0.3
     assert found["belief", "shuffled"] < 0.3
     with pytest.raises(InputError, match="observer: is for the target belief"):
-        hs.probe(Holds(), corpus, target="previous-1", observer=hmm, layers=["belief"])
+        hs.probe(Holds(), dataset, target="previous-1", observer=hmm, layers=["belief"])
     with pytest.raises(InputError, match="observer: must have 3 symbols"):
-        hs.probe(Holds(), corpus, target="belief", observer=hs.load_process("umbrella"), layers=["belief"])
+        hs.probe(Holds(), dataset, target="belief", observer=hs.load_process("umbrella"), layers=["belief"])
 
 
-def test_tables_and_pictures_of_scores_runs_probes_and_studies(study: studies.Study) -> None:
+def test_tables_and_pictures_of_scores_runs_probes_and_studies(study: studies.StudyResult) -> None:
     run = study.run
-    score = evaluate(run.model, run.corpus(), num_samples=20)
-    probed = hs.probe(run.model, run.corpus(), target="previous-1", layers=["residual.1"], num_samples=20)
+    score = evaluate(run.model, run.dataset(), num_samples=20)
+    probed = hs.probe(run.model, run.dataset(), target="previous-1", layers=["residual.1"], num_samples=20)
     for thing, curves in ((score, len(score.measures)), (probed, 2), (run, 2), (study, 4)):
         assert isinstance(thing.table(), list)
         assert isinstance(thing.table()[0], dict)
@@ -362,7 +364,7 @@ def test_tables_and_pictures_of_scores_runs_probes_and_studies(study: studies.St
     assert probed.plot().axes[0].lines[0].get_ydata()[0] == row["accuracy"]
 
 
-def test_the_page_shows_the_states_and_the_decoded_path(study: studies.Study, tmp_path: Path) -> None:
+def test_the_page_shows_the_states_and_the_decoded_path(study: studies.StudyResult, tmp_path: Path) -> None:
     fitted = json.loads((study.path / "fitted.json").read_text())
     chosen = next(
         row
@@ -375,7 +377,7 @@ def test_the_page_shows_the_states_and_the_decoded_path(study: studies.Study, tm
     symbols = torch.tensor([[hmm.symbols.index(name) for name in fitted["symbols"]]])
     assert fitted["path"] == hs.most_likely_states(hmm, symbols).states[0].tolist()
     assert np.allclose(fitted["beliefs"], hs.smooth_beliefs(hmm, symbols)[0], rtol=0, atol=6e-4)
-    assert np.allclose(fitted["moves"], hmm.transition_SS, rtol=0, atol=1e-9)
+    assert np.allclose(fitted["moves"], hmm.transition, rtol=0, atol=1e-9)
     page = write_page([study.path], tmp_path / "page.html").read_text()
     assert page.count('<rect class="state"') == chosen["num_states"]
     assert page.count('<rect class="over"') == len(fitted["symbols"])
@@ -402,7 +404,7 @@ def test_the_picture_of_a_fitted_hmm_escapes_names_and_leaves_rare_moves_out() -
 
 
 @pytest.mark.parametrize("change", [{"moves": [[1.0]]}, {"path": [7]}, {"states": []}, {"why": 3}, {"beliefs": None}])
-def test_a_fitted_json_that_no_study_wrote_is_damaged(study: studies.Study, tmp_path: Path, change: dict) -> None:
+def test_a_fitted_json_that_no_study_wrote_is_damaged(study: studies.StudyResult, tmp_path: Path, change: dict) -> None:
     data = json.loads((study.path / "fitted.json").read_text())
     (tmp_path / "fitted.json").write_text(json.dumps(data | change))
     with pytest.raises(DamagedError, match=r"fitted\.json: must be the states"):

@@ -67,7 +67,7 @@ def test_figures_and_findings_of_the_smallest_scale(name: str) -> None:
     assert len({figure.name for figure in figures}) == len(figures) >= 3
     assert all(Figure.from_data(figure.to_data()) == figure for figure in figures)
     for claim in claims_of(name):
-        found = claim.judge(tables)
+        found = claim.evaluate(tables)
         assert (found.verdict in OF_QUESTIONS) == claim.is_question
         assert found.verdict != "not reproduced" or claim.name == "multitask-decomposition-covariance", found.text
 
@@ -103,8 +103,8 @@ SPOILED: list[tuple[str, str, Any]] = [
 def test_worse_numbers_are_not_called_reproduced(claim: str, table: str, change: Any) -> None:
     one = named(claim)
     tables = many(measured(one.experiment))
-    assert one.judge(tables).verdict == "reproduced", one.judge(tables).text
-    assert one.judge(spoiled(tables, table, change)).verdict == "not reproduced"
+    assert one.evaluate(tables).verdict == "reproduced", one.evaluate(tables).text
+    assert one.evaluate(spoiled(tables, table, change)).verdict == "not reproduced"
 
 
 def test_bits_that_grow_as_a_power_of_the_length_are_not_logarithmic() -> None:
@@ -120,12 +120,12 @@ def test_bits_that_grow_as_a_power_of_the_length_are_not_logarithmic() -> None:
         ]
         return {"smallest": Rows(made)}
 
-    assert claim.judge(tables(lambda k: 10 + 2 * k + 0.02 * k**2)).verdict == "reproduced"
-    assert claim.judge(tables(lambda k: 10 + 2**k)).verdict == "not reproduced"
-    assert claim.judge(tables(lambda k: 10 + 2 * k)).num_seeds == 5
+    assert claim.evaluate(tables(lambda k: 10 + 2 * k + 0.02 * k**2)).verdict == "reproduced"
+    assert claim.evaluate(tables(lambda k: 10 + 2**k)).verdict == "not reproduced"
+    assert claim.evaluate(tables(lambda k: 10 + 2 * k)).num_seeds == 5
     missing = tables(lambda k: 10 + 2 * k)
     missing["smallest"][-1]["bits"] = None  # more bits are needed than were tried: it is not left out
-    assert claim.judge(missing).verdict == "inconclusive"
+    assert claim.evaluate(missing).verdict == "inconclusive"
 
 
 @pytest.mark.parametrize("factor, verdict", [(1.0, "reproduced"), (0.9, "not reproduced")])
@@ -133,9 +133,9 @@ def test_the_rate_of_gradient_layers(factor: float, verdict: str) -> None:
     rates = [{"instance": i, "condition": 3.0, "stated": 0.1, "measured": 0.1 * factor + 1e-4 * i} for i in range(5)]
     rates.append({"instance": 5, "condition": 90.0, "stated": 0.01})  # a hundred layers do not show it
     tables = {"step-rates": Rows(rates), "steps": Rows([{"steps": 100}])}
-    assert named("multitask-theorem1-steps").judge(tables).verdict == verdict
+    assert named("multitask-theorem1-steps").evaluate(tables).verdict == verdict
     few = {**tables, "steps": Rows([{"steps": 10}])}
-    assert named("multitask-theorem1-steps").judge(few).verdict == "not tested"
+    assert named("multitask-theorem1-steps").evaluate(few).verdict == "not tested"
 
 
 @pytest.mark.parametrize("exponent, verdict", [(-0.5, "reproduced"), (-0.3, "not reproduced")])
@@ -154,11 +154,11 @@ def test_the_root_of_the_number_of_samples(exponent: float, verdict: str) -> Non
     ]
     rows.append({"process": 0, "draw": 0, "road": "Transformer", "samples": 50, "difference": 1e-16})
     tables = {"samples": Rows(rows)}
-    assert named("multitask-theorem1-samples").judge(tables).verdict == verdict
+    assert named("multitask-theorem1-samples").evaluate(tables).verdict == verdict
     seen = {"observability": Rows({"futures": k, "upper": k - 1.0, "lower": k - 1.0} for k in (1, 2))}
-    assert named("multitask-theorem2-samples").judge(tables | seen).verdict == verdict
+    assert named("multitask-theorem2-samples").evaluate(tables | seen).verdict == verdict
     told_apart = {"observability": Rows({"futures": k, "upper": 0.5, "lower": 0.5} for k in (1, 2))}
-    assert named("multitask-theorem2-samples").judge(tables | told_apart).verdict == "not tested"
+    assert named("multitask-theorem2-samples").evaluate(tables | told_apart).verdict == "not tested"
 
 
 @pytest.mark.parametrize("power, verdict", [(0.5, "reproduced"), (2.0, "not reproduced")])
@@ -169,8 +169,8 @@ def test_the_factor_of_the_rank(power: float, verdict: str) -> None:
         for d in (2, 3, 4)
     ]
     claim = named("multitask-lemma1-rank")
-    assert claim.judge({"rank": Rows(rows)}).verdict == verdict
-    assert claim.judge({}).verdict == "not tested"
+    assert claim.evaluate({"rank": Rows(rows)}).verdict == verdict
+    assert claim.evaluate({}).verdict == "not tested"
 
 
 @pytest.mark.parametrize("name", NAMES)

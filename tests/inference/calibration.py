@@ -18,10 +18,10 @@ import torch
 
 import hmmscope as hs
 from hmmscope.emissions.conjugate import DirichletRows, GammaRates, NormalInverseWishart
-from hmmscope.emissions.expectation import fit_emissions
-from hmmscope.emissions.number_draws import number_draws
-from hmmscope.emissions.number_evidence import number_evidence
-from hmmscope.inference.gibbs import Chains, Prior, prior_hmm, symbol_draws
+from hmmscope.emissions.fit_emissions_em import fit_emissions
+from hmmscope.emissions.vector_evidence import vector_evidence
+from hmmscope.emissions.vector_gibbs import vector_draws
+from hmmscope.inference.gibbs import Chains, DirichletPrior, prior_hmm, symbol_draws
 from hmmscope.inference.loop_inputs import flat_sequences
 from hmmscope.inference.num_states import support_of
 
@@ -62,7 +62,7 @@ def of_symbols(
     num_states=2, num_symbols=3, lengths=(12, 9), num_draws=31, every=12, warm_up=150, prior=None, assumed=None
 ):
     """Quantities that no exchange of labels changes; `assumed` is the prior of the sampler, if it is to be wrong."""
-    prior = prior or Prior(initial=1.5, transition=1.2, emission=0.8)
+    prior = prior or DirichletPrior(initial=1.5, transition=1.2, emission=0.8)
     chains = {"num_draws": num_draws, "num_chains": 1, "every": every, "warm_up": warm_up}
 
     def quantities(initial, transition, emission, log):
@@ -74,20 +74,20 @@ def of_symbols(
         truth = prior_hmm(num_states, num_symbols, prior, random)
         flat = np.concatenate(
             [
-                hs.Corpus(truth, length=length, seed=number)[i : i + 1].observations[0].numpy()
+                hs.ProcessDataset(truth, length=length, seed=number)[i : i + 1].observations[0].numpy()
                 for i, length in enumerate(lengths)
             ]
         )
         work = flat_sequences(flat, np.array(lengths))
         start = prior_hmm(num_states, num_symbols, prior, random)
-        begin = [np.maximum(part.numpy(), 1e-9) for part in (start.initial_S, start.transition_SS, start.emission_SV)]
+        begin = [np.maximum(part.numpy(), 1e-9) for part in (start.initial, start.transition, start.emission)]
         begin = [part / part.sum(-1, keepdims=True) for part in begin]
         found = symbol_draws(work, begin, NO_STATES, assumed or prior, Chains(**chains, seed=number))
         logs = sum(
             float(hs.filter_beliefs(truth, torch.from_numpy(part)[None]).log_likelihood)
             for part in np.split(flat, np.cumsum(lengths)[:-1])
         )
-        parts = truth.initial_S.numpy(), truth.transition_SS.numpy(), truth.emission_SV.numpy()
+        parts = truth.initial.numpy(), truth.transition.numpy(), truth.emission.numpy()
         return quantities(*parts, logs), quantities(
             *(found.arrays[name][0] for name in found.arrays), found.log_likelihood[0]
         )
@@ -111,7 +111,7 @@ def drawn_from(laws, prior, family, size, random):
     arrays = laws.draw(torch.zeros(size, one.shape[1], dtype=torch.float64), random)
     chain = random.dirichlet(np.full(size, prior.initial)), random.dirichlet(np.full(size, prior.transition), size)
     if family == "channels":
-        return hs.ChannelsHMM(*chain, arrays["emissions"], laws.sizes)
+        return hs.MultichannelHMM(*chain, arrays["emissions"], laws.sizes)
     kind, options = (hs.PoissonHMM, {}) if family == "poisson" else (hs.GaussianHMM, {"covariance_type": family})
     return kind(*chain, **arrays, **options)
 
@@ -122,19 +122,19 @@ def of_num_states(family, number, most=4):
     random = np.random.default_rng(number)
     size, length = 1 + number % most, round(np.exp(random.uniform(np.log(100), np.log(2000))))
     laws = prior_of(family)
-    truth = drawn_from(laws, Prior(), family, size, random)
-    rows, lengths = hs.Corpus(truth, length=length, seed=number)[0:1].observations[0], torch.tensor([length])
+    truth = drawn_from(laws, DirichletPrior(), family, size, random)
+    rows, lengths = hs.ProcessDataset(truth, length=length, seed=number)[0:1].observations[0], torch.tensor([length])
     sizes = range(1, most + 1)
     fits = {one: fit_emissions(type(truth), rows, lengths, one, num_restarts=4, **truth.options) for one in sizes}
     bics = {one: fit.bic for one, fit in fits.items()}
-    support = support_of(bics, lambda one: number_evidence(fits[one].hmm, rows, lengths, laws, seed=number))
+    support = support_of(bics, lambda one: vector_evidence(fits[one].hmm, rows, lengths, laws, seed=number))
     (low, high), shares = support.interval(min(bics, key=bics.get)), support.shares
     return low <= size <= high, high - low + 1, shares[size], sum(share**2 for share in shares.values())
 
 
 def of_numbers(family, num_draws=31, every=8, warm_up=100, length=25, wrong=False):
     """The same of a family of numbers, one of `FAMILIES`; `wrong`: a prior count too many."""
-    prior = Prior(initial=1.5, transition=1.2)
+    prior = DirichletPrior(initial=1.5, transition=1.2)
     two = torch.ones(2, dtype=torch.float64)
     degrees = 4.0 if family in ("full", "tied") else 3.0
     if family == "poisson":
@@ -157,9 +157,9 @@ def of_numbers(family, num_draws=31, every=8, warm_up=100, length=25, wrong=Fals
 
     def one(random, number):
         truth = drawn_from(laws, prior, family, 2, random)
-        data = hs.Corpus(truth, length=length, seed=number)[0:1].observations
-        assumed = Prior(initial=1.5, transition=3.2) if wrong else prior
-        found = number_draws(
+        data = hs.ProcessDataset(truth, length=length, seed=number)[0:1].observations
+        assumed = DirichletPrior(initial=1.5, transition=3.2) if wrong else prior
+        found = vector_draws(
             drawn_from(laws, prior, family, 2, random),
             data[0],
             torch.tensor([length]),

@@ -217,5 +217,7 @@ def planted_hmm(num_states, num_symbols):
 
 def planted(num_states, num_symbols, *, count=10, length=100, seed=0):
     """Sequences of `planted_hmm` in one flat array, and their lengths."""
-    observations = hs.Corpus(planted_hmm(num_states, num_symbols), length=length, seed=seed)[0:count].observations
+    observations = hs.ProcessDataset(planted_hmm(num_states, num_symbols), length=length, seed=seed)[
+        0:count
+    ].observations
     return observations.flatten().numpy(), np.full(count, length)

@@ -11,14 +11,14 @@ import hmmscope as hs
 from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import baum_welch_predictions, fit_baum_welch, fit_stream
 from hmmscope.inference.loop_inputs import flat_sequences
-from hmmscope.inference.restarts import Restarts, on_threads
+from hmmscope.inference.restarts import RestartSearch, on_threads
 from inference_cases import planted, planted_hmm, revived
 from strategies import rows
 
 
 def casino(length, count=4):
     process = hs.load_process("dishonest-casino")
-    return process, hs.Corpus(process, length=length)[0:count].observations
+    return process, hs.ProcessDataset(process, length=length)[0:count].observations
 
 
 def test_the_fit_explains_the_data_as_well_as_the_truth():
@@ -59,7 +59,7 @@ def test_sequences_in_one_array_are_those_of_a_padded_batch():
 def test_all_iterations_are_heard_of_made_or_not():
     _, observations = casino(30)
     heard = []
-    options = {"num_restarts": 3, "max_iterations": 400, "tolerance": 1e-3, "heard": heard.append}
+    options = {"num_restarts": 3, "max_iterations": 400, "tolerance": 1e-3, "callback": heard.append}
     fit = fit_baum_welch(observations, 2, 6, **options)
     assert fit.converged
     assert sum(heard) == 3 * 400
@@ -85,7 +85,7 @@ def fitted_by_hmmlearn(start, observations, lengths, iterations):
     model = pytest.importorskip("hmmlearn.hmm").CategoricalHMM(
         n_components=start.num_states, n_features=start.num_symbols, n_iter=iterations, tol=-np.inf, init_params=""
     )
-    parts = (start.initial_S, start.transition_SS, start.emission_SV)
+    parts = (start.initial, start.transition, start.emission)
     model.startprob_, model.transmat_, model.emissionprob_ = (part.numpy().copy() for part in parts)
     flat = torch.cat([row[:length] for row, length in zip(observations, lengths, strict=True)])[:, None].numpy()
     model.fit(flat, lengths)
@@ -97,7 +97,7 @@ def fitted_by_hmmlearn(start, observations, lengths, iterations):
 def test_the_same_optimum_as_hmmlearn(num_states):
     """Few states in compiled loops, many in matrix products; sequences of unequal lengths; zeros stay zeros."""
     true = hs.make_process("random-hmm", num_states=3, num_symbols=4)
-    observations = hs.Corpus(true, length=50)[0:12].observations
+    observations = hs.ProcessDataset(true, length=50)[0:12].observations
     lengths = [50, 1, 20, 50, 7, 33, 50, 50, 2, 50, 50, 49]
     rng = np.random.default_rng(num_states)
     transition = rows(rng, num_states, num_states, 0.2)
@@ -108,12 +108,12 @@ def test_the_same_optimum_as_hmmlearn(num_states):
     model, score = fitted_by_hmmlearn(start, observations, lengths, ours.num_iterations)
     assert ours.log_likelihood == pytest.approx(score, rel=1e-8)
     for found, other in (
-        (ours.hmm.initial_S, model.startprob_),
-        (ours.hmm.transition_SS, model.transmat_),
-        (ours.hmm.emission_SV, model.emissionprob_),
+        (ours.hmm.initial, model.startprob_),
+        (ours.hmm.transition, model.transmat_),
+        (ours.hmm.emission, model.emissionprob_),
     ):
         np.testing.assert_allclose(found, other, rtol=0, atol=1e-8)
-    assert (ours.hmm.transition_SS[torch.from_numpy(transition == 0)] == 0).all()
+    assert (ours.hmm.transition[torch.from_numpy(transition == 0)] == 0).all()
 
 
 def test_each_step_gains_and_the_last_is_said_to_converge():
@@ -144,18 +144,22 @@ def test_more_restarts_are_never_worse_and_threads_change_nothing():
 def test_restarts_end_when_the_best_two_agree_and_that_does_not_depend_on_threads():
     _, observations = casino(300)
     kept = fit_baum_welch(observations, 2, 6)
-    assert kept.agreed
-    assert kept.apart < 0.1
+    assert kept.restarts_agree
+    assert kept.restart_gap < 0.1
     assert 3 <= kept.num_restarts < 12
     fewer = fit_baum_welch(observations, 2, 6, num_restarts=kept.num_restarts)  # those not made change nothing
-    assert (fewer.hmm.digest, fewer.apart, fewer.num_restarts) == (kept.hmm.digest, kept.apart, kept.num_restarts)
+    assert (fewer.hmm.digest, fewer.restart_gap, fewer.num_restarts) == (
+        kept.hmm.digest,
+        kept.restart_gap,
+        kept.num_restarts,
+    )
     if kept.num_restarts > 3:
-        assert not fit_baum_welch(observations, 2, 6, num_restarts=kept.num_restarts - 1).agreed
+        assert not fit_baum_welch(observations, 2, 6, num_restarts=kept.num_restarts - 1).restarts_agree
     never = fit_baum_welch(observations[:1, :50], 5, 6, num_restarts=4, max_iterations=3, num_tries=1)
-    assert (never.num_restarts, never.agreed) == (4, False)
-    assert never.apart >= 0.1
+    assert (never.num_restarts, never.restarts_agree) == (4, False)
+    assert never.restart_gap >= 0.1
     alone = fit_baum_welch(observations, 2, 6, num_restarts=1)
-    assert (alone.num_restarts, alone.apart, alone.agreed) == (1, np.inf, False)
+    assert (alone.num_restarts, alone.restart_gap, alone.restarts_agree) == (1, np.inf, False)
     try:
         for threads in (2, 5):
             torch.set_num_threads(threads)
@@ -170,15 +174,15 @@ def test_the_order_of_restarts_decides_which_count():
     scores = [-9.0, -7.0, -8.0, -7.05, -1.0, -1.0]
     End = namedtuple("End", "log_likelihood")
     for threads in (1, 2, 3, 6):
-        found = Restarts(on_threads(lambda number: End(scores[number]), threads), 6, (threads, threads), 0.1)
+        found = RestartSearch(on_threads(lambda number: End(scores[number]), threads), 6, (threads, threads), 0.1)
         assert [end.log_likelihood for end in found.ends] == scores[:4]
-        assert (found.best.log_likelihood, found.agreed) == (-7.0, True)
-        assert found.apart == pytest.approx(0.05)
-    last = Restarts(lambda numbers: [End(scores[number]) for number in numbers], 3, (2, 2), 0.1)
-    assert (len(last.ends), last.made, last.agreed) == (3, 3, False)
+        assert (found.best.log_likelihood, found.restarts_agree) == (-7.0, True)
+        assert found.restart_gap == pytest.approx(0.05)
+    last = RestartSearch(lambda numbers: [End(scores[number]) for number in numbers], 3, (2, 2), 0.1)
+    assert (len(last.ends), last.made, last.restarts_agree) == (3, 3, False)
     close = [-7000.0, -7000.000000001, -6999.999999999]  # the last bits decide nothing: the first of equals is the best
     ends = [End(score) for score in close]
-    assert Restarts(on_threads(ends.__getitem__, 1), 3, (1, 1), 0.1).best is ends[0]
+    assert RestartSearch(on_threads(ends.__getitem__, 1), 3, (1, 1), 0.1).best is ends[0]
 
 
 def test_a_poor_first_maximum_is_left_behind():
@@ -187,7 +191,7 @@ def test_a_poor_first_maximum_is_left_behind():
     work = flat_sequences(flat, lengths)
     single = [fit_baum_welch(work, 5, 6, num_restarts=1, num_tries=1, seed=seed).log_likelihood for seed in range(3)]
     searched = fit_baum_welch(work, 5, 6)
-    assert searched.agreed
+    assert searched.restarts_agree
     assert searched.log_likelihood > min(single) + 50
     assert searched.log_likelihood > max(single) - 0.1
     assert (
@@ -209,7 +213,7 @@ def test_the_criterion_counts_what_is_free():
     assert penalty() == pytest.approx(sequences + 2 * moves + 10 * seen, rel=1e-12)
     assert penalty(start=process, fixed=["emission"]) == pytest.approx(sequences + 2 * moves, rel=1e-12)
     assert penalty(tied_emissions=[0, 0]) == pytest.approx(sequences + 2 * moves + 5 * seen, rel=1e-12)
-    start = hs.HMM([1, 0], [[0.5, 0.5], [0, 1]], process.emission_SV)
+    start = hs.HMM([1, 0], [[0.5, 0.5], [0, 1]], process.emission)
     assert penalty(start=start) == pytest.approx(moves + 10 * seen, rel=1e-12)
     lonely = fit_baum_welch(observations[:, :1], 2, 6, **options)  # no move at all
     assert lonely.bic + 2 * lonely.log_likelihood == pytest.approx((1 + 10) * np.log(3), rel=1e-12)
@@ -219,10 +223,10 @@ def test_fixed_and_tied_parts():
     process, observations = casino(200)
     options = {"num_restarts": 2, "max_iterations": 10}
     kept = fit_baum_welch(observations, 2, 6, start=process, fixed=["emission", "initial"], **options)
-    assert torch.equal(kept.hmm.emission_SV, process.emission_SV)
-    assert torch.equal(kept.hmm.initial_S, process.initial_S)
-    assert not torch.equal(kept.hmm.transition_SS, process.transition_SS)
-    tied = fit_baum_welch(observations, 3, 6, tied_emissions=[0, 1, 0], **options).hmm.emission_SV
+    assert torch.equal(kept.hmm.emission, process.emission)
+    assert torch.equal(kept.hmm.initial, process.initial)
+    assert not torch.equal(kept.hmm.transition, process.transition)
+    tied = fit_baum_welch(observations, 3, 6, tied_emissions=[0, 1, 0], **options).hmm.emission
     assert torch.equal(tied[0], tied[2])
     assert not torch.equal(tied[0], tied[1])
 
@@ -231,7 +235,7 @@ def test_a_stream_is_fitted_nearly_as_well_as_a_batch():
     process, observations = casino(200, count=200)
     start = fit_baum_welch(observations[:1], 2, 6, num_restarts=1, max_iterations=1).hmm
     streamed = fit_stream(observations.split(10), start)
-    fresh = hs.Corpus(process, length=200, seed=1)[0:50].observations
+    fresh = hs.ProcessDataset(process, length=200, seed=1)[0:50].observations
     before, after, truth = (hs.log_likelihood(hmm, fresh).mean() / 200 for hmm in (start, streamed, process))
     assert after > before
     assert after > truth - 0.02

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hmmscope.corpora.corpus import Corpus
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.errors import InputError
 from hmmscope.inference import loop_inputs as tables
 from hmmscope.inference.fast import belief_states
@@ -22,14 +22,14 @@ def test_both_roads(name: str, few_states: int, monkeypatch: pytest.MonkeyPatch)
     """The compiled loops and the matrix products, against the plain recursion."""
     monkeypatch.setattr(tables, "FEW_STATES", few_states)
     process = make_process(name)
-    observations = Corpus(process, length=40, seed=3)[0:70].observations
+    observations = ProcessDataset(process, length=40, seed=3)[0:70].observations
     starts = torch.arange(40) % 13 == 0
     for mask in (torch.arange(40) == 0, starts):
         if mask is starts and name in ("rrxor", "even"):
             continue  # a restart may meet a symbol that cannot come first
-        steps = forward_steps(process.law, observations[None], mask)
+        steps = forward_steps(process.params, observations[None], mask)
         expected = torch.stack([step.belief[0] for step in steps], 1)
-        assert (belief_states(process, observations, starts=mask) - expected).abs().max() < 1e-13
+        assert (belief_states(process, observations, reset_mask=mask) - expected).abs().max() < 1e-13
 
 
 def test_impossible_observations_give_zeros() -> None:

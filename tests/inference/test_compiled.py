@@ -33,7 +33,7 @@ def test_expected_counts_equal_enumeration():
             continue
         if not possible.all():
             with pytest.raises(InputError, match=r"^observations\[\d\]: the sequence has probability zero$"):
-                expected_counts(hmm, observations, starts=starts)
+                expected_counts(hmm, observations, reset_mask=starts)
             observations = observations[possible]
         first, visits = np.zeros(hmm.num_states), np.zeros((hmm.num_states, hmm.num_symbols))
         moves, time = np.zeros((hmm.num_states, hmm.num_states)), observations.shape[1]
@@ -48,9 +48,9 @@ def test_expected_counts_equal_enumeration():
                 visits[:, symbol] += single[t]
                 if t and not begins[t]:
                     moves += pairs[t - 1]
-        found = expected_counts(hmm, observations, starts=starts)
-        close(found.first, first)
-        close(found.visits, visits)
+        found = expected_counts(hmm, observations, reset_mask=starts)
+        close(found.initial, first)
+        close(found.emissions, visits)
         close(found.transitions, moves)
         checked += len(kept)
     assert checked > 60
@@ -63,12 +63,12 @@ def test_counts_are_sums_of_the_smoother(num_states):
     hmm = hs.HMM(*dense(rng, num_states, 3))
     observations, starts = symbols(rng, 9, 30, 3), some_starts(rng, 30)
     lengths = [30, 3, 0, 30, 17, 1, 30, 29, 12]
-    found = expected_counts(hmm, observations, starts=starts, lengths=lengths)
-    smoothed = smooth_pairs(hmm, observations, starts=starts, lengths=lengths)
-    np.testing.assert_allclose(found.first, smoothed.beliefs[:, starts].sum((0, 1)), rtol=1e-11)
+    found = expected_counts(hmm, observations, reset_mask=starts, lengths=lengths)
+    smoothed = smooth_pairs(hmm, observations, reset_mask=starts, lengths=lengths)
+    np.testing.assert_allclose(found.initial, smoothed.beliefs[:, starts].sum((0, 1)), rtol=1e-11)
     np.testing.assert_allclose(found.transitions, summed(smoothed.pairs, starts).sum(0), rtol=1e-11)
     visits = torch.stack([smoothed.beliefs[observations == v].sum(0) for v in range(3)], 1)
-    np.testing.assert_allclose(found.visits, visits, rtol=1e-11)
+    np.testing.assert_allclose(found.emissions, visits, rtol=1e-11)
     close_logs(found.log_likelihood, smoothed.log_likelihood)
 
 
@@ -76,7 +76,7 @@ def test_counts_of_what_seemed_impossible():
     matrices, sequence = revived(60)
     found = expected_counts(hs.HMM(*matrices), torch.tensor([sequence, [0] * len(sequence)]))
     np.testing.assert_allclose(found.transitions.diagonal(), [62.0, 62.0], rtol=1e-9)
-    np.testing.assert_allclose(found.first, [1.0, 1.0], rtol=1e-9)
+    np.testing.assert_allclose(found.initial, [1.0, 1.0], rtol=1e-9)
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -112,11 +112,13 @@ def test_both_roads_of_every_answer(num_states, monkeypatch):
     for few in (1, 64):
         monkeypatch.setattr(tables, "FEW_STATES", few)
         with tables.over_lanes():
-            record = smooth_pairs(hmm, observations, starts=starts)
-            found.append([record.beliefs, record.pairs, hs.filter_beliefs(hmm, observations, starts=starts).beliefs])
+            record = smooth_pairs(hmm, observations, reset_mask=starts)
+            found.append(
+                [record.beliefs, record.pairs, hs.filter_beliefs(hmm, observations, reset_mask=starts).beliefs]
+            )
     for one, other in zip(*found, strict=True):
         close(one, other, relative=1e-10)
-    steps = forward_steps(hmm.law, observations[None], starts)
+    steps = forward_steps(hmm.params, observations[None], starts)
     close(found[0][2], torch.stack([step.belief[0] for step in steps], 1), relative=1e-10)
 
 
@@ -192,7 +194,7 @@ def test_what_is_outweighed_slowly_is_not_lost():
 
 def split(hmm, copies):
     clone = np.repeat(np.arange(hmm.num_states), copies)
-    rows_of = (hmm.initial_S.numpy(), hmm.transition_SS.numpy(), hmm.emission_SV.numpy())
+    rows_of = (hmm.initial.numpy(), hmm.transition.numpy(), hmm.emission.numpy())
     return Matrices(rows_of[0][clone] / copies, rows_of[1][np.ix_(clone, clone)] / copies, rows_of[2][clone])
 
 
@@ -220,7 +222,7 @@ def test_impossible_is_exactly_so_and_said_where(num_states):
 @pytest.mark.parametrize("kind", ["many", "few"])
 def test_float32_within_its_budget(kind):
     hmm = hs.make_process("random-hmm", num_states=8 if kind == "few" else 64, num_symbols=5)
-    observations = hs.Corpus(hmm, length=2000)[0:40].observations
+    observations = hs.ProcessDataset(hmm, length=2000)[0:40].observations
     exact = hs.log_likelihood(hmm, observations)
     assert ((hs.log_likelihood(hmm, observations, dtype=torch.float32) - exact) / exact).abs().max() < 1e-6
 
@@ -240,10 +242,10 @@ def test_mixtures_of_few_states_know_the_unlikeliest_component():
 
 def test_tables_of_a_small_process_are_kept_as_long_as_it_is():
     hmm = hs.HMM([0.5, 0.5], [[0.75, 0.25], [0.5, 0.5]], [[1.0, 0.0], [0.25, 0.75]])
-    kept = weakref.ref(tables.tables(hmm.law))
+    kept = weakref.ref(tables.tables(hmm.params))
     hs.log_likelihood(hmm, [[0, 1, 1]])
-    assert tables.tables(hmm.law) is kept()
-    assert tables.tables(hmm.law, dtype=np.float32).first.dtype == np.float32
+    assert tables.tables(hmm.params) is kept()
+    assert tables.tables(hmm.params, dtype=np.float32).first.dtype == np.float32
     assert kept().least == pytest.approx(0.25)
     del hmm
     gc.collect()

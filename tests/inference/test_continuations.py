@@ -40,7 +40,7 @@ PROCESSES = {
 @pytest.mark.parametrize("name", PROCESSES)
 def test_laws_are_sums_over_all_that_may_come(name):
     process, steps = PROCESSES[name], 3
-    rolls = hs.Corpus(process, length=6)[0:3].observations
+    rolls = hs.ProcessDataset(process, length=6)[0:3].observations
     found = hs.forecast(process, rolls, steps)
     assert found.states.sum(2) == pytest.approx(np.ones((3, steps)), abs=1e-12)
     for b, past in enumerate(rolls.tolist()):
@@ -52,7 +52,7 @@ def test_laws_are_sums_over_all_that_may_come(name):
 
 @pytest.mark.parametrize("name", PROCESSES)
 def test_draws_are_as_often_as_they_are_likely(name):
-    process, past = PROCESSES[name], hs.Corpus(PROCESSES[name], length=5)[0:1].observations
+    process, past = PROCESSES[name], hs.ProcessDataset(PROCESSES[name], length=5)[0:1].observations
     drawn = hs.forecast(process, past, 3, num_draws=4000, seed=2).drawn_observations[:, 0]
     counts = {word: 0 for word in words(process, past[0].tolist(), 3)}
     for word in map(tuple, drawn.tolist()):
@@ -120,7 +120,7 @@ def test_refusals(call, said):
 
 def test_the_command_line_prints_and_keeps_the_laws(tmp_path, capsys):
     (tmp_path / "days.txt").write_text("umbrella\nno-umbrella\n")
-    arguments = ["ask", "umbrella", str(tmp_path / "days.txt"), "--unit", "lines", "--forecast", "2"]
+    arguments = ["infer", "umbrella", str(tmp_path / "days.txt"), "--unit", "lines", "--forecast", "2"]
     assert main([*arguments, "--out", str(tmp_path / "t.jsonl"), "-q"]) == 0
     found = hs.forecast(UMBRELLA, torch.tensor([[0, 1]]), 2)
     rows = store.read_table(tmp_path / "t.jsonl")

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 import hmmscope as hs
-from hmmscope import machine
+from hmmscope import system_info
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.inference import (
     baum_welch,
     chains,
-    climbing,
     continuations,
     counts,
+    em,
     entropy,
     fast,
     floors,
@@ -37,10 +37,10 @@ from hmmscope.inference import (
     spectral,
     window,
 )
-from hmmscope.inference.climbing import Model
+from hmmscope.inference.em import Model
 from hmmscope.inference.linear_memory import linear_predictor
-from hmmscope.inference.stationary_law import stationary_distribution
-from hmmscope.processes import urns
+from hmmscope.inference.stationary_process import stationary_distribution
+from hmmscope.processes import polya_urn
 from hmmscope.processes.files import load_process
 from hmmscope.processes.make import make_process
 from hmmscope.sequences.data import SequenceData
@@ -57,7 +57,7 @@ def law(words: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("ask", "field", "good", "bad"),
+    ("infer", "field", "good", "bad"),
     [
         (lambda v: continuations.forecast(HMM, SEEN, v), "steps", [1], [0]),
         (lambda v: continuations.forecast(HMM, SEEN, 1, num_draws=v), "num_draws", [0], [-1]),
@@ -69,9 +69,9 @@ def law(words: torch.Tensor) -> torch.Tensor:
         (lambda v: floors.cyclic_hard_floor(2, v, 3), "prediction_rate", [1e-6, 1.0], [0.0, 1.1]),
         (lambda v: floors.linear_floor(LDS, v), "num_steps", [1], [0]),
         (lambda v: floors.linear_floor(LDS, 1, first=v), "first", [0], [-1]),
-        (lambda v: gibbs.Prior(initial=v), "initial", [0.01, 1000.0], [0.009, 1001.0]),
-        (lambda v: gibbs.Prior(transition=v), "transition", [0.01, 1000.0], [0.009, 1001.0]),
-        (lambda v: gibbs.Prior(emission=v), "emission", [0.01, 1000.0], [0.009, 1001.0]),
+        (lambda v: gibbs.DirichletPrior(initial=v), "initial", [0.01, 1000.0], [0.009, 1001.0]),
+        (lambda v: gibbs.DirichletPrior(transition=v), "transition", [0.01, 1000.0], [0.009, 1001.0]),
+        (lambda v: gibbs.DirichletPrior(emission=v), "emission", [0.01, 1000.0], [0.009, 1001.0]),
         (lambda v: gibbs.Chains(num_draws=v), "num_draws", [4], [3]),
         (lambda v: gibbs.Chains(num_chains=v), "num_chains", [1], [0]),
         (lambda v: gibbs.Chains(warm_up=v), "warm_up", [0], [-1]),
@@ -95,7 +95,7 @@ def law(words: torch.Tensor) -> torch.Tensor:
         (lambda v: mixing.forgetting_curve(HMM, v, num_samples=2), "num_steps", [0], [-1]),
         (lambda v: mixing.forgetting_curve(HMM, 1, num_samples=v), "num_samples", [2], [1]),
         (lambda v: observability.observability(HMM, v), "steps", [1], [0, 21]),
-        (lambda v: observability.future_law(HMM, SEEN, v), "num_futures", [1], [0]),
+        (lambda v: observability.future_distribution(HMM, SEEN, v), "num_futures", [1], [0]),
         (lambda v: paths.sample_state_paths(HMM, SEEN, num_paths=v), "num_paths", [0], [-1]),
         (lambda v: spectral.learn_operators(law, 2, length=v), "length", [1], [0]),
         (lambda v: spectral.learn_operators(law, 2, length=1, rank=v), "rank", [1, 3], [4]),
@@ -117,7 +117,7 @@ def law(words: torch.Tensor) -> torch.Tensor:
         (lambda v: mixture_posterior.filter_known_component(MIXTURE, SEEN, torch.tensor([v])), "components",
          [0, 1], [-1, 2]),
         (lambda v: fast.mixture_predictions(MIXTURE, SEEN, dtype=v), "dtype", [torch.float32], [torch.float16]),
-        (lambda v: urns.dirichlet_chain_predictions(SEEN, 2, v), "concentration", [1e-9], [0.0]),
+        (lambda v: polya_urn.dirichlet_chain_predictions(SEEN, 2, v), "concentration", [1e-9], [0.0]),
         (lambda v: ragged.check_ragged(SEEN, HMM.alphabet, None, [v]), "lengths", [0, 6], [-1, 7]),
     ],
 )  # fmt: skip
@@ -138,35 +138,35 @@ ROOM: list[tuple[Any, str, int]] = [
     (lambda: continuations.forecast(HMM, SEEN, 3, num_draws=20), "forecast", 8 * 20 * 3),
     (lambda: entropy.block_entropies(HMM, 5), "block_entropies", 8 * 2**5),
     (lambda: observability.observability(HMM, 3), "observability", 8 * 2 * 2**3),
-    (lambda: observability.future_law(HMM, SEEN, 3), "future_law|observability", 8 * 6 * 2**3),
-    (lambda: observability.coefficient(HMM.emission_SV), "observability", 8 * 2**3),
+    (lambda: observability.future_distribution(HMM, SEEN, 3), "future_law|observability", 8 * 6 * 2**3),
+    (lambda: observability.coefficient(HMM.emission), "observability", 8 * 2**3),
     (lambda: observability.pair_bound(HMM), "observability", 8 * 2**2),
-    (lambda: memory.filter_windows(HMM.law, SEEN.T.contiguous()), "windows", 8 * 6 * 2 * 2),
+    (lambda: memory.filter_windows(HMM.params, SEEN.T.contiguous()), "windows", 8 * 6 * 2 * 2),
     (lambda: memory_error.sampled_memory_error(HMM, 1, 4, num_samples=9), "memory_error", 8 * 9 * 4),
     (lambda: mixed_states.mixed_states(HMM, max_states=30), "mixed_states", 8 * 30 * 4),
     (lambda: mixture_posterior.filter_mixture(MIXTURE, SEEN), "filter_mixture", 8 * 6 * 2),
     (lambda: fast.mixture_predictions(MIXTURE, SEEN), "mixture_predictions", 8 * 6 * 2),
     (lambda: scan.scan_beliefs(HMM, SEEN), "scan_beliefs", 8 * 6 * 4),
-    (lambda: urns.dirichlet_chain_predictions(SEEN, 2, 1.0), "dirichlet_chain_predictions", 8 * 6 * 2),
-    (lambda: HMM.law.steps(), "steps", 8 * 2 * 4),
+    (lambda: polya_urn.dirichlet_chain_predictions(SEEN, 2, 1.0), "dirichlet_chain_predictions", 8 * 6 * 2),
+    (lambda: HMM.params.steps(), "steps", 8 * 2 * 4),
     (lambda: make_process("random-mixture", num_components=3), r"process \(3 components\)", 8 * 3 * 128 * 145),
     (lambda: make_process("aliased-cycles-mixture", num_components=3), r"process \(3 components\)", 8 * 3 * 16 * 24),
     (lambda: gibbs.symbol_draws(
-        baum_welch.as_sequences(SEEN, 2), Model.of(HMM), np.empty(0, np.int64), gibbs.Prior(),
+        baum_welch.as_sequences(SEEN, 2), Model.of(HMM), np.empty(0, np.int64), gibbs.DirichletPrior(),
         gibbs.Chains(num_draws=4, num_chains=2, warm_up=0), Model.of(HMM)), "posterior", 8 * 4 * 2 * (2 + 4 + 4)),
     (lambda: hs.fit(SequenceData([[0, 1, 0, 1, 1, 0] * 4]), 2, quiet=True, num_restarts=1, max_iterations=1), "fit",
      8 * 24 * 2),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("ask", "name", "size"), ROOM)
+@pytest.mark.parametrize(("infer", "name", "size"), ROOM)
 def test_what_fits_no_memory_is_refused_before_it_is_made(
     ask: Any, name: str, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "free_memory", lambda: size - 1)
+    monkeypatch.setattr(system_info, "free_memory", lambda: size - 1)
     with pytest.raises(ResourceError, match=f"^({name}): needs .* GiB"):
         ask()
-    monkeypatch.setattr(machine, "free_memory", lambda: 1 << 26)
+    monkeypatch.setattr(system_info, "free_memory", lambda: 1 << 26)
     ask()
 
 
@@ -174,7 +174,7 @@ def test_a_source_that_fits_no_memory_is_refused_before_it_is_read(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a.txt").write_text("abba\n" * 20)
-    monkeypatch.setattr(machine, "free_memory", lambda: 99)
+    monkeypatch.setattr(system_info, "free_memory", lambda: 99)
     with pytest.raises(ResourceError, match=r"a\.txt: needs"):
         SequenceData(tmp_path / "a.txt")
 
@@ -275,9 +275,9 @@ def test_chains_whose_start_forbids_what_was_seen_are_refused() -> None:
     work = baum_welch.as_sequences(torch.tensor([[0, 1]]), 2)
     few = gibbs.Chains(num_draws=4, num_chains=1, warm_up=0)
     with pytest.raises(InputError, match="start: forbids a sequence"):
-        gibbs.symbol_draws(work, start, np.empty(0, np.int64), gibbs.Prior(), few)
+        gibbs.symbol_draws(work, start, np.empty(0, np.int64), gibbs.DirichletPrior(), few)
     with pytest.raises(InputError, match=r"start: forbids observations\[1\], and expectation maximisation keeps zeros"):
-        climbing.expect(start, baum_welch.as_sequences(torch.tensor([[0, 0], [0, 1]]), 2), 1)
+        em.expect(start, baum_welch.as_sequences(torch.tensor([[0, 0], [0, 1]]), 2), 1)
 
 
 def test_several_models_beside_each_other_count_as_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,19 +285,19 @@ def test_several_models_beside_each_other_count_as_each_alone(monkeypatch: pytes
     rng = np.random.default_rng(0)
     models = Model(*(rng.dirichlet(np.ones(2), size) for size in ((3,), (3, 2), (3, 2))))
     work = baum_welch.as_sequences(torch.from_numpy(rng.integers(0, 2, (4, 9))), 2)
-    beside = climbing.counts_of_several(models, work, 1)
-    monkeypatch.setattr(climbing, "may_go_beside", lambda *_: False)
-    apart = climbing.counts_of_several(models, work, 1)
+    beside = em.counts_of_several(models, work, 1)
+    monkeypatch.setattr(em, "can_run_side_by_side", lambda *_: False)
+    apart = em.counts_of_several(models, work, 1)
     for one, other in zip(beside, apart, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-10)
-    alone = climbing.expect(models.chosen(1), work, 1)
+    alone = em.expect(models.chosen(1), work, 1)
     np.testing.assert_allclose(apart.transitions[1], alone.transitions)
     assert float(apart.logs[1]) == pytest.approx(float(alone.logs.sum()))
 
 
 def test_blocks_of_a_mebibyte_are_a_part_of_the_last_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     process = make_process("random-hmm", num_states=20, num_symbols=8)
-    observations = hs.Corpus(process, length=200)[0:300].observations
+    observations = hs.ProcessDataset(process, length=200)[0:300].observations
     own = smoothing.expected_counts(process, observations)
     monkeypatch.setattr(counts, "BLOCK_BYTES", 1 << 20)
     same = smoothing.expected_counts(process, observations)

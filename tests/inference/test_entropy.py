@@ -13,7 +13,7 @@ from comparing import close
 from hmmscope.errors import InputError
 from hmmscope.inference.entropy import block_entropies
 from hmmscope.inference.mixed_states import mixed_states
-from hmmscope.inference.stationary_law import state_transitions
+from hmmscope.inference.stationary_process import state_transitions
 from hmmscope.processes.stationary import closed_classes
 from strategies import KINDS, as_labelled, dense, rows
 
@@ -53,7 +53,7 @@ def test_entropy_rate_of_the_golden_mean_with_any_bias(p):
 def test_a_visible_markov_chain():
     chain = hs.make_process("markov-chain", num_states=4, num_symbols=4)
     law = hs.stationary_distribution(chain)
-    expected = float(law @ torch.special.entr(chain.transition_SS).sum(1))
+    expected = float(law @ torch.special.entr(chain.transition).sum(1))
     rate = hs.entropy_rate(chain)
     assert rate.method == "unifilar"
     assert rate.value == pytest.approx(expected, rel=1e-14)
@@ -88,8 +88,8 @@ def test_unifilar_rates_are_covered_by_sampling_and_bounds():
         halves = np.repeat(np.arange(3), 2)  # each state twice, entered by chance: the symbol does not tell which
         share = rows(rng, 3, 2)[:, :].ravel()
         split = hs.HMM(
-            chain.initial_S.numpy()[halves] * share,
-            chain.transition_SS.numpy()[np.ix_(halves, halves)] * share,
+            chain.initial.numpy()[halves] * share,
+            chain.transition.numpy()[np.ix_(halves, halves)] * share,
             np.eye(3)[halves],
             allow_drop_tiny=True,
         )
@@ -107,7 +107,7 @@ def test_unifilar_rates_are_covered_by_sampling_and_bounds():
 def test_the_rate_is_the_loss_of_the_filter_in_the_long_run():
     process = hs.make_process("mess3")
     rate = hs.entropy_rate(process)
-    batch = hs.Corpus(process, length=4000, seed=9)[0:20]
+    batch = hs.ProcessDataset(process, length=4000, seed=9)[0:20]
     losses = -hs.filter_beliefs(process, batch.observations).log_likelihood_terms[:, 100:].mean(1)
     error = float(losses.std()) / math.sqrt(20)
     assert abs(float(losses.mean()) - rate.value) < 4 * error
@@ -140,7 +140,7 @@ def test_myopic_entropies_fall_and_informed_ones_rise():
             process = hs.HMM(*KINDS[number % 6](rng, 3, 3))
         else:
             process = hs.LabelledHMM(*as_labelled(dense(rng, 2, 3)))
-        if len(closed_classes(state_transitions(process.law))) > 1:
+        if len(closed_classes(state_transitions(process.params))) > 1:
             with pytest.raises(InputError, match="not unique"):
                 block_entropies(process, 6)
             continue
@@ -192,7 +192,7 @@ def test_number_and_position_of_mixed_states(name):
     assert found.largest_merge < 1e-14
     exact_root = {"golden-mean": (2, 1), "even": (2, 1), "z1r": (1, 1, 1), "rrxor": (2, 1, 1, 1, 1)}[name]
     root = [oracles.Fraction(part, sum(exact_root)) for part in exact_root]
-    exact = oracles.mixed_states_of(root, oracles.exact(process.labelled_VSS))
+    exact = oracles.mixed_states_of(root, oracles.exact(process.labelled))
     assert len(exact) == COUNTS[name]
     ordered = sorted(tuple(map(float, belief)) for belief in exact)
     distances = torch.cdist(torch.tensor(ordered, dtype=torch.float64), found.beliefs, p=1)
@@ -207,7 +207,7 @@ def test_the_presentation_is_the_process():
     labelled = found.labelled()
     close(labelled.sum((0, 2)), torch.ones(36, dtype=torch.float64))
     assert ((labelled > 0).sum(2) <= 1).all()
-    words = hs.Corpus(process, length=12)[0:50].observations
+    words = hs.ProcessDataset(process, length=12)[0:50].observations
     filtered = hs.filter_beliefs(process, words)
     node = torch.zeros(50, dtype=torch.int64)
     for t in range(12):
@@ -248,7 +248,7 @@ def test_mixed_states_of_states_that_emit_are_predicted_states():
     found = mixed_states(hmm, prior=matrices.initial, max_depth=4)
     words = torch.tensor(list(itertools.product(range(2), repeat=4)))
     filtered = hs.filter_beliefs(hmm, words)
-    predicted = filtered.beliefs[:, -1] @ hmm.transition_SS
+    predicted = filtered.beliefs[:, -1] @ hmm.transition
     node = torch.zeros(16, dtype=torch.int64)
     for t in range(4):
         node = found.successor[node, words[:, t]]

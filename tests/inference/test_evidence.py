@@ -45,13 +45,13 @@ def test_estimates_are_unbiased(way, monkeypatch):
     work, exact = flat_sequences(SEEN, LENGTHS), by_paths(2)
     hmm = hs.HMM([0.5, 0.5], [[0.75, 0.25], [0.25, 0.75]], [[0.75, 0.25], [0.25, 0.75]])
     if way == "from a fit":
-        fit = tuple(part.numpy()[None] for part in (hmm.initial_S, hmm.transition_SS, hmm.emission_SV))
+        fit = tuple(part.numpy()[None] for part in (hmm.initial, hmm.transition, hmm.emission))
         symbols = module.Symbols(work, 2, 2, 1)
-        ways = [module.Way(symbols, fit, np.random.default_rng(seed)) for seed in range(10)]
+        ways = [module.AnnealedSampler(symbols, fit, np.random.default_rng(seed)) for seed in range(10)]
         found = [way.from_fit(symbols.likelihood(1)) for way in ways]
     else:
         monkeypatch.setattr(module, "LEAST", 0)
-        monkeypatch.setattr(module.Way, "from_fit", lambda *_: -math.inf)
+        monkeypatch.setattr(module.AnnealedSampler, "from_fit", lambda *_: -math.inf)
         found = [evidence(work, hmm, 1, seed).log for seed in range(10)]
     mean, error = mean_of(found)
     assert abs(mean - exact) < 4 * error

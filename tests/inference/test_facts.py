@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import hmmscope as hs
-from hmmscope.inference import entropy, stationary_law
+from hmmscope.inference import entropy, stationary_process
 from hmmscope.inference import process_facts as facts_of
 from hmmscope.inference.process_facts import process_facts
 from hmmscope.lab.cli import main
@@ -53,8 +53,8 @@ def test_facts_of_many_states_take_neither_all_steps_nor_all_pairs(monkeypatch: 
     rng, size = np.random.default_rng(0), 24
     hmm = hs.HMM(np.ones(size) / size, rng.dirichlet(np.ones(size), size), rng.dirichlet(np.ones(size), size))
     asked, eliminated = [], []
-    solve = stationary_law.stationary_law
-    monkeypatch.setattr(stationary_law, "stationary_law", lambda law: eliminated.append(1) or solve(law))
+    solve = stationary_process.stationary_law
+    monkeypatch.setattr(stationary_process, "stationary_law", lambda law: eliminated.append(1) or solve(law))
     monkeypatch.setattr(entropy, "_STEP_ENTRIES", 1000)
     monkeypatch.setattr(entropy, "_BOUND_WORK", size**2)
     monkeypatch.setattr(entropy, "_sampled_rate", lambda _, num, *__: asked.append(num) or (3.0, 0.01))
@@ -62,7 +62,7 @@ def test_facts_of_many_states_take_neither_all_steps_nor_all_pairs(monkeypatch: 
     monkeypatch.setattr(facts_of, "_SAMPLED", 60 * size**2)
     monkeypatch.setattr(facts_of, "observability", refuse)
     for name in ("steps", "arrivals"):
-        monkeypatch.setattr(type(hmm.law), name, refuse)
+        monkeypatch.setattr(type(hmm.params), name, refuse)
     found = dict(process_facts(hmm))
     assert found["entropy rate"].startswith("3.0")
     assert found["observability"].startswith("0.000000 to 0.")
@@ -85,7 +85,7 @@ def test_hindsight(capsys, tmp_path):
     days = tmp_path / "days.txt"
     days.write_text("umbrella umbrella no-umbrella\n")
     code, out, _ = said(
-        capsys, "ask", "umbrella", str(days), "--smooth", "--viterbi", "--out", str(tmp_path / "days.jsonl")
+        capsys, "infer", "umbrella", str(days), "--smooth", "--viterbi", "--out", str(tmp_path / "days.jsonl")
     )
     assert code == 0
     assert "  smoothed: rain 0.862, rain 0.799, dry 0.809\n" in out
@@ -98,7 +98,7 @@ def test_hindsight(capsys, tmp_path):
 def test_hindsight_of_an_impossible_sequence(capsys, tmp_path):
     words, table = tmp_path / "words.txt", tmp_path / "words.jsonl"
     words.write_text("0 1 0\n")
-    code, out, _ = said(capsys, "ask", "even", str(words), "--smooth", "--viterbi", "--out", str(table))
+    code, out, _ = said(capsys, "infer", "even", str(words), "--smooth", "--viterbi", "--out", str(table))
     assert code == 0
     assert "impossible from observation 2 (0) on" in out
     rows = [json.loads(line) for line in table.read_text().splitlines()]
@@ -109,7 +109,7 @@ def test_hindsight_of_an_impossible_sequence(capsys, tmp_path):
 def test_hindsight_of_a_mixture_is_of_one_of_its_components(capsys, tmp_path):
     words = tmp_path / "words.txt"
     words.write_text("0 1 ? 0\n")
-    asked = ("ask", "markov-mixture", str(words), "--missing", "?")
+    asked = ("infer", "markov-mixture", str(words), "--missing", "?")
     code, out, _ = said(capsys, *asked, "--viterbi", "--smooth", "--paths", "2")
     mixture, seen = hs.make_process("markov-mixture"), torch.tensor([[0, 1, hs.MISSING, 0]])
     path = hs.most_likely_states(mixture, seen)

@@ -123,8 +123,8 @@ def test_mixture_predictions_are_those_of_the_filter(dtype):
     impossible = 0
     for weights, parts, observations, starts in mixture_cases(3, 60):
         mixture = hs.Mixture(weights, [hs.HMM(*part) for part in parts])
-        exact = hs.optimal_predictions(mixture, observations, starts=starts)
-        found = hs.mixture_predictions(mixture, observations, starts=starts, dtype=dtype)
+        exact = hs.optimal_predictions(mixture, observations, reset_mask=starts)
+        found = hs.mixture_predictions(mixture, observations, reset_mask=starts, dtype=dtype)
         logs_agree(found.log_likelihood_terms, exact.log_likelihood_terms, dtype)
         possible = torch.isfinite(exact.log_likelihood_terms).cumprod(1).roll(1, 1).bool()
         possible[:, 0] = True
@@ -159,7 +159,7 @@ def test_a_batch_of_a_mixture_is_as_its_sequences_alone(num_symbols):
         tokens = torch.tensor([likely(rng, parts[n % 4], 150) for n in range(33)])
         tokens[::3, 70:75] = hs.MISSING
         starts, lengths = torch.arange(150) % 61 == 0, torch.arange(33) * 4 + 20
-        for given in ({}, {"starts": starts}, {"lengths": lengths}):
+        for given in ({}, {"reset_mask": starts}, {"lengths": lengths}):
             found = hs.filter_mixture(mixture, tokens, **given)
             for row in (0, 7, 32):
                 own = {key: value[row : row + 1] if key == "lengths" else value for key, value in given.items()}
@@ -180,8 +180,8 @@ def test_mixtures_of_many_states(monkeypatch):
         mixture, found = hs.Mixture(weights, [hs.HMM(*part) for part in parts]), []
         for few in (32, 0):
             monkeypatch.setattr(pools, "FEW_STATES", few)
-            found.append(hs.filter_mixture(mixture, tokens, starts=starts))
-            found.append(hs.mixture_predictions(mixture, tokens, starts=starts, dtype=torch.float64))
+            found.append(hs.filter_mixture(mixture, tokens, reset_mask=starts))
+            found.append(hs.mixture_predictions(mixture, tokens, reset_mask=starts, dtype=torch.float64))
         for one, other in zip(found[:2], found[2:], strict=True):
             assert torch.equal(one.log_likelihood_terms == -torch.inf, other.log_likelihood_terms == -torch.inf)
             for field, value in vars(one).items():
@@ -203,7 +203,7 @@ def test_the_largest_weight_may_change_hands():
 
 def test_mixtures_of_transitions_that_emit():
     mixture = hs.Mixture([0.5, 0.5], [hs.make_process("mess3"), hs.make_process("mess3", switch=0.2)])
-    tokens = hs.Corpus(mixture, length=12)[0:4].observations
+    tokens = hs.ProcessDataset(mixture, length=12)[0:4].observations
     exact = hs.optimal_predictions(mixture, tokens)
     found = hs.mixture_predictions(mixture, tokens)
     assert torch.equal(found.log_likelihood_terms, exact.log_likelihood_terms)
@@ -242,7 +242,7 @@ def test_the_likelihood_is_what_the_observer_says(name):
     """Processes without exact predictions refuse in the same line."""
     fields = registry.entries("process")[name].__dataclass_fields__
     process = hs.make_process(name, **{key: size for key, size in SMALL.items() if key in fields})
-    drawn = hs.Corpus(process, length=6)[0:3].observations
+    drawn = hs.ProcessDataset(process, length=6)[0:3].observations
     expected = None
     with contextlib.suppress(InputError):
         expected = hs.observe(process, drawn).log_likelihood_terms.sum(1)

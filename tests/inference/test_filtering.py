@@ -12,7 +12,7 @@ from hmmscope.errors import InputError
 from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.mixture_posterior import filter_known_component, predicted_before
 from hmmscope.inference.optimal import optimal_predictions
-from hmmscope.processes.laws import StateEmitting
+from hmmscope.processes.params import StateEmissionParams
 from inference_cases import (
     SINGLE,
     all_sequences,
@@ -47,7 +47,7 @@ def test_the_cases_are_awkward_enough():
 def test_filter_beliefs_equals_enumeration():
     for number, (matrices, observations, starts) in enumerate(SINGLE):
         hmm, exact = hs.HMM(*matrices), oracles.exact(matrices)
-        result = hs.filter_beliefs(hmm, observations, starts=starts)
+        result = hs.filter_beliefs(hmm, observations, reset_mask=starts)
         answers = single_answers(number)
         close(result.beliefs, [floats(a.belief) for a in answers])
         close(result.next_observation, [floats(a.following) for a in answers])
@@ -55,7 +55,7 @@ def test_filter_beliefs_equals_enumeration():
         close_logs(result.log_likelihood, [oracles.log_of(a.prefix[-1]) for a in answers])
         close_logs(result.log_likelihood_terms, [per_token_logs(a.prefix) for a in answers])
         assert result.impossible_at.tolist() == [first_zero(a.prefix) for a in answers]
-        optimal = optimal_predictions(hmm, observations, starts=starts)
+        optimal = optimal_predictions(hmm, observations, reset_mask=starts)
         assert optimal.component_posterior is None
         first = floats(oracles.first_law(exact))
         close(optimal.predicted_observation, [shifted(first, floats(a.following)) for a in answers])
@@ -66,16 +66,16 @@ def test_strict_filter_names_the_first_impossible_entry():
     raised = 0
     for matrices, observations, starts in SINGLE:
         hmm = hs.HMM(*matrices)
-        result = hs.filter_beliefs(hmm, observations, starts=starts)
+        result = hs.filter_beliefs(hmm, observations, reset_mask=starts)
         dead = (result.impossible_at >= 0).nonzero()[:, 0].tolist()
         if dead:
             raised += 1
             place = f"observations[{dead[0]}, {int(result.impossible_at[dead[0]])}]: "
             with pytest.raises(InputError) as caught:
-                hs.filter_beliefs(hmm, observations, starts=starts, strict=True)
+                hs.filter_beliefs(hmm, observations, reset_mask=starts, strict=True)
             assert str(caught.value).startswith(place)
         else:
-            again = hs.filter_beliefs(hmm, observations, starts=starts, strict=True)
+            again = hs.filter_beliefs(hmm, observations, reset_mask=starts, strict=True)
             assert torch.equal(again.beliefs, result.beliefs)
     assert 50 < raised < 200
 
@@ -86,7 +86,7 @@ def test_filter_mixture_equals_enumeration():
         mixture = hs.Mixture(weights, [hs.HMM(*part) for part in parts])
         (exact_weights,) = oracles.exact([weights])
         exact = [oracles.exact(part) for part in parts]
-        result = hs.filter_mixture(mixture, observations, starts=starts)
+        result = hs.filter_mixture(mixture, observations, reset_mask=starts)
         answers = [oracles.mixture_by_enumeration(exact_weights, exact, o, starts) for o in observations.tolist()]
         first = [
             float(sum(w * p for w, p in zip(exact_weights, laws, strict=True)))
@@ -99,7 +99,7 @@ def test_filter_mixture_equals_enumeration():
         close_logs(result.log_likelihood_terms, [per_token_logs(prefix) for prefix, _, _ in answers])
         assert result.impossible_at.tolist() == [first_zero(prefix) for prefix, _, _ in answers]
         impossible += int((result.impossible_at >= 0).sum())
-        optimal = optimal_predictions(mixture, observations, starts=starts)
+        optimal = optimal_predictions(mixture, observations, reset_mask=starts)
         close(optimal.predicted_observation, [shifted(first, floats(following)) for _, _, following in answers])
         assert torch.equal(optimal.component_posterior, result.component_posterior)
     assert impossible > 30
@@ -110,7 +110,7 @@ def test_filter_known_component_equals_enumeration():
     for weights, parts, observations, starts in mixture_cases(3, 80):
         mixture = hs.Mixture(weights, [hs.HMM(*part) for part in parts])
         components = torch.from_numpy(rng.integers(0, len(parts), len(observations)))
-        result = filter_known_component(mixture, observations, components, starts=starts)
+        result = filter_known_component(mixture, observations, components, reset_mask=starts)
         exact = [oracles.exact(parts[m]) for m in components.tolist()]
         answers = [oracles.by_enumeration(h, o, starts) for h, o in zip(exact, observations.tolist(), strict=True)]
         first = [floats(oracles.first_law(hmm)) for hmm in exact]
@@ -226,7 +226,7 @@ def test_identity_emission_is_a_visible_markov_chain():
 def test_filtering_in_chunks_with_carried_belief_is_the_whole():
     """M10, on the recursion itself, because a carried belief is no multiple of 2^-32."""
     for rng, matrices, observations in random_cases(17, count=25, time=25):
-        law = hs.HMM(*matrices).law
+        law = hs.HMM(*matrices).params
         one = observations[:1]
         whole = filtered(matrices, one)
         cut, logs, beliefs = int(rng.integers(1, 25)), [], []
@@ -235,7 +235,7 @@ def test_filtering_in_chunks_with_carried_belief_is_the_whole():
             for step in forward_steps(law, part[None], starts):
                 logs.append(step.log_norm[0])
                 beliefs.append(step.belief[0])
-            law = StateEmitting(step.following[:, 0], law.transition_MSS, law.emission_MSV)
+            law = StateEmissionParams(step.next_probs[:, 0], law.transition_MSS, law.emission_MSV)
         close_logs(torch.stack(logs, 1), whole.log_likelihood_terms)
         close(torch.stack(beliefs, 1), whole.beliefs)
 
@@ -259,7 +259,7 @@ def test_probabilities_of_all_sequences_sum_to_one():
     for kind in KINDS:
         for starts in (None, [True, False, True, False]):
             hmm = kind(rng, 3, 3)
-            total = filtered(hmm, all_sequences(3, 4), starts=starts).log_likelihood.exp().sum().item()
+            total = filtered(hmm, all_sequences(3, 4), reset_mask=starts).log_likelihood.exp().sum().item()
             assert total == pytest.approx(1, abs=1e-13)
 
 
@@ -321,8 +321,8 @@ def test_a_mixture_is_a_block_diagonal_hmm():
 def test_a_mixture_of_one_is_its_component():
     for _, hmm, observations in random_cases(31):
         starts = [t % 5 == 0 for t in range(12)]
-        single = filtered(hmm, observations, starts=starts)
-        mixed = hs.filter_mixture(hs.Mixture([1.0], [hs.HMM(*hmm)]), observations, starts=starts)
+        single = filtered(hmm, observations, reset_mask=starts)
+        mixed = hs.filter_mixture(hs.Mixture([1.0], [hs.HMM(*hmm)]), observations, reset_mask=starts)
         assert torch.equal(mixed.impossible_at, single.impossible_at)
         close(mixed.next_observation, single.next_observation)
         close_logs(mixed.log_likelihood, single.log_likelihood)
@@ -335,12 +335,12 @@ def test_known_component_is_the_filter_of_that_component():
     mixture = hs.Mixture(np.full(6, 1 / 6), parts)
     observations, components = symbols(rng, 30, 20, 3), torch.from_numpy(rng.integers(0, 6, 30))
     starts = [t % 4 == 0 for t in range(20)]
-    result = filter_known_component(mixture, observations, components, starts=starts)
+    result = filter_known_component(mixture, observations, components, reset_mask=starts)
     for b, m in enumerate(components.tolist()):
-        alone = hs.filter_beliefs(parts[m], observations[b : b + 1], starts=starts)
+        alone = hs.filter_beliefs(parts[m], observations[b : b + 1], reset_mask=starts)
         close(result.beliefs[b : b + 1], alone.beliefs)
         close_logs(result.log_likelihood_terms[b : b + 1], alone.log_likelihood_terms)
-        expected = optimal_predictions(parts[m], observations[b : b + 1], starts=starts).predicted_observation
+        expected = optimal_predictions(parts[m], observations[b : b + 1], reset_mask=starts).predicted_observation
         close(result.predicted_observation[b : b + 1], expected)
 
 

@@ -14,10 +14,10 @@ from hmmscope.inference import mixture_posterior as mixture_module
 from hmmscope.inference.filtering import first_impossible
 from hmmscope.inference.mixture_posterior import filter_known_component
 from hmmscope.inference.optimal import optimal_predictions
-from hmmscope.machine import require_memory
-from hmmscope.processes.laws import StateEmitting
 from hmmscope.processes.observations import check_observations
+from hmmscope.processes.params import StateEmissionParams
 from hmmscope.sequences.encoding import Alphabet
+from hmmscope.system_info import require_memory
 from inference_cases import (
     BAD_OBSERVATIONS,
     BAD_STARTS,
@@ -51,16 +51,18 @@ def test_the_size_of_a_chunk_changes_nothing(monkeypatch):
 def test_demonstrations_tell_the_component():
     """A prompt of a corpus through the oracle: restarts matter, and the truth wins."""
     mixture = hs.make_process("random-mixture", num_components=20, num_states=8, num_symbols=6, seed=3)
-    corpus = hs.Corpus(mixture, layout=hs.Prompts(num_demonstrations=12, demonstration_length=4, test_length=4), seed=2)
-    batch = corpus[0:50]
-    result = hs.filter_mixture(mixture, batch.observations, starts=corpus.layout.starts)
+    dataset = hs.ProcessDataset(
+        mixture, layout=hs.PromptLayout(num_demonstrations=12, demonstration_length=4, test_length=4), seed=2
+    )
+    batch = dataset[0:50]
+    result = hs.filter_mixture(mixture, batch.observations, reset_mask=dataset.layout.reset_mask)
     assert (result.impossible_at == -1).all()
     truth = result.component_posterior[:, -1].gather(1, batch.components[:, None])
     assert truth.mean() > 0.95
-    known = filter_known_component(mixture, batch.observations, batch.components, starts=corpus.layout.starts)
+    known = filter_known_component(mixture, batch.observations, batch.components, reset_mask=dataset.layout.reset_mask)
     assert (known.log_likelihood_terms > -math.inf).all()
     # P(o) >= P(m) P_m(o) for the true component
-    bound = mixture.weights_M.log()[batch.components] + known.log_likelihood_terms.sum(1)
+    bound = mixture.component_weights.log()[batch.components] + known.log_likelihood_terms.sum(1)
     assert (result.log_likelihood - bound > -1e-12).all()
 
 
@@ -130,7 +132,7 @@ def test_tiny_entries_equal_the_exact_forward_recursion():
         matrices = decoupled(rng, one, other)
         starts = [t % 51 == 0 for t in range(60)] if rng.random() < 0.3 else oracles.first_only([0] * 60)
         sequences = [[*a[:45], *b[:15]] for a, b in ((likely(rng, one, 60), likely(rng, other, 60)) for _ in range(4))]
-        result = filtered(matrices, torch.tensor(sequences), starts=starts)
+        result = filtered(matrices, torch.tensor(sequences), reset_mask=starts)
         for b, sequence in enumerate(sequences):
             logs, belief = oracles.by_forward(oracles.exact(matrices), sequence, starts)
             close_logs(result.log_likelihood[b], logs[-1])
@@ -169,7 +171,7 @@ def test_mixtures_with_tiny_entries_equal_the_exact_forward_recursion():
 
 def test_restarting_does_not_revive_an_impossible_sequence():
     hmm = hs.HMM([1.0], [[1.0]], [[1.0, 0.0]])
-    result = hs.filter_beliefs(hmm, torch.tensor([[0, 1, 0, 0]]), starts=[True, False, True, False])
+    result = hs.filter_beliefs(hmm, torch.tensor([[0, 1, 0, 0]]), reset_mask=[True, False, True, False])
     assert result.log_likelihood_terms.tolist() == [[0.0, -math.inf, -math.inf, -math.inf]]
     assert result.impossible_at.tolist() == [1]
     assert result.beliefs[0, :, 0].tolist() == [1.0, 0.0, 0.0, 0.0]
@@ -239,7 +241,7 @@ def test_empty_batches_and_sequences(batch, time):
     mixture = hs.make_process("random-mixture", num_components=4, num_states=3, num_symbols=2)
     observations = torch.zeros(batch, time, dtype=torch.int64)
     starts = torch.arange(time) == 0
-    for options in ({}, {"starts": starts}):
+    for options in ({}, {"reset_mask": starts}):
         single = hs.filter_beliefs(hmm, observations, strict=True, **options)
         assert single.beliefs.shape == (batch, time, 3)
         assert single.next_observation.shape == (batch, time, 2)
@@ -310,7 +312,7 @@ def test_bad_observations_are_refused(observations, message):
 @pytest.mark.parametrize("starts", BAD_STARTS, ids=repr)
 @pytest.mark.usefixtures("unchecked")
 def test_bad_starts_are_refused(starts):
-    with pytest.raises(InputError, match=r"^starts: must be 3 truth values of which the first is true$"):
+    with pytest.raises(InputError, match=r"^reset_mask: must be 3 truth values of which the first is true$"):
         check_observations(torch.zeros(2, 3, dtype=torch.int64), Alphabet(None, 2), starts)
 
 
@@ -336,7 +338,7 @@ def test_what_does_not_fit_is_refused_before_it_is_allocated():
     with pytest.raises(ResourceError, match=r"^large: needs 1048576\.0 GiB"):
         require_memory("large", 2**50)
     one = torch.ones(1, 1, 1, dtype=torch.float64).expand(2**16, 1, 1)
-    mixture = hs.Mixture.from_law(np.full(2**16, 2**-16), StateEmitting(one[:, 0], one, one))
+    mixture = hs.Mixture.from_law(np.full(2**16, 2**-16), StateEmissionParams(one[:, 0], one, one))
     observations = torch.zeros(2**11, 2**11, dtype=torch.int64)
     with pytest.raises(ResourceError, match=r"^filter_mixture: "):
         hs.filter_mixture(mixture, observations)

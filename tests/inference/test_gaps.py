@@ -20,7 +20,7 @@ from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.loop_inputs import over_lanes
 from hmmscope.inference.scan import scan_beliefs
 from hmmscope.inference.smoothing import smooth_pairs
-from hmmscope.processes.laws import seeing
+from hmmscope.processes.params import seeing
 from inference_cases import close_logs, per_token_logs, planted_hmm, random_mixture
 from strategies import dense, likely, small_hmm, small_labelled, tiny_entries, with_zeros
 
@@ -69,21 +69,21 @@ def test_the_filter_is_that_of_all_completions(seed):
     ]
     last = [sum(joint([*seen, v]).values(), Fraction(0)) / (prefix[-1] or 1) for v in range(hmm.num_symbols)]
     mask, tokens = torch.tensor(starts), encoded(seen)
-    found = hs.filter_beliefs(hmm, tokens, starts=mask)
-    scanned = scan_beliefs(hmm, tokens, starts=mask)
+    found = hs.filter_beliefs(hmm, tokens, reset_mask=mask)
+    scanned = scan_beliefs(hmm, tokens, reset_mask=mask)
     for one in (found, scanned):
         close(one.beliefs[0], floats(belief))
         close_logs(one.log_likelihood_terms[0], per_token_logs(prefix))
         close(one.next_observation[0, -1], floats(last))
-    close(belief_states(hmm, tokens, starts=mask)[0], floats(belief))
+    close(belief_states(hmm, tokens, reset_mask=mask)[0], floats(belief))
     with over_lanes():
         torch.testing.assert_close(
-            hs.filter_beliefs(hmm, tokens, starts=mask).beliefs, found.beliefs, rtol=1e-12, atol=0
+            hs.filter_beliefs(hmm, tokens, reset_mask=mask).beliefs, found.beliefs, rtol=1e-12, atol=0
         )
     if not any(starts[1:]):
         whole = hs.log_likelihood(hmm, tokens)
         torch.testing.assert_close(whole, found.log_likelihood, rtol=1e-12, atol=1e-14)
-    law = seeing(hmm.law, torch.tensor([hmm.num_symbols]))
+    law = seeing(hmm.params, torch.tensor([hmm.num_symbols]))
     checked = tokens.masked_fill(tokens == hs.MISSING, hmm.num_symbols)
     steps = [step.belief[0, 0] for step in forward_steps(law, checked[None], mask)]
     torch.testing.assert_close(torch.stack(steps), found.beliefs[0], rtol=1e-12, atol=0)
@@ -96,15 +96,15 @@ def test_all_that_is_known_given_everything(seed):
     hmm, seen, starts, joint = case(seed)
     paths, mask, tokens = joint(seen), torch.tensor(starts), encoded(seen)
     single, pairs = oracles.smoothed_from_paths(paths, hmm.num_states, len(seen))
-    found = smooth_pairs(hmm, tokens, starts=mask)
+    found = smooth_pairs(hmm, tokens, reset_mask=mask)
     close(found.beliefs[0], floats(single))
     apart = [t for t in range(len(seen) - 1) if not starts[t + 1]]
     close(found.pairs[0, apart], np.array(floats(pairs)).reshape(-1, hmm.num_states, hmm.num_states)[apart])
-    best = hs.most_likely_states(hmm, tokens, starts=mask)
+    best = hs.most_likely_states(hmm, tokens, reset_mask=mask)
     if not paths:
         assert best.states.tolist() == [[-1] * len(seen)]
-        assert hs.missing_laws(hmm, tokens, starts=mask).sum() == 0
-        assert (hs.sample_missing(hmm, tokens, starts=mask) == -1).all()
+        assert hs.missing_probs(hmm, tokens, reset_mask=mask).sum() == 0
+        assert (hs.sample_missing(hmm, tokens, reset_mask=mask) == -1).all()
         return
     path = tuple(best.states[0].tolist())
     assert float(best.log_probability[0]) == pytest.approx(oracles.log_of(max(paths.values())), abs=1e-9)
@@ -119,21 +119,21 @@ def test_all_that_is_known_given_everything(seed):
         ]
         for t, gap in enumerate(seen)
     ]
-    computed = hs.missing_laws(hmm, tokens, starts=mask)[0]
+    computed = hs.missing_probs(hmm, tokens, reset_mask=mask)[0]
     torch.testing.assert_close(computed, torch.tensor(floats(laws), dtype=torch.float64), rtol=1e-10, atol=1e-13)
     assert not computed[torch.tensor(floats(laws)) == 0].any()
-    for drawn in hs.sample_missing(hmm, tokens, starts=mask, num_draws=3, seed=1)[:, 0].tolist():
+    for drawn in hs.sample_missing(hmm, tokens, reset_mask=mask, num_draws=3, seed=1)[:, 0].tolist():
         assert joint(drawn)
         assert all(gap is None or gap == value for gap, value in zip(seen, drawn, strict=True))
     if isinstance(hmm, hs.HMM):
-        counts = hs.expected_counts(hmm, tokens, starts=mask)
+        counts = hs.expected_counts(hmm, tokens, reset_mask=mask)
         beliefs = np.array(floats(single))
         visits = np.zeros((hmm.num_states, hmm.num_symbols))
         for t, symbol in enumerate(seen):
             if symbol is not None:
                 visits[:, symbol] += beliefs[t]
-        np.testing.assert_allclose(counts.visits, visits, atol=1e-12)
-        np.testing.assert_allclose(counts.first, beliefs[starts].sum(0), atol=1e-12)
+        np.testing.assert_allclose(counts.emissions, visits, atol=1e-12)
+        np.testing.assert_allclose(counts.initial, beliefs[starts].sum(0), atol=1e-12)
         moves = np.array(floats(pairs)).reshape(-1, hmm.num_states, hmm.num_states)[apart].sum(0)
         np.testing.assert_allclose(counts.transitions, moves, atol=1e-12)
 
@@ -142,7 +142,7 @@ def test_draws_have_the_law_of_the_gap():
     hmm = hs.HMM([0.5, 0.5], [[0.9, 0.1], [0.3, 0.7]], [[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]])
     tokens = encoded([0, None, 2, None])
     drawn = hs.sample_missing(hmm, tokens, num_draws=20000, seed=3)[:, 0]
-    law = hs.missing_laws(hmm, tokens)[0]
+    law = hs.missing_probs(hmm, tokens)[0]
     for t in (1, 3):
         share = torch.bincount(drawn[:, t], minlength=3) / len(drawn)
         assert (share - law[t]).abs().max() < 5 * 0.5 / 20000**0.5  # five standard errors
@@ -155,7 +155,7 @@ def test_draws_have_the_law_of_the_gap():
 @given(SEEDS)
 def test_a_finite_memory_sums_over_the_gaps_in_its_window(seed):
     hmm, seen, _, _ = case(seed)
-    prior = hmm.initial_S
+    prior = hmm.initial
     kept = hs.memory_beliefs(hmm, encoded(seen), 2, prior=prior)
     for t in range(len(seen)):
         window = hs.filter_beliefs(hmm, encoded(seen[max(0, t - 1) : t + 1]))
@@ -179,7 +179,7 @@ def test_what_a_mixture_did_not_show(kind):
         word = torch.tensor([[0, fill[0], 1, fill[1]]])
         chances[fill] = float(hs.observe(mixture, word).log_likelihood_terms.sum().exp())
     total = sum(chances.values())
-    laws = hs.missing_laws(mixture, encoded(seen))[0]
+    laws = hs.missing_probs(mixture, encoded(seen))[0]
     drawn = hs.sample_missing(mixture, encoded(seen), num_draws=4000, seed=4)[:, 0]
     assert (drawn[:, [0, 2]] == torch.tensor([0, 1])).all()
     for place, t in enumerate((1, 3)):
@@ -191,7 +191,7 @@ def test_what_a_mixture_did_not_show(kind):
         assert abs(share - chance / total) <= 4.5 * np.sqrt(chance / total / 4000)  # zero stays zero
     never = torch.tensor([[hs.MISSING, 0]])
     stuck = hs.Mixture([0.5, 0.5], [hs.HMM([1.0], [[1.0]], [[0.0, 1.0]])] * 2)
-    assert hs.missing_laws(stuck, never).sum() == 0
+    assert hs.missing_probs(stuck, never).sum() == 0
     assert (hs.sample_missing(stuck, never) == -1).all()
     zeros = hs.HMM([1.0], [[1.0]], [[1.0, 0.0]])
     unlikely = hs.Mixture([0.0, 1.0], [zeros, hs.HMM([1.0], [[1.0]], [[0.0, 1.0]])])  # only one of weight 0 explains it
@@ -210,15 +210,15 @@ def test_a_mixture_finds_its_component_across_gaps(seed):
     joint = [
         Fraction(float(w))
         * sum(oracles.paths_with_gaps(oracles.enumerate_hidden_paths, one, seen, mixture.num_symbols).values())
-        for w, one in zip(mixture.weights_M, exact, strict=True)
+        for w, one in zip(mixture.component_weights, exact, strict=True)
     ]
     total = sum(joint, Fraction(0))
     close(found.component_posterior[0, -1], floats([mass / (total or 1) for mass in joint]))
     streamed = hs.mixture_predictions(mixture, encoded(seen), dtype=torch.float64)
     torch.testing.assert_close(streamed.log_likelihood_terms, found.log_likelihood_terms, rtol=1e-10, atol=1e-13)
     checked = encoded(seen).masked_fill(encoded(seen) == hs.MISSING, mixture.num_symbols)
-    law, starts = seeing(mixture.law, checked), torch.arange(4) == 0
-    there = mixture_predictions_there(law, mixture.weights_M, checked, starts, torch.float64)
+    law, starts = seeing(mixture.params, checked), torch.arange(4) == 0
+    there = mixture_predictions_there(law, mixture.component_weights, checked, starts, torch.float64)
     torch.testing.assert_close(there[0], streamed.predicted_observation, rtol=1e-10, atol=1e-13)
     torch.testing.assert_close(there[1], found.log_likelihood_terms, rtol=1e-10, atol=1e-13)
 
@@ -236,10 +236,10 @@ def test_states_and_paths_of_a_mixture_are_over_its_components(seed):
         for one in hmms
     )
     joint = {
-        (m, path): Fraction(float(mixture.weights_M[m])) * mass
+        (m, path): Fraction(float(mixture.component_weights[m])) * mass
         for m, paths in enumerate(enumerated)
         for path, mass in paths.items()
-        if mass and mixture.weights_M[m]
+        if mass and mixture.component_weights[m]
     }
     by_path: dict[tuple, Fraction] = {}
     for (_, path), mass in joint.items():
@@ -285,7 +285,7 @@ def test_many_states_and_sequences_go_the_same_way(size):
     )
     found = hs.filter_beliefs(hmm, batch)
     checked = batch.masked_fill(batch == hs.MISSING, 5)
-    law, starts = seeing(hmm.law, checked), torch.arange(12) == 0
+    law, starts = seeing(hmm.params, checked), torch.arange(12) == 0
     steps = list(forward_steps(law, checked[None], starts))
     torch.testing.assert_close(
         found.beliefs, torch.stack([step.belief[0] for step in steps], 1), rtol=1e-11, atol=1e-14
@@ -297,7 +297,9 @@ def test_many_states_and_sequences_go_the_same_way(size):
     counts, pairs = hs.expected_counts(hmm, batch), smooth_pairs(hmm, batch)
     torch.testing.assert_close(counts.transitions, pairs.pairs.sum((0, 1)), rtol=1e-9, atol=1e-10)
     seen = torch.nn.functional.one_hot(checked, 6)[..., :5].double()
-    torch.testing.assert_close(counts.visits, torch.einsum("bts,btv->sv", pairs.beliefs, seen), rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(
+        counts.emissions, torch.einsum("bts,btv->sv", pairs.beliefs, seen), rtol=1e-9, atol=1e-10
+    )
     mixture = hs.Mixture([0.5, 0.5], [hmm, hs.HMM(*dense(rng, size, 5))])
     one = hs.filter_mixture(hs.Mixture([1.0], [hmm]), batch)
     torch.testing.assert_close(one.next_observation, found.next_observation, rtol=1e-10, atol=1e-13)
@@ -323,7 +325,7 @@ def test_what_nearly_vanishes_is_not_lost_in_a_gap(seed):
 def test_a_fit_sums_over_what_is_missing():
     """The likelihood of what was seen grows, and is that of the fitted model; a gap in each sequence changes little."""
     process = planted_hmm(2, 4)
-    data = hs.Corpus(process, length=60, seed=3)[0:40].observations
+    data = hs.ProcessDataset(process, length=60, seed=3)[0:40].observations
     gone = data.masked_fill(torch.rand(data.shape, generator=torch.Generator().manual_seed(1)) < 0.2, hs.MISSING)
     short = fit_baum_welch(gone, 2, 4, num_restarts=1, max_iterations=3)
     longer = fit_baum_welch(gone, 2, 4, num_restarts=1, max_iterations=40)
@@ -331,8 +333,8 @@ def test_a_fit_sums_over_what_is_missing():
     # quantised to multiples of 2^-32 after the fit
     assert float(hs.log_likelihood(longer.hmm, gone).sum()) == pytest.approx(longer.log_likelihood, rel=1e-7)
     whole = fit_baum_welch(data, 2, 4, num_restarts=1, max_iterations=40)
-    order = [int(whole.hmm.emission_SV[:, 0].argmax()), int(longer.hmm.emission_SV[:, 0].argmax())]
-    assert (whole.hmm.emission_SV[order[0]] - longer.hmm.emission_SV[order[1]]).abs().max() < 0.05
+    order = [int(whole.hmm.emission[:, 0].argmax()), int(longer.hmm.emission[:, 0].argmax())]
+    assert (whole.hmm.emission[order[0]] - longer.hmm.emission[order[1]]).abs().max() < 0.05
     seen = int((gone != hs.MISSING).sum())
     free = 1 * np.log(40) + 2 * np.log(40 * 59) + 6 * np.log(seen)
     assert longer.bic == pytest.approx(free - 2 * longer.log_likelihood, rel=1e-12)
@@ -361,7 +363,7 @@ def test_what_functions_take():
             hs.most_likely_states,
             hs.sample_state_paths,
             hs.expected_counts,
-            hs.missing_laws,
+            hs.missing_probs,
         ):
             function(UMBRELLA, flat, lengths=[3, 3])
     for one in ([0, 1, 1], ["rain", "sun", "sun"], ("rain", "sun", "sun")):
@@ -378,7 +380,7 @@ def test_a_column_is_one_sequence_as_it_is_for_a_fit():
     names = np.array([["rain"], ["sun"], ["sun"]])
     for column in (np.array([[0], [1], [1]]), names, names[:, 0], np.ma.masked_equal([[0], [1], [1]], 7)):
         assert torch.equal(hs.smooth_beliefs(UMBRELLA, column), exact)
-        assert torch.equal(hs.observe(UMBRELLA, column).laws["belief"], hs.filter_beliefs(UMBRELLA, [0, 1, 1]).beliefs)
+        assert torch.equal(hs.observe(UMBRELLA, column).probs["belief"], hs.filter_beliefs(UMBRELLA, [0, 1, 1]).beliefs)
     assert hs.filter_beliefs(UMBRELLA, torch.tensor([[0], [1], [1]])).beliefs.shape == (3, 1, 2)  # (batch, time)
     both = r"3 lists of one symbol can be read in two ways: .* one sequence of 3.* with axis=1 as 3 of 1"
     with pytest.raises(InputError, match=both):
@@ -397,7 +399,7 @@ def test_an_observer_of_different_lengths_knows_nothing_beyond_their_end():
         for name in ("predicted_observation", "next_observation", "log_likelihood_terms"):
             close(getattr(found, name)[1, :1], getattr(alone, name)[0])
             assert not getattr(found, name)[1, 1:].any()
-    with pytest.raises(InputError, match="lengths: a FreshMarkovChains is observed in sequences of one length here"):
+    with pytest.raises(InputError, match="lengths: a MarkovChainPerSample is observed in sequences of one length here"):
         hs.observe(hs.make_process("fresh-markov-chains"), torch.tensor([[0, 1]]), lengths=[1])
 
 

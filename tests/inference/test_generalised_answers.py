@@ -13,7 +13,7 @@ from hmmscope.inference.memory import memory_beliefs
 from hmmscope.inference.memory_error import memory_error
 from hmmscope.inference.mixed_states import mixed_states
 from hmmscope.inference.process_facts import least_dimension, process_facts
-from hmmscope.inference.stationary_law import stationary_distribution
+from hmmscope.inference.stationary_process import stationary_distribution
 from hmmscope.processes.combine import as_labelled
 from hmmscope.processes.generalised import GeneralisedHMM
 from hmmscope.processes.hmm import HMM
@@ -25,7 +25,7 @@ def probability(start: torch.Tensor, process: GeneralisedHMM, word: tuple[int, .
     vector = start.tolist()
     size = range(len(vector))
     for symbol in word:
-        step = process.labelled_VSS[symbol].tolist()
+        step = process.labelled[symbol].tolist()
         vector = [sum(vector[i] * step[i][j] for i in size) for j in size]
     return sum(vector)
 
@@ -39,7 +39,7 @@ def test_filter_is_right_and_names_what_is_impossible(process: GeneralisedHMM) -
     words = list(itertools.product(range(process.num_symbols), repeat=4))
     found = filter_beliefs(process, torch.tensor(words))
     for word, total, at in zip(words, found.log_likelihood.tolist(), found.impossible_at.tolist(), strict=True):
-        exact = probability(process.initial_S, process, word)
+        exact = probability(process.initial, process, word)
         assert (math.exp(total) == pytest.approx(exact, rel=1e-9)) if at < 0 else (abs(exact) < 1e-12)
     assert not found.next_observation.isnan().any()
     assert (found.next_observation >= 0).all()
@@ -57,7 +57,7 @@ def test_what_never_follows_is_impossible() -> None:
 
 def test_stationary_vector_and_entropies(process: GeneralisedHMM) -> None:
     vector = stationary_distribution(process)
-    torch.testing.assert_close(vector @ process.labelled_VSS.sum(0), vector, atol=1e-12, rtol=0)
+    torch.testing.assert_close(vector @ process.labelled.sum(0), vector, atol=1e-12, rtol=0)
     blocks = block_entropies(process, 3)
     for length in (1, 2, 3):
         words = itertools.product(range(process.num_symbols), repeat=length)
@@ -84,12 +84,12 @@ def test_a_process_with_finitely_many_mixed_states_has_an_exact_rate() -> None:
     turn = torch.eye(6, dtype=torch.float64) + 0.3 * torch.arange(36).view(6, 6).sin().double()
     frame = turn / turn.sum(1, keepdim=True)
     step = torch.zeros(2, 6, 6, dtype=torch.float64)
-    step[:, :5, :5] = rrxor.labelled_VSS
+    step[:, :5, :5] = rrxor.labelled
     step[:, 5] = step[:, 0]
-    start = torch.cat([rrxor.initial_S, torch.zeros(1)])
+    start = torch.cat([rrxor.initial, torch.zeros(1)])
     end = torch.ones(6, dtype=torch.float64)
     process = GeneralisedHMM.in_frame(start, step, end, frame)
-    assert float(process.labelled_VSS.min()) < -0.01
+    assert float(process.labelled.min()) < -0.01
     assert least_dimension(process) == 5
     found, rate = mixed_states(process), entropy_rate(process)
     assert (found.complete, len(found.depth)) == (True, 36)
@@ -104,4 +104,4 @@ def test_not_unique() -> None:
         stationary_distribution(still)
     assert dict(process_facts(still)) == {"fixed vector": "not unique", "least dimension": "1 of 2"}
     coin = HMM([1.0], [[1.0]], [[0.5, 0.5]])
-    assert entropy_rate(GeneralisedHMM([1.0], as_labelled(coin).labelled_VSS)).value == pytest.approx(math.log(2))
+    assert entropy_rate(GeneralisedHMM([1.0], as_labelled(coin).labelled)).value == pytest.approx(math.log(2))

@@ -10,13 +10,13 @@ import hmmscope as hs
 from calibration import FAMILIES, SHAPES, of_numbers, of_symbols, p_uniform, ranks_of
 from hmmscope.errors import InputError
 from hmmscope.inference.chains import effective_sizes, equal_tails, matching, r_hat, relabelled
-from hmmscope.inference.gibbs import Chains, Prior
+from hmmscope.inference.gibbs import Chains, DirichletPrior
 from hmmscope.kernels.state_draws import draw_paths
 from inference_cases import planted
 
 #: A sound sampler is called wrong so rarely: each of the quantities of a test gets its share.
 LEVEL = 0.01
-WRONG = Prior(initial=2.5, transition=2.2, emission=1.8)  # every count of the prior is one too many
+WRONG = DirichletPrior(initial=2.5, transition=2.2, emission=1.8)  # every count of the prior is one too many
 
 
 def sound(p_values):
@@ -102,7 +102,7 @@ def test_labels_are_matched_and_chains_do_not_depend_on_threads():
     one = fit.posterior(60, num_chains=3, warm_up=60)
     torch.set_num_threads(before)
     assert all(torch.equal(one.arrays[name], two.arrays[name]) for name in one.arrays)
-    assert bool((one.arrays["emission"].mean((0, 1)) - fit.hmm.emission_SV).abs().max() < 0.05)
+    assert bool((one.arrays["emission"].mean((0, 1)) - fit.hmm.emission).abs().max() < 0.05)
     rows = one.table()
     assert len(rows) == 3 + 9 + 18
     assert all(row["low"] <= row["mean"] <= row["high"] for row in rows)
@@ -163,8 +163,8 @@ def test_bad_requests_are_refused():
         fit.posterior(2)
     with pytest.raises(InputError, match=r"^transition: must be in \[0.01, 1000\], got 0.0"):
         fit.posterior(transition=0.0)
-    with pytest.raises(InputError, match=r"strength"):
-        fit.posterior(strength=2.0)
+    with pytest.raises(InputError, match=r"prior_strength"):
+        fit.posterior(prior_strength=2.0)
     with pytest.raises(InputError, match=r"^posterior: its priors are of fits whose parts are all free"):
         hs.fit(data, 2, start=fit.hmm, fixed=["emission"], num_restarts=1, max_iterations=5).posterior()
     with pytest.raises(

@@ -46,11 +46,11 @@ def conditioned(process, observations, initial, initial_covariance):
     What is NaN is no part of what is conditioned on.
     """
     n, m, time = process.num_states, process.num_symbols, len(observations)
-    a, c = process.transition_SS.numpy(), process.output_YS.numpy()
+    a, c = process.transition.numpy(), process.output.numpy()
     joint_state = np.zeros((n * (time + 1),) * 2)  # covariance of (noise in the start, state noises)
     joint_state[:n, :n] = initial_covariance
     for t in range(1, time + 1):
-        joint_state[n * t : n * (t + 1), n * t : n * (t + 1)] = process.state_noise_SS.numpy()
+        joint_state[n * t : n * (t + 1), n * t : n * (t + 1)] = process.state_noise.numpy()
     powers = [np.linalg.matrix_power(a, k) for k in range(time + 1)]
     to_states = np.block(
         [[powers[t - u] if u <= t else np.zeros((n, n)) for u in range(time + 1)] for t in range(1, time + 1)]
@@ -58,7 +58,7 @@ def conditioned(process, observations, initial, initial_covariance):
     outputs = np.kron(np.eye(time), c)
     state_mean = np.concatenate([powers[t] @ initial for t in range(1, time + 1)])
     state_cov = to_states @ joint_state @ to_states.T
-    seen_cov = outputs @ state_cov @ outputs.T + np.kron(np.eye(time), process.output_noise_YY.numpy())
+    seen_cov = outputs @ state_cov @ outputs.T + np.kron(np.eye(time), process.output_noise.numpy())
     error = observations.ravel() - outputs @ state_mean
     means, covariances, logs = [], [], []
     made = np.flatnonzero(~np.isnan(error))
@@ -80,14 +80,14 @@ def conditioned(process, observations, initial, initial_covariance):
 @pytest.mark.parametrize("known", [True, False])
 def test_filter_is_gaussian_conditioning(seed, sizes, known):
     process = general_system(seed, *sizes)
-    observations = hs.Corpus(process, length=6)[0:3].observations
+    observations = hs.ProcessDataset(process, length=6)[0:3].observations
     rng = np.random.default_rng(seed)
     spread = rng.normal(size=(sizes[0], sizes[0]))
     initial, covariance = rng.normal(size=sizes[0]), spread @ spread.T
     options = {} if known else {"initial": initial, "initial_covariance": covariance}
     exact = hs.kalman_filter(process, observations, **options)
     if known:
-        initial, covariance = process.initial_S.numpy(), np.zeros((sizes[0],) * 2)
+        initial, covariance = process.initial.numpy(), np.zeros((sizes[0],) * 2)
     for b in range(3):
         means, covariances, logs = conditioned(process, observations[b].numpy(), initial, covariance)
         np.testing.assert_allclose(exact.means[b], means, rtol=0, atol=1e-10)
@@ -102,13 +102,13 @@ def test_filter_is_gaussian_conditioning(seed, sizes, known):
 def test_what_was_not_observed_is_no_condition(seed, sizes):
     """Vectors, and single coordinates of them, that are missing: at random, at both ends, everywhere, nowhere."""
     process = general_system(seed, *sizes)
-    observations = hs.Corpus(process, length=6)[0:5].observations
+    observations = hs.ProcessDataset(process, length=6)[0:5].observations
     gone = torch.rand(observations.shape, generator=torch.Generator().manual_seed(seed)) < 0.4
     gone[1, 0] = gone[1, -1] = gone[2] = True
     gone[3] = False
     observed = observations.masked_fill(gone, torch.nan)
     exact = hs.kalman_filter(process, observed)
-    known = process.initial_S.numpy(), np.zeros((sizes[0],) * 2)
+    known = process.initial.numpy(), np.zeros((sizes[0],) * 2)
     for b in range(5):
         means, covariances, logs = conditioned(process, observed[b].numpy(), *known)
         np.testing.assert_allclose(exact.means[b], means, rtol=0, atol=1e-10)
@@ -124,7 +124,7 @@ def test_what_was_not_observed_is_no_condition(seed, sizes):
 
 def test_one_start_for_each_sequence():
     process = general_system()
-    observations = hs.Corpus(process, length=5)[0:2].observations
+    observations = hs.ProcessDataset(process, length=5)[0:2].observations
     starts = torch.randn(2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     both = hs.kalman_filter(process, observations, initial=starts)
     for b in range(2):
@@ -135,7 +135,7 @@ def test_one_start_for_each_sequence():
 @pytest.mark.parametrize("seed", range(4))
 def test_scalar_gains_suffice_for_orthogonal_systems(seed):
     process = hs.make_process("ran-lds", seed=seed)
-    observations = hs.Corpus(process, length=120)[0:50].observations
+    observations = hs.ProcessDataset(process, length=120)[0:50].observations
     general = hs.kalman_filter(process, observations).means
     scalar = isotropic_means(process, observations)
     assert (general - scalar).abs().max() <= 1e-12 * (1 + scalar.abs().max())
@@ -150,7 +150,7 @@ def test_gains_are_ratios_of_fibonacci_numbers():
     process = hs.make_process("ran-lds")
     start = torch.zeros(5, 5, dtype=torch.float64)
     for step, gain in zip(kalman_steps(process, start), gains, strict=False):
-        torch.testing.assert_close(step.gain, gain * process.output_YS.T, rtol=0, atol=1e-14)
+        torch.testing.assert_close(step.gain, gain * process.output.T, rtol=0, atol=1e-14)
         torch.testing.assert_close(step.covariance, gain * torch.eye(5, dtype=torch.float64), rtol=0, atol=1e-14)
 
 
@@ -166,7 +166,7 @@ def test_variances_and_floors():
 
 def test_floor_is_the_error_of_the_filter():
     process = hs.make_process("ran-lds", seed=1)
-    observations = hs.Corpus(process, length=120)[0:1000].observations
+    observations = hs.ProcessDataset(process, length=120)[0:1000].observations
     predicted = hs.kalman_filter(process, observations).predicted_observation
     by_sample = (observations - predicted).square().mean((1, 2))
     assert abs(by_sample.mean() - linear_floor(process, 120)) < 4 * by_sample.std() / math.sqrt(1000)
@@ -199,10 +199,10 @@ def test_isotropic_form_needs_its_assumptions():
     observations = torch.zeros(1, 2, 2, dtype=torch.float64)
     eye = np.eye(2)
     for process, message in [
-        (hs.LinearGaussian(2 * eye, eye), "transition_SS is not orthogonal"),
-        (hs.LinearGaussian(eye, 2 * eye), "output_YS is not orthogonal"),
-        (hs.LinearGaussian(eye, eye, state_noise=2 * eye), "state_noise_SS is not the identity"),
-        (hs.LinearGaussian(eye, eye, output_noise=2 * eye), "output_noise_YY is not the identity"),
+        (hs.LinearGaussian(2 * eye, eye), "transition is not orthogonal"),
+        (hs.LinearGaussian(eye, 2 * eye), "output is not orthogonal"),
+        (hs.LinearGaussian(eye, eye, state_noise=2 * eye), "state_noise is not the identity"),
+        (hs.LinearGaussian(eye, eye, output_noise=2 * eye), "output_noise is not the identity"),
     ]:
         with pytest.raises(InputError, match=message):
             isotropic_means(process, observations)

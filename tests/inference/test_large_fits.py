@@ -21,8 +21,8 @@ TIME = 47
 
 
 def sums(hmm, observations, starts, lengths):
-    found = expected_counts(hmm, observations, starts=starts, lengths=lengths)
-    return found.log_likelihood, {"first": found.first, "transitions": found.transitions, "visits": found.visits}
+    found = expected_counts(hmm, observations, reset_mask=starts, lengths=lengths)
+    return found.log_likelihood, {"first": found.initial, "transitions": found.transitions, "visits": found.emissions}
 
 
 @settings(max_examples=8)

@@ -49,7 +49,7 @@ def sequence(family: str, time: int) -> torch.Tensor:
 
 def exact_log_likelihood(hmm: hs.HMM, observations: list[int]) -> float:
     """The forward recursion in integers: weights are (probability * 2^32)^2 a step, cut to `KEPT_BITS` bits."""
-    rows = (hmm.initial_S, hmm.transition_SS, hmm.emission_SV)
+    rows = (hmm.initial, hmm.transition, hmm.emission)
     initial, transition, emission = (integer_weights(part).tolist() for part in rows)
     size, shifted = len(initial), 0
     law = [p * row[observations[0]] for p, row in zip(initial, emission, strict=True)]
@@ -77,11 +77,9 @@ def split_states(hmm: hs.HMM, copies: int) -> hs.HMM:
     share = torch.tensor([2.0 ** -(k + 1) for k in range(copies - 1)] + [2.0 ** -(copies - 1)], dtype=torch.float64)
     clone = torch.arange(hmm.num_states).repeat_interleave(copies)
     weights = share.repeat(hmm.num_states)
-    rows = (hmm.initial_S[clone] * weights, hmm.transition_SS[clone][:, clone] * weights, hmm.emission_SV[clone])
+    rows = (hmm.initial[clone] * weights, hmm.transition[clone][:, clone] * weights, hmm.emission[clone])
     split = hs.HMM(*rows)
-    assert all(
-        torch.equal(a, b) for a, b in zip(rows, (split.initial_S, split.transition_SS, split.emission_SV), strict=True)
-    )
+    assert all(torch.equal(a, b) for a, b in zip(rows, (split.initial, split.transition, split.emission), strict=True))
     return split
 
 
@@ -89,7 +87,7 @@ def split_states(hmm: hs.HMM, copies: int) -> hs.HMM:
 def test_reference_is_exact(family: str) -> None:
     """Against the recursion in floats, every sum exactly rounded."""
     observations = sequence(family, 60)[0].tolist()
-    rows = (process(family).initial_S, process(family).transition_SS, process(family).emission_SV)
+    rows = (process(family).initial, process(family).transition, process(family).emission)
     initial, transition, emission = (part.tolist() for part in rows)
     law = initial
     terms = []

@@ -15,7 +15,7 @@ from hmmscope.inference.linear_memory import linear_predictor
 from hmmscope.inference.memory import all_sequences, filter_windows, memory_table
 from hmmscope.inference.memory_error import fit_decay, memory_certificate, memory_error, sampled_memory_error
 from hmmscope.inference.observability import numerical_rank
-from hmmscope.inference.stationary_law import emitting_steps, state_transitions
+from hmmscope.inference.stationary_process import emitting_steps, state_transitions
 from hmmscope.processes.stationary import closed_classes, stationary_law
 from inference_cases import revived
 from strategies import KINDS, Matrices, as_labelled, dense, rows
@@ -51,14 +51,14 @@ def test_the_stationary_law_is_stationary():
     for _ in range(40):
         kind = KINDS[rng.integers(len(KINDS))]
         hmm = hs.HMM(*kind(rng, int(rng.integers(1, 7)), 2))
-        if len(closed_classes(hmm.transition_SS)) > 1:
+        if len(closed_classes(hmm.transition)) > 1:
             with pytest.raises(InputError, match=r"^stationary law: not unique"):
                 hs.stationary_distribution(hmm)
             continue
-        law, expected = hs.stationary_distribution(hmm), least_squares_law(hmm.transition_SS.numpy())
+        law, expected = hs.stationary_distribution(hmm), least_squares_law(hmm.transition.numpy())
         np.testing.assert_allclose(law, expected, rtol=1e-9, atol=1e-13)
         close(law.sum(), 1.0)
-        np.testing.assert_allclose(law @ hmm.transition_SS, law, rtol=1e-13, atol=0)
+        np.testing.assert_allclose(law @ hmm.transition, law, rtol=1e-13, atol=0)
 
 
 def test_a_state_that_is_nearly_never_visited_has_its_right_share():
@@ -124,7 +124,7 @@ def test_a_memory_of_everything_is_the_filter():
         matrices = KINDS[rng.integers(len(KINDS))](rng, 3, 3)
         for hmm in (hs.HMM(*matrices), hs.LabelledHMM(*as_labelled(matrices))):
             observations = symbols(rng, 4, 9, 3)
-            memory = hs.memory_beliefs(hmm, observations, memory_length, prior=hmm.initial_S)
+            memory = hs.memory_beliefs(hmm, observations, memory_length, prior=hmm.initial)
             whole = hs.filter_beliefs(hmm, observations)
             close(memory.beliefs, whole.beliefs)
             close(memory.next_observation, whole.next_observation)
@@ -134,7 +134,7 @@ def test_a_memory_of_everything_is_the_filter():
 
 def test_a_markov_chain_of_order_one_needs_one_symbol():
     chain = hs.make_process("markov-chain", num_states=4, num_symbols=4)
-    observations = hs.Corpus(chain, length=20)[0:5].observations
+    observations = hs.ProcessDataset(chain, length=20)[0:5].observations
     close(
         hs.memory_beliefs(chain, observations, 1).next_observation,
         hs.filter_beliefs(chain, observations).next_observation,
@@ -162,7 +162,7 @@ def test_what_a_window_nearly_loses_comes_back():
     known = hs.memory_beliefs(hmm, observations, length, prior=matrices.initial)
     close(known.beliefs[:, length - 1 :].flatten(0, 1), exact.beliefs[:, -1])
     close(known.next_observation[:, length - 1 :].flatten(0, 1), exact.next_observation[:, -1])
-    beliefs, _, totals = filter_windows(hmm.law, windows)
+    beliefs, _, totals = filter_windows(hmm.params, windows)
     close(beliefs, exact.beliefs[:, -1])
     np.testing.assert_allclose(totals, exact.log_likelihood, rtol=1e-12)
     assert totals[1] < -1000
@@ -237,8 +237,8 @@ def test_reference_decomposition(length):
     hmm = low_rank(0.4)
     linear = linear_predictor(hmm, length)
     sequences = all_sequences(4, 6)
-    _, following, log_probability = filter_windows(hmm.law, sequences)
-    exact, probability = following @ hmm.emission_SV, log_probability.exp()
+    _, following, log_probability = filter_windows(hmm.params, sequences)
+    exact, probability = following @ hmm.emission, log_probability.exp()
     window = memory_table(hmm, length).next_observation[torch.arange(len(sequences)) % 4**length]
     features = torch.nn.functional.one_hot(sequences[:, -length:].flip(1), 4).flatten(1).double()
     guess = features @ linear.weights.T
@@ -256,7 +256,7 @@ def test_reference_decomposition(length):
     assert linear.num_zero == length - 1
     found = (round(linear.smallest_eigenvalue, 6), round(linear.largest_eigenvalue, 6))
     assert found == pytest.approx(EIGENVALUES[length], abs=1.1e-6)
-    assert numerical_rank(hmm.transition_SS) == 2
+    assert numerical_rank(hmm.transition) == 2
     assert numerical_rank(linear.weights, 1e-7) <= 2
 
 
@@ -336,8 +336,8 @@ def test_a_fit_of_a_geometric_decay():
 
 def test_a_step_of_an_emitting_state_is_a_step_of_its_chain():
     hmm = low_rank(0.4)
-    close(emitting_steps(hmm.law).sum(0), hmm.transition_SS)
-    assert torch.equal(state_transitions(hs.make_process("mess3").law), hs.make_process("mess3").labelled_VSS.sum(0))
+    close(emitting_steps(hmm.params).sum(0), hmm.transition)
+    assert torch.equal(state_transitions(hs.make_process("mess3").params), hs.make_process("mess3").labelled.sum(0))
 
 
 @pytest.mark.usefixtures("unchecked")

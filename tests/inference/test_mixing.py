@@ -22,8 +22,8 @@ from strategies import KINDS
 def labelled_steps(process):
     """`[v, i, j]`: from the state before a transition to the state after it, with the observation that follows."""
     if isinstance(process, hs.HMM):
-        return np.einsum("ij,jv->vij", process.transition_SS.numpy(), process.emission_SV.numpy())
-    return process.labelled_VSS.numpy()
+        return np.einsum("ij,jv->vij", process.transition.numpy(), process.emission.numpy())
+    return process.labelled.numpy()
 
 
 def probability_of(process, word):
@@ -67,7 +67,7 @@ def test_the_largest_distance_is_between_vertices():
     """No pair of start laws is further apart than the furthest pair of states."""
     rng = np.random.default_rng(0)
     process = hs.make_process("ran-hmm", num_states=4, num_symbols=3, seed=1)
-    observations = hs.Corpus(process, length=3)[0:5].observations
+    observations = hs.ProcessDataset(process, length=3)[0:5].observations
     steps = labelled_steps(process)
     for word in observations.tolist():
         matrix = steps[word[0]] @ steps[word[1]] @ steps[word[2]]

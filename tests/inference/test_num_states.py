@@ -10,7 +10,7 @@ import hmmscope as hs
 from hmmscope.errors import InputError
 from hmmscope.inference.loop_inputs import flat_sequences
 from hmmscope.inference.num_states import (
-    Support,
+    StateCountPosterior,
     best_predictor,
     by_bic,
     choice_reason,
@@ -142,17 +142,17 @@ def test_the_best_predictor_is_that_of_bic_unless_another_is_surely_better() -> 
 def test_the_interval_holds_what_is_chosen_and_leaves_out_what_is_hardly_possible():
     """Shares .97, .02 and .01, of which 2.5 % may be left out at each end."""
     logs = {1: -100.0, 2: math.log(0.97), 3: math.log(0.02), 4: math.log(0.01)}
-    support = Support(logs, dict.fromkeys(logs, 0.0))
+    support = StateCountPosterior(logs, dict.fromkeys(logs, 0.0))
     assert support.shares[2] == pytest.approx(0.97)
     assert support.interval(2) == (2, 3)
     assert support.interval(1) == (1, 3)
-    assert Support(logs, dict.fromkeys(logs, 0.0) | {1: 98.0}).interval(2) == (1, 3)  # so unsure is one
-    assert Support(logs, dict.fromkeys(logs, 0.0) | {2: 3.0}).interval(2) == (2, 4)
+    assert StateCountPosterior(logs, dict.fromkeys(logs, 0.0) | {1: 98.0}).interval(2) == (1, 3)  # so unsure is one
+    assert StateCountPosterior(logs, dict.fromkeys(logs, 0.0) | {2: 3.0}).interval(2) == (2, 4)
     assert by_bic({2: 0.0, 3: 0.0}, "").interval(2) == (2, 3)
 
 
 def test_the_line_says_where_the_interval_is_wider_for_errors():
-    support = Support({2: 0.0, 3: -6.0}, {2: 0.5, 3: 4.0})
+    support = StateCountPosterior({2: 0.0, 3: -6.0}, {2: 0.5, 3: 4.0})
     _, reason = choice_reason({2: 10.0, 3: 30.0}, {}, np.empty(0, np.int64), support)
     assert reason.startswith(
         "2 states, 95 % [2, 3]: the smallest BIC, 20.0 below that of 3 states; the interval allows for"

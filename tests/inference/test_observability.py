@@ -164,7 +164,7 @@ def test_step_emission_is_the_law_of_words():
     words = step_emission(hmm, 4)
     close(words.sum(1), torch.ones(3, dtype=torch.float64))
     likelihood = hs.filter_beliefs(hmm, all_sequences(2, 4)).log_likelihood.exp()
-    close(hmm.initial_S @ words, likelihood)
+    close(hmm.initial @ words, likelihood)
     # Marginalisation: summing over the last symbol leaves the law of one step less.
     close(words.view(3, 8, 2).sum(2), step_emission(hmm, 3))
     labelled = step_emission(hs.LabelledHMM(*as_labelled(matrices)), 4)
@@ -178,20 +178,20 @@ def test_future_law_is_that_of_the_words_that_follow():
     history = torch.tensor([[0, 1, 1], [1, 0, 0]])
     words = all_sequences(2, 2)
     for process in (hs.HMM(*matrices), hs.LabelledHMM(*as_labelled(matrices))):
-        law = hs.future_law(process, history, 2)
+        law = hs.future_distribution(process, history, 2)
         for t in range(3):
             for b in range(2):
                 begun = history[b, : t + 1].expand(len(words), -1)
                 joint = hs.filter_beliefs(process, torch.cat([begun, words], 1)).log_likelihood.exp()
                 close(law[b, t], joint / hs.filter_beliefs(process, begun[:1]).log_likelihood.exp())
-        close(hs.future_law(process, history, 1), hs.filter_beliefs(process, history).next_observation)
+        close(hs.future_distribution(process, history, 1), hs.filter_beliefs(process, history).next_observation)
         close(
-            hs.future_law(process, history, 2, starts=[True, False, True])[:, 2],
-            hs.future_law(process, history[:, 2:], 2)[:, 0],
+            hs.future_distribution(process, history, 2, reset_mask=[True, False, True])[:, 2],
+            hs.future_distribution(process, history[:, 2:], 2)[:, 0],
         )
-        close(hs.future_law(process, history, 2, lengths=[3, 2])[1, 2], torch.zeros(4, dtype=torch.float64))
+        close(hs.future_distribution(process, history, 2, lengths=[3, 2])[1, 2], torch.zeros(4, dtype=torch.float64))
     with pytest.raises(InputError, match=r"^num_futures: must be at least 1"):
-        hs.future_law(process, history, 0)
+        hs.future_distribution(process, history, 0)
 
 
 def test_one_state_is_always_known():
@@ -203,7 +203,7 @@ def test_rank():
     rng = np.random.default_rng(7)
     assert numerical_rank(torch.eye(3, dtype=torch.float64)) == 3
     low = hs.make_process("low-rank-hmm")
-    assert numerical_rank(low.transition_SS) == 2  # quantised, so of full rank in the strict sense
+    assert numerical_rank(low.transition) == 2  # quantised, so of full rank in the strict sense
     assert numerical_rank(torch.from_numpy(rows(rng, 5, 7))) == 5
     assert numerical_rank(torch.ones(3, 4, dtype=torch.float64)) == 1
     assert numerical_rank(torch.diag(torch.tensor([1.0, 1e-3], dtype=torch.float64)), 0.01) == 1

@@ -50,7 +50,7 @@ def process(rng, kind):
 
 def answers(hmm, observations, starts, lengths):
     """Everything that is asked of one process, by name."""
-    known = {"starts": starts, "lengths": lengths}
+    known = {"reset_mask": starts, "lengths": lengths}
     found = hs.filter_beliefs(hmm, observations, **known)
     path = hs.most_likely_states(hmm, observations, **known)
     pairs = smooth_pairs(hmm, observations, **known)
@@ -61,17 +61,17 @@ def answers(hmm, observations, starts, lengths):
     logs |= {"streamed": hs.log_likelihood(hmm, observations, lengths=lengths)}
     if isinstance(hmm, hs.HMM):
         kept = found.impossible_at < 0
-        sums = expected_counts(hmm, observations[kept], starts=starts, lengths=lengths[kept])
-        near |= {"first": sums.first, "transitions": sums.transitions, "visits": sums.visits}
+        sums = expected_counts(hmm, observations[kept], reset_mask=starts, lengths=lengths[kept])
+        near |= {"first": sums.initial, "transitions": sums.transitions, "visits": sums.emissions}
         logs |= {"counted": sums.log_likelihood}
     return sharp, near, logs
 
 
 def compare(hmm, *given, sparse=True):
-    assert loop_inputs.one_by_one(loop_inputs.tables(hmm.law)) == sparse
+    assert loop_inputs.one_by_one(loop_inputs.tables(hmm.params)) == sparse
     ours = answers(hmm, *given)
     with over_lanes():
-        assert not loop_inputs.one_by_one(loop_inputs.tables(hmm.law))
+        assert not loop_inputs.one_by_one(loop_inputs.tables(hmm.params))
         theirs = answers(hmm, *given)
     for name, found in ours[0].items():
         assert torch.equal(found, theirs[0][name]), name
@@ -106,7 +106,7 @@ def test_few_sequences_go_through_all_transitions_that_emit_row_by_row():
     observations[0] = torch.tensor(likely(rng, matrices, TIME))
     lengths = torch.tensor([TIME, 9, 0])
     starts = torch.tensor(some_starts(rng, TIME))
-    tables, work = loop_inputs.tables(hmm.law), loop_inputs.sequences(observations, starts, lengths)
+    tables, work = loop_inputs.tables(hmm.params), loop_inputs.sequences(observations, starts, lengths)
     assert loop_inputs.row_by_row(tables, work)
     compare(hmm, observations, starts, lengths, sparse=False)
     compare(hs.HMM(*matrices), observations, starts, lengths, sparse=False)
@@ -116,13 +116,13 @@ def test_tiny_beliefs_are_in_no_doubt_while_all_their_digits_are_there():
     """Of a state that is left for good, which nothing says is impossible: its probability goes on falling."""
     initial, transition = left_right(np.random.default_rng(7))
     hmm = hs.HMM(initial, transition, np.random.default_rng(8).dirichlet(np.full(3, 9.0), SIZE))
-    observations = hs.Corpus(hmm, length=110)[0:2].observations
+    observations = hs.ProcessDataset(hmm, length=110)[0:2].observations
     found = compiled.filter_batch(hmm, observations, None, None)
-    assert not found.doubtful
+    assert not found.underflow_risk
     careful, terms = np.empty((110, SIZE)), np.empty(110)
     for row in range(2):
-        compiled.careful.plain(
-            *compiled.filter_carefully(found.tables, observations[row], found.work.starts, terms), careful
+        compiled.underflow_safe.plain(
+            *compiled.filter_underflow_safe(found.tables, observations[row], found.work.starts, terms), careful
         )
         assert 0 < careful[careful > 0].min() < 1e-110
         np.testing.assert_allclose(found.beliefs[row], careful, rtol=1e-12)

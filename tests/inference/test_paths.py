@@ -13,7 +13,7 @@ import hmmscope as hs
 import oracles
 from comparing import close
 from hmmscope.errors import InputError
-from hmmscope.kernels import careful
+from hmmscope.kernels import underflow_safe
 from inference_cases import path_cases, revived, symbols
 from strategies import (
     KINDS,
@@ -31,8 +31,8 @@ def test_most_likely_states_equal_the_enumerated_maximum():
     """M16."""
     impossible = 0
     for hmm, observations, starts, all_paths in path_cases(0, 160):
-        result = hs.most_likely_states(hmm, observations, starts=starts)
-        likelihood = hs.filter_beliefs(hmm, observations, starts=starts).log_likelihood
+        result = hs.most_likely_states(hmm, observations, reset_mask=starts)
+        likelihood = hs.filter_beliefs(hmm, observations, reset_mask=starts).log_likelihood
         for b, paths in enumerate(all_paths):
             if not paths:
                 assert result.states[b].eq(-1).all()
@@ -48,7 +48,7 @@ def test_most_likely_states_equal_the_enumerated_maximum():
 
 def test_ties_go_to_the_lowest_state():
     even = hs.HMM([0.25] * 4, np.full((4, 4), 0.25), np.full((4, 2), 0.5))
-    result = hs.most_likely_states(even, torch.tensor([[0, 1, 0, 1, 1]]), starts=[True, False, False, True, False])
+    result = hs.most_likely_states(even, torch.tensor([[0, 1, 0, 1, 1]]), reset_mask=[True, False, False, True, False])
     assert result.states.tolist() == [[0] * 5]
     assert result.log_probability.item() == pytest.approx(
         2 * math.log(1 / 4) + 3 * math.log(1 / 4) + 5 * math.log(1 / 2)
@@ -64,10 +64,10 @@ def test_the_same_process_in_the_other_form_has_the_same_paths():
         matrices = KINDS[rng.integers(len(KINDS))](rng, 3, 3)
         observations, starts = symbols(rng, 5, 9, 3), some_starts(rng, 9)
         plain, other = hs.HMM(*matrices), hs.LabelledHMM(*as_labelled(matrices))
-        one = hs.most_likely_states(plain, observations, starts=starts)
-        two = hs.most_likely_states(other, observations, starts=starts)
+        one = hs.most_likely_states(plain, observations, reset_mask=starts)
+        two = hs.most_likely_states(other, observations, reset_mask=starts)
         close(two.log_probability, one.log_probability)
-        draws = [hs.sample_state_paths(p, observations, starts=starts, num_paths=3) for p in (plain, other)]
+        draws = [hs.sample_state_paths(p, observations, reset_mask=starts, num_paths=3) for p in (plain, other)]
         possible = draws[0] >= 0
         assert torch.equal(draws[1][possible], draws[0][possible] + 1)
 
@@ -110,7 +110,7 @@ def test_drawn_paths_follow_the_posterior():
     """Each path's count within 5 standard deviations (about 1000 counts: one in 2000 runs would fail by chance)."""
     checked = 0
     for hmm, observations, starts, all_paths in path_cases(4, 24):
-        draws = hs.sample_state_paths(hmm, observations, starts=starts, num_paths=2000, seed=5)
+        draws = hs.sample_state_paths(hmm, observations, reset_mask=starts, num_paths=2000, seed=5)
         for b, paths in enumerate(all_paths):
             counts = Counter(map(tuple, draws[:, b].tolist()))
             if not paths:
@@ -161,10 +161,10 @@ def test_weight_zero_is_never_drawn():
     uniform = np.array([[0.0], [0.3 - 2**-54], [0.3], [1 - 2**-53]])
     for exponent in (np.empty((0, 5), np.int64), np.full((1, 5), -(10**6))):
         paths = np.empty((4, 1), np.int64)
-        careful.draw(step, True, symbols_T, starts, law, exponent, uniform, paths)
+        underflow_safe.draw(step, True, symbols_T, starts, law, exponent, uniform, paths)
         assert paths[:, 0].tolist() == [1, 1, 3, 3]
     # of the smallest number the share of a uniform number is all of it, which nothing exceeds
-    careful.draw(step, True, symbols_T, starts, 5e-324 * (law > 0.5), np.empty((0, 5), np.int64), uniform, paths)
+    underflow_safe.draw(step, True, symbols_T, starts, 5e-324 * (law > 0.5), np.empty((0, 5), np.int64), uniform, paths)
     assert paths[:, 0].tolist() == [3, 3, 3, 3]
 
 

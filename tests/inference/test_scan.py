@@ -38,8 +38,8 @@ def test_scan_equals_loop(time):
         observations = torch.tensor([likely(rng, matrices, time), random], dtype=torch.int64).reshape(2, time)
         starts = some_starts(rng, time) if number % 3 == 0 and time else None
         lengths = [time, int(rng.integers(0, time + 1))] if number % 2 else None
-        expected = hs.filter_beliefs(hmm, observations, starts=starts, lengths=lengths)
-        agree(scan_beliefs(hmm, observations, starts=starts, lengths=lengths), expected)
+        expected = hs.filter_beliefs(hmm, observations, reset_mask=starts, lengths=lengths)
+        agree(scan_beliefs(hmm, observations, reset_mask=starts, lengths=lengths), expected)
         impossible += int((expected.impossible_at >= 0).sum())
     assert time < 3 or time > 100 or impossible > 0
 
@@ -82,7 +82,7 @@ def test_a_hundred_thousand_steps():
 
 def test_the_comparison_can_fail():
     hmm = hs.make_process("mess3")
-    observations = hs.Corpus(hmm, length=8)[0:2].observations
+    observations = hs.ProcessDataset(hmm, length=8)[0:2].observations
     right, wrong = scan_beliefs(hmm, observations), hs.filter_beliefs(hmm, (observations + 1) % 3)
     with pytest.raises(AssertionError):
         agree(right, wrong)

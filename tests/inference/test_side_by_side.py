@@ -13,7 +13,7 @@ from comparing import close
 from hmmscope.inference import compiled
 from hmmscope.inference import loop_inputs as tables
 from hmmscope.inference.smoothing import expected_counts, smooth_pairs
-from hmmscope.sklearn.seen import UnroundedHMM
+from hmmscope.sklearn.encoded import UnroundedHMM
 from inference_cases import close_logs, revived, symbols
 from strategies import KINDS, as_labelled, dense, likely, rows, some_starts, tiny_entries, with_zeros
 
@@ -33,9 +33,9 @@ def batches(rng, num_states, num_symbols):
         observations[2] = torch.tensor(likely(rng, matrices, 21))
         lengths = torch.tensor([21, 21, 17, 0, int(rng.integers(1, 22))])
         starts = torch.tensor(some_starts(rng, 21) if rng.random() < 0.5 else oracles.first_only(range(21)))
-        yield hs.HMM(*matrices), observations, {"starts": starts, "lengths": lengths}
+        yield hs.HMM(*matrices), observations, {"reset_mask": starts, "lengths": lengths}
         if num_states <= 16:
-            yield hs.LabelledHMM(*as_labelled(matrices)), observations, {"starts": starts, "lengths": lengths}
+            yield hs.LabelledHMM(*as_labelled(matrices)), observations, {"reset_mask": starts, "lengths": lengths}
 
 
 @pytest.mark.drawn(3)
@@ -64,10 +64,10 @@ def test_both_roads_give_one_answer(num_states, num_symbols):
         assert torch.equal(path.log_probability, again.log_probability)
         if isinstance(hmm, hs.HMM):
             kept = one.impossible_at < 0
-            chosen = {"starts": options["starts"], "lengths": lengths[kept]}
+            chosen = {"reset_mask": options["reset_mask"], "lengths": lengths[kept]}
             sums = expected_counts(hmm, observations[kept], **chosen)
             others = over_lanes(expected_counts, hmm, observations[kept], **chosen)
-            for name in ("first", "transitions", "visits"):
+            for name in ("initial", "transitions", "emissions"):
                 close(getattr(sums, name), getattr(others, name))
             close_logs(sums.log_likelihood, others.log_likelihood)
             close_logs(sums.log_likelihood, one.log_likelihood[kept])
@@ -111,7 +111,7 @@ def test_probabilities_of_any_size_stay_in_registers(monkeypatch, least, steps):
     def slow(*_):
         raise AssertionError("one sequence goes over lanes")
 
-    monkeypatch.setattr(compiled.lanes, "forward", slow)
+    monkeypatch.setattr(compiled.simd_over_sequences, "forward", slow)
     matrices = np.array([0.5, 0.5]), np.eye(2), np.array([[0.5, 0.5 - least, least], [least, 1 - 2 * least, least]])
     back = np.array([[1 - least, least], [least, 1 - least]])
     for transition in (matrices[1], back):
@@ -129,8 +129,8 @@ def test_probabilities_of_any_size_stay_in_registers(monkeypatch, least, steps):
 def test_a_renewal_at_every_step():
     rng = np.random.default_rng(2)
     hmm, observations = hs.HMM(*dense(rng, 4, 3)), symbols(rng, 1, 3000, 3)
-    found = hs.filter_beliefs(hmm, observations, starts=torch.ones(3000, dtype=torch.bool))
-    law = (hmm.initial_S @ hmm.emission_SV).log()
+    found = hs.filter_beliefs(hmm, observations, reset_mask=torch.ones(3000, dtype=torch.bool))
+    law = (hmm.initial @ hmm.emission).log()
     assert found.log_likelihood.item() == pytest.approx(law[observations].sum().item(), rel=1e-12)
     ratio = hs.log_likelihood(hmm, observations.T[:, :1]).sum().item()
     assert found.log_likelihood.item() == pytest.approx(ratio, rel=1e-12)
@@ -150,8 +150,8 @@ def test_counts_have_the_same_digits_on_any_number_of_threads(num_states):
         torch.set_num_threads(before)
     for other in found[1:]:
         assert torch.equal(other.transitions, found[0].transitions)
-        assert torch.equal(other.visits, found[0].visits)
-        assert torch.equal(other.first, found[0].first)
+        assert torch.equal(other.emissions, found[0].emissions)
+        assert torch.equal(other.initial, found[0].initial)
 
 
 @pytest.mark.parametrize("num_symbols", [1, 3, 4, 5, 70, 700])
@@ -160,4 +160,4 @@ def test_predictions_of_any_number_of_symbols(num_symbols):
     rng = np.random.default_rng(num_symbols)
     hmm = hs.HMM(*dense(rng, 6, num_symbols))
     found = hs.filter_beliefs(hmm, symbols(rng, 2, 9, num_symbols))
-    close(found.next_observation, found.beliefs @ hmm.transition_SS @ hmm.emission_SV)
+    close(found.next_observation, found.beliefs @ hmm.transition @ hmm.emission)

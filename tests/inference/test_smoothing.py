@@ -12,11 +12,11 @@ import inference_cases
 import oracles
 from comparing import close, floats
 from hmmscope.errors import InputError
-from hmmscope.inference.compiled import filter_carefully
+from hmmscope.inference.compiled import filter_underflow_safe
 from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.loop_inputs import tables
 from hmmscope.inference.smoothing import smooth_pairs
-from hmmscope.kernels import careful
+from hmmscope.kernels import underflow_safe
 from inference_cases import close_logs, decoupled, path_cases, symbols
 from strategies import (
     Matrices,
@@ -35,8 +35,8 @@ def test_smoothing_equals_enumeration():
     impossible = 0
     for hmm, observations, starts, all_paths in path_cases(0, 160):
         time = observations.shape[1]
-        result = smooth_pairs(hmm, observations, starts=starts)
-        close(hs.smooth_beliefs(hmm, observations, starts=starts), result.beliefs)
+        result = smooth_pairs(hmm, observations, reset_mask=starts)
+        close(hs.smooth_beliefs(hmm, observations, reset_mask=starts), result.beliefs)
         for b, paths in enumerate(all_paths):
             single, pairs = oracles.smoothed_from_paths(paths, hmm.num_states, time)
             close(result.beliefs[b], floats(single))
@@ -51,9 +51,9 @@ def test_the_last_step_is_the_filter_and_pairs_sum_to_singles():
     for rng, matrices, observations in random_cases(1):
         starts = some_starts(rng, 10)
         hmm = hs.HMM(*matrices)
-        result = smooth_pairs(hmm, observations, starts=starts)
+        result = smooth_pairs(hmm, observations, reset_mask=starts)
         possible = result.impossible_at < 0
-        filtered = hs.filter_beliefs(hmm, observations, starts=starts).beliefs
+        filtered = hs.filter_beliefs(hmm, observations, reset_mask=starts).beliefs
         assert torch.equal(result.beliefs[possible, -1], filtered[possible, -1])
         close(result.pairs.sum(3), result.beliefs[:, :-1], relative=1e-11)
         close(result.pairs.sum(2), result.beliefs[:, 1:], relative=1e-11)
@@ -163,8 +163,8 @@ def test_a_visible_chain_is_known():
 def test_the_same_process_in_the_other_form():
     for rng, matrices, observations in random_cases(9):
         starts = some_starts(rng, 10)
-        plain = smooth_pairs(hs.HMM(*matrices), observations, starts=starts)
-        other = smooth_pairs(hs.LabelledHMM(*as_labelled(matrices)), observations, starts=starts)
+        plain = smooth_pairs(hs.HMM(*matrices), observations, reset_mask=starts)
+        other = smooth_pairs(hs.LabelledHMM(*as_labelled(matrices)), observations, reset_mask=starts)
         close(other.beliefs[:, :, 1:], plain.beliefs)
         close(other.pairs[:, :, 1:, 1:], plain.pairs)
         assert not other.beliefs[:, :, 0].any()
@@ -233,9 +233,9 @@ def test_the_careful_filter_and_the_plain_recursion_are_the_filter():
     for rng, matrices, observations in random_cases(21):
         starts = torch.tensor(some_starts(rng, 10))
         for hmm in (hs.HMM(*matrices), hs.LabelledHMM(*as_labelled(matrices))):
-            fast = hs.filter_beliefs(hmm, observations, starts=starts)
+            fast = hs.filter_beliefs(hmm, observations, reset_mask=starts)
             for step, belief, terms in zip(
-                forward_steps(hmm.law, observations[None], starts),
+                forward_steps(hmm.params, observations[None], starts),
                 fast.beliefs.transpose(0, 1),
                 fast.log_likelihood_terms.T,
                 strict=True,
@@ -244,8 +244,8 @@ def test_the_careful_filter_and_the_plain_recursion_are_the_filter():
                 close_logs(step.log_norm[0], terms)
             for b in range(len(observations)):
                 terms, beliefs = np.empty(observations.shape[1]), np.empty(fast.beliefs.shape[1:])
-                weights = filter_carefully(tables(hmm.law), observations[b], starts.numpy(), terms)
-                careful.plain(*weights, beliefs)
+                weights = filter_underflow_safe(tables(hmm.params), observations[b], starts.numpy(), terms)
+                underflow_safe.plain(*weights, beliefs)
                 close(beliefs, fast.beliefs[b], relative=1e-11)
                 close_logs(torch.from_numpy(terms), fast.log_likelihood_terms[b])
 
@@ -277,7 +277,7 @@ def test_padding_does_not_matter():
         lengths = torch.from_numpy(rng.integers(0, 11, 4))
         inside = torch.arange(10) < lengths[:, None]
         garbage = torch.where(inside, observations, torch.from_numpy(rng.integers(-9, 99, (4, 10))))
-        options = {"starts": starts, "lengths": lengths}
+        options = {"reset_mask": starts, "lengths": lengths}
         for process, function in (
             (hmm, hs.filter_beliefs),
             (mixture, hs.filter_mixture),
@@ -288,7 +288,7 @@ def test_padding_does_not_matter():
             whole = function(process, garbage, **options)
             assert equal_records(whole, function(process, torch.where(inside, observations, 0), **options))
             for b, length in enumerate(lengths.tolist()):
-                alone = function(process, observations[b : b + 1, :length], starts=starts[:length])
+                alone = function(process, observations[b : b + 1, :length], reset_mask=starts[:length])
                 same_as_alone(whole, alone, b, length, length < 10 and bool(starts[length]))
 
 

@@ -14,9 +14,9 @@ BY_NAME = {
         lambda process: hs.smooth_beliefs(process, SEEN),
         lambda process: hs.log_likelihood(process, SEEN),
         lambda process: hs.forecast(process, SEEN, 2).observations,
-        lambda process: hs.future_law(process, SEEN, 2),
+        lambda process: hs.future_distribution(process, SEEN, 2),
         lambda process: hs.memory_beliefs(process, SEEN, 2).beliefs,
-        lambda process: hs.missing_laws(process, SEEN),
+        lambda process: hs.missing_probs(process, SEEN),
         lambda process: hs.sample_missing(process, SEEN),
         lambda process: hs.most_likely_states(process, SEEN).states,
         lambda process: hs.sample_state_paths(process, SEEN),
@@ -47,7 +47,7 @@ def test_a_name_is_the_process_that_it_names(name, number):
 @pytest.mark.usefixtures("unchecked")
 def test_filters_of_numbers_take_lists_and_arrays_and_one_sequence():
     linear = hs.make_process("ran-lds")
-    seen = hs.Corpus(linear, length=3)[0:2].observations
+    seen = hs.ProcessDataset(linear, length=3)[0:2].observations
     exact = hs.kalman_filter(linear, seen)
     for given in (seen.tolist(), seen.numpy(), list(seen.numpy())):
         assert torch.equal(hs.kalman_filter(linear, given).means, exact.means)
@@ -82,5 +82,5 @@ def test_filters_of_numbers_take_lists_and_arrays_and_one_sequence():
 def test_lengths_and_starts_that_are_none(lengths):
     with pytest.raises(InputError, match=r"^lengths: must be"):
         hs.filter_beliefs("mess3", SEEN, lengths=lengths)
-    with pytest.raises(InputError, match=r"^starts: must be 4 truth values"):
-        hs.filter_beliefs("mess3", SEEN, starts=lengths)
+    with pytest.raises(InputError, match=r"^reset_mask: must be 4 truth values"):
+        hs.filter_beliefs("mess3", SEEN, reset_mask=lengths)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import hmmscope as hs
-from hmmscope.analysis.activations import capture
+from hmmscope.analysis.activations import capture_activations
 from hmmscope.errors import InputError
 from hmmscope.interop import export_huggingface
 from hmmscope.models.decoder import Decoder
@@ -54,7 +54,7 @@ def shaken(model: nn.Module, seed: int = 0) -> nn.Module:
 
 def made(name: str, dtype: torch.dtype = torch.float32, **options) -> Decoder:
     kind, fields = GRID[name]
-    sizes = {"num_symbols": SYMBOLS, "num_tokens": TOKENS, "max_length": LENGTH} | options
+    sizes = {"num_symbols": SYMBOLS, "vocab_size": TOKENS, "max_length": LENGTH} | options
     model = hs.make_model(kind, seed=1, **sizes, **(SMALL | fields))
     assert isinstance(model, Decoder)
     return shaken(model).to(dtype)
@@ -101,7 +101,7 @@ def apart(one: torch.Tensor, other: torch.Tensor) -> float:
 
 def streams(model: nn.Module, inputs: torch.Tensor) -> list[torch.Tensor]:
     names = [name for name, _ in model.named_modules() if name.startswith("residual.")]
-    return list(capture(model, names, inputs).values())
+    return list(capture_activations(model, names, inputs).values())
 
 
 def refuses(call, *parts: str, kind: type[Exception] = InputError) -> None:

@@ -368,7 +368,7 @@ def test_nan_is_a_missing_observation_that_is_summed_over():
 def test_an_estimator_becomes_an_hmm():
     model = CategoricalHMM(2, random_state=0).fit(rolls(random_parts(0)))
     hmm = hs.interop.from_hmmlearn(model, allow_drop_tiny=True)
-    assert np.abs(hmm.transition_SS.numpy() - model.transmat_).max() < 2**-31
+    assert np.abs(hmm.transition.numpy() - model.transmat_).max() < 2**-31
 
 
 def test_scikit_learn_is_imported_only_where_it_is_asked_for():

@@ -10,14 +10,14 @@ import torch
 from torch import nn
 
 import hmmscope as hs
-from hmmscope.analysis.activations import capture
-from hmmscope.analysis.twins import draw_twins
+from hmmscope.analysis.activations import capture_activations
+from hmmscope.analysis.untrained_controls import draw_controls
 from hmmscope.errors import DamagedError, RefusedError
 from hmmscope.interop import export_huggingface, exported, from_huggingface, read_record, to_huggingface
 from hmmscope.interop.exported import folded_bias
 from hmmscope.lab.cli import main
 from hmmscope.models.attention import RotaryTable
-from hmmscope.models.base import Ports, build_model
+from hmmscope.models.base import ModelIO, build_model
 from hmmscope.models.decoder import Decoder, DecoderSpec
 from hmmscope.runs.config import config_from_data
 from huggingface_cases import (  # noqa: F401 - fixtures
@@ -99,13 +99,13 @@ def test_trained_models_score_the_same(name: str, trained: dict[str, Path], tmp_
     run = hs.load_run(trained[name])
     export_huggingface(run, tmp_path / "model")
     opened = library.AutoModelForCausalLM.from_pretrained(tmp_path / "model")
-    corpus = run.corpus()
+    dataset = run.dataset()
     model = run.model.eval()
-    inputs = corpus[0:32].tokens
+    inputs = dataset[0:32].tokens
     with torch.no_grad():
-        assert opened(inputs).logits.shape[2] == run.model.ports.num_tokens == 5
+        assert opened(inputs).logits.shape[2] == run.model.model_io.vocab_size == 5
         assert apart(opened(inputs).logits[..., :4], model(inputs)) < 1e-5
-    ours, theirs = (hs.evaluate(m, corpus, num_samples=32) for m in (model, opened))
+    ours, theirs = (hs.evaluate(m, dataset, num_samples=32) for m in (model, opened))
     assert theirs.loss == pytest.approx(ours.loss, abs=1e-6)
     assert theirs.excess == pytest.approx(ours.excess, abs=1e-6)
     start, blocks = (
@@ -113,7 +113,7 @@ def test_trained_models_score_the_same(name: str, trained: dict[str, Path], tmp_
     )
     layers = [start, *(f"{blocks}.{i}" for i in range(2))]
     options = {"target": "previous-1", "num_samples": 64}
-    found = zip(hs.probe(model, corpus, **options), hs.probe(opened, corpus, layers=layers, **options), strict=True)
+    found = zip(hs.probe(model, dataset, **options), hs.probe(opened, dataset, layers=layers, **options), strict=True)
     for own, other in found:
         # Activations differ by rounding, which may turn a few of the 16 x 2 test answers.
         assert other["accuracy"] == pytest.approx(own["accuracy"], abs=0.07)
@@ -159,10 +159,10 @@ def test_round_trip(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
     within = {torch.float32: 2e-6, torch.float64: 1e-14}[dtype]
     assert apart(back(inputs), model(inputs)) < within
     assert all(apart(a, b) < within for a, b in zip(streams(back, inputs), streams(model, inputs), strict=True))
-    assert back.ports == model.ports
+    assert back.model_io == model.model_io
     assert back.dropout.rate == model.dropout.rate
     pattern = "blocks.0.attention.pattern"
-    assert apart(*(capture(m, [pattern], inputs)[pattern] for m in (back, model))) < within
+    assert apart(*(capture_activations(m, [pattern], inputs)[pattern] for m in (back, model))) < within
     again = from_huggingface(tmp_path / "model")
     assert all(torch.equal(a, b) for a, b in zip(again.parameters(), back.parameters(), strict=True))
 
@@ -193,11 +193,11 @@ def test_positions_that_have_no_end(tmp_path: Path) -> None:
 
 def test_more_outputs_than_tokens(tmp_path: Path) -> None:
     """A model of beliefs has a state for an output, and there may be more states than symbols."""
-    ports = Ports(num_outputs=7, num_tokens=3, max_length=LENGTH)
+    ports = ModelIO(num_outputs=7, vocab_size=3, max_length=LENGTH)
     model = shaken(build_model(DecoderSpec(**SMALL), ports))
     export_huggingface(model, tmp_path / "model")
     back, inputs = from_huggingface(tmp_path / "model"), tokens(below=3)
-    assert back.ports == ports
+    assert back.model_io == ports
     assert apart(back(inputs), model(inputs)) < 1e-5
 
 
@@ -244,7 +244,7 @@ def test_folders_of_others(folder: Path, tmp_path: Path) -> None:
     for name in ("hmmscope.json", "manifest.json"):
         (folder / name).unlink()
     assert isinstance(from_huggingface(folder), Decoder)
-    assert from_huggingface(folder, num_symbols=3).ports.num_outputs == 3
+    assert from_huggingface(folder, num_symbols=3).model_io.num_outputs == 3
     refuses(lambda: from_huggingface(folder, num_symbols=0), "num_symbols")
     refuses(lambda: from_huggingface(folder, num_symbols=TOKENS + 1), "num_symbols")
     refuses(lambda: read_record(folder), "hmmscope.json")
@@ -272,14 +272,14 @@ def test_a_copied_folder_is_the_same(folder: Path, tmp_path: Path) -> None:
         ("causal", "decoder", {"causal": False}),
         ("input_features", "decoder", {"positions": "rotary"}),
         ("feedback_width", "decoder", {"feedback_width": 2}),
-        ("input_width", "decoder", {"input_width": 3, "num_tokens": None}),
-        ("head.bias", "decoder", {"num_symbols": 12, "num_tokens": 12}),
+        ("input_width", "decoder", {"input_width": 3, "vocab_size": None}),
+        ("head.bias", "decoder", {"num_symbols": 12, "vocab_size": 12}),
         ("softmax attention", "linear-attention", {}),
         ("Recurrent", "lstm", {}),
     ],
 )
 def test_what_has_no_layout_is_refused(part: str, kind: str, options: dict, tmp_path: Path) -> None:
-    sizes = {"num_symbols": SYMBOLS, "num_tokens": TOKENS, "max_length": LENGTH}
+    sizes = {"num_symbols": SYMBOLS, "vocab_size": TOKENS, "max_length": LENGTH}
     small = SMALL if kind != "lstm" else {"num_layers": 1, "width": 8}
     model = shaken(hs.make_model(kind, **(sizes | small | options)))
     refuses(lambda: export_huggingface(model, tmp_path / "model"), part)
@@ -295,7 +295,7 @@ def test_export_verb(trained: dict[str, Path], tmp_path: Path, capsys: pytest.Ca
     run, record = hs.load_run(trained["roformer"]), read_record(out)
     assert record["run"]["process_digest"] == run.process.digest
     assert config_from_data(record["run"]["config"]) == run.config
-    inputs = run.corpus()[0:4].tokens
+    inputs = run.dataset()[0:4].tokens
     assert apart(from_huggingface(out)(inputs), run.model.eval()(inputs)) < 1e-5
     assert main(["analyse", str(trained["roformer"]), "--export", str(out)]) == 3
     assert main(["analyse", str(tmp_path / "nothing"), "--export", str(tmp_path / "x")]) == 2
@@ -322,12 +322,12 @@ def test_untrained_twins_of_a_raw_model_are_drawn_by_its_configuration() -> None
     model = transformers.GPT2LMHeadModel(config).eval()
     with torch.no_grad():
         model.transformer.wte.weight.fill_(5.0)  # as training may have left it
-    found = draw_twins(model)
+    found = draw_controls(model)
     tables = [model.transformer.wte.weight, *(twin.transformer.wte.weight for twin in found.models)]  # type: ignore[union-attr]
     assert (len(tables), found.reason) == (4, "")
     assert len({tuple(table.flatten().tolist()) for table in tables}) == 4
     assert all(float(table.std()) == pytest.approx(config.initializer_range, rel=0.5) for table in tables[1:])
     assert (tables[0] == 5).all()
-    rows = hs.probe(model, hs.Corpus(hs.make_process("mess3"), 12), num_samples=16, shuffled_labels=False)
+    rows = hs.probe(model, hs.ProcessDataset(hs.make_process("mess3"), 12), num_samples=16, shuffled_labels=False)
     assert [row["layer_name"] for row in rows] == ["residual.0", "residual.1"]
     assert all("3 untrained twins" in row["beyond_twins"] for row in rows)

@@ -92,8 +92,8 @@ def test_hmmlearn_refusals():
     refuses(lambda: from_hmmlearn(model), "emission[0]: row sums to 0.9")
     model.emissionprob_ = [[1e-12, 1 - 1e-12], HALF]
     with pytest.warns(UserWarning, match="first emission"):
-        assert from_hmmlearn(model).emission_SV[0, 0] == 2**-32
-    assert from_hmmlearn(model, allow_drop_tiny=True).emission_SV[0, 0] == 0
+        assert from_hmmlearn(model).emission[0, 0] == 2**-32
+    assert from_hmmlearn(model, allow_drop_tiny=True).emission[0, 0] == 0
     model.emissionprob_ = HALF
     refuses(lambda: from_hmmlearn(model), "emissionprob_: must have 2 axes")
     model.emissionprob_ = [["a", "b"]]
@@ -128,7 +128,7 @@ def test_dynamax_float32_rows_are_rescaled():
     rng = np.random.default_rng(0)
     law = rng.dirichlet(np.ones(200), 200)
     hmm = from_dynamax(dynamax_like((law[0], law * (1 + 4e-6), law), np.float32), allow_drop_tiny=True)
-    assert np.abs(hmm.transition_SS.numpy() - law).max() < 1e-6  # float32
+    assert np.abs(hmm.transition.numpy() - law).max() < 1e-6  # float32
 
 
 def test_dynamax_refusals():
@@ -187,7 +187,7 @@ def numbers_for_dynamax():
             "DiagonalGaussianMixtureHMM",
             (3, 2, 2),
         ),
-        "channels": (hs.ChannelsHMM(*chain, laws), "CategoricalHMM", (3, 2, 4)),
+        "channels": (hs.MultichannelHMM(*chain, laws), "CategoricalHMM", (3, 2, 4)),
     }
 
 
@@ -202,7 +202,7 @@ def test_numbers_go_to_dynamax_and_back(name):
         transitions=SimpleNamespace(transition_matrix=given.pop("transition_matrix")),
         emissions=SimpleNamespace(**given),
     )
-    back, seen = from_dynamax(params), hs.Corpus(process, length=20)[0:2].observations
+    back, seen = from_dynamax(params), hs.ProcessDataset(process, length=20)[0:2].observations
     assert type(back) is type(process)
     assert np.allclose(hs.log_likelihood(back, seen), hs.log_likelihood(process, seen), rtol=1e-12, atol=0)
 
@@ -212,7 +212,7 @@ def test_numbers_have_the_likelihood_of_dynamax(name):
     jax = pytest.importorskip("jax")
     models = pytest.importorskip("dynamax.hidden_markov_model")
     process, model_name, sizes = numbers_for_dynamax()[name]
-    seen = hs.Corpus(process, length=200)[0:1].observations
+    seen = hs.ProcessDataset(process, length=200)[0:1].observations
     with jax.enable_x64(True):
         model = getattr(models, model_name)(*sizes)
         given = {key: jax.numpy.asarray(value) for key, value in to_dynamax(process).items()}
@@ -316,13 +316,13 @@ def test_pomegranate_continued_rows_are_laws_given_that_it_goes_on():
     model, _ = unequal_ends(0)
     hmm = from_pomegranate(model, ends="continue")
     edges = model.edges.detach().exp()
-    assert torch.allclose(hmm.transition_SS, edges / edges.sum(1, keepdim=True), atol=1e-9)
+    assert torch.allclose(hmm.transition, edges / edges.sum(1, keepdim=True), atol=1e-9)
 
 
 def test_pomegranate_in_float32():
     matrices, _ = random_matrices(5)
     hmm = from_pomegranate(pomegranate_like(matrices, dtype=torch.float32), allow_drop_tiny=True)
-    assert np.abs(hmm.transition_SS.numpy() - matrices.transition).max() < 1e-6  # float32 logarithms
+    assert np.abs(hmm.transition.numpy() - matrices.transition).max() < 1e-6  # float32 logarithms
 
 
 def test_pomegranate_refusals():
@@ -338,7 +338,7 @@ def test_pomegranate_refusals():
     )
     always = pomegranate_like((HALF, [[0.0, 0.0], HALF], EYE), [1.0, 0.0])
     refuses(lambda: from_pomegranate(always, ends="continue"), "edges[0]: the sequence always ends here")
-    assert from_pomegranate(always, ends="symbol").transition_SS[0].tolist() == [0, 0, 1]
+    assert from_pomegranate(always, ends="symbol").transition[0].tolist() == [0, 0, 1]
 
 
 def test_pomegranate_gives_the_same_likelihoods():
@@ -467,8 +467,8 @@ def test_profiles_without_deletes_are_read_without_rounding():
     profile.transition_probabilities[:, 2] = 0
     profile.transition_probabilities[:, :2] = [0.75, 0.25]
     hmm = from_pyhmmer(profile)
-    assert hmm.initial_S[0] == 0.75
-    assert hmm.initial_S[3] == 0.25  # I0
+    assert hmm.initial[0] == 0.75
+    assert hmm.initial[3] == 0.25  # I0
     assert hmm.quantisation_change == 0
 
 
@@ -503,7 +503,7 @@ def test_profile_refusals():
 def test_without_pyhmmer_the_extra_is_named(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(__import__("sys").modules, "pyhmmer.plan7", None)
     refuses(lambda: load_hmmer("x.hmm"), "x.hmm: reading HMMER files", "hmmscope[hmmer]", kind=ResourceError)
-    assert main(["ask", "x.hmm", str(tmp_path / "none.txt")]) == 5
+    assert main(["infer", "x.hmm", str(tmp_path / "none.txt")]) == 5
     assert capsys.readouterr().err.startswith("error[5] x.hmm: reading HMMER files needs pyhmmer")
 
 
@@ -530,7 +530,7 @@ def test_profile_files(monkeypatch, tmp_path, capsys):
     fake_pyhmmer(monkeypatch, [profile])
     assert load_hmmer(path, allow_drop_tiny=True).title == "profile toy"
     (tmp_path / "words.txt").write_text("ACG*\nA C\n")
-    assert main(["ask", str(path), str(tmp_path / "words.txt"), "--allow-drop-tiny"]) == 0
+    assert main(["infer", str(path), str(tmp_path / "words.txt"), "--allow-drop-tiny"]) == 0
     shown = capsys.readouterr().out
     expected = math.log(core_probability(profile, (0, 1, 2)))
     assert f"sequence 1: 4 observations, log-likelihood {expected:.4f}"[:-1] in shown

@@ -14,7 +14,7 @@ from hmmscope.errors import InputError, RefusedError
 from hmmscope.interop import export_dataset
 
 PROCESS = hs.make_process("golden-mean")
-TRAIN, HELD_OUT = (hs.Corpus(PROCESS, 16, stream=stream) for stream in ("train", "evaluate"))
+TRAIN, HELD_OUT = (hs.ProcessDataset(PROCESS, 16, stream=stream) for stream in ("train", "evaluate"))
 
 
 def loss_of(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
@@ -107,8 +107,8 @@ def test_a_data_set_holds_the_samples_and_their_answers_to_the_bit(tmp_path: Pat
         export_dataset(HELD_OUT, folder)
     with pytest.raises(InputError, match="num_test: must be at least 1"):
         export_dataset(HELD_OUT, tmp_path / "other", num_test=0)
-    with pytest.raises(InputError, match="corpus: is of vectors"):
-        export_dataset(hs.Corpus("ran-lds", 8), tmp_path / "other")
+    with pytest.raises(InputError, match="dataset: is of vectors"):
+        export_dataset(hs.ProcessDataset("ran-lds", 8), tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
 

@@ -50,8 +50,8 @@ def test_a_model_of_ours_scores_the_same_through_text() -> None:
     words_of = library.Tokenizer(library.models.WordLevel(words, unk_token="F"))
     words_of.pre_tokenizer = library.pre_tokenizers.Whitespace()
     model, text = pretrained(to_huggingface(own), list("ABCDE"), tokenizer=words_of, length=LENGTH)
-    native = hs.evaluate(own, hs.Corpus(HMM, length=LENGTH, stream="evaluate"), num_samples=16)
-    found = hs.evaluate(model, hs.Corpus(HMM, layout=text, stream="evaluate"), num_samples=16)
+    native = hs.evaluate(own, hs.ProcessDataset(HMM, length=LENGTH, stream="evaluate"), num_samples=16)
+    found = hs.evaluate(model, hs.ProcessDataset(HMM, layout=text, stream="evaluate"), num_samples=16)
     assert found.positions.tolist() == native.positions.tolist()
     for row, other in zip(native.table(), found.table(), strict=True):
         assert row == pytest.approx(other, abs=1e-6)
@@ -71,7 +71,7 @@ def test_a_gguf_file_is_opened_with_its_own_tokenizer(monkeypatch: pytest.Monkey
     model, text = pretrained(tmp_path, SYMBOLS, gguf_file="small.gguf", length=6)
     assert [(folder, named["gguf_file"]) for folder, named in asked] == [(str(tmp_path), "small.gguf")] * 2
     expected = pretrained(theirs, SYMBOLS, tokenizer=tokenizer("bytes"), length=6)[0]
-    inputs = hs.Corpus(HMM, layout=text)[0:2].tokens
+    inputs = hs.ProcessDataset(HMM, layout=text)[0:2].tokens
     torch.testing.assert_close(model(inputs), expected(inputs))
     monkeypatch.setattr(opening.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ResourceError, match=r"small\.gguf needs gguf and accelerate"):
@@ -83,13 +83,13 @@ def test_a_gguf_file_is_opened_with_its_own_tokenizer(monkeypatch: pytest.Monkey
 def test_the_law_is_that_of_the_names_where_they_are_predicted(separator: str) -> None:
     theirs = language_model("begun")
     model, text = pretrained(theirs, SYMBOLS, tokenizer=tokenizer("begun"), length=6, separator=separator)
-    batch = hs.Corpus(HMM, layout=text, stream="evaluate")[0:1]
+    batch = hs.ProcessDataset(HMM, layout=text, stream="evaluate")[0:1]
     encoded = tokenizer("begun").encode(text.text(batch.observations[0]))
     logits = theirs(torch.tensor([encoded.ids])).logits[0]
-    score = hs.evaluate(model, hs.Corpus(HMM, layout=text, stream="evaluate"), num_samples=1, baselines=False)
+    score = hs.evaluate(model, hs.ProcessDataset(HMM, layout=text, stream="evaluate"), num_samples=1, baselines=False)
     names = list(text.symbol_tokens)
-    for judged, time in enumerate(text.predicted):
-        place = encoded.char_to_token(encoded.offsets[text.columns[time]][1] - 1)
+    for judged, time in enumerate(text.predicted_observations):
+        place = encoded.char_to_token(encoded.offsets[text.token_positions[time]][1] - 1)
         law = logits[place - 1, names].double().softmax(-1)
         expected = -law[batch.observations[0, time]].log().item()
         assert score.measures["model"]["loss"][0, judged] == pytest.approx(expected, abs=1e-6)
@@ -102,7 +102,7 @@ def test_the_head_computes_the_names_alone() -> None:
     """A vocabulary is most of a small model's head; its weights, which the embedding shares, are as before afterwards."""
     theirs = language_model()
     model, text = pretrained(theirs, SYMBOLS, tokenizer=tokenizer("bytes"), length=6)
-    tokens = hs.Corpus(HMM, layout=text)[0:2].tokens
+    tokens = hs.ProcessDataset(HMM, layout=text)[0:2].tokens
     given, weights = [], theirs.lm_head.weight
     handle = theirs.lm_head.register_forward_hook(lambda head, inputs, output: given.append(output.shape[-1]))
     found = model(tokens)
@@ -115,11 +115,11 @@ def test_the_head_computes_the_names_alone() -> None:
 
 def test_instruments_read_at_the_names() -> None:
     model, text = pretrained(language_model(), SYMBOLS, tokenizer=tokenizer("bytes"), length=12, separator="commas")
-    corpus = hs.Corpus(HMM, layout=text, stream="probe")
-    rows = hs.probe(model, corpus, target="previous-0", num_samples=64, shuffled_labels=False)
+    dataset = hs.ProcessDataset(HMM, layout=text, stream="probe")
+    rows = hs.probe(model, dataset, target="previous-0", num_samples=64, shuffled_labels=False)
     assert [row["layer_name"] for row in rows] == ["residual.0", "residual.1", "residual.2"]
     assert rows[0]["accuracy"] > 0.99
-    assert hs.attention_map(model, corpus, num_samples=4)[0]["layer"] == 1
+    assert hs.attention_map(model, dataset, num_samples=4)[0]["layer"] == 1
 
 
 def test_demonstrations_of_text_are_shuffled() -> None:
@@ -131,24 +131,24 @@ def test_demonstrations_of_text_are_shuffled() -> None:
     words.pre_tokenizer = library.pre_tokenizers.Whitespace()
     sizes = {"num_demonstrations": 3, "demonstration_length": 4, "prefix": "; ", "delimiter": " ; "}
     model, text = pretrained(to_huggingface(own), list("ABCDE"), tokenizer=words, length=4, **sizes)
-    corpus = hs.Corpus(HMM, layout=text)
-    plain = hs.Corpus(HMM, layout=hs.Prompts(num_demonstrations=3, demonstration_length=4, test_length=4))
-    assert corpus[0:2].tokens.equal(plain[0:2].tokens)
+    dataset = hs.ProcessDataset(HMM, layout=text)
+    plain = hs.ProcessDataset(HMM, layout=hs.PromptLayout(num_demonstrations=3, demonstration_length=4, test_length=4))
+    assert dataset[0:2].tokens.equal(plain[0:2].tokens)
     for mode in ("blocks", "everywhere"):
         found, native = (
             hs.shuffle_test(net, samples, num_samples=4, num_permutations=3, mode=mode)
-            for net, samples in ((model, corpus), (own, plain))
+            for net, samples in ((model, dataset), (own, plain))
         )
         for row, other in zip(found, native, strict=True):
             assert row == pytest.approx(other, abs=1e-5)
     assert native[-1]["value"] > 0
     alone = pretrained(to_huggingface(own), list("ABCDE"), tokenizer=words, length=8)[1]
-    refuses(lambda: hs.shuffle_test(model, hs.Corpus(HMM, layout=alone)), "at least two demonstrations")
+    refuses(lambda: hs.shuffle_test(model, hs.ProcessDataset(HMM, layout=alone)), "at least two demonstrations")
 
 
 def test_a_folder_is_opened_with_its_tokenizer(folder: Path) -> None:
     model, text = pretrained(folder, 3, length=10)
-    assert model.ports.num_outputs == 3
+    assert model.model_io.num_outputs == 3
     assert text.names == ("A", "B", "C")
     assert pretrained(str(folder), ["the", "cat"], length=2)[1].symbol_tokens != text.symbol_tokens[:2]
     refuses(lambda: pretrained(folder, 3, length=65), "length", "65", "64")

@@ -7,7 +7,7 @@ import torch
 
 import hmmscope as hs
 from hmmscope.kernels.reference import sample_components_reference, sample_edges_reference, sample_paths_reference
-from hmmscope.processes.laws import StateEmitting
+from hmmscope.processes.params import StateEmissionParams
 
 SAMPLES = np.array([0, 1, 2, 77, 5, 5, 2**31, 2**32 - 1, 2**32, 2**32 + 1, 2**40 - 1, *range(100, 130)])
 
@@ -22,7 +22,7 @@ def edge_mixture():
     """A mixture whose transitions emit, with an initial law that is not the stationary one."""
     laws = [hs.make_process("mess3"), hs.make_process("mess3", switch=0.3)]
     initial = ([0.7, 0.2, 0.1], [0.0, 0.0, 1.0])
-    return hs.Mixture([0.25, 0.75], [hs.LabelledHMM(i, law.labelled_VSS) for i, law in zip(initial, laws, strict=True)])
+    return hs.Mixture([0.25, 0.75], [hs.LabelledHMM(i, law.labelled) for i, law in zip(initial, laws, strict=True)])
 
 
 PROCESSES = {
@@ -48,7 +48,7 @@ def plain_paths(name, starts, key):
     process = process_of(name)
     component, *tables = process.alias_tables
     components = sample_components_reference(key, SAMPLES, component)
-    if isinstance(process.law, StateEmitting):
+    if isinstance(process.params, StateEmissionParams):
         paths = sample_paths_reference(key, SAMPLES, components, STARTS[starts], *tables)
     else:
         paths = sample_edges_reference(key, SAMPLES, components, STARTS[starts], *tables, process.num_states)

@@ -7,21 +7,21 @@ import torch
 import hmmscope as hs
 from bench import filtering, mixture, sampling
 from device_cases import PROCESSES, SAMPLES, STARTS, process_of, same_as_plain, sizes_of
-from hmmscope import machine
+from hmmscope import system_info
 from hmmscope.analysis.probes import ProbeData
 from hmmscope.errors import ResourceError
 from hmmscope.inference import device as there
 from hmmscope.inference.optimal import optimal_predictions
 from hmmscope.kernels import gpu, gpu_forward
 from hmmscope.kernels.device_samplers import TorchSampler, device_sampler, fused_works
-from hmmscope.models.base import Ports, build_model
+from hmmscope.models.base import ModelIO, build_model
 from hmmscope.models.decoder import RoFormerSpec
 
 pytestmark = pytest.mark.gpu
 
 KEY = (2**32 - 1, 2**32 - 2)
 LAYERS = ["residual.0", "residual.1", "residual.2"]
-PROMPTS = hs.Prompts(num_demonstrations=15, demonstration_length=8, test_length=8)
+PROMPTS = hs.PromptLayout(num_demonstrations=15, demonstration_length=8, test_length=8)
 
 
 @pytest.fixture
@@ -51,29 +51,29 @@ def test_samplers_give_the_plain_bits(name, starts, cuda):
             same_as_plain(sampler, name, starts, KEY, cuda)
 
 
-@pytest.mark.parametrize("layout", [hs.Sequences(length=257), PROMPTS], ids=["sequences", "prompts"])
+@pytest.mark.parametrize("layout", [hs.SequenceLayout(length=257), PROMPTS], ids=["sequences", "prompts"])
 @pytest.mark.parametrize("name", ["7x3", "random-mixture", "mess3", "edge-mixture"])
 def test_large_batches_have_the_bits_of_the_processor(name, layout, cuda):
-    corpus = hs.Corpus(process_of(name), layout=layout, seed=11, stream="train")
+    dataset = hs.ProcessDataset(process_of(name), layout=layout, seed=11, stream="train")
     for index in (slice(0, 5000), slice(2**32 - 700, 2**32 + 700), SAMPLES.tolist()):
-        found, exact = corpus.on(cuda)[index], corpus[index]
+        found, exact = dataset.on(cuda)[index], dataset[index]
         for one, two in zip(vars(found).values(), vars(exact).values(), strict=True):
             assert one is two is None or torch.equal(one.cpu(), two)
-    assert corpus.on(cuda).digest(5000) == corpus.digest(5000)
+    assert dataset.on(cuda).digest(5000) == dataset.digest(5000)
 
 
 def test_batches_are_made_without_waiting_and_without_the_host(cuda):
     """Torch raises on any operation that waits for the device, and a copy from ordinary memory does."""
-    corpus = hs.Corpus(process_of("random-mixture"), layout=PROMPTS, device=cuda)
-    corpus[0:64]
+    dataset = hs.ProcessDataset(process_of("random-mixture"), layout=PROMPTS, device=cuda)
+    dataset[0:64]
     torch.cuda.set_sync_debug_mode("error")
     try:
-        batch = corpus[64:128]
+        batch = dataset[64:128]
         with pytest.raises(RuntimeError, match="synchronizing"):
             batch.tokens.sum().item()
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert torch.equal(batch.tokens.cpu(), corpus.on("cpu")[64:128].tokens)
+    assert torch.equal(batch.tokens.cpu(), dataset.on("cpu")[64:128].tokens)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -93,11 +93,11 @@ FILTERED = {
 def test_filters_equal_those_of_the_processor(name, cuda):
     """Relative 1e-9: rounding of 100 steps at 1e-16, amplified where a probability is small among others."""
     process = FILTERED[name]()
-    observations = hs.Corpus(process, length=100)[0:50].observations
+    observations = hs.ProcessDataset(process, length=100)[0:50].observations
     starts = torch.arange(100) % 40 == 0
     filters = hs.filter_mixture if isinstance(process, hs.Mixture) else hs.filter_beliefs
     pairs = [
-        (filters(process, o, starts=starts), optimal_predictions(process, o))
+        (filters(process, o, reset_mask=starts), optimal_predictions(process, o))
         for o in (observations.to(cuda), observations)
     ]
     for found, exact in zip(*pairs, strict=True):
@@ -112,7 +112,7 @@ def test_filters_equal_those_of_the_processor(name, cuda):
 def test_log_likelihoods(states, dtype, tolerance, cuda):
     """The largest size has no fused kernel."""
     hmm = hs.make_process("random-hmm", num_states=states, num_symbols=16)
-    observations = hs.Corpus(hmm, length=256)[0:200].observations
+    observations = hs.ProcessDataset(hmm, length=256)[0:200].observations
     found = hs.log_likelihood(hmm, observations.to(cuda), dtype=dtype)
     assert found.device == cuda
     torch.testing.assert_close(found.cpu(), hs.log_likelihood(hmm, observations), rtol=tolerance, atol=0)
@@ -121,10 +121,10 @@ def test_log_likelihoods(states, dtype, tolerance, cuda):
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-11), (torch.float32, 1e-5)])
 def test_mixture_predictions(dtype, tolerance, cuda):
     mix = hs.make_process("random-mixture", num_components=40, num_states=32, num_symbols=8)
-    corpus = hs.Corpus(mix, layout=PROMPTS)
-    observations = corpus[0:100].observations
-    exact = hs.mixture_predictions(mix, observations, starts=corpus.layout.starts, dtype=torch.float64)
-    found = hs.mixture_predictions(mix, observations.to(cuda), starts=corpus.layout.starts, dtype=dtype)
+    dataset = hs.ProcessDataset(mix, layout=PROMPTS)
+    observations = dataset[0:100].observations
+    exact = hs.mixture_predictions(mix, observations, reset_mask=dataset.layout.reset_mask, dtype=torch.float64)
+    found = hs.mixture_predictions(mix, observations.to(cuda), reset_mask=dataset.layout.reset_mask, dtype=dtype)
     for field, value in vars(exact).items():
         torch.testing.assert_close(getattr(found, field).cpu(), value, rtol=0, atol=tolerance)
 
@@ -132,15 +132,15 @@ def test_mixture_predictions(dtype, tolerance, cuda):
 def test_scores_and_probes_of_a_model_there_are_those_of_the_processor(cuda):
     """What is exact to rounding, what the model says to that of float32 products."""
     pool = hs.make_process("random-mixture", num_components=600, num_states=4, num_symbols=4)
-    corpus = hs.Corpus(pool, layout=PROMPTS, stream="evaluate")
-    ports = Ports(num_outputs=4, num_tokens=corpus.num_tokens, max_length=corpus.layout.num_columns)
+    dataset = hs.ProcessDataset(pool, layout=PROMPTS, stream="evaluate")
+    ports = ModelIO(num_outputs=4, vocab_size=dataset.vocab_size, max_length=dataset.layout.context_length)
     model = build_model(RoFormerSpec(num_layers=2, num_heads=2, width=32), ports, 0)
-    exact, data = hs.evaluate(model, corpus, num_samples=64), ProbeData.read(model, corpus, "previous-1", LAYERS, 64)
-    found = hs.evaluate(model.to(cuda), corpus, num_samples=64)
+    exact, data = hs.evaluate(model, dataset, num_samples=64), ProbeData.read(model, dataset, "previous-1", LAYERS, 64)
+    found = hs.evaluate(model.to(cuda), dataset, num_samples=64)
     for name, measures in exact.measures.items():
         tolerance = 1e-4 if name == "model" else 1e-9
         np.testing.assert_allclose(found.measures[name]["loss"], measures["loss"], rtol=0, atol=tolerance)
-    there_data = ProbeData.read(model, corpus, "previous-1", LAYERS, 64)
+    there_data = ProbeData.read(model, dataset, "previous-1", LAYERS, 64)
     assert there_data.features.device == cuda
     np.testing.assert_allclose(there_data.correct().mean(0), data.correct().mean(0), rtol=0, atol=0.02)
 
@@ -150,9 +150,9 @@ def test_fused_filter_keeps_float32_accuracy_when_training_allows_tf32(cuda):
     if not gpu.installed():
         pytest.skip("needs Triton")
     hmm = hs.make_process("random-hmm", num_states=128, num_symbols=16)
-    observations = hs.Corpus(hmm, length=256, device=cuda)[0:300].observations
+    observations = hs.ProcessDataset(hmm, length=256, device=cuda)[0:300].observations
     starts = torch.arange(256) == 0
-    rows = tuple(part.to(cuda) for part in hmm.law.rows())
+    rows = tuple(part.to(cuda) for part in hmm.params.rows())
     exact, _, ahead = there.forward_logs_torch(rows, observations, starts, predictions=True)
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
@@ -173,7 +173,7 @@ def test_what_does_not_fit_is_refused_before_it_is_allocated(cuda):
     before = torch.cuda.memory_allocated(cuda)
     observations = torch.zeros(2**20, 1, dtype=torch.int8, device=cuda).expand(-1, 2**14)
     with pytest.raises(ResourceError, match="GiB are free on cuda"):
-        machine.require_memory_on(cuda, "filter_mixture", 8 * observations.numel() * len(mix))
+        system_info.require_memory_on(cuda, "filter_mixture", 8 * observations.numel() * len(mix))
     assert torch.cuda.memory_allocated(cuda) - before < 2**25
 
 

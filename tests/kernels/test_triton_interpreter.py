@@ -141,7 +141,7 @@ def compared(mixture, observations, starts, tolerance=3e-6):
 
     Float32 rounds a handful of times at 6e-8 in each step, and a logarithm sums what its own step lost.
     """
-    rows = tuple(part.float() for part in mixture.law.rows())
+    rows = tuple(part.float() for part in mixture.params.rows())
     floor = there.FLOORS[torch.float32]
     for predictions in (True, False):
         norms, doubtful, predicted = gpu_forward.forward_norms(
@@ -169,7 +169,7 @@ def test_fused_filter_equals_the_torch_road(size):
         transition_concentration=1.0,
         emission_concentration=1.0,
     )
-    observations = hs.Corpus(mixture, length=9)[0:70].observations
+    observations = hs.ProcessDataset(mixture, length=9)[0:70].observations
     compared(mixture, observations, torch.arange(9) % 4 == 0)
 
 
@@ -183,7 +183,7 @@ def test_fused_filter_knows_what_is_impossible():
 @inside
 def test_the_comparison_fails_for_other_starts(monkeypatch):
     mixture = process_of("random-mixture")
-    observations = hs.Corpus(mixture, length=9)[0:5].observations
+    observations = hs.ProcessDataset(mixture, length=9)[0:5].observations
     right = gpu_forward.forward_norms
 
     def wrong(rows, observations, starts, floor, *, predictions):
@@ -219,13 +219,13 @@ def test_mixture_predictions_by_the_fused_filter(monkeypatch):
     monkeypatch.setattr(there, "KINDS", ("cpu",))
     monkeypatch.setattr(there, "fused_works", there.fused_works.__wrapped__)
     mixture = hs.make_process("random-mixture", num_components=4, num_states=6, num_symbols=5)
-    observations = hs.Corpus(mixture, length=10)[0:20].observations
+    observations = hs.ProcessDataset(mixture, length=10)[0:20].observations
     starts = torch.arange(10) % 5 == 0
-    exact = hs.mixture_predictions(mixture, observations, starts=starts, dtype=torch.float64)
+    exact = hs.mixture_predictions(mixture, observations, reset_mask=starts, dtype=torch.float64)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*using torch operations")
         predicted, terms = there.mixture_predictions_there(
-            mixture.law, mixture.weights_M, observations, starts, torch.float32
+            mixture.params, mixture.component_weights, observations, starts, torch.float32
         )
     torch.testing.assert_close(predicted, exact.predicted_observation, rtol=0, atol=3e-6)
     torch.testing.assert_close(terms, exact.log_likelihood_terms, rtol=0, atol=1e-5)

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.layouts import Sequences
-from hmmscope.corpora.targets import Target, make_target
-from hmmscope.models.base import Ports, SequenceModel, build_model
+from hmmscope.datasets.layouts import SequenceLayout
+from hmmscope.datasets.process_dataset import ProcessDataset
+from hmmscope.datasets.targets import Target, make_target
+from hmmscope.models.base import ModelIO, SequenceModel, build_model
 from hmmscope.models.block_cot import block_outputs, feedback_width, num_blocks, own_answers
 from hmmscope.processes.make import make_process
 from hmmscope.registry import build_spec
@@ -28,17 +28,17 @@ MODELS: dict[str, dict[str, Any]] = {
 TASKS = {"cyclic-det": "belief", "matmul": "belief", "ran-hmm": "observation", "ran-lds": "observation"}
 
 
-def task(name: str) -> tuple[Corpus, Target]:
+def task(name: str) -> tuple[ProcessDataset, Target]:
     process = make_process(name)
-    layout = Sequences(length=LENGTH, placeholder=True)
-    return Corpus(process, layout=layout, seed=1), make_target(TASKS[name], process, layout)
+    layout = SequenceLayout(length=LENGTH, placeholder=True)
+    return ProcessDataset(process, layout=layout, seed=1), make_target(TASKS[name], process, layout)
 
 
-def model_for(name: str, corpus: Corpus, target: Target) -> SequenceModel:
+def model_for(name: str, corpus: ProcessDataset, target: Target) -> SequenceModel:
     vectors = corpus[0:1].observations.is_floating_point()
-    ports = Ports(
+    ports = ModelIO(
         num_outputs=target.num_outputs,
-        num_tokens=None if vectors else corpus.num_tokens,
+        vocab_size=None if vectors else corpus.vocab_size,
         input_width=corpus.num_symbols if vectors else None,
         max_length=LENGTH + 1,
         feedback_width=feedback_width(target.num_outputs),
@@ -51,7 +51,7 @@ def model_for(name: str, corpus: Corpus, target: Target) -> SequenceModel:
 
 
 def loss_and_gradient(
-    model: SequenceModel, corpus: Corpus, target: Target, **options: Any
+    model: SequenceModel, corpus: ProcessDataset, target: Target, **options: Any
 ) -> tuple[float, torch.Tensor]:
     model.zero_grad()
     loss = target_loss(model, corpus[0:6], target, **options)
@@ -63,16 +63,16 @@ def loss_and_gradient(
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("block_length", [1, 2, 4, 5, 8, 17, 30])
 def test_algorithms_agree(name: str, block_length: int) -> None:
-    corpus, target = task("cyclic-det")
-    model = model_for(name, corpus, target)
-    batch = corpus[0:6]
+    dataset, target = task("cyclic-det")
+    model = model_for(name, dataset, target)
+    batch = dataset[0:6]
     outputs = [
         block_outputs(model, batch.tokens, kind="law", block_length=block_length, algorithm=algorithm)
         for algorithm in ("naive", "two-phase")
     ]
     assert (outputs[0] - outputs[1]).abs().max() < 1e-12
     naive, two_phase = (
-        loss_and_gradient(model, corpus, target, block_length=block_length, block_algorithm=algorithm)
+        loss_and_gradient(model, dataset, target, block_length=block_length, block_algorithm=algorithm)
         for algorithm in ("naive", "two-phase")
     )
     assert abs(naive[0] - two_phase[0]) < 1e-6  # the loss is a float32 number
@@ -81,9 +81,9 @@ def test_algorithms_agree(name: str, block_length: int) -> None:
 
 @pytest.mark.parametrize("block_length", [1, 3, 8])
 def test_gradients_agree_in_float64(block_length: int) -> None:
-    corpus, target = task("cyclic-det")
-    model = model_for("decoder", corpus, target)
-    batch = corpus[0:6]
+    dataset, target = task("cyclic-det")
+    model = model_for("decoder", dataset, target)
+    batch = dataset[0:6]
     labels, found = target.labels(batch), []
     for algorithm in ("naive", "two-phase"):
         model.zero_grad()
@@ -97,20 +97,20 @@ def test_gradients_agree_in_float64(block_length: int) -> None:
 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_can_hear_itself(name: str) -> None:
-    corpus, target = task(name)
-    model = model_for("decoder", corpus, target)
+    dataset, target = task(name)
+    model = model_for("decoder", dataset, target)
     naive, two_phase = (
-        loss_and_gradient(model, corpus, target, block_length=4, block_algorithm=a)[0] for a in ("naive", "two-phase")
+        loss_and_gradient(model, dataset, target, block_length=4, block_algorithm=a)[0] for a in ("naive", "two-phase")
     )
     assert abs(naive - two_phase) < 1e-6 * max(1, abs(naive))
-    plain, _ = loss_and_gradient(model, corpus, target)
+    plain, _ = loss_and_gradient(model, dataset, target)
     assert abs(plain - two_phase) > 1e-4
 
 
 def test_feedback_stands_where_blocks_begin() -> None:
-    corpus, target = task("cyclic-det")
-    model = model_for("decoder", corpus, target)
-    tokens = corpus[0:6].tokens
+    dataset, target = task("cyclic-det")
+    model = model_for("decoder", dataset, target)
+    tokens = dataset[0:6].tokens
     feedback = own_answers(model, tokens, kind="law", block_length=5)
     told = [6, 11, 16]
     silent = [t for t in range(LENGTH + 1) if t not in told]
@@ -124,9 +124,9 @@ def test_feedback_stands_where_blocks_begin() -> None:
 
 
 def test_vectors_are_told_as_they_are() -> None:
-    corpus, target = task("matmul")
-    model = model_for("decoder", corpus, target)
-    tokens = corpus[0:6].tokens
+    dataset, target = task("matmul")
+    model = model_for("decoder", dataset, target)
+    tokens = dataset[0:6].tokens
     feedback = own_answers(model, tokens, kind="vector", block_length=8)
     with torch.no_grad():
         outputs = model(tokens, feedback=feedback)
@@ -135,11 +135,11 @@ def test_vectors_are_told_as_they_are() -> None:
 
 @pytest.mark.parametrize("block_length", [1, 2, 4, 8, 12, 17, 40])
 def test_the_naive_cost_is_a_pass_for_each_block(block_length: int) -> None:
-    corpus, target = task("cyclic-det")
-    model = model_for("rnn", corpus, target)
+    dataset, target = task("cyclic-det")
+    model = model_for("rnn", dataset, target)
     columns: list[int] = []
     model.register_forward_hook(lambda module, args, output: columns.append(output.shape[1]))
-    tokens = corpus[0:2].tokens
+    tokens = dataset[0:2].tokens
     block_outputs(model, tokens, kind="law", block_length=block_length, algorithm="naive")
     blocks = -(-LENGTH // block_length)
     assert num_blocks(LENGTH + 1, block_length) == blocks
@@ -151,9 +151,9 @@ def test_the_naive_cost_is_a_pass_for_each_block(block_length: int) -> None:
 
 
 def test_no_feedback_beyond_the_sequence() -> None:
-    corpus, target = task("cyclic-det")
-    model = model_for("decoder", corpus, target)
-    tokens = corpus[0:3].tokens
+    dataset, target = task("cyclic-det")
+    model = model_for("decoder", dataset, target)
+    tokens = dataset[0:3].tokens
     with torch.no_grad():
         plain = model(tokens)
         for algorithm in ("naive", "two-phase"):
@@ -164,9 +164,9 @@ def test_no_feedback_beyond_the_sequence() -> None:
 def test_an_exact_predictor_of_cyclic_hard_tells_nothing() -> None:
     """Between questions the next symbol's law does not depend on the state, so chain-of-thought cannot carry it."""
     process = make_process("cyclic-hard", prediction_rate=0.1)
-    layout = Sequences(length=60, placeholder=True)
-    corpus, target = Corpus(process, layout=layout, seed=1), make_target("observation", process, layout)
-    batch = corpus[0:200]
+    layout = SequenceLayout(length=60, placeholder=True)
+    dataset, target = ProcessDataset(process, layout=layout, seed=1), make_target("observation", process, layout)
+    batch = dataset[0:200]
     law = target.optimum(batch)
     acted = batch.observations[:, :-1] < 5  # the law after an action: actions are the first five symbols
     after_action = law[:, 1:][acted]
@@ -175,11 +175,11 @@ def test_an_exact_predictor_of_cyclic_hard_tells_nothing() -> None:
 
 
 def test_dropout_does_not_reach_the_answers() -> None:
-    corpus, _ = task("cyclic-det")
-    ports = Ports(num_outputs=5, num_tokens=6, max_length=LENGTH + 1, feedback_width=6)
+    dataset, _ = task("cyclic-det")
+    ports = ModelIO(num_outputs=5, vocab_size=6, max_length=LENGTH + 1, feedback_width=6)
     spec = build_spec("model", {"name": "decoder", **MODELS["decoder"], "dropout": 0.5}, "model")
     model = build_model(spec, ports, 3).train()
-    first, again = (own_answers(model, corpus[0:4].tokens, kind="law", block_length=4) for _ in range(2))
+    first, again = (own_answers(model, dataset[0:4].tokens, kind="law", block_length=4) for _ in range(2))
     assert torch.equal(first, again)
     assert model.training
 
@@ -206,4 +206,4 @@ def test_trained_and_evaluated_with_its_own_answers(tmp_path: Any) -> None:
     }
     assert all(run.summary is not None and run.summary["invalid"] is None for run in runs.values())
     loaded = load_run(tmp_path / "naive")
-    assert loaded.model.ports.feedback_width == 6
+    assert loaded.model.model_io.feedback_width == 6

@@ -15,7 +15,7 @@ from hmmscope import registry
 from hmmscope.errors import InputError
 from hmmscope.models import attention, blocked
 from hmmscope.models.attention import Attention, KeyValues, RotaryTable, rotate
-from hmmscope.models.base import Dropout, Ports, SequenceModel, build_model, cost_of, make_model
+from hmmscope.models.base import Dropout, ModelIO, SequenceModel, build_model, cost_of, make_model
 from hmmscope.models.blocked import BlockedAttention
 from hmmscope.models.decoder import DecoderSpec, RoFormerSpec, input_features, sinusoids
 from hmmscope.models.linear_attention import LinearAttention, positive
@@ -26,7 +26,7 @@ SMALL = {"num_layers": 2, "num_heads": 2, "width": 16, "mlp_ratio": 2}
 
 
 def decoder(seed: int = 0, max_length: int = 40, **fields: Any) -> SequenceModel:
-    given = {"num_symbols": 5, "num_tokens": 6, "seed": seed, "max_length": max_length}
+    given = {"num_symbols": 5, "vocab_size": 6, "seed": seed, "max_length": max_length}
     return make_model("decoder", **given, **{"dropout": 0.0, **SMALL, **fields}).eval()
 
 
@@ -94,7 +94,7 @@ def test_decoder_is_the_one_on_paper() -> None:
 
 
 def test_roformer_is_a_decoder_with_options() -> None:
-    sizes = {"num_symbols": 5, "num_tokens": 6, "seed": 3, **SMALL}
+    sizes = {"num_symbols": 5, "vocab_size": 6, "seed": 3, **SMALL}
     one = make_model("roformer", **sizes)
     other = make_model("decoder", positions="rotary", input_features=False, dropout=0.0, **sizes)
     assert one.state_dict().keys() == other.state_dict().keys()
@@ -104,7 +104,7 @@ def test_roformer_is_a_decoder_with_options() -> None:
 
 def test_weights_are_drawn_in_the_same_order_as_ever() -> None:
     """Embedding, then qkv, out, hidden, out of each block, then the head, from one generator: old seeds stay valid."""
-    model = make_model("roformer", num_symbols=5, num_tokens=6, seed=2, **SMALL)
+    model = make_model("roformer", num_symbols=5, vocab_size=6, seed=2, **SMALL)
     drawn = [module for module in model.modules() if isinstance(module, nn.Linear | nn.Embedding)]
     assert [tuple(module.weight.shape) for module in drawn] == [
         *[(6, 16), *2 * [(48, 16), (16, 16), (32, 16), (16, 32)]],
@@ -347,7 +347,7 @@ def test_dropout_has_three_places(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["relu", "tanh", "lstm", "gru"],
 )
 def test_recurrent_models_are_those_of_torch(spec: Any, plain: nn.RNNBase) -> None:
-    model = build_model(spec, Ports(num_outputs=5, num_tokens=6, feedback_width=3), 0)
+    model = build_model(spec, ModelIO(num_outputs=5, vocab_size=6, feedback_width=3), 0)
     ours = dict(model.layers.named_parameters())
     for name, parameter in plain.named_parameters():  # weight_ih_l1 is layers.1.weight_ih_l0
         kind, _, layer = name.rpartition("_l")
@@ -361,7 +361,7 @@ def test_recurrent_models_are_those_of_torch(spec: Any, plain: nn.RNNBase) -> No
 
 @pytest.mark.parametrize("name", ["rnn", "lstm", "gru"])
 def test_first_states_can_be_learned(name: str) -> None:
-    fields = {"num_symbols": 5, "num_tokens": 6, "num_layers": 2, "width": 8}
+    fields = {"num_symbols": 5, "vocab_size": 6, "num_layers": 2, "width": 8}
     fixed, learned = make_model(name, **fields), make_model(name, learn_initial=True, **fields)
     assert torch.equal(fixed(tokens_of()), learned(tokens_of()))  # it begins at zero
     learned(tokens_of()).square().sum().backward()
@@ -406,7 +406,7 @@ def spec_of(name: str, **fields: Any) -> Any:
     return registry.build_spec("model", {"name": name, **fields}, "model")
 
 
-PORTS = Ports(num_outputs=9, num_tokens=10, max_length=600)
+PORTS = ModelIO(num_outputs=9, vocab_size=10, max_length=600)
 
 
 def test_flops_of_a_decoder() -> None:
@@ -421,8 +421,8 @@ def test_flops_of_a_decoder() -> None:
 @pytest.mark.parametrize("options", [{}, {"attention_only": True}, {"input_features": False, "mlp_ratio": 3}])
 @pytest.mark.parametrize("vectors", [True, False])
 def test_flops_are_those_that_torch_counts(options: dict, vectors: bool) -> None:
-    reads: dict[str, Any] = {"input_width": 3} if vectors else {"num_tokens": 6}
-    ports = Ports(num_outputs=5, max_length=40, feedback_width=2, **reads)
+    reads: dict[str, Any] = {"input_width": 3} if vectors else {"vocab_size": 6}
+    ports = ModelIO(num_outputs=5, max_length=40, feedback_width=2, **reads)
     spec = DecoderSpec(num_layers=2, num_heads=2, width=16, causal=False, **options)
     model = build_model(spec, ports, 0).eval()
     for block in model.blocks:

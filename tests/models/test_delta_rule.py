@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from hmmscope.constructions.parity import delta_rule_parity
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.layouts import Sequences
-from hmmscope.models.base import Ports
+from hmmscope.datasets.layouts import SequenceLayout
+from hmmscope.datasets.process_dataset import ProcessDataset
+from hmmscope.models.base import ModelIO
 from hmmscope.models.delta_rule import OPEN, DeltaRule, DeltaRuleSpec
 from hmmscope.processes.make import make_process
 
@@ -94,7 +94,7 @@ def test_eigenvalues_are_negative_only_if_asked_for() -> None:
 @pytest.mark.parametrize("dtype, near", [(torch.float64, 1e-15), (torch.float32, 1e-6)])
 def test_constructed_weights_keep_a_parity_at_any_length(dtype: torch.dtype, near: float) -> None:
     process = make_process("word-problem", group="Z2")
-    batch = Corpus(process, layout=Sequences(length=3000, placeholder=True), seed=1)[0:4]
+    batch = ProcessDataset(process, layout=SequenceLayout(length=3000, placeholder=True), seed=1)[0:4]
     law = delta_rule_parity(dtype=dtype)(batch.tokens).softmax(-1)[:, 1:]
     exact = F.one_hot(batch.observations.cumsum(1) % 2, 2)
     assert (law - exact).abs().max() < near
@@ -103,7 +103,7 @@ def test_constructed_weights_keep_a_parity_at_any_length(dtype: torch.dtype, nea
 
 def test_the_construction_has_the_registered_architecture() -> None:
     spec = DeltaRuleSpec(num_layers=1, num_heads=1, width=8, mlp_ratio=1, gated=False, negative=True)
-    fresh = spec.build(Ports(num_outputs=2, num_tokens=3), torch.Generator().manual_seed(1))
+    fresh = spec.build(ModelIO(num_outputs=2, vocab_size=3), torch.Generator().manual_seed(1))
     fresh.load_state_dict(delta_rule_parity().state_dict())
     tokens = torch.tensor([[2, 1, 1, 0, 1]])
     assert fresh(tokens).argmax(-1).tolist() == [[0, 1, 0, 0, 1]]

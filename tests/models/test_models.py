@@ -12,11 +12,11 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.errors import InputError, ResourceError
-from hmmscope.models.base import Ports, SequenceModel, build_model, make_model, parameter_count
+from hmmscope.models.base import ModelIO, SequenceModel, build_model, make_model, parameter_count
 
 #: What is handed over as a module has no sizes to build it from.
 MODELS = sorted(set(registry.entries("model")) - {"given"})
-OWN = [name for name in MODELS if not registry.entries("model")[name].__module__.endswith("foreign_specs")]
+OWN = [name for name in MODELS if not registry.entries("model")[name].__module__.endswith("transformers_specs")]
 SMALL = {"num_layers": 2, "num_heads": 2, "width": 16, "mlp_ratio": 2}
 
 
@@ -31,8 +31,8 @@ def built(name: str, *, vectors: bool = False, feedback: int = 0, seed: int = 0,
     """A small model in evaluation mode, of 5 outputs, that reads 6 tokens or vectors of 3 coordinates."""
     if name not in OWN:
         pytest.importorskip("transformers")
-    reads: dict[str, Any] = {"input_width": 3} if vectors else {"num_tokens": 6}
-    ports = Ports(num_outputs=5, max_length=150, feedback_width=feedback, **reads)
+    reads: dict[str, Any] = {"input_width": 3} if vectors else {"vocab_size": 6}
+    ports = ModelIO(num_outputs=5, max_length=150, feedback_width=feedback, **reads)
     return build_model(spec_of(name, **fields), ports, seed).eval()
 
 
@@ -106,7 +106,7 @@ def test_gradients_flow_through_a_cache(name: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_vectors_are_read(name: str) -> None:
     model, inputs = built(name, vectors=True), inputs_of(vectors=True)
-    assert model.num_tokens is None
+    assert model.vocab_size is None
     outputs = model(inputs)
     assert outputs.shape == (3, 11, 5)
     outputs.square().sum().backward()
@@ -243,7 +243,7 @@ def test_parameters_of_a_decoder(width: int, heads: int) -> None:
     counts = []
     for layers in (1, 2, 5):
         fields = {"num_layers": layers, "num_heads": heads, "width": width}
-        model = make_model("decoder", num_symbols=5, num_tokens=6, max_length=121, **fields)
+        model = make_model("decoder", num_symbols=5, vocab_size=6, max_length=121, **fields)
         counts.append(parameter_count(model))
     each = 12 * width**2 + 13 * width
     assert counts[1] - counts[0] == each
@@ -252,9 +252,9 @@ def test_parameters_of_a_decoder(width: int, heads: int) -> None:
 
 
 def test_parameters_of_the_published_models() -> None:
-    rnn = make_model("rnn", num_symbols=5, num_tokens=6)
+    rnn = make_model("rnn", num_symbols=5, vocab_size=6)
     assert parameter_count(rnn) == 6 * 64 + 64 * 64 + 2 * 64 + 64 * 5 + 5 == 4933
-    ports = Ports(num_outputs=5, num_tokens=6, max_length=121)
+    ports = ModelIO(num_outputs=5, vocab_size=6, max_length=121)
     sizes = [
         spec_of("decoder", num_layers=n, num_heads=8, width=512, mlp_ratio=4).cost(ports, 121).parameters
         for n in (1, 2)
@@ -266,23 +266,23 @@ def test_parameters_of_the_published_models() -> None:
 @pytest.mark.parametrize("vectors, feedback", [(False, 0), (False, 4), (True, 4)])
 def test_parameters_are_counted_without_building(name: str, vectors: bool, feedback: int) -> None:
     model = built(name, vectors=vectors, feedback=feedback)
-    assert spec_of(name).cost(model.ports, 9).parameters == parameter_count(model)
+    assert spec_of(name).cost(model.model_io, 9).parameters == parameter_count(model)
 
 
 @pytest.mark.parametrize(
     "given, message",
     [
-        ({}, "num_tokens, input_width: give one of them"),
-        ({"num_tokens": 3, "input_width": 3}, "num_tokens, input_width: give one of them"),
-        ({"num_tokens": 0}, "num_tokens: must be at least 1, got 0"),
-        ({"num_tokens": 3, "max_length": 0}, "max_length: must be at least 1, got 0"),
-        ({"num_tokens": 3, "feedback_width": -1}, "feedback_width: must be at least 0, got -1"),
-        ({"num_tokens": 3, "num_outputs": 0}, "num_outputs: must be at least 1, got 0"),
+        ({}, "vocab_size, input_width: give one of them"),
+        ({"vocab_size": 3, "input_width": 3}, "vocab_size, input_width: give one of them"),
+        ({"vocab_size": 0}, "vocab_size: must be at least 1, got 0"),
+        ({"vocab_size": 3, "max_length": 0}, "max_length: must be at least 1, got 0"),
+        ({"vocab_size": 3, "feedback_width": -1}, "feedback_width: must be at least 0, got -1"),
+        ({"vocab_size": 3, "num_outputs": 0}, "num_outputs: must be at least 1, got 0"),
     ],
 )
 def test_ports_are_checked(given: dict[str, int], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        Ports(**{"num_outputs": 4} | given)
+        ModelIO(**{"num_outputs": 4} | given)
 
 
 def test_make_model_is_checked() -> None:
@@ -290,13 +290,13 @@ def test_make_model_is_checked() -> None:
         make_model("rn", num_symbols=3)
     with pytest.raises(InputError, match=r"model\.widht: unknown 'widht'; did you mean 'width'"):
         make_model("rnn", num_symbols=3, widht=8)
-    with pytest.raises(InputError, match="num_tokens: must be at least 3, the number of symbols, got 2"):
-        make_model("rnn", num_symbols=3, num_tokens=2)
-    with pytest.raises(InputError, match="num_tokens, input_width: give one of them"):
-        make_model("rnn", num_symbols=3, num_tokens=4, input_width=2)
+    with pytest.raises(InputError, match="vocab_size: must be at least 3, the number of symbols, got 2"):
+        make_model("rnn", num_symbols=3, vocab_size=2)
+    with pytest.raises(InputError, match="vocab_size, input_width: give one of them"):
+        make_model("rnn", num_symbols=3, vocab_size=4, input_width=2)
     model = make_model("rnn", num_symbols=3, input_width=2, feedback_width=4, max_length=7)
-    assert model.ports == Ports(num_outputs=3, input_width=2, feedback_width=4, max_length=7)
-    assert (model.num_symbols, model.num_tokens, model.outputs) == (3, None, "logits")
+    assert model.model_io == ModelIO(num_outputs=3, input_width=2, feedback_width=4, max_length=7)
+    assert (model.num_symbols, model.vocab_size, model.outputs) == (3, None, "logits")
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -330,7 +330,7 @@ def test_without_transformers_one_line_says_what_to_install(name: str, monkeypat
 def test_long_and_short_inputs_agree(name: str) -> None:
     """Their layers take long inputs by chunks and short ones step by step."""
     pytest.importorskip("transformers")
-    model = make_model(name, num_symbols=5, num_tokens=6, num_layers=2, width=16).eval()
+    model = make_model(name, num_symbols=5, vocab_size=6, num_layers=2, width=16).eval()
     tokens = inputs_of(time=130)
     with torch.no_grad():
         whole = model(tokens)
@@ -344,7 +344,7 @@ def test_the_chunk_changes_nothing_but_rounding(name: str) -> None:
     pytest.importorskip("transformers")
     tokens, found = inputs_of(time=37), []
     for chunk in (8, 16, 64):
-        model = make_model(name, num_symbols=5, num_tokens=6, num_layers=2, width=16, chunk_length=chunk).eval()
+        model = make_model(name, num_symbols=5, vocab_size=6, num_layers=2, width=16, chunk_length=chunk).eval()
         with torch.no_grad():
             found.append(model(tokens))
     assert not torch.equal(found[0], found[2])  # it is handed on

@@ -16,7 +16,7 @@ from hmmscope.lab.cli import main
 from hmmscope.models.rehearsal import SAMPLES, Asked, is_of_library, rehearse
 
 MESS3 = hs.make_process("mess3")
-CORPUS = hs.Corpus(MESS3, 12, stream="evaluate")
+CORPUS = hs.ProcessDataset(MESS3, 12, stream="evaluate")
 TABLE = nn.Embedding.from_pretrained(torch.tensor([[1.0, 0.0, 0.2], [0.1, 0.8, 0.0], [0.0, 0.3, 0.9]]))
 FEW: dict[str, Any] = {"num_samples": 16, "baselines": False}
 
@@ -95,9 +95,9 @@ class TimeFirst(nn.Module):
     ],
 )
 def test_exchanged_axes_are_found_where_sizes_agree(model: Callable, length: int, line: str) -> None:
-    corpus = hs.Corpus(MESS3, length, stream="evaluate")
+    dataset = hs.ProcessDataset(MESS3, length, stream="evaluate")
     with pytest.raises(InputError, match=line):
-        hs.evaluate(model, corpus, **FEW)
+        hs.evaluate(model, dataset, **FEW)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_right_model_is_not_warned_of(model: Callable) -> None:
 def test_a_sticky_process_is_no_shift() -> None:
     sticky = hs.HMM([0.5, 0.5], [[0.75, 0.25], [0.25, 0.75]], [[1.0, 0.0], [0.0, 1.0]])
     log = torch.tensor([[0.75, 0.25], [0.25, 0.75]]).log()
-    assert hs.evaluate(lambda x: log[x], hs.Corpus(sticky, 40, stream="evaluate"), **FEW).warnings == ()
+    assert hs.evaluate(lambda x: log[x], hs.ProcessDataset(sticky, 40, stream="evaluate"), **FEW).warnings == ()
 
 
 def test_a_rehearsal_leaves_the_model_as_it_was() -> None:
@@ -167,7 +167,7 @@ def test_a_rehearsal_leaves_the_model_as_it_was() -> None:
 
 def test_edits_of_a_whole_batch_are_not_rehearsed() -> None:
     model, tokens = GPT(12), CORPUS[0:16].tokens
-    there = hs.capture(model, ["blocks.0"], tokens[:, :11])["blocks.0"]
+    there = hs.capture_activations(model, ["blocks.0"], tokens[:, :11])["blocks.0"]
     with hs.intervene(model, {"blocks.0": lambda x: x * 0 + there.flip(0)}):
         assert hs.evaluate(model, CORPUS, **FEW).loss > 0
 
@@ -204,21 +204,21 @@ def test_weights_without_numbers_are_one_line() -> None:
 
 
 def test_every_entrance_names_the_embedding_that_failed(tmp_path: Path) -> None:
-    corpus = hs.Corpus(MESS3, 12, stream="probe")
+    dataset = hs.ProcessDataset(MESS3, 12, stream="probe")
     for entrance in (
         lambda: hs.look(GPT(8), "mess3", length=12),
         lambda: hs.belief_map(GPT(8), "mess3", length=12),
-        lambda: hs.probe(GPT(8), corpus, target="previous-1", num_samples=16),
+        lambda: hs.probe(GPT(8), dataset, target="previous-1", num_samples=16),
         lambda: hs.train("mess3", tmp_path / "run", model=GPT(8), length=12, num_steps=1),
-        lambda: hs.capture(GPT(8), ["blocks.0"], corpus[0:2].tokens),
+        lambda: hs.capture_activations(GPT(8), ["blocks.0"], dataset[0:2].tokens),
     ):
         with pytest.raises(InputError, match=r"model: has 8 positions \(its embedding pos\)"):
             entrance()
 
 
 def test_a_context_of_four_has_a_stream() -> None:
-    corpus = hs.Corpus(MESS3, 4, stream="probe")
-    found = hs.belief_map(GPT(4), corpus, num_samples=16, num_points=10, num_twins=0)
+    dataset = hs.ProcessDataset(MESS3, 4, stream="probe")
+    found = hs.belief_map(GPT(4), dataset, num_samples=16, num_points=10, num_controls=0)
     assert found.layer.startswith("residual.")
     assert "length=4" in repr(found)
 
@@ -243,12 +243,12 @@ def test_instruments_carry_warnings_and_take_modules_without_logits() -> None:
         def forward(self, tokens: torch.Tensor) -> Any:
             return {"last": super().forward(tokens)}
 
-    asked: dict[str, Any] = {"target": "previous-1", "num_samples": 16, "num_twins": 0}
+    asked: dict[str, Any] = {"target": "previous-1", "num_samples": 16, "num_controls": 0}
     rows = hs.probe(Leaking(), CORPUS, **asked)
     assert "not causal" in rows.warnings[0]
     assert "warning: the model is not causal" in repr(rows)
     assert hs.probe(Stream(), CORPUS, layers=["blocks.1"], **asked).warnings == ()
-    assert hs.belief_map(Leaking(), "mess3", length=8, num_samples=16, num_points=10, num_twins=0).warnings
+    assert hs.belief_map(Leaking(), "mess3", length=8, num_samples=16, num_points=10, num_controls=0).warnings
 
 
 def test_layers_with_time_first_are_refused_where_a_batch_is_as_long() -> None:
@@ -256,9 +256,9 @@ def test_layers_with_time_first_are_refused_where_a_batch_is_as_long() -> None:
         def forward(self, tokens: torch.Tensor) -> torch.Tensor:
             return self.head(self.rnn(self.embedding(tokens.T))[0]).transpose(0, 1)
 
-    corpus = hs.Corpus(MESS3, 64, stream="probe")
+    dataset = hs.ProcessDataset(MESS3, 64, stream="probe")
     with pytest.raises(InputError, match=r"layers: must give \(batch, time, feature\)"):
-        hs.probe(Model(), corpus, target="previous-1", layers=["head"], num_samples=64, num_twins=0)
+        hs.probe(Model(), dataset, target="previous-1", layers=["head"], num_samples=64, num_controls=0)
 
 
 def test_a_length_is_asked_for_unless_the_model_states_it(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_a_length_is_asked_for_unless_the_model_states_it(tmp_path: Path) -> Non
     with pytest.raises(InputError, match=line):
         hs.look(model, "mess3")
     model.config["train_length"] = 6  # type: ignore[operator]
-    few: dict[str, Any] = {"num_samples": 16, "num_points": 10, "num_twins": 0}
+    few: dict[str, Any] = {"num_samples": 16, "num_points": 10, "num_controls": 0}
     assert hs.belief_map(model, "mess3", **few).length == 6
     run = hs.train("mess3", tmp_path / "run", model="rnn", length=7, num_steps=1)
     assert hs.belief_map(run.model, "mess3", **few).length == 7
@@ -280,10 +280,10 @@ def test_a_loss_that_rises_with_position_is_warned_of() -> None:
         late = torch.arange(tokens.shape[1])[:, None] >= 12
         return torch.where(late, 9 * F.one_hot((tokens + 1) % 3, 3), TABLE(tokens))
 
-    corpus = hs.Corpus(MESS3, 19, stream="evaluate")
-    (line,) = hs.evaluate(untrained_late, corpus, **FEW).warnings
+    dataset = hs.ProcessDataset(MESS3, 19, stream="evaluate")
+    (line,) = hs.evaluate(untrained_late, dataset, **FEW).warnings
     assert "the loss above the optimum rises with position" in line
-    assert hs.evaluate(lambda x: TABLE(x), corpus, **FEW).warnings == ()
+    assert hs.evaluate(lambda x: TABLE(x), dataset, **FEW).warnings == ()
 
 
 def test_warnings_stand_on_the_page_and_the_command_line(

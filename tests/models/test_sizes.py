@@ -12,16 +12,16 @@ import torch
 import hmmscope as hs
 from hmmscope import registry
 from hmmscope.errors import InputError
-from hmmscope.models.base import Ports, cost_of
+from hmmscope.models.base import ModelIO, cost_of
 from hmmscope.models.decoder import DecoderSpec, RoFormerSpec
-from hmmscope.runs import room, training
+from hmmscope.runs import resources, training
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.storage.rundir import RunDir, read_journal
 from hmmscope.training import trainer
 from hmmscope.training.evaluation import Evaluation
 from hmmscope.training.signals import Interrupted
 
-PORTS = Ports(num_outputs=16, num_tokens=17, max_length=128)
+PORTS = ModelIO(num_outputs=16, vocab_size=17, max_length=128)
 TINY: dict[str, Any] = {
     "process": {"name": "random-hmm", "num_states": 2, "num_symbols": 3},
     "layout": {"name": "sequences", "length": 6},
@@ -75,21 +75,21 @@ def test_experiments_state_their_sizes(name: str) -> None:
 def test_a_large_model_is_announced_before_it_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = config_from_data(TINY)
     target = hs.make_process("random-hmm", num_states=2, num_symbols=3)
-    count = cost_of(config.model, Ports(num_outputs=3, num_tokens=3, max_length=6), 6).parameters  # type: ignore[union-attr]
+    count = cost_of(config.model, ModelIO(num_outputs=3, vocab_size=3, max_length=6), 6).parameters  # type: ignore[union-attr]
     assert target.num_symbols == 3
 
     def never(*args: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(training, "_engine", never)  # which may take steps of it, and stands before `build_model`
-    monkeypatch.setattr(room, "LARGE", count - 1)
+    monkeypatch.setattr(resources, "LARGE", count - 1)
     said = (
         rf"^model: roformer has {count} parameters here; .* GiB of memory, and 12 steps take about .* seconds on this"
     )
     with pytest.warns(UserWarning, match=said), pytest.raises(KeyboardInterrupt):
         hs.train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    monkeypatch.setattr(room, "LARGE", count)
+    monkeypatch.setattr(resources, "LARGE", count)
     with warnings.catch_warnings(action="error"), pytest.raises(KeyboardInterrupt):
         hs.train(config, tmp_path / "run")
 

@@ -43,7 +43,7 @@ def text(word):
 
 
 def sampled(process, num_samples=200, length=40):
-    return hs.Corpus(process, length=length, seed=3)[0:num_samples]
+    return hs.ProcessDataset(process, length=length, seed=3)[0:num_samples]
 
 
 def edge_enumeration(labelled_VSS, initial_S, word):
@@ -63,8 +63,8 @@ def edge_enumeration(labelled_VSS, initial_S, word):
 def structure(process):
     """{(state, symbol): {next state: probability}} by names."""
     edges = {}
-    for v, i, j in (process.labelled_VSS > 0).nonzero().tolist():
-        edges.setdefault((process.states[i], v), {})[process.states[j]] = float(process.labelled_VSS[v, i, j])
+    for v, i, j in (process.labelled > 0).nonzero().tolist():
+        edges.setdefault((process.states[i], v), {})[process.states[j]] = float(process.labelled[v, i, j])
     return edges
 
 

@@ -88,7 +88,7 @@ def mdp_law(kernels, num_steps):
 
 def chain_law(hmm, num_steps):
     """P(pair_0, .., pair_{t-1}) of the hidden pairs of an augmented HMM."""
-    initial, transition = hmm.initial_S.tolist(), hmm.transition_SS.tolist()
+    initial, transition = hmm.initial.tolist(), hmm.transition.tolist()
     law = {(pair,): p for pair, p in enumerate(initial)}
     for _ in range(num_steps - 1):
         law = {(*path, j): p * transition[path[-1]][j] for path, p in law.items() for j in range(len(initial))}

@@ -185,9 +185,9 @@ def full_hmm(seed=0):
 
 def same_hmm(one, other):
     assert one.digest == other.digest
-    assert torch.equal(one.initial_S, other.initial_S)
-    assert torch.equal(one.transition_SS, other.transition_SS)
-    assert torch.equal(one.emission_SV, other.emission_SV)
+    assert torch.equal(one.initial, other.initial)
+    assert torch.equal(one.transition, other.transition)
+    assert torch.equal(one.emission, other.emission)
     assert (one.symbols, one.states, one.title, one.source) == (other.symbols, other.states, other.title, other.source)
 
 

@@ -13,9 +13,9 @@ from hmmscope import registry
 from hmmscope.errors import DamagedError, InputError
 from hmmscope.processes import matrices
 from hmmscope.processes.files import load_process
-from hmmscope.processes.fresh import FreshHMMs
 from hmmscope.processes.generalised import GeneralisedHMM
 from hmmscope.processes.hmm import asked_after, check_names
+from hmmscope.processes.hmm_per_sample import HMMPerSample
 from hmmscope.processes.make import make_process
 from hmmscope.processes.observations import as_vectors, check_observations
 from hmmscope.processes.probability_rows import laws_of, numbers_of, stochastic_rows
@@ -268,25 +268,30 @@ def test_what_a_kind_does_not_know_is_said() -> None:
     for ask in (
         lambda: process.observe(none),
         lambda: process.smooth(none),
-        lambda: process.likeliest_path(none),
-        lambda: process.draw_paths(none, num_paths=1, seed=0),
-        lambda: process.remember(none, 1),
+        lambda: process.viterbi(none),
+        lambda: process.sample_posterior_paths(none, num_paths=1, seed=0),
+        lambda: process.fixed_memory_predictions(none, 1),
         process.mixing_time,
         lambda: process.vectors(none),
-        process.driving,
+        process.driving_matrices,
         lambda: process.component(0),
-        lambda: process.tell(none),
-        lambda: process.told(none),
+        lambda: process.encode_header(none),
+        lambda: process.decode_header(none),
     ):
         with pytest.raises(InputError, match="process: Bare has no "):
             ask()
     with pytest.raises(InputError, match="a Bare has no matrices of finitely many states"):
-        _ = process.law
+        _ = process.params
     with pytest.raises(InputError, match="path: a Bare cannot be saved"):
         process.file_tensors()
     with pytest.raises(InputError, match="a Bare does not say what follows a belief"):
         following(process, torch.ones(1, 2, dtype=torch.float64))
-    assert (process.window, process.num_components, process.part("x"), process.a_few(2)) == (None, None, None, None)
+    assert (process.window, process.num_components, process.part("x"), process.subsample_components(2)) == (
+        None,
+        None,
+        None,
+        None,
+    )
     assert (process.card(), process.facts(), process.facts_data()) == ([], [], {})
 
 
@@ -318,7 +323,7 @@ ROW = [[0.5, 0.5]]
         (lambda: GeneralisedHMM([1.0], [[[np.nan]]]), "labelled: must be finite numbers of at least one symbol"),
         (lambda: GeneralisedHMM([1.0], np.zeros((0, 1, 1))), "labelled: must be finite numbers of at least one symbol"),
         (lambda: GeneralisedHMM([1.0 + 2e-9], [[[1.0]]]), "initial: must sum to 1 within 1e-09"),
-        (lambda: FreshHMMs.from_file({"spec": {"name": "mess3"}}), "spec: must be of a pool of fresh HMMs, got"),
+        (lambda: HMMPerSample.from_file({"spec": {"name": "mess3"}}), "spec: must be of a pool of fresh HMMs, got"),
         (lambda: SwitchingLinearGaussian.from_file({"num_kept": "4"}), "num_kept: must be a whole number, got '4'"),
         (lambda: check_observations([[0, 1], [1]], Alphabet(None, 2)), "must be sequences of one length here"),
         (lambda: check_observations(torch.zeros(1, 0), Alphabet(None, 2)), "observations: hold nothing"),
@@ -345,7 +350,7 @@ def test_what_is_at_the_edge_is_taken() -> None:
     assert GeneralisedHMM([1.0 + 9e-10], [[[1.0]]]).num_states == 1
     assert SwitchingLinearGaussian.from_file  # its default is in the table of defaults
     one = hs.Mixture([0.5, 0.5], [load_process("umbrella")] * 2)
-    assert (one.first(1).num_components, one.a_few(9).num_components) == (1, 2)
+    assert (one.first(1).num_components, one.subsample_components(9).num_components) == (1, 2)
 
 
 def test_many_numbers_are_no_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,8 +50,8 @@ def test_mess3_has_the_published_matrices():
         dtype=torch.float64,
     )
     mess3 = hs.make_process("mess3")
-    assert torch.allclose(mess3.labelled_VSS, published, atol=UNIT, rtol=0)
-    assert torch.allclose(mess3.initial_S, torch.full((3,), 1 / 3, dtype=torch.float64), atol=UNIT, rtol=0)
+    assert torch.allclose(mess3.labelled, published, atol=UNIT, rtol=0)
+    assert torch.allclose(mess3.initial, torch.full((3,), 1 / 3, dtype=torch.float64), atol=UNIT, rtol=0)
 
 
 def test_mess3_is_symmetric_and_its_ends_are_simple():
@@ -70,7 +70,7 @@ def test_structure_and_stationary_start(name):
     process = hs.make_process(name)
     assert structure(process) == STRUCTURES[name]
     for state, law in STATIONARY[name].items():
-        assert float(process.initial_S[process.states.index(state)]) == pytest.approx(law, abs=UNIT)
+        assert float(process.initial[process.states.index(state)]) == pytest.approx(law, abs=UNIT)
     assert process.title
     assert process.source
 
@@ -108,7 +108,7 @@ def test_forbidden_words_never_occur(name):
 def test_other_chances(name, fields):
     process, p = hs.make_process(name, **fields), fields["zero_probability"]
     stay = 1 / (1 + p) if name == "golden-mean" else 1 / (2 - p)  # stationary law of A
-    assert float(process.initial_S[0]) == pytest.approx(stay, abs=UNIT)
+    assert float(process.initial[0]) == pytest.approx(stay, abs=UNIT)
     assert probability(process, [0]) == pytest.approx(stay * p, abs=1e-9)
     refuses(lambda: hs.make_process(name, zero_probability=0), "zero_probability: must be in (0, 1), got 0")
 
@@ -217,7 +217,7 @@ def test_word_problem_generators_are_elements_other_than_the_identity():
     columns = {tuple(row): g for g, row in enumerate(table.tolist())}
     process = hs.make_process("word-problem", group="A5", num_generators=2, seed=4)
     assert process.num_symbols == 2
-    chosen = [columns[tuple((process.labelled_VSS[v] > 0).double().argmax(1).tolist())] for v in range(2)]
+    chosen = [columns[tuple((process.labelled[v] > 0).double().argmax(1).tolist())] for v in range(2)]
     assert 0 not in chosen
     assert len(set(chosen)) == 2
     assert process.digest == hs.make_process("word-problem", group="A5", num_generators=2, seed=4).digest
@@ -227,11 +227,9 @@ def test_word_problem_generators_are_elements_other_than_the_identity():
 
 def test_automaton_states_follow_the_table_and_symbols_are_uniform():
     process = hs.make_process("random-automaton", num_states=7, num_symbols=3, seed=5)
-    chance, next_state = process.labelled_VSS.max(2)
-    assert torch.allclose(
-        process.labelled_VSS.sum(2), torch.full((3, 7), 1 / 3, dtype=torch.float64), atol=UNIT, rtol=0
-    )
-    assert ((process.labelled_VSS > 0).sum(2) == 1).all()
+    chance, next_state = process.labelled.max(2)
+    assert torch.allclose(process.labelled.sum(2), torch.full((3, 7), 1 / 3, dtype=torch.float64), atol=UNIT, rtol=0)
+    assert ((process.labelled > 0).sum(2) == 1).all()
     batch = sampled(process, 100, 60)
     before = torch.cat([torch.zeros(100, 1, dtype=torch.int64), batch.states[:, :-1]], 1)
     assert torch.equal(batch.states, next_state[batch.observations, before])
@@ -299,8 +297,8 @@ def test_channel_and_noise_refusals():
     refuses(lambda: noisy(hmm, [[0.5, 0.4], [0, 1]]), "channel[0]: row sums to 0.9")
     refuses(lambda: uniform_noise(2, 1.5), "probability: must be in [0, 1], got 1.5")
     assert torch.equal(uniform_noise(2, 0.5), torch.tensor([[0.75, 0.25], [0.25, 0.75]], dtype=torch.float64))
-    assert torch.equal(noisy(hmm, uniform_noise(2, 0.0)).emission_SV, hmm.emission_SV)
-    assert torch.equal(noisy(hmm, uniform_noise(2, 1.0)).emission_SV, torch.full((2, 2), 0.5).double())
+    assert torch.equal(noisy(hmm, uniform_noise(2, 0.0)).emission, hmm.emission)
+    assert torch.equal(noisy(hmm, uniform_noise(2, 1.0)).emission, torch.full((2, 2), 0.5).double())
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -323,9 +321,9 @@ def test_as_labelled_keeps_names():
 @pytest.mark.parametrize("rank", [1, 2, 3, 8])
 def test_low_rank_transitions(rank):
     hmm = hs.make_process("low-rank-hmm", rank=rank, seed=1)
-    assert rank_of(hmm.transition_SS) == rank
-    assert torch.allclose(hmm.initial_S @ hmm.transition_SS, hmm.initial_S, atol=8 * UNIT, rtol=0)
-    assert rank_of(hs.make_process("random-hmm", num_states=8, seed=1).transition_SS) == 8
+    assert rank_of(hmm.transition) == rank
+    assert torch.allclose(hmm.initial @ hmm.transition, hmm.initial, atol=8 * UNIT, rtol=0)
+    assert rank_of(hs.make_process("random-hmm", num_states=8, seed=1).transition) == 8
 
 
 def test_low_rank_mixture_components_depend_on_their_number_only():
@@ -335,6 +333,6 @@ def test_low_rank_mixture_components_depend_on_their_number_only():
     alone = hs.make_process("low-rank-hmm", num_states=5, num_symbols=6)
     assert alone.digest == pool[0].digest
     assert len({pool[m].digest for m in range(4)}) == 4
-    assert all(rank_of(pool[m].transition_SS) == 2 for m in range(4))
+    assert all(rank_of(pool[m].transition) == 2 for m in range(4))
     for m in range(4):
-        assert torch.allclose(pool[m].initial_S @ pool[m].transition_SS, pool[m].initial_S, atol=8 * UNIT, rtol=0)
+        assert torch.allclose(pool[m].initial @ pool[m].transition, pool[m].initial, atol=8 * UNIT, rtol=0)

@@ -23,7 +23,7 @@ def words(num_symbols: int, length: int) -> torch.Tensor:
 def test_the_bloch_walk_is_that_of_density_matrices() -> None:
     alpha, beta = 1.0, 2.0
     process = hs.make_process("bloch-walk", alpha=alpha, beta=beta)
-    assert (process.labelled_VSS < 0).any()  # in this frame no HMM
+    assert (process.labelled < 0).any()  # in this frame no HMM
     paulis = np.array([[1, 0], [0, -1]]), np.array([[0, 1], [1, 0]])
     kraus = [
         (alpha * np.eye(2) + sign * beta * one) / 2 / math.hypot(alpha, beta) for one in paulis for sign in (1, -1)
@@ -47,21 +47,21 @@ def test_the_post_quantum_process_weighs_its_curve() -> None:
     ratio = found[3, 0] / weights[3, 0]
     assert all(found[key] == pytest.approx(ratio * weights[key], rel=1e-9) for key in runs)
     assert abs(law(torch.tensor([[0, 0]])).item()) < 1e-12  # x = 1 has no weight
-    drawn = hs.Corpus(process, length=64)[0:200].observations
+    drawn = hs.ProcessDataset(process, length=64)[0:200].observations
     assert not ((drawn[:, 1:] == 0) & (drawn[:, :-1] == 0)).any()
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_samples_have_the_law_and_the_filter_is_that_of_operators(name: str) -> None:
     process = hs.make_process(name)
-    corpus = hs.Corpus(process, length=3, seed=1)
+    dataset = hs.ProcessDataset(process, length=3, seed=1)
     every, count = words(process.num_symbols, 3), 40_000
     exact = Operators.of(process).probabilities(every)
     assert exact.sum().item() == pytest.approx(1, abs=1e-12)
     powers = process.num_symbols ** torch.arange(2, -1, -1)
-    seen = torch.bincount((corpus[0:count].observations * powers).sum(1), minlength=len(every)) / count
+    seen = torch.bincount((dataset[0:count].observations * powers).sum(1), minlength=len(every)) / count
     assert ((seen - exact).abs() < 5 * (exact.clamp_min(0) / count).sqrt() + 1e-9).all()
-    long = hs.Corpus(process, length=20)[0:50].observations
+    long = hs.ProcessDataset(process, length=20)[0:50].observations
     told = hs.filter_beliefs(process, long)
     assert (told.next_observation - Operators.of(process).next_observation(long)).abs().max() < 1e-12
     assert (told.beliefs.sum(-1) - 1).abs().max() < 1e-12
@@ -73,7 +73,7 @@ def test_files_and_what_is_refused(tmp_path) -> None:
     process.save(tmp_path / "bloch.json")
     same = hs.load_process(tmp_path / "bloch.json")
     assert same.digest == process.digest
-    assert torch.equal(same.labelled_VSS, process.labelled_VSS)
+    assert torch.equal(same.labelled, process.labelled)
     with pytest.raises(InputError, match=r"labelled: must give no word a negative probability, got -0\.2"):
         GeneralisedHMM([0.5, 0.5], [[[1.2, 0.0], [0.0, 1.2]], [[-0.2, 0.0], [0.0, -0.2]]])
     with pytest.raises(InputError, match=r"labelled\[:, 1\]: must sum to 1"):
@@ -87,19 +87,19 @@ def test_files_and_what_is_refused(tmp_path) -> None:
 @pytest.mark.parametrize("coupling", ["independent", "conditional", "hidden"])
 def test_beliefs_of_factors_multiply_unless_they_share_hidden_states(coupling: str) -> None:
     process = hs.make_process("factored-mess3", coupling=coupling)
-    beliefs = hs.filter_beliefs(process, hs.Corpus(process, length=10)[0:60].observations).beliefs
+    beliefs = hs.filter_beliefs(process, hs.ProcessDataset(process, length=10)[0:60].observations).beliefs
     one, two = factor_beliefs(beliefs, 2)
     off = (torch.einsum("bti,btj->btij", one, two).flatten(2) - beliefs).abs().max()
     assert (off > 0.05) if coupling == "hidden" else (off < 1e-7)  # probabilities are rounded to 2^-32
     alone = hs.make_process("mess3", emission=0.75)
-    first = hs.filter_beliefs(alone, hs.Corpus(process, length=10)[0:60].observations // 3).beliefs
+    first = hs.filter_beliefs(alone, hs.ProcessDataset(process, length=10)[0:60].observations // 3).beliefs
     assert ((one - first).abs().max() < 1e-6) == (coupling != "hidden")
 
 
 def test_three_factors() -> None:
     process = hs.make_process("factored-mess3", num_factors=3, coupling="conditional")
     assert process.num_states == process.num_symbols == 27
-    beliefs = hs.filter_beliefs(process, hs.Corpus(process, length=6)[0:20].observations).beliefs
+    beliefs = hs.filter_beliefs(process, hs.ProcessDataset(process, length=6)[0:20].observations).beliefs
     one, two, three = factor_beliefs(beliefs, 3)
     product = torch.einsum("bti,btj,btk->btijk", one, two, three).flatten(2)
     assert (product - beliefs).abs().max() < 1e-7

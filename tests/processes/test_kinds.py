@@ -14,8 +14,8 @@ from hmmscope import HMM, LinearGaussian, Mixture
 from hmmscope.axes import Tensor
 from hmmscope.errors import InputError
 from hmmscope.processes.kalman import kalman_filter
-from hmmscope.processes.narrow import as_kind, as_pairs
 from hmmscope.processes.process import kinds
+from hmmscope.processes.require_type import as_composed_cycles, require_process_type
 
 SEEN = torch.zeros(1, 3, dtype=torch.int64)
 LACKING: dict[str, tuple[Callable[[], object], str]] = {
@@ -29,11 +29,11 @@ LACKING: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "paths of a signed law": (
         lambda: hs.most_likely_states(hs.make_process("post-quantum"), SEEN),
-        "process: GeneralisedHMM has no hidden paths; ComposedCycles, EmittingHMM, HMM, LabelledHMM, Mixture have",
+        "process: GeneralisedHMM has no hidden paths; ComposedCycles, EmissionHMM, HMM, LabelledHMM, Mixture have",
     ),
     "draws of a signed law": (
         lambda: hs.sample_state_paths(hs.make_process("post-quantum"), SEEN),
-        "process: GeneralisedHMM has no hidden paths; ComposedCycles, EmittingHMM, HMM, LabelledHMM, Mixture have",
+        "process: GeneralisedHMM has no hidden paths; ComposedCycles, EmissionHMM, HMM, LabelledHMM, Mixture have",
     ),
     "components of an HMM": (
         lambda: hs.filter_mixture(hs.load_process("umbrella"), SEEN),
@@ -41,11 +41,11 @@ LACKING: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "predictions of a pool": (
         lambda: hs.observe(hs.make_process("fresh-hmms"), SEEN),
-        "process: FreshHMMs has no exact predictions (the integral over HMMs of the prior has no closed form); ",
+        "process: HMMPerSample has no exact predictions (the integral over HMMs of the prior has no closed form); ",
     ),
     "predictions of sequences": (
-        lambda: hs.observe(hs.Corpus(hs.SequenceData(["abab", "ba", "aa"])).process, SEEN),
-        "process: GivenSequences has no exact predictions (given sequences have no known law; fit an HMM to them); ",
+        lambda: hs.observe(hs.ProcessDataset(hs.SequenceData(["abab", "ba", "aa"])).process, SEEN),
+        "process: RecordedSequences has no exact predictions (given sequences have no known law; fit an HMM to them); ",
     ),
     "forecast of a linear system": (
         lambda: hs.forecast(hs.make_process("ran-lds"), torch.zeros(1, 3, 5), 2),
@@ -55,13 +55,13 @@ LACKING: dict[str, tuple[Callable[[], object], str]] = {
         lambda: hs.load_process("umbrella").observe(SEEN),
         "process: of HMM exact predictions come from its law: hmmscope.observe(process, observations)",
     ),
-    "as an HMM": (lambda: as_kind(pool(), HMM), "process: must be of kind HMM, got Mixture"),
+    "as an HMM": (lambda: require_process_type(pool(), HMM), "process: must be of kind HMM, got Mixture"),
     "as a mixture": (
-        lambda: as_kind(hs.load_process("umbrella"), Mixture),
+        lambda: require_process_type(hs.load_process("umbrella"), Mixture),
         "process: must be of kind Mixture, got HMM",
     ),
     "as a linear system": (
-        lambda: as_kind(pool(), LinearGaussian),
+        lambda: require_process_type(pool(), LinearGaussian),
         "process: must be of kind LinearGaussian, got Mixture",
     ),
 }
@@ -100,14 +100,14 @@ def test_observe_is_one_record_of_every_kind(name: str) -> None:
     process = hs.load_process(name) if name == "umbrella" else hs.make_process(name)
     starts = torch.tensor([True, False, False, True, False, False])
     seen = process.sample_paths(np.arange(5), starts.numpy(), 3).observations
-    found = hs.observe(process, seen, starts=starts)
+    found = hs.observe(process, seen, reset_mask=starts)
     anew = found.predicted_observation[:, 1:] - found.next_observation[:, :-1]
     assert anew[:, [0, 1, 3, 4]].abs().max() < 1e-15  # at a restart a linear system says what would come without it
     assert process.real_valued or anew.abs().max() < 1e-15
     if not process.real_valued:
         predicted = found.predicted_observation.gather(2, seen[..., None])[..., 0].log()
         torch.testing.assert_close(found.log_likelihood_terms, predicted, rtol=0, atol=1e-12)
-    for law in found.laws.values():
+    for law in found.probs.values():
         torch.testing.assert_close(law.sum(-1), torch.ones(5, 6, dtype=torch.float64), rtol=0, atol=1e-12)
 
 
@@ -116,7 +116,7 @@ def test_a_linear_system_begins_anew_where_a_sequence_does() -> None:
     starts = torch.tensor([True, False, False, True, False])
     seen = process.sample_paths(np.arange(3), starts.numpy(), 1).observations
     found, parts = (
-        hs.observe(process, seen, starts=starts),
+        hs.observe(process, seen, reset_mask=starts),
         [kalman_filter(process, seen[:, :3]), kalman_filter(process, seen[:, 3:])],
     )
     assert torch.equal(found.vectors["mean"], torch.cat([part.means for part in parts], 1))
@@ -126,8 +126,8 @@ def test_a_linear_system_begins_anew_where_a_sequence_does() -> None:
 
 def test_a_pool_of_pairs_is_known_as_one() -> None:
     pairs = hs.make_process("composed-cycles", num_parts=4, num_states=6, num_symbols=3)
-    assert as_pairs(pairs) is pairs
-    assert as_pairs(pool()) is None
+    assert as_composed_cycles(pairs) is pairs
+    assert as_composed_cycles(pool()) is None
 
 
 class Drawn(hs.Process):
@@ -138,12 +138,12 @@ class Drawn(hs.Process):
     def __init__(self, symbol: int = 0, law: Any = (0.5, 0.5)) -> None:
         self.symbol, self.drawn_law = symbol, torch.tensor(law, dtype=torch.float64)
 
-    def sample_paths(self, indices: Any, starts: Any, seed: int, stream: str = "corpus") -> hs.Paths:
-        states = torch.zeros(len(indices), len(starts), dtype=torch.int64)
-        return hs.Paths(states + self.symbol, states, None)
+    def sample_paths(self, indices: Any, reset_mask: Any, seed: int, stream: str = "corpus") -> hs.SampledPaths:
+        states = torch.zeros(len(indices), len(reset_mask), dtype=torch.int64)
+        return hs.SampledPaths(states + self.symbol, states, None)
 
-    def observe(self, observations: Tensor, *, starts: object = None) -> hs.Observed:
-        return hs.Observed.of_symbols(observations, self.drawn_law.expand(len(observations), 4, 2))
+    def observe(self, observations: Tensor, *, reset_mask: object = None) -> hs.ObserverOutput:
+        return hs.ObserverOutput.of_symbols(observations, self.drawn_law.expand(len(observations), 4, 2))
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ class Drawn(hs.Process):
     ],
 )
 def test_laws_of_a_kind_of_its_own_are_laws(law: Any, said: str) -> None:
-    seen = hs.Corpus(Drawn(), length=3)[0:1].observations
+    seen = hs.ProcessDataset(Drawn(), length=3)[0:1].observations
     assert hs.observe(Drawn(), seen).log_likelihood_terms.sum().item() == pytest.approx(3 * math.log(0.5))
     with pytest.raises(InputError, match=said):
         hs.observe(Drawn(law=law), seen)
@@ -164,13 +164,13 @@ def test_laws_of_a_kind_of_its_own_are_laws(law: Any, said: str) -> None:
 @pytest.mark.parametrize("symbol", [-1, 2])
 def test_symbols_of_a_kind_of_its_own_are_its_symbols(symbol: int) -> None:
     with pytest.raises(InputError, match=r"sample_paths: must draw symbols in \[0, 2\)"):
-        hs.Corpus(Drawn(symbol), length=3)[0:1]
+        hs.ProcessDataset(Drawn(symbol), length=3)[0:1]
 
 
 @pytest.mark.parametrize("rows", [[[0.5, 0.4], [0.5, 0.5]], [[1.5, -0.5], [0.5, 0.5]], [[1 / 3, 2 / 3], [0.5, 0.5]]])
 def test_what_no_rows_of_integers_are_is_not_drawn(rows: Any) -> None:
     half = [[0.5, 0.5], [0.5, 0.5]]
     own = hs.HMM([0.5, 0.5], half, half)
-    own.law = replace(own.law, emission_MSV=torch.tensor([rows], dtype=torch.float64))
+    own.params = replace(own.params, emission_MSV=torch.tensor([rows], dtype=torch.float64))
     with pytest.raises(InputError, match="law: has rows that are no laws in multiples"):
-        hs.Corpus(own, length=3)[0:1]
+        hs.ProcessDataset(own, length=3)[0:1]

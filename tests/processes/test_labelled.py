@@ -24,8 +24,8 @@ from families_cases import (
 from hmmscope.errors import InputError
 from hmmscope.kernels.reference import sample_edges_reference
 from hmmscope.processes.combine import as_labelled
-from hmmscope.processes.laws import EdgeEmitting, StateEmitting, stack, symbol_law
 from hmmscope.processes.low_rank import symmetric_channel
+from hmmscope.processes.params import EdgeEmissionParams, StateEmissionParams, stack, symbol_probs
 from hmmscope.seeds import PURPOSES, philox_key
 from oracles import by_enumeration, exact
 from strategies import KINDS, rows
@@ -39,7 +39,7 @@ def test_symmetric_channel(gamma):
         assert float((direction @ channel).abs().sum() / direction.abs().sum()) == pytest.approx(gamma)
     if gamma:
         hmm = hs.make_process("low-rank-hmm", num_states=4, num_symbols=4, observability=gamma)
-        assert torch.allclose(hmm.emission_SV, channel, atol=UNIT, rtol=0)
+        assert torch.allclose(hmm.emission, channel, atol=UNIT, rtol=0)
     refuses(
         lambda: hs.make_process("low-rank-hmm", num_states=4, num_symbols=3, observability=0.5),
         "num_symbols: must equal num_states = 4",
@@ -48,23 +48,21 @@ def test_symmetric_channel(gamma):
 
 def test_weakly_revealing_has_more_states_than_symbols():
     hmm = hs.make_process("low-rank-hmm", num_states=8, num_symbols=3)
-    assert hmm.emission_SV.shape == (8, 3)
-    assert rank_of(hmm.emission_SV.T @ hmm.emission_SV) <= 3
+    assert hmm.emission.shape == (8, 3)
+    assert rank_of(hmm.emission.T @ hmm.emission) <= 3
 
 
 def test_markov_chains_are_seen():
     chain = hs.make_process("markov-chain", num_states=6, num_symbols=6, seed=2)
     batch = sampled(chain, 10)
     assert torch.equal(batch.observations, batch.states)
-    assert torch.allclose(chain.initial_S @ chain.transition_SS, chain.initial_S, atol=6 * UNIT, rtol=0)
+    assert torch.allclose(chain.initial @ chain.transition, chain.initial, atol=6 * UNIT, rtol=0)
     word = batch.observations[0, :5].tolist()
-    expected = chain.initial_S[word[0]] * math.prod(
-        float(chain.transition_SS[a, b]) for a, b in itertools.pairwise(word)
-    )
+    expected = chain.initial[word[0]] * math.prod(float(chain.transition[a, b]) for a, b in itertools.pairwise(word))
     assert probability(chain, word) == pytest.approx(float(expected), rel=1e-12)
     pool = hs.make_process("markov-mixture", num_components=3, num_states=4, num_symbols=4)
-    assert torch.equal(pool[1].emission_SV, torch.eye(4).double())
-    assert pool[0].initial_S.tolist() == [0.25] * 4
+    assert torch.equal(pool[1].emission, torch.eye(4).double())
+    assert pool[0].initial.tolist() == [0.25] * 4
     assert len({pool[m].digest for m in range(3)}) == 3
     batch = sampled(pool, 10)
     assert torch.equal(batch.observations, batch.states)
@@ -80,13 +78,13 @@ def test_ginc_symbols_and_concepts():
         "ginc", num_components=3, num_properties=properties, num_entities=entities, num_symbols=9, seed=2
     )
     assert mixture.num_states == properties * entities
-    emission = mixture[0].emission_SV
+    emission = mixture[0].emission
     assert ((emission == 0) | (emission == 1)).all()  # the memory names its symbol without noise
     assert (emission[:entities].argmax(1) == 0).all()  # property 0 gives symbol 0
     assert (emission[entities:].argmax(1) > 0).all()
     for m in range(3):
-        assert torch.equal(mixture[m].emission_SV, emission)  # shared by the concepts
-        blocks = mixture[m].transition_SS.view(properties, entities, properties, entities)
+        assert torch.equal(mixture[m].emission, emission)  # shared by the concepts
+        blocks = mixture[m].transition.view(properties, entities, properties, entities)
         moves = blocks.sum(3).mean(1)  # of properties
         stays = blocks.sum(2)  # of entities, by property
         assert torch.allclose(stays, stays[:1].expand_as(stays), atol=1e-7)
@@ -94,7 +92,7 @@ def test_ginc_symbols_and_concepts():
         assert torch.allclose(blocks, joint, atol=1e-7)  # independent of each other
         assert torch.allclose(moves.sum(0), torch.ones(properties).double(), atol=1e-6)  # of permutations
         assert (stays[0].diagonal() >= 0.9 - 1e-8).all()
-    first, second = (mixture[m].transition_SS.view(6, 4, 6, 4) for m in (0, 1))
+    first, second = (mixture[m].transition.view(6, 4, 6, 4) for m in (0, 1))
     assert not torch.allclose(first.sum(3).mean(1), second.sum(3).mean(1), atol=1e-3)  # own property moves
     assert torch.allclose(first.sum(2)[0], second.sum(2)[0], atol=1e-7)  # shared entity moves
 
@@ -195,8 +193,8 @@ def test_labelled_names_and_tiny_entries():
     refuses(lambda: hs.LabelledHMM([0.5, 0.5], HALVES, states=["a", "a"]), "states: must be 2 different names")
     tiny = [[[1e-12, 1 - 1e-12], [0, 1.0]]]
     with pytest.warns(UserWarning, match=r"LabelledHMM: 1 positive entry below 2\^-32"):
-        assert hs.LabelledHMM([1, 0], tiny).labelled_VSS[0, 0].tolist() == [2**-32, 1 - 2**-32]
-    assert hs.LabelledHMM([1, 0], tiny, allow_drop_tiny=True).labelled_VSS[0, 0].tolist() == [0.0, 1.0]
+        assert hs.LabelledHMM([1, 0], tiny).labelled[0, 0].tolist() == [2**-32, 1 - 2**-32]
+    assert hs.LabelledHMM([1, 0], tiny, allow_drop_tiny=True).labelled[0, 0].tolist() == [0.0, 1.0]
     assert (
         repr(hs.LabelledHMM([1.0], [[[1.0]]], title="one")) == "LabelledHMM(num_states=1, num_symbols=1, title='one')"
     )
@@ -209,7 +207,7 @@ def test_labelled_filter_equals_enumeration(seed):
     word = rng.integers(process.num_symbols, size=5).tolist()
     result = hs.filter_beliefs(process, torch.tensor([word]))
     for t in range(5):
-        mass, belief = edge_enumeration(process.labelled_VSS, process.initial_S, word[: t + 1])
+        mass, belief = edge_enumeration(process.labelled, process.initial, word[: t + 1])
         prefix = float(result.log_likelihood_terms[0, : t + 1].sum())
         if mass == 0:
             assert prefix == -math.inf
@@ -219,7 +217,7 @@ def test_labelled_filter_equals_enumeration(seed):
         assert prefix == pytest.approx(math.log(mass), abs=1e-12)
         assert result.beliefs[0, t].tolist() == pytest.approx([float(b) for b in belief], abs=1e-12)
         longer = [
-            edge_enumeration(process.labelled_VSS, process.initial_S, [*word[: t + 1], v])[0]
+            edge_enumeration(process.labelled, process.initial, [*word[: t + 1], v])[0]
             for v in range(process.num_symbols)
         ]
         following = [float(p / mass) for p in longer]
@@ -238,8 +236,7 @@ def test_mixtures_of_labelled_hmms(seed):
     assert [mixture[m].digest for m in range(3)] == [part.digest for part in parts]
     word = rng.integers(3, size=4).tolist()
     masses = [
-        Fraction(w) * edge_enumeration(p.labelled_VSS, p.initial_S, word)[0]
-        for w, p in zip(weights, parts, strict=True)
+        Fraction(w) * edge_enumeration(p.labelled, p.initial, word)[0] for w, p in zip(weights, parts, strict=True)
     ]
     result = hs.filter_mixture(mixture, torch.tensor([word]))
     total = sum(masses)
@@ -278,7 +275,7 @@ def test_sampled_edges_equal_the_plain_sampler(seed):
 def test_sampled_words_have_their_probabilities():
     process = hs.make_process("mess3")
     count = 20000
-    batch = hs.Corpus(process, length=3, seed=1)[0:count]
+    batch = hs.ProcessDataset(process, length=3, seed=1)[0:count]
     seen = Counter(map(tuple, batch.observations.tolist()))
     expected = np.array([probability(process, word) for word in words(3, 3)])
     observed = np.array([seen[word] for word in words(3, 3)])
@@ -292,19 +289,19 @@ def test_sampled_words_have_their_probabilities():
 def test_laws_are_stacked_and_chosen():
     rng = np.random.default_rng(0)
     hmms = [hs.HMM(*KINDS[0](rng, 2, 3)) for _ in range(3)]
-    law = stack([hmm.law for hmm in hmms])
-    assert isinstance(law, StateEmitting)
-    assert torch.equal(law.select(torch.tensor([2, 0])).transition_MSS[1], hmms[0].transition_SS)
-    assert torch.equal(symbol_law(law)[1], hmms[1].emission_SV)
-    edges = stack([as_labelled(hmm).law for hmm in hmms])
-    assert isinstance(edges, EdgeEmitting)
+    law = stack([hmm.params for hmm in hmms])
+    assert isinstance(law, StateEmissionParams)
+    assert torch.equal(law.select(torch.tensor([2, 0])).transition_MSS[1], hmms[0].transition)
+    assert torch.equal(symbol_probs(law)[1], hmms[1].emission)
+    edges = stack([as_labelled(hmm).params for hmm in hmms])
+    assert isinstance(edges, EdgeEmissionParams)
     assert edges.labelled_MVSS.shape == (3, 3, 2, 2)
-    assert torch.allclose(symbol_law(edges), symbol_law(law), atol=1e-8)
+    assert torch.allclose(symbol_probs(edges), symbol_probs(law), atol=1e-8)
     initial, flat = edges.rows()
     assert initial.shape == (3, 2)
     assert torch.equal(flat.sum(-1), torch.ones(3, 2).double())
     assert float(flat[1, 0, 2 * 2 + 1]) == float(edges.labelled_MVSS[1, 2, 0, 1])  # symbol-major
-    assert torch.equal(edges.select(torch.tensor([1])).initial_MS[0], hmms[1].initial_S)
+    assert torch.equal(edges.select(torch.tensor([1])).initial_MS[0], hmms[1].initial)
 
 
 def test_the_oracle_of_this_file_agrees_with_the_shared_one():
@@ -312,6 +309,6 @@ def test_the_oracle_of_this_file_agrees_with_the_shared_one():
     rng = np.random.default_rng(1)
     matrices = KINDS[0](rng, 2, 2)
     hmm = hs.HMM(*matrices)
-    labelled = torch.einsum("iv,ij->vij", hmm.emission_SV, hmm.transition_SS)
+    labelled = torch.einsum("iv,ij->vij", hmm.emission, hmm.transition)
     for word in words(2, 4):
-        assert edge_enumeration(labelled, hmm.initial_S, word)[0] == by_enumeration(exact(matrices), word).prefix[-1]
+        assert edge_enumeration(labelled, hmm.initial, word)[0] == by_enumeration(exact(matrices), word).prefix[-1]

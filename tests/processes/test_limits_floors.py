@@ -10,11 +10,11 @@ import torch
 import hmmscope as hs
 from hmmscope.errors import InputError
 from hmmscope.inference.floors import belief_floor, cyclic_hard_floor, next_observation_floor
-from hmmscope.processes.augmentation import augment
 from hmmscope.processes.cycles import (
     driven,
     permutation_matrices,
 )
+from hmmscope.processes.driven_as_hmm import augment
 from hmmscope.processes.orthogonal import haar_orthogonal
 from limits_processes_cases import (
     BAD,
@@ -120,7 +120,7 @@ def test_augmented_processes_emit_the_same(pairing):
     ):
         if isinstance(process, hs.HMM):
             continue
-        observations = hs.Corpus(process, length=12)[0:40].observations
+        observations = hs.ProcessDataset(process, length=12)[0:40].observations
         torch.testing.assert_close(
             hs.filter_beliefs(augment(process, pairing), observations).log_likelihood,
             hs.filter_beliefs(process, observations).log_likelihood,
@@ -155,16 +155,16 @@ def test_haar_matrices():
 
 def test_matmul_vectors_are_products():
     process = hs.make_process("matmul", dimension=4, num_symbols=3, seed=2)
-    batch = hs.Corpus(process, length=10)[0:5]
+    batch = hs.ProcessDataset(process, length=10)[0:5]
     assert (batch.states == 0).all()
     vectors = process.vectors(batch.observations)
     for b in range(5):
         vector = torch.eye(4, dtype=torch.float64)[0]
         for t in range(10):
-            vector = process.matrices_VDD[batch.observations[b, t]] @ vector
+            vector = process.matrices[batch.observations[b, t]] @ vector
             torch.testing.assert_close(vectors[b, t], vector, rtol=0, atol=1e-14)
     assert vectors.square().mean(-1).sub(1 / 4).abs().max() < 1e-14  # what predicting zero costs
-    again = process.vectors(batch.observations, starts=torch.arange(10) % 4 == 0)
+    again = process.vectors(batch.observations, reset_mask=torch.arange(10) % 4 == 0)
     torch.testing.assert_close(again[:, 4:8], process.vectors(batch.observations[:, 4:8]))
     assert torch.equal(process.vectors(batch.observations[3:4]), vectors[3:4])
     assert process.vectors(batch.observations[:0]).shape == (0, 10, 4)
@@ -173,7 +173,7 @@ def test_matmul_vectors_are_products():
 
 
 def test_matmul_symbols_are_uniform():
-    observations = hs.Corpus(hs.make_process("matmul"), length=100)[0:200].observations
+    observations = hs.ProcessDataset(hs.make_process("matmul"), length=100)[0:200].observations
     assert chi_square(observations.flatten().bincount()) < 24
     assert len({hs.make_process("matmul", seed=seed).digest for seed in range(3)}) == 3
 
@@ -181,27 +181,34 @@ def test_matmul_symbols_are_uniform():
 @pytest.mark.parametrize("make", [lambda: hs.make_process("ran-lds"), general_system], ids=["ran-lds", "general"])
 def test_linear_samples_are_the_same_in_any_batch(make):
     process = make()
-    corpus = hs.Corpus(process, length=11, seed=3)
-    whole = corpus[0:20]
+    dataset = hs.ProcessDataset(process, length=11, seed=3)
+    whole = dataset[0:20]
     assert whole.tokens.shape == whole.observations.shape == (20, 11, process.num_symbols)
     for part in ([7], [3, 19, 0], list(range(19, -1, -1))):
-        assert torch.equal(corpus[part].observations, whole.observations[part])
-        assert torch.equal(corpus[part].states, whole.states[part])
-    short = hs.Corpus(process, length=4, seed=3)[0:20]
+        assert torch.equal(dataset[part].observations, whole.observations[part])
+        assert torch.equal(dataset[part].states, whole.states[part])
+    short = hs.ProcessDataset(process, length=4, seed=3)[0:20]
     assert torch.equal(short.states, whole.states[:, :4])
-    for other in (hs.Corpus(process, length=11, seed=4), hs.Corpus(process, length=11, seed=3, stream="train")):
+    for other in (
+        hs.ProcessDataset(process, length=11, seed=4),
+        hs.ProcessDataset(process, length=11, seed=3, stream="train"),
+    ):
         assert not torch.equal(other[0:20].states, whole.states)
-    assert corpus.digest(5) == hs.Corpus(make(), length=11, seed=3).digest(5) != hs.Corpus(make(), 11, 4).digest(5)
+    assert (
+        dataset.digest(5)
+        == hs.ProcessDataset(make(), length=11, seed=3).digest(5)
+        != hs.ProcessDataset(make(), 11, 4).digest(5)
+    )
 
 
 def test_linear_noise_has_its_covariance():
     process = general_system()
     paths = process.sample_paths(np.arange(20_000), np.array([True, False, True]), 0)
     states, observations = paths.states.double(), paths.observations
-    before = torch.stack([process.initial_S.expand(20_000, 3), states[:, 0], process.initial_S.expand(20_000, 3)], 1)
-    state_noise = (states - before @ process.transition_SS.T).flatten(0, 1)
-    output_noise = (observations - states @ process.output_YS.T).flatten(0, 1)
-    for noise, covariance in ((state_noise, process.state_noise_SS), (output_noise, process.output_noise_YY)):
+    before = torch.stack([process.initial.expand(20_000, 3), states[:, 0], process.initial.expand(20_000, 3)], 1)
+    state_noise = (states - before @ process.transition.T).flatten(0, 1)
+    output_noise = (observations - states @ process.output.T).flatten(0, 1)
+    for noise, covariance in ((state_noise, process.state_noise), (output_noise, process.output_noise)):
         scale = covariance.diagonal().max()
         assert noise.mean(0).abs().max() < 4.5 * math.sqrt(scale / len(noise))
         assert (noise.T.cov() - covariance).abs().max() < 4.5 * scale * math.sqrt(2 / len(noise))
@@ -210,8 +217,8 @@ def test_linear_noise_has_its_covariance():
 
 
 def test_vectors_after_a_placeholder():
-    corpus = hs.Corpus(hs.make_process("ran-lds"), layout=hs.Sequences(length=5, placeholder=True))
-    batch = corpus[0:3]
+    dataset = hs.ProcessDataset(hs.make_process("ran-lds"), layout=hs.SequenceLayout(length=5, placeholder=True))
+    batch = dataset[0:3]
     assert batch.tokens.shape == (3, 6, 5)
     assert (batch.tokens[:, 0] == 0).all()
     assert torch.equal(batch.tokens[:, 1:], batch.observations)
@@ -219,16 +226,16 @@ def test_vectors_after_a_placeholder():
 
 def test_placeholder_is_the_position_0_of_the_paper():
     process = hs.make_process("cyclic-hard")
-    corpus = hs.Corpus(process, layout=hs.Sequences(length=6, placeholder=True), seed=1)
-    plain = hs.Corpus(process, length=6, seed=1)
-    assert corpus.num_tokens == 12
-    assert plain.num_tokens == 11
-    assert (corpus[0:4].tokens[:, 0] == 11).all()
-    assert torch.equal(corpus[0:4].tokens[:, 1:], plain[0:4].tokens)
-    assert corpus.layout.predicted.tolist() == [0, 1, 2, 3, 4, 5]
-    assert plain.layout.predicted.tolist() == [1, 2, 3, 4, 5]
-    assert corpus.digest(4) != plain.digest(4)
-    assert hs.Corpus(process, layout=hs.Sequences(length=6), seed=1).digest(4) == plain.digest(4)
+    dataset = hs.ProcessDataset(process, layout=hs.SequenceLayout(length=6, placeholder=True), seed=1)
+    plain = hs.ProcessDataset(process, length=6, seed=1)
+    assert dataset.vocab_size == 12
+    assert plain.vocab_size == 11
+    assert (dataset[0:4].tokens[:, 0] == 11).all()
+    assert torch.equal(dataset[0:4].tokens[:, 1:], plain[0:4].tokens)
+    assert dataset.layout.predicted_observations.tolist() == [0, 1, 2, 3, 4, 5]
+    assert plain.layout.predicted_observations.tolist() == [1, 2, 3, 4, 5]
+    assert dataset.digest(4) != plain.digest(4)
+    assert hs.ProcessDataset(process, layout=hs.SequenceLayout(length=6), seed=1).digest(4) == plain.digest(4)
 
 
 @pytest.mark.parametrize("name, fields, message", BAD, ids=lambda x: str(x)[:40])
@@ -244,7 +251,7 @@ def test_bad_linear_systems_are_refused(arguments, options, message):
 
 
 def test_numbers_in_lists_keep_all_their_digits():
-    assert hs.LinearGaussian([[0.1]], [[1 / 3]]).output_YS.item() == 1 / 3
+    assert hs.LinearGaussian([[0.1]], [[1 / 3]]).output.item() == 1 / 3
 
 
 def test_bad_matrices_of_products_are_refused():
@@ -258,5 +265,5 @@ def test_bad_matrices_of_products_are_refused():
 
 def test_driven_systems_take_any_kernel():
     process = driven(permutation_matrices(torch.tensor([[1, 0], [0, 1]])))
-    assert process.labelled_VSS.tolist() == [[[0, 0.5], [0.5, 0]], [[0.5, 0], [0, 0.5]]]
-    assert process.initial_S.tolist() == [1, 0]
+    assert process.labelled.tolist() == [[[0, 0.5], [0.5, 0]], [[0.5, 0], [0, 0.5]]]
+    assert process.initial.tolist() == [1, 0]

@@ -172,17 +172,17 @@ def test_beliefs_by_hand():
 def test_ran_hmm_starts_one_step_from_state_0():
     for law in ("dirichlet", "softmax", "uniform"):
         hmm = hs.make_process("ran-hmm", law=law, seed=3)
-        assert torch.equal(hmm.initial_S, hmm.transition_SS[0])
-        assert hmm.emission_SV.shape == (5, 5)
+        assert torch.equal(hmm.initial, hmm.transition[0])
+        assert hmm.emission.shape == (5, 5)
     dirichlet, random = hs.make_process("ran-hmm", seed=3), hs.make_process("random-hmm", seed=3)
-    assert torch.equal(dirichlet.transition_SS, random.transition_SS)
-    assert torch.equal(dirichlet.emission_SV, random.emission_SV)
+    assert torch.equal(dirichlet.transition, random.transition)
+    assert torch.equal(dirichlet.emission, random.emission)
 
 
 def test_laws_of_the_rows():
     def logs(law):
         hmm = hs.make_process("ran-hmm", law=law, num_states=200, num_symbols=200)
-        return hmm.emission_SV.log()
+        return hmm.emission.log()
 
     softmax = logs("softmax")
     difference = (softmax[:, 0::2] - softmax[:, 1::2]).flatten()
@@ -193,7 +193,7 @@ def test_laws_of_the_rows():
     assert abs(ratio.var() - 2) < 4 * math.sqrt(20 / len(ratio))
     largest = uniform.exp().amax(1) * 200
     assert 1.8 < largest.mean() < 2.1  # 2 for U(0, 1) over its mean
-    dirichlet = hs.make_process("ran-hmm", num_states=200, num_symbols=200).emission_SV.flatten()
+    dirichlet = hs.make_process("ran-hmm", num_states=200, num_symbols=200).emission.flatten()
     assert abs(dirichlet.square().mean() * 200 * 201 / 2 - 1) < 0.05  # E p^2 = 2 / (K (K + 1))
 
 
@@ -211,7 +211,7 @@ def test_samples_equal_the_plain_sampler(name, fields):
 
 def test_cyclic_det_follows_its_cycles():
     process, cycles = hs.make_process("cyclic-det", seed=7), random_cycles(7, 5, 5)
-    batch = hs.Corpus(process, length=30)[0:200]
+    batch = hs.ProcessDataset(process, length=30)[0:200]
     state = torch.zeros(200, dtype=torch.int64)
     for t in range(30):
         state = cycles[batch.observations[:, t], state]
@@ -228,21 +228,21 @@ def test_cyclic_rnd_slips_back():
     process = hs.make_process("cyclic-rnd", backward_probability=0.125, num_symbols=4, seed=1)
     cycles = random_cycles(1, 5, 4)
     for a, s in itertools.product(range(4), range(5)):
-        law = process.labelled_VSS[a, s] * 4
+        law = process.labelled[a, s] * 4
         assert law[cycles[a, s]] == 0.875
         assert law[cycles[a].argsort()[s]] == 0.125
         assert law.sum() == 1
     two = hs.make_process("cyclic-rnd", num_states=2, num_symbols=1, backward_probability=0.25)
-    assert two.labelled_VSS[0].tolist() == [[0, 1], [1, 0]]  # of two states successor and predecessor are one
+    assert two.labelled[0].tolist() == [[0, 1], [1, 0]]  # of two states successor and predecessor are one
 
 
 def test_symbols_of_cyclic_rnd_say_nothing():
     process = hs.make_process("cyclic-rnd", seed=1)
-    batch = hs.Corpus(process, length=60)[0:50]
+    batch = hs.ProcessDataset(process, length=60)[0:50]
     exact = hs.filter_beliefs(process, batch.observations)
     torch.testing.assert_close(exact.next_observation, torch.full_like(exact.next_observation, 0.2), rtol=0, atol=1e-9)
     belief = torch.eye(5, dtype=torch.float64)[0].expand(50, 5)
-    kernels = process.labelled_VSS * 5
+    kernels = process.labelled * 5
     for t in range(60):
         belief = torch.einsum("bi,bij->bj", belief, kernels[batch.observations[:, t]])
         torch.testing.assert_close(exact.beliefs[:, t], belief, rtol=0, atol=1e-7)  # up to 60 quantised steps
@@ -254,9 +254,9 @@ def test_augmented_cyclic_rnd_is_the_same_process():
     assert pairs.num_states == 25
     assert pairs.states[7] == "s2,a1"
     for state, action in itertools.product(range(5), range(5)):
-        row = pairs.transition_SS[action * 5 + state].view(5, 5)
-        assert torch.equal(row, plain.labelled_VSS[:, state])
-    observations = hs.Corpus(plain, length=20)[0:30].observations
+        row = pairs.transition[action * 5 + state].view(5, 5)
+        assert torch.equal(row, plain.labelled[:, state])
+    observations = hs.ProcessDataset(plain, length=20)[0:30].observations
     one, other = hs.filter_beliefs(plain, observations), hs.filter_beliefs(pairs, observations)
     by_pair = other.beliefs.view(30, 20, 5, 5)
     blocks = by_pair.gather(2, observations[:, :, None, None].expand(-1, -1, 1, 5))[:, :, 0]
@@ -268,11 +268,11 @@ def test_cyclic_hard_is_its_moore_machine():
     process = hs.make_process("cyclic-hard", seed=3, prediction_rate=0.2, num_symbols=3)
     moore = moore_hard(random_cycles(3, 5, 3).numpy(), 0.2)
     assert moore.num_states == 5 * 3 + 2 * 5
-    observations = hs.Corpus(process, length=40)[0:100].observations
+    observations = hs.ProcessDataset(process, length=40)[0:100].observations
     one, other = hs.filter_beliefs(process, observations), hs.filter_beliefs(moore, observations)
     torch.testing.assert_close(one.next_observation, other.next_observation, rtol=0, atol=1e-9)
     torch.testing.assert_close(one.log_likelihood, other.log_likelihood, rtol=0, atol=1e-7)
-    from_moore = hs.Corpus(moore, length=40)[0:100].observations
+    from_moore = hs.ProcessDataset(moore, length=40)[0:100].observations
     assert (hs.filter_beliefs(process, from_moore).impossible_at == -1).all()
 
 
@@ -280,7 +280,7 @@ def test_predictions_of_cyclic_hard():
     rate, m, n = 0.25, 5, 5
     process = hs.make_process("cyclic-hard", seed=3, prediction_rate=rate)
     assert process.symbols == ("a0", "a1", "a2", "a3", "a4", "*", "s0", "s1", "s2", "s3", "s4")
-    batch = hs.Corpus(process, length=60)[0:200]
+    batch = hs.ProcessDataset(process, length=60)[0:200]
     predicted = hs.filter_beliefs(process, batch.observations).next_observation
     action, star = batch.observations < m, batch.observations == m
     expected = torch.tensor([(1 - rate) / m] * m + [rate] + [0] * n, dtype=torch.float64)

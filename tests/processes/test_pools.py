@@ -52,7 +52,7 @@ def test_uniform_laws_are_stationary_in_the_integers(
         aliased(num_states, num_symbols, follow=follow, show=show),
         composed("all", 3, num_states=num_states, num_symbols=num_symbols, follow=follow, show=show),
     ):
-        transition, emission = units(pool.law.transition_MSS), units(pool.law.emission_MSV)
+        transition, emission = units(pool.params.transition_MSS), units(pool.params.emission_MSV)
         assert (transition.sum(2) == UNIT).all()
         assert (transition.sum(1) == UNIT).all()  # the uniform law stays, exactly
         assert (emission.sum(2) == UNIT).all()
@@ -63,7 +63,7 @@ def test_uniform_laws_are_stationary_in_the_integers(
 
 def test_every_component_has_the_same_law_of_a_symbol_at_every_time() -> None:
     for hmm in (*aliased(8, 4), *composed("all", 2, num_states=8, num_symbols=4)):
-        initial, transition, emission = exact((hmm.initial_S, hmm.transition_SS, hmm.emission_SV))
+        initial, transition, emission = exact((hmm.initial, hmm.transition, hmm.emission))
         law = initial
         for _ in range(4):
             assert first_law((law, transition, emission)) == [Fraction(1, 4)] * 4
@@ -73,7 +73,7 @@ def test_every_component_has_the_same_law_of_a_symbol_at_every_time() -> None:
 @pytest.mark.parametrize("num_states, num_symbols", SIZES)
 def test_each_component_follows_one_cycle_and_shows_its_symbols(num_states: int, num_symbols: int) -> None:
     pool = aliased(num_states, num_symbols)
-    for following, shown in zip(pool.law.transition_MSS.argmax(2), pool.law.emission_MSV.argmax(2), strict=True):
+    for following, shown in zip(pool.params.transition_MSS.argmax(2), pool.params.emission_MSV.argmax(2), strict=True):
         visited, state = [], 0
         for _ in range(num_states):
             visited.append(state)
@@ -85,7 +85,7 @@ def test_each_component_follows_one_cycle_and_shows_its_symbols(num_states: int,
 
 def test_components_depend_on_their_number_alone() -> None:
     pool, tail = aliased(seed=3), aliased(num_components=2, first_component=2, seed=3)
-    assert torch.equal(pool.law.transition_MSS[2:], tail.law.transition_MSS)
+    assert torch.equal(pool.params.transition_MSS[2:], tail.params.transition_MSS)
     one = hs.make_process("aliased-cycles", num_states=6, num_symbols=3, seed=3)
     assert one.digest == pool[0].digest
     assert len({component.digest for component in aliased(16, 8, num_components=40)}) == 40
@@ -151,8 +151,8 @@ def test_a_pair_is_its_cycle_and_its_emission() -> None:
     for pool in POOLS:
         found = composed(pool)
         cycles, emissions = found.pairs_M.T.numpy()
-        assert torch.equal(found.law.transition_MSS, found.spec.transitions(cycles))
-        assert torch.equal(found.law.emission_MSV, found.spec.emissions(emissions))
+        assert torch.equal(found.params.transition_MSS, found.spec.transitions(cycles))
+        assert torch.equal(found.params.emission_MSV, found.spec.emissions(emissions))
     shown = composed("all", 6).spec.emissions(np.arange(40)).argmax(2)
     assert (torch.nn.functional.one_hot(shown).sum(1) == 2).all()
     assert len({tuple(row) for row in shown.tolist()}) > 20
@@ -163,8 +163,8 @@ def test_halves_differ_by_seed_and_parts_are_those_of_larger_pools() -> None:
     assert composed(seed=1).digest == composed(seed=1).digest
     small, large = composed("all", 3), composed("all", 6)
     places = [6 * (m // 3) + m % 3 for m in range(9)]
-    assert torch.equal(small.law.transition_MSS, large.law.transition_MSS[places])
-    assert torch.equal(small.law.emission_MSV, large.law.emission_MSV[places])
+    assert torch.equal(small.params.transition_MSS, large.params.transition_MSS[places])
+    assert torch.equal(small.params.emission_MSV, large.params.emission_MSV[places])
 
 
 def test_only_held_out_pairs_have_a_prior() -> None:
@@ -174,7 +174,7 @@ def test_only_held_out_pairs_have_a_prior() -> None:
     prior = composed("held-out", 5).prior
     assert prior is not None
     assert prior.process.digest == composed("all", 5).digest
-    assert prior.share == 13 / 25
+    assert prior.weight == 13 / 25
     assert composed("held-out").first(3).prior is None
 
 
@@ -198,29 +198,29 @@ def test_files_keep_the_prior(ending: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["fresh-aliased-cycles", "fresh-markov-chains", "fresh-hmms"])
 def test_fresh_components_are_those_of_the_family(name: str) -> None:
     fresh = hs.make_process(name, num_states=4, num_symbols=4, seed=2)
-    batch = hs.Corpus(fresh, length=9, seed=5, stream="evaluate")[3:80]
+    batch = hs.ProcessDataset(fresh, length=9, seed=5, stream="evaluate")[3:80]
     assert len(set(batch.components.tolist())) == 77
     own = fresh.mixture(batch.components.numpy())
     initial, transition, emission = fresh.spec.components(batch.components.numpy())
-    for part, rows in zip(own.law.rows(), (initial, transition, emission), strict=True):
+    for part, rows in zip(own.params.rows(), (initial, transition, emission), strict=True):
         assert torch.equal(part, rows)
-    first = Mixture.from_law([1.0], own.law.select(torch.tensor([0])))
+    first = Mixture.from_law([1.0], own.params.select(torch.tensor([0])))
     alone = first.sample_paths(np.array([3]), np.arange(9) == 0, 5, "evaluate")
     assert torch.equal(alone.observations[0], batch.observations[0])
     assert torch.equal(alone.states[0], batch.states[0])
 
 
 def test_many_fresh_samples_are_drawn_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hmmscope.processes import fresh as module
+    from hmmscope.processes import hmm_per_sample as module
 
     pool = hs.make_process("fresh-aliased-cycles", num_states=4, num_symbols=2)
-    whole = hs.Corpus(pool, length=6)[0:50]
+    whole = hs.ProcessDataset(pool, length=6)[0:50]
     monkeypatch.setattr(module, "_ENTRIES", 100)
-    assert torch.equal(hs.Corpus(pool, length=6)[0:50].observations, whole.observations)
+    assert torch.equal(hs.ProcessDataset(pool, length=6)[0:50].observations, whole.observations)
 
 
 def test_fresh_chains_are_seen_and_start_anywhere() -> None:
-    batch = hs.Corpus(hs.make_process("fresh-markov-chains", num_states=3, num_symbols=3), length=5)[0:3000]
+    batch = hs.ProcessDataset(hs.make_process("fresh-markov-chains", num_states=3, num_symbols=3), length=5)[0:3000]
     assert torch.equal(batch.observations, batch.states)
     shares = batch.observations[:, 0].bincount() / 3000
     assert (shares - 1 / 3).abs().max() < 0.04  # 4.6 standard errors

@@ -12,8 +12,8 @@ import torch
 
 import hmmscope as hs
 from hmmscope.errors import DamagedError, InputError
-from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.processes.process import Process, kinds
+from hmmscope.processes.recorded_sequences import RecordedSequences
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.storage.mapped import map_tensors
 
@@ -44,8 +44,8 @@ MAKERS: dict[str, Callable[[], Process]] = {
     "Gaussian": lambda: hs.make_process("random-gaussian"),
     "Gaussian mixtures": lambda: hs.GaussianMixtureHMM(HALF, EYE, [HALF, HALF], [[[1.0], [2]]] * 2, [[[1.0], [2]]] * 2),
     "counts": lambda: hs.PoissonHMM(HALF, EYE, [1 / 3, 2.0], states=["x", "y"]),
-    "channels": lambda: hs.ChannelsHMM(HALF, EYE, [EYE, [[0.2, 0.3, 0.5], [1, 0, 0]]], title="two"),
-    "sequences": lambda: GivenSequences(hs.SequenceData(["abba", "ab", "ba", "aa"], seed=3, title="words")),
+    "channels": lambda: hs.MultichannelHMM(HALF, EYE, [EYE, [[0.2, 0.3, 0.5], [1, 0, 0]]], title="two"),
+    "sequences": lambda: RecordedSequences(hs.SequenceData(["abba", "ab", "ba", "aa"], seed=3, title="words")),
 }
 
 
@@ -65,7 +65,7 @@ def test_saved_and_loaded(case: str, ending: str, tmp_path: Path) -> None:
     assert found.digest == process.digest
     for field in ("title", "symbols", "states", "evaluated_after", "num_components", "num_states", "num_symbols"):
         assert getattr(found, field) == getattr(process, field), field
-    again, batch = hs.Corpus(found, 6)[0:9], hs.Corpus(process, 6)[0:9]
+    again, batch = hs.ProcessDataset(found, 6)[0:9], hs.ProcessDataset(process, 6)[0:9]
     assert torch.equal(again.observations, batch.observations)
     assert torch.equal(again.states, batch.states)
     config = RunConfig(process=str(path))
@@ -80,7 +80,7 @@ def test_a_mixture_in_safetensors_stays_in_its_file(tmp_path: Path) -> None:
     mixture.save(tmp_path / "m.safetensors")
     tensors, texts = map_tensors(tmp_path / "m.safetensors")
     assert json.loads(texts["hmm"])["format"] == "hmmscope-mixture"
-    assert torch.equal(tensors["transition"], mixture.law.transition_MSS)  # type: ignore[union-attr]
+    assert torch.equal(tensors["transition"], mixture.params.transition_MSS)  # type: ignore[union-attr]
     tensors["transition"].zero_()  # a private copy of the page: the file is as it was
     loaded = hs.load_process(tmp_path / "m.safetensors")
     assert loaded.digest == mixture.digest
@@ -182,7 +182,7 @@ def test_tiny_entries_become_the_smallest_possible_with_one_warning(seed: int) -
         False,
         True,
     ]  # and how far that moves the law
-    for given, kept in zip(matrices, (hmm.initial_S, hmm.transition_SS, hmm.emission_SV), strict=True):
+    for given, kept in zip(matrices, (hmm.initial, hmm.transition, hmm.emission), strict=True):
         kept = kept.numpy()
         assert ((kept > 0) == (given > 0)).all()  # zeros and possibilities are as they were
         assert (kept.sum(-1) == 1).all()
@@ -190,7 +190,7 @@ def test_tiny_entries_become_the_smallest_possible_with_one_warning(seed: int) -
         assert np.abs(kept - given).sum(-1).max() < 130 * 2 * 2**-32
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert hs.HMM(hmm.initial_S, hmm.transition_SS, hmm.emission_SV).digest == hmm.digest
+        assert hs.HMM(hmm.initial, hmm.transition, hmm.emission).digest == hmm.digest
 
 
 def test_too_many_tiny_entries_are_refused() -> None:
@@ -198,4 +198,4 @@ def test_too_many_tiny_entries_are_refused() -> None:
     row[0] = 1 - row[1:].sum()
     with pytest.raises(InputError, match=r"emission\[0\]: 5000 entries are positive but below 2\^-32; to keep them"):
         hs.HMM([1.0], [[1.0]], row[None])
-    assert hs.HMM([1.0], [[1.0]], row[None], allow_drop_tiny=True).emission_SV[0, 0] == 1
+    assert hs.HMM([1.0], [[1.0]], row[None], allow_drop_tiny=True).emission[0, 0] == 1

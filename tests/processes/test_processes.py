@@ -52,16 +52,16 @@ def test_any_bad_entry_is_found(row, column, value):
 @pytest.mark.parametrize("matrix", GOOD_TYPES, ids=lambda m: f"{type(m).__name__}-{getattr(m, 'dtype', '')}")
 def test_exact_numbers_of_any_type_are_read(matrix):
     hmm = hs.HMM(HALF, matrix, matrix)
-    assert hmm.transition_SS.dtype == torch.float64
-    assert torch.equal(hmm.emission_SV, torch.eye(2, dtype=torch.float64))
-    assert not hmm.transition_SS.requires_grad
+    assert hmm.transition.dtype == torch.float64
+    assert torch.equal(hmm.emission, torch.eye(2, dtype=torch.float64))
+    assert not hmm.transition.requires_grad
 
 
 def test_the_caller_keeps_his_arrays():
     matrix = np.eye(2)
     hmm = hs.HMM(HALF, matrix, matrix)
     matrix[:] = 0.5
-    assert torch.equal(hmm.transition_SS, torch.eye(2, dtype=torch.float64))
+    assert torch.equal(hmm.transition, torch.eye(2, dtype=torch.float64))
 
 
 def test_rows_become_multiples_of_a_unit():
@@ -69,7 +69,7 @@ def test_rows_become_multiples_of_a_unit():
     for size in (1, 2, 3, 7, 64):
         matrices = [rng.dirichlet(np.ones(size)), rng.dirichlet(np.ones(size), size), rng.dirichlet(np.ones(5), size)]
         hmm = hs.HMM(*matrices)
-        stored = [hmm.initial_S, hmm.transition_SS, hmm.emission_SV]
+        stored = [hmm.initial, hmm.transition, hmm.emission]
         for given_rows, kept in zip(matrices, stored, strict=True):
             units = kept.numpy() * UNIT
             np.testing.assert_array_equal(units, np.floor(units))
@@ -84,7 +84,7 @@ def test_zeros_stay_zero_and_dyadic_numbers_stay():
         matrices = kind(rng, 4, 3)
         hmm = hs.HMM(*matrices)
         assert hmm.quantisation_change == 0
-        kept = (hmm.initial_S, hmm.transition_SS, hmm.emission_SV)
+        kept = (hmm.initial, hmm.transition, hmm.emission)
         for given_rows, exact in zip(matrices, kept, strict=True):
             np.testing.assert_array_equal(exact.numpy(), given_rows)
 
@@ -93,16 +93,16 @@ def test_tiny_probabilities_are_dropped_only_on_request():
     tiny = [[2**-40, 1 - 2**-40], [0.0, 1.0]]
     with pytest.warns(UserWarning, match=r"1 positive entry below 2\^-32 is 2\^-32 now \(first emission\[0\]\[0\] = 9"):
         kept = hs.HMM(HALF, EYE, tiny)
-    assert kept.emission_SV.tolist() == [[2**-32, 1 - 2**-32], [0.0, 1.0]]
+    assert kept.emission.tolist() == [[2**-32, 1 - 2**-32], [0.0, 1.0]]
     hmm = hs.HMM(HALF, EYE, tiny, allow_drop_tiny=True)
-    assert hmm.emission_SV.tolist() == [[0.0, 1.0], [0.0, 1.0]]
+    assert hmm.emission.tolist() == [[0.0, 1.0], [0.0, 1.0]]
     assert hmm.quantisation_change == 2**-40
-    assert hs.HMM(HALF, EYE, [[2**-32, 1 - 2**-32], HALF]).emission_SV[0, 0] == 2**-32
+    assert hs.HMM(HALF, EYE, [[2**-32, 1 - 2**-32], HALF]).emission[0, 0] == 2**-32
 
 
 def test_sums_within_the_tolerance_are_normalised():
     hmm = hs.HMM([0.5 + 4e-7, 0.5 + 4e-7], EYE, EYE)
-    assert hmm.initial_S.tolist() == HALF
+    assert hmm.initial.tolist() == HALF
 
 
 @pytest.mark.parametrize("field, names, beginning", BAD_NAMES, ids=repr)
@@ -128,7 +128,7 @@ def test_mixture_keeps_its_components():
     for m in (-1, 4):
         with pytest.raises(IndexError, match=r"\[0, 4\)"):
             mixture[m]
-    stacked = hs.Mixture.from_law([0.25] * 4, mixture.law)
+    stacked = hs.Mixture.from_law([0.25] * 4, mixture.params)
     assert stacked.digest == mixture.digest
     assert coin().num_components is None
 
@@ -162,9 +162,9 @@ def test_names_are_part_of_the_digest_and_not_of_the_law():
     turned = hs.HMM([1.0], [[1.0]], [HALF], symbols=["t", "h"])
     stated = hs.HMM([1.0], [[1.0]], [HALF], states=["h"])
     assert len({p.digest for p in (plain, named, turned, stated)}) == 4
-    assert len({p.law_digest for p in (plain, named, turned, stated)}) == 1
-    assert plain.digest == plain.law_digest
-    assert hs.Corpus(named, 5).digest(9) == hs.Corpus(plain, 5).digest(9)
+    assert len({p.params_digest for p in (plain, named, turned, stated)}) == 1
+    assert plain.digest == plain.params_digest
+    assert hs.ProcessDataset(named, 5).digest(9) == hs.ProcessDataset(plain, 5).digest(9)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -177,8 +177,8 @@ def test_random_hmm_is_a_function_of_its_fields():
     assert hs.make_process("random-hmm", num_states=4, num_symbols=3, seed=1).digest == base.digest
     assert hs.make_process("random-hmm", num_states=4, num_symbols=3, seed=2).digest != base.digest
     sharper = hs.make_process("random-hmm", num_states=4, num_symbols=3, seed=1, transition_concentration=0.01)
-    assert not torch.equal(sharper.transition_SS, base.transition_SS)
-    assert torch.equal(sharper.emission_SV, base.emission_SV)
+    assert not torch.equal(sharper.transition, base.transition)
+    assert torch.equal(sharper.emission, base.emission)
 
 
 def test_components_depend_on_their_number_alone():
@@ -189,8 +189,8 @@ def test_components_depend_on_their_number_alone():
 
     whole, later, far = pool(0, 12), pool(8, 10), pool(2**40 - 3, 2)
     for m in range(4):
-        assert torch.equal(whole.law.transition_MSS[8 + m], later.law.transition_MSS[m])
-        assert torch.equal(whole.law.emission_MSV[8 + m], later.law.emission_MSV[m])
+        assert torch.equal(whole.params.transition_MSS[8 + m], later.params.transition_MSS[m])
+        assert torch.equal(whole.params.emission_MSV[8 + m], later.params.emission_MSV[m])
     digests = [pool[m].digest for pool in (whole, later, far) for m in range(len(pool))]
     assert len(set(digests)) == 12 + 10 + 2 - 4
 
@@ -211,7 +211,7 @@ def test_random_rows_are_exact_laws_at_every_concentration():
             transition_concentration=concentration,
             emission_concentration=concentration,
         )
-        for matrix in (mixture.weights_M, *mixture.law.rows()):
+        for matrix in (mixture.component_weights, *mixture.params.rows()):
             units = matrix.numpy() * UNIT
             assert (units >= 0).all()
             np.testing.assert_array_equal(units, np.floor(units))
@@ -259,9 +259,9 @@ def test_the_distance_from_the_given_law_is_its_divergence_and_a_far_one_is_said
     emission = np.array([[0.3, 0.7 - 1e-12, 1e-12]])
     with pytest.warns(UserWarning, match="1 positive entry below"):
         hmm = hs.HMM([1.0], [[1.0]], emission)
-    q, p = hmm.emission_SV.numpy()[0], emission[0]
+    q, p = hmm.emission.numpy()[0], emission[0]
     assert hmm.quantisation_distance == pytest.approx(float((q * np.log(q / p)).sum()), rel=1e-3)
-    assert hs.HMM([1.0], [[1.0]], hmm.emission_SV).quantisation_distance == 0
+    assert hs.HMM([1.0], [[1.0]], hmm.emission).quantisation_distance == 0
     assert hs.HMM([1.0], [[1.0]], emission, allow_drop_tiny=True).quantisation_distance == pytest.approx(1e-12, rel=0.5)
     far = np.full((1, 60), 1e-300)
     far[0, 0] = 1 - far[0, 1:].sum()

@@ -66,7 +66,7 @@ def test_minimal_json_is_enough(tmp_path):
     assert hmm.symbols == ("x", "y")
     assert hmm.states is None
     tiny = json_file(tmp_path, emission=[[1e-15, 1 - 1e-15], HALF])
-    assert hs.load_process(tiny, allow_drop_tiny=True).emission_SV[0].tolist() == [0.0, 1.0]
+    assert hs.load_process(tiny, allow_drop_tiny=True).emission[0].tolist() == [0.0, 1.0]
 
 
 @pytest.mark.usefixtures("unchecked")

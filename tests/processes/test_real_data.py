@@ -38,9 +38,9 @@ def split(text: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("name", SHIPPED)
 def test_rows_sum_to_one_and_names_are_unique(name: str) -> None:
     hmm = hs.load_process(name)
-    assert hmm.transition_SS.shape == (hmm.num_states, hmm.num_states)
-    assert hmm.emission_SV.shape == (hmm.num_states, hmm.num_symbols)
-    for rows in (hmm.initial_S, hmm.transition_SS, hmm.emission_SV):
+    assert hmm.transition.shape == (hmm.num_states, hmm.num_states)
+    assert hmm.emission.shape == (hmm.num_states, hmm.num_symbols)
+    for rows in (hmm.initial, hmm.transition, hmm.emission):
         assert rows.dtype == torch.float64
         assert (rows >= 0).all()
         torch.testing.assert_close(rows.sum(-1), torch.ones(rows.shape[:-1], dtype=torch.float64), rtol=0, atol=1e-12)
@@ -55,7 +55,7 @@ def test_initial_law_is_stationary(name: str) -> None:
     hmm = hs.load_process(name)
     # one matrix product moves each entry by at most the quantisation of its S + 1 terms
     tolerance = (hmm.num_states + 1) * QUANTISATION
-    torch.testing.assert_close(hmm.initial_S @ hmm.transition_SS, hmm.initial_S, rtol=0, atol=tolerance)
+    torch.testing.assert_close(hmm.initial @ hmm.transition, hmm.initial, rtol=0, atol=tolerance)
 
 
 def test_umbrella_filter_has_the_published_values() -> None:
@@ -75,7 +75,7 @@ def test_casino_stationary_law_and_beliefs_by_hand() -> None:
     hmm = hs.load_process("dishonest-casino")
     assert hmm.states == ("fair", "loaded")
     assert hmm.symbols == ("1", "2", "3", "4", "5", "6")
-    eventually_SS = torch.linalg.matrix_power(hmm.transition_SS, 512)
+    eventually_SS = torch.linalg.matrix_power(hmm.transition, 512)
     law_S = torch.tensor([2 / 3, 1 / 3], dtype=torch.float64)
     tolerance = 100 * QUANTISATION  # the gap of the chain, 0.15, magnifies the quantisation of its rows
     torch.testing.assert_close(eventually_SS, law_S.expand(2, 2), rtol=0, atol=tolerance)
@@ -96,9 +96,9 @@ def test_letters_model_has_27_symbols_and_no_tiny_probability() -> None:
     hmm = hs.load_process("letters-hmm")
     assert hmm.symbols == SYMBOLS
     assert hmm.num_states == 12
-    for rows in (hmm.initial_S, hmm.transition_SS, hmm.emission_SV):
+    for rows in (hmm.initial, hmm.transition, hmm.emission):
         assert float(rows[rows > 0].min()) > 0.9 * SMALLEST_PROBABILITY  # quantised after the pruning
-    assert bool((hmm.emission_SV == 0).any())
+    assert bool((hmm.emission == 0).any())
 
 
 def test_letters_model_beats_the_unigram_entropy_on_held_out_text(text: torch.Tensor) -> None:
@@ -120,7 +120,7 @@ def test_filter_agrees_with_hmmlearn_on_real_text(text: torch.Tensor) -> None:
     hmm = hs.load_process("letters-hmm")
     peer = CategoricalHMM(hmm.num_states, n_features=hmm.num_symbols)
     peer.startprob_, peer.transmat_, peer.emissionprob_ = (
-        rows.numpy() for rows in (hmm.initial_S, hmm.transition_SS, hmm.emission_SV)
+        rows.numpy() for rows in (hmm.initial, hmm.transition, hmm.emission)
     )
     part_T = text[:5000]
     ours = float(hs.filter_beliefs(hmm, part_T[None]).log_likelihood)

@@ -50,7 +50,7 @@ def test_likelihoods_are_sums_over_visits() -> None:
 
 def test_durations_are_those_that_were_asked_for() -> None:
     process = hs.make_process("semi-markov", num_states=2, longest=4, noise=0.0)
-    symbols = hs.Corpus(process, length=2000)[0:1].observations[0]
+    symbols = hs.ProcessDataset(process, length=2000)[0:1].observations[0]
     values, runs = torch.unique_consecutive(symbols, return_counts=True)
     for state, chance in ((0, 1 / 3), (1, 2 / 3)):
         lengths = runs[1:-1][values[1:-1] == state]

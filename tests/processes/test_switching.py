@@ -66,7 +66,7 @@ def by_paths(process: hs.SwitchingLinearGaussian, seen: torch.Tensor) -> tuple[f
 @pytest.mark.parametrize("gaps", [False, True], ids=["all seen", "gaps"])
 def test_the_filter_is_the_sum_over_paths_of_modes(gaps: bool) -> None:
     process = system()
-    observations = hs.Corpus(process, length=5)[0:2].observations
+    observations = hs.ProcessDataset(process, length=5)[0:2].observations
     if gaps:
         observations[0, 1, 0] = observations[0, 3] = observations[1, 0] = math.nan
     found = hs.switching_filter(process, observations)
@@ -85,7 +85,7 @@ def test_the_filter_is_the_sum_over_paths_of_modes(gaps: bool) -> None:
 
 def test_merging_costs_less_than_is_said() -> None:
     process = scalar()
-    observations = hs.Corpus(process, length=24)[0:16].observations
+    observations = hs.ProcessDataset(process, length=24)[0:16].observations
     exact = hs.switching_filter(process, observations, num_kept=2**10, error=False)
     errors = []
     for kept in (4, 16, 64):
@@ -109,7 +109,7 @@ def test_one_mode_is_a_linear_system() -> None:
     process = hs.SwitchingLinearGaussian(
         [[1.0]], **{name: [values] for name, values in same.items()}, initial=MODES["initial"]
     )
-    observations = hs.Corpus(plain, length=9)[0:3].observations
+    observations = hs.ProcessDataset(plain, length=9)[0:3].observations
     observations[1, 4, 1] = math.nan
     ours, theirs = hs.observe(process, observations), hs.observe(plain, observations)
     for name in ("predicted_observation", "next_observation", "log_likelihood_terms"):
@@ -122,16 +122,16 @@ def test_one_mode_is_a_linear_system() -> None:
 def test_samples_have_the_law_that_the_filter_takes_for_granted() -> None:
     """Errors of the prediction have no mean, and modes are as often as they are believed."""
     process = scalar()
-    batch = hs.Corpus(process, length=12)[0:4000]
+    batch = hs.ProcessDataset(process, length=12)[0:4000]
     found = hs.observe(process, batch.observations)
     error = (batch.observations - found.predicted_observation)[..., 0]
     assert (error.mean(0).abs() < 4.5 * error.std(0) / math.sqrt(4000)).all()
     assert batch.states is not None
-    off = (batch.states == 1).double() - found.laws["belief"][..., 1]
+    off = (batch.states == 1).double() - found.probs["belief"][..., 1]
     assert (off.mean(0).abs() < 4.5 * off.std(0) / math.sqrt(4000)).all()
-    assert torch.equal(hs.Corpus(process, length=12)[1234:1236].observations, batch.observations[1234:1236])
+    assert torch.equal(hs.ProcessDataset(process, length=12)[1234:1236].observations, batch.observations[1234:1236])
     begins = torch.tensor([True, *[False] * 5, True, *[False] * 5])
-    apart = process.observe(batch.observations, starts=begins).log_likelihood_terms[:, 6:]
+    apart = process.observe(batch.observations, reset_mask=begins).log_likelihood_terms[:, 6:]
     torch.testing.assert_close(apart, process.observe(batch.observations[:, 6:]).log_likelihood_terms)
 
 
@@ -149,7 +149,7 @@ def test_a_network_is_trained_beside_it_and_its_mode_is_read(tmp_path: Any) -> N
         scalar(), tmp_path / "run", model={"name": "rnn", "width": 8}, length=6, num_steps=2, target="density"
     )
     assert run.summary["excess"] > 0
-    rows = hs.probe(run.model, run.corpus("probe"), num_samples=40, num_twins=3)
+    rows = hs.probe(run.model, run.dataset("probe"), num_samples=40, num_controls=3)
     assert {row["layer_name"] for row in rows} >= {"residual.0", "residual.1"}
 
 

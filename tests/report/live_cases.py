@@ -7,7 +7,7 @@ import torch
 
 from hmmscope.lab.report.look_page import write_look
 from hmmscope.runs.config import config_from_data
-from hmmscope.runs.live import live_data
+from hmmscope.runs.page_export import live_data
 from hmmscope.runs.pipeline import Run
 from hmmscope.runs.training import train
 

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from hmmscope.errors import DamagedError, InputError
-from hmmscope.lab.evidence.clouds import CORNERS, BeliefPlane, pack_colours, pack_places
 from hmmscope.lab.evidence.figure import (
     Bars,
-    Cloud,
+    DenseScatter,
     Explorer,
     ExplorerCurve,
     Figure,
@@ -24,6 +23,7 @@ from hmmscope.lab.evidence.figure import (
     Panel,
     Series,
 )
+from hmmscope.lab.evidence.scatter_data import CORNERS, BeliefPlane, pack_colours, pack_places
 from hmmscope.lab.report import page, plots
 from hmmscope.lab.report.folder import read_experiment
 from hmmscope.storage import store
@@ -239,12 +239,14 @@ def bars(**changes: Any) -> Bars:
     return Bars(**{"title": "", "y_label": "y", "categories": ("a", "b"), "series": (line(x=()),), **changes})
 
 
-def packed(**changes: Any) -> Cloud:
+def packed(**changes: Any) -> DenseScatter:
     """Six points, before and after."""
     corners = [[x, y] for x in (0.0, 1.0) for y in (0.0, 0.5, 1.0)]
     places = tuple(pack_places([[scale * x, y] for x, y in corners]) for scale in (1.0, 0.5))
     colours = pack_colours([[0.2, 0.5, 0.9]] * 6)
-    return Cloud(**{"title": "", "slider": "step", "frames": (0, 8), "places": places, "colours": colours, **changes})
+    return DenseScatter(
+        **{"title": "", "slider": "step", "frames": (0, 8), "places": places, "colours": colours, **changes}
+    )
 
 
 def curve(*values: Any, **changes: Any) -> ExplorerCurve:

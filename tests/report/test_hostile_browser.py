@@ -10,7 +10,7 @@ from browsing import Watched, browser  # noqa: F401 - fixture
 from hmmscope.lab.evidence.ledger import ledger
 from hmmscope.lab.report.ledger_page import render_ledger
 from hmmscope.lab.report.page import write_page
-from hmmscope.runs.live import live_data
+from hmmscope.runs.page_export import live_data
 from hmmscope.storage import seals, store
 from live_cases import made, write_live_page
 from report_cases import HOSTILE, hostile_folder

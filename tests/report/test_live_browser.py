@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from browsing import Watched, browser  # noqa: F401 - fixture
-from hmmscope.analysis.activations import capture, residual_layers
+from hmmscope.analysis.activations import capture_activations, residual_layers
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.mixture_posterior import filter_mixture
 from hmmscope.kernels.context_counts import context_counts, ngram_laws
@@ -54,12 +54,12 @@ def whole_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_network_is_that_of_torch_on_100_random_inputs(browser: Any, case: tuple[Run, Path]) -> None:
     run, file = case
     watched = Watched(browser, file)
-    tokens = torch.randint(run.model.num_tokens, (100, 18), generator=torch.Generator().manual_seed(2))
+    tokens = torch.randint(run.model.vocab_size, (100, 18), generator=torch.Generator().manual_seed(2))
     found = watched.page.evaluate(LAWS, tokens.tolist())
     names = residual_layers(run.model)
     with torch.no_grad():
         laws = run.model.eval()(tokens).softmax(-1).numpy()
-        streams = capture(run.model, names, tokens)
+        streams = capture_activations(run.model, names, tokens)
     shown = np.array([[law for law, _ in sample] for sample in found])
     assert laws.std() > 0.01
     np.testing.assert_allclose(shown, laws, atol=1e-4)  # float32 in torch, float64 in the page
@@ -72,19 +72,19 @@ def test_the_network_is_that_of_torch_on_100_random_inputs(browser: Any, case: t
 def test_observer_and_ngram_are_those_of_the_library(browser: Any, case: tuple[Run, Path]) -> None:
     run, file = case
     watched = Watched(browser, file)
-    seen = run.corpus("evaluate")[0:6].observations
-    starts = torch.from_numpy(run.config.layout.starts)
+    seen = run.dataset("evaluate")[0:6].observations
+    starts = torch.from_numpy(run.config.layout.reset_mask)
     found = watched.page.evaluate(OBSERVED, seen.tolist())
 
     def shown(what: str) -> Any:
         return np.array([[moment[what] for moment in sample] for sample in found])
 
-    if len(run.process.weights_M) == 1:
-        exact = filter_beliefs(run.process, seen, starts=starts)
+    if len(run.process.component_weights) == 1:
+        exact = filter_beliefs(run.process, seen, reset_mask=starts)
         np.testing.assert_allclose(shown("belief"), exact.beliefs, atol=1e-9)
         np.testing.assert_allclose(shown("next"), exact.next_observation, atol=1e-9)
     else:
-        mixed = filter_mixture(run.process, seen, starts=starts)
+        mixed = filter_mixture(run.process, seen, reset_mask=starts)
         np.testing.assert_allclose(shown("posterior"), mixed.component_posterior, atol=1e-9)
         np.testing.assert_allclose(shown("next"), mixed.next_observation, atol=1e-9)
         position = run.config.layout.position_in_sequence

@@ -20,14 +20,14 @@ import torch
 from torch import nn
 
 import hmmscope as hs
-from hmmscope.analysis import Counting
+from hmmscope.analysis import TunedNgrams
 from hmmscope.analysis.geometry import geometry
 from hmmscope.lab.cli import main
 from hmmscope.lab.report.page import write_page
-from hmmscope.runs import live
+from hmmscope.runs import page_export
 from hmmscope.runs.pipeline import Run
-from hmmscope.training.trainer import Lessons
-from praise import praise, sentences
+from hmmscope.training.trainer import BatchSchedule
+from overclaim_phrases import praise, sentences
 
 MODELS = {
     "rnn": {"name": "rnn", "width": 32},
@@ -59,8 +59,8 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     options = [f"--{section}.{key}={value}" for section, keys in given.items() for key, value in keys.items()]
     with pytest.MonkeyPatch.context() as patch:
         if kind == "other prompts":
-            batch = Lessons.batch
-            patch.setattr(Lessons, "batch", lambda *asked: _mispaired(*batch(*asked)))
+            batch = BatchSchedule.batch
+            patch.setattr(BatchSchedule, "batch", lambda *asked: _mispaired(*batch(*asked)))
         assert main(["train", "mess3", "--out", str(out), "--quiet", *options]) == 0
     return hs.load_run(out)
 
@@ -72,7 +72,7 @@ def _mispaired(batch: Any, target: Any) -> tuple[Any, Any]:
 
 @pytest.mark.drawn(2)
 def test_pages_praise_nothing(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "EXAMPLES", 2000)
+    monkeypatch.setattr(page_export, "EXAMPLES", 2000)
     look = hs.look(run, num_samples=64, num_points=200)
     assert look.data["learned"]["verdict"] == look.data["live"]["learned"]["verdict"] == "nothing"
     for told in (look.data["beliefs"], look.data["live"]["beyond"]):  # by the luck of a draw, or of few samples
@@ -89,8 +89,8 @@ def test_pages_praise_nothing(run: Run, tmp_path: Path, monkeypatch: pytest.Monk
 def test_rows_and_objects_praise_nothing(run: Run) -> None:
     said = [repr(run)]
     for rows in (
-        hs.probe(run.model, run.corpus("probe"), num_samples=256),
-        geometry(run.model, run.corpus("probe")),
+        hs.probe(run.model, run.dataset("probe"), num_samples=256),
+        geometry(run.model, run.dataset("probe")),
     ):
         top = [row for row in rows if row.get("labels", row.get("targets")) == "true"]
         said += [str(row["beyond_twins"]) for row in top]
@@ -103,9 +103,9 @@ def test_rows_and_objects_praise_nothing(run: Run) -> None:
 class Says(nn.Module):
     """A predictor of symbols as a network: the best that counts on prompts like these, or what it says of no context."""
 
-    def __init__(self, corpus: hs.Corpus, constant: bool) -> None:
+    def __init__(self, corpus: hs.ProcessDataset, constant: bool) -> None:
         super().__init__()
-        self.corpus, self.counting, self.constant = corpus, Counting.tuned(corpus, num_samples=64), constant
+        self.corpus, self.counting, self.constant = corpus, TunedNgrams.tuned(corpus, num_samples=64), constant
         self.embed = nn.Embedding(corpus.num_symbols + 1, 4)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -113,17 +113,17 @@ class Says(nn.Module):
         if self.constant:
             return torch.zeros(batch, tokens.shape[1], size)
         seen = torch.cat([tokens, tokens[:, :1]], 1) % size
-        read = hs.Corpus(self.corpus.process, length=seen.shape[1])[0:batch]
-        laws = self.counting.laws(
-            hs.Corpus(self.corpus.process, length=seen.shape[1]), replace(read, observations=seen)
+        read = hs.ProcessDataset(self.corpus.process, length=seen.shape[1])[0:batch]
+        laws = self.counting.probs(
+            hs.ProcessDataset(self.corpus.process, length=seen.shape[1]), replace(read, observations=seen)
         )
         return laws[self.counting.ngram].log().float()
 
 
 @pytest.mark.parametrize("constant", [True, False], ids=["constant", "counting"])
 def test_a_page_praises_no_constant_answer_and_nothing_that_counts(constant: bool, tmp_path: Path) -> None:
-    corpus = hs.Corpus(hs.make_process("mess3"), length=16, stream="counting")
-    look = hs.look(Says(corpus, constant), "mess3", length=16, num_samples=64, num_points=200)
+    dataset = hs.ProcessDataset(hs.make_process("mess3"), length=16, stream="counting")
+    look = hs.look(Says(dataset, constant), "mess3", length=16, num_samples=64, num_points=200)
     assert praise(read(look.save(tmp_path / "look.html"))) == []
     assert look.data["beliefs"] is None or look.data["beliefs"]["verdict"] != "more"
 

@@ -16,8 +16,8 @@ from PIL import Image
 from hmmscope.errors import DamagedError, InputError
 from hmmscope.lab.cli import main
 from hmmscope.lab.evidence.figure import Figure
-from hmmscope.lab.report import interactive, page, plots, series_look
-from hmmscope.lab.report import wording as text
+from hmmscope.lab.report import formatting as text
+from hmmscope.lab.report import interactive, page, plots, series_style
 from hmmscope.lab.report.folder import read_experiment
 from hmmscope.storage import store
 from report_cases import (
@@ -89,7 +89,7 @@ def test_equal_figures_give_equal_bytes_whatever_the_settings_of_the_caller() ->
 
 
 def test_a_role_has_one_look_everywhere() -> None:
-    everywhere = [series_look.looks(figure) for figure in demo_figures()]
+    everywhere = [series_style.styles(figure) for figure in demo_figures()]
     assert len({found["model", "Transformer"] for found in everywhere if ("model", "Transformer") in found}) == 1
     optimum = {how for found in everywhere for (role, _), how in found.items() if role == "optimum"}
     assert len(optimum) == 1
@@ -101,7 +101,7 @@ def test_series_of_one_figure_can_be_told_apart_without_colour() -> None:
     shapes = {
         role: [
             (how.dash, how.marker)
-            for (r, _), how in series_look.looks(a_figure(lines(series=tuple(series)))).items()
+            for (r, _), how in series_style.styles(a_figure(lines(series=tuple(series)))).items()
             if r == role
         ]
         for role in ("model", "baseline")

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from hmmscope.lab.evidence.figure import Bars, Cloud, Explorer, Figure, Heatmap, Lines
-from hmmscope.lab.report import interactive, plots, series_look
+from hmmscope.lab.evidence.figure import Bars, DenseScatter, Explorer, Figure, Heatmap, Lines
+from hmmscope.lab.report import interactive, plots, series_style
 from hmmscope.lab.report.compare import compare
 from hmmscope.lab.report.differences import MOST_ROWS, config_rows, finding_rows, verdict_summary
 from hmmscope.lab.report.explorer import MOST_CURVES, first_text, selected, still, views
-from hmmscope.lab.report.folder import About, Experiment, Finding
+from hmmscope.lab.report.folder import About, ExperimentFolder, Finding
 from hmmscope.storage import store
 from report_cases import Tree, a_figure, bars, curve, demo_folder, explorer, heat, line, lines, packed, render
 
@@ -44,31 +44,33 @@ def test_a_legend_lies_inside_the_picture_and_below_the_panels(names: list[str],
 
 
 def test_ordered_names_get_colours_in_order() -> None:
-    found = series_look.looks(many(DEPTHS[:7]))
+    found = series_style.styles(many(DEPTHS[:7]))
     colours = [found["model", name].color for name in DEPTHS[:7]]
     light = [sum(int(one[i : i + 2], 16) * part for i, part in ((1, 0.3), (3, 0.59), (5, 0.11))) for one in colours]
     assert light == sorted(light)
     assert len(set(colours)) == 7
-    shuffled = series_look.looks(many([DEPTHS[i] for i in (3, 0, 6, 1, 5, 2, 4)]))
+    shuffled = series_style.styles(many([DEPTHS[i] for i in (3, 0, 6, 1, 5, 2, 4)]))
     assert [shuffled["model", name].color for name in DEPTHS[:7]] == colours
 
 
 def test_two_ordered_families_and_plain_names_stay_apart() -> None:
     names = [*(f"a: {name}" for name in DEPTHS[:4]), *(f"b: {name}" for name in DEPTHS[:4]), "LSTM", "Mamba"]
-    found = series_look.looks(many(names))
+    found = series_style.styles(many(names))
     assert len({found["model", name].color for name in names}) == 10
     assert {found["model", name].dash for name in names[:4]} != {found["model", name].dash for name in names[4:8]}
 
 
 def test_two_numbers_are_no_order() -> None:
-    plain = series_look.looks(many(["LSTM", "RNN"]))
-    assert [how.color for how in series_look.looks(many(DEPTHS[:2])).values()] == [how.color for how in plain.values()]
+    plain = series_style.styles(many(["LSTM", "RNN"]))
+    assert [how.color for how in series_style.styles(many(DEPTHS[:2])).values()] == [
+        how.color for how in plain.values()
+    ]
 
 
 @pytest.mark.parametrize("role", ["model", "baseline", "control", "other"])
 def test_a_dozen_series_of_one_role_have_a_dozen_looks(role: Any) -> None:
     series = tuple(line(name=name, role=role) for name in WORDS[:12])
-    found = series_look.looks(a_figure(lines(series=series)))
+    found = series_style.styles(a_figure(lines(series=series)))
     assert len({(how.color, how.dash, how.marker) for how in found.values()}) == 12
 
 
@@ -114,7 +116,7 @@ def test_a_view_names_a_curve_by_what_the_lists_leave_open() -> None:
     assert names[()][0] == names[(1,)][0] == "1 layer"
     assert names[(0, 1)][0] == "matching, 1 layer"
     assert names[(0, 1, 2)][-1] == "copying, Bayes"
-    looks = {view.open: view.looks for view in views(TASKS)}
+    looks = {view.open: view.styles for view in views(TASKS)}
     assert looks[()] == looks[(1,)]  # so a model keeps its colour from task to task
 
 
@@ -151,9 +153,9 @@ def test_what_a_logarithm_hides_of_an_explorer_is_counted() -> None:
 # Runs side by side
 
 
-def run(config: dict[str, Any] | None = None, findings: tuple[Finding, ...] = (), **about: str) -> Experiment:
+def run(config: dict[str, Any] | None = None, findings: tuple[Finding, ...] = (), **about: str) -> ExperimentFolder:
     words = {"experiment": "e", "title": "t", "summary": "s", "scale": "small", "version": "1", "command": "c", **about}
-    return Experiment(
+    return ExperimentFolder(
         path=Path("x"), about=About(**words), config=config or {}, findings=findings, figures=(), tables=()
     )
 
@@ -252,7 +254,7 @@ def test_heat_maps_stand_side_by_side_with_their_difference() -> None:
 def test_points_stand_side_by_side() -> None:
     found = merged(packed(title="beliefs"), packed(title="beliefs"))
     assert [panel.title for panel in found] == ["beliefs: a", "beliefs: b"]
-    assert all(isinstance(panel, Cloud) for panel in found)
+    assert all(isinstance(panel, DenseScatter) for panel in found)
 
 
 def test_explorers_get_a_list_of_the_runs() -> None:

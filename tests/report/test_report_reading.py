@@ -11,10 +11,10 @@ import pytest
 from hmmscope.errors import InputError
 from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.evidence.rows import Rows
-from hmmscope.lab.report import interactive, plots, series_look
+from hmmscope.lab.report import interactive, plots, series_style
 from hmmscope.lab.report.explorer import MOST_CURVES, selected, still
 from hmmscope.lab.report.folder import read_experiment
-from hmmscope.lab.report.wording import format_cell, shorten
+from hmmscope.lab.report.formatting import format_cell, shorten
 from hmmscope.storage import store
 from hmmscope_papers.multitask import fig2, fig7
 from report_cases import (
@@ -64,7 +64,7 @@ def test_labels_are_cut_in_the_middle_and_stay_apart() -> None:
 
 def test_labels_of_bars_stay_apart_in_both_renderings() -> None:
     panel = bars(categories=("linear-attention (1)", "linear-attention (3)"))
-    assert len(set(interactive.panel_data(panel, list(series_look.looks(a_figure(panel))))["short"])) == 2
+    assert len(set(interactive.panel_data(panel, list(series_style.styles(a_figure(panel))))["short"])) == 2
     (axes,) = plots.draw(a_figure(panel)).axes
     assert len({label.get_text() for label in axes.get_xticklabels()}) == 2
 
@@ -82,17 +82,17 @@ def test_a_heat_map_has_as_many_labels_as_fit(columns: int, most: int) -> None:
 def test_every_colour_stands_out_from_the_page() -> None:
     depths = [f"{depth} layers" for depth in range(1, 13)]
     names = [*(f"a: {one}" for one in depths), *(f"b: {one}" for one in depths), *(f"c: {one}" for one in depths)]
-    found = series_look.looks(a_figure(lines(series=tuple(line(name=name) for name in names))))
+    found = series_style.styles(a_figure(lines(series=tuple(line(name=name) for name in names))))
     assert min(contrast(how.color) for how in found.values()) > 2.3
-    controls = series_look.looks(a_figure(lines(series=tuple(line(name=name, role="control") for name in "abc"))))
+    controls = series_style.styles(a_figure(lines(series=tuple(line(name=name, role="control") for name in "abc"))))
     assert min(contrast(how.color) for how in controls.values()) > 3
 
 
 def test_what_is_unfinished_has_rings_and_no_line() -> None:
     figure = a_figure(lines(series=(line(), line(name="not converged", role="unfinished"))))
-    how = series_look.looks(figure)["unfinished", "not converged"]
+    how = series_style.styles(figure)["unfinished", "not converged"]
     assert (how.width, how.marker) == (0.0, "ring")
-    assert series_look.MARKER_PATHS["ring"].count("M") == 2  # a disc with a hole, on the page
+    assert series_style.MARKER_PATHS["ring"].count("M") == 2  # a disc with a hole, on the page
     model, rings = plots.draw(figure).axes[0].get_lines()
     assert (rings.get_linestyle(), rings.get_markerfacecolor()) == ("None", "none")
     assert rings.get_markersize() > model.get_markersize()
@@ -102,7 +102,7 @@ def test_what_is_unfinished_has_rings_and_no_line() -> None:
 def test_a_crowd_leaves_the_bands_of_models_as_they_are() -> None:
     roles: tuple[Any, ...] = ("model", "baseline")
     few, many = (
-        series_look.looks(
+        series_style.styles(
             a_figure(lines(series=tuple(line(name=f"{role} {i}", role=role) for role in roles for i in range(n))))
         )
         for n in (2, 6)
@@ -237,7 +237,7 @@ def test_trained_and_untrained_maps_share_their_colours() -> None:
     for figure in (fig7._layers(offsets), fig7._heads(offsets)):
         assert [panel.z_max for panel in figure.panels] == [0.4, 0.4, None]  # type: ignore[attr-defined]
         assert "scale of its own" in figure.caption
-    assert series_look.MISSING == "#ece7df"
+    assert series_style.MISSING == "#ece7df"
     assert "Beige: it looks nowhere" in fig7._layers(offsets).caption
     shuffle = Rows(
         {"network": network, "seed": 0, "layer": 1, "head": 0, "metric": metric, "mode": mode, "value": value}

@@ -16,10 +16,10 @@ from matplotlib.colors import to_hex
 
 from cli_cases import assert_one_line, call  # noqa: F401 - fixture
 from hmmscope.errors import ResourceError
-from hmmscope.lab.evidence import clouds
-from hmmscope.lab.evidence.clouds import BeliefPlane
+from hmmscope.lab.evidence import scatter_data
 from hmmscope.lab.evidence.figure import Figure
-from hmmscope.lab.report import interactive, latex, plots, series_look
+from hmmscope.lab.evidence.scatter_data import BeliefPlane
+from hmmscope.lab.report import interactive, latex, plots, series_style
 from hmmscope.storage import store
 from report_cases import a_figure, bars, demo_figures, demo_folder, heat, line, lines
 
@@ -42,8 +42,10 @@ def lab(colour: str, seen: Any) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", BLINDNESS)
 def test_colours_differ_for_colour_blind_readers(kind: str) -> None:
-    corners = [to_hex(colour) for colour in clouds.CERTAIN]
-    models = [one.color for one in series_look.looks_of([("model", name) for name in ("one", "two", "three")]).values()]
+    corners = [to_hex(colour) for colour in scatter_data.CERTAIN]
+    models = [
+        one.color for one in series_style.styles_of([("model", name) for name in ("one", "two", "three")]).values()
+    ]
     for colours in (corners, models):
         seen = [lab(colour, BLINDNESS[kind]) for colour in colours]
         assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 15  # about 2 can be noticed
@@ -169,12 +171,12 @@ def cloud(count: int, num_panels: int) -> Figure:
 def test_certainty_is_a_corner_and_half_belief_is_the_middle_of_an_edge() -> None:
     laws = [*np.eye(3), (0.5, 0.5, 0)]
     panel = BeliefPlane.triangle("", laws, laws)
-    first, second, third, half = clouds.unpack_places(panel.places[0])
-    np.testing.assert_allclose(clouds.unpack_places(panel.outline), [first, second, third])
-    np.testing.assert_allclose(half, (first + second) / 2, atol=1 / clouds.STEPS)
+    first, second, third, half = scatter_data.unpack_places(panel.places[0])
+    np.testing.assert_allclose(scatter_data.unpack_places(panel.outline), [first, second, third])
+    np.testing.assert_allclose(half, (first + second) / 2, atol=1 / scatter_data.STEPS)
     sides = [np.linalg.norm(a - b) for a, b in itertools.combinations((first, second, third), 2)]
-    np.testing.assert_allclose(sides, 1 / 1.28, atol=1 / clouds.STEPS)
-    assert len({tuple(one) for one in clouds.unpack_colours(panel.colours)}) == 4
+    np.testing.assert_allclose(sides, 1 / 1.28, atol=1 / scatter_data.STEPS)
+    assert len({tuple(one) for one in scatter_data.unpack_colours(panel.colours)}) == 4
 
 
 def test_ten_thousand_beliefs_in_five_panels_are_small_on_the_page() -> None:

@@ -97,7 +97,11 @@ def test_order_of_overrides_does_not_matter() -> None:
     [
         ("trainin.num_steps", "3", "trainin: unknown 'trainin'; did you mean 'training'?"),
         ("training.num_step", "3", "training.num_step: unknown 'num_step'; did you mean 'num_steps'?"),
-        ("training.nothing_like_it", "3", "training.nothing_like_it: unknown 'nothing_like_it' (known: batch_size,"),
+        (
+            "training.nothing_like_it",
+            "3",
+            "training.nothing_like_it: unknown 'nothing_like_it' (known: accumulation_steps, batch_size,",
+        ),
         ("sed", "3", "sed: unknown 'sed'; did you mean 'seed'?"),
         ("seed.x", "3", "seed.x: this section has no fields"),
         ("seed", "three", "seed: must be an integer, got 'three'"),

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from hmmscope.corpora.targets import make_target
+from hmmscope.datasets.targets import make_target
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.lab import cli
 from hmmscope.models.base import parameter_count
 from hmmscope.processes.random_hmm import RandomMixtureSpec
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.dry_run import GPU_RATE, GPU_STEP, as_text, estimate, require_room
-from hmmscope.runs.pipeline import fresh_model, ports_of
+from hmmscope.runs.pipeline import model_io_of, untrained_model
 from hmmscope.runs.presets import PRESETS, preset
 from hmmscope.runs.training import train
 from hmmscope.training.engines import CPU_RATE, CPU_STEP, Choice, Timing
@@ -32,8 +32,8 @@ def test_counts_by_hand() -> None:
     process = config.process.build()
     found = estimate(config)
     assert (found.samples, found.tokens) == (48, 48 * 9)
-    assert found.parameters == parameter_count(fresh_model(config, process))
-    each = config.model.cost(ports_of(config, make_target(config.target, process, config.layout)), 9).flops
+    assert found.parameters == parameter_count(untrained_model(config, process))
+    each = config.model.cost(model_io_of(config, make_target(config.target, process, config.layout)), 9).flops
     assert each is not None
     assert found.flops == pytest.approx(48 * each)
     assert found.flops is not None
@@ -67,7 +67,7 @@ def test_a_dry_run_takes_no_step_and_builds_no_model(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for name in ("runs.dry_run.train_step", "runs.dry_run.build_model", "runs.timings._measured"):
         monkeypatch.setattr(f"hmmscope.{name}", _refuse)
-    monkeypatch.setattr("hmmscope.machine.free_memory", lambda: 2**45)
+    monkeypatch.setattr("hmmscope.system_info.free_memory", lambda: 2**45)
     built = RandomMixtureSpec.build
     monkeypatch.setattr(
         RandomMixtureSpec, "build", lambda self: built(self) if self.num_components < 100 else _refuse()
@@ -142,7 +142,7 @@ def test_out_is_asked_for(capsys: pytest.CaptureFixture) -> None:
 
 def test_a_step_that_cannot_fit_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     changes = {"training.batch_size": "100000000", "training.num_steps": "10"}
-    with pytest.raises(ResourceError, match=r"a training step: needs .* GiB .*training\.num_grains"):
+    with pytest.raises(ResourceError, match=r"a training step: needs .* GiB .*training\.accumulation_steps"):
         estimate(config_from_data(TINY, changes))
     with pytest.raises(ResourceError, match="a training step: needs"):
         train(config_from_data(TINY, changes), tmp_path / "run")
@@ -153,7 +153,7 @@ def test_what_does_not_fit_on_the_disk_is_refused_before_it_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = config_from_data(TINY)
-    monkeypatch.setattr("hmmscope.machine.shutil.disk_usage", lambda path: SimpleNamespace(free=200_000))
+    monkeypatch.setattr("hmmscope.system_info.shutil.disk_usage", lambda path: SimpleNamespace(free=200_000))
     require_room([config], tmp_path / "pool", here=True)
     for refused in (
         lambda: train(config_from_data(TINY, {"training.num_steps": "1000000"}), tmp_path / "run"),

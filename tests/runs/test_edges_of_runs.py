@@ -13,21 +13,21 @@ from torch import nn
 
 import hmmscope as hs
 from hmmscope.errors import DamagedError, InputError, ResourceError
-from hmmscope.models.base import Ports
-from hmmscope.models.given import GivenModel
-from hmmscope.runs import dry_run, goodness, posterior, room
+from hmmscope.models.base import ModelIO
+from hmmscope.models.user_module import UserModule
+from hmmscope.runs import dry_run, goodness, posterior, resources
 from hmmscope.runs.config import RunConfig, config_from_data, configure, pinned, read_yaml
 from hmmscope.runs.forecasts import forecast_with
-from hmmscope.runs.live import in_browser
-from hmmscope.runs.pipeline import FIRST_WEIGHTS, load_run, ports_of
+from hmmscope.runs.page_export import in_browser
+from hmmscope.runs.pipeline import FIRST_WEIGHTS, load_run, model_io_of
 from hmmscope.runs.settings import settings, threads
 from hmmscope.runs.training import _first_weights
 from hmmscope.sequences.gaps import MISSING
 from hmmscope.storage import seals
-from hmmscope.training.distributed import World
+from hmmscope.training.distributed import ProcessGroup
 from hmmscope.training.spec import TrainingSpec
 
-CORPUS = hs.Corpus("umbrella", 6)
+CORPUS = hs.ProcessDataset("umbrella", 6)
 FEW: dict[str, Any] = {
     "model": "rnn",
     "length": 4,
@@ -49,7 +49,7 @@ FEW: dict[str, Any] = {
     ],
 )
 def test_a_time_has_the_largest_unit_of_which_there_are_two(seconds: float, said: str) -> None:
-    assert room.duration(seconds) == said
+    assert resources.duration(seconds) == said
 
 
 def test_samples_and_tokens_of_a_training() -> None:
@@ -70,43 +70,43 @@ def test_what_stays_on_the_disk() -> None:
     assert dry_run._kept(TrainingSpec(num_steps=10, checkpoint_every=3)) == 2
     assert dry_run._kept(TrainingSpec(num_steps=10, checkpoint_every=10)) == 1
     assert dry_run._kept(TrainingSpec(num_steps=11, checkpoint_every=10)) == 2
-    assert dry_run._kept(TrainingSpec(num_steps=64, checkpoint_every=100, milestones=3)) == 3
+    assert dry_run._kept(TrainingSpec(num_steps=64, checkpoint_every=100, num_log_checkpoints=3)) == 3
     net = nn.Linear(3, 2)
     net.register_buffer("seen", torch.zeros(5))
     assert dry_run._checkpoint_bytes(net) == 4 * (3 * 8 + 5)  # type: ignore[arg-type]
     config = RunConfig(training=TrainingSpec(num_steps=10))
-    ports = ports_of(config, hs.make_target("observation", config.process.build(), config.layout))
-    size = room.disk_bytes(config, ports)
+    ports = model_io_of(config, hs.make_target("observation", config.process.build(), config.layout))
+    size = resources.disk_bytes(config, ports)
     found = dry_run.estimate(config, measure=False)
     assert size == 200 * 10 + 12 * found.parameters * 3
-    assert room.disk_bytes(replace(config, training=TrainingSpec(num_steps=64, milestones=4)), ports) == (
+    assert resources.disk_bytes(replace(config, training=TrainingSpec(num_steps=64, num_log_checkpoints=4)), ports) == (
         200 * 64 + 12 * found.parameters * 5
     )
 
 
 def test_a_large_model_says_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     config = configure("umbrella", model="rnn", length=8, training={"device": "cpu", "num_steps": 7200})
-    ports = ports_of(config, hs.make_target("observation", config.process.build(), config.layout))
+    ports = model_io_of(config, hs.make_target("observation", config.process.build(), config.layout))
     size = dry_run.estimate(config, measure=False).parameters
-    monkeypatch.setattr(room, "LARGE", size)
-    room.warn_if_large(config, ports)
-    monkeypatch.setattr(room, "LARGE", size - 1)
-    monkeypatch.setattr(room, "torch_seconds", lambda *_: 14_400.0)
+    monkeypatch.setattr(resources, "LARGE", size)
+    resources.warn_if_large(config, ports)
+    monkeypatch.setattr(resources, "LARGE", size - 1)
+    monkeypatch.setattr(resources, "torch_seconds", lambda *_: 14_400.0)
     said = (
         rf"rnn has {size:,} parameters here; a training step takes about 0.0 GiB of memory, and 7,200 steps take about "
     )
     with pytest.warns(UserWarning, match=said + "4.0 hours"):
-        room.warn_if_large(config, ports)
+        resources.warn_if_large(config, ports)
     with pytest.warns(UserWarning, match=said + "2.0 hours"):
-        room.warn_if_large(replace(config, training=replace(config.training, num_threads=2)), ports)
-    monkeypatch.setattr("hmmscope.machine.free_memory", lambda: 1000)
+        resources.warn_if_large(replace(config, training=replace(config.training, num_threads=2)), ports)
+    monkeypatch.setattr("hmmscope.system_info.free_memory", lambda: 1000)
     with pytest.raises(ResourceError, match=r"a training step: needs .* lower training\.batch_size, or raise"):
-        room.require_memory_for(config, ports)
+        resources.require_memory_for(config, ports)
 
 
 def test_an_estimate_in_lines() -> None:
     config = configure("umbrella", length=8, training={"batch_size": 4, "num_steps": 6, "epoch_steps": 3})
-    found = dry_run.Estimate(
+    found = dry_run.ResourceEstimate(
         parameters=1234, samples=24, tokens=192, flops=4e9, memory_bytes=2**29, free_bytes=2**31, disk_bytes=2_500_000,
         engine="torch", engine_reason="as asked for", steps_measured=1, samples_measured=4, seconds=2.0,
         other_precision="bfloat16", other_seconds=4.0,
@@ -252,7 +252,7 @@ def test_models_of_a_posterior_are_even_over_its_draws() -> None:
     initial = torch.stack([shares, 1 - shares], 1)[:6].view(2, 3, 2)
     found = posterior.Posterior(hmm, {"initial": initial}, torch.zeros(2, 3, dtype=torch.float64), 0.0, [])
     for count, places in ((1, [0]), (2, [0, 5]), (6, list(range(6))), (9, list(range(6)))):
-        drawn = [float(one.initial_S[0]) for one in found.models(count)]
+        drawn = [float(one.initial[0]) for one in found.models(count)]
         assert drawn == pytest.approx(shares[places].tolist(), abs=1e-9)
 
 
@@ -277,7 +277,7 @@ def test_threads_and_determinism_are_as_before_afterwards(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("ask", "said"),
+    ("infer", "said"),
     [
         (lambda: config_from_data([]), r"config: must be a mapping of sections, got \[\]"),
         (lambda: config_from_data({"num_steps": 3}), r"num_steps: is a field of training; say --training\.num_steps"),
@@ -291,12 +291,15 @@ def test_threads_and_determinism_are_as_before_afterwards(monkeypatch: pytest.Mo
             "training.curriculum: cuts plain",
         ),
         (lambda: configure("umbrella", model=5), "model: must be a registered model or a mapping with its name, got 5"),
-        (lambda: configure("umbrella", reading={"unit": "lines"}), "unit: is for sequences that are still to be read"),
         (
-            lambda: configure([[0, 1]] * 3, reading={"num_steps": 3}),
+            lambda: configure("umbrella", read_options={"unit": "lines"}),
+            "unit: is for sequences that are still to be read",
+        ),
+        (
+            lambda: configure([[0, 1]] * 3, read_options={"num_steps": 3}),
             r"num_steps: is a field of training; say training=",
         ),
-        (lambda: configure([[0, 1]] * 3, reading={"unti": "lines"}), "option: unknown 'unti'"),
+        (lambda: configure([[0, 1]] * 3, read_options={"unti": "lines"}), "option: unknown 'unti'"),
     ],
 )
 def test_a_configuration_that_is_none_is_refused(ask: Any, said: str, unchecked: None) -> None:
@@ -338,7 +341,7 @@ def test_what_a_finished_run_has_lost_is_said(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"model: .* has a model of its own, rnn"):
         load_run(run.path, model=nn.Linear(1, 1))
     with pytest.raises(InputError, match=r"kept no checkpoints over training; train with --training\.milestones 20"):
-        run.kept_steps()
+        run.checkpoint_steps()
     last = sorted((run.path / "checkpoints").iterdir())[-1]
     last.rename(tmp_path / "gone")
     with (
@@ -360,11 +363,11 @@ def test_a_file_that_is_pinned_stays_so_and_another_is() -> None:
 
 
 def test_a_module_that_goes_on_has_the_weights_that_it_began_with(tmp_path: Path) -> None:
-    ports = Ports(num_outputs=3, num_tokens=3)
-    begun, again = GivenModel(Own(), ports, 0), GivenModel(Own(), ports, 0)
-    _first_weights(tmp_path, begun, World())
+    ports = ModelIO(num_outputs=3, vocab_size=3)
+    begun, again = UserModule(Own(), ports, 0), UserModule(Own(), ports, 0)
+    _first_weights(tmp_path, begun, ProcessGroup())
     kept = (tmp_path / FIRST_WEIGHTS).read_bytes()
-    _first_weights(tmp_path, again, World())
+    _first_weights(tmp_path, again, ProcessGroup())
     assert (tmp_path / FIRST_WEIGHTS).read_bytes() == kept
     for one, other in zip(begun.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, other)

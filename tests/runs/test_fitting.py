@@ -16,7 +16,7 @@ QUICK = {"num_restarts": 2, "max_iterations": 15}
 @pytest.fixture(scope="module")
 def casino() -> hs.SequenceData:
     process = hs.load_process("dishonest-casino")
-    rows = list(hs.Corpus(process, length=60)[0:60].observations)
+    rows = list(hs.ProcessDataset(process, length=60)[0:60].observations)
     return hs.SequenceData([row[: 30 + k % 30] for k, row in enumerate(rows)], symbols=process.symbols, title="rolls")
 
 
@@ -24,7 +24,7 @@ def test_it_is_the_fit_of_the_same_rows(casino: hs.SequenceData) -> None:
     fit = hs.fit(casino, 2, **QUICK)
     padded, lengths = casino.padded()
     expected = fit_baum_welch(padded, 2, 6, lengths=lengths, **QUICK)
-    assert torch.equal(fit.hmm.transition_SS, expected.hmm.transition_SS)
+    assert torch.equal(fit.hmm.transition, expected.hmm.transition)
     assert fit.log_likelihood == expected.log_likelihood
     assert (fit.hmm.symbols, fit.hmm.title) == (casino.symbols, "Baum-Welch fit to rolls")
     assert fit.num_observations == casino.num_observations
@@ -61,8 +61,8 @@ def test_the_number_of_states_is_chosen_and_the_table_has_both_rules(casino: hs.
 
 def test_a_search_that_does_not_agree_says_so(casino: hs.SequenceData) -> None:
     short = hs.fit(casino, 5, num_restarts=4, max_iterations=2)
-    assert not short.fits[5].agreed
-    apart = f"{short.fits[5].apart:.2g} nats apart"
+    assert not short.fits[5].restarts_agree
+    apart = f"{short.fits[5].restart_gap:.2g} nats apart"
     assert short.lines() == [
         f"not agreed: the best two of 4 restarts, the most that were allowed, with states 5 ({apart})"
     ]
@@ -201,8 +201,8 @@ def test_symbols_of_a_start_are_matched_by_name() -> None:
         expected = hs.fit(data, 2, start=start, **options).hmm
         for same in (turned, plain):
             found = hs.fit(data, 2, start=same, **options).hmm
-            assert torch.equal(found.emission_SV, expected.emission_SV)
-            assert torch.equal(found.transition_SS, expected.transition_SS)
+            assert torch.equal(found.emission, expected.emission)
+            assert torch.equal(found.transition, expected.transition)
         other = hs.HMM(*laws, [[0.9, 0.1], [0.3, 0.7]], symbols=["a", "c"])
         with pytest.raises(InputError, match="start: has the symbols a, c, and the source a, b; give both the same"):
             hs.fit(data, 2, start=other, **options)

@@ -14,7 +14,7 @@ DIE = hs.HMM([1.0], [[1.0]], [[1 / 6] * 6])
 
 
 def test_the_model_itself_is_inside_and_another_is_not():
-    rolls = list(hs.Corpus(CASINO, length=400, seed=3)[0:2].observations)
+    rolls = list(hs.ProcessDataset(CASINO, length=400, seed=3)[0:2].observations)
     own, other = (goodness_of_fit([model], rolls, 40) for model in (CASINO, DIE))
     assert list(own.p_values) == ["runs", "n-grams of 2", "n-grams of 3", "autocorrelation"]
     assert min(own.adjusted.values()) > 0.05
@@ -28,7 +28,7 @@ def test_p_values_of_the_model_itself_are_about_uniform():
     """Over thirty data sets p is one half in the mean, and rarely small, for each family."""
     found = []
     for seed in range(30):
-        data = list(hs.Corpus(DIE, length=40, seed=seed + 10)[0:1].observations)
+        data = list(hs.ProcessDataset(DIE, length=40, seed=seed + 10)[0:1].observations)
         found.append(list(goodness_of_fit([DIE], data, 20, seed=seed).p_values.values()))
     assert 0.4 < np.mean(found) < 0.65
     assert (np.mean(np.array(found) < 0.1, axis=0) < 0.25).all()
@@ -49,7 +49,7 @@ def test_statistics_are_counted_by_hand():
 
 def test_numbers_with_missing_entries_have_bands_and_a_figure():
     process = hs.GaussianHMM([0.5, 0.5], [[0.9, 0.1], [0.1, 0.9]], [-2.0, 2.0], [[1.0], [1.0]])
-    numbers = hs.Corpus(process, length=300)[0].observations[0]
+    numbers = hs.ProcessDataset(process, length=300)[0].observations[0]
     numbers[5:9] = torch.nan
     found = goodness_of_fit([process], [numbers], 20)
     assert list(found.p_values) == ["runs", "n-grams of 2", "n-grams of 3", "autocorrelation"]

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import hmmscope as hs
-from hmmscope.emissions.in_logarithms import smoothed
+from hmmscope.emissions.log_space_chain import smoothed
 from hmmscope.errors import InputError
 from hmmscope.lab.cli import main
-from hmmscope.runs.number_files import read_number_file
+from hmmscope.runs.vector_files import read_number_file
 
 
 def written(folder: Path, text: str, name: str = "t.csv") -> Path:
@@ -43,13 +43,13 @@ def test_the_fitted_file_reads_others_as_it_was_read(
     fitted = ["fit", table, *chosen, "--emission", "gaussian", "--states", "1", "--out", model]
     assert main(fitted) == 0
     total = capsys.readouterr().out.partition("log-likelihood ")[2].partition(" ")[0]
-    assert main(["ask", model, table]) == 0
+    assert main(["infer", model, table]) == 0
     said = capsys.readouterr().out
     assert f"log-density {total} nats" in said
     assert ("3 sequences" in said) == ("--group" in chosen)
     loaded = hs.load_process(model)
-    assert loaded.reading is not None
-    assert loaded.reading.column == chosen[1]
+    assert loaded.read_options is not None
+    assert loaded.read_options.column == chosen[1]
     assert loaded.replaced().reading is None  # type: ignore[attr-defined]
 
 
@@ -57,7 +57,7 @@ def test_tables_without_those_names_are_read_by_themselves(tmp_path: Path, capsy
     table, model = str(two_columns(tmp_path)), str(tmp_path / "model.json")
     assert main(fitting(table, model, "--column", "temp", "--group", "day")) == 0
     for text in ("19.5\n20.5\n", "level\n19.5\n20.5\n"):
-        assert main(["ask", model, str(written(tmp_path, text, "other.csv"))]) == 0
+        assert main(["infer", model, str(written(tmp_path, text, "other.csv"))]) == 0
         assert "1 sequence of vectors" in capsys.readouterr().out
 
 
@@ -65,7 +65,7 @@ def test_gaps_with_a_name_of_their_own_are_gaps_again(tmp_path: Path, capsys: py
     table, model = str(written(tmp_path, "x\n1.5\n-99.0\n2.5\n3.5\n")), str(tmp_path / "model.json")
     assert main(fitting(table, model, "--missing=-99")) == 0
     assert "3 observations" in capsys.readouterr().out
-    assert main(["ask", model, table]) == 0
+    assert main(["infer", model, table]) == 0
     assert "3 observations and 1 missing, log-density -3.648618 nats" in capsys.readouterr().out
 
 
@@ -78,7 +78,7 @@ def test_arrays_of_an_npz_are_asked_about_as_they_were_fitted(
         np.savez(path, **{name: rows, "lengths": np.array([25, 15])})
         assert main(fitting(path, model)) == 0
         capsys.readouterr()
-        assert main(["ask", model, path]) == 0
+        assert main(["infer", model, path]) == 0
         assert "2 sequences, 40 observations" in capsys.readouterr().out
         Path(model).unlink()
 
@@ -94,7 +94,7 @@ def test_an_axis_is_kept_for_arrays_that_have_one(tmp_path: Path, capsys: pytest
         ("one.npy", "1 sequence of"),
         ("three.npy", "4 sequences, 120 obs"),
     ):
-        assert main(["ask", model, str(tmp_path / name)]) == 0
+        assert main(["infer", model, str(tmp_path / name)]) == 0
         assert said in capsys.readouterr().out
 
 
@@ -145,7 +145,7 @@ ROWS = np.random.default_rng(0).normal(size=60)
 
 
 @pytest.mark.parametrize(
-    ("ask", "line"),
+    ("infer", "line"),
     [
         (
             lambda: hs.fit(SYMBOLS, 2, emission="channels", lengths=[60], sizes=[2, 3]),

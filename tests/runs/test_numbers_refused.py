@@ -12,8 +12,8 @@ import hmmscope as hs
 from hmmscope.errors import InputError
 from hmmscope.runs import fitting
 from hmmscope.runs.config import config_from_data
-from hmmscope.runs.number_files import read_number_file
-from hmmscope.runs.number_sequences import choose_vectors, fit_vectors, read_vectors, refuse
+from hmmscope.runs.vector_files import read_number_file
+from hmmscope.runs.vector_sequences import choose_vectors, fit_vectors, read_vectors, refuse
 
 TWO, THREE = np.arange(6.0).reshape(3, 2), np.arange(12.0).reshape(2, 3, 2)
 
@@ -105,11 +105,11 @@ def test_fits_of_a_stream_refuse_what_needs_all_sequences() -> None:
     found = hs.fit(hs.SequenceData([[0, 1, 1], [1, 0]]), 1, stream=True)
     with pytest.raises(InputError, match="check: needs all sequences, and of a stream none is kept"):
         found.check(5)
-    restricted = fitting.Material(hs.SequenceData([[0, 1]]), restricted=True)
+    restricted = fitting.FitData(hs.SequenceData([[0, 1]]), restricted=True)
     with pytest.raises(InputError, match="posterior: its priors are of fits whose parts are all free"):
         restricted.posterior(found.hmm, None, None, {})  # type: ignore[arg-type]
     with pytest.raises(InputError, match="posterior: unknown 'mean'"):
-        fitting.Material(hs.SequenceData([[0, 1]]), restricted=False).posterior(found.hmm, None, None, {"mean": 1})  # type: ignore[arg-type]
+        fitting.FitData(hs.SequenceData([[0, 1]]), restricted=False).posterior(found.hmm, None, None, {"mean": 1})  # type: ignore[arg-type]
 
 
 def test_a_field_of_training_is_told_where_it_belongs() -> None:
@@ -121,5 +121,7 @@ def test_a_run_refuses_a_model_that_is_not_its_own(tmp_path: Path) -> None:
     run = hs.train("mess3", tmp_path / "run", model="rnn", length=4, num_steps=1, num_samples=2)
     with pytest.raises(InputError, match="has a model of its own, rnn"):
         hs.load_run(tmp_path / "run", model=torch.nn.Linear(1, 1))
-    with pytest.raises(InputError, match=r"kept no checkpoints over training; train with --training\.milestones 20"):
-        run.kept_steps()
+    with pytest.raises(
+        InputError, match=r"kept no checkpoints over training; train with --training\.num_log_checkpoints 20"
+    ):
+        run.checkpoint_steps()

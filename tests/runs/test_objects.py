@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 import hmmscope as hs
-from hmmscope.analysis.trained_counting import TrainedCounting
-from hmmscope.corpora.targets import PADDING, corpus_of, make_target
+from hmmscope.analysis.trained_ngrams import TrainedNgrams
+from hmmscope.datasets.targets import PADDING, dataset_of, make_target
 from hmmscope.errors import DamagedError, HmmscopeError, InputError, RefusedError
 from hmmscope.lab.experiments import planning, running
 from hmmscope.lab.experiments.experiment import Experiment
-from hmmscope.processes.given_sequences import GivenSequences
+from hmmscope.processes.recorded_sequences import RecordedSequences
 from hmmscope.storage import store
 from hmmscope.training.progress import Progress
 
@@ -77,9 +77,9 @@ SOURCES: dict[str, Any] = {
     "name": lambda: "golden-mean",
     "shipped": lambda: "umbrella",
     "SequenceData": words,
-    "Corpus": lambda: hs.Corpus(coin(), 7, seed=3),
-    "Corpus of sequences": lambda: hs.Corpus(words(), 5, seed=3),
-    "RunConfig": lambda: hs.RunConfig(process=coin(), layout=hs.Sequences(length=7)),
+    "Corpus": lambda: hs.ProcessDataset(coin(), 7, seed=3),
+    "Corpus of sequences": lambda: hs.ProcessDataset(words(), 5, seed=3),
+    "RunConfig": lambda: hs.RunConfig(process=coin(), layout=hs.SequenceLayout(length=7)),
 }
 
 
@@ -96,7 +96,7 @@ def test_anything_that_generates_is_trained_on(case: str, tmp_path: Path) -> Non
     loaded = hs.load_run(tmp_path / "run")
     assert loaded.process.digest == run.process.digest
     assert loaded.summary == run.summary
-    assert torch.equal(loaded.corpus()[0:3].tokens, run.corpus()[0:3].tokens)
+    assert torch.equal(loaded.dataset()[0:3].tokens, run.dataset()[0:3].tokens)
     known = case not in ("SequenceData", "Corpus of sequences")
     assert (run.summary["bayes_loss"] is not None) == known
     assert ("baseline" in run.summary) == (not known)
@@ -107,7 +107,7 @@ def test_objects_and_names_give_the_same_bits(tmp_path: Path) -> None:
     coin().save(tmp_path / "coin.json")
     by_object = hs.train(coin(), tmp_path / "a", model=MODEL, length=7, **SHORT)
     by_path = hs.train(tmp_path / "coin.json", tmp_path / "b", model=MODEL, length=7, **SHORT)
-    spec = hs.RunConfig(process=coin(), layout=hs.Sequences(length=7), model=MODEL)
+    spec = hs.RunConfig(process=coin(), layout=hs.SequenceLayout(length=7), model=MODEL)
     by_config = hs.train(spec, tmp_path / "c", **SHORT)
     for other in (by_path, by_config):
         assert other.summary == by_object.summary
@@ -134,7 +134,7 @@ def test_a_run_on_an_object_goes_on_with_the_same_object_only(tmp_path: Path) ->
         (3, {}, "process: must be a registered process"),
         ("umbrella", {"model": "roforme"}, "model.name: unknown 'roforme'; did you mean 'roformer'?"),
         ("umbrella", {"model": 3}, "model: must be a registered model"),
-        ("umbrella", {"length": 5, "layout": hs.Prompts()}, "length: give either a length or a layout"),
+        ("umbrella", {"length": 5, "layout": hs.PromptLayout()}, "length: give either a length or a layout"),
         ("umbrella", {"target": "beliefs"}, "target: unknown 'beliefs'"),
         ("umbrella", {"training": {"steps": 3}}, "training.steps: unknown 'steps'"),
         ("golden-mean", {"model": nn.Linear(3, 3)}, "model: Linear fails on tokens"),
@@ -155,14 +155,14 @@ def test_refusals_are_one_line_and_leave_nothing(source: Any, options: dict, par
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("measure", [hs.evaluate, hs.probe])
 def test_instruments_say_how_to_make_a_corpus(measure: Any) -> None:
-    with pytest.raises(InputError, match=r"corpus: must be a corpus, got SequenceData.*stream='evaluate'"):
+    with pytest.raises(InputError, match=r"dataset: must be a corpus, got SequenceData.*stream='evaluate'"):
         measure(net(), words())
 
 
 def test_ngrams_are_not_judged_on_what_they_have_counted() -> None:
     model = net(num_tokens=3, num_outputs=3)
     names = {
-        stream: set(hs.evaluate(model, hs.Corpus(words(), 5, stream=stream), num_samples=4).measures)
+        stream: set(hs.evaluate(model, hs.ProcessDataset(words(), 5, stream=stream), num_samples=4).measures)
         for stream in ("corpus", "train", "evaluate", "probe")
     }
     assert names["evaluate"] == names["probe"]
@@ -172,11 +172,11 @@ def test_ngrams_are_not_judged_on_what_they_have_counted() -> None:
 
 def test_a_corpus_of_given_sequences_is_as_long_as_the_longest() -> None:
     data = words()
-    assert hs.Corpus(data).layout.length == data.longest  # type: ignore[attr-defined]
+    assert hs.ProcessDataset(data).layout.length == data.longest  # type: ignore[attr-defined]
     long = hs.SequenceData([[0, 1] * 200])
-    assert hs.Corpus(long).layout.length == 256  # type: ignore[attr-defined]
+    assert hs.ProcessDataset(long).layout.length == 256  # type: ignore[attr-defined]
     with pytest.raises(InputError, match=r"^length: give a length or a layout$"):
-        hs.Corpus(coin())
+        hs.ProcessDataset(coin())
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -184,11 +184,11 @@ def test_a_corpus_is_of_a_process() -> None:
     with pytest.raises(
         InputError, match=r"process: must be a process, SequenceData, or the name .*, got tensor.*hmmscope.SequenceData"
     ):
-        hs.Corpus(torch.zeros(3, 4), length=20)  # type: ignore[arg-type]
+        hs.ProcessDataset(torch.zeros(3, 4), length=20)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="process: unknown 'umbrela'; did you mean 'umbrella'"):
-        hs.Corpus("umbrela", length=20)
+        hs.ProcessDataset("umbrela", length=20)
     umbrella = hs.load_process("umbrella")
-    assert hs.Corpus("umbrella", length=20).digest(3) == hs.Corpus(umbrella, length=20).digest(3)
+    assert hs.ProcessDataset("umbrella", length=20).digest(3) == hs.ProcessDataset(umbrella, length=20).digest(3)
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -239,9 +239,9 @@ def test_a_module_with_dropout_is_a_function_of_the_seed_and_goes_on(tmp_path: P
 def test_models_with_logits_are_models(tmp_path: Path) -> None:
     run = hs.train(coin(), tmp_path / "run", model=Causal(), length=7, **SHORT)
     assert run.summary is not None
-    score = hs.evaluate(run.model, run.corpus(), num_samples=6)
+    score = hs.evaluate(run.model, run.dataset(), num_samples=6)
     assert score.loss == pytest.approx(run.summary["loss"])
-    rows = hs.probe(run.model, run.corpus("probe"), target="previous-0", layers=["net.dropout"], num_samples=8)
+    rows = hs.probe(run.model, run.dataset("probe"), target="previous-0", layers=["net.dropout"], num_samples=8)
     assert {row["layer_name"] for row in rows} == {"net.dropout"}
 
 
@@ -251,10 +251,10 @@ def test_too_small_a_vocabulary_is_one_line(model: nn.Module) -> None:
     with pytest.raises(
         InputError, match=r"model: knows no token 4, which the samples hold; (it knows|its embedding (net.)?read has)"
     ):
-        hs.evaluate(model, hs.Corpus(process, 50), num_samples=2)
+        hs.evaluate(model, hs.ProcessDataset(process, 50), num_samples=2)
     layer = "read" if isinstance(model, Net) else "net.read"
     with pytest.raises(InputError, match="model: knows no token 4"):
-        hs.probe(model, hs.Corpus(process, 50), target="previous-0", layers=[layer], num_samples=8)
+        hs.probe(model, hs.ProcessDataset(process, 50), target="previous-0", layers=[layer], num_samples=8)
 
 
 def test_too_few_positions_are_not_too_small_a_vocabulary() -> None:
@@ -263,12 +263,12 @@ def test_too_few_positions_are_not_too_small_a_vocabulary() -> None:
             nn.functional.embedding(torch.arange(input_ids.shape[1]), torch.zeros(8, 2))
             return super().forward(input_ids)
 
-    assert hs.evaluate(Short(), hs.Corpus(coin(), 8), num_samples=2).loss > 0
+    assert hs.evaluate(Short(), hs.ProcessDataset(coin(), 8), num_samples=2).loss > 0
     with pytest.raises(
         InputError,
         match=r"model: Short fails on tokens \(4, 19\): .* it runs on 8 tokens a sample and not on 19: .* length=8",
     ):
-        hs.evaluate(Short(), hs.Corpus(coin(), 20), num_samples=2)
+        hs.evaluate(Short(), hs.ProcessDataset(coin(), 20), num_samples=2)
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -277,14 +277,14 @@ def test_too_few_positions_are_not_too_small_a_vocabulary() -> None:
 
 def test_windows_lie_in_their_part_and_are_padded() -> None:
     data = words()
-    process = GivenSequences(data)
+    process = RecordedSequences(data)
     for stream, part in (
         ("train", data.train),
         ("evaluate", data.validation),
         ("probe", data.validation),
         ("corpus", data),
     ):
-        batch = hs.Corpus(process, 5, stream=stream)[0:300]
+        batch = hs.ProcessDataset(process, 5, stream=stream)[0:300]
         texts = [data.as_text(row[kept]) for row, kept in zip(batch.observations, batch.states >= 0, strict=True)]
         allowed = [part.as_text(sequence) for sequence in part]
         assert all(any(text in whole for whole in allowed) for text in texts)
@@ -295,32 +295,36 @@ def test_windows_lie_in_their_part_and_are_padded() -> None:
 
 def test_streams_of_judgement_show_each_piece_once() -> None:
     data = words()
-    process = GivenSequences(data)
+    process = RecordedSequences(data)
     count = process.num_different("evaluate", 4)
-    batch = hs.Corpus(process, 4, stream="evaluate")[0:count]
+    batch = hs.ProcessDataset(process, 4, stream="evaluate")[0:count]
     seen = sorted(data.as_text(row[kept]) for row, kept in zip(batch.observations, batch.states >= 0, strict=True))
     texts = [data.as_text(sequence) for sequence in data.validation]
     pieces = [text[i : i + 4] for text in texts for i in range(0, len(text), 4) if i == 0 or len(text) - i > 1]
     assert seen == sorted(pieces)
-    again = hs.Corpus(process, 4, stream="evaluate")[count : 2 * count]
+    again = hs.ProcessDataset(process, 4, stream="evaluate")[count : 2 * count]
     assert torch.equal(again.observations, batch.observations)
 
 
 def test_windows_that_come_again_are_not_counted_twice() -> None:
-    corpus = hs.Corpus(words(), 40, stream="probe")
+    dataset = hs.ProcessDataset(words(), 40, stream="probe")
     count = len(words().validation)
-    assert corpus.different(1000) == count == hs.Corpus(words(), 40, stream="evaluate").different(1000)
-    assert hs.Corpus(words(), 40, stream="train").different(1000) == hs.Corpus(coin(), 40).different(1000) == 1000
+    assert dataset.different(1000) == count == hs.ProcessDataset(words(), 40, stream="evaluate").different(1000)
+    assert (
+        hs.ProcessDataset(words(), 40, stream="train").different(1000)
+        == hs.ProcessDataset(coin(), 40).different(1000)
+        == 1000
+    )
     model = net(num_tokens=3, num_outputs=3)
-    assert len(hs.evaluate(model, corpus, num_samples=256).measures["model"]["loss"]) == count
+    assert len(hs.evaluate(model, dataset, num_samples=256).measures["model"]["loss"]) == count
     with pytest.raises(InputError, match=f"num_samples: must be at least 8, to train and to test on, got {count}"):
-        hs.probe(model, corpus, target="previous-0", layers=["read"])
+        hs.probe(model, dataset, target="previous-0", layers=["read"])
 
 
 def test_padding_is_not_asked_for() -> None:
-    corpus = hs.Corpus(words(), 9, stream="train")
-    target = make_target("observation", corpus.process, corpus.layout)
-    batch = corpus[0:20]
+    dataset = hs.ProcessDataset(words(), 9, stream="train")
+    target = make_target("observation", dataset.process, dataset.layout)
+    batch = dataset[0:20]
     labels = target.labels(batch)
     assert isinstance(labels, torch.Tensor)
     inside = batch.states[:, 1:] >= 0
@@ -333,9 +337,9 @@ def test_padding_is_not_asked_for() -> None:
     with pytest.raises(InputError, match="no known law, so no exact answer"):
         target.optimum(batch)
     with pytest.raises(InputError, match="nobody knows the hidden state; use observation"):
-        make_target("belief", corpus.process, corpus.layout)
+        make_target("belief", dataset.process, dataset.layout)
     with pytest.raises(InputError, match="one a sample; use the layout sequences"):
-        hs.Corpus(words(), layout=hs.Prompts())[0:1]
+        hs.ProcessDataset(words(), layout=hs.PromptLayout())[0:1]
 
 
 def mixed() -> hs.Mixture:
@@ -345,12 +349,12 @@ def mixed() -> hs.Mixture:
 
 def test_own_sequences_stand_beside_the_optimum_of_the_process_that_was_trained_on(tmp_path: Path) -> None:
     process = mixed()
-    model, layout = net(), hs.Sequences(length=6)
-    rows = hs.Corpus(process, 9, seed=3)[0:40].observations
+    model, layout = net(), hs.SequenceLayout(length=6)
+    rows = hs.ProcessDataset(process, 9, seed=3)[0:40].observations
     ragged = [row[: 2 + number % 8].tolist() for number, row in enumerate(rows)]
     path = tmp_path / "own.txt"
     path.write_text("\n".join(" ".join(map(str, row)) for row in ragged))
-    score = hs.evaluate(model, corpus_of(path, process, layout))
+    score = hs.evaluate(model, dataset_of(path, process, layout))
     assert (score.invalid, score.no_optimum) == (None, None)
     begun = [torch.tensor(row[:6]) for row in ragged]
     by_hand = [hs.optimal_predictions(process, row[None]).log_likelihood_terms[0, 1:] for row in begun]
@@ -362,28 +366,28 @@ def test_own_sequences_stand_beside_the_optimum_of_the_process_that_was_trained_
     assert score.excess[0] > 0
     assert {row["value"] for row in score.rows("positions")} - {None}
     data = hs.SequenceData(ragged, symbols=2)
-    assert hs.evaluate(model, corpus_of(data, process, layout)).bayes_loss == score.bayes_loss
+    assert hs.evaluate(model, dataset_of(data, process, layout)).bayes_loss == score.bayes_loss
 
 
 def test_own_sequences_that_are_not_of_the_process_are_found_out() -> None:
-    process, layout = mixed(), hs.Sequences(length=20)
-    score = hs.evaluate(net(), corpus_of([[0] * 20, [0, 0, 0, 1] * 5] * 10, process, layout))
+    process, layout = mixed(), hs.SequenceLayout(length=20)
+    score = hs.evaluate(net(), dataset_of([[0] * 20, [0, 0, 0, 1] * 5] * 10, process, layout))
     assert score.invalid is not None
     assert score.invalid.startswith("the sequences do not come from the process that they stand beside: the optimum is")
     with pytest.raises(InputError, match="must have the symbols of the process"):
-        corpus_of(hs.SequenceData(["ab", "ba"]), process, layout)
+        dataset_of(hs.SequenceData(["ab", "ba"]), process, layout)
     with pytest.raises(InputError, match="symbols: must be 2, got 3"):
-        corpus_of(hs.SequenceData([[0, 1, 2]]), process, layout)
+        dataset_of(hs.SequenceData([[0, 1, 2]]), process, layout)
     with pytest.raises(InputError, match=r"one sequence of symbols a sample \(layout sequences\)"):
-        corpus_of([[0, 1]], process, hs.Prompts())
-    nobodys = corpus_of(["abba"], GivenSequences(words()), layout)
+        dataset_of([[0, 1]], process, hs.PromptLayout())
+    nobodys = dataset_of(["abba"], RecordedSequences(words()), layout)
     assert hs.evaluate(net(num_tokens=3, num_outputs=3), nobodys).bayes_loss is None
 
 
 def test_trained_ngrams_are_those_of_a_plain_count() -> None:
     data = words()
-    found = TrainedCounting(GivenSequences(data), 3)
-    batch = hs.Corpus(data, 6, stream="evaluate")[0:5].observations
+    found = TrainedNgrams(RecordedSequences(data), 3)
+    batch = hs.ProcessDataset(data, 6, stream="evaluate")[0:5].observations
     positions = np.arange(1, 6)
     laws = found.predictions(batch, positions)
     train = [sequence.tolist() for sequence in data.train]
@@ -405,7 +409,7 @@ def test_trained_ngrams_are_those_of_a_plain_count() -> None:
 
 def test_a_score_without_an_optimum_says_so(tmp_path: Path) -> None:
     run = hs.train(words(), tmp_path / "run", model=MODEL, **SHORT)
-    score = hs.evaluate(run.model, run.corpus(), num_samples=5)
+    score = hs.evaluate(run.model, run.dataset(), num_samples=5)
     assert score.bayes_loss is None
     assert score.excess is None
     assert score.invalid is None
@@ -425,7 +429,7 @@ def test_training_on_sequences_learns_more_than_frequencies(tmp_path: Path) -> N
     rows = [np.resize([[0, 1, 2], [0, 2, 1]][k % 2], rng.integers(9, 20)).tolist() for k in range(60)]
     recipe = {**RECIPE, "batch_size": 16, "learning_rate": 1e-2, "evaluate_every": 50}
     run = hs.train(hs.SequenceData(rows), tmp_path / "run", model=MODEL, num_steps=150, training=recipe)
-    losses = {row["predictor"]: row["loss"] for row in hs.evaluate(run.model, run.corpus(), num_samples=6).table()}
+    losses = {row["predictor"]: row["loss"] for row in hs.evaluate(run.model, run.dataset(), num_samples=6).table()}
     assert losses["model"] < 0.5 * losses["trained-order-0"]
 
 
@@ -468,7 +472,7 @@ def test_a_run_on_a_file_of_sequences_keeps_them(tmp_path: Path) -> None:
     loaded = hs.load_run(tmp_path / "run")
     assert loaded.process.digest == run.process.digest == words().digest
     (tmp_path / "run" / "process.safetensors").unlink()
-    hs.Corpus(hs.SequenceData([[0, 1], [1], [2]]), 2).process.save(tmp_path / "run" / "process.safetensors")
+    hs.ProcessDataset(hs.SequenceData([[0, 1], [1], [2]]), 2).process.save(tmp_path / "run" / "process.safetensors")
     with pytest.raises(DamagedError, match="the process here differs from the one of the run"):
         hs.load_run(tmp_path / "run")
 
@@ -517,15 +521,17 @@ def test_a_file_that_was_exchanged_is_refused_by_runs_and_experiments(
 
 
 def test_reprs_are_short() -> None:
-    corpus = hs.Corpus(coin(), 7)
-    score = hs.evaluate(net().eval(), corpus, num_samples=4)
-    for thing in (coin(), hs.Mixture(HALF, [coin(), coin()]), hs.make_process("ran-lds"), corpus, score, words()):
+    dataset = hs.ProcessDataset(coin(), 7)
+    score = hs.evaluate(net().eval(), dataset, num_samples=4)
+    for thing in (coin(), hs.Mixture(HALF, [coin(), coin()]), hs.make_process("ran-lds"), dataset, score, words()):
         assert len(repr(thing)) < 250
         assert "array(" not in repr(thing)
         assert "tensor(" not in repr(thing)
         assert thing._repr_html_().startswith("<table>")  # type: ignore[attr-defined]
-    prompts = hs.Corpus(coin(), layout=hs.Prompts(num_demonstrations=2, demonstration_length=3, test_length=3))
-    attentive = hs.make_model("roformer", num_symbols=2, num_tokens=3, num_layers=1, num_heads=1, width=4)
+    prompts = hs.ProcessDataset(
+        coin(), layout=hs.PromptLayout(num_demonstrations=2, demonstration_length=3, test_length=3)
+    )
+    attentive = hs.make_model("roformer", num_symbols=2, vocab_size=3, num_layers=1, num_heads=1, width=4)
     for rows in (
         hs.attention_map(attentive, prompts, num_samples=2),
         hs.shuffle_test(attentive, prompts, num_samples=2),

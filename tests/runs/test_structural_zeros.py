@@ -46,14 +46,14 @@ def test_symbols(symbols: np.ndarray, fixed: Any, tied: Any) -> None:
 
 def test_restarts_separate_equal_rows(symbols: np.ndarray) -> None:
     fit = hs.fit(symbols, 3, start=hs.HMM(FIRST, STAIRS, np.full((3, 4), 0.25)), **QUICK)
-    rows = fit.hmm.emission_SV
+    rows = fit.hmm.emission
     assert min(float((rows[i] - rows[j]).abs().sum()) for i, j in ((0, 1), (0, 2), (1, 2))) > 0.05
 
 
 def test_a_stream(symbols: np.ndarray) -> None:
     start = hs.HMM(FIRST, STAIRS, LAWS)
     fit = hs.fit([symbols[:6], symbols[6:]], 3, start=start, stream=True)
-    assert bool((fit.hmm.transition_SS[start.transition_SS == 0] == 0).all())
+    assert bool((fit.hmm.transition[start.transition == 0] == 0).all())
     assert fit.num_zeros == {"initial": 1, "transition": 4, "emission": 2}
     assert "7 entries fixed at zero" in repr(fit)
     assert not hs.fit([symbols[:6], symbols[6:]], 2, stream=True, **QUICK).num_zeros
@@ -62,7 +62,7 @@ def test_a_stream(symbols: np.ndarray) -> None:
 def test_tied_states_have_the_zeros_of_all(symbols: np.ndarray) -> None:
     start = hs.HMM(FIRST, np.full((3, 3), 1 / 3), [[0.0, 0.4, 0.3, 0.3], LAWS[2], LAWS[2]])
     fit = hs.fit(symbols, 3, start=start, tied_emissions=[1, 0, 1], **QUICK)
-    assert (fit.hmm.emission_SV[:, 0] > 0).tolist() == [False, True, False]
+    assert (fit.hmm.emission[:, 0] > 0).tolist() == [False, True, False]
     assert fit.final.num_free["emission"] == 5
     apart = hs.HMM(FIRST, STAIRS, [[0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.5, 0.5], LAWS[2]])
     with pytest.raises(InputError, match="no symbol is possible in all states of class 2"):
@@ -72,13 +72,13 @@ def test_tied_states_have_the_zeros_of_all(symbols: np.ndarray) -> None:
 def test_what_a_fit_drives_to_zero_is_free(symbols: np.ndarray) -> None:
     never = np.where(symbols == 3, 2, symbols)
     fit = hs.fit(hs.SequenceData(never, symbols=4), 2, pseudo_count=0.0, **QUICK)
-    assert not fit.hmm.emission_SV[:, 3].any()
+    assert not fit.hmm.emission[:, 3].any()
     assert fit.final.num_free == {"initial": 1, "transition": 2, "emission": 6}
     assert not sum(fit.num_zeros.values())
     assert "zero" not in repr(fit)
 
 
-def families() -> list[tuple[str, hs.EmittingHMM, dict[str, int], int]]:
+def families() -> list[tuple[str, hs.EmissionHMM, dict[str, int], int]]:
     """Name, start, free numbers, zeros of the emissions."""
     chain = FIRST, STAIRS
     centres = np.arange(6.0).reshape(3, 2, 1)
@@ -90,12 +90,12 @@ def families() -> list[tuple[str, hs.EmittingHMM, dict[str, int], int]]:
         ("gaussian", hs.GaussianHMM(*chain, [0.0, 1.0, 2.0], np.eye(1), "tied"), {"emission": 4}, 0),
         ("gaussian-mixture", mixture, {"emission": 5 + 5 + 2}, 1),
         ("poisson", hs.PoissonHMM(*chain, [1.0, 2.0, 3.0]), {"emission": 3}, 0),
-        ("channels", hs.ChannelsHMM(*chain, matrices), {"emission": 2 + 2 + 3 + 0 + 1 + 1}, 3),
+        ("channels", hs.MultichannelHMM(*chain, matrices), {"emission": 2 + 2 + 3 + 0 + 1 + 1}, 3),
     ]
 
 
 @pytest.mark.parametrize("case", families(), ids=lambda case: f"{case[0]}-{case[2]['emission']}")
-def test_numbers(symbols: np.ndarray, case: tuple[str, hs.EmittingHMM, dict[str, int], int]) -> None:
+def test_numbers(symbols: np.ndarray, case: tuple[str, hs.EmissionHMM, dict[str, int], int]) -> None:
     emission, start, free, zeros = case
     columns = 2 if emission == "channels" else 1
     rows = np.stack([symbols, 1 - symbols % 2], -1)[:4, :20, :columns].astype(np.float64)
@@ -133,5 +133,5 @@ def test_a_start_without_zeros_leaves_the_restarts_as_they_were(symbols: np.ndar
     other = hs.HMM([1 / 3] * 3, np.full((3, 3), 1 / 3), [[0.1, 0.2, 0.3, 0.4]] * 3)
     options = {"num_restarts": 2, "max_iterations": 5}
     one, two = (hs.fit(symbols, 3, start=start, **options) for start in (flat, other))
-    assert torch.equal(one.hmm.transition_SS, two.hmm.transition_SS)
+    assert torch.equal(one.hmm.transition, two.hmm.transition)
     assert not sum(one.num_zeros.values())

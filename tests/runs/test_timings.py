@@ -8,15 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from hmmscope.corpora.targets import make_target
-from hmmscope.models.base import Ports
+from hmmscope.datasets.targets import make_target
+from hmmscope.models.base import ModelIO
 from hmmscope.runs import timings
 from hmmscope.runs.config import RunConfig, config_from_data
-from hmmscope.runs.pipeline import ports_of
+from hmmscope.runs.pipeline import model_io_of
 from hmmscope.training.engines import SHORT, Timing
 
 
-def config(**training: int) -> tuple[RunConfig, Ports]:
+def config(**training: int) -> tuple[RunConfig, ModelIO]:
     data = {
         "process": {"name": "random-hmm", "num_states": 4, "num_symbols": 5},
         "model": {"name": "rnn", "width": 16},
@@ -24,7 +24,7 @@ def config(**training: int) -> tuple[RunConfig, Ports]:
         "training": {"device": "cpu", "batch_size": 4, **training},
     }
     run = config_from_data(data)
-    return run, ports_of(run, make_target(run.target, run.process.build(), run.layout))
+    return run, model_io_of(run, make_target(run.target, run.process.build(), run.layout))
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]
     """The configurations that were measured, with a cache of their own."""
     asked: list[RunConfig] = []
 
-    def instead(run: RunConfig, ports: Ports) -> tuple[dict[str, float], float]:
+    def instead(run: RunConfig, ports: ModelIO) -> tuple[dict[str, float], float]:
         asked.append(run)
         return {"compiled": 1.0, "torch": float(1 + len(asked)), "samples": 4}, 3.0
 

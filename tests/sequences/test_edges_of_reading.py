@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from hmmscope import machine
+from hmmscope import system_info
 from hmmscope.errors import DamagedError, InputError, ResourceError
 from hmmscope.sequences import encoding, streaming
 from hmmscope.sequences.data import SequenceData, read_as
 from hmmscope.sequences.encoding import MAX_SYMBOLS, Alphabet, apart, whole_lengths, within
 from hmmscope.sequences.gaps import MISSING, Missing
-from hmmscope.sequences.rule import Reading
+from hmmscope.sequences.read_options import ReadOptions
 from hmmscope.sequences.streaming import SequenceStream
 from hmmscope.storage import store
 
@@ -63,7 +63,7 @@ TEN = [f"word{letter}" for letter in "abcdefghij"]
 def test_the_unit_of_a_text_is_the_only_sensible_one(lines: list[str], symbols: Any, units: Any) -> None:
     text = "\n".join(lines) + "\n"
     if len(units) == 1:
-        assert SequenceData(text, symbols=symbols)._encoded.reading.unit == units[0]
+        assert SequenceData(text, symbols=symbols)._encoded.read_options.unit == units[0]
         return
     said = units if isinstance(units, str) else "two ways: " + ".*".join(f"as {unit} " for unit in units)
     with pytest.raises(InputError, match=said):
@@ -147,8 +147,8 @@ def test_lengths_of_several_rows() -> None:
         (lambda: SequenceData([[0, 1]])[[]], "index: must be a number, a slice or a list of numbers"),
         (lambda: SequenceData([[0, 1]])[1:], "index: chooses no sequence"),
         (lambda: SequenceData([[0, 1]]).cut(0), "length: must be at least 1, got 0"),
-        (lambda: SequenceData([[0, 1]]).pieces(0), "length: must be at least 1, got 0"),
-        (lambda: SequenceData([[0, 1]]).beginnings(0), "length: must be at least 1, got 0"),
+        (lambda: SequenceData([[0, 1]]).chunks(0), "length: must be at least 1, got 0"),
+        (lambda: SequenceData([[0, 1]]).prefixes(0), "length: must be at least 1, got 0"),
         (lambda: SequenceData([[0], [1], [0, 1]]).split(0.9, 0.1), "train: and validation must leave a rest, got 0.9"),
         (lambda: SequenceData([[0], [1], [0, 1]]).split(0.0), "train: and validation must leave a rest, got 0.0"),
         (lambda: SequenceData([[0], [1], [0, 1]]).split(0.5, 0.0), "train: and validation must leave a rest, got 0.5"),
@@ -158,7 +158,7 @@ def test_lengths_of_several_rows() -> None:
         (lambda: read_as([[0, 1]], {"uint": "lines"}, ["seed"]), "option: unknown 'uint'"),
         (lambda: read_as(SequenceData([[0, 1]]), {"unit": "lines"}), "unit: is for what is still to be read"),
         (lambda: SequenceData(SequenceData([[0, 1]]), unit="lines"), "unit: is for what is still to be read"),
-        (lambda: Reading(axis=2), "axis: of time must be 0"),
+        (lambda: ReadOptions(axis=2), "axis: of time must be 0"),
         (lambda: Missing.of([True]), "missing: must be names or numbers"),
         (lambda: SequenceData({"a": [[0]], "b": [[1]]}), "holds no array 'observations' but a, b"),
         (lambda: SequenceData(type("D", (), {"column_names": {"train": ["s"], "test": ["s"]}})()), r"source\['train'\]"),
@@ -220,9 +220,9 @@ def test_parquet_is_read_by_its_library_and_refused_by_its_size(
 
     parquet = SimpleNamespace(ParquetFile=ParquetFile)
     monkeypatch.setitem(sys.modules, "pyarrow", SimpleNamespace(parquet=parquet))
-    monkeypatch.setattr(machine, "free_memory", lambda: 6000)
+    monkeypatch.setattr(system_info, "free_memory", lambda: 6000)
     assert [row.tolist() for row in SequenceData(tmp_path / "a.parquet")] == column
-    monkeypatch.setattr(machine, "free_memory", lambda: 5999)
+    monkeypatch.setattr(system_info, "free_memory", lambda: 5999)
     with pytest.raises(ResourceError, match=r"a\.parquet: needs"):
         SequenceData(tmp_path / "a.parquet")
     (tmp_path / "a.parquet").write_bytes(b"PAR")

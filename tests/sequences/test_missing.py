@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hmmscope as hs
-from hmmscope.analysis.counting import Counting
-from hmmscope.analysis.trained_counting import TrainedCounting
-from hmmscope.corpora.targets import PADDING, make_target
+from hmmscope.analysis.ngrams import TunedNgrams
+from hmmscope.analysis.trained_ngrams import TrainedNgrams
+from hmmscope.datasets.targets import PADDING, make_target
 from hmmscope.errors import InputError
 from hmmscope.kernels.context_counts import context_counts, context_tree_laws
 from hmmscope.lab.study.study_tables import grams
-from hmmscope.processes.given_sequences import GivenSequences
+from hmmscope.processes.recorded_sequences import RecordedSequences
 from hmmscope.sequences.data import SequenceData
 
 GAP = hs.MISSING
@@ -65,8 +65,8 @@ def test_files_with_gaps(tmp_path: Path, name: str) -> None:
     fitted = hs.fit(data, 1, max_iterations=1).hmm
     fitted.save(tmp_path / "hmm.json")
     again = hs.load_process(tmp_path / "hmm.json")
-    assert again.reading == data.reading
-    assert SequenceData(tmp_path / name, like=again) == data
+    assert again.read_options == data.read_options
+    assert SequenceData(tmp_path / name, symbols_from=again) == data
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_what_nobody_named_is_refused_with_its_place(source: object, options: di
 def test_a_symbol_may_be_called_none() -> None:
     data = SequenceData([["none", None, "rain"]], missing=[None])
     assert (data.symbols, rows(data)) == (("none", "rain"), [[0, GAP, 1]])
-    assert SequenceData([["none", math.nan]], like=data) == SequenceData(
+    assert SequenceData([["none", math.nan]], symbols_from=data) == SequenceData(
         [["none", None]], symbols=data.symbols, missing="nan"
     )
     assert SequenceData([["none", None, "rain"]], missing="none").symbols == ("rain",)
@@ -188,7 +188,7 @@ def test_lists_of_one_symbol_are_read_as_is_said(tmp_path: Path, lists: list) ->
         SequenceData(lists)
     column, each = SequenceData(lists, axis=0), SequenceData(lists, axis=1)
     assert (column.lengths.tolist(), each.lengths.tolist()) == ([3], [1, 1, 1])
-    assert SequenceData(lists, like=column) == column
+    assert SequenceData(lists, symbols_from=column) == column
     assert SequenceData(lists, lengths=[1, 1, 1]) == each
     each.save(tmp_path / "a.jsonl")
     assert SequenceData(tmp_path / "a.jsonl") == each
@@ -200,7 +200,7 @@ def test_streams_with_gaps(tmp_path: Path) -> None:
     assert [row for part in parts for row in rows(part)] == ROWS
     fitted = hs.fit(tmp_path / "a.txt", 1, stream=True, unit="characters", missing="-")
     assert fitted.num_observations == 4
-    assert fitted.hmm.emission_SV[0, 1] > fitted.hmm.emission_SV[0, 0]
+    assert fitted.hmm.emission[0, 1] > fitted.hmm.emission[0, 0]
 
 
 def planted(count: int = 60, length: int = 20) -> SequenceData:
@@ -212,18 +212,18 @@ def planted(count: int = 60, length: int = 20) -> SequenceData:
 
 def test_a_network_sees_a_token_and_is_not_asked() -> None:
     data = planted()
-    process = GivenSequences(data)
-    corpus = hs.Corpus(process, layout=hs.Sequences(length=20, placeholder=True), stream="evaluate")
-    batch = corpus[0:4]
+    process = RecordedSequences(data)
+    dataset = hs.ProcessDataset(process, layout=hs.SequenceLayout(length=20, placeholder=True), stream="evaluate")
+    batch = dataset[0:4]
     gaps = batch.observations == GAP
     assert gaps.any()
-    assert corpus.num_tokens == 5  # three symbols, the placeholder, and what stands for a gap
+    assert dataset.vocab_size == 5  # three symbols, the placeholder, and what stands for a gap
     assert (batch.tokens[:, 1:][gaps] == 4).all()
     assert (batch.tokens[:, 1:][~gaps] == batch.observations[~gaps]).all()
-    labels = make_target("observation", process, corpus.layout).labels(batch)
+    labels = make_target("observation", process, dataset.layout).labels(batch)
     assert torch.equal(labels == PADDING, gaps)
     with pytest.raises(InputError, match="layout: sequences with missing observations have the layout sequences"):
-        hs.Corpus(process, layout=hs.Prompts(num_demonstrations=1))
+        hs.ProcessDataset(process, layout=hs.PromptLayout(num_demonstrations=1))
 
 
 def test_training_and_its_baselines_on_gaps(tmp_path: Path) -> None:
@@ -231,14 +231,14 @@ def test_training_and_its_baselines_on_gaps(tmp_path: Path) -> None:
     data = planted()
     run = hs.train(data, tmp_path / "run", model={"name": "gru", "width": 16}, num_steps=30, training={"batch_size": 8})
     loaded = hs.load_run(tmp_path / "run")
-    assert loaded.corpus().process.data == data
-    score = hs.evaluate(loaded.model, loaded.corpus("evaluate"), num_samples=6)
-    seen = loaded.corpus("evaluate")[0:6].observations[:, 1:] != GAP
+    assert loaded.dataset().process.data == data
+    score = hs.evaluate(loaded.model, loaded.dataset("evaluate"), num_samples=6)
+    seen = loaded.dataset("evaluate")[0:6].observations[:, 1:] != GAP
     for name, metrics in score.measures.items():
         assert np.array_equal(np.isfinite(metrics["loss"]), seen.numpy()), name
-    assert run.model.num_tokens == 4
+    assert run.model.vocab_size == 4
     hmm = hs.fit(data, 2, num_restarts=3, max_iterations=10).hmm
-    beside = hs.Corpus(GivenSequences(data, hmm), length=20, stream="evaluate")
+    beside = hs.ProcessDataset(RecordedSequences(data, hmm), length=20, stream="evaluate")
     exact = hs.evaluate(loaded.model, beside, num_samples=6, baselines=False)
     batch = beside[0:6]
     terms = hs.filter_beliefs(hmm, batch.observations).log_likelihood_terms[:, 1:]
@@ -282,14 +282,14 @@ def test_no_context_reaches_over_a_gap() -> None:
 
 def test_counting_in_a_training_part_cuts_at_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
     """A gap parts what is counted as the end of a sequence does, and predictions after it begin anew."""
-    monkeypatch.setattr("hmmscope.analysis.counting.STEPS", (4.0,))  # a coarse search is enough
+    monkeypatch.setattr("hmmscope.analysis.ngrams.STEPS", (4.0,))  # a coarse search is enough
     rng = np.random.default_rng(4)
     parts = [rng.integers(0, 3, int(n)).tolist() for n in rng.integers(2, 9, 40)]
     joined = [[*parts[k], GAP, *parts[k + 1]] for k in range(0, 40, 2)]
-    with_gap, without = (GivenSequences(SequenceData(some, symbols=3)) for some in (joined, parts))
+    with_gap, without = (RecordedSequences(SequenceData(some, symbols=3)) for some in (joined, parts))
     for process in (with_gap, without):
         process.part = lambda stream, own=process: own.data  # type: ignore[method-assign,assignment,misc]
-    one, other = TrainedCounting(with_gap, 2), TrainedCounting(without, 2)
+    one, other = TrainedNgrams(with_gap, 2), TrainedNgrams(without, 2)
     assert one.strengths == other.strengths
     assert (one.depth, one.pseudo_count) == (other.depth, other.pseudo_count)
     assert sorted(grams(with_gap.data, 3).tolist()) == sorted(grams(without.data, 3).tolist())
@@ -302,23 +302,25 @@ def test_counting_in_a_training_part_cuts_at_gaps(monkeypatch: pytest.MonkeyPatc
 
 
 def test_counting_is_tuned_on_what_was_seen() -> None:
-    corpus = hs.Corpus(GivenSequences(planted()), length=20, stream="counting")
-    tuned = Counting.tuned(corpus, num_samples=8)
+    dataset = hs.ProcessDataset(RecordedSequences(planted()), length=20, stream="counting")
+    tuned = TunedNgrams.tuned(dataset, num_samples=8)
     assert all(np.isfinite(strength) for strengths in tuned.strengths for strength in strengths)
-    found = hs.count(corpus, hs.Corpus(GivenSequences(planted()), length=20, stream="evaluate"), num_samples=6)
-    seen = hs.Corpus(GivenSequences(planted()), length=20, stream="evaluate")[0:6].observations[:, 1:] != GAP
+    found = hs.ngram_baselines(
+        dataset, hs.ProcessDataset(RecordedSequences(planted()), length=20, stream="evaluate"), num_samples=6
+    )
+    seen = hs.ProcessDataset(RecordedSequences(planted()), length=20, stream="evaluate")[0:6].observations[:, 1:] != GAP
     assert np.array_equal(np.isfinite(found.measures["order-1"]["loss"]), seen.numpy())
 
 
 def test_counting_of_sequences_of_ones_own() -> None:
     """In the training part, judged on the test part: the same laws as beside a model."""
     data = planted(50)
-    found = hs.count(data, orders=2)
-    process = GivenSequences(data)
-    corpus = hs.Corpus(process, layout=hs.Sequences(length=data.longest, placeholder=True), stream="test")
-    batch = corpus[0 : len(data.test)]
-    laws = TrainedCounting(process, 2).predictions(batch.observations, np.arange(data.longest))
-    labels = make_target("observation", process, corpus.layout).labels(batch)
+    found = hs.ngram_baselines(data, orders=2)
+    process = RecordedSequences(data)
+    dataset = hs.ProcessDataset(process, layout=hs.SequenceLayout(length=data.longest, placeholder=True), stream="test")
+    batch = dataset[0 : len(data.test)]
+    laws = TrainedNgrams(process, 2).predictions(batch.observations, np.arange(data.longest))
+    labels = make_target("observation", process, dataset.layout).labels(batch)
     asked = labels != PADDING
     for name, law in laws.items():
         loss = -law.gather(2, labels.clamp_min(0)[..., None])[..., 0].log()
@@ -326,12 +328,15 @@ def test_counting_of_sequences_of_ones_own() -> None:
     assert {"order-2", "context-tree", "trained-order-2", "trained-context-tree"} <= set(found.measures)
     assert f"n-gram of order {found.trained_order} of the training part" in repr(found)
     listed = [[None if v == GAP else v for v in row] for row in rows(data)]
-    again = hs.count(listed, orders=2, missing="none")
+    again = hs.ngram_baselines(listed, orders=2, missing="none")
     assert repr(again) == repr(found)
     for call, message in (
-        (lambda: hs.count(corpus), "test: must be a corpus laid out like train"),
-        (lambda: hs.count(corpus, corpus, missing="none"), "missing: is for sequences, and a corpus is read already"),
-        (lambda: hs.count([[0, 1]]), "cannot be split"),
+        (lambda: hs.ngram_baselines(dataset), "test: must be a corpus laid out like train"),
+        (
+            lambda: hs.ngram_baselines(dataset, dataset, missing="none"),
+            "missing: is for sequences, and a corpus is read already",
+        ),
+        (lambda: hs.ngram_baselines([[0, 1]]), "cannot be split"),
     ):
         with pytest.raises(InputError, match=message):
             call()

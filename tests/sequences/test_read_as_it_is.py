@@ -116,9 +116,9 @@ def test_columns_of_a_frame_may_be_numbers(column: object, unchecked: None) -> N
 
 def test_what_several_channels_cannot_show_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, table = tmp_path / "m.json", tmp_path / "x.csv"
-    hs.ChannelsHMM([1.0], [[1.0]], [[[1.0, 0.0]], [[0.5, 0.5]]]).save(model)
+    hs.MultichannelHMM([1.0], [[1.0]], [[[1.0, 0.0]], [[0.5, 0.5]]]).save(model)
     table.write_text("a,b\n0,1\n1,0\n")
-    assert main(["ask", str(model), str(table)]) == 0
+    assert main(["infer", str(model), str(table)]) == 0
     assert "impossible from observation 1 (1.000000, 0.000000) on" in capsys.readouterr().out
 
 

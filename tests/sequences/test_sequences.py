@@ -20,9 +20,9 @@ from torch.utils.data import DataLoader
 
 import hmmscope as hs
 from hmmscope.errors import DamagedError, HmmscopeError, InputError, RefusedError
-from hmmscope.processes.given_sequences import GivenSequences
+from hmmscope.processes.recorded_sequences import RecordedSequences
 from hmmscope.sequences.data import SequenceData
-from hmmscope.sequences.rule import Reading
+from hmmscope.sequences.read_options import ReadOptions
 
 
 def refused(call: Callable[[], object], *parts: str, kind: type[Exception] = InputError) -> str:
@@ -395,7 +395,7 @@ def test_one_rule_with_and_without_an_alphabet(tmp_path: Path) -> None:
     """A symbol a row is one sequence or many of one: both are said, also where the names are known."""
     path = written(tmp_path, "w.csv", COLUMN)
     hmm = hs.HMM([1.0], [[1.0]], [[0.5, 0.5]], symbols=["rain", "sun"])
-    for options in ({}, {"symbols": ["rain", "sun"]}, {"like": hmm}):
+    for options in ({}, {"symbols": ["rain", "sun"]}, {"symbols_from": hmm}):
         refused(
             lambda options=options: SequenceData(path, column="weather", **options),
             "two ways",
@@ -415,7 +415,7 @@ def test_what_is_read_is_read_again_by_its_names() -> None:
     assert (again, again.symbols, again.title, again.seed) == (sky, sky.symbols, "sky", 3)
     other = ["hail", "rain", "fog", "sun"]
     assert numbers(SequenceData(sky, symbols=other)) == [[3, 1], [3]]
-    assert SequenceData(sky, like=hs.HMM([1.0], [[1.0]], [[0.25] * 4], symbols=other)).symbols == tuple(other)
+    assert SequenceData(sky, symbols_from=hs.HMM([1.0], [[1.0]], [[0.25] * 4], symbols=other)).symbols == tuple(other)
     gaps = SequenceData([[0, None, 1]], missing="none", symbols=5)
     assert SequenceData(gaps) == gaps
     assert numbers(SequenceData(gaps, symbols=["a", "b"])) == [[0, hs.MISSING, 1]]
@@ -461,31 +461,33 @@ def test_a_fitted_hmm_knows_how_to_read(tmp_path: Path, ending: str) -> None:
     fitted = hs.fit(path, 2, column="weather", unit="lines", max_iterations=2, num_restarts=1).hmm
     fitted.save(tmp_path / f"h{ending}")
     loaded = hs.load_process(tmp_path / f"h{ending}")
-    assert loaded.reading == fitted.reading == Reading(unit="lines", column="weather")
+    assert loaded.read_options == fitted.read_options == ReadOptions(unit="lines", column="weather")
     assert (
         loaded.digest
         == fitted.digest
-        == hs.HMM(
-            *(getattr(fitted, a) for a in ("initial_S", "transition_SS", "emission_SV")), symbols=fitted.symbols
-        ).digest
+        == hs.HMM(*(getattr(fitted, a) for a in ("initial", "transition", "emission")), symbols=fitted.symbols).digest
     )
-    data = SequenceData(path, like=loaded)
+    data = SequenceData(path, symbols_from=loaded)
     assert numbers(data) == [[1, 0, 1, 0, 0, 1]]
     assert "column weather: each line is one symbol" in data.how
     assert "read as those of the process, --unit lines --column weather" in data.how
-    assert numbers(SequenceData(written(tmp_path, "t.txt", "rain\nsun\n"), like=loaded)) == [[0, 1]]
-    assert numbers(SequenceData(written(tmp_path, "j.jsonl", '{"observations": ["sun"]}'), like=loaded)) == [[1]]
-    assert numbers(SequenceData(written(tmp_path, "n.txt", "rain sun\n"), like=loaded, unit="words")) == [[0, 1]]
-    drawn = hs.Corpus(loaded, length=3, seed=1)[
+    assert numbers(SequenceData(written(tmp_path, "t.txt", "rain\nsun\n"), symbols_from=loaded)) == [[0, 1]]
+    assert numbers(SequenceData(written(tmp_path, "j.jsonl", '{"observations": ["sun"]}'), symbols_from=loaded)) == [
+        [1]
+    ]
+    assert numbers(SequenceData(written(tmp_path, "n.txt", "rain sun\n"), symbols_from=loaded, unit="words")) == [
+        [0, 1]
+    ]
+    drawn = hs.ProcessDataset(loaded, length=3, seed=1)[
         0:4
     ].observations  # what `hmmscope sample` writes as text, a sequence a line
     lines = [" ".join(loaded.symbols[v] for v in row) for row in drawn.tolist()]
     for source in (written(tmp_path, "drawn.txt", "\n".join(lines)), lines):
-        again = SequenceData(source, like=loaded)
+        again = SequenceData(source, symbols_from=loaded)
         assert numbers(again) == drawn.tolist()
         assert "words apart by spaces" in again.how
     refused(
-        lambda: SequenceData(written(tmp_path, "no.txt", "sun\nNA\n"), like=loaded),
+        lambda: SequenceData(written(tmp_path, "no.txt", "sun\nNA\n"), symbols_from=loaded),
         "sequence 1, symbol 2: 'NA' is not one of rain, sun; if nothing was observed there, say missing='NA'",
         "--unit lines --column weather",
     )
@@ -820,5 +822,5 @@ def test_what_stays_in_its_file_is_saved_without_a_warning(tmp_path):
         data.save(tmp_path / "y.safetensors")
         again = hs.SequenceData(tmp_path / "y.safetensors")
         again.save(tmp_path / "z.npz")
-        tokens = GivenSequences(again).file_tensors()["tokens"]
+        tokens = RecordedSequences(again).file_tensors()["tokens"]
     assert torch.equal(tokens, torch.from_numpy(np.array(data.flat)).to(tokens.dtype))

@@ -130,7 +130,7 @@ def test_a_large_archive_may_inflate_to_64_times_its_size(tmp_path: Path, monkey
 def test_names_that_no_file_can_have_are_refused_and_long_ones_too(tmp_path: Path) -> None:
     for name in ("a\0b", "a\ud800b"):
         with pytest.raises(InputError, match="no file can have this name"):
-            disk.read_bytes(tmp_path / name, own=False)
+            disk.read_bytes(tmp_path / name, managed=False)
     with pytest.raises(InputError, match="too long"):
         store.write_text(tmp_path / ("x" * 300), "x")
     assert list(tmp_path.iterdir()) == []
@@ -201,9 +201,9 @@ def test_a_folder_that_grows_is_sealed_from_its_first_file_on(tmp_path: Path) ->
     seal = seals.open_sealed(tmp_path)
     assert seal is not None
     assert (seal.kind, [*seal.files], seal.bound) == ("kept", ["a", "b"], {})
-    assert str(seals.survey(tmp_path)) == "3 files, 1 not covered: made"
+    assert str(seals.seal_report(tmp_path)) == "3 files, 1 not covered: made"
     seals.cover(tmp_path / "made")
-    assert str(seals.survey(tmp_path)) == "3 files, 0 not covered"
+    assert str(seals.seal_report(tmp_path)) == "3 files, 0 not covered"
     assert not (tmp_path / seals.ADDED).exists()
     seals.cover(tmp_path / "nothing")  # it was not made after all
 
@@ -211,9 +211,9 @@ def test_a_folder_that_grows_is_sealed_from_its_first_file_on(tmp_path: Path) ->
 def test_files_that_nothing_covers_are_named_up_to_eight(tmp_path: Path) -> None:
     for count, end in ((8, "7"), (9, "7, ...")):
         names = [f"{number}" for number in range(count)]
-        said = str(seals.Survey((), tuple(names)))
+        said = str(seals.SealReport((), tuple(names)))
         assert said == f"{count} files, {count} not covered: {', '.join(names[:7])}, {end}"
-    assert str(seals.Survey(("a",), ())) == "1 file, 0 not covered"
+    assert str(seals.SealReport(("a",), ())) == "1 file, 0 not covered"
 
 
 def test_runs_that_a_seal_is_bound_to_are_counted_and_missed(tmp_path: Path) -> None:
@@ -224,13 +224,13 @@ def test_runs_that_a_seal_is_bound_to_are_counted_and_missed(tmp_path: Path) -> 
     seals.write_seal(
         tmp_path, "experiment", {"runs": seals.digests([tmp_path / "runs" / one for one in ("one", "two")])}
     )
-    found = seals.survey(tmp_path)
+    found = seals.seal_report(tmp_path)
     assert (found.runs, found.kind, found.beyond) == (2, "experiment", ())
     disk.remove_tree(tmp_path / "runs" / "two")
     with pytest.raises(DamagedError, match=r"two: missing, and .*seal\.json is bound to it"):
-        seals.survey(tmp_path)
+        seals.seal_report(tmp_path)
     disk.remove_tree(tmp_path / "runs")  # a copy of the small files
-    assert seals.survey(tmp_path).runs == 0
+    assert seals.seal_report(tmp_path).runs == 0
 
 
 def test_a_folder_that_cannot_be_listed_is_damage(tmp_path: Path) -> None:

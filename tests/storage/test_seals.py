@@ -98,19 +98,19 @@ def test_all_checkpoints_are_covered_and_the_last_one_is_enough_to_load(run: Run
     for name in ("analysis/probe.jsonl", "analysis/geometry.jsonl"):
         (run.path / name).write_text("{}\n")
         seals.add(run.path, [name])
-    found = seals.survey(run.path)
+    found = seals.seal_report(run.path)
     assert found.beyond == ()
     assert str(found) == f"{len(found.covered)} files, 0 not covered"
     for name in ("checkpoints/step-000000001/model.safetensors", "analysis/probe.jsonl"):
         before = (run.path / name).read_bytes()
         (run.path / name).write_bytes(flipped(before, 8 * len(before) - 1))
         with pytest.raises(DamagedError, match="altered"):
-            seals.survey(run.path)
+            seals.seal_report(run.path)
         (run.path / name).write_bytes(before)
     shutil.rmtree(run.path / "checkpoints" / "step-000000001")
     assert open_sealed(run.path, milestones=False) is not None
     with pytest.raises(DamagedError, match="step-000000001"):
-        seals.survey(run.path)
+        seals.seal_report(run.path)
 
 
 def test_a_seal_that_was_taken_off_is_on_again_only_if_nothing_changed(run: RunDir) -> None:
@@ -118,7 +118,7 @@ def test_a_seal_that_was_taken_off_is_on_again_only_if_nothing_changed(run: RunD
     before = {path: path.read_bytes() for path in files(run.path)}
 
     def interrupted(change: Callable[[], object]) -> None:
-        with seals.taken_off(run.path):
+        with seals.unsealed(run.path):
             assert read_seal(run.path) is None
             change()
             raise KeyboardInterrupt
@@ -137,13 +137,13 @@ def test_what_was_added_and_is_altered_gets_no_new_seal(run: RunDir) -> None:
     run.mark_done({"loss": 0.5})
     (run.path / "drawing.png").write_bytes(b"drawn")
     seals.cover(run.path / "drawing.png")
-    assert seals.survey(run.path).beyond == ()
+    assert seals.seal_report(run.path).beyond == ()
     (run.path / "drawing.png").write_bytes(b"drown")
     seals.add(run.path, [], ["drawing.png"])  # it stayed as it was, says who did not look
     with pytest.raises(DamagedError, match=r"drawing\.png: altered"):
-        seals.survey(run.path)
+        seals.seal_report(run.path)
     before = {path: path.read_bytes() for path in files(run.path)}
-    with pytest.raises(DamagedError, match=r"drawing\.png: altered"), seals.taken_off(run.path):
+    with pytest.raises(DamagedError, match=r"drawing\.png: altered"), seals.unsealed(run.path):
         pass
     assert {path: path.read_bytes() for path in files(run.path)} == before
     (run.path / seals.ADDED).write_text("{}")
@@ -156,19 +156,19 @@ def test_what_is_made_in_a_sealed_folder_is_covered(run: RunDir, tmp_path: Path)
     for name in ("page.html", "drawn/a.png", "drawn/deeper/b.png"):
         (run.path / name).parent.mkdir(parents=True, exist_ok=True)
         (run.path / name).write_bytes(name.encode())
-    assert len(seals.survey(run.path).beyond) == 3
+    assert len(seals.seal_report(run.path).beyond) == 3
     seals.cover(run.path / "page.html")
     seals.cover(run.path / "drawn")
-    assert seals.survey(run.path).beyond == ()
+    assert seals.seal_report(run.path).beyond == ()
     (tmp_path / "page.html").write_text("elsewhere")
     seals.cover(tmp_path / "page.html")
     seals.cover(run.path / "none.html")  # of a verb that wrote nothing
     shutil.copytree(run.path, run.path / "inside")  # a folder with a seal of its own
     seals.cover(run.path / "inside")
-    assert seals.survey(run.path).beyond == ()
+    assert seals.seal_report(run.path).beyond == ()
     (run.path / "inside" / "metrics.jsonl").write_bytes(b"{}\n")
     with pytest.raises(DamagedError, match="inside/metrics"):
-        seals.survey(run.path)
+        seals.seal_report(run.path)
     other = tmp_path / seals.SEAL
     other.write_text("what somebody else calls a seal")
     seals.cover(tmp_path / "page.html")
@@ -255,7 +255,7 @@ def test_every_file_of_results_is_under_a_seal() -> None:
         elif is_board(place):  # whose cards have their digests in their names
             assert check_board(place)[1].beyond == ()
         else:
-            assert seals.survey(place).beyond == (), place
+            assert seals.seal_report(place).beyond == (), place
 
 
 def test_a_file_that_joins_kept_ones_comes_under_their_seal_and_foreign_ones_do_not(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_a_file_that_joins_kept_ones_comes_under_their_seal_and_foreign_ones_do_
     store.write_bytes(tmp_path / "three.json", b"3")
     seals.cover(tmp_path / "three.json")
     store.write_bytes(tmp_path / "notes.txt", b"of a user")
-    found = seals.survey(tmp_path)
+    found = seals.seal_report(tmp_path)
     assert (found.kind, found.covered, found.beyond) == (
         "kept",
         ("one.json", "three.json", "inner/two.xz"),
@@ -275,4 +275,4 @@ def test_a_file_that_joins_kept_ones_comes_under_their_seal_and_foreign_ones_do_
     (tmp_path / "inner" / "two.xz").write_bytes(b"2")
     seals.keep(tmp_path, ["one.json"])  # does not launder what was altered beside it
     with pytest.raises(DamagedError, match="two"):
-        seals.survey(tmp_path)
+        seals.seal_report(tmp_path)

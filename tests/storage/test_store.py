@@ -187,7 +187,7 @@ def test_reading_is_bounded_and_never_waits(tmp_path: Path) -> None:
     with open(tmp_path / "large", "wb") as file:
         file.truncate(1 << 40)
     for name in ("pipe", "large", "missing", "."):
-        for read in (store.read_json, partial(store.read_table, own=False)):
+        for read in (store.read_json, partial(store.read_table, managed=False)):
             with pytest.raises(InputError):
                 read(tmp_path / name)
     (tmp_path / "small").write_text("[1, 2]")
@@ -371,9 +371,9 @@ def test_reading_is_bounded(tmp_path: Path) -> None:
     for path in special_files(tmp_path):
         if path.name != "link":
             with pytest.raises(InputError):
-                disk.read_bytes(path, own=False)
+                disk.read_bytes(path, managed=False)
         with pytest.raises(DamagedError):
-            disk.read_bytes(path, own=True)
+            disk.read_bytes(path, managed=True)
     with pytest.raises(InputError, match="4 bytes, more than the 3 allowed"):
         store.read_text(tmp_path / "kept", limit=3)
 

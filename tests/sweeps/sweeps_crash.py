@@ -19,7 +19,7 @@ import torch
 
 from hmmscope.errors import HmmscopeError
 from hmmscope.lab import worker
-from hmmscope.lab.sweeps.grid import Point, expand, make_folder
+from hmmscope.lab.sweeps.grid import GridPoint, expand, make_folder
 from hmmscope.lab.sweeps.run_task import RunTask
 from hmmscope.lab.sweeps.sweeping import run_sweep
 from hmmscope.lab.sweeps.table import table_rows
@@ -46,7 +46,7 @@ BASE: dict[str, Any] = {
 }
 
 
-def points_of(number: int) -> list[Point]:
+def points_of(number: int) -> list[GridPoint]:
     """So many runs, and one more that diverges."""
     also = [{"training.learning_rate": "1e38", "training.warmup_steps": 0, "seed": 0}]
     rates = [f"{k + 1}e-3" for k in range(number)]
@@ -102,18 +102,18 @@ def fork(work: Callable[[], int]) -> int:
         os._exit(code)
 
 
-def drive(points: list[Point], out: Path, at_once: int = 2) -> int:
+def drive(points: list[GridPoint], out: Path, at_once: int = 2) -> int:
     """A driver from beginning to end; 5 if a run failed, as the command line says it."""
     rows = run_sweep(points, out, LocalExecutor(at_once))
     return 5 if any(row["state"] != "done" for row in rows) else 0
 
 
-def complete(points: list[Point], out: Path) -> bool:
+def complete(points: list[GridPoint], out: Path) -> bool:
     """Whether all runs but the diverging one are done."""
     return sum(RunTask(out, point.name).is_done() for point in points) == len(points) - 1
 
 
-def fingerprint(points: list[Point], out: Path) -> dict[str, str]:
+def fingerprint(points: list[GridPoint], out: Path) -> dict[str, str]:
     """Digests of the table and of everything that a seed fixes in the finished runs."""
     files = [out / "table.jsonl"]
     for point in points[:-1]:
@@ -162,7 +162,7 @@ def attack(folder: Path, number: int, runs: int, seed: int = 7) -> dict:
 
 
 def attack_one(
-    points: list[Point], out: Path, number: int, killed: dict[str, int], longest: float, rng: random.Random
+    points: list[GridPoint], out: Path, number: int, killed: dict[str, int], longest: float, rng: random.Random
 ) -> int:
     """Start drivers until all runs are done, and kill meanwhile, up to `number` in all; returns how many drivers."""
     for drivers in range(1, 100 + number):
@@ -190,7 +190,7 @@ def attack_one(
     raise AssertionError("the sweep does not end")
 
 
-def steps_of(out: Path, point: Point) -> list[int]:
+def steps_of(out: Path, point: GridPoint) -> list[int]:
     """The steps in a run's journal."""
     return [record["step"] for record in read_journal(RunTask(out, point.name).folder / "metrics.jsonl")]
 

@@ -16,7 +16,7 @@ import pytest
 
 import forking
 from hmmscope.errors import InputError, ResourceError
-from hmmscope.lab.sweeps.grid import Point, expand, make_folder
+from hmmscope.lab.sweeps.grid import GridPoint, expand, make_folder
 from hmmscope.lab.sweeps.run_task import RunTask
 from hmmscope.lab.sweeps.sweeping import run_sweep
 from hmmscope.lab.tasks.local import LocalExecutor
@@ -55,7 +55,7 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def small(rates: int = 2) -> list[Point]:
+def small(rates: int = 2) -> list[GridPoint]:
     return expand({"base": BASE, "vary": {"training.learning_rate": [f"{k + 1}e-3" for k in range(rates)]}})
 
 

@@ -39,7 +39,7 @@ from hmmscope.processes.files import load_process
 from hmmscope.runs.config import RunConfig
 from hmmscope.storage import store
 from hmmscope.storage.rundir import RunDir
-from hmmscope.storage.seals import read_seal, remove_seal, survey
+from hmmscope.storage.seals import read_seal, remove_seal, seal_report
 from sweeps_crash import BASE
 
 SUMMARY = {
@@ -495,7 +495,7 @@ def test_the_command_lists_and_refuses(tmp_path: Path, capsys: pytest.CaptureFix
     wrong: list[tuple[list[str], int, str]] = [
         (["sweep"], 2, "give a grid file"),
         (["sweep", "umbrella"], 2, "say what varies, hmmscope sweep umbrella --vary KEY=A,B --out DIR"),
-        (["sweep", grid, "--num-seeds", "2"], 2, "is a grid and says all; give no --vary"),
+        (["sweep", grid, "--num-seeds", "2"], 2, "is a grid and leaves nothing open; give no --vary"),
         (["sweep", *options], 2, "out: give a folder"),
         (["sweep", grid, *options], 2, "and so is --base; give one of them"),
         (["sweep", *options, "--out", str(tmp_path)], 3, "not the folder of a sweep"),
@@ -558,16 +558,16 @@ def test_what_failed_runs_leave_is_covered(tmp_path: Path) -> None:
     make_folder(out, points)
     run.path.rename(RunTask(out, points[0].name).folder)
     run_sweep(points, out, executor)
-    found = survey(out)
+    found = seal_report(out)
     assert found.beyond == ()
     assert f"runs/{points[0].name}/metrics.jsonl" in found.covered
     with (RunTask(out, points[0].name).folder / "metrics.jsonl").open("a") as file:
         file.write("{}")
     with pytest.raises(DamagedError, match=r"metrics\.jsonl: \d+ bytes, which is not what"):
-        survey(out)
+        seal_report(out)
     (out / "seal.json").unlink()
     run_sweep(points, out, Scripted(out, {points[0].name: [6]}))
-    assert survey(out).beyond == ()
+    assert seal_report(out).beyond == ()
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -695,7 +695,8 @@ def test_a_run_that_says_nothing_for_long_is_told_of_once(tmp_path: Path, capsys
         board.at_work({"one": Heartbeat(7, age, "12 on host"), "two": Heartbeat(None, 1.0, "")})
     said = capsys.readouterr().err
     assert said == (
-        "silent   one: step 7, 1000 s ago, process 12 on host; --silence SECONDS has such runs killed and tried again\n"
+        "silent   one: step 7, 1000 s ago, process 12 on host; "
+        "--heartbeat-timeout SECONDS has such runs killed and tried again\n"
     )
 
 
@@ -718,7 +719,7 @@ class Sleeper:
 
 
 def test_a_stopped_worker_is_killed_after_its_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = local.Job(sleeper := Sleeper(), RunTask(tmp_path, "run"), silence=5.0)  # type: ignore[arg-type]
+    job = local.Job(sleeper := Sleeper(), RunTask(tmp_path, "run"), heartbeat_timeout=5.0)  # type: ignore[arg-type]
     os.kill(sleeper.process.pid, signal.SIGSTOP)
     assert job.poll() is None
     now = time.monotonic()
@@ -732,7 +733,7 @@ def test_a_stopped_worker_is_killed_after_its_silence(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_a_clock_that_is_set_makes_no_run_silent(hours: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither that of this machine nor that of the one which dates the files; what is seen to change is alive."""
-    job = local.Job(sleeper := Sleeper(), RunTask(tmp_path, "run"), silence=5.0)  # type: ignore[arg-type]
+    job = local.Job(sleeper := Sleeper(), RunTask(tmp_path, "run"), heartbeat_timeout=5.0)  # type: ignore[arg-type]
     journal = tmp_path / "runs" / "run" / "metrics.jsonl"
     begun, wall = time.monotonic(), time.time()
     monkeypatch.setattr(time, "time", lambda: wall + 3600 * hours)

@@ -26,7 +26,7 @@ import torch
 
 from hmmscope.lab import cli
 from hmmscope.lab.verbs import train as verb
-from hmmscope.lab.verbs.options import Train
+from hmmscope.lab.verbs.options import TrainOptions
 from hmmscope.runs import training
 from hmmscope.runs.config import config_from_data, load_config
 from hmmscope.storage import store
@@ -165,7 +165,9 @@ def in_turn(folder: Path) -> dict:
 def ends(folder: Path) -> dict:
     """How all processes end when one does."""
     found = {}
-    found["leader dies"] = train(folder / "leader", 3, config(num_grains=1, parallel="ddp"), before=at_step(9, 0, die))
+    found["leader dies"] = train(
+        folder / "leader", 3, config(accumulation_steps=1, parallel="ddp"), before=at_step(9, 0, die)
+    )
 
     def impatient(rank: int) -> None:
         watch.PERIOD, watch.MISSED = 0.2, 10
@@ -252,7 +254,9 @@ def compiled(folder: Path) -> dict:
     for mode, size in (("exact", 1), ("exact", 2), ("ddp", 2), ("fsdp", 2)):
         pair = [folder / f"{mode}-{size}-{name}" for name in ("plain", "compiled")]
         for path in pair:
-            settings = config(parallel=mode, num_grains=2, num_trajectories=0, compile=path.name.endswith("compiled"))
+            settings = config(
+                parallel=mode, accumulation_steps=2, num_trajectories=0, compile=path.name.endswith("compiled")
+            )
             report = train(path, size, settings)
         apart = distances(pair[0] / "run", pair[1] / "run") if report["codes"] == [0] * size else None
         found[f"{mode} {size}"] = report | {"apart": apart}
@@ -273,7 +277,7 @@ def distances(one: Path, other: Path) -> dict[str, float]:
     }
 
 
-def trained(asked: Train) -> None:
+def trained(asked: TrainOptions) -> None:
     """What the verb does, without a page and with a short score."""
     assert asked.out is not None
     config = load_config(Path(asked.config), asked.overrides)

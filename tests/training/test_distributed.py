@@ -20,7 +20,7 @@ from hmmscope.runs.config import config_from_data
 from hmmscope.runs.training import train
 from hmmscope.storage.rundir import RunDir, read_journal
 from hmmscope.training import distributed, parallel
-from hmmscope.training.distributed import World, exit_code, joined
+from hmmscope.training.distributed import ProcessGroup, exit_code, joined
 from hmmscope.training.signals import Interrupted
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import _sum_of_bits
@@ -152,7 +152,7 @@ def test_a_process_that_stands_still_is_noticed(reports: Reports) -> None:
     [
         ("in use", 3, "in use by process"),
         ("differs", 3, "training.learning_rate: 0.01 -> 0.02"),
-        ("grains", 2, "training.num_grains: must be a multiple of the 3 processes"),
+        ("grains", 2, "training.accumulation_steps: must be a multiple of the 3 processes"),
         ("other weights", 5, "step 7: the processes have come to different weights"),
     ],
 )
@@ -263,7 +263,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def enter() -> World:
+def enter() -> ProcessGroup:
     with joined("cpu") as world:
         return world
 
@@ -321,9 +321,9 @@ def test_one_training_a_launch(launched: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_numbers_of_processes_that_cannot_share(grains: int, size: int, words: str) -> None:
-    spec = TrainingSpec(batch_size=16, num_grains=grains)
+    spec = TrainingSpec(batch_size=16, accumulation_steps=grains)
     with pytest.raises(
-        InputError, match=f"^training.num_grains: must be a multiple of the {size} processes"
+        InputError, match=f"^training.accumulation_steps: must be a multiple of the {size} processes"
     ) as refused:
         parallel.check_processes(spec, size)
     assert str(refused.value).endswith(words)
@@ -335,12 +335,12 @@ def test_numbers_of_processes_that_cannot_share(grains: int, size: int, words: s
 def test_shares_are_the_whole_batch() -> None:
     """Every sample of a step belongs to one process, also where an epoch ends with a small step."""
     for count in (1, 7, 16, 90):
-        spec = TrainingSpec(batch_size=16, num_trajectories=count, num_grains=8, num_steps=60)
+        spec = TrainingSpec(batch_size=16, num_trajectories=count, accumulation_steps=8, num_steps=60)
         for size in (1, 2, 4, 8):
             for step in range(spec.steps_per_epoch):
                 found: list[int] = []
                 for rank in range(size):
-                    world = World()
+                    world = ProcessGroup()
                     world.rank, world.size = rank, size
                     rows = parallel._share(spec, world, 8 // size, step)
                     idle = parallel._first(spec, world, 8 // size, step) >= parallel.num_samples(spec, step)
@@ -378,20 +378,20 @@ def test_bfloat16_is_near_float32(tmp_path: Path) -> None:
     plain, short = losses(tmp_path / "float32"), losses(tmp_path / "bfloat16", precision="bfloat16")
     assert short != plain
     assert short == pytest.approx(plain, rel=0.02)  # eight bits of mantissa: 0.004 at each operation
-    with_grains = losses(tmp_path / "grains", precision="bfloat16", num_grains=2)
+    with_grains = losses(tmp_path / "grains", precision="bfloat16", accumulation_steps=2)
     assert with_grains == pytest.approx(short, rel=0.02)
 
 
 def test_deterministic_within_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     seen = []
-    step = parallel.Single.gradients
+    step = parallel.SingleProcess.gradients
 
     def spy(self: Any, *args: Any) -> torch.Tensor:
         seen.append((torch.are_deterministic_algorithms_enabled(), os.environ.get("CUBLAS_WORKSPACE_CONFIG")))
         return step(self, *args)
 
-    monkeypatch.setattr(parallel.Single, "gradients", spy)
+    monkeypatch.setattr(parallel.SingleProcess, "gradients", spy)
     plain = losses(tmp_path / "plain", num_steps=3, checkpoint_every=3)
     strict = losses(tmp_path / "strict", num_steps=3, checkpoint_every=3, deterministic=True)
     assert strict == plain  # on a processor
@@ -405,7 +405,7 @@ def test_an_operation_that_is_not_deterministic_is_named(tmp_path: Path, monkeyp
     def refuse(self: Any, *args: Any) -> torch.Tensor:
         raise RuntimeError("put_ does not have a deterministic implementation, but you set it. You can turn it off.")
 
-    monkeypatch.setattr(parallel.Single, "gradients", refuse)
+    monkeypatch.setattr(parallel.SingleProcess, "gradients", refuse)
     with pytest.raises(
         InputError, match=r"^training\.deterministic: put_ does not have a deterministic implementation"
     ):

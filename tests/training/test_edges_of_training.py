@@ -15,20 +15,20 @@ import torch
 from torch.distributed import HashStore
 
 import hmmscope as hs
-from hmmscope.corpora.targets import PADDING, make_target
+from hmmscope.datasets.targets import PADDING, make_target
 from hmmscope.errors import DamagedError, InputError, NonFiniteError, ResourceError
 from hmmscope.models.base import make_model
 from hmmscope.models.decoder import DecoderSpec
 from hmmscope.models.recurrent import RNNSpec
 from hmmscope.training import compiled_steps, distributed, engines, parallel, progress, state, trainer, updates, watch
-from hmmscope.training.distributed import World
+from hmmscope.training.distributed import ProcessGroup
 from hmmscope.training.evaluation import mean_where
 from hmmscope.training.recipes import doubling_curriculum, limits_recipe, multitask_recipe
 from hmmscope.training.schedules import learning_rate, sample_numbers, training_tokens
-from hmmscope.training.signals import Abandoned, Received, deferred_signals
+from hmmscope.training.signals import SignalState, WorkAbandoned, deferred_signals
 from hmmscope.training.spec import TrainingSpec
-from hmmscope.training.trackers import Quietly
-from hmmscope.training.watch import Watch, comes
+from hmmscope.training.trackers import FailSafeTracker
+from hmmscope.training.watch import ProcessMonitor, comes
 
 INT = 2**31
 
@@ -46,14 +46,14 @@ INT = 2**31
         *((field, [0, INT - 1], [-1, INT], {}) for field in ("epoch_steps", "block_length")),
         ("num_trajectories", [0, 2**27], [-1, 2**27 + 1], {}),
         ("epoch_steps", [0], [1], {"num_trajectories": 1}),
-        ("milestones", [0, 2, 1000], [-1, 1, 1001], {}),
+        ("num_log_checkpoints", [0, 2, 1000], [-1, 1, 1001], {}),
         ("learning_rate", [1e-9], [0.0], {}),
         ("epsilon", [1e-30], [0.0], {}),
         ("final_fraction", [0.0, 1.0], [-0.1, 1.1], {}),
         ("betas", [(0.0, 0.0), (0.999, 0.999)], [(0.9,), (0.9, 0.9, 0.9), (1.0, 0.9), (0.9, -0.1)], {}),
         ("curriculum", [(), (1,), (1, 2)], [(0,), (1, 2, 3)], {"num_steps": 2}),
         ("curriculum", [(1, 2)], [(1, 2, 3)], {"num_steps": 4, "epoch_steps": 2}),
-        ("num_grains", [1, 4, 32], [0, 3, 64], {}),
+        ("accumulation_steps", [1, 4, 32], [0, 3, 64], {}),
     ],
 )
 def test_a_field_of_a_recipe_is_taken_up_to_its_edge(
@@ -122,11 +122,11 @@ def test_schedules_by_their_formulas() -> None:
     wsd = TrainingSpec(num_steps=12, schedule="wsd", learning_rate=1.0, warmup_steps=2)
     assert [learning_rate(wsd, step) for step in (0, 1, 2, 9)] == [0.5, 1, 1, 1]
     assert [learning_rate(wsd, step) for step in (10, 11)] == pytest.approx([2 / 3, 1 / 3])
-    assert (wsd.decay_step, TrainingSpec(num_steps=12, milestones=3, schedule="wsd").milestone_steps) == (
+    assert (wsd.decay_step, TrainingSpec(num_steps=12, num_log_checkpoints=3, schedule="wsd").log_checkpoint_steps) == (
         10,
         (1, 3, 10, 12),
     )
-    assert TrainingSpec(num_steps=64, milestones=3).milestone_steps == (1, 8, 64)
+    assert TrainingSpec(num_steps=64, num_log_checkpoints=3).log_checkpoint_steps == (1, 8, 64)
     constant = TrainingSpec(schedule="constant", learning_rate=2.0, warmup_steps=2)
     assert [learning_rate(constant, step) for step in (0, 1, 2, 9)] == [1, 2, 2, 2]
 
@@ -182,12 +182,12 @@ class Post:
         for place, given in zip(received, self.exchange(sent.clone()), strict=True):
             place.copy_(given)
 
-    def run(self, work: Callable[[World], Any]) -> list[Any]:
+    def run(self, work: Callable[[ProcessGroup], Any]) -> list[Any]:
         """What the work gives in each process."""
         found: list[Any] = [None] * self.size
 
         def one(rank: int) -> None:
-            self.own.rank, world = rank, World()
+            self.own.rank, world = rank, ProcessGroup()
             world.rank, world.size = rank, self.size
             world.total = lambda number: sum(self.exchange(number))  # type: ignore[method-assign]
             try:
@@ -210,10 +210,10 @@ class Post:
 @pytest.mark.parametrize("size", [2, 4])
 def test_several_processes_have_the_gradient_of_one_to_the_bit(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of whole steps, and of the last one of an epoch, where some have nothing to do; in buckets of few numbers."""
-    corpus = hs.Corpus("rrxor", 6, stream="train")
-    target = make_target("observation", corpus.process, corpus.layout)
+    dataset = hs.ProcessDataset("rrxor", 6, stream="train")
+    target = make_target("observation", dataset.process, dataset.layout)
     first = make_model("rnn", num_symbols=2, width=5)
-    spec = TrainingSpec(num_steps=2, batch_size=8, num_trajectories=11, num_grains=4)
+    spec = TrainingSpec(num_steps=2, batch_size=8, num_trajectories=11, accumulation_steps=4)
     post = Post(size)
     monkeypatch.setattr(parallel, "dist", post)
     monkeypatch.setattr(parallel, "BUCKET", 30)
@@ -221,13 +221,15 @@ def test_several_processes_have_the_gradient_of_one_to_the_bit(size: int, monkey
         numbers = sample_numbers(spec, 0, step)
         assert len(numbers) == count
 
-        def grads(world: World, step: int = step, numbers: Any = numbers) -> tuple[Any, ...]:
+        def grads(world: ProcessGroup, step: int = step, numbers: Any = numbers) -> tuple[Any, ...]:
             model = copy.deepcopy(first)
-            one = parallel.Exact(model, spec, world) if world.size > 1 else parallel.Single(model, spec)
-            loss = one.gradients(corpus[numbers[one.rows(step)]], target, step)
+            one = (
+                parallel.BitExactParallel(model, spec, world) if world.size > 1 else parallel.SingleProcess(model, spec)
+            )
+            loss = one.gradients(dataset[numbers[one.rows(step)]], target, step)
             return loss, *(p.grad for p in model.parameters())
 
-        alone = grads(World())
+        alone = grads(ProcessGroup())
         for found in post.run(grads):
             assert all(torch.equal(a, b) for a, b in zip(found, alone, strict=True)), step
 
@@ -241,7 +243,7 @@ def test_buckets_hold_neighbours_of_one_type(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_more_processes_than_samples_are_refused() -> None:
-    spec = TrainingSpec(batch_size=4, num_grains=4, parallel="ddp")
+    spec = TrainingSpec(batch_size=4, accumulation_steps=4, parallel="ddp")
     parallel.check_processes(spec, 4)
     with pytest.raises(InputError, match=r"training\.batch_size: must be at least the 5 processes, got 4"):
         parallel.check_processes(spec, 5)
@@ -276,7 +278,7 @@ def test_the_dead_are_named_by_their_signs(quick: list[float], monkeypatch: pyte
     words = HashStore()
     for rank in range(3):
         words.set(f"sign/{rank}", "1")
-    one = Watch(HashStore(), words, 0, 3, hosted=True)
+    one = ProcessMonitor(HashStore(), words, 0, 3, hosted=True)
     sleep = watch.time.sleep
 
     def live(seconds: float) -> None:
@@ -289,7 +291,7 @@ def test_the_dead_are_named_by_their_signs(quick: list[float], monkeypatch: pyte
     assert one.obituary() == said
     assert quick == [3 * watch.PERIOD]
     for hosted, said in ((True, "rank 0 of 3"), (False, "one of 3 processes")):
-        gone = Watch(HashStore(), words, 1, 3, hosted=hosted)
+        gone = ProcessMonitor(HashStore(), words, 1, 3, hosted=hosted)
         gone._gone = True
         assert said in gone.obituary()
 
@@ -297,7 +299,7 @@ def test_the_dead_are_named_by_their_signs(quick: list[float], monkeypatch: pyte
 def test_who_has_spoken_waits_for_the_living(quick: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "end_undisturbed", lambda: None)
     words = HashStore()
-    one = Watch(HashStore(), words, 0, 3, hosted=True)
+    one = ProcessMonitor(HashStore(), words, 0, 3, hosted=True)
     one._dead = {2}
     words.set("left/1", "")
     one.fall_silent()
@@ -315,7 +317,7 @@ def test_one_of_them_speaks(quick: list[float], unchecked: None) -> None:
     """The leader at once; another one after two periods, unless somebody has; who cannot ask, by its number."""
     words = HashStore()
     table = HashStore()
-    leader, other, last = (Watch(table, words, rank, 3, hosted=True) for rank in range(3))
+    leader, other, last = (ProcessMonitor(table, words, rank, 3, hosted=True) for rank in range(3))
     assert leader.speaks(7)
     assert leader.leaving.is_set()
     assert (words.get("code"), quick) == (b"7", [])
@@ -325,7 +327,7 @@ def test_one_of_them_speaks(quick: list[float], unchecked: None) -> None:
     assert (last.silence(), last.ended.is_set()) == (7, True)
     assert words.check(["left/2"])
     assert quick == []
-    alone = Watch(table, HashStore(), 1, 3, hosted=True)
+    alone = ProcessMonitor(table, HashStore(), 1, 3, hosted=True)
     assert alone.speaks(5)
     assert sum(quick) == pytest.approx(2 * watch.PERIOD, abs=0.05)
 
@@ -340,7 +342,7 @@ def test_one_of_them_speaks(quick: list[float], unchecked: None) -> None:
         (0, False, True),
         (1, False, False),
     ):
-        one = Watch(table, Gone(), rank, 3, hosted=hosted)  # type: ignore[arg-type]
+        one = ProcessMonitor(table, Gone(), rank, 3, hosted=hosted)  # type: ignore[arg-type]
         assert one.speaks(5) is speaks
         assert one._gone
         assert one.silence() == 5
@@ -350,7 +352,7 @@ def test_one_of_them_speaks(quick: list[float], unchecked: None) -> None:
 
 
 def test_one_thread_ends_a_process() -> None:
-    one = Watch(HashStore(), HashStore(), 0, 2, hosted=True)
+    one = ProcessMonitor(HashStore(), HashStore(), 0, 2, hosted=True)
     assert [one.ends_here() for _ in range(2)] == [True, False]
 
 
@@ -401,7 +403,7 @@ def test_codes_of_what_ends_a_training() -> None:
 
 
 def test_gpus_that_are_not_there_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    several = distributed._Several.__new__(distributed._Several)
+    several = distributed._TorchProcessGroup.__new__(distributed._TorchProcessGroup)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     for local in ("0", "1"):
         monkeypatch.setenv("LOCAL_RANK", local)
@@ -554,17 +556,17 @@ def test_the_engine_is_the_one_that_is_covered_and_pays(
 
 
 def test_signals_are_kept_and_leave_what_may_be_left() -> None:
-    received = Received()
+    received = SignalState()
     received.remember(signal.SIGTERM, None)
     assert received == [signal.SIGTERM]
-    with pytest.raises(Abandoned), received.at_once():
+    with pytest.raises(WorkAbandoned), received.at_once():
         raise AssertionError("it came before")
     with received.at_once(possible=False):
         pass
-    fresh = Received()
-    with pytest.raises(Abandoned), fresh.at_once():
+    fresh = SignalState()
+    with pytest.raises(WorkAbandoned), fresh.at_once():
         fresh.remember(signal.SIGINT, None)
-    fresh = Received()
+    fresh = SignalState()
     with fresh.at_once():
         fresh.hold()
         fresh.remember(signal.SIGINT, None)
@@ -613,14 +615,14 @@ def test_a_tracker_that_fails_is_asked_no_more(unchecked: None) -> None:
             raise OSError("it is\nfull")
 
     broken = Broken()
-    quietly = Quietly(broken)  # type: ignore[arg-type]
+    quietly = FailSafeTracker(broken)  # type: ignore[arg-type]
     with pytest.warns(UserWarning, match="tracker: OSError: it is full; the training goes on without it"):
         quietly.log({"step": 3, "loss": 1, "name": "x"})
     quietly.log({"step": 4})
     quietly.close()
     assert broken.asked == 1
     kept: list[Any] = []
-    Quietly(SimpleNamespace(log=lambda *given: kept.append(given))).log({"step": 3, "loss": 1, "name": "x"})  # type: ignore[arg-type]
+    FailSafeTracker(SimpleNamespace(log=lambda *given: kept.append(given))).log({"step": 3, "loss": 1, "name": "x"})  # type: ignore[arg-type]
     assert kept == [(3, {"loss": 1.0})]
 
 
@@ -628,7 +630,7 @@ def asked(
     tokens: Any = ((0, 1), (1, 1)), ids: Any = ((0, 1), (1, PADDING)), values: Any = None, vectors: Any = None
 ) -> Any:
     none = np.zeros((0, 0), np.int64), np.zeros((0, 0, 0))
-    return compiled_steps.Asked(
+    return compiled_steps.StepInputs(
         tokens=none[0] if vectors is not None else np.array(tokens),
         vectors=none[1] if vectors is None else np.array(vectors, float),
         ids=none[0] if values is not None else np.array(ids),
@@ -676,13 +678,15 @@ def test_what_has_no_compiled_form_is_refused() -> None:
 
 def test_a_step_is_long_by_six_operations_for_each_parameter_and_token(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = TrainingSpec(num_steps=1, batch_size=4)
-    corpus = hs.Corpus(hs.make_process("random-hmm", num_states=2, num_symbols=3), layout=hs.Sequences(length=5))
+    dataset = hs.ProcessDataset(
+        hs.make_process("random-hmm", num_states=2, num_symbols=3), layout=hs.SequenceLayout(length=5)
+    )
     model = make_model("rnn", num_symbols=3, width=4)
-    operations = 6.0 * sum(one.numel() for one in model.parameters()) * 4 * corpus.layout.num_columns
+    operations = 6.0 * sum(one.numel() for one in model.parameters()) * 4 * dataset.layout.context_length
     monkeypatch.setattr(trainer, "LONG_STEP", operations)
-    assert not trainer._long_steps(model, spec, corpus)
+    assert not trainer._long_steps(model, spec, dataset)
     monkeypatch.setattr(trainer, "LONG_STEP", operations - 1)
-    assert trainer._long_steps(model, spec, corpus)
+    assert trainer._long_steps(model, spec, dataset)
 
 
 def test_a_silent_process_is_given_up_after_forty_five_seconds_and_looked_at_each_second() -> None:

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import hmmscope as hs
-from hmmscope.analysis.strategies import Crossing, strategies
-from hmmscope.corpora.corpus import Corpus
+from hmmscope.analysis.strategies import LevelCrossing, strategies
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.errors import DamagedError, InputError
 from hmmscope.inference.memory import memory_beliefs
 from hmmscope.lab import cli
@@ -24,7 +24,7 @@ from hmmscope.storage.rundir import RunDir
 from hmmscope.storage.store import read_table
 from hmmscope.training.spec import TrainingSpec
 
-TRAINING = {"num_steps": 30, "batch_size": 4, "checkpoint_every": 7, "milestones": 5, "evaluate_every": 0}
+TRAINING = {"num_steps": 30, "batch_size": 4, "checkpoint_every": 7, "num_log_checkpoints": 5, "evaluate_every": 0}
 KEPT = [1, 2, 5, 13, 30]
 
 
@@ -55,12 +55,12 @@ def checkpoints(path: Path) -> dict[str, bytes]:
 
 
 def test_steps_are_even_in_the_logarithm() -> None:
-    assert TrainingSpec(num_steps=100, milestones=5).milestone_steps == (1, 3, 10, 32, 100)
-    assert TrainingSpec(num_steps=3, milestones=40).milestone_steps == (1, 2, 3)
-    assert TrainingSpec(num_steps=3).milestone_steps == ()
+    assert TrainingSpec(num_steps=100, num_log_checkpoints=5).log_checkpoint_steps == (1, 3, 10, 32, 100)
+    assert TrainingSpec(num_steps=3, num_log_checkpoints=40).log_checkpoint_steps == (1, 2, 3)
+    assert TrainingSpec(num_steps=3).log_checkpoint_steps == ()
     for wrong in (1, -2, 1001):
-        with pytest.raises(InputError, match="milestones"):
-            TrainingSpec(milestones=wrong)
+        with pytest.raises(InputError, match="num_log_checkpoints"):
+            TrainingSpec(num_log_checkpoints=wrong)
 
 
 @pytest.mark.parametrize("engine", ["torch", "compiled"])
@@ -78,7 +78,7 @@ def test_they_stay_through_stop_and_resume(engine: str, tmp_path: Path, monkeypa
     with pytest.raises(_Stop):
         train(config(engine), tmp_path / "cut", num_samples=4)
     assert RunDir.open(tmp_path / "cut").checkpoint_steps() == [1, 2, 5, 13, 14]
-    assert load_run(tmp_path / "cut").kept_steps() == [0, 1, 2, 5, 13]
+    assert load_run(tmp_path / "cut").checkpoint_steps() == [0, 1, 2, 5, 13]
     monkeypatch.setattr(RunDir, "save_checkpoint", save)
     train(config(engine), tmp_path / "cut", resume=True, num_samples=4)
     assert checkpoints(tmp_path / "cut") == checkpoints(tmp_path / "whole")
@@ -90,11 +90,11 @@ def test_the_size_is_said_before_and_true_after(run: Run) -> None:
     size = sum(map(len, checkpoints(run.path).values()))
     assert found.disk_bytes < size < 1.5 * found.disk_bytes  # and names and shapes, of weights so few
     assert "MB for 6 checkpoints that stay" in "\n".join(as_text(found, run.config))
-    assert estimate(config(milestones=0)).disk_bytes == found.disk_bytes // 3
+    assert estimate(config(num_log_checkpoints=0)).disk_bytes == found.disk_bytes // 3
 
 
 def test_weights_of_every_step(run: Run) -> None:
-    assert run.kept_steps() == [0, *KEPT]
+    assert run.checkpoint_steps() == [0, *KEPT]
     first, last = run.model_at(0), run.model_at(30)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), run.untrained().parameters(), strict=True))
     assert all(torch.equal(a, b) for a, b in zip(last.parameters(), run.model.parameters(), strict=True))
@@ -104,9 +104,9 @@ def test_weights_of_every_step(run: Run) -> None:
 def test_an_instrument_at_every_step(run: Run, capsys: pytest.CaptureFixture) -> None:
     rows = over_training(run, "strategies", num_samples=8)
     assert sorted({row["step"] for row in rows}) == [0, *KEPT]
-    alone = strategies(run.model, run.corpus("probe"), num_samples=8)
+    alone = strategies(run.model, run.dataset("probe"), num_samples=8)
     assert [{k: v for k, v in row.items() if k != "step"} for row in rows if row["step"] == 30] == alone
-    assert cli.main(["analyse", str(run.path), "strategies", "--over-training", "--num_samples", "8", "-q"]) == 0
+    assert cli.main(["analyse", str(run.path), "strategies", "--over-checkpoints", "--num_samples", "8", "-q"]) == 0
     assert read_table(run.path / "analysis/strategies-over-training-num_samples-8.jsonl") == rows
     own = hs.over_training(run, lambda model, corpus: [{"parameters": parameter_count(model)}])
     assert own[1] == {"step": 1, "parameters": parameter_count(run.model)}
@@ -122,8 +122,10 @@ def test_a_module_that_was_handed_over(tmp_path: Path) -> None:
 
 
 def test_what_was_not_kept_or_is_lost_is_said(run: Run, tmp_path: Path) -> None:
-    plain = train(config(milestones=0, num_steps=2), tmp_path / "plain", num_samples=4)
-    with pytest.raises(InputError, match=r"kept no checkpoints over training; train with --training\.milestones"):
+    plain = train(config(num_log_checkpoints=0, num_steps=2), tmp_path / "plain", num_samples=4)
+    with pytest.raises(
+        InputError, match=r"kept no checkpoints over training; train with --training\.num_log_checkpoints"
+    ):
         over_training(plain, "strategies")
     with pytest.raises(InputError, match="no step 3"):
         run.model_at(3)
@@ -147,27 +149,27 @@ class Window(torch.nn.Module):
 
 
 def test_a_predictor_is_found_where_it_is() -> None:
-    corpus = Corpus(make_process("mess3"), length=8)
-    rows = strategies(Window(), corpus, num_samples=16)
+    dataset = ProcessDataset(make_process("mess3"), length=8)
+    rows = strategies(Window(), dataset, num_samples=16)
     value = {(row["predictor"], row["metric"]): row["value"] for row in rows}
     assert {name for name, _ in value} == {"uniform", "window-0", "window-1", "window-2", "optimum"}
     assert value["window-1", "kl"] < 1e-12
     assert min(value[name, "kl"] for name in ("window-0", "window-2", "optimum")) > 1e-4
-    fresh = Corpus(make_process("fresh-markov-chains", num_states=3, num_symbols=3), length=8)
+    fresh = ProcessDataset(make_process("fresh-markov-chains", num_states=3, num_symbols=3), length=8)
     names = {row["predictor"] for row in strategies(Window(), fresh, num_samples=4)}
     assert names == {"uniform", "order-0", "order-1", "order-2", "optimum"}
 
 
 def test_crossings_by_hand() -> None:
-    found = Crossing.of([0, 1, 4, 16], [-1.0, -1.0, 1.0, 2.0], [0.0, 0.4, 0.0, 0.0])
+    found = LevelCrossing.of([0, 1, 4, 16], [-1.0, -1.0, 1.0, 2.0], [0.0, 0.4, 0.0, 0.0])
     assert found is not None
     assert found.step == pytest.approx(2.0)
     assert found.error == pytest.approx(0.2)
-    back = Crossing.of([1, 2, 4, 8], [-1.0, 1.0, -1.0, 3.0])
+    back = LevelCrossing.of([1, 2, 4, 8], [-1.0, 1.0, -1.0, 3.0])
     assert back is not None
     assert back.log2_step == pytest.approx(2.25)  # the last time, after which it stays
-    assert Crossing.of([1, 2], [1.0, 2.0]) is None
-    assert Crossing.of([1, 2], [-1.0, -2.0]) is None
+    assert LevelCrossing.of([1, 2], [1.0, 2.0]) is None
+    assert LevelCrossing.of([1, 2], [-1.0, -2.0]) is None
 
 
 def test_a_transition_is_between_two_predictors() -> None:
@@ -175,9 +177,9 @@ def test_a_transition_is_between_two_predictors() -> None:
         return {"step": step, "predictor": predictor, "metric": "kl", "value": value, "low": value, "high": value}
 
     rows = [row(1, "a", 0.0), row(1, "b", 1.0), row(16, "a", 1.0), row(16, "b", 0.0)]
-    found = Crossing.between(rows, "a", "b")
+    found = LevelCrossing.between(rows, "a", "b")
     assert found is not None
     assert found.step == pytest.approx(4.0)
-    assert Crossing.between(rows, "b", "a") is None
+    assert LevelCrossing.between(rows, "b", "a") is None
     with pytest.raises(InputError, match="two steps with a and c"):
-        Crossing.between(rows, "a", "c")
+        LevelCrossing.between(rows, "a", "c")

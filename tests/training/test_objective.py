@@ -7,15 +7,15 @@ import pytest
 import torch
 
 import hmmscope as hs
-from hmmscope.corpora.targets import PADDING, make_target
+from hmmscope.datasets.targets import PADDING, make_target
 from hmmscope.errors import InputError
 from hmmscope.models.base import SequenceModel, make_model
-from hmmscope.processes.given_sequences import GivenSequences
+from hmmscope.processes.recorded_sequences import RecordedSequences
 from hmmscope.training import parallel
 from hmmscope.training.compiled_steps import Compiled
-from hmmscope.training.distributed import World
+from hmmscope.training.distributed import ProcessGroup
 from hmmscope.training.evaluation import Evaluation
-from hmmscope.training.parallel import Exact, Replicas, Single
+from hmmscope.training.parallel import BitExactParallel, DDPUpdates, SingleProcess
 from hmmscope.training.spec import TrainingSpec
 from test_edges_of_training import Post
 from test_worlds import Machine, Wrapped
@@ -26,10 +26,10 @@ LENGTHS = [9, 5, 7, 2, 3, 2, 1, 1, 1, 2, 2, 2]
 ROWS = [DRAWN.integers(0, 3, length).tolist() for length in LENGTHS]
 for gap in ((0, 4), (4, 2), (9, 1), (10, 1), (11, 1)):
     ROWS[gap[0]][gap[1]] = -1
-DATA = GivenSequences(hs.SequenceData(ROWS, missing=-1, symbols=3))
-CORPUS = hs.Corpus(DATA, length=9)
+DATA = RecordedSequences(hs.SequenceData(ROWS, missing=-1, symbols=3))
+CORPUS = hs.ProcessDataset(DATA, length=9)
 TARGET = make_target("observation", DATA, CORPUS.layout)
-ORDER = TARGET.asked(CORPUS[0:12]).sum(1).argsort(descending=True, stable=True)
+ORDER = TARGET.evaluated(CORPUS[0:12]).sum(1).argsort(descending=True, stable=True)
 BATCH = CORPUS[ORDER]
 MODELS: dict[str, dict[str, Any]] = {
     "decoder": {"num_layers": 1, "num_heads": 2, "width": 16, "dropout": 0.0, "max_length": 9},
@@ -39,21 +39,21 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def fresh(name: str) -> SequenceModel:
-    return make_model(name, num_symbols=CORPUS.num_tokens, **MODELS[name]).double()
+    return make_model(name, num_symbols=CORPUS.vocab_size, **MODELS[name]).double()
 
 
 def recipe(**fields: Any) -> TrainingSpec:
     return TrainingSpec(num_steps=2, batch_size=12, **fields)
 
 
-def found_by(engine: Single) -> list[torch.Tensor]:
+def found_by(engine: SingleProcess) -> list[torch.Tensor]:
     """Loss and gradients of the samples of a step that the engine computes."""
     loss = engine.gradients(CORPUS[ORDER[engine.rows(0)]], TARGET, 0)
     return [loss.double(), *(p.grad.clone() for p in engine.model.parameters() if p.grad is not None)]
 
 
 def test_two_parts_have_no_label() -> None:
-    assert TARGET.asked(BATCH).unflatten(0, (4, 3)).sum((1, 2)).tolist() == [17, 3, 0, 0]
+    assert TARGET.evaluated(BATCH).unflatten(0, (4, 3)).sum((1, 2)).tolist() == [17, 3, 0, 0]
 
 
 def by_hand(name: str) -> list[torch.Tensor]:
@@ -74,32 +74,33 @@ def assert_equal(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> None:
 
 @pytest.mark.parametrize("num_grains", [1, 4, 12])
 @pytest.mark.parametrize(
-    ("engine", "name"), [(Single, "gru"), (Single, "decoder"), (Compiled, "decoder"), (Compiled, "rnn")]
+    ("engine", "name"), [(SingleProcess, "gru"), (SingleProcess, "decoder"), (Compiled, "decoder"), (Compiled, "rnn")]
 )
-def test_parts_of_one_process(engine: type[Single], name: str, num_grains: int) -> None:
-    assert_equal(found_by(engine(fresh(name), recipe(num_grains=num_grains))), by_hand(name))
+def test_parts_of_one_process(engine: type[SingleProcess], name: str, num_grains: int) -> None:
+    assert_equal(found_by(engine(fresh(name), recipe(accumulation_steps=num_grains))), by_hand(name))
 
 
 @pytest.mark.parametrize(
-    ("kind", "size", "num_grains"), [(Exact, 2, 4), (Exact, 4, 4), (Replicas, 3, 1), (Replicas, 2, 4), (Replicas, 4, 4)]
+    ("kind", "size", "num_grains"),
+    [(BitExactParallel, 2, 4), (BitExactParallel, 4, 4), (DDPUpdates, 3, 1), (DDPUpdates, 2, 4), (DDPUpdates, 4, 4)],
 )
-def test_processes(kind: type[Single], size: int, num_grains: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes(kind: type[SingleProcess], size: int, num_grains: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The gradient of replicas is the mean of theirs."""
     machine: Post = Machine(size)
     monkeypatch.setattr(parallel, "dist", machine)
-    monkeypatch.setattr(parallel, "_Replica", Wrapped)
-    spec = recipe(num_grains=num_grains, parallel="exact" if kind is Exact else "ddp")
+    monkeypatch.setattr(parallel, "_DDPModule", Wrapped)
+    spec = recipe(accumulation_steps=num_grains, parallel="exact" if kind is BitExactParallel else "ddp")
 
-    def work(world: World) -> list[torch.Tensor]:
+    def work(world: ProcessGroup) -> list[torch.Tensor]:
         return found_by(kind(fresh("rnn"), spec, world))
 
     each = machine.run(work)
     assert_equal([torch.stack(same).mean(0) for same in zip(*each, strict=True)], by_hand("rnn"))
 
 
-@pytest.mark.parametrize("engine", [Single, Compiled])
-def test_a_step_without_labels_has_no_gradient(engine: type[Single]) -> None:
-    made = engine(fresh("rnn"), recipe(num_grains=2))
+@pytest.mark.parametrize("engine", [SingleProcess, Compiled])
+def test_a_step_without_labels_has_no_gradient(engine: type[SingleProcess]) -> None:
+    made = engine(fresh("rnn"), recipe(accumulation_steps=2))
     assert made.gradients(CORPUS[ORDER[6:]], TARGET, 0).item() == 0
     assert all(not p.grad.any() for p in made.model.parameters() if p.grad is not None)
 
@@ -107,19 +108,19 @@ def test_a_step_without_labels_has_no_gradient(engine: type[Single]) -> None:
 def test_the_evaluation_is_the_mean_over_labels() -> None:
     """Samples are evaluated in parts, and these do not have equally many labels."""
     rows = [DRAWN.integers(0, 3, length).tolist() for length in [2] * 70 + [9] * 26]
-    corpus = hs.Corpus(GivenSequences(hs.SequenceData(rows)), length=9, stream="evaluate")
-    target, model = make_target("observation", corpus.process, corpus.layout), fresh("gru")
-    batch = corpus[0:96]
+    dataset = hs.ProcessDataset(RecordedSequences(hs.SequenceData(rows)), length=9, stream="evaluate")
+    target, model = make_target("observation", dataset.process, dataset.layout), fresh("gru")
+    batch = dataset[0:96]
     with torch.no_grad():
         expected = target.loss(model(batch.tokens[:, :-1]), target.labels(batch)).item()
-    found = Evaluation(corpus, target, recipe(evaluate_samples=96))(model, torch.device("cpu"))
+    found = Evaluation(dataset, target, recipe(evaluate_samples=96))(model, torch.device("cpu"))
     assert found["evaluation_loss"] == pytest.approx(expected, rel=1e-12)
 
 
 def test_an_evaluation_without_labels_is_refused() -> None:
-    process = GivenSequences(hs.SequenceData([[-1], [-1, -1], [0, 1]], missing=-1, symbols=3))
-    corpora = [hs.Corpus(process, length=2, seed=seed) for seed in range(20)]
-    target = make_target("observation", process, corpora[0].layout)
-    empty = next(corpus for corpus in corpora if not target.num_labels(corpus[0:1]))
+    process = RecordedSequences(hs.SequenceData([[-1], [-1, -1], [0, 1]], missing=-1, symbols=3))
+    datasets = [hs.ProcessDataset(process, length=2, seed=seed) for seed in range(20)]
+    target = make_target("observation", process, datasets[0].layout)
+    empty = next(dataset for dataset in datasets if not target.num_labels(dataset[0:1]))
     with pytest.raises(InputError, match=r"^training\.evaluate_samples: every observation"):
         Evaluation(empty, target, recipe(evaluate_samples=1))

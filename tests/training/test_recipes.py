@@ -118,8 +118,8 @@ def test_warm_up_stable_decay() -> None:
     recipe = TrainingSpec(num_steps=12, warmup_steps=2, learning_rate=0.6, schedule="wsd")
     by_hand = [0.3, *[0.6] * 9, 0.4, 0.2]
     assert [learning_rate(recipe, step) for step in range(12)] == pytest.approx(by_hand, rel=1e-12)
-    assert (recipe.decay_step, recipe.milestone_steps) == (10, (10,))
-    assert replace(recipe, num_steps=1).milestone_steps == (1,)
+    assert (recipe.decay_step, recipe.log_checkpoint_steps) == (10, (10,))
+    assert replace(recipe, num_steps=1).log_checkpoint_steps == (1,)
 
 
 def test_multitask_sees_each_prompt_once() -> None:
@@ -133,7 +133,7 @@ def test_multitask_sees_each_prompt_once() -> None:
     "changes, word",
     [
         ({"num_trajectories": 10, "epoch_steps": 5}, "epoch_steps: must be 0 with num_trajectories"),
-        ({"num_grains": 3}, "num_grains: must divide batch_size = 32"),
+        ({"accumulation_steps": 3}, "accumulation_steps: must divide batch_size = 32"),
         ({"curriculum": (4, 0)}, "curriculum: must be lengths >= 1"),
         ({"num_steps": 2, "curriculum": (2, 4, 8)}, "curriculum: must have at most 2 stages"),
         ({"num_steps": 4, "epoch_steps": 2, "curriculum": (2, 4, 8)}, "curriculum: must have at most 2 stages"),

@@ -10,12 +10,12 @@ from torch.distributed import HashStore, Store
 
 from hmmscope.errors import ResourceError
 from hmmscope.training import distributed, watch
-from hmmscope.training.distributed import World
+from hmmscope.training.distributed import ProcessGroup
 from hmmscope.training.state import Moments, save_state
-from hmmscope.training.watch import Watch
+from hmmscope.training.watch import ProcessMonitor
 
 
-class Differing(World):
+class Differing(ProcessGroup):
     """Two processes whose weights are the same, or not."""
 
     size = 2
@@ -47,8 +47,8 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "_exit", leave)
 
 
-def watching(words: Store, rank: int) -> Watch:
-    return Watch(HashStore(), words, rank, 2, hosted=True)
+def watching(words: Store, rank: int) -> ProcessMonitor:
+    return ProcessMonitor(HashStore(), words, rank, 2, hosted=True)
 
 
 def told(**values: str) -> Store:

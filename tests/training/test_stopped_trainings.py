@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch import nn
 
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.layouts import Sequences
-from hmmscope.corpora.targets import make_target
+from hmmscope.datasets.layouts import SequenceLayout
+from hmmscope.datasets.process_dataset import ProcessDataset
+from hmmscope.datasets.targets import make_target
 from hmmscope.errors import DamagedError, InputError, NonFiniteError, RefusedError, ResourceError
 from hmmscope.lab import cli
 from hmmscope.lab.experiments.run_page import description
@@ -35,16 +35,16 @@ from training_crash import CONFIG, EVERY, fingerprint, run
 
 
 def test_no_update_is_taken() -> None:
-    corpus = Corpus(config().process.build(), layout=Sequences(length=8), stream="train")
+    dataset = ProcessDataset(config().process.build(), layout=SequenceLayout(length=8), stream="train")
     model = make_model("roformer", num_symbols=4, num_layers=1, num_heads=2, width=8)
     moments = Moments()
-    target, spec = make_target("observation", corpus.process, corpus.layout), config(warmup_steps=0).training
-    trainer.train_step(model, moments, corpus[0:4], target, spec, 0)
+    target, spec = make_target("observation", dataset.process, dataset.layout), config(warmup_steps=0).training
+    trainer.train_step(model, moments, dataset[0:4], target, spec, 0)
     weights = {name: p.detach().clone() for name, p in model.named_parameters()}
     averages = [state["exp_avg"].clone() for state in moments.state.values()]
     model.head.bias.register_hook(lambda gradient: gradient * math.nan)
     with pytest.raises(NonFiniteError, match=r"step 2: gradient of head\.bias is not finite"):
-        trainer.train_step(model, moments, corpus[4:8], target, spec, 1)
+        trainer.train_step(model, moments, dataset[4:8], target, spec, 1)
     assert all(torch.equal(p, weights[name]) for name, p in model.named_parameters())
     assert all(torch.equal(a["exp_avg"], b) for a, b in zip(moments.state.values(), averages, strict=True))
 
@@ -220,7 +220,7 @@ def test_a_run_keeps_its_own_process(own: tuple[Path, RunConfig], tmp_path: Path
     found = load_run(tmp_path / "moved")
     assert found.process.digest == trained.process.digest
     assert getattr(found.process, "symbols", None) == ("a", "b", "c")
-    assert torch.equal(found.corpus()[0:5].tokens, trained.corpus()[0:5].tokens)
+    assert torch.equal(found.dataset()[0:5].tokens, trained.dataset()[0:5].tokens)
     assert all(torch.equal(a, b) for a, b in zip(found.model.parameters(), trained.model.parameters(), strict=True))
 
 

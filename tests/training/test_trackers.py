@@ -10,7 +10,7 @@ import pytest
 import hmmscope as hs
 from hmmscope.errors import InputError
 from hmmscope.runs.training import train
-from hmmscope.training.trackers import Quietly, make_tracker
+from hmmscope.training.trackers import FailSafeTracker, make_tracker
 
 
 class Told(ModuleType):
@@ -34,7 +34,7 @@ class Told(ModuleType):
 def test_hosted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module = Told(name)
     monkeypatch.setitem(sys.modules, name, module)
-    tracker = Quietly(make_tracker(name, Path("runs/first"), {"seed": 3}))
+    tracker = FailSafeTracker(make_tracker(name, Path("runs/first"), {"seed": 3}))
     tracker.log({"step": 7, "loss": 0.5, "learning_rate": 1})
     tracker.close()
     assert module.calls == [
@@ -70,7 +70,7 @@ def test_tensorboard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     module = ModuleType("torch.utils.tensorboard")
     module.SummaryWriter = Writer  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
-    tracker = Quietly(make_tracker("tensorboard", tmp_path, {}))
+    tracker = FailSafeTracker(make_tracker("tensorboard", tmp_path, {}))
     tracker.log({"step": 1, "loss": 2.0})
     tracker.close()
     assert calls == [str(tmp_path / "tensorboard"), ("loss", 2.0, 1), "closed"]
@@ -87,7 +87,7 @@ def test_unknown_and_missing_ones_are_refused(monkeypatch: pytest.MonkeyPatch) -
 def test_a_failing_tracker_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     module = Told("wandb")
     monkeypatch.setitem(sys.modules, "wandb", module)
-    tracker = Quietly(make_tracker("wandb", Path("x"), {}))
+    tracker = FailSafeTracker(make_tracker("wandb", Path("x"), {}))
     monkeypatch.setattr(module, "log", lambda *args, **options: 1 / 0)
     with pytest.warns(UserWarning, match="tracker: ZeroDivisionError: division by zero; the training goes on"):
         tracker.log({"step": 1, "loss": 1.0})
@@ -97,6 +97,6 @@ def test_a_failing_tracker_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_without_a_tracker() -> None:
-    tracker = Quietly(None)
+    tracker = FailSafeTracker(None)
     tracker.log({"step": 1, "loss": 1.0})
     tracker.close()

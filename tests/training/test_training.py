@@ -16,14 +16,14 @@ from torch import nn
 
 import forking
 from hmmscope.analysis.curves import evaluate
-from hmmscope.corpora.corpus import Batch, Corpus
-from hmmscope.corpora.layouts import Prompts, Sequences
-from hmmscope.corpora.targets import make_target
+from hmmscope.datasets.layouts import PromptLayout, SequenceLayout
+from hmmscope.datasets.process_dataset import Batch, ProcessDataset
+from hmmscope.datasets.targets import make_target
 from hmmscope.errors import InputError, NonFiniteError, RefusedError
 from hmmscope.models.base import make_model
 from hmmscope.processes.hmm import HMM
 from hmmscope.runs.config import config_from_data
-from hmmscope.runs.pipeline import fresh_model, load_run
+from hmmscope.runs.pipeline import load_run, untrained_model
 from hmmscope.runs.training import train
 from hmmscope.storage.rundir import RunDir, read_journal
 from hmmscope.training import updates
@@ -65,7 +65,7 @@ def coin() -> HMM:
 
 
 def test_loss_counts_observations_and_never_delimiters() -> None:
-    layout = Prompts(num_demonstrations=1, demonstration_length=2, test_length=2)
+    layout = PromptLayout(num_demonstrations=1, demonstration_length=2, test_length=2)
     observations = torch.tensor([[0, 1, 1, 0]])
     batch = Batch(layout.tokens(observations, 2), observations, observations, None)
     assert batch.tokens.tolist() == [[2, 0, 1, 2, 1, 0]]
@@ -79,7 +79,7 @@ def test_loss_counts_observations_and_never_delimiters() -> None:
 
 
 def test_loss_of_sequences_leaves_out_the_first_observation() -> None:
-    layout = Sequences(length=3)
+    layout = SequenceLayout(length=3)
     observations = torch.tensor([[1, 0, 1]])
     batch = Batch(observations, observations, observations, None)
     table = torch.stack([torch.zeros(2), torch.tensor([3.0, 1.0]).log()], 1)
@@ -90,12 +90,12 @@ def test_loss_of_sequences_leaves_out_the_first_observation() -> None:
 
 
 def test_evaluation_loss_is_the_loss_of_all_samples_at_once() -> None:
-    corpus = Corpus(config().process.build(), layout=Sequences(length=8), seed=1, stream="evaluate")
+    dataset = ProcessDataset(config().process.build(), layout=SequenceLayout(length=8), seed=1, stream="evaluate")
     model = make_model("roformer", num_symbols=4, num_layers=1, num_heads=2, width=8)
-    batch = corpus[0:150]  # in pieces of 64, 64 and 22
-    target = make_target("observation", corpus.process, corpus.layout)
+    batch = dataset[0:150]  # in pieces of 64, 64 and 22
+    target = make_target("observation", dataset.process, dataset.layout)
     spec = replace(config().training, evaluate_samples=150)
-    found = Evaluation(corpus, make_target("observation", corpus.process, corpus.layout), spec)(
+    found = Evaluation(dataset, make_target("observation", dataset.process, dataset.layout), spec)(
         model, torch.device("cpu")
     )
     assert found["evaluation_loss"] == pytest.approx(target_loss(model, batch, target).item(), rel=1e-6)
@@ -109,18 +109,18 @@ def test_distances_count_only_what_the_process_asks_for() -> None:
     layout = {"name": "sequences", "length": 6, "placeholder": True}
     asked = config_from_data({"process": hard, "layout": layout, "model": {"name": "rnn", "width": 8}})
     process = asked.process.build()
-    corpus = Corpus(process, layout=asked.layout, seed=1, stream="evaluate")
-    batch, target = corpus[0:40], make_target("observation", process, corpus.layout)
+    dataset = ProcessDataset(process, layout=asked.layout, seed=1, stream="evaluate")
+    batch, target = dataset[0:40], make_target("observation", process, dataset.layout)
     counted = target.counted(batch)
     assert not counted[:, 0].any()
     assert torch.equal(counted[:, 1:], batch.observations[:, : counted.shape[1] - 1] == process.symbols.index("*"))
     assert 0 < counted.sum() < counted.numel()
-    model = fresh_model(asked, process)
+    model = untrained_model(asked, process)
     spec = replace(asked.training, evaluate_samples=40)
-    found = Evaluation(corpus, make_target("observation", corpus.process, corpus.layout), spec)(
+    found = Evaluation(dataset, make_target("observation", dataset.process, dataset.layout), spec)(
         model, torch.device("cpu")
     )["distances"]
-    law = model(batch.tokens)[:, target.columns].detach().double().softmax(-1)
+    law = model(batch.tokens)[:, target.token_positions].detach().double().softmax(-1)
     terms = target.distance_terms(law, target.optimum(batch))
     assert found[0] is None
     assert found[3] == pytest.approx(float(terms[:, 3][counted[:, 3]].mean()), rel=1e-5)  # float32
@@ -136,7 +136,7 @@ def test_learns_and_does_not_beat_the_optimum(tmp_path: Path) -> None:
         "training": {"num_steps": 200, "batch_size": 16, "learning_rate": 0.01, "warmup_steps": 10, "device": "cpu"},
     }
     trained = train(config_from_data(data), tmp_path / "run")
-    score = evaluate(trained.model, trained.corpus(), num_samples=256)
+    score = evaluate(trained.model, trained.dataset(), num_samples=256)
 
     def z(left: str, right: str) -> float:
         difference = (score.measures[left]["loss"] - score.measures[right]["loss"]).mean(1)
@@ -203,7 +203,7 @@ def test_every_step_has_samples_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_
 
     monkeypatch.setattr(updates, "target_loss", spy)
     trained = train(config(num_steps=5, evaluate_every=0), tmp_path / "run")
-    assert torch.equal(torch.cat(seen), trained.corpus("train")[0:20].tokens)
+    assert torch.equal(torch.cat(seen), trained.dataset("train")[0:20].tokens)
 
 
 @pytest.mark.drawn(1, of="crashes")

@@ -13,11 +13,11 @@ from torch import distributed as dist
 from torch import nn
 
 import hmmscope as hs
-from hmmscope.corpora.targets import make_target
+from hmmscope.datasets.targets import make_target
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.models.base import make_model
 from hmmscope.training import distributed, parallel
-from hmmscope.training.distributed import World, _Several
+from hmmscope.training.distributed import ProcessGroup, _TorchProcessGroup
 from hmmscope.training.schedules import sample_numbers
 from hmmscope.training.spec import TrainingSpec
 from test_edges_of_training import Post
@@ -58,7 +58,7 @@ class Machine(Post):
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine(2)
     monkeypatch.setattr(distributed, "dist", made)
-    monkeypatch.setattr(distributed.Watch, "start", lambda _: None)
+    monkeypatch.setattr(distributed.ProcessMonitor, "start", lambda _: None)
     monkeypatch.setattr(distributed, "_keep_inside", lambda _: None)
     for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", "TORCHELASTIC_RESTART_COUNT": "3"}.items():
         monkeypatch.setenv(name, value)
@@ -66,17 +66,17 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return made
 
 
-def joining(rank: int, monkeypatch: pytest.MonkeyPatch) -> _Several:
+def joining(rank: int, monkeypatch: pytest.MonkeyPatch) -> _TorchProcessGroup:
     monkeypatch.setenv("RANK", str(rank))
     monkeypatch.setattr(distributed, "_joined_before", False)
-    return _Several(2, "cpu")
+    return _TorchProcessGroup(2, "cpu")
 
 
 def test_processes_meet_share_and_agree(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     worlds = [joining(rank, monkeypatch) for rank in (0, 1)]
     assert distributed._joined_before
 
-    def work(world: World) -> Any:
+    def work(world: ProcessGroup) -> Any:
         several = worlds[world.rank]
         several.connect()
         found = several.share({"a": [several.rank, "é"]})
@@ -154,13 +154,13 @@ def test_what_happens_in_a_world_is_told_to_it(machine: Machine, monkeypatch: py
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setattr(distributed, "_joined_before", False)
     for name in ("connect", "close"):
-        monkeypatch.setattr(_Several, name, lambda _, name=name: told.append(name))
+        monkeypatch.setattr(_TorchProcessGroup, name, lambda _, name=name: told.append(name))
 
-    def leave(_: World, error: BaseException) -> None:
+    def leave(_: ProcessGroup, error: BaseException) -> None:
         told.append(error)
         raise error
 
-    monkeypatch.setattr(_Several, "leave", leave)
+    monkeypatch.setattr(_TorchProcessGroup, "leave", leave)
     with distributed.joined("cpu") as world:
         assert (world.rank, world.size, world.leader) == (0, 2, True)
     assert told == ["connect", "close"]
@@ -195,28 +195,28 @@ def test_replicas_have_the_gradient_of_one_process_as_their_mean(
     size: int, grains: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first step is rehearsed once; all parts but the last of a step are apart; who has no sample counts nothing."""
-    corpus = hs.Corpus("rrxor", 6, stream="train")
-    target = make_target("observation", corpus.process, corpus.layout)
+    dataset = hs.ProcessDataset("rrxor", 6, stream="train")
+    target = make_target("observation", dataset.process, dataset.layout)
     first = make_model("rnn", num_symbols=2, width=5)
-    spec = TrainingSpec(num_steps=2, batch_size=8, num_trajectories=11, num_grains=grains, parallel="ddp")
+    spec = TrainingSpec(num_steps=2, batch_size=8, num_trajectories=11, accumulation_steps=grains, parallel="ddp")
     machine = Machine(size)
     monkeypatch.setattr(parallel, "dist", machine)
-    monkeypatch.setattr(parallel, "_Replica", Wrapped)
+    monkeypatch.setattr(parallel, "_DDPModule", Wrapped)
 
-    def work(world: World) -> tuple[list[Any], Wrapped]:
-        replica = parallel.Replicas(copy.deepcopy(first), spec, world)
+    def work(world: ProcessGroup) -> tuple[list[Any], Wrapped]:
+        replica = parallel.DDPUpdates(copy.deepcopy(first), spec, world)
         found = []
         for step in (0, 1):
-            batch = corpus[sample_numbers(spec, 0, step)[replica.rows(step)]]
+            batch = dataset[sample_numbers(spec, 0, step)[replica.rows(step)]]
             loss = replica.gradients(batch, target, step)
             found.append([loss, *(p.grad.clone() for p in replica.model.parameters())])
             replica.model.zero_grad()
         return found, replica.forward
 
     each = machine.run(work)
-    single = parallel.Single(copy.deepcopy(first), spec)
+    single = parallel.SingleProcess(copy.deepcopy(first), spec)
     for step in (0, 1):
-        loss = single.gradients(corpus[sample_numbers(spec, 0, step)], target, step)
+        loss = single.gradients(dataset[sample_numbers(spec, 0, step)], target, step)
         exact = [loss, *(p.grad for p in single.model.parameters())]
         for place, one in enumerate(exact):
             mean = torch.stack([found[step][place] for found, _ in each]).mean(0)

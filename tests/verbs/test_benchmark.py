@@ -21,7 +21,7 @@ from hmmscope.lab.benchmark.card import make_card, over_seeds
 from hmmscope.lab.benchmark.entries import entry_of
 from hmmscope.lab.benchmark.frozen import DIGESTS
 from hmmscope.lab.benchmark.recompute import recompute
-from hmmscope.lab.benchmark.scoring import LONGER, SCORED, Samples, _beliefs, predict, score
+from hmmscope.lab.benchmark.scoring import LONGER, SCORED, ScoredSamples, _beliefs, predict, score
 from hmmscope.lab.benchmark.tasks import TASKS, tasks_of
 from hmmscope.lab.cli import main
 from hmmscope.lab.model_file import ModelFile
@@ -194,7 +194,7 @@ def test_other_weights_draw_other_samples(copied):
     sealed_again(copied, card)
     failing("by which its samples were drawn", hs.check_submission, copied)
     task, after = tasks_of("light", ["told"])[0], submitting.weights_digest(weights)
-    one, other = (Samples.of(task, digest) for digest in (before, after))
+    one, other = (ScoredSamples.of(task, digest) for digest in (before, after))
     assert not torch.equal(one.batch(one.trained, 8).observations, other.batch(other.trained, 8).observations)
     assert not set(one.batch(one.trained, SCORED).components.tolist()) & set(
         other.batch(other.trained, SCORED).components.tolist()
@@ -209,10 +209,10 @@ def test_invented_predictions_are_refused_where_the_model_is_run(entered, copied
     """The optimum itself, with scores and card that follow from it, under a new seal."""
     task, part = tasks_of("light", ["told"])[0], copied / "tasks" / "told-0"
     measured = json.loads((part / "measured.json").read_text())
-    samples = Samples.of(task, measured["weights"])
+    samples = ScoredSamples.of(task, measured["weights"])
     stored = store.read_tensors(part / "predictions.safetensors")
-    for name, corpus, count in (("trained", samples.trained, SCORED), ("longest", samples.longest, LONGER)):
-        stored[name] = task.asked(corpus).optimum(samples.batch(corpus, count)).log().float()
+    for name, dataset, count in (("trained", samples.trained, SCORED), ("longest", samples.longest, LONGER)):
+        stored[name] = task.asked(dataset).optimum(samples.batch(dataset, count)).log().float()
     store.write_tensors(part / "predictions.safetensors", stored)
     measured["scores"] = score(task, samples, stored)
     assert measured["scores"]["excess"] < 1e-10
@@ -254,11 +254,11 @@ def test_an_interrupted_submission_goes_on_to_the_same_card(entered, tmp_path, m
 @pytest.mark.drawn(5)
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
 def test_scores_of_the_optimum_and_of_knowing_nothing(task):
-    samples = Samples.of(task, "0" * 16)
+    samples = ScoredSamples.of(task, "0" * 16)
     stored = {}
-    for name, corpus, count in (("trained", samples.trained, SCORED), ("longest", samples.longest, LONGER)):
-        asked = task.asked(corpus)
-        exact = asked.optimum(samples.batch(corpus, count))
+    for name, dataset, count in (("trained", samples.trained, SCORED), ("longest", samples.longest, LONGER)):
+        asked = task.asked(dataset)
+        exact = asked.optimum(samples.batch(dataset, count))
         stored[name] = (exact.log() if asked.kind == "law" else exact).float()
     best = score(task, samples, stored)
     assert abs(best["excess"]) < 1e-6
@@ -425,8 +425,8 @@ def test_a_linear_system_is_entered_as_vectors(tmp_path):
 def test_the_belief_is_read_beyond_twins_from_what_is_stored():
     """A recurrent network whose state is the filter of nothing: an untrained one explains no more than its twins."""
     task = next(task for task in TASKS if task.name == "mess3")
-    samples = Samples.of(task, "1" * 16)
-    model = hs.make_model("lstm", num_symbols=3, num_tokens=4, width=8)
+    samples = ScoredSamples.of(task, "1" * 16)
+    model = hs.make_model("lstm", num_symbols=3, vocab_size=4, width=8)
     stored = predict(model, task, samples, None)
     found = score(task, samples, stored)
     assert stored["read"].shape[0] == 4
@@ -448,10 +448,10 @@ def test_the_board_reads_submissions_and_cards(entered, tmp_path):
     html = page(read_cards(tmp_path / "cards"))
     assert "&lt;better&gt;" in html
     assert "<better>" not in html
-    assert main(["benchmark", "--board", str(tmp_path / "cards"), "--out", str(tmp_path / "board"), "-q"]) == 0
+    assert main(["benchmark", "--leaderboard", str(tmp_path / "cards"), "--out", str(tmp_path / "board"), "-q"]) == 0
     assert (tmp_path / "board" / "leaderboard.html").is_file()
     (tmp_path / "board" / "leaderboard.md").write_text("# mine\n")
-    assert main(["benchmark", "--board", str(tmp_path / "cards"), "--out", str(tmp_path / "board"), "-q"]) == 3
+    assert main(["benchmark", "--leaderboard", str(tmp_path / "cards"), "--out", str(tmp_path / "board"), "-q"]) == 3
     assert (tmp_path / "board" / "leaderboard.md").read_text() == "# mine\n"
     failing("no finished submission", read_cards, entered / "out" / "tasks")
     failing("is a submission; give the folder that it lies in", read_cards, entered / "out")
@@ -461,12 +461,12 @@ def test_the_board_reads_submissions_and_cards(entered, tmp_path):
 
 def test_a_folder_of_cards_is_checked(entered, tmp_path, capsys):
     kept = keep_card(entered / "out", tmp_path / "cards")
-    assert main(["benchmark", "--board", str(kept.parent), "-q"]) == 0
+    assert main(["benchmark", "--leaderboard", str(kept.parent), "-q"]) == 0
     capsys.readouterr()
     assert main(["check", str(kept.parent)]) == 0
     said = "1 card of HMM-bench 1; the leaderboard follows from them; 3 files, 0 not covered\n"
     assert capsys.readouterr().out == f"{kept.parent}: {said}"
-    assert main(["benchmark", "--board", str(kept.parent), "--out", str(kept.parent / "of may"), "-q"]) == 0
+    assert main(["benchmark", "--leaderboard", str(kept.parent), "--out", str(kept.parent / "of may"), "-q"]) == 0
     assert check_board(kept.parent)[0].endswith("; 5 files, 0 not covered")
     capsys.readouterr()
     assert main(["check", str(tmp_path)]) == 0  # and inside another folder
@@ -511,7 +511,7 @@ def test_fields_of_a_registered_model_are_entered_and_kept(tmp_path, capsys):
     chosen = ["--model.width", "16", "--model.num-layers", "1"]
     assert main([*words, *chosen]) == 0
     assert "chosen of the model: width 16, num_layers 1" in capsys.readouterr().out
-    card = store.read_json(tmp_path / "own" / "card.json", own=True)
+    card = store.read_json(tmp_path / "own" / "card.json", managed=True)
     assert card["fields"] == {"width": 16, "num_layers": 1}
     assert card["costs"]["parameters"] < 5000
     assert main(["check", str(tmp_path / "own"), "--run", "linear-attention"]) == 0

@@ -19,11 +19,10 @@ import torch
 import hmmscope as hs
 from cli_cases import BAD, KINDS, SMALL, TINY, VERBS, WITHOUT_EXACT_ANSWER, assert_one_line, call, rubbish, trained  # noqa: F401 - fixtures
 from hmmscope import __version__, registry
-from hmmscope.corpora.corpus import Corpus
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.inference.entropy import entropy_rate
 from hmmscope.lab.cli import main
 from hmmscope.lab.verbs import catalogue
-from hmmscope.machine import source_digest
 from hmmscope.processes.files import load_process, shipped_processes
 from hmmscope.processes.make import make_process
 from hmmscope.processes.mixture import Mixture
@@ -31,6 +30,7 @@ from hmmscope.runs.presets import PRESETS
 from hmmscope.sequences.data import SequenceData
 from hmmscope.storage import seals, store
 from hmmscope.storage.rundir import RunDir
+from hmmscope.system_info import source_digest
 
 
 def tree(place: Path) -> dict[str, str]:
@@ -238,7 +238,7 @@ def test_show_what_a_mixture_is(call: Callable, tmp_path: Path) -> None:
 @pytest.mark.parametrize("process", ["umbrella", "letters-hmm", "random-hmm"])
 def test_sample_to_every_format(process: str, call: Callable, tmp_path: Path) -> None:
     hmm = make_process(process) if process == "random-hmm" else load_process(process)
-    batch = Corpus(hmm, length=12, seed=5)[3:10]
+    batch = ProcessDataset(hmm, length=12, seed=5)[3:10]
     options = ["-n", 7, "--length", 12, "--seed", 5, "--first", 3]
     printed = call("sample", process, *options)
     assert (printed.code, printed.error) == (0, "")
@@ -270,7 +270,7 @@ def test_sample_a_mixture_with_its_components(call: Callable, tmp_path: Path) ->
     sizes = ["--num_components", 3, "--process.num_states", 4, "--num-symbols=5"]
     assert call("sample", "random-mixture", *sizes, "-n", 20, "--length", 6, "--out", "m.jsonl").code == 0
     mixture = make_process("random-mixture", num_components=3, num_states=4, num_symbols=5)
-    batch = Corpus(mixture, length=6)[0:20]
+    batch = ProcessDataset(mixture, length=6)[0:20]
     assert batch.components is not None
     assert [row["components"] for row in store.read_table(tmp_path / "m.jsonl")] == batch.components.tolist()
 
@@ -292,7 +292,7 @@ def test_every_process_can_be_sampled_and_judged(name: str, call: Callable, tmp_
     assert len((tmp_path / file).read_text().splitlines()) == 3
     if mixed:  # their default sizes are those of experiments
         return
-    judged = call("ask", name, file, "--out", "o.jsonl")
+    judged = call("infer", name, file, "--out", "o.jsonl")
     if name in WITHOUT_EXACT_ANSWER:
         assert_one_line(judged, 2)
         if name != "matmul":  # vectors are not read from text; a fresh pool can be trained on without an exact answer
@@ -367,7 +367,7 @@ def test_ctrl_c_at_any_instant_is_no_traceback(module: str, before: str, code: i
         ("train mess3 --out x --model.nam rnn", "model.nam: unknown 'nam'; did you mean 'name'?"),
         ("sample mess3 --seet 3", "hmmscope sample: unknown '--seet'; did you mean '--seed'?"),
         ("sample mess3 --emision 3", "hmmscope sample: unknown '--emision'; did you mean '--emission'?"),
-        ("ask mess3 --mixin", "did you mean '--mixing'?"),
+        ("infer mess3 --mixin", "did you mean '--mixing'?"),
         ("fit x.txt --num-state 3", "hmmscope fit: unknown '--num-state'"),  # and not that --states is missing
         ("study x.csv --stats 3 --out x", "hmmscope study: unknown '--stats'; did you mean '--states'?"),
     ],

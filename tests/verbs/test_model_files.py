@@ -18,7 +18,7 @@ from hmmscope.lab.benchmark.entries import entry_of
 from hmmscope.lab.cli import main
 from hmmscope.lab.model_file import ModelFile
 from hmmscope.lab.verbs.look import load_model
-from hmmscope.models.base import Ports
+from hmmscope.models.base import ModelIO
 
 MODEL = """
 from torch import nn
@@ -26,7 +26,7 @@ from torch import nn
 def build(num_tokens=2, num_outputs=2):
     return nn.Linear(2, 16)
 """
-PORTS = Ports(num_tokens=2, num_outputs=2, max_length=4)
+PORTS = ModelIO(vocab_size=2, num_outputs=2, max_length=4)
 
 
 @pytest.fixture(autouse=True)

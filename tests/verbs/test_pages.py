@@ -93,7 +93,7 @@ def test_what_the_command_line_can_build_it_analyses_and_looks_at(runs: dict[str
         ):
             assert advice in told.error
     run = hs.load_run("own", model=Net())  # the advice, followed
-    rows = hs.probe(run.model, run.corpus("probe"), target="belief", layers=["cell"], num_samples=16)
+    rows = hs.probe(run.model, run.dataset("probe"), target="belief", layers=["cell"], num_samples=16)
     assert rows[0]["layer_name"] == "cell"
     assert repr(run).startswith("Run(Net on Mess3, 3 steps")
     Path("mine.py").write_text(Path(__file__).read_text().partition("@pytest.fixture")[0])
@@ -114,7 +114,7 @@ def test_the_folder_of_a_run_trains_it_again(runs: dict[str, Run], call: Callabl
 def test_what_was_added_stays_covered_when_a_run_is_resumed(runs: dict[str, Run], call: Callable) -> None:
     runs["known"].report()
     assert call("train", "known", "--out", "known", "--resume", "-q").code == 0
-    assert seals.survey(Path("known")).beyond == ()
+    assert seals.seal_report(Path("known")).beyond == ()
     assert call("report", "known", "-o", "known.html").code == 0
 
 

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from cli_cases import BUFFERED, LONG, TINY, assert_one_line, call, rubbish, trained  # noqa: F401 - fixtures
-from hmmscope.lab.verbs import first_calls
-from hmmscope.lab.verbs.first_calls import CALLS
+from hmmscope.lab.verbs import precompile
+from hmmscope.lab.verbs.precompile import CALLS
 from hmmscope.processes.files import load_process
 from hmmscope.processes.hmm import HMM
 from hmmscope.storage import store
@@ -25,7 +25,7 @@ from hmmscope.training import progress
 def test_oracle_of_the_textbook(call: Callable, tmp_path: Path) -> None:
     """Russell and Norvig: two umbrellas, and the rain is believed in with 0.883."""
     (tmp_path / "o.txt").write_text("umbrella umbrella\n\numbrella,no-umbrella,umbrella\n")
-    called = call("ask", "umbrella", "o.txt", "--out", "o.jsonl")
+    called = call("infer", "umbrella", "o.txt", "--out", "o.jsonl")
     assert (called.code, called.error) == (0, "")
     assert "sequence 1: 2 observations, log-likelihood -1.045546 nats (-0.522773 per observation)" in called.out
     assert "belief: rain 0.883357, " in called.out
@@ -41,7 +41,7 @@ def test_oracle_of_letters(call: Callable, tmp_path: Path) -> None:
     assert hmm.symbols is not None
     assert call("sample", "letters-hmm", "-n", 2, "--length", 30, "--out", "l.txt").code == 0
     assert len((tmp_path / "l.txt").read_text().splitlines()[0]) == 30  # characters, without spaces between
-    called = call("ask", "letters-hmm", "l.txt", "--out", "l.jsonl", "-q")
+    called = call("infer", "letters-hmm", "l.txt", "--out", "l.jsonl", "-q")
     assert (called.code, called.error) == (0, "")
     assert "table:" not in called.out
     rows = store.read_table(tmp_path / "l.jsonl")
@@ -52,7 +52,7 @@ def test_oracle_of_letters(call: Callable, tmp_path: Path) -> None:
 def test_oracle_of_the_impossible(call: Callable, tmp_path: Path) -> None:
     HMM([1, 0], [[0, 1], [1, 0]], np.eye(2), symbols=["a", "b"]).save(tmp_path / "turns.json")
     (tmp_path / "o.txt").write_text("abab\nabba\n")
-    called = call("ask", "turns.json", "o.txt", "--out", "o.jsonl")
+    called = call("infer", "turns.json", "o.txt", "--out", "o.jsonl")
     assert (called.code, called.error) == (0, "")
     assert "sequence 1: 4 observations, log-likelihood 0.000000 nats" in called.out
     assert "sequence 2: 4 observations, log-likelihood -inf nats; impossible from observation 2 (b) on" in called.out
@@ -63,7 +63,7 @@ def test_names_with_escape_sequences_are_shown_and_not_obeyed(call: Callable, tm
     names = {"symbols": ["a\x1b[2J", "b\n"], "states": ["s\x1b]0;x\x07", "t"]}
     HMM([0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]], [[0.7, 0.3], [0.1, 0.9]], **names).save(tmp_path / "n.json")
     (tmp_path / "o.jsonl").write_text('{"observations": [0, 1, 1]}\n')
-    called = call("ask", "n.json", "o.jsonl", "--smooth", "--viterbi", "--paths", 1, "--memory", 1)
+    called = call("infer", "n.json", "o.jsonl", "--smooth", "--viterbi", "--paths", 1, "--memory", 1)
     assert (called.code, called.error) == (0, "")
     assert all(line.isprintable() for line in called.out.splitlines())
     assert "a\\x1b[2J" in called.out
@@ -72,8 +72,8 @@ def test_names_with_escape_sequences_are_shown_and_not_obeyed(call: Callable, tm
 
 def test_oracle_drops_tiny_probabilities_if_told_to(call: Callable, rubbish: None) -> None:
     dropped, kept = (
-        call("ask", "tiny.json", "good.txt", "--allow-drop-tiny"),
-        call("ask", "tiny.json", "good.txt"),
+        call("infer", "tiny.json", "good.txt", "--allow-drop-tiny"),
+        call("infer", "tiny.json", "good.txt"),
     )
     assert (dropped.code, dropped.error, kept.code) == (0, "", 0)
     assert kept.error.startswith("warning: HMM: 1 positive entry below 2^-32 is 2^-32 now")
@@ -193,7 +193,7 @@ def test_first_calls_are_made_and_told(call: Callable, monkeypatch: pytest.Monke
     """All of them are there for `bench.cold`; here those are made that other tests have compiled."""
     few = {name: one for name, one in CALLS.items() if name.endswith("2 states") or name in ("HMM", "sample")}
     assert len(few) == 7
-    monkeypatch.setattr(first_calls, "CALLS", few)
+    monkeypatch.setattr(precompile, "CALLS", few)
     called = call("check", "--compile")
     assert (called.code, called.error) == (0, "")
     assert all(f"ok    {name}" in called.out for name in few)

@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING
 from hmmscope.facade import lazily
 
 if TYPE_CHECKING:
-    from hmmscope.analysis.activations import as_law as as_law
     from hmmscope.analysis.activations import inference_mode as inference_mode
-    from hmmscope.analysis.activations import model_laws as model_laws
     from hmmscope.analysis.activations import model_outputs as model_outputs
+    from hmmscope.analysis.activations import model_probs as model_probs
     from hmmscope.analysis.activations import residual_layers as residual_layers
-    from hmmscope.analysis.counting import Counting as Counting
+    from hmmscope.analysis.activations import to_probs as to_probs
     from hmmscope.analysis.curves import Score as Score
-    from hmmscope.analysis.curves import known_component_laws as known_component_laws
+    from hmmscope.analysis.curves import known_component_probs as known_component_probs
     from hmmscope.analysis.decomposition import Histories as Histories
     from hmmscope.analysis.decomposition import Windows as Windows
     from hmmscope.analysis.discovery import automaton as automaton
@@ -33,11 +32,12 @@ if TYPE_CHECKING:
     from hmmscope.analysis.layer_curves import with_interval as with_interval
     from hmmscope.analysis.mechanisms import paths as paths
     from hmmscope.analysis.mechanisms import roles as roles
+    from hmmscope.analysis.ngrams import TunedNgrams as TunedNgrams
     from hmmscope.analysis.probes import ProbeData as ProbeData
     from hmmscope.analysis.shuffle import ShuffleValues as ShuffleValues
     from hmmscope.analysis.shuffle import attention_taps as attention_taps
     from hmmscope.analysis.similarity import explained_change as explained_change
     from hmmscope.analysis.similarity import linear_cka as linear_cka
-    from hmmscope.analysis.strategies import Crossing as Crossing
+    from hmmscope.analysis.strategies import LevelCrossing as LevelCrossing
 
 __getattr__, __dir__, __all__ = lazily(__name__)

@@ -13,14 +13,14 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.axes import Bool, Float, Float64, Int64, Tensor
-from hmmscope.corpora.corpus import Batch, Corpus
-from hmmscope.corpora.targets import Target
+from hmmscope.datasets.process_dataset import Batch, ProcessDataset
+from hmmscope.datasets.targets import Target
 from hmmscope.errors import InputError, NonFiniteError
 from hmmscope.models.base import evaluating
 from hmmscope.models.block_cot import block_outputs
 from hmmscope.models.failing import explained
-from hmmscope.models.given import logits_of
 from hmmscope.models.rehearsal import failure_on_few, is_of_library
+from hmmscope.models.user_module import logits_of
 from hmmscope.schema import shown
 
 #: Samples in one forward pass of an instrument.
@@ -66,7 +66,7 @@ def model_outputs(
     return logits_of(output, inputs, num_outputs)
 
 
-def as_law(model: nn.Module, outputs: Float[Tensor, "*batch symbol"]) -> Float64[Tensor, "*batch symbol"]:
+def to_probs(model: nn.Module, outputs: Float[Tensor, "*batch symbol"]) -> Float64[Tensor, "*batch symbol"]:
     """What a model's outputs say about the next symbol, on the CPU.
 
     Outputs are logits, unless the module has an attribute ``outputs`` equal to "law" (constructed networks): those are
@@ -81,7 +81,7 @@ def as_law(model: nn.Module, outputs: Float[Tensor, "*batch symbol"]) -> Float64
     return torch.where(total == 0, 1 / outputs.shape[-1], positive / total.where(total != 0, 1.0))
 
 
-def model_laws(
+def model_probs(
     model: nn.Module,
     tokens: Int64[Tensor, "sample time"],
     num_symbols: int,
@@ -89,10 +89,10 @@ def model_laws(
     *,
     at_once: int | None = None,
 ) -> Float64[Tensor, "sample asked symbol"]:
-    """P(next symbol) that a model gives after some columns, see `as_law`; `at_once` samples in a pass, or all."""
+    """P(next symbol) that a model gives after some columns, see `to_probs`; `at_once` samples in a pass, or all."""
     with inference_mode(model) as device:
         passes = (model_outputs(model, some.to(device), num_symbols) for some in tokens.split(at_once or len(tokens)))
-        laws = torch.cat([as_law(model, outputs[:, columns]) for outputs in passes])
+        laws = torch.cat([to_probs(model, outputs[:, columns]) for outputs in passes])
     require_numbers(laws)
     return laws
 
@@ -112,7 +112,7 @@ def residual_layers(model: nn.Module) -> list[str]:
     """Names of the residual stream after the embedding and after each layer.
 
     They are ``residual.0``, ``residual.1``, ... of every model: those of this library have such taps, and others are given
-    them where their layers are found (`hmmscope.interop.TappedModule`).
+    them where their layers are found (`hmmscope.interop.HookedModule`).
 
     Raises:
         InputError: no layers are found; the message names modules that can be named instead.
@@ -175,7 +175,7 @@ def modules_named(model: nn.Module, names: Iterable[str], *, field: str = "layer
     raise InputError(f"{field}: no module named {unknown!r} in the model{hint}")
 
 
-def capture(
+def capture_activations(
     model: nn.Module,
     names: Iterable[str],
     tokens: Int64[Tensor, "batch time"] | Float[Tensor, "batch time input"],
@@ -222,27 +222,27 @@ def capture(
     return found
 
 
-def judged_answers(
+def target_probs(
     model: nn.Module, batch: Batch, asked: Target, block_length: int
 ) -> Float64[Tensor, "batch judged output"]:
     """The model's laws or vectors at the columns where it is judged."""
-    inputs = batch.tokens[:, : int(asked.columns[-1]) + 1]
+    inputs = batch.tokens[:, : int(asked.token_positions[-1]) + 1]
     with inference_mode(model) as device:
         if inputs.is_floating_point():
             inputs = inputs.to(next((p.dtype for p in model.parameters()), torch.float64))
         outputs = model_outputs(model, inputs.to(device), asked.num_outputs, kind=asked.kind, block_length=block_length)
-        outputs = outputs[:, asked.columns_on(outputs.device)]
+        outputs = outputs[:, asked.token_positions_on(outputs.device)]
         if asked.kind == "density":
             answers = asked.answer(outputs.cpu(), asked.labels(batch))
         else:
-            answers = as_law(model, outputs) if asked.kind == "law" else outputs.cpu().double()
-    require_numbers(answers, asked.asked(batch))
+            answers = to_probs(model, outputs) if asked.kind == "law" else outputs.cpu().double()
+    require_numbers(answers, asked.evaluated(batch))
     return answers
 
 
 def read_stream(
     model: nn.Module,
-    corpus: Corpus,
+    dataset: ProcessDataset,
     times: NDArray[np.int64],
     names: Sequence[str],
     num_samples: int,
@@ -254,7 +254,7 @@ def read_stream(
 
     Args:
         model: any module.
-        corpus: samples.
+        dataset: samples.
         times: numbers t of the observations (time,).
         names: of modules (layer,); narrower ones, such as the one-hot input of a recurrent network, end in zeros.
         num_samples: samples in all.
@@ -265,19 +265,21 @@ def read_stream(
         InputError: modules whose outputs are not (batch, time, feature).
         NonFiniteError: activations that are NaN or infinite.
     """
-    columns = torch.from_numpy(corpus.layout.columns[times])
+    columns = torch.from_numpy(dataset.layout.token_positions[times])
     features: list[Tensor] = []
     kind = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     with inference_mode(model) as device:
-        if num_samples >= BATCH == corpus.layout.num_columns and not is_of_library(model):
-            few = corpus[first : first + BATCH // 2].tokens.to(
+        if num_samples >= BATCH == dataset.layout.context_length and not is_of_library(model):
+            few = dataset[first : first + BATCH // 2].tokens.to(
                 device
             )  # as many samples as positions hide a wrong order
-            capture(model, names, few.to(kind) if few.is_floating_point() else few, lambda x: _at(x, few, columns))
+            capture_activations(
+                model, names, few.to(kind) if few.is_floating_point() else few, lambda x: _at(x, few, columns)
+            )
         for begin in range(first, first + num_samples, BATCH):
-            tokens = corpus[begin : min(begin + BATCH, first + num_samples)].tokens.to(device)
+            tokens = dataset[begin : min(begin + BATCH, first + num_samples)].tokens.to(device)
             tokens = tokens.to(kind) if tokens.is_floating_point() else tokens  # vectors, as the model has its weights
-            found = capture(model, names, tokens, lambda x, like=tokens: _at(x, like, columns))  # type: ignore[misc]
+            found = capture_activations(model, names, tokens, lambda x, like=tokens: _at(x, like, columns))  # type: ignore[misc]
             widest = max(x.shape[1] for x in found.values())
             padded = [nn.functional.pad(found[name], (0, widest - found[name].shape[1])) for name in names]
             features.append(torch.stack(padded) if stay else torch.stack(padded).cpu())

@@ -7,23 +7,23 @@ import torch
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import BATCH, capture, inference_mode
+from hmmscope.analysis.activations import BATCH, capture_activations, inference_mode
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.analysis.shuffle import attention_taps
-from hmmscope.corpora.corpus import Batch, Corpus
-from hmmscope.reprs import Table
+from hmmscope.datasets.process_dataset import Batch, ProcessDataset
+from hmmscope.reprs import ResultTable
 from hmmscope.schema import require_count
 
 
 @registry.instrument("attention")
 def attention_map(
-    model: nn.Module, corpus: Corpus, *, num_samples: int = 256, max_offset: int = 32, seed: int = 0
-) -> Table:
+    model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, max_offset: int = 32, seed: int = 0
+) -> ResultTable:
     """Mean attention of the last token, for each layer and head.
 
     Args:
         model: with taps ``blocks.<layer>.attention.pattern`` (batch, head, query, key).
-        corpus: samples.
+        dataset: samples.
         num_samples: how many; of given sequences no more than there are, and each with its own last token.
         max_offset: largest distance to a key that is listed by itself.
         seed: of the bootstrap.
@@ -38,23 +38,23 @@ def attention_map(
     require_count("num_samples", num_samples)
     require_count("max_offset", max_offset, 0)
     names = attention_taps(model, "pattern")
-    layout = corpus.layout
-    num_samples = corpus.different(num_samples)
+    layout = dataset.layout
+    num_samples = dataset.different(num_samples)
     parts: dict[str, list[torch.Tensor]] = {name: [] for name in names}
     back: list[torch.Tensor] = []
     with inference_mode(model) as device:
         for begin in range(0, num_samples, BATCH):
-            batch = corpus[begin : min(begin + BATCH, num_samples)]
-            ends = _ends(corpus, batch)
-            found = capture(model, names, batch.tokens.to(device), partial(_of_queries, columns=ends))
+            batch = dataset[begin : min(begin + BATCH, num_samples)]
+            ends = _ends(dataset, batch)
+            found = capture_activations(model, names, batch.tokens.to(device), partial(_of_queries, columns=ends))
             for name in names:
                 parts[name].append(found[name])
             back.append(ends)
-    columns = torch.cat(back)[:, None] - torch.arange(min(max_offset + 1, layout.num_columns))
+    columns = torch.cat(back)[:, None] - torch.arange(min(max_offset + 1, layout.context_length))
     before = (columns < 0).numpy()
     at = columns.clamp_min(0).numpy()
-    sources = np.full(layout.num_columns, 2)
-    sources[layout.columns] = (layout.sequence_index < layout.sequence_index[-1]).astype(int)
+    sources = np.full(layout.context_length, 2)
+    sources[layout.token_positions] = (layout.sequence_index < layout.sequence_index[-1]).astype(int)
     patterns = [torch.cat(parts[name]).numpy() for name in names]  # (sample, head, key), as many heads as a layer has
     rows = []
     for kind in ("offset", "source"):
@@ -80,15 +80,15 @@ def attention_map(
                         "samples": num_samples,
                     }
                 )
-    return Table(rows, "Attention of the last token", x="layer", y="value", by=("kind", "key", "head"))
+    return ResultTable(rows, "Attention of the last token", x="layer", y="value", by=("kind", "key", "head"))
 
 
-def _ends(corpus: Corpus, batch: Batch) -> torch.Tensor:
+def _ends(dataset: ProcessDataset, batch: Batch) -> torch.Tensor:
     """The column of the last token of each sample that is no padding (batch,)."""
-    last = corpus.layout.num_columns - 1
-    if corpus.process.data is None:
+    last = dataset.layout.context_length - 1
+    if dataset.process.data is None:
         return torch.full((len(batch.tokens),), last)
-    columns = torch.from_numpy(corpus.layout.columns)
+    columns = torch.from_numpy(dataset.layout.token_positions)
     return torch.where(batch.states >= 0, columns, 0).amax(1)
 
 

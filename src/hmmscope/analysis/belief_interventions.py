@@ -13,15 +13,15 @@ import torch
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import as_law, inference_mode, layers_read, model_outputs, read_stream
-from hmmscope.analysis.geometry import BELIEF, RIDGE, Fit, belief_targets, belief_times, fit_affine
+from hmmscope.analysis.activations import inference_mode, layers_read, model_outputs, read_stream, to_probs
+from hmmscope.analysis.geometry import BELIEF, RIDGE, AffineFit, belief_targets, belief_times, fit_affine
 from hmmscope.analysis.interventions import Edit, add, intervene
 from hmmscope.analysis.layer_curves import Curves, resampled_curves, with_interval
 from hmmscope.axes import Float64, Int64, Tensor
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.headers import told_hmms
-from hmmscope.corpora.targets import check_target, make_target
-from hmmscope.processes.laws import Law
+from hmmscope.datasets.headers import decoded_hmms
+from hmmscope.datasets.process_dataset import ProcessDataset
+from hmmscope.datasets.targets import check_target, make_target
+from hmmscope.processes.params import HMMParams
 from hmmscope.processes.vector_process import following
 from hmmscope.schema import require, require_count, unknown_name
 from hmmscope.seeds import torch_generator
@@ -35,7 +35,7 @@ INTERVENTIONS = ("set", "swap", "ablate")
 @registry.instrument("belief-interventions")
 def belief_interventions(
     model: nn.Module,
-    corpus: Corpus,
+    dataset: ProcessDataset,
     *,
     layers: Sequence[str] | None = None,
     num_samples: int = 512,
@@ -74,7 +74,7 @@ def belief_interventions(
 
     Args:
         model: any module; models of this library are changed at their residual taps.
-        corpus: samples of an HMM or a mixture.
+        dataset: samples of an HMM or a mixture.
         layers: module names, if the model has no residual taps.
         num_samples: samples in all, of which the last quarter are changed.
         num_positions: how many positions, evenly spaced in the later three quarters of the sequence.
@@ -101,10 +101,10 @@ def belief_interventions(
         if intervention not in INTERVENTIONS:
             raise unknown_name("interventions", intervention, INTERVENTIONS)
     names = layers_read(model, layers)
-    task = _Task(model, corpus, num_samples, _positions(corpus, num_positions), answer)
-    times, rows = belief_times(corpus), []
+    task = _InterventionData(model, dataset, num_samples, _positions(dataset, num_positions), answer)
+    times, rows = belief_times(dataset), []
     for layer, name in enumerate(names):  # one by one: layers may differ in width
-        stream = read_stream(model, corpus, times, [name], num_samples)[0].double()
+        stream = read_stream(model, dataset, times, [name], num_samples)[0].double()
         x_BTD = stream.unflatten(0, (num_samples, len(times)))
         fit, fitted = _fit(x_BTD, task, ridge)
         about = {"layer": layer, "layer_name": name, "fitted": fitted}
@@ -115,7 +115,7 @@ def belief_interventions(
     return rows
 
 
-def _fit(x_BTD: Tensor, task: "_Task", ridge: float) -> tuple[Fit, float]:
+def _fit(x_BTD: Tensor, task: "_InterventionData", ridge: float) -> tuple[AffineFit, float]:
     """The affine map from a layer to the belief, and R² of it on its own samples."""
     train = x_BTD[: task.first].flatten(0, 1)
     known = task.beliefs[: task.first].flatten(0, 1)
@@ -123,7 +123,9 @@ def _fit(x_BTD: Tensor, task: "_Task", ridge: float) -> tuple[Fit, float]:
     return fit, 1 - ((fit(train[None])[0] - known).square().sum() / (known - fit.mean).square().sum()).item()
 
 
-def _moved(task: "_Task", name: str, intervention: str, edits: list[list[Edit]], seed: int) -> Iterator[dict[str, Any]]:
+def _moved(
+    task: "_InterventionData", name: str, intervention: str, edits: list[list[Edit]], seed: int
+) -> Iterator[dict[str, Any]]:
     """How far the answers go when a layer is changed so, in each metric that is finite."""
     for metric, (before, after) in task.distances(name, intervention, edits).items():
         worth = task.worth[metric] if intervention == "ablate" else None
@@ -136,7 +138,7 @@ def _moved(task: "_Task", name: str, intervention: str, edits: list[list[Edit]],
             yield {"metric": metric} | with_interval(draws, len(before)) | means
 
 
-class _Task:
+class _InterventionData:
     """The samples that are changed, their exact answers and those of the other samples.
 
     Attributes:
@@ -148,21 +150,23 @@ class _Task:
         worth: distance from the exact answers to those of the mean belief, by metric and sample.
     """
 
-    def __init__(self, model: nn.Module, corpus: Corpus, num_samples: int, times: list[int], answer: str) -> None:
-        every = belief_times(corpus)
-        beliefs = belief_targets(corpus, every, num_samples)[BELIEF]
+    def __init__(
+        self, model: nn.Module, dataset: ProcessDataset, num_samples: int, times: list[int], answer: str
+    ) -> None:
+        every = belief_times(dataset)
+        beliefs = belief_targets(dataset, every, num_samples)[BELIEF]
         self.model, self.times, self.first = model, times, (3 * num_samples) // 4
         self.beliefs = beliefs.unflatten(0, (num_samples, len(every)))
-        self.columns = [int(corpus.layout.columns[every[t]]) for t in times]
-        batch = corpus[self.first : num_samples]
+        self.columns = [int(dataset.layout.token_positions[every[t]]) for t in times]
+        batch = dataset[self.first : num_samples]
         components = torch.zeros(len(batch.tokens), dtype=torch.int64) if batch.components is None else batch.components
-        hmms = told_hmms(corpus.process, corpus.layout, batch.tokens)
+        hmms = decoded_hmms(dataset.process, dataset.layout, batch.tokens)
         if hmms is not None:
             components = torch.arange(len(batch.tokens))
         self.donor, kept = (components.roll(-1), components) if hmms is not None else _others(components)
         require(len(kept) > 0, "num_samples", "must give two changed samples of one component", num_samples)
         self.changed, self.tokens = self.first + kept, batch.tokens[kept]
-        asked, process = make_target(answer, corpus.process, corpus.layout), corpus.process
+        asked, process = make_target(answer, dataset.process, dataset.layout), dataset.process
         self._asked, self.of_vectors = asked, process.real_valued and answer != "belief"
         self.metrics = VECTOR_DISTANCES if self.of_vectors else DISTANCES
 
@@ -170,8 +174,8 @@ class _Task:
             if answer == "belief":
                 return beliefs_BPS
             if self.of_vectors:
-                return process.as_read(following(process, beliefs_BPS))
-            law = process.law if hmms is None else hmms.law
+                return process.standardize(following(process, beliefs_BPS))
+            law = process.params if hmms is None else hmms.params
             return exact_answers(law, beliefs_BPS, components[kept], answer)
 
         own = self.beliefs[self.changed][:, times]
@@ -201,19 +205,19 @@ class _Task:
             tokens = tokens.to(next(self.model.parameters()).dtype) if tokens.is_floating_point() else tokens
             outputs = model_outputs(self.model, tokens, self._asked.num_outputs, kind=self._asked.kind)[:, columns]
         if not self.of_vectors:
-            return as_law(self.model, outputs)
-        return self._asked.process.as_read(self._asked.mean(outputs.cpu().double()))
+            return to_probs(self.model, outputs)
+        return self._asked.process.standardize(self._asked.mean(outputs.cpu().double()))
 
 
-def _positions(corpus: Corpus, count: int) -> list[int]:
+def _positions(dataset: ProcessDataset, count: int) -> list[int]:
     """Numbers, among those of the last sequence, of `count` positions in its later three quarters."""
-    total = len(belief_times(corpus))
+    total = len(belief_times(dataset))
     require(count >= 1, "num_positions", "must be at least 1", count)
     return sorted({round(t) for t in np.linspace(total // 4, total - 1, count)})
 
 
 def _edits(
-    fit: Fit, x_BTD: Tensor, task: _Task, num_random: int, seed: int
+    fit: AffineFit, x_BTD: Tensor, task: _InterventionData, num_random: int, seed: int
 ) -> Iterator[tuple[str, str, list[list[Edit]]]]:
     """(intervention, subspace, edits) of one layer, a list of edits with one for each position.
 
@@ -278,7 +282,7 @@ def _roots(covariance_DD: Float64[Tensor, "width width"]) -> tuple[Tensor, Tenso
 
 
 def exact_answers(
-    law: Law,
+    law: HMMParams,
     beliefs: Float64[Tensor, "batch *time state"],
     components: Int64[Tensor, "batch"] | None = None,
     answer: str = "observation",
@@ -293,7 +297,7 @@ def exact_answers(
     """
     if answer == "belief":
         return beliefs
-    following_MSV = law.ahead()
+    following_MSV = law.predictive()
     chosen_BSV = following_MSV[torch.zeros(len(beliefs), dtype=torch.int64) if components is None else components]
     return torch.einsum("b...s,bsv->b...v", beliefs, chosen_BSV)
 

@@ -17,7 +17,7 @@ from hmmscope.analysis.geometry import (
     BELIEF,
     MIXED_BELIEF,
     PREDICTION,
-    Fit,
+    AffineFit,
     Readout,
     belief_targets,
     belief_times,
@@ -28,9 +28,9 @@ from hmmscope.analysis.geometry import (
 from hmmscope.analysis.initialization import Controls
 from hmmscope.analysis.layer_curves import with_interval
 from hmmscope.analysis.rehearsing import rehearsed
-from hmmscope.analysis.twins import NUM_TWINS, Share, draw_twins
+from hmmscope.analysis.untrained_controls import NUM_TWINS, ExplainedFraction, draw_controls
 from hmmscope.axes import Float64, Tensor
-from hmmscope.corpora.corpus import Corpus
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.errors import InputError
 from hmmscope.models.failing import POSITION_LIMITS, TRAINED_LENGTHS, read_number
 from hmmscope.processes.hmm import HMM
@@ -61,10 +61,10 @@ class Trained(Protocol):
     def model(self) -> Any:
         """With its last weights."""
 
-    def corpus(self, stream: str = "evaluate") -> Corpus:
+    def dataset(self, stream: str = "evaluate") -> ProcessDataset:
         """Samples of what it was trained on."""
 
-    def kept_steps(self) -> list[int]:
+    def checkpoint_steps(self) -> list[int]:
         """Steps whose weights have stayed."""
 
     def model_at(self, step: int) -> Any:
@@ -79,7 +79,7 @@ class BeliefMap(Shown):
         layer: the name of the layer.
         exact: the exact belief after each observation (point, state).
         read: the same as the affine map reads it from the model (point, state); rows sum to one, entries may be negative.
-        twin: the same from the first untrained twin, by a map of its own; None where there are no twins.
+        control: the same from the first untrained twin, by a map of its own; None where there are no twins.
         r2, low, high: R² of the map on held-out samples, with its 95 % interval.
         share: what the model explains of the belief beyond its untrained twins, with its interval, or why nothing is told.
         from_prediction: R² of an affine function of the exact law of the next observation: what a model that holds its
@@ -93,11 +93,11 @@ class BeliefMap(Shown):
     layer: str
     exact: Points
     read: Points
-    twin: Points | None
+    control: Points | None
     r2: float
     low: float
     high: float
-    share: Share
+    share: ExplainedFraction
     from_prediction: float
     step: int | None = None
     earlier: "tuple[BeliefMap, ...]" = ()
@@ -172,8 +172,10 @@ class BeliefMap(Shown):
     def _panels(self) -> list[tuple[str, Points]]:
         """Title and beliefs of each panel."""
         panels = [("exact", self.exact)]
-        if self.twin is not None:
-            panels.append((f"an untrained twin, {self.layer}\nR² {self.share.twins:.3f} (mean of twins)", self.twin))
+        if self.control is not None:
+            panels.append(
+                (f"an untrained twin, {self.layer}\nR² {self.share.controls:.3f} (mean of twins)", self.control)
+            )
         picked = np.linspace(0, len(self.earlier) - 1, min(len(self.earlier), _DRAWN_STEPS)).round().astype(int)
         panels += [(f"step {one.step}\nR² {one.r2:.3f}", one.read) for one in (self.earlier[i] for i in picked)]
         beyond = f"beyond twins {self.share}" if self.share.value is not None else "beyond twins: not identifiable"
@@ -201,17 +203,17 @@ class BeliefMap(Shown):
 
 def belief_map(
     model: nn.Module | Trained,
-    process: Process | Corpus | str | Path | None = None,
+    process: Process | ProcessDataset | str | Path | None = None,
     layer: str | None = None,
     *,
     length: int | None = None,
     num_samples: int = 768,
     num_points: int = 100_000,
-    num_twins: int = NUM_TWINS,
+    num_controls: int = NUM_TWINS,
     controls: Controls | None = None,
     seed: int = 0,
     observer: HMM | LabelledHMM | None = None,
-    over_training: bool = False,
+    over_checkpoints: bool = False,
 ) -> BeliefMap:
     """The picture of the belief inside a model: an affine map from one layer to the exact belief, beside untrained twins.
 
@@ -223,14 +225,14 @@ def belief_map(
         process: what generates: a process, its name or file, or a corpus. By default that of the run.
         layer: the name of a module; by default the residual layer from which the training examples are read best, of each
             twin its own.
-        length: observations of a sample, as in training; a process needs it, see `corpus_for`.
+        length: observations of a sample, as in training; a process needs it, see `dataset_for`.
         num_samples: samples that the map is fitted and measured on.
         num_points: beliefs that are drawn.
-        num_twins: untrained twins, at least three; 0 for none.
-        controls: a function that makes the untrained module, ``lambda: Mine()``; without it `draw_twins` draws them.
+        num_controls: untrained twins, at least three; 0 for none.
+        controls: a function that makes the untrained module, ``lambda: Mine()``; without it `draw_controls` draws them.
         seed: of twins, bootstrap and, unless `process` is a corpus or a run's, samples.
         observer: whose belief; by default that of the process. Of given sequences an HMM fitted to them.
-        over_training: of a run, also the maps at the steps whose weights have stayed (``training.milestones``).
+        over_checkpoints: of a run, also the maps at the steps whose weights have stayed (``training.num_log_checkpoints``).
 
     Raises:
         InputError: no process, one without beliefs, an unknown layer, a model without layers that are found, or a run that
@@ -241,17 +243,17 @@ def belief_map(
     run = model if isinstance(model, Trained) else None
     net: Any = run.model if run is not None else model
     require_count("num_points", num_points)
-    if over_training and run is None:
-        raise InputError("over_training: needs a run, whose earlier weights have stayed; got a model alone")
-    corpus = run.corpus("probe") if run is not None and process is None else corpus_for(net, process, length, seed)
-    lines = rehearsed(net, corpus)
+    if over_checkpoints and run is None:
+        raise InputError("over_checkpoints: needs a run, whose earlier weights have stayed; got a model alone")
+    dataset = run.dataset("probe") if run is not None and process is None else dataset_for(net, process, length, seed)
+    lines = rehearsed(net, dataset)
     taken = registry.adapted(net, None if layer is None else [layer])
     names = residual_layers(taken) if layer is None else [layer]
     check_layers(taken, names)
-    reader = BeliefReader.of(corpus, num_samples, num_points, observer)
+    reader = BeliefReader.of(dataset, num_samples, num_points, observer)
     found = [reader.measured(taken, names)]
     first = None if run is None else run.model_at(0)
-    twins = draw_twins(net, num_twins, seed=seed, controls=controls, first=first)
+    twins = draw_controls(net, num_controls, seed=seed, controls=controls, first=first)
     adapted = [registry.adapted(twin, None if layer is None else [layer]) for twin in twins.models]
     found += [reader.measured(twin, names) for twin in adapted]
     here = names[found[0].chosen]
@@ -259,21 +261,21 @@ def belief_map(
 
     def at(one: nn.Module, readout: Readout, chosen: int, where: str, step: int | None) -> BeliefMap:
         r2 = with_interval(readout.r2(seed=seed)[:, chosen], len(readout.spread))
-        share = readout.beyond(found[1:]) if adapted else Share(r2["value"], reason=twins.reason)
+        share = readout.beyond(found[1:]) if adapted else ExplainedFraction(r2["value"], reason=twins.reason)
         read, alone = reader.drawn(one, where), reader.from_prediction
         one_map = BeliefMap(where, reader.points, read, twin, r2["value"], r2["low"], r2["high"], share, alone, step)
-        return replace(one_map, length=int(corpus.layout.num_observations), warnings=lines)
+        return replace(one_map, length=int(dataset.layout.num_observations), warnings=lines)
 
     last = at(taken, found[0], found[0].chosen, here, None)
-    if run is None or not over_training:
+    if run is None or not over_checkpoints:
         return last
-    *before, final = run.kept_steps()
+    *before, final = run.checkpoint_steps()
     models = ((step, registry.adapted(run.model_at(step), [here])) for step in before)
     earlier = tuple(at(one, reader.measured(one, [here]), 0, here, step) for step, one in models)
     return replace(last, earlier=earlier, step=final)
 
 
-def corpus_for(model: nn.Module, process: Any, length: int | None = None, seed: int = 0) -> Corpus:
+def dataset_for(model: nn.Module, process: Any, length: int | None = None, seed: int = 0) -> ProcessDataset:
     """Samples of a process, its name or its file, as long as those of the training; a corpus as it is.
 
     The length is the one asked for, or else that of given sequences, or one that the model states as that of its training
@@ -283,7 +285,7 @@ def corpus_for(model: nn.Module, process: Any, length: int | None = None, seed: 
     Raises:
         InputError: no process, or no length.
     """
-    if isinstance(process, Corpus):
+    if isinstance(process, ProcessDataset):
         require(length is None, "length", "is that of the corpus; give a process to choose another", length)
         return process
     if process is None:
@@ -300,7 +302,7 @@ def corpus_for(model: nn.Module, process: Any, length: int | None = None, seed: 
             f"length: {type(model).__name__} does not say at which length it was trained; give length=, the observations of "
             f"a training sample{most}"
         )
-    return Corpus(made, length=known[0], seed=seed, stream="probe")
+    return ProcessDataset(made, length=known[0], seed=seed, stream="probe")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -308,7 +310,7 @@ class BeliefReader(Shown):
     """Samples with their exact beliefs.
 
     Attributes:
-        corpus: samples.
+        dataset: samples.
         times: of the observations after which is read.
         num_samples: samples on which maps are fitted and measured.
         belief: the exact ones there (example, state).
@@ -318,7 +320,7 @@ class BeliefReader(Shown):
         inside: which examples are no padding (example,), and which of those that are drawn; None if all are.
     """
 
-    corpus: Corpus
+    dataset: ProcessDataset
     times: NDArray[np.int64]
     num_samples: int
     belief: Float64[Tensor, "example state"]
@@ -329,23 +331,23 @@ class BeliefReader(Shown):
 
     @classmethod
     def of(
-        cls, corpus: Corpus, num_samples: int, num_points: int, observer: HMM | LabelledHMM | None = None
+        cls, dataset: ProcessDataset, num_samples: int, num_points: int, observer: HMM | LabelledHMM | None = None
     ) -> "BeliefReader":
-        if corpus.process.data is not None and observer is None:
+        if dataset.process.data is not None and observer is None:
             raise InputError(
                 "observer: nobody knows the law of given sequences; give an HMM fitted to them, hs.fit(...).hmm"
             )
-        num_samples, times = corpus.different(num_samples), belief_times(corpus)
+        num_samples, times = dataset.different(num_samples), belief_times(dataset)
         require_count("num_samples", num_samples, 8, ", to fit and to test on")
-        targets = belief_targets(corpus, times, num_samples, observer)
-        belief, inside = targets.get(MIXED_BELIEF, targets[BELIEF]), unpadded(corpus, times, num_samples)
+        targets = belief_targets(dataset, times, num_samples, observer)
+        belief, inside = targets.get(MIXED_BELIEF, targets[BELIEF]), unpadded(dataset, times, num_samples)
         alone = read_off(targets[PREDICTION][None], belief, num_samples, inside=inside).r2()
-        end = corpus.different(num_samples + -(-num_points // len(times)))
+        end = dataset.different(num_samples + -(-num_points // len(times)))
         drawn = range(num_samples, end) if end > num_samples else range((3 * num_samples) // 4, num_samples)
-        more = belief_targets(corpus, times, len(drawn), observer, first=drawn.start)
-        beliefs, shown = more.get(MIXED_BELIEF, more[BELIEF]), unpadded(corpus, times, len(drawn), first=drawn.start)
+        more = belief_targets(dataset, times, len(drawn), observer, first=drawn.start)
+        beliefs, shown = more.get(MIXED_BELIEF, more[BELIEF]), unpadded(dataset, times, len(drawn), first=drawn.start)
         points = (beliefs if shown is None else beliefs[shown])[:num_points].numpy()
-        return cls(corpus, times, num_samples, belief, drawn, points, float(alone[0, 0]), (inside, shown))
+        return cls(dataset, times, num_samples, belief, drawn, points, float(alone[0, 0]), (inside, shown))
 
     def measured(self, model: nn.Module, names: Sequence[str]) -> Readout:
         """What each layer gives of the belief."""
@@ -358,19 +360,19 @@ class BeliefReader(Shown):
         values = torch.cat([fit(part)[0] for part in self._parts(model, name)])
         return (values if shown is None else values[shown])[: len(self.points)].numpy()
 
-    def fit(self, model: nn.Module, name: str) -> Fit:
+    def fit(self, model: nn.Module, name: str) -> AffineFit:
         """The map from a layer to the belief, of the first three quarters of the samples."""
         inside = self.inside[0]
         train = torch.arange(len(self.belief)) < (3 * self.num_samples // 4) * len(self.times)
         train = train if inside is None else train & inside
         return fit_affine(self._stream(model, [name], range(self.num_samples))[:, train], self.belief[train])
 
-    def beside(
-        self, model: nn.Module, name: str, corpus: Corpus
+    def compared(
+        self, model: nn.Module, name: str, dataset: ProcessDataset
     ) -> tuple[Float64[Tensor, "time state"], Float64[Tensor, "time state"]]:
         """The exact beliefs of the first sample of another corpus of the same layout, and what is read of them."""
-        targets = belief_targets(corpus, self.times, 1)
-        stream = read_stream(model, corpus, self.times, [name], 1)
+        targets = belief_targets(dataset, self.times, 1)
+        stream = read_stream(model, dataset, self.times, [name], 1)
         return targets.get(MIXED_BELIEF, targets[BELIEF]), self.fit(model, name)(stream)[0]
 
     def _parts(self, model: nn.Module, name: str) -> Iterable[Tensor]:
@@ -379,7 +381,7 @@ class BeliefReader(Shown):
             yield self._stream(model, [name], range(begin, min(begin + at_once, self.drawn_samples.stop)))
 
     def _stream(self, model: nn.Module, names: Sequence[str], samples: range) -> Tensor:
-        found: Tensor = read_stream(model, self.corpus, self.times, names, len(samples), first=samples.start)
+        found: Tensor = read_stream(model, self.dataset, self.times, names, len(samples), first=samples.start)
         return found
 
 

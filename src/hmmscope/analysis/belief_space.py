@@ -14,7 +14,7 @@ from hmmscope import registry
 from hmmscope.analysis.activations import layers_read
 from hmmscope.analysis.geometry import ExactBeliefs, fit_affine
 from hmmscope.axes import Float64, Tensor
-from hmmscope.corpora.corpus import Corpus
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.processes.factored import factor_beliefs
 from hmmscope.schema import require
 
@@ -25,7 +25,7 @@ _ROUNDING = 1e-3
 @registry.instrument("belief-space")
 def belief_space(
     model: nn.Module,
-    corpus: Corpus,
+    dataset: ProcessDataset,
     *,
     layers: Sequence[str] | None = None,
     num_samples: int = 512,
@@ -47,7 +47,7 @@ def belief_space(
 
     Args:
         model: any module; models of this library are read at their residual taps.
-        corpus: samples of an HMM, a generalised HMM or a mixture; the last sequence of each is read.
+        dataset: samples of an HMM, a generalised HMM or a mixture; the last sequence of each is read.
         layers: module names, if the model has no residual taps.
         num_samples: samples.
         num_factors: how many factors, of equally many states, the belief is of (the first one slowest).
@@ -62,7 +62,7 @@ def belief_space(
     explained variance.
     """
     names = layers_read(model, layers)
-    exact = ExactBeliefs.of(corpus, num_samples)
+    exact = ExactBeliefs.of(dataset, num_samples)
     belief = exact.belief
     states = round(belief.shape[1] ** (1 / num_factors))
     require(states**num_factors == belief.shape[1], "num_factors", f"must divide {belief.shape[1]} states", num_factors)

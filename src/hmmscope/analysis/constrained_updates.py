@@ -13,14 +13,14 @@ import torch
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import BATCH, capture, inference_mode
+from hmmscope.analysis.activations import BATCH, capture_activations, inference_mode
 from hmmscope.analysis.geometry import belief_times, fit_affine, read_off
 from hmmscope.axes import Float64, Int64, Tensor
-from hmmscope.corpora.corpus import Corpus
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.errors import InputError
 from hmmscope.inference.filtering import filter_beliefs
-from hmmscope.inference.stationary_law import stationary_distribution
-from hmmscope.processes.answers import STATES
+from hmmscope.inference.stationary_process import stationary_distribution
+from hmmscope.processes.capabilities import STATES
 from hmmscope.processes.combine import as_labelled
 from hmmscope.processes.process import Process
 from hmmscope.schema import require
@@ -30,7 +30,7 @@ _TAPS = ("residual.0", "blocks.0.attention", "blocks.0.attention.pattern")
 
 @registry.instrument("constrained-updates")
 def constrained_updates(
-    model: nn.Module, corpus: Corpus, *, num_samples: int = 256, num_distances: int = 6
+    model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, num_distances: int = 6
 ) -> list[dict]:
     """The first layer's attention pattern, what its values write, and which belief stands after it, beside the prediction.
 
@@ -46,7 +46,7 @@ def constrained_updates(
 
     Args:
         model: with taps ``residual.0`` and ``blocks.0.attention.pattern``.
-        corpus: single sequences of an HMM with a unique stationary law.
+        dataset: single sequences of an HMM with a unique stationary law.
         num_samples: samples; the last quarter tests what is read.
         num_distances: distances 1, 2, ..; later queries alone are averaged.
 
@@ -59,16 +59,16 @@ def constrained_updates(
     Source: Piotrowski, Riechers, Filan and Shai (2025), "Constrained belief updates explain geometric structures in
     transformer representations", there for Mess3.
     """
-    process = corpus.process
-    process.require(STATES)
-    if len(corpus.layout.sequence_lengths) > 1:
-        raise InputError("corpus: must be single sequences of one HMM")
-    time = corpus.layout.num_observations
+    process = dataset.process
+    process.require_capability(STATES)
+    if len(dataset.layout.sequence_lengths) > 1:
+        raise InputError("dataset: must be single sequences of one HMM")
+    time = dataset.layout.num_observations
     require(2 <= num_distances < time, "num_distances", f"must be in [2, {time})", num_distances)
     known = dict(model.named_modules())
     if any(tap not in known for tap in _TAPS):
         raise InputError(f"model: must have the taps {', '.join(_TAPS)}")
-    stream, written, pattern, observations = _seen(model, corpus, num_samples)
+    stream, written, pattern, observations = _seen(model, dataset, num_samples)
     transition, prior, said = _theory(process)
     modes = torch.linalg.eigvals(transition).abs().sort(descending=True).values
     rate = float(modes[1]) if len(modes) > 1 else 0.0
@@ -91,7 +91,7 @@ def constrained_updates(
 
     after = (stream + written).flatten(0, 1)
     read = fit_affine(after[None], constrained)
-    writes = _written_by(pattern, observations, written, corpus.num_symbols)
+    writes = _written_by(pattern, observations, written, dataset.num_symbols)
     effect, predicted = writes @ (read.weights / read.scale.transpose(1, 2))[0], said - prior
     effect, predicted = effect - effect.mean(0), predicted - predicted.mean(0)
     for symbol, cosine in enumerate(torch.cosine_similarity(effect, predicted, dim=1).tolist()):
@@ -120,21 +120,21 @@ def constrained_beliefs(
 
 def _theory(process: Process) -> tuple[Tensor, Tensor, Tensor]:
     """T (state, state), π (state,) and η (symbol, state): the law after one symbol, of the state that it leads to."""
-    labelled = as_labelled(process).labelled_VSS
+    labelled = as_labelled(process).labelled
     prior = stationary_distribution(process)
     joint = prior @ labelled
     said = torch.where(joint.sum(1, keepdim=True) > 0, joint / joint.sum(1, keepdim=True), prior)
     return labelled.sum(0), prior, said
 
 
-def _seen(model: nn.Module, corpus: Corpus, num_samples: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _seen(model: nn.Module, dataset: ProcessDataset, num_samples: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """At the observations: the stream, what attention writes (sample, time, width), the mean pattern of heads, symbols."""
     parts: list[list[Tensor]] = [[], [], [], []]
-    columns = torch.from_numpy(corpus.layout.columns[belief_times(corpus)])
+    columns = torch.from_numpy(dataset.layout.token_positions[belief_times(dataset)])
     for begin in range(0, num_samples, BATCH):
-        batch = corpus[begin : min(begin + BATCH, num_samples)]
+        batch = dataset[begin : min(begin + BATCH, num_samples)]
         with inference_mode(model) as device:
-            found = capture(model, _TAPS, batch.tokens.to(device), lambda x: x.cpu().double())
+            found = capture_activations(model, _TAPS, batch.tokens.to(device), lambda x: x.cpu().double())
         taken = [found[tap][:, columns] for tap in _TAPS[:2]]
         taken += [found[_TAPS[2]].mean(1)[:, columns][:, :, columns], batch.observations]
         for part, values in zip(parts, taken, strict=True):

@@ -13,24 +13,24 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import BATCH, judged_answers
+from hmmscope.analysis.activations import BATCH, target_probs
 from hmmscope.analysis.calibration import FALSE_ALARM, Winnings, bet, miscalibrated
-from hmmscope.analysis.counting import TREE, UNTUNED, Counting, is_counting, other_samples
 from hmmscope.analysis.intervals import bootstrap_means, bootstrap_ratio, least_z
 from hmmscope.analysis.layer_curves import Curves
 from hmmscope.analysis.measures import Measures, mean_of_asked
+from hmmscope.analysis.ngrams import TREE, UNTUNED, TunedNgrams, is_ngram, other_samples
 from hmmscope.analysis.rehearsing import rehearsed, rising
-from hmmscope.analysis.trained_counting import TrainedCounting
+from hmmscope.analysis.trained_ngrams import TrainedNgrams
 from hmmscope.axes import Float64, Tensor
-from hmmscope.corpora.corpus import Batch, Corpus, check_corpus
-from hmmscope.corpora.targets import PADDING, Labels, NextGiven, NextObservation, Target, make_target
+from hmmscope.datasets.process_dataset import Batch, ProcessDataset, check_dataset
+from hmmscope.datasets.targets import PADDING, Labels, NextObservation, RecordedNextObservation, Target, make_target
 from hmmscope.errors import InputError
-from hmmscope.inference.likeliest import likeliest
 from hmmscope.inference.mixture_posterior import filter_known_component
-from hmmscope.models.given import as_module
+from hmmscope.inference.stable_argmax import stable_argmax
 from hmmscope.models.rehearsal import is_of_library
-from hmmscope.processes.given_sequences import JUDGING
+from hmmscope.models.user_module import as_module
 from hmmscope.processes.process import Process
+from hmmscope.processes.recorded_sequences import JUDGING
 from hmmscope.reprs import html_rows, plot_rows
 from hmmscope.schema import require, require_count
 from hmmscope.ties import TOLERANCE
@@ -92,10 +92,10 @@ class Score(Measures):
     @property
     def baseline(self) -> tuple[str, float] | None:
         """The n-gram or mixture of context trees of the lowest mean loss, and that loss; None if there are none."""
-        losses = {name: metrics["loss"] for name, metrics in self.measures.items() if is_counting(name)}
+        losses = {name: metrics["loss"] for name, metrics in self.measures.items() if is_ngram(name)}
         if not losses:
             return None
-        best = Counting.best(losses)
+        best = TunedNgrams.best(losses)
         return best, float(np.nanmean(losses[best]))
 
     @property
@@ -137,7 +137,7 @@ class Score(Measures):
 
 def evaluate(
     model: nn.Module | Callable[[Tensor], Any],
-    corpus: Corpus,
+    dataset: ProcessDataset,
     *,
     num_samples: int = 256,
     first: int = 0,
@@ -146,14 +146,14 @@ def evaluate(
     block_length: int = 0,
     observers: Mapping[str, Process] | None = None,
     ngram_order: int = MAX_ORDER,
-    counting: Counting | None = None,
+    ngrams: TunedNgrams | None = None,
 ) -> Score:
     """Score a module or a function on samples first .. first + num_samples - 1 of a corpus, beside the exact optimum.
 
     Predictors: ``model``; ``optimum`` (the Bayes predictor that knows the process, or believes its prior where it has
     one; none for fresh pools whose optimum nobody knows). Of next symbols also ``known-component`` (for mixtures and fresh
     pools, the filter that is told the component: a ceiling), and with `baselines` what counting in the sample reaches at its
-    best (`Counting.tuned`): n-grams with back-off, ``order-0`` (the frequencies so far: its likeliest symbol is the most
+    best (`TunedNgrams.tuned`): n-grams with back-off, ``order-0`` (the frequencies so far: its likeliest symbol is the most
     frequent one) to ``order-3`` or to the order from which on longer contexts do not help, and ``context-tree``, the
     mixture of all context trees. Given sequences have no known law: instead of the optimum there are, in the streams
     "evaluate", "probe" and "test", ``trained-order-0`` to ``trained-order-3`` and ``trained-context-tree``, counted and
@@ -161,7 +161,7 @@ def evaluate(
 
     Args:
         model: tokens (batch, time) or vectors (batch, time, coordinate) to logits or vectors (batch, time, output).
-        corpus: of a process with an exact answer.
+        dataset: of a process with an exact answer.
         num_samples: how many; of given sequences at most as many as there are different windows.
         first: number of the first sample.
         baselines: whether to add what counts.
@@ -170,31 +170,31 @@ def evaluate(
         observers: more predictors of next symbols, by name: Bayes predictors that believe the samples to come from
             another process, such as the pool that a model was trained on ("retrieval"), or an HMM fitted to the sequences.
         ngram_order: longest context of what is counted in the training part.
-        counting: what counting chose on prompts of the training pool, where the samples are from another process than the
+        ngrams: what counting chose on prompts of the training pool, where the samples are from another process than the
             model was trained on; by default it is tuned on other samples of the same process (`other_samples`).
 
     Raises:
         InputError: the model's output has the wrong shape, the process has no exact answer, or an observer has a name that
             is taken or another number of symbols.
     """
-    check_corpus(corpus)
+    check_dataset(dataset)
     model = as_module(model)
-    num_samples = corpus.different(num_samples)
+    num_samples = dataset.different(num_samples)
     require_count("num_samples", num_samples)
-    asked = make_target(target, corpus.process, corpus.layout) if isinstance(target, str) else target
+    asked = make_target(target, dataset.process, dataset.layout) if isinstance(target, str) else target
     if asked is not target:  # a target that was given knows where its answers are computed
         asked.device = next((p.device for p in model.parameters()), None)
-    require(len(asked.columns) > 0, "layout", "must have an observation to predict", corpus.layout)
-    believed = _checked(observers or {}, corpus.process, asked)
-    warnings = () if block_length else rehearsed(model, corpus, asked)
-    given = isinstance(asked, NextGiven)
-    batch_size = max(1, min(BATCH, _LAWS // (asked.num_outputs * len(asked.columns)))) if given else BATCH
-    beside = _predictors(corpus, asked, believed, baselines, ngram_order, counting)
+    require(len(asked.token_positions) > 0, "layout", "must have an observation to predict", dataset.layout)
+    believed = _checked(observers or {}, dataset.process, asked)
+    warnings = () if block_length else rehearsed(model, dataset, asked)
+    given = isinstance(asked, RecordedNextObservation)
+    batch_size = max(1, min(BATCH, _LAWS // (asked.num_outputs * len(asked.token_positions)))) if given else BATCH
+    beside = _predictors(dataset, asked, believed, baselines, ngram_order, ngrams)
     parts = []
     won: Winnings = {}
     for i in range(first, first + num_samples, batch_size):
-        batch = corpus[i : min(i + batch_size, first + num_samples)]
-        found = {"model": judged_answers(model, batch, asked, block_length)}
+        batch = dataset[i : min(i + batch_size, first + num_samples)]
+        found = {"model": target_probs(model, batch, asked, block_length)}
         for answers in beside:
             found |= answers(batch)
         parts.append(_measure(found, asked.labels(batch), asked))
@@ -204,47 +204,47 @@ def evaluate(
         name: {metric: np.concatenate([part[name][metric] for part in parts]) for metric in parts[0][name]}
         for name in parts[0]
     }
-    invalid = _why_invalid(measures, won, corpus.process, asked, num_samples)
+    invalid = _why_invalid(measures, won, dataset.process, asked, num_samples)
     if not is_of_library(model):
         floor = measures["optimum"]["loss"] if "optimum" in measures else None
         warnings += rising(measures["model"]["loss"], floor, asked.positions)
-    length = int(corpus.layout.num_observations)
-    return Score(measures, asked.sequences, asked.positions, invalid, asked.why_not, length, warnings)
+    length = int(dataset.layout.num_observations)
+    return Score(measures, asked.sequences, asked.positions, invalid, asked.no_optimum_reason, length, warnings)
 
 
 def _predictors(
-    corpus: Corpus,
+    dataset: ProcessDataset,
     asked: Target,
     believed: Mapping[str, Process],
     baselines: bool,
     ngram_order: int,
-    counting: Counting | None,
+    ngrams: TunedNgrams | None,
 ) -> list[Callable[[Batch], Laws]]:
     """What stands beside the model, in the order of its rows: each gives the laws of a batch by name."""
     found: list[Callable[[Batch], Laws]] = []
     if asked.exact:
         found.append(lambda batch: {"optimum": asked.optimum(batch)})
-    if baselines and corpus.process.data is not None and corpus.stream_name in JUDGING:  # not on what it counted
-        trained = TrainedCounting(corpus.process, ngram_order)
+    if baselines and dataset.process.data is not None and dataset.stream_name in JUDGING:  # not on what it counted
+        trained = TrainedNgrams(dataset.process, ngram_order)
         found.append(lambda batch: trained.predictions(batch.observations, asked.positions))
-    if isinstance(asked, NextObservation | NextGiven):
-        found.append(lambda batch: _of_known_component(corpus, batch))
+    if isinstance(asked, NextObservation | RecordedNextObservation):
+        found.append(lambda batch: _of_known_component(dataset, batch))
         if baselines:
-            found.append(partial((counting or _tuned(corpus)).laws, corpus))
+            found.append(partial((ngrams or _tuned(dataset)).probs, dataset))
         found.append(lambda batch: {name: asked.answer_of(process, batch) for name, process in believed.items()})
     return found
 
 
-def _of_known_component(corpus: Corpus, batch: Batch) -> Laws:
+def _of_known_component(dataset: ProcessDataset, batch: Batch) -> Laws:
     """The laws of the filter that is told the component, where there are components."""
-    known = known_component_laws(corpus, batch)
+    known = known_component_probs(dataset, batch)
     return {} if known is None else {"known-component": known}
 
 
-def _tuned(corpus: Corpus) -> Counting:
+def _tuned(dataset: ProcessDataset) -> TunedNgrams:
     """Counting at its best on other samples of the same process, where there are some."""
-    others = other_samples(corpus)
-    return UNTUNED if others is None else Counting.tuned(others)
+    others = other_samples(dataset)
+    return UNTUNED if others is None else TunedNgrams.tuned(others)
 
 
 def _why_invalid(
@@ -254,11 +254,11 @@ def _why_invalid(
     floor = "optimum" if asked.exact else "known-component"
     if floor not in measures:
         return None
-    part = math.log(1.0 if process.prior is None else 1 / process.prior.share)
+    part = math.log(1.0 if process.prior is None else 1 / process.prior.weight)
     invalid = miscalibrated(won, num_samples * part)
-    in_order = isinstance(asked, NextObservation | NextGiven)
+    in_order = isinstance(asked, NextObservation | RecordedNextObservation)
     invalid = invalid or _invalid(measures["model"]["loss"], measures[floor]["loss"], floor, part, in_order)
-    if invalid is not None and isinstance(asked, NextGiven):
+    if invalid is not None and isinstance(asked, RecordedNextObservation):
         return f"the sequences do not come from the process that they stand beside: {invalid}"
     return invalid
 
@@ -267,25 +267,25 @@ def _checked(observers: Mapping[str, Process], process: Process, asked: Target) 
     """The observers; InputError for one that cannot stand beside the other predictors."""
     taken = {"model", "optimum", "known-component"}
     for name, believed in observers.items():
-        if not isinstance(asked, NextObservation | NextGiven):
+        if not isinstance(asked, NextObservation | RecordedNextObservation):
             raise InputError(f"observers: {name!r} predicts next symbols, which are not what is asked here")
-        free = name not in taken and not is_counting(name)
+        free = name not in taken and not is_ngram(name)
         require(free, "observers", "must have names that no other predictor has", name)
         rule = f"must have {process.num_symbols} symbols"
         require(believed.num_symbols == process.num_symbols, f"observers.{name}", rule, believed.num_symbols)
     return dict(observers)
 
 
-def known_component_laws(corpus: Corpus, batch: Batch) -> Float64[Tensor, "batch judged symbol"] | None:
+def known_component_probs(dataset: ProcessDataset, batch: Batch) -> Float64[Tensor, "batch judged symbol"] | None:
     """P(observation) by the filter that is told the component; None for a process that draws none, and where the header
     tells it, so that this is the optimum."""
-    process, components = corpus.process, batch.components
-    pool = None if components is None or corpus.layout.telling else process.pool_of(components)
+    process, components = dataset.process, batch.components
+    pool = None if components is None or dataset.layout.header_format else process.select_components(components)
     if pool is None:
         return None
-    starts = torch.from_numpy(corpus.layout.starts)
-    told = filter_known_component(pool[0], batch.observations, pool[1], starts=starts)
-    return told.predicted_observation[:, corpus.layout.predicted]
+    starts = torch.from_numpy(dataset.layout.reset_mask)
+    told = filter_known_component(pool[0], batch.observations, pool[1], reset_mask=starts)
+    return told.predicted_observation[:, dataset.layout.predicted_observations]
 
 
 def _measure(answers: dict[str, torch.Tensor], labels: Labels, asked: Target) -> dict[str, dict[str, np.ndarray]]:
@@ -306,7 +306,7 @@ def _measure(answers: dict[str, torch.Tensor], labels: Labels, asked: Target) ->
 
 def _right(law: torch.Tensor, optimum: torch.Tensor | None, labels: Labels) -> torch.Tensor:
     """Whether the likeliest symbol is the one observed, or the likeliest state one that the belief holds likeliest."""
-    chosen = likeliest(law)
+    chosen = stable_argmax(law)
     if not labels.is_floating_point():
         return (chosen == labels).double().where(labels != PADDING, torch.nan)
     assert optimum is not None
@@ -334,7 +334,7 @@ def _against_the_optimum(found: dict[str, torch.Tensor], batch: Batch, asked: Ta
     counted = {
         f"the counting of {name}": law for name, law in found.items() if name == TREE or name.startswith("order-")
     }
-    in_order = isinstance(asked, NextObservation | NextGiven)
+    in_order = isinstance(asked, NextObservation | RecordedNextObservation)
     return bet(found["optimum"], happened, asked.positions, counted, in_order=in_order)
 
 
@@ -381,7 +381,7 @@ def _invalid(
 @registry.instrument("curves")
 def curves(
     model: nn.Module,
-    corpus: Corpus,
+    dataset: ProcessDataset,
     *,
     num_samples: int = 256,
     first: int = 0,
@@ -392,7 +392,7 @@ def curves(
 
     Args:
         model: tokens (batch, time) to logits (batch, time, symbols).
-        corpus: of a process with an exact answer.
+        dataset: of a process with an exact answer.
         num_samples: how many.
         first: number of the first sample.
         target: what the model was trained for, "observation" or "belief".
@@ -401,5 +401,5 @@ def curves(
     Returns:
         Rows of `Score.rows`, along "demonstrations" and along "positions".
     """
-    score = evaluate(model, corpus, num_samples=num_samples, first=first, target=target, block_length=block_length)
+    score = evaluate(model, dataset, num_samples=num_samples, first=first, target=target, block_length=block_length)
     return score.rows("demonstrations") + score.rows("positions")

@@ -22,10 +22,10 @@ import torch
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.inference.linear_memory import LinearPredictor, linear_predictor
 from hmmscope.inference.memory import all_sequences, filter_windows, memory_table, with_prior
-from hmmscope.inference.stationary_law import stationary_distribution
+from hmmscope.inference.stationary_process import stationary_distribution
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
-from hmmscope.processes.laws import Law, symbol_law
+from hmmscope.processes.params import HMMParams, symbol_probs
 from hmmscope.reprs import Shown
 from hmmscope.schema import require, require_count
 
@@ -50,7 +50,7 @@ class Histories(Shown):
     probability: Float64[Tensor, "history"]
     beliefs: Float64[Tensor, "history state"]
     next_observation: Float64[Tensor, "history symbol"]
-    law: Law
+    law: HMMParams
     exact: bool
 
     @classmethod
@@ -67,7 +67,7 @@ class Histories(Shown):
         sequences = all_sequences(hmm.num_symbols, time)
         beliefs, following, log_probability = filter_windows(law, sequences)
         possible = log_probability > -torch.inf
-        next_observation = following[possible] @ symbol_law(law)[0]
+        next_observation = following[possible] @ symbol_probs(law)[0]
         probability = log_probability[possible].exp()
         return cls(sequences[possible], probability, beliefs[possible], next_observation, law, exact=True)
 
@@ -80,7 +80,7 @@ class Histories(Shown):
         paths = stationary_start(hmm).sample_paths(np.arange(num_samples), starts, seed, "monte-carlo")
         beliefs, following, _ = filter_windows(law, paths.observations)
         probability = torch.full((num_samples,), 1 / num_samples, dtype=torch.float64)
-        return cls(paths.observations, probability, beliefs, following @ symbol_law(law)[0], law, exact=False)
+        return cls(paths.observations, probability, beliefs, following @ symbol_probs(law)[0], law, exact=False)
 
     def windows(self, memory_length: int) -> Int64[Tensor, "history"]:
         """Number, in lexicographic order, of the last `memory_length` observations among all windows."""
@@ -108,7 +108,7 @@ class Histories(Shown):
             beliefs, following = beliefs[windows_H], following[windows_H]
         else:
             beliefs, following, _ = filter_windows(self.law, self.observations[:, time - memory_length :])
-        return beliefs, following @ symbol_law(self.law)[0]
+        return beliefs, following @ symbol_probs(self.law)[0]
 
     def distances(self, memory_length: int) -> "MemoryDistances":
         """Distances of what the last `memory_length` observations tell to the exact answers.
@@ -153,9 +153,9 @@ class Histories(Shown):
 def stationary_start(hmm: HMM | LabelledHMM) -> HMM | LabelledHMM:
     """The same process, started from its stationary law (rounded to multiples of 2^-32, as all laws are)."""
     law_S = stationary_distribution(hmm)
-    if float((law_S - hmm.initial_S).abs().max()) < 2.0**-31:
+    if float((law_S - hmm.initial).abs().max()) < 2.0**-31:
         return hmm
-    return hmm.started(law_S)
+    return hmm.with_initial(law_S)
 
 
 @dataclass(frozen=True, repr=False)

@@ -11,15 +11,15 @@ import torch
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import layers_read, model_laws
+from hmmscope.analysis.activations import layers_read, model_probs
 from hmmscope.analysis.geometry import ExactBeliefs
 from hmmscope.axes import Float64, Int64, Tensor
-from hmmscope.corpora.corpus import Corpus
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.errors import InputError
-from hmmscope.inference.likeliest import likeliest
 from hmmscope.inference.minimal_automata import RARE, extract_automaton
 from hmmscope.inference.spectral import Operators, WordLaw, learn_operators
-from hmmscope.processes.answers import WORDS
+from hmmscope.inference.stable_argmax import stable_argmax
+from hmmscope.processes.capabilities import WORDS
 from hmmscope.schema import require, unknown_name
 from hmmscope.seeds import torch_generator
 
@@ -28,21 +28,21 @@ _MOST_WORDS = 4096
 METHODS = ("principal", "simplex", "sparse", "random")
 
 
-def model_words(model: nn.Module, corpus: Corpus) -> WordLaw:
+def model_words(model: nn.Module, dataset: ProcessDataset) -> WordLaw:
     """The probabilities that a model gives words, by the product of its next laws.
 
     Raises:
         InputError: a layout of several sequences, or without a placeholder, so that nothing predicts the first symbol.
     """
-    layout = corpus.layout
+    layout = dataset.layout
     if len(layout.sequence_lengths) > 1 or not layout.has_delimiter:
         raise InputError("layout: must be single sequences with a placeholder, so that the first symbol is predicted")
 
     def law(words: Int64[Tensor, "word time"]) -> Float64[Tensor, "word"]:
         time = words.shape[1]
         require(time <= layout.num_observations, "words", f"must have at most {layout.num_observations} symbols", time)
-        tokens = torch.cat([words.new_full((len(words), 1), corpus.num_symbols), words], 1)[:, : max(time, 1)]
-        laws = model_laws(model, tokens, corpus.num_symbols)
+        tokens = torch.cat([words.new_full((len(words), 1), dataset.num_symbols), words], 1)[:, : max(time, 1)]
+        laws = model_probs(model, tokens, dataset.num_symbols)
         return laws[:, :time].gather(2, words[..., None])[..., 0].prod(1)
 
     return law
@@ -50,7 +50,7 @@ def model_words(model: nn.Module, corpus: Corpus) -> WordLaw:
 
 @registry.instrument("automaton")
 def automaton(
-    model: nn.Module, corpus: Corpus, *, length: int = 0, tolerance: float = 0.1, num_samples: int = 256
+    model: nn.Module, dataset: ProcessDataset, *, length: int = 0, tolerance: float = 0.1, num_samples: int = 256
 ) -> list[dict]:
     """How many states a model's predictions have: by the rank of its Hankel matrix, and as an automaton.
 
@@ -62,7 +62,7 @@ def automaton(
 
     Args:
         model: any module of tokens.
-        corpus: single sequences of an HMM or a generalised one, with a placeholder.
+        dataset: single sequences of an HMM or a generalised one, with a placeholder.
         length: of the longest prefixes and suffixes of the Hankel matrix, and of the futures that are compared; 0 for as
             long as there are at most 4096 words of twice as many symbols and one.
         tolerance: total variation up to which futures are the same.
@@ -76,23 +76,23 @@ def automaton(
 
     Source: Hsu, Kakade, Zhang (2009) for the operators; see `extract_automaton`.
     """
-    corpus.process.require(WORDS)
-    length = length or max([1, *(n for n in range(1, 7) if corpus.num_symbols ** (2 * n + 1) <= _MOST_WORDS)])
-    exact = Operators.of(corpus.process)
-    observations = corpus[0:num_samples].observations
+    dataset.process.require_capability(WORDS)
+    length = length or max([1, *(n for n in range(1, 7) if dataset.num_symbols ** (2 * n + 1) <= _MOST_WORDS)])
+    exact = Operators.of(dataset.process)
+    observations = dataset[0:num_samples].observations
     told, found = exact.next_observation(observations), {}
-    true_rank = len(learn_operators(exact.probabilities, corpus.num_symbols, length=length).start)
-    depth = corpus.layout.num_observations - length
-    for name, law in {"value": model_words(model, corpus), "exact": exact.probabilities}.items():
+    true_rank = len(learn_operators(exact.probabilities, dataset.num_symbols, length=length).start)
+    depth = dataset.layout.num_observations - length
+    for name, law in {"value": model_words(model, dataset), "exact": exact.probabilities}.items():
         graph = extract_automaton(
             law,
-            corpus.num_symbols,
+            dataset.num_symbols,
             futures=length,
             tolerance=tolerance,
-            rare=RARE if RARE * corpus.num_symbols < 1 else 0.5 / corpus.num_symbols,
+            rare=RARE if RARE * dataset.num_symbols < 1 else 0.5 / dataset.num_symbols,
             max_depth=min(8, depth - 1),
         )
-        learned = learn_operators(law, corpus.num_symbols, length=length, rank=true_rank)
+        learned = learn_operators(law, dataset.num_symbols, length=length, rank=true_rank)
         apart = 0.5 * (learned.next_observation(observations) - told).abs().sum(-1)
         counts = {"rank": _gap(learned), "states": len(graph.prefixes), "recurrent": len(graph.recurrent)}
         found[name] = {**counts, "distance": float(apart.clamp_max(1.0).mean())}
@@ -107,13 +107,13 @@ def _gap(learned: Operators) -> int:
     assert learned.singular_values is not None
     sizes = learned.singular_values / learned.singular_values[0]
     sizes = sizes.clamp_min(1e-12)
-    return int(likeliest(sizes[:-1] / sizes[1:])) + 1
+    return int(stable_argmax(sizes[:-1] / sizes[1:])) + 1
 
 
 @registry.instrument("dictionary")
 def dictionary(
     model: nn.Module,
-    corpus: Corpus,
+    dataset: ProcessDataset,
     *,
     layers: Sequence[str] | None = None,
     num_samples: int = 256,
@@ -135,7 +135,7 @@ def dictionary(
 
     Args:
         model: any module; models of this library are read at their residual taps.
-        corpus: samples of an HMM, a generalised HMM or a mixture.
+        dataset: samples of an HMM, a generalised HMM or a mixture.
         layers: module names, if the model has no residual taps.
         num_samples: samples; the last quarter tests what is read.
         methods: those that are wanted.
@@ -153,7 +153,7 @@ def dictionary(
         if method not in METHODS:
             raise unknown_name("methods", method, METHODS)
     names = layers_read(model, layers)
-    exact, rows = ExactBeliefs.of(corpus, num_samples), []
+    exact, rows = ExactBeliefs.of(dataset, num_samples), []
     for layer, (name, stream) in enumerate(zip(names, exact.stream(model, names), strict=True)):
         for method in methods:
             coordinates = _FIND[method](stream.double(), exact.belief.shape[1], seed)
@@ -179,7 +179,7 @@ def _simplex(stream: Tensor, size: int, seed: int) -> Found:
     lifted = torch.cat([places, places.norm(dim=1).max() * torch.ones_like(places[:, :1])], 1)
     left, vertices = lifted.clone(), []
     for _ in range(size):
-        vertex = int(likeliest(left.norm(dim=1)))
+        vertex = int(stable_argmax(left.norm(dim=1)))
         vertices.append(lifted[vertex])
         away = left[vertex] / left[vertex].norm().clamp_min(torch.finfo(left.dtype).tiny)
         left = left - torch.outer(left @ away, away)
@@ -220,7 +220,7 @@ def _matched(found: Found, belief: Float64[Tensor, "example state"]) -> float:
     one, other = ((x - x.mean(0)) / x.std(0).clamp_min(1e-12) for x in (found, belief))
     size, left = (one.T @ other / (len(one) - 1)).abs(), []
     for _ in range(min(size.shape)):
-        row, column = divmod(int(likeliest(size.flatten())), size.shape[1])
+        row, column = divmod(int(stable_argmax(size.flatten())), size.shape[1])
         left.append(float(size[row, column]))
         size[row], size[:, column] = -1.0, -1.0
     return sum(left) / belief.shape[1]

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import judged_answers
+from hmmscope.analysis.activations import target_probs
 from hmmscope.axes import Bool, Float64, Tensor
-from hmmscope.corpora.corpus import Batch, Corpus
-from hmmscope.corpora.targets import Target, make_target
+from hmmscope.datasets.process_dataset import Batch, ProcessDataset
+from hmmscope.datasets.targets import Target, make_target
 from hmmscope.errors import InputError
 from hmmscope.schema import require, require_count
 
@@ -26,7 +26,7 @@ DEFINITIONS = ("prefix", "max")
 @registry.instrument("evaluation-losses")
 def evaluation_losses(
     model: nn.Module,
-    corpus: Corpus,
+    dataset: ProcessDataset,
     *,
     num_samples: int = 4096,
     first: int = 0,
@@ -48,7 +48,7 @@ def evaluation_losses(
 
     Args:
         model: tokens (batch, time) or vectors (batch, time, coordinate) to logits or vectors (batch, time, output).
-        corpus: of a process with an exact answer.
+        dataset: of a process with an exact answer.
         num_samples: of a round; given sequences come to an end.
         first: number of the first sample.
         target: what the model was trained for, "observation" or "belief".
@@ -64,25 +64,25 @@ def evaluation_losses(
     """
     require_count("num_samples", num_samples)
     require_count("least_count", least_count, 0)
-    asked = make_target(target, corpus.process, corpus.layout)
+    asked = make_target(target, dataset.process, dataset.layout)
     kept = np.flatnonzero(asked.positions > 0)
-    require(len(kept) > 0, "layout", "must have an answer after the first observation", corpus.layout)
+    require(len(kept) > 0, "layout", "must have an answer after the first observation", dataset.layout)
     positions = np.unique(asked.positions[kept])
     found: dict[str, list[NDArray[np.float64]]] = {"model": [], "constant": []}
     constant: Tensor | None = None
     counts = np.zeros(len(positions), np.int64)
-    last = corpus.different(first + _ROUNDS * num_samples)
+    last = dataset.different(first + _ROUNDS * num_samples)
     for begin in range(first, last, num_samples):
         end = min(begin + num_samples, last)
         for start in range(begin, end, _BATCH):
-            batch = _counting(corpus[start : min(start + _BATCH, end)], asked, kept)
+            batch = _counting(dataset[start : min(start + _BATCH, end)], asked, kept)
             if len(batch.tokens) == 0:
                 continue
             optimum, counted = asked.optimum(batch), asked.counted(batch)
             if constant is None:
                 constant = _constant(optimum, counted)
             answers = {
-                "model": judged_answers(model, batch, asked, block_length),
+                "model": target_probs(model, batch, asked, block_length),
                 "constant": constant.expand_as(optimum),
             }
             for name, answer in answers.items():

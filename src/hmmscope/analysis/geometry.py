@@ -13,15 +13,22 @@ from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, layers_read, read_stream, residual_layers
 from hmmscope.analysis.initialization import Controls
 from hmmscope.analysis.layer_curves import NUM_RESAMPLES, Curves, resampled_curves, with_interval
-from hmmscope.analysis.twins import NO_COLUMNS, NUM_TWINS, Share, draw_twins, layer_shares, share_beyond
+from hmmscope.analysis.untrained_controls import (
+    NO_COLUMNS,
+    NUM_TWINS,
+    ExplainedFraction,
+    draw_controls,
+    explained_beyond_controls,
+    explained_by_layer,
+)
 from hmmscope.axes import Bool, Float, Float64, Int, Tensor
-from hmmscope.corpora.corpus import Batch, Corpus, check_corpus
-from hmmscope.corpora.headers import observe_told, told_hmms
+from hmmscope.datasets.headers import decoded_hmms, observe_decoded
+from hmmscope.datasets.process_dataset import Batch, ProcessDataset, check_dataset
 from hmmscope.errors import InputError
 from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.mixture_posterior import filter_known_component, filter_mixture
 from hmmscope.inference.optimal import observe
-from hmmscope.processes.answers import BELIEFS, COMPONENTS
+from hmmscope.processes.capabilities import BELIEFS, COMPONENTS
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.process import Process
@@ -38,7 +45,7 @@ RIDGE = 1e-6
 
 
 @dataclass(frozen=True, repr=False)
-class Fit(Shown):
+class AffineFit(Shown):
     """Affine maps from features to a target, one a layer.
 
     Attributes:
@@ -73,10 +80,10 @@ class Readout(Shown):
     fitted: Curves
     values: Float64[Tensor, "layer example coordinate"]
 
-    def beyond(self, twins: Sequence["Readout"]) -> Share:
+    def beyond(self, twins: Sequence["Readout"]) -> ExplainedFraction:
         """The share that it explains of what untrained twins leave, each at the layer that is chosen for it."""
         left, *twins_left = (1 - one.r2()[:, one.chosen] for one in (self, *twins))
-        return share_beyond(left, np.stack(twins_left, 1), len(self.spread))
+        return explained_beyond_controls(left, np.stack(twins_left, 1), len(self.spread))
 
     def r2(self, *, seed: int = 0) -> Curves:
         """1 - errors / spread on all test samples and on resamples (1 + NUM_RESAMPLES, layer)."""
@@ -98,7 +105,7 @@ class ExactBeliefs(Shown):
     """Exact answers after every observation of the last sequence of some samples, and what is read of them from a network.
 
     Attributes:
-        corpus: where the samples 0 .. num_samples - 1 come from.
+        dataset: where the samples 0 .. num_samples - 1 come from.
         num_samples: samples in all.
         times: numbers t of the observations (time,).
         values: by name, see `geometry` (example, coordinate); examples of a sample stand together. The law of the next
@@ -106,23 +113,23 @@ class ExactBeliefs(Shown):
         inside: which examples are no padding (example,); None if none is.
     """
 
-    corpus: Corpus
+    dataset: ProcessDataset
     num_samples: int
     times: NDArray[np.int64]
     values: dict[str, Float64[Tensor, "example coordinate"]]
     inside: Bool[Tensor, "example"] | None
 
     @classmethod
-    def of(cls, corpus: Corpus, num_samples: int, observer: HMM | LabelledHMM | None = None) -> "ExactBeliefs":
+    def of(cls, dataset: ProcessDataset, num_samples: int, observer: HMM | LabelledHMM | None = None) -> "ExactBeliefs":
         """By the process of the corpus, or by another observer."""
-        times = belief_times(corpus)
-        found, inside = belief_targets(corpus, times, num_samples, observer), unpadded(corpus, times, num_samples)
+        times = belief_times(dataset)
+        found, inside = belief_targets(dataset, times, num_samples, observer), unpadded(dataset, times, num_samples)
         test = _split(len(found[BELIEF]), num_samples)
         told = test if inside is None else test & inside
         values = {
             name: one for name, one in found.items() if name == BELIEF or bool((one[told] != one[told][:1]).any())
         }
-        return cls(corpus, num_samples, times, values, inside)
+        return cls(dataset, num_samples, times, values, inside)
 
     @property
     def belief(self) -> Float64[Tensor, "example state"]:
@@ -132,7 +139,7 @@ class ExactBeliefs(Shown):
     def stream(self, model: nn.Module, layers: Sequence[str] | None = None) -> Float[Tensor, "layer example feature"]:
         """What layers hold there; by default the residual stream after each layer."""
         return read_stream(
-            model, self.corpus, self.times, residual_layers(model) if layers is None else layers, self.num_samples
+            model, self.dataset, self.times, residual_layers(model) if layers is None else layers, self.num_samples
         )
 
     def read(self, features: Float[Tensor, "layer example feature"], target: str = BELIEF, **options: Any) -> Readout:
@@ -165,14 +172,14 @@ class ExactBeliefs(Shown):
 @registry.instrument("geometry")
 def geometry(
     model: nn.Module,
-    corpus: Corpus,
+    dataset: ProcessDataset,
     *,
     layers: Sequence[str] | None = None,
     num_samples: int = 768,
     ridge: float = RIDGE,
     seed: int = 0,
     observer: HMM | LabelledHMM | None = None,
-    num_twins: int = NUM_TWINS,
+    num_controls: int = NUM_TWINS,
     controls: Controls | None = None,
 ) -> list[dict]:
     """Held-out R² of belief states, and of the next-observation law, as affine functions of each layer.
@@ -186,18 +193,18 @@ def geometry(
     R² = 1 - Σ |target - map(stream)|² / Σ |target - mean|² over all coordinates, with the mean of the training examples.
     Three quarters of the samples fit the map (ridge regression on standardised features in float64, by Cholesky), the rest
     test it. One control fits maps to targets permuted over the training examples. The other is the same architecture without
-    training: much can be read from a random network too, so what training added is `share`, see `analysis.twins`.
+    training: much can be read from a random network too, so what training added is `share`, see `analysis.controls`.
 
     Args:
         model: any module; models of this library are read at their residual taps.
-        corpus: samples of an HMM or a mixture, or with an observer of anything.
+        dataset: samples of an HMM or a mixture, or with an observer of anything.
         layers: module names, if the model has no residual taps.
         num_samples: samples in all; of given sequences at most as many as there are different windows.
         ridge: of the regression.
         seed: of the permutation and of the bootstrap.
         observer: whose beliefs and predictions are read; by default those of the corpus's own process.
-        num_twins: untrained networks that are read beside the model, at least three; 0 for none.
-        controls: a function that makes the untrained module, ``lambda: Mine()``; without it `draw_twins` draws them.
+        num_controls: untrained networks that are read beside the model, at least three; 0 for none.
+        controls: a function that makes the untrained module, ``lambda: Mine()``; without it `draw_controls` draws them.
 
     Returns:
         Rows (target, targets "true" or "shuffled", layer, layer_name, r2, low, high, fitted, ceiling, from_prediction,
@@ -214,13 +221,13 @@ def geometry(
     Source: Shai et al. (2024), "Transformers represent belief state geometry in their residual stream"; there R² on all
     samples, the split and the controls beside the untrained model are ours.
     """
-    check_corpus(corpus)
-    num_samples = corpus.different(num_samples)
+    check_dataset(dataset)
+    num_samples = dataset.different(num_samples)
     require_count("num_samples", num_samples, 8, ", to fit and to test on")
     names = layers_read(model, layers)
-    exact = ExactBeliefs.of(corpus, num_samples, observer)
+    exact = ExactBeliefs.of(dataset, num_samples, observer)
     stream = exact.stream(model, names)
-    twins = draw_twins(model, num_twins, seed=seed, controls=controls)
+    twins = draw_controls(model, num_controls, seed=seed, controls=controls)
     twins_left: dict[str, list[Curves]] = {target: [] for target in exact.values}
     for twin in twins.models:
         streamed = exact.stream(twin, names)
@@ -233,7 +240,7 @@ def geometry(
         for labels in ("true", "shuffled"):
             found = exact.read(stream, target, ridge=ridge, shuffle=labels == "shuffled", seed=seed)
             draws = found.r2(seed=seed)
-            shares = layer_shares(1 - draws, twins_left[target], len(found.spread), reason=twins.reason)
+            shares = explained_by_layer(1 - draws, twins_left[target], len(found.spread), reason=twins.reason)
             for layer, name in enumerate(names):
                 where = {"target": target, "targets": labels, "layer": layer, "layer_name": name}
                 interval = with_interval(draws[:, layer], len(found.spread))
@@ -243,14 +250,14 @@ def geometry(
     return rows
 
 
-def belief_times(corpus: Corpus) -> NDArray[np.int64]:
+def belief_times(dataset: ProcessDataset) -> NDArray[np.int64]:
     """Numbers t of the observations of the last sequence."""
-    layout = corpus.layout
+    layout = dataset.layout
     return np.flatnonzero(layout.sequence_index == layout.sequence_index[-1])
 
 
 def belief_targets(
-    corpus: Corpus,
+    dataset: ProcessDataset,
     times: NDArray[np.int64],
     num_samples: int,
     observer: HMM | LabelledHMM | None = None,
@@ -258,45 +265,45 @@ def belief_targets(
     first: int = 0,
 ) -> dict[str, Float64[Tensor, "example coordinate"]]:
     """Exact targets at some observations of `num_samples` samples from `first` on; examples of a sample stand together."""
-    parts = [_targets(corpus, batch, observer) for batch in _batches(corpus, num_samples, first)]
+    parts = [_targets(dataset, batch, observer) for batch in _batches(dataset, num_samples, first)]
     return {name: torch.cat([part[name][:, times].flatten(0, 1) for part in parts]) for name in parts[0]}
 
 
 def unpadded(
-    corpus: Corpus, times: NDArray[np.int64], num_samples: int, *, first: int = 0
+    dataset: ProcessDataset, times: NDArray[np.int64], num_samples: int, *, first: int = 0
 ) -> Bool[Tensor, "example"] | None:
     """Where the examples of `belief_targets` are no padding; None if all are not."""
-    if corpus.process.data is None:
+    if dataset.process.data is None:
         return None
-    return torch.cat([batch.states[:, times].flatten() for batch in _batches(corpus, num_samples, first)]) >= 0
+    return torch.cat([batch.states[:, times].flatten() for batch in _batches(dataset, num_samples, first)]) >= 0
 
 
-def _batches(corpus: Corpus, num_samples: int, first: int) -> Iterator[Batch]:
+def _batches(dataset: ProcessDataset, num_samples: int, first: int) -> Iterator[Batch]:
     end = first + num_samples
-    return (corpus[i : min(i + BATCH, end)] for i in range(first, end, BATCH))
+    return (dataset[i : min(i + BATCH, end)] for i in range(first, end, BATCH))
 
 
 def _targets(
-    corpus: Corpus, batch: Batch, observer: HMM | LabelledHMM | None
+    dataset: ProcessDataset, batch: Batch, observer: HMM | LabelledHMM | None
 ) -> dict[str, Float64[Tensor, "batch time coordinate"]]:
-    process: Process = corpus.process if observer is None else observer
-    if process.num_symbols != corpus.num_symbols:
-        raise InputError(f"observer: must have {corpus.num_symbols} symbols, got {process!r}")
-    starts = torch.from_numpy(corpus.layout.starts)
-    hmms = told_hmms(process, corpus.layout, batch.tokens) if observer is None else None
+    process: Process = dataset.process if observer is None else observer
+    if process.num_symbols != dataset.num_symbols:
+        raise InputError(f"observer: must have {dataset.num_symbols} symbols, got {process!r}")
+    starts = torch.from_numpy(dataset.layout.reset_mask)
+    hmms = decoded_hmms(process, dataset.layout, batch.tokens) if observer is None else None
     if hmms is not None:
-        beliefs = observe_told(process, corpus.layout, batch).beliefs
-        return {BELIEF: beliefs, PREDICTION: beliefs @ hmms.law.ahead()}
-    if COMPONENTS not in process.by_law:
-        observed = observe(process, batch.observations, starts=starts)
+        beliefs = observe_decoded(process, dataset.layout, batch).beliefs
+        return {BELIEF: beliefs, PREDICTION: beliefs @ hmms.params.predictive()}
+    if COMPONENTS not in process.uses_hmm_inference:
+        observed = observe(process, batch.observations, reset_mask=starts)
         belief = observed.belief
         if belief is None:
-            raise process.lacks(BELIEFS)
+            raise process.missing_capability_error(BELIEFS)
         return {BELIEF: belief, PREDICTION: observed.next_observation}
     if batch.components is None:
         raise InputError("observer: must be one HMM where samples have no components")
-    mixed = filter_mixture(process, batch.observations, starts=starts)
-    told = filter_known_component(process, batch.observations, batch.components, starts=starts)
+    mixed = filter_mixture(process, batch.observations, reset_mask=starts)
+    told = filter_known_component(process, batch.observations, batch.components, reset_mask=starts)
     return {
         BELIEF: told.beliefs,
         MIXED_BELIEF: mixed_beliefs(process, batch.observations, mixed.component_posterior, starts),
@@ -308,7 +315,7 @@ def mixed_beliefs(
     mixture: Process,
     observations: Int[Tensor, "batch time"],
     posterior: Float64[Tensor, "batch time component"],
-    starts: Tensor,
+    reset_mask: Tensor,
 ) -> Float64[Tensor, "batch time state"]:
     """P(state t | o_0..o_t) = sum_m P(m | o_0..o_t) P_m(state t | o_0..o_t): belief without knowing the component.
 
@@ -318,9 +325,9 @@ def mixed_beliefs(
         mixture: M components.
         observations: symbols (batch, time).
         posterior: P(component | o_0..o_t), from `filter_mixture`.
-        starts: mask (time,), true where a new sequence begins.
+        reset_mask: mask (time,), true where a new sequence begins.
     """
-    steps = forward_steps(mixture.law, observations[None], starts)
+    steps = forward_steps(mixture.params, observations[None], reset_mask)
     return torch.stack([torch.einsum("bm,mbs->bs", posterior[:, t], step.belief) for t, step in enumerate(steps)], 1)
 
 
@@ -370,7 +377,7 @@ def fit_affine(
     features: Float[Tensor, "layer example feature"],
     target: Float64[Tensor, "example coordinate"],
     ridge: float = RIDGE,
-) -> Fit:
+) -> AffineFit:
     """Least squares with a penalty on standardised features, for each layer by itself, in float64 by Cholesky.
 
     weights = (XᵀX / N + ridge I)⁻¹ XᵀY / N,    X standardised, Y centred
@@ -382,7 +389,7 @@ def fit_affine(
     gram = x.transpose(1, 2) @ x / x.shape[1] + ridge * torch.eye(x.shape[2], dtype=x.dtype)
     mean = target.mean(0)
     cross = x.transpose(1, 2) @ (target - mean) / x.shape[1]
-    return Fit(centre, scale, torch.cholesky_solve(cross, torch.linalg.cholesky(gram)), mean)
+    return AffineFit(centre, scale, torch.cholesky_solve(cross, torch.linalg.cholesky(gram)), mean)
 
 
 def explained(errors: Curves, spread: Curves, *, seed: int = 0) -> Curves:
@@ -391,7 +398,7 @@ def explained(errors: Curves, spread: Curves, *, seed: int = 0) -> Curves:
     Raises:
         InputError: a target that does not vary.
     """
-    require(bool(spread.sum() > 0), "corpus", "must have a target that varies", float(spread.sum()))
+    require(bool(spread.sum() > 0), "dataset", "must have a target that varies", float(spread.sum()))
     means = resampled_curves(np.concatenate([errors, spread[:, None]], 1), seed=seed)
     r2: Curves = 1 - means[:, :-1] / means[:, -1:]
     return r2

@@ -9,16 +9,16 @@ import torch
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import BATCH, judged_answers
-from hmmscope.analysis.counting import Counting, other_samples
+from hmmscope.analysis.activations import BATCH, target_probs
 from hmmscope.analysis.layer_curves import Curves, resampled_curves, with_interval
+from hmmscope.analysis.ngrams import TunedNgrams, other_samples
 from hmmscope.axes import Float64, Tensor
-from hmmscope.corpora.corpus import Batch, Corpus, check_corpus
-from hmmscope.corpora.targets import Target, make_target
+from hmmscope.datasets.process_dataset import Batch, ProcessDataset, check_dataset
+from hmmscope.datasets.targets import Target, make_target
 from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import baum_welch_predictions
 from hmmscope.inference.fast import mixture_predictions
-from hmmscope.processes.answers import TELLING
+from hmmscope.processes.capabilities import HEADERS
 from hmmscope.processes.process import Process
 from hmmscope.schema import require_count
 from hmmscope.seeds import PURPOSES
@@ -33,7 +33,7 @@ Laws = dict[str, Tensor]
 @registry.instrument("header")
 def header(
     model: nn.Module,
-    corpus: Corpus,
+    dataset: ProcessDataset,
     *,
     num_samples: int = 256,
     target: str = "observation",
@@ -41,14 +41,14 @@ def header(
     num_pools: int = 4,
     num_fits: int = 16,
     positions: Sequence[int] | None = None,
-    counting: bool = True,
+    ngrams: bool = True,
     seed: int = 0,
 ) -> list[dict]:
     """Excess and calibration by position of a model behind headers, and of predictors that know less than the header::
 
         ``model``           what is measured
         ``wrong-header``    the filter of the HMM that stands in the header of another sample
-        ``order-k``, ``context-tree``   counting in the observations at its best (`Counting.tuned`)
+        ``order-k``, ``context-tree``   counting in the observations at its best (`TunedNgrams.tuned`)
         ``baum-welch``      an HMM of as many states, fitted to the observations so far; at `positions` only
         ``bayes``           the observer who knows the family but reads no header: a mixture of `num_hmms` draws of it, by
                             Monte Carlo; its interval is over `num_pools` pools of draws, whose laws are no better than
@@ -60,13 +60,13 @@ def header(
 
     Args:
         model: any module that reads the tokens of the corpus.
-        corpus: in the layout `header`.
+        dataset: in the layout `header`.
         num_samples: samples.
         target: what the model was trained for, "observation" or "belief".
         num_hmms, num_pools: HMMs of a pool for ``bayes``, and pools; 0 pools leave it out.
         num_fits: samples that Baum-Welch is fitted to; 0 leaves it out.
         positions: numbers of known observations where Baum-Welch is fitted; by default 1, 2, 4, ...
-        counting: whether what counts is tuned and added.
+        ngrams: whether what counts is tuned and added.
         seed: of the bootstrap and of the fits.
 
     Returns:
@@ -80,53 +80,55 @@ def header(
     Source: the entropy by position as in Agarwal, Dalal and Misra (2025), arXiv 2512.22471; the excess, the baselines and
     the intervals are ours.
     """
-    behind_headers(corpus)
+    behind_headers(dataset)
     require_count("num_samples", num_samples, 2)
-    asked = make_target(target, corpus.process, corpus.layout)
+    asked = make_target(target, dataset.process, dataset.layout)
     first = list(range(0, num_samples, BATCH))
     if num_samples - first[-1] == 1:  # no sample is alone: it reads another one's header, too
         first.pop()
-    samples = [corpus[begin:end] for begin, end in pairwise([*first, num_samples])]
+    samples = [dataset[begin:end] for begin, end in pairwise([*first, num_samples])]
     exact = torch.cat([asked.optimum(batch) for batch in samples])
     predictors: dict[str, Callable[[Batch], Tensor]] = {
-        "model": partial(judged_answers, model, asked=asked, block_length=0)
+        "model": partial(target_probs, model, asked=asked, block_length=0)
     }
-    predictors[WRONG] = partial(_of_wrong_header, corpus, asked)
+    predictors[WRONG] = partial(_of_wrong_header, dataset, asked)
     about = {"seed": seed}
     rows: list[dict] = []
     for name, laws_of in predictors.items():
         rows += _rows(name, torch.cat([laws_of(batch) for batch in samples]), exact, asked, **about)
     if target != "observation":
         return rows
-    for name, laws in (_counted(corpus, samples) if counting else {}).items():
+    for name, laws in (_counted(dataset, samples) if ngrams else {}).items():
         rows += _rows(name, laws, exact, asked, **about)
     if num_fits:
-        known = torch.from_numpy(np.array(_doublings(corpus) if positions is None else positions))
+        known = torch.from_numpy(np.array(_doublings(dataset) if positions is None else positions))
         fitted = torch.full_like(exact[:num_fits], torch.nan)
-        fitted[:, known] = _fitted(corpus, num_fits, known.tolist())
+        fitted[:, known] = _fitted(dataset, num_fits, known.tolist())
         rows += _rows(BAUM_WELCH, fitted, exact[:num_fits], asked, **about)
     if num_pools:
-        pools = [prior_pool(corpus.process, num_hmms, number) for number in range(num_pools)]
+        pools = [prior_pool(dataset.process, num_hmms, number) for number in range(num_pools)]
         found = [torch.cat([asked.answer_of(pool, batch) for batch in samples]) for pool in pools]  # type: ignore[attr-defined]
         rows += _pooled([_rows(BAYES, laws, exact, asked, **about) for laws in found])
     return rows
 
 
-def _counted(corpus: Corpus, samples: Sequence[Batch]) -> Laws:
+def _counted(dataset: ProcessDataset, samples: Sequence[Batch]) -> Laws:
     """What counts, tuned on other samples."""
-    others = other_samples(corpus)
+    others = other_samples(dataset)
     assert others is not None
-    tuned = Counting.tuned(others)
-    found = [tuned.laws(corpus, batch) for batch in samples]
+    tuned = TunedNgrams.tuned(others)
+    found = [tuned.probs(dataset, batch) for batch in samples]
     return {name: torch.cat([laws[name] for laws in found]) for name in found[0]}
 
 
-def behind_headers(corpus: Corpus) -> int:
+def behind_headers(dataset: ProcessDataset) -> int:
     """How many columns the header has; InputError for a corpus in another layout."""
-    check_corpus(corpus)
-    if corpus.layout.telling is None:
-        raise InputError("corpus: must have the layout header; Corpus(process, layout=hmmscope.Header(length=...))")
-    return corpus.layout.telling.num_entries
+    check_dataset(dataset)
+    if dataset.layout.header_format is None:
+        raise InputError(
+            "dataset: must have the layout header; Corpus(process, layout=hmmscope.HeaderLayout(length=...))"
+        )
+    return dataset.layout.header_format.num_entries
 
 
 def prior_pool(process: Process, num_hmms: int, number: int = 0) -> Process:
@@ -134,9 +136,9 @@ def prior_pool(process: Process, num_hmms: int, number: int = 0) -> Process:
 
     No sample of a corpus has one of these components.
     """
-    process.require(TELLING, "prior_pool")
+    process.require_capability(HEADERS, "prior_pool")
     first = (PURPOSES["monte-carlo"] << 40) + number * num_hmms
-    pool, _ = process.pool_of(torch.arange(first, first + num_hmms)) or (process, None)
+    pool, _ = process.select_components(torch.arange(first, first + num_hmms)) or (process, None)
     return pool
 
 
@@ -157,22 +159,22 @@ def bayes_predictions(
     return mixture_predictions(pool, observations, dtype=torch.float64).predicted_observation
 
 
-def _of_wrong_header(corpus: Corpus, asked: Target, batch: Batch) -> Tensor:
+def _of_wrong_header(dataset: ProcessDataset, asked: Target, batch: Batch) -> Tensor:
     """What the observer says who reads the header of the sample before."""
-    length = corpus.layout.num_columns - corpus.layout.num_observations
+    length = dataset.layout.context_length - dataset.layout.num_observations
     tokens = batch.tokens.clone()
     tokens[:, :length] = batch.tokens[:, :length].roll(1, 0)
     return asked.optimum(Batch(tokens, batch.observations, batch.states, batch.components))
 
 
-def _doublings(corpus: Corpus) -> list[int]:
-    return [2**k for k in range(20) if 2**k < corpus.layout.num_observations]
+def _doublings(dataset: ProcessDataset) -> list[int]:
+    return [2**k for k in range(20) if 2**k < dataset.layout.num_observations]
 
 
-def _fitted(corpus: Corpus, num_fits: int, known: list[int]) -> Tensor:
+def _fitted(dataset: ProcessDataset, num_fits: int, known: list[int]) -> Tensor:
     """The laws of Baum-Welch after so many observations of each sample."""
-    sizes = corpus.process.num_states, corpus.process.num_symbols
-    seen = corpus[0:num_fits].observations
+    sizes = dataset.process.num_states, dataset.process.num_symbols
+    seen = dataset[0:num_fits].observations
     return baum_welch_predictions(seen, *sizes, [t - 1 for t in known], num_restarts=2, num_tries=1, max_iterations=30)
 
 

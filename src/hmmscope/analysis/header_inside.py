@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import capture as heard
+from hmmscope.analysis.activations import capture_activations as heard
 from hmmscope.analysis.activations import (
     inference_mode,
     layers_read,
-    model_laws,
+    model_probs,
     read_stream,
 )
 from hmmscope.analysis.geometry import read_off
@@ -20,10 +20,10 @@ from hmmscope.analysis.header import behind_headers
 from hmmscope.analysis.initialization import Controls
 from hmmscope.analysis.interventions import intervene, patch
 from hmmscope.analysis.layer_curves import resampled_curves, with_interval
-from hmmscope.analysis.twins import NO_COLUMNS, NUM_TWINS, Share, draw_twins
+from hmmscope.analysis.untrained_controls import NO_COLUMNS, NUM_TWINS, ExplainedFraction, draw_controls
 from hmmscope.axes import Float64, Int64, Tensor
-from hmmscope.corpora.corpus import Batch, Corpus
-from hmmscope.corpora.targets import make_target
+from hmmscope.datasets.process_dataset import Batch, ProcessDataset
+from hmmscope.datasets.targets import make_target
 from hmmscope.schema import require, require_count
 from hmmscope.seeds import numpy_generator
 
@@ -34,11 +34,11 @@ TOKENS = "tokens"
 @registry.instrument("header-memory")
 def header_memory(
     model: nn.Module,
-    corpus: Corpus,
+    dataset: ProcessDataset,
     *,
     layers: Sequence[str] | None = None,
     num_samples: int = 512,
-    num_twins: int = NUM_TWINS,
+    num_controls: int = NUM_TWINS,
     controls: Controls | None = None,
     seed: int = 0,
 ) -> list[dict]:
@@ -48,11 +48,11 @@ def header_memory(
 
     Args:
         model: any module; models of this library are read at their residual taps.
-        corpus: in the layout `header`.
+        dataset: in the layout `header`.
         layers: module names, if the model has no residual taps.
         num_samples: samples, of which the last quarter tests the maps.
-        num_twins: untrained networks that are read beside the model, at least three; 0 for none.
-        controls: a function that makes the untrained module, ``lambda: Mine()``; without it `draw_twins` draws them.
+        num_controls: untrained networks that are read beside the model, at least three; 0 for none.
+        controls: a function that makes the untrained module, ``lambda: Mine()``; without it `draw_controls` draws them.
         seed: of the bootstrap and of the twins.
 
     Returns:
@@ -62,16 +62,16 @@ def header_memory(
     Raises:
         InputError: a corpus in another layout, or an unknown layer.
     """
-    length = behind_headers(corpus)
+    length = behind_headers(dataset)
     require_count("num_samples", num_samples, 8, ", to fit and to test on")
     names = layers_read(model, layers)
-    last = np.array([corpus.layout.num_observations - 1])
-    entries = (corpus[0:num_samples].tokens[:, :length] - corpus.num_symbols).double()
-    size = corpus.process.num_states
+    last = np.array([dataset.layout.num_observations - 1])
+    entries = (dataset[0:num_samples].tokens[:, :length] - dataset.num_symbols).double()
+    size = dataset.process.num_states
     parts = {"transition": entries[:, : size * (size - 1)], "emission": entries[:, size * (size - 1) :]}
-    stream = read_stream(model, corpus, last, names, num_samples)
-    drawn = draw_twins(model, num_twins, seed=seed, controls=controls)
-    twins = [read_stream(twin, corpus, last, names, num_samples) for twin in drawn.models]
+    stream = read_stream(model, dataset, last, names, num_samples)
+    drawn = draw_controls(model, num_controls, seed=seed, controls=controls)
+    twins = [read_stream(twin, dataset, last, names, num_samples) for twin in drawn.models]
     rows = []
     for part, values in parts.items():
         for layer, name in enumerate(names):
@@ -80,8 +80,8 @@ def header_memory(
             found = with_interval(own.r2(seed=seed)[:, 0], len(own.spread))
             r2 = {"r2": found["value"], "low": found["low"], "high": found["high"], "samples": num_samples}
             columns = own.beyond(beside).columns() if beside else NO_COLUMNS
-            if num_twins and not beside:
-                columns = Share(found["value"], reason=drawn.reason).columns()
+            if num_controls and not beside:
+                columns = ExplainedFraction(found["value"], reason=drawn.reason).columns()
             rows.append({"part": part, "layer": layer, "layer_name": name} | r2 | columns)
     return rows
 
@@ -89,7 +89,7 @@ def header_memory(
 @registry.instrument("header-edits")
 def header_edits(
     model: nn.Module,
-    corpus: Corpus,
+    dataset: ProcessDataset,
     *,
     layers: Sequence[str] | None = None,
     num_samples: int = 256,
@@ -110,7 +110,7 @@ def header_edits(
 
     Args:
         model: any module; models of this library are changed at their residual taps.
-        corpus: in the layout `header`. Samples that the new HMM does not allow are left out.
+        dataset: in the layout `header`. Samples that the new HMM does not allow are left out.
         layers: module names, if the model has no residual taps.
         num_samples: samples.
         seed: of the choice of entries and of the bootstrap.
@@ -122,21 +122,21 @@ def header_edits(
     Raises:
         InputError: a corpus in another layout, an unknown layer, or no sample that the new HMM allows.
     """
-    length = behind_headers(corpus)
-    target = make_target("observation", corpus.process, corpus.layout)
-    batch = corpus[0:num_samples]
-    edited = exchanged(corpus, batch.tokens, seed)
+    length = behind_headers(dataset)
+    target = make_target("observation", dataset.process, dataset.layout)
+    batch = dataset[0:num_samples]
+    edited = exchanged(dataset, batch.tokens, seed)
     exact = target.optimum(Batch(edited, batch.observations, batch.states, batch.components))
     half = exact.shape[1] // 2
     kept = (exact[:, half:].sum(-1) > 0.5).all(1).nonzero()[:, 0]
     require(len(kept) >= 2, "num_samples", "must give two samples that the edited header allows", num_samples)
     old, new, wanted = batch.tokens[kept], edited[kept], exact[kept][:, half:]
     names = layers_read(model, layers)
-    columns = torch.from_numpy(target.columns[half:])
+    columns = torch.from_numpy(target.token_positions[half:])
 
     def answers(tokens: Tensor, edits: dict[str, Any]) -> Float64[Tensor, "sample judged symbol"]:
         with intervene(model, edits):
-            return model_laws(model, tokens, corpus.num_symbols, columns)
+            return model_probs(model, tokens, dataset.num_symbols, columns)
 
     def away(laws: Tensor) -> np.ndarray:
         found: np.ndarray = (
@@ -158,21 +158,23 @@ def header_edits(
     return rows
 
 
-def exchanged(corpus: Corpus, tokens: Int64[Tensor, "batch column"], seed: int) -> Int64[Tensor, "batch column"]:
+def exchanged(
+    dataset: ProcessDataset, tokens: Int64[Tensor, "batch column"], seed: int
+) -> Int64[Tensor, "batch column"]:
     """The tokens with one entry of each header exchanged with the last one of its row, of those that differ by a quarter."""
-    told = corpus.process.told(tokens[:, : behind_headers(corpus)] - corpus.num_symbols).law
+    told = dataset.process.decode_header(tokens[:, : behind_headers(dataset)] - dataset.num_symbols).params
     values, lasts = [], []
     for matrix in (told.transition_MSS, told.emission_MSV):
         values.append(matrix[..., :-1].flatten(1))
         lasts.append(matrix[..., -1:].expand_as(matrix[..., :-1]).flatten(1))
     value, last = torch.cat(values, 1), torch.cat(lasts, 1)
-    assert corpus.process.telling is not None
-    unit = corpus.process.telling.num_values - 1
+    assert dataset.process.header_format is not None
+    unit = dataset.process.header_format.num_values - 1
     apart = (value - last).abs()
     drawn = torch.from_numpy(numpy_generator(seed, "header-edits").random(apart.shape))
     chosen = (drawn + 2 * (apart >= 0.25) + apart / 8).argmax(1)
     found, rows = tokens.clone(), torch.arange(len(tokens))
-    found[rows, chosen] = (last[rows, chosen] * unit).round().long() + corpus.num_symbols
+    found[rows, chosen] = (last[rows, chosen] * unit).round().long() + dataset.num_symbols
     return found
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from hmmscope.analysis.curves import evaluate
 from hmmscope.analysis.intervals import bootstrap_ratio
 from hmmscope.axes import Int64, Tensor
-from hmmscope.corpora.corpus import Corpus
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.processes.hmm import HMM
 from hmmscope.reprs import Shown
 from hmmscope.text import in_digits
@@ -65,7 +65,7 @@ class Learned(Shown):
         return f"{share} of the way from {self.bar} to the optimum"
 
 
-def learned(model: nn.Module, held_out: Corpus, training: Corpus, *, num_samples: int = 256) -> Learned:
+def learned(model: nn.Module, held_out: ProcessDataset, training: ProcessDataset, *, num_samples: int = 256) -> Learned:
     """What a model that predicts the next observation has learned.
 
     A step or two give a network the symbols' frequencies, and those of their pairs where its last layer sees the last
@@ -92,22 +92,22 @@ def learned(model: nn.Module, held_out: Corpus, training: Corpus, *, num_samples
     return Learned(loss, bar, float(losses[bar].mean()), optimum, share, low, high)
 
 
-def _constant(training: Corpus) -> HMM:
+def _constant(training: ProcessDataset) -> HMM:
     """One state that emits symbols as often as the samples have them."""
     return HMM([1.0], [[1.0]], _law(_counted(training)[0])[None])
 
 
-def _chain(training: Corpus) -> HMM:
+def _chain(training: ProcessDataset) -> HMM:
     """A chain over symbols, by the frequencies of pairs within sequences."""
     singles, pairs = _counted(training)
     return HMM(_law(singles), _law(pairs), torch.eye(training.num_symbols, dtype=torch.float64))
 
 
-def _counted(training: Corpus) -> tuple[Int64[Tensor, "symbol"], Int64[Tensor, "symbol symbol"]]:
+def _counted(training: ProcessDataset) -> tuple[Int64[Tensor, "symbol"], Int64[Tensor, "symbol symbol"]]:
     layout, size = training.layout, training.num_symbols
     seen_BT = training[0:_COUNTED].observations
-    predicted = torch.from_numpy(np.asarray(layout.predicted))
-    inside = predicted[~torch.from_numpy(layout.starts)[predicted]]  # not where a sequence begins
+    predicted = torch.from_numpy(np.asarray(layout.predicted_observations))
+    inside = predicted[~torch.from_numpy(layout.reset_mask)[predicted]]  # not where a sequence begins
     numbers = size * seen_BT[:, inside - 1] + seen_BT[:, inside]
     pairs = torch.bincount(numbers.flatten(), minlength=size * size).unflatten(0, (size, size))
     return torch.bincount(seen_BT[:, predicted].flatten(), minlength=size), pairs

@@ -16,19 +16,19 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import BATCH, as_law, capture, inference_mode, residual_layers
-from hmmscope.analysis.counting import plain_ngrams
+from hmmscope.analysis.activations import BATCH, capture_activations, inference_mode, residual_layers, to_probs
 from hmmscope.analysis.geometry import BELIEF, belief_targets, belief_times, explained, read_off
 from hmmscope.analysis.interventions import Edit, ablate_head, intervene, patch
 from hmmscope.analysis.layer_curves import Curves, resampled_curves, with_interval
 from hmmscope.analysis.measures import means_of_asked
+from hmmscope.analysis.ngrams import plain_ngrams
 from hmmscope.axes import Bool, Float, Float64, Tensor
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.targets import make_target
+from hmmscope.datasets.process_dataset import ProcessDataset
+from hmmscope.datasets.targets import make_target
 from hmmscope.errors import InputError
 from hmmscope.models.decoder import Decoder
-from hmmscope.models.given import logits_of
-from hmmscope.processes.answers import BELIEFS
+from hmmscope.models.user_module import logits_of
+from hmmscope.processes.capabilities import BELIEFS
 from hmmscope.schema import require, require_count, unknown_name
 from hmmscope.sequences.gaps import MISSING
 from hmmscope.ties import largest
@@ -118,11 +118,13 @@ def _num_heads(model: nn.Module, attention: str) -> int:
         return said
     pattern = f"{attention}.pattern"
     with inference_mode(model) as device:
-        return capture(model, [pattern], torch.zeros(1, 2, dtype=torch.int64, device=device))[pattern].shape[1]
+        return capture_activations(model, [pattern], torch.zeros(1, 2, dtype=torch.int64, device=device))[
+            pattern
+        ].shape[1]
 
 
 @registry.instrument("mechanisms")
-def mechanisms(model: nn.Module, corpus: Corpus, *, num_samples: int = 256, seed: int = 0) -> list[dict]:
+def mechanisms(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, seed: int = 0) -> list[dict]:
     """What is lost when a head, the attention of a layer or an MLP is ablated: of the loss, and of what is read after it.
 
     ``mean`` puts the mean over samples at the same position in its place, ``resample`` what another sample gives there.
@@ -136,7 +138,7 @@ def mechanisms(model: nn.Module, corpus: Corpus, *, num_samples: int = 256, seed
 
     Args:
         model: with taps ``blocks.<n>.attention.mixed`` and residual taps.
-        corpus: samples; the last sequence of each, of at least five observations, is read.
+        dataset: samples; the last sequence of each, of at least five observations, is read.
         num_samples: how many, of given sequences at most as many as there are different windows; the last quarter tests what
             is read.
         seed: of the bootstrap.
@@ -151,8 +153,8 @@ def mechanisms(model: nn.Module, corpus: Corpus, *, num_samples: int = 256, seed
     Source: ours; ablations as in Wang et al. (2023), "Interpretability in the wild".
     """
     require_count("num_samples", num_samples, 16, ", to fit and to test")
-    num_samples = corpus.different(num_samples)
-    parts, task = components(model), _Task(model, corpus, num_samples)
+    num_samples = dataset.different(num_samples)
+    parts, task = components(model), _AblationData(model, dataset, num_samples)
     taps = list(dict.fromkeys(part.tap for part in parts))
     held = task.run(taps)
     whole = {layer: task.readings(held, layer, seed) for layer in {part.layer for part in parts}}
@@ -167,7 +169,7 @@ def mechanisms(model: nn.Module, corpus: Corpus, *, num_samples: int = 256, seed
 
 @registry.instrument("paths")
 def paths(
-    model: nn.Module, corpus: Corpus, *, num_samples: int = 256, ablation: str = "mean", seed: int = 0
+    model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, ablation: str = "mean", seed: int = 0
 ) -> list[dict]:
     """What is lost when one part of a model no longer hears another: the edges of the way from a token to the prediction.
 
@@ -177,7 +179,7 @@ def paths(
 
     Args:
         model: a decoder: blocks of attention and MLP that add to a stream, with this library's names.
-        corpus: samples; the last sequence of each, of at least five observations, is read.
+        dataset: samples; the last sequence of each, of at least five observations, is read.
         num_samples: how many; the last quarter tests what is read.
         ablation: what the receiver hears instead: the "mean" over samples at each position, or "resample".
         seed: of the bootstrap.
@@ -195,8 +197,8 @@ def paths(
         raise unknown_name("ablation", ablation, ABLATIONS)
     if not isinstance(model, Decoder):
         raise InputError("model: must be a decoder, whose heads and MLPs add to one stream")
-    num_samples = corpus.different(num_samples)
-    parts, task, rows = components(model), _Task(model, corpus, num_samples), []
+    num_samples = dataset.different(num_samples)
+    parts, task, rows = components(model), _AblationData(model, dataset, num_samples), []
     layers = range(1, len(model.blocks) + 1)
     taps = ["residual.0", *dict.fromkeys(part.tap for part in parts), *(f"blocks.{n - 1}.attention" for n in layers)]
     held = task.run(taps)
@@ -247,24 +249,24 @@ def roles(rows: Iterable[Mapping[str, Any]], *, ablation: str = "mean") -> dict[
     return names
 
 
-class _Task:
+class _AblationData:
     """The samples, what is to be read in them, and the model with parts of it replaced."""
 
-    def __init__(self, model: nn.Module, corpus: Corpus, num_samples: int) -> None:
-        self._model, self._corpus, self._count = registry.adapted(model), corpus, num_samples
-        self._asked = make_target("observation", corpus.process, corpus.layout).asked(corpus[0:num_samples])
+    def __init__(self, model: nn.Module, dataset: ProcessDataset, num_samples: int) -> None:
+        self._model, self._dataset, self._count = registry.adapted(model), dataset, num_samples
+        self._asked = make_target("observation", dataset.process, dataset.layout).evaluated(dataset[0:num_samples])
         self._layers = residual_layers(model)
-        last = belief_times(corpus)
-        position = corpus.layout.position_in_sequence[last]
+        last = belief_times(dataset)
+        position = dataset.layout.position_in_sequence[last]
         times = last[(position >= MAX_BACK) & (position < position.max())]
         require(len(times) > 0, "layout", "must have a last sequence of at least five observations", len(last))
         times = times[np.linspace(0, len(times) - 1, min(len(times), MOST_POSITIONS)).round().astype(int)]
-        self._columns = torch.from_numpy(corpus.layout.columns[times])
-        self._inside = _inside(corpus, times, num_samples)
+        self._columns = torch.from_numpy(dataset.layout.token_positions[times])
+        self._inside = _inside(dataset, times, num_samples)
         inside = slice(None) if self._inside is None else self._inside
         self._targets = {
             name: values
-            for name, values in _targets(corpus, times, num_samples).items()
+            for name, values in _targets(dataset, times, num_samples).items()
             if float((values[inside] - values[inside].mean(0)).square().sum()) > 0
         }
 
@@ -278,15 +280,15 @@ class _Task:
             changed: by module, an edit as a function of what it puts there, and that of all samples.
         """
         kept: dict[str, list[Tensor]] = {}
-        judged = self._corpus.layout.predicted
+        judged = self._dataset.layout.predicted_observations
         for begin in range(0, self._count, BATCH):
-            batch, own = self._corpus[begin : min(begin + BATCH, self._count)], slice(begin, begin + BATCH)
+            batch, own = self._dataset[begin : min(begin + BATCH, self._count)], slice(begin, begin + BATCH)
             edits = {name: make(values[own]) for name, (make, values) in changed.items()}
             with inference_mode(self._model) as device, intervene(self._model, edits):
                 tokens = batch.tokens.to(device)
-                found = capture(self._model, [*self._layers, *taps, ""], tokens, lambda x: x.cpu())
-            outputs = logits_of(found.pop(""), tokens, self._corpus.num_symbols)
-            law = as_law(self._model, outputs[:, self._corpus.layout.columns[judged] - 1])
+                found = capture_activations(self._model, [*self._layers, *taps, ""], tokens, lambda x: x.cpu())
+            outputs = logits_of(found.pop(""), tokens, self._dataset.num_symbols)
+            law = to_probs(self._model, outputs[:, self._dataset.layout.token_positions[judged] - 1])
             asked = self._asked[own]
             seen = law.gather(2, batch.observations[:, judged].where(asked, 0)[..., None])[..., 0]
             found = {name: x if name in taps else x[:, self._columns] for name, x in found.items()}
@@ -324,11 +326,11 @@ class _Task:
         return {name: explained(one.errors, one.spread, seed=seed)[:, 0] for name, one in read.items()}
 
 
-def _inside(corpus: Corpus, times: NDArray[np.int64], num_samples: int) -> Bool[Tensor, "example"] | None:
+def _inside(dataset: ProcessDataset, times: NDArray[np.int64], num_samples: int) -> Bool[Tensor, "example"] | None:
     """Where no observation is padding, and none is missing that is read; None of what has neither."""
-    if corpus.process.data is None:
+    if dataset.process.data is None:
         return None
-    batch = corpus[0:num_samples]
+    batch = dataset[0:num_samples]
     inside = batch.states[:, times] >= 0
     for k in range(MAX_BACK + 1):
         inside = inside & (batch.observations[:, times - k] != MISSING)
@@ -336,16 +338,16 @@ def _inside(corpus: Corpus, times: NDArray[np.int64], num_samples: int) -> Bool[
 
 
 def _targets(
-    corpus: Corpus, times: NDArray[np.int64], num_samples: int
+    dataset: ProcessDataset, times: NDArray[np.int64], num_samples: int
 ) -> dict[str, Float64[Tensor, "example coordinate"]]:
     """What may be read at some observations; examples of one sample stand together."""
-    batch = corpus[0:num_samples]
-    kept, one_hot = batch.observations.clamp_min(0), torch.eye(corpus.num_symbols, dtype=torch.float64)
+    batch = dataset[0:num_samples]
+    kept, one_hot = batch.observations.clamp_min(0), torch.eye(dataset.num_symbols, dtype=torch.float64)
     found = {f"previous-{k}": one_hot[kept[:, times - k]] for k in range(1, MAX_BACK + 1)}
-    place = np.searchsorted(corpus.layout.predicted, times + 1)
-    laws = plain_ngrams(corpus, batch, 1)
+    place = np.searchsorted(dataset.layout.predicted_observations, times + 1)
+    laws = plain_ngrams(dataset, batch, 1)
     found |= {"unigram": laws["order-0"][:, place], "bigram": laws["order-1"][:, place]}
     flat = {name: values.flatten(0, 1) for name, values in found.items()}
-    if BELIEFS in corpus.process.by_law or corpus.layout.telling:
-        flat["belief"] = belief_targets(corpus, times, num_samples)[BELIEF]
+    if BELIEFS in dataset.process.uses_hmm_inference or dataset.layout.header_format:
+        flat["belief"] = belief_targets(dataset, times, num_samples)[BELIEF]
     return flat

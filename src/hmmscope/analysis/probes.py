@@ -15,17 +15,17 @@ from hmmscope.analysis.initialization import Controls
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.analysis.layer_curves import resampled_curves
 from hmmscope.analysis.logistic import fit_logistic, predict_logistic
-from hmmscope.analysis.twins import NO_COLUMNS, NUM_TWINS, draw_twins, layer_shares
+from hmmscope.analysis.untrained_controls import NO_COLUMNS, NUM_TWINS, draw_controls, explained_by_layer
 from hmmscope.axes import Bool, Float, Int64, Tensor
-from hmmscope.corpora.corpus import Batch, Corpus, check_corpus
-from hmmscope.corpora.headers import observe_told
+from hmmscope.datasets.headers import observe_decoded
+from hmmscope.datasets.process_dataset import Batch, ProcessDataset, check_dataset
 from hmmscope.errors import InputError
 from hmmscope.inference.filtering import filter_beliefs
-from hmmscope.inference.likeliest import likeliest
 from hmmscope.inference.optimal import optimal_predictions
-from hmmscope.processes.answers import COMPONENTS, STATES
+from hmmscope.inference.stable_argmax import stable_argmax
+from hmmscope.processes.capabilities import COMPONENTS, STATES
 from hmmscope.processes.hmm import HMM
-from hmmscope.reprs import Shown, Table
+from hmmscope.reprs import ResultTable, Shown
 from hmmscope.schema import require, require_count, unknown_name
 from hmmscope.seeds import numpy_generator
 from hmmscope.sequences.gaps import MISSING
@@ -56,44 +56,46 @@ class ProbeData(Shown):
     inside: Bool[Tensor, "every"] | None = None
 
     @classmethod
-    def read(cls, model: nn.Module, corpus: Corpus, target: str, names: Sequence[str], num_samples: int) -> "ProbeData":
+    def read(
+        cls, model: nn.Module, dataset: ProcessDataset, target: str, names: Sequence[str], num_samples: int
+    ) -> "ProbeData":
         """Run the model and collect features, labels and the ceiling of a target."""
-        return cls.read_each(model, corpus, [target], names, num_samples)[target]
+        return cls.read_each(model, dataset, [target], names, num_samples)[target]
 
     @classmethod
     def read_each(
-        cls, model: nn.Module, corpus: Corpus, targets: Sequence[str], names: Sequence[str], num_samples: int
+        cls, model: nn.Module, dataset: ProcessDataset, targets: Sequence[str], names: Sequence[str], num_samples: int
     ) -> dict[str, "ProbeData"]:
         """The same of several targets that are read at the same observations, by one run of the model."""
-        features = read_stream(model, corpus, reading_times(corpus, targets[0]), names, num_samples, stay=True)
-        return {target: cls.of(features, corpus, target) for target in targets}
+        features = read_stream(model, dataset, reading_times(dataset, targets[0]), names, num_samples, stay=True)
+        return {target: cls.of(features, dataset, target) for target in targets}
 
     @classmethod
-    def of(cls, features: Float[Tensor, "layer example feature"], corpus: Corpus, target: str) -> "ProbeData":
+    def of(cls, features: Float[Tensor, "layer example feature"], dataset: ProcessDataset, target: str) -> "ProbeData":
         """Labels and the ceiling of a target for features of samples 0, 1, .. at the observations where it is read."""
-        times = reading_times(corpus, target)
+        times = reading_times(dataset, target)
         num_samples = features.shape[1] // len(times)
         labels: list[Tensor] = []
         right: list[Tensor] = []
         known: list[Tensor] = []
         for begin in range(0, num_samples, BATCH):
-            batch = corpus[begin : min(begin + BATCH, num_samples)]
-            batch_labels, best = _labels(corpus, batch, target, times)
+            batch = dataset[begin : min(begin + BATCH, num_samples)]
+            batch_labels, best = _labels(dataset, batch, target, times)
             labels.append(batch_labels.flatten())
             right.append((best == batch_labels).double().flatten())
             known.append(((batch.states[:, times] >= 0) & (batch_labels != MISSING)).flatten())
-        classes = {"component": corpus.process.num_components or 1, "state": corpus.process.num_states}
+        classes = {"component": dataset.process.num_components or 1, "state": dataset.process.num_states}
         samples, inside = torch.arange(num_samples).repeat_interleave(len(times)), None
-        if corpus.process.data is not None:
+        if dataset.process.data is not None:
             inside = torch.cat(known)
             told = len(samples[inside].unique())
-            require(told >= 8, "corpus", f"must have 8 sequences of more than {MAX_DISTANCE} symbols", told)
+            require(told >= 8, "dataset", f"must have 8 sequences of more than {MAX_DISTANCE} symbols", told)
         kept = slice(None) if inside is None else inside
         return cls(
             features=features[:, kept if inside is None else inside.to(features.device)],
             labels=torch.cat(labels)[kept],
             samples=samples[kept],
-            num_classes=classes.get(target, corpus.num_symbols),
+            num_classes=classes.get(target, dataset.num_symbols),
             ceiling=float(torch.cat(right)[kept].mean()),
             inside=inside,
         )
@@ -139,7 +141,7 @@ class ProbeData(Shown):
 @registry.instrument("probe")
 def probe(
     model: nn.Module,
-    corpus: Corpus,
+    dataset: ProcessDataset,
     *,
     target: str | None = None,
     layers: Sequence[str] | None = None,
@@ -147,7 +149,7 @@ def probe(
     shuffled_labels: bool = True,
     seed: int = 0,
     observer: HMM | None = None,
-    num_twins: int = NUM_TWINS,
+    num_controls: int = NUM_TWINS,
     controls: Controls | None = None,
 ) -> list[dict]:
     """Accuracy of a linear probe at each layer, on samples that its training did not see.
@@ -163,18 +165,18 @@ def probe(
     The probe is multinomial logistic regression on standardised features with ridge 1e-3; three quarters of the samples
     train it, the rest test it. The control with shuffled labels trains on labels permuted over the training examples. The
     control without training reads other draws of the same architecture: `share` is the share of their errors that the model
-    does not make, see `analysis.twins`.
+    does not make, see `analysis.controls`.
 
     Args:
         model: any module; models of this library are read at their residual taps.
-        corpus: samples, with components for ``component``.
+        dataset: samples, with components for ``component``.
         target: what to read; by default ``component`` of a mixture, and ``belief`` of any other process.
         layers: module names, if the model has no residual taps.
         num_samples: samples in all; of given sequences at most as many as there are different windows.
         shuffled_labels: add the control.
         seed: of the permutation and of the bootstrap.
         observer: whose ``belief``; by default that of the process. Another one may be an HMM fitted to the sequences.
-        num_twins, controls: untrained networks, 0 or at least 3, and a function that makes one, see `draw_twins`.
+        num_controls, controls: untrained networks, 0 or at least 3, and a function that makes one, see `draw_controls`.
 
     Returns:
         Rows (target, layer, layer_name, labels "true" or "shuffled", accuracy, low, high, chance, ceiling, samples, twins,
@@ -188,56 +190,56 @@ def probe(
 
     Source: [MultiTask] Fig. 3 (the protocol is stated there in words only; sizes and controls are ours).
     """
-    check_corpus(corpus)
+    check_dataset(dataset)
     if target is None:
-        target = "belief" if corpus.process.num_components is None else "component"
+        target = "belief" if dataset.process.num_components is None else "component"
     if target not in TARGETS:
         raise unknown_name("target", target, TARGETS)
     listed = layers is None or (not isinstance(layers, str) and bool(layers))
     require(listed, "layers", "must be a list of at least one name", layers)
     check_layers(model, names := layers_read(model, layers))
-    num_samples = corpus.different(num_samples)
+    num_samples = dataset.different(num_samples)
     require_count("num_samples", num_samples, 8, ", to train and to test on")
     require(observer is None or target == "belief", "observer", "is for the target belief", target)
     if target == "belief":
-        return _belief_rows(model, corpus, names, num_samples, shuffled_labels, seed, observer, num_twins, controls)
-    data, times = ProbeData.read(model, corpus, target, names, num_samples), reading_times(corpus, target)
-    twins, twins_left = draw_twins(model, num_twins, seed=seed, controls=controls), []
+        return _belief_rows(model, dataset, names, num_samples, shuffled_labels, seed, observer, num_controls, controls)
+    data, times = ProbeData.read(model, dataset, target, names, num_samples), reading_times(dataset, target)
+    twins, twins_left = draw_controls(model, num_controls, seed=seed, controls=controls), []
     for twin in twins.models:
-        own = data.reading(read_stream(twin, corpus, times, names, num_samples, stay=True))
+        own = data.reading(read_stream(twin, dataset, times, names, num_samples, stay=True))
         twins_left.append(1 - resampled_curves(own.correct(), seed=seed))
     about = {"chance": data.chance, "ceiling": data.ceiling, "samples": num_samples}
     rows = []
     for labels in ("true", "shuffled") if shuffled_labels else ("true",):
         correct = data.correct(shuffle=labels == "shuffled", seed=seed)
         left = 1 - resampled_curves(correct, seed=seed)
-        shares = layer_shares(left, twins_left, len(correct), reason=twins.reason)
+        shares = explained_by_layer(left, twins_left, len(correct), reason=twins.reason)
         for layer, (mean, low, high) in enumerate(zip(*bootstrap_means(correct, seed=seed), strict=True)):
             where = {"target": target, "layer": layer, "layer_name": names[layer], "labels": labels}
             accuracy = {"accuracy": float(mean), "low": float(low), "high": float(high)}
             rows.append(where | accuracy | about | (shares[layer].columns() if labels == "true" else NO_COLUMNS))
-    return Table(rows, f"probe of {target}", x="layer", y="accuracy", by=("labels",))
+    return ResultTable(rows, f"probe of {target}", x="layer", y="accuracy", by=("labels",))
 
 
 def _belief_rows(
     model: nn.Module,
-    corpus: Corpus,
+    dataset: ProcessDataset,
     names: list[str],
     num_samples: int,
     shuffled: bool,
     seed: int,
     observer: HMM | None,
-    num_twins: int,
+    num_controls: int,
     controls: Controls | None,
 ) -> list[dict]:
     rows = geometry(
         model,
-        corpus,
+        dataset,
         layers=names,
         num_samples=num_samples,
         seed=seed,
         observer=observer,
-        num_twins=num_twins,
+        num_controls=num_controls,
         controls=controls,
     )
     kept = ("layer", "layer_name", "r2", "low", "high", "ceiling", "from_prediction", "samples", *NO_COLUMNS)
@@ -246,21 +248,19 @@ def _belief_rows(
         for row in rows
         if row["target"] == BELIEF and (shuffled or row["targets"] == "true")
     )
-    return Table(found, "probe of belief", x="layer", y="r2", by=("labels",))
+    return ResultTable(found, "probe of belief", x="layer", y="r2", by=("labels",))
 
 
-def reading_times(corpus: Corpus, target: str) -> np.ndarray:
+def reading_times(dataset: ProcessDataset, target: str) -> np.ndarray:
     """Numbers t of the observations at which a target is read."""
-    layout = corpus.layout
+    layout = dataset.layout
     if target == "component":
-        if COMPONENTS not in corpus.process.by_law:
+        if COMPONENTS not in dataset.process.uses_hmm_inference:
             raise InputError("target: component needs a mixture; this process is a single HMM")
         return np.array([layout.num_observations - 1])
-    if target == "state" and STATES not in corpus.process.by_law and not layout.telling:
-        kind = type(corpus.process).__name__
-        known = (
-            "belief, component and previous-1 are known of a mixture; or take Corpus(mixture[m], ...), of one component"
-        )
+    if target == "state" and STATES not in dataset.process.uses_hmm_inference and not layout.header_format:
+        kind = type(dataset.process).__name__
+        known = "belief, component and previous-1 are known of a mixture; or take ProcessDataset(mixture[m], ...)"
         raise InputError(f"target: state needs a single HMM, not a {kind}; {known}")
     last = layout.sequence_index == layout.sequence_index[-1]
     times = np.flatnonzero(last & (layout.position_in_sequence >= MAX_DISTANCE))
@@ -269,19 +269,19 @@ def reading_times(corpus: Corpus, target: str) -> np.ndarray:
     return times
 
 
-def _labels(corpus: Corpus, batch: Batch, target: str, times: np.ndarray) -> tuple[Tensor, Tensor]:
+def _labels(dataset: ProcessDataset, batch: Batch, target: str, times: np.ndarray) -> tuple[Tensor, Tensor]:
     """The labels (sample, time), and what the exact posterior holds likeliest."""
-    starts = torch.from_numpy(corpus.layout.starts)
+    starts = torch.from_numpy(dataset.layout.reset_mask)
     if target == "component":
         assert batch.components is not None
-        posterior = optimal_predictions(corpus.process, batch.observations, starts=starts).component_posterior
+        posterior = optimal_predictions(dataset.process, batch.observations, reset_mask=starts).component_posterior
         assert posterior is not None
-        return batch.components[:, None], likeliest(posterior[:, times])
+        return batch.components[:, None], stable_argmax(posterior[:, times])
     if target == "state":
-        if corpus.layout.telling:
-            beliefs = observe_told(corpus.process, corpus.layout, batch).beliefs
+        if dataset.layout.header_format:
+            beliefs = observe_decoded(dataset.process, dataset.layout, batch).beliefs
         else:
-            beliefs = filter_beliefs(corpus.process, batch.observations, starts=starts).beliefs
-        return batch.states[:, times], likeliest(beliefs[:, times])
+            beliefs = filter_beliefs(dataset.process, batch.observations, reset_mask=starts).beliefs
+        return batch.states[:, times], stable_argmax(beliefs[:, times])
     labels = batch.observations[:, times - int(target.rpartition("-")[2])]
     return labels, labels

@@ -13,8 +13,8 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.analysis.measures import mean_of_asked
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.targets import NextGiven, NextObservation, Target
+from hmmscope.datasets.process_dataset import ProcessDataset
+from hmmscope.datasets.targets import NextObservation, RecordedNextObservation, Target
 from hmmscope.models.rehearsal import SAMPLES, Asked, is_of_library, rehearse
 from hmmscope.reprs import Rows
 
@@ -26,14 +26,14 @@ LEAST_RISE, STANDARD_ERRORS = 0.02, 4.0
 _LEAST_POSITIONS = 9
 
 
-def rehearsed(model: nn.Module, corpus: Corpus, target: Target | None = None) -> tuple[str, ...]:
+def rehearsed(model: nn.Module, dataset: ProcessDataset, target: Target | None = None) -> tuple[str, ...]:
     """Rehearse a user's model on a few samples of a corpus and return warnings, a line each.
 
     Models of this library are not rehearsed, nor is a model within a measurement that has rehearsed it.
 
     Args:
         model: any module.
-        corpus: samples that the model is measured on.
+        dataset: samples that the model is measured on.
         target: what it is asked for; None for an instrument of layers, which needs no logits.
 
     Raises:
@@ -41,18 +41,18 @@ def rehearsed(model: nn.Module, corpus: Corpus, target: Target | None = None) ->
     """
     if _REHEARSED.get() or not isinstance(model, nn.Module) or is_of_library(model):
         return ()
-    inputs = corpus[0 : corpus.different(SAMPLES)].tokens
+    inputs = dataset[0 : dataset.different(SAMPLES)].tokens
     if inputs.is_floating_point():
         inputs = inputs.to(next((p.dtype for p in model.parameters() if p.is_floating_point()), inputs.dtype))
     if target is None:
-        return rehearse(model, inputs, Asked(strict=False, is_law=not corpus.process.real_valued))
+        return rehearse(model, inputs, Asked(strict=False, is_law=not dataset.process.real_valued))
     asked = Asked(
         num_outputs=target.num_outputs,
-        columns=torch.from_numpy(np.asarray(target.columns)),
+        columns=torch.from_numpy(np.asarray(target.token_positions)),
         is_law=target.kind == "law",
-        next_symbols=isinstance(target, NextObservation | NextGiven),
+        next_symbols=isinstance(target, NextObservation | RecordedNextObservation),
     )
-    return rehearse(model, inputs[:, : int(target.columns[-1]) + 1], asked)
+    return rehearse(model, inputs[:, : int(target.token_positions[-1]) + 1], asked)
 
 
 @contextmanager
@@ -66,9 +66,9 @@ def already_rehearsed() -> Iterator[None]:
 
 
 @registry.rehearsal("tokens")
-def rehearse_first(model: Any, corpus: Any, measure: Callable[[], Any]) -> Any:
+def rehearse_first(model: Any, dataset: Any, measure: Callable[[], Any]) -> Any:
     """Return the rows of an instrument after a rehearsal of its model, whose warnings they carry."""
-    lines = rehearsed(model, corpus) if isinstance(corpus, Corpus) else ()
+    lines = rehearsed(model, dataset) if isinstance(dataset, ProcessDataset) else ()
     with already_rehearsed():
         rows = measure()
     if not isinstance(rows, list):

@@ -6,14 +6,14 @@ import torch
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import as_law, capture, inference_mode, model_outputs
+from hmmscope.analysis.activations import capture_activations, inference_mode, model_outputs, to_probs
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.axes import Tensor
-from hmmscope.corpora.corpus import Batch, Corpus
-from hmmscope.corpora.layouts import Prompts
-from hmmscope.corpora.tokenized import Text
+from hmmscope.datasets.layouts import PromptLayout
+from hmmscope.datasets.process_dataset import Batch, ProcessDataset
+from hmmscope.datasets.tokenized import TextLayout
 from hmmscope.errors import InputError
-from hmmscope.reprs import Table
+from hmmscope.reprs import ResultTable
 from hmmscope.schema import require, require_count, unknown_name
 from hmmscope.seeds import torch_generator
 
@@ -27,13 +27,13 @@ AttendAt = Callable[[nn.Module, Tensor, Tensor], Tensor]
 @registry.instrument("shuffle")
 def shuffle_test(
     model: nn.Module,
-    corpus: Corpus,
+    dataset: ProcessDataset,
     *,
     num_samples: int = 64,
     num_permutations: int = 8,
     mode: str = "blocks",
     seed: int = 0,
-) -> Table:
+) -> ResultTable:
     """Permute places of the demonstrations and follow the attention logits from the last test token.
 
     The query is the last test token, the keys are the observations of the demonstrations, and a logit is followed by
@@ -49,7 +49,7 @@ def shuffle_test(
 
     Args:
         model: with taps ``blocks.<layer>.attention.logits`` (batch, head, query, key).
-        corpus: of prompts, or of text, with at least two demonstrations.
+        dataset: of prompts, or of text, with at least two demonstrations.
         num_samples: prompts.
         num_permutations: including the order as sampled.
         mode: "blocks", "layer" or "everywhere".
@@ -68,9 +68,9 @@ def shuffle_test(
     Source: [MultiTask] Fig. 2 (the metric is not stated there; a standard deviation relative to a mean is drawn).
     """
     values = ShuffleValues.of(
-        model, corpus, num_samples=num_samples, num_permutations=num_permutations, mode=mode, seed=seed
+        model, dataset, num_samples=num_samples, num_permutations=num_permutations, mode=mode, seed=seed
     )
-    return Table(values.rows(), "Shuffled demonstrations", x="layer", y="value", by=("metric", "head"))
+    return ResultTable(values.rows(), "Shuffled demonstrations", x="layer", y="value", by=("metric", "head"))
 
 
 class ShuffleValues(dict[str, dict[int, Tensor]]):
@@ -80,7 +80,7 @@ class ShuffleValues(dict[str, dict[int, Tensor]]):
     def of(
         cls,
         model: nn.Module,
-        corpus: Corpus,
+        dataset: ProcessDataset,
         *,
         num_samples: int = 64,
         num_permutations: int = 8,
@@ -95,8 +95,8 @@ class ShuffleValues(dict[str, dict[int, Tensor]]):
         observations of each demonstration from `first_position` on: windows of earlier ones may reach into the demonstration
         before.
         """
-        layout = corpus.layout
-        if not isinstance(layout, Prompts | Text) or layout.num_demonstrations < 2:
+        layout = dataset.layout
+        if not isinstance(layout, PromptLayout | TextLayout) or layout.num_demonstrations < 2:
             raise InputError("layout: the shuffle test needs prompts with at least two demonstrations")
         require_count("num_samples", num_samples)
         require_count("num_permutations", num_permutations, 2)
@@ -108,7 +108,7 @@ class ShuffleValues(dict[str, dict[int, Tensor]]):
         attend_at = attend_at or getattr(model, "attend_at", None)
         if mode == "layer" and attend_at is None:
             raise InputError("mode: 'layer' needs a model with attend_at, which moves one layer; use 'blocks'")
-        batch = corpus[0:num_samples]
+        batch = dataset[0:num_samples]
         generator = torch_generator(seed, "shuffle")
         logits: dict[str, list[Tensor]] = {name: [] for name in names}
         predictions: list[Tensor] = []
@@ -127,20 +127,27 @@ class ShuffleValues(dict[str, dict[int, Tensor]]):
                 for ids in _moved_ids(layout, num_permutations, generator):
                     placed_ids = {"positions": ids.to(device)}
                     try:
-                        found = capture(model, names, tokens, lambda x: x[:, :, -1, keys].cpu().double(), **placed_ids)
+                        found = capture_activations(
+                            model, names, tokens, lambda x: x[:, :, -1, keys].cpu().double(), **placed_ids
+                        )
                     except TypeError as error:
                         rule = "needs a model that is called with positions, (batch, time); use 'blocks'"
                         raise InputError(f"mode: 'everywhere' {rule} ({' '.join(str(error).split())[:200]})") from error
                     for name in names:
                         logits[name].append(found[name])
-                    predictions.append(as_law(model, model(tokens, **placed_ids)[:, -1, : corpus.num_symbols]))
+                    predictions.append(to_probs(model, model(tokens, **placed_ids)[:, -1, : dataset.num_symbols]))
             else:
-                for tokens, columns_NM in _moved_blocks(batch, corpus, layout, num_permutations, generator):
+                for tokens, columns_NM in _moved_blocks(batch, dataset, layout, num_permutations, generator):
                     tokens, keys = tokens.to(device), columns_NM[:, first_position:].flatten()
-                    found = capture(model, names, tokens, lambda x, keys=keys: x[:, :, -1, keys].cpu().double())  # type: ignore[misc]
+                    found = capture_activations(
+                        model,
+                        names,
+                        tokens,
+                        lambda x, keys=keys: x[:, :, -1, keys].cpu().double(),  # type: ignore[misc]
+                    )
                     for name in names:
                         logits[name].append(found[name])
-                    predictions.append(as_law(model, model_outputs(model, tokens, corpus.num_symbols)[:, -1]))
+                    predictions.append(to_probs(model, model_outputs(model, tokens, dataset.num_symbols)[:, -1]))
         values = cls()
         if predictions:
             prediction_RBV = torch.stack(predictions)
@@ -178,14 +185,18 @@ def attention_taps(model: nn.Module, what: str) -> list[str]:
 # What is moved
 
 
-def _columns(layout: Prompts | Text) -> Tensor:
+def _columns(layout: PromptLayout | TextLayout) -> Tensor:
     """Token columns of the demonstrations (demonstration, time)."""
     shape = (layout.num_demonstrations, layout.demonstration_length)
-    return torch.from_numpy(layout.columns[: shape[0] * shape[1]]).view(shape)
+    return torch.from_numpy(layout.token_positions[: shape[0] * shape[1]]).view(shape)
 
 
 def _moved_blocks(
-    batch: Batch, corpus: Corpus, layout: Prompts | Text, num_permutations: int, generator: torch.Generator
+    batch: Batch,
+    dataset: ProcessDataset,
+    layout: PromptLayout | TextLayout,
+    num_permutations: int,
+    generator: torch.Generator,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Tokens with demonstrations in another order, and where each observation stands now (demonstration, time)."""
     columns_NM = _columns(layout)
@@ -195,14 +206,16 @@ def _moved_blocks(
         order = torch.arange(number) if repeat == 0 else torch.randperm(number, generator=generator)
         observations = batch.observations.clone()
         observations[:, :count] = demonstrations[:, order].flatten(1)
-        yield layout.tokens(observations, corpus.num_symbols), columns_NM[order.argsort()]
+        yield layout.tokens(observations, dataset.num_symbols), columns_NM[order.argsort()]
 
 
-def _moved_ids(layout: Prompts | Text, num_permutations: int, generator: torch.Generator) -> Iterator[Tensor]:
+def _moved_ids(
+    layout: PromptLayout | TextLayout, num_permutations: int, generator: torch.Generator
+) -> Iterator[Tensor]:
     """Position ids (time,) of all columns: those of the demonstrations' observations permuted among themselves."""
     keys = _columns(layout).flatten()
     for repeat in range(num_permutations):
-        ids = torch.arange(layout.num_columns)
+        ids = torch.arange(layout.context_length)
         if repeat > 0:
             ids[keys] = keys[torch.randperm(len(keys), generator=generator)]
         yield ids

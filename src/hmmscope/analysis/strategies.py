@@ -12,24 +12,24 @@ import torch
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import BATCH, model_laws
+from hmmscope.analysis.activations import BATCH, model_probs
 from hmmscope.analysis.belief_interventions import DISTANCES
-from hmmscope.analysis.counting import plain_ngrams
 from hmmscope.analysis.intervals import mean_row
 from hmmscope.analysis.measures import means_of_asked
+from hmmscope.analysis.ngrams import plain_ngrams
 from hmmscope.axes import Float64, Tensor
-from hmmscope.corpora.corpus import Batch, Corpus
-from hmmscope.corpora.targets import make_target
+from hmmscope.datasets.process_dataset import Batch, ProcessDataset
+from hmmscope.datasets.targets import make_target
 from hmmscope.errors import InputError
 from hmmscope.inference.memory import memory_beliefs, with_prior
 from hmmscope.inference.mixture_posterior import predicted_before
-from hmmscope.processes.answers import STATES
-from hmmscope.processes.laws import symbol_law
+from hmmscope.processes.capabilities import STATES
+from hmmscope.processes.params import symbol_probs
 from hmmscope.schema import require, require_count
 
 
 @registry.instrument("strategies")
-def strategies(model: nn.Module, corpus: Corpus, *, num_samples: int = 256, max_order: int = 2) -> list[dict]:
+def strategies(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, max_order: int = 2) -> list[dict]:
     """How far the predictions of a model are from those of simple predictors and of the optimum.
 
     Predictors: ``uniform``; of one sequence of a known HMM ``window-k``, the exact law of the next observation given the
@@ -39,7 +39,7 @@ def strategies(model: nn.Module, corpus: Corpus, *, num_samples: int = 256, max_
 
     Args:
         model: tokens (batch, time) to logits (batch, time, symbol).
-        corpus: samples.
+        dataset: samples.
         num_samples: how many; of given sequences at most as many as there are different windows.
         max_order: largest k.
 
@@ -53,17 +53,17 @@ def strategies(model: nn.Module, corpus: Corpus, *, num_samples: int = 256, max_
     """
     require_count("num_samples", num_samples, 2)
     require_count("max_order", max_order, 0)
-    if corpus.process.real_valued:
+    if dataset.process.real_valued:
         raise InputError(
-            "corpus: predictors count symbols, and this one has numbers; hmmscope.evaluate has its optimum"
+            "dataset: predictors count symbols, and this one has numbers; hmmscope.evaluate has its optimum"
         )
-    num_samples = corpus.different(num_samples)
+    num_samples = dataset.different(num_samples)
     parts: dict[tuple[str, str], list[Tensor]] = {}
-    target = make_target("observation", corpus.process, corpus.layout)
+    target = make_target("observation", dataset.process, dataset.layout)
     for begin in range(0, num_samples, BATCH):
-        batch = corpus[begin : min(begin + BATCH, num_samples)]
-        found, asked = _law(model, corpus, batch), target.asked(batch)
-        for name, law in _predictors(corpus, batch, max_order).items():
+        batch = dataset[begin : min(begin + BATCH, num_samples)]
+        found, asked = _law(model, dataset, batch), target.evaluated(batch)
+        for name, law in _predictors(dataset, batch, max_order).items():
             for metric, distance in DISTANCES.items():
                 parts.setdefault((name, metric), []).append(means_of_asked(distance(law, found), asked))
     means = {key: torch.cat(values) for key, values in parts.items()}
@@ -74,24 +74,26 @@ def strategies(model: nn.Module, corpus: Corpus, *, num_samples: int = 256, max_
     ]
 
 
-def _law(model: nn.Module, corpus: Corpus, batch: Batch) -> Float64[Tensor, "batch judged symbol"]:
-    columns = torch.from_numpy(corpus.layout.columns[corpus.layout.predicted] - 1)
-    return model_laws(model, batch.tokens, corpus.num_symbols, columns)
+def _law(model: nn.Module, dataset: ProcessDataset, batch: Batch) -> Float64[Tensor, "batch judged symbol"]:
+    columns = torch.from_numpy(dataset.layout.token_positions[dataset.layout.predicted_observations] - 1)
+    return model_probs(model, batch.tokens, dataset.num_symbols, columns)
 
 
-def _predictors(corpus: Corpus, batch: Batch, max_order: int) -> dict[str, Float64[Tensor, "batch judged symbol"]]:
-    process, judged = corpus.process, corpus.layout.predicted
-    target = make_target("observation", process, corpus.layout)
-    shape = (len(batch.tokens), len(judged), corpus.num_symbols)
-    found = {"uniform": torch.full(shape, 1 / corpus.num_symbols, dtype=torch.float64)}
-    if STATES in process.by_law and corpus.layout.starts.sum() == 1:
+def _predictors(
+    dataset: ProcessDataset, batch: Batch, max_order: int
+) -> dict[str, Float64[Tensor, "batch judged symbol"]]:
+    process, judged = dataset.process, dataset.layout.predicted_observations
+    target = make_target("observation", process, dataset.layout)
+    shape = (len(batch.tokens), len(judged), dataset.num_symbols)
+    found = {"uniform": torch.full(shape, 1 / dataset.num_symbols, dtype=torch.float64)}
+    if STATES in process.uses_hmm_inference and dataset.layout.reset_mask.sum() == 1:
         law = with_prior(process)
-        found["window-0"] = (law.initial_MS @ symbol_law(law)[0]).expand(shape)
+        found["window-0"] = (law.initial_MS @ symbol_probs(law)[0]).expand(shape)
         for order in range(1, max_order + 1):
             known = memory_beliefs(process, batch.observations, order)
             found[f"window-{order}"] = predicted_before(known.first_observation, known.next_observation)[:, judged]
     else:
-        found |= plain_ngrams(corpus, batch, max_order)
+        found |= plain_ngrams(dataset, batch, max_order)
     return found | ({"optimum": target.optimum(batch)} if target.exact else {})
 
 
@@ -99,7 +101,7 @@ def _predictors(corpus: Corpus, batch: Batch, max_order: int) -> dict[str, Float
 # Over training
 
 
-class Crossing(NamedTuple):
+class LevelCrossing(NamedTuple):
     """Where a curve over training passes a level.
 
     Attributes:
@@ -117,7 +119,7 @@ class Crossing(NamedTuple):
     @classmethod
     def of(
         cls, steps: Sequence[int], values: Sequence[float], errors: Sequence[float] | None = None, *, level: float = 0.0
-    ) -> "Crossing | None":
+    ) -> "LevelCrossing | None":
         """Where a curve rises above a level and stays there, linear in the logarithm of the step; None where it does not.
 
         Step 0 stands half a step before step 1. None also where the curve is above the level from the beginning.
@@ -142,7 +144,7 @@ class Crossing(NamedTuple):
     @classmethod
     def between(
         cls, rows: Iterable[Mapping[str, Any]], before: str, after: str, *, metric: str = "kl"
-    ) -> "Crossing | None":
+    ) -> "LevelCrossing | None":
         """The step from which on a model stays nearer to one predictor than to another.
 
         Args:

@@ -23,25 +23,26 @@ _TOLERANCE, _STEPS = 1e-9, 200
 
 
 @dataclass(frozen=True, repr=False)
-class Weights(Shown):
+class StrategyWeights(Shown):
     """The nearest mixture.
 
     Attributes:
         value: weight of each predictor; they sum to 1.
         error: standard errors by the jackknife over groups of samples.
         left: KL divergence of the model from the mixture, nats.
-        alone: KL divergence of the model from each predictor, nats; infinite where that excludes what the model does not.
+        single_kl: KL divergence of the model from each predictor, nats; infinite where that excludes what the model does
+        not.
     """
 
     value: dict[str, float]
     error: dict[str, float]
     left: float
-    alone: dict[str, float]
+    single_kl: dict[str, float]
 
 
 def strategy_weights(
     model: Float64[Tensor, "sample place symbol"], predictors: Mapping[str, Float64[Tensor, "sample place symbol"]]
-) -> Weights:
+) -> StrategyWeights:
     """Weights of predictors in the mixture that is nearest to a model's laws.
 
     Args:
@@ -67,11 +68,11 @@ def strategy_weights(
     error = np.sqrt((groups - 1) / groups * ((left_out - left_out.mean(0)) ** 2).sum(0))
     places = q_BN.sum()
     entropy = _cross(q_BN, q_BN) / places
-    return Weights(
+    return StrategyWeights(
         value=dict(zip(predictors, whole.tolist(), strict=True)),
         error=dict(zip(predictors, error.tolist(), strict=True)),
         left=float(_cross(q_BN, np.tensordot(whole, p_KBN, 1)) / places - entropy),
-        alone={
+        single_kl={
             name: float(_cross(q_BN, p_BN) / places - entropy) for name, p_BN in zip(predictors, p_KBN, strict=True)
         },
     )

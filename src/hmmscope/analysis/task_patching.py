@@ -14,10 +14,10 @@ from torch import nn
 from hmmscope import registry
 from hmmscope.analysis.activations import (
     BATCH,
-    capture,
+    capture_activations,
     inference_mode,
     layers_read,
-    model_laws,
+    model_probs,
 )
 from hmmscope.analysis.belief_interventions import DISTANCES, exact_answers
 from hmmscope.analysis.geometry import belief_times
@@ -25,10 +25,10 @@ from hmmscope.analysis.interventions import Edit, intervene, move_within
 from hmmscope.analysis.layer_curves import Curves, resampled_curves, with_interval
 from hmmscope.analysis.measures import means_of_asked
 from hmmscope.axes import Float64, Int64, Tensor
-from hmmscope.corpora.corpus import Corpus
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.errors import InputError
 from hmmscope.inference.mixture_posterior import filter_known_component
-from hmmscope.processes.answers import COMPONENTS
+from hmmscope.processes.capabilities import COMPONENTS
 from hmmscope.schema import require, require_count, unknown_name
 from hmmscope.seeds import torch_generator
 
@@ -39,7 +39,7 @@ SHARE = 1e-6
 @registry.instrument("task-patching")
 def task_patching(
     model: nn.Module,
-    corpus: Corpus,
+    dataset: ProcessDataset,
     *,
     layers: Sequence[str] | None = None,
     num_samples: int = 256,
@@ -65,7 +65,7 @@ def task_patching(
 
     Args:
         model: any module; models of this library are changed at their residual taps.
-        corpus: prompts of a mixture, with demonstrations.
+        dataset: prompts of a mixture, with demonstrations.
         layers: module names, if the model has no residual taps.
         num_samples: prompts in all, each with a partner of another component.
         rank: dimensions of the task's subspace; 0 for all in which the streams differ.
@@ -87,7 +87,7 @@ def task_patching(
     names = layers_read(model, layers)
     if columns not in ("test", "all"):
         raise unknown_name("columns", columns, ("test", "all"))
-    pairs, rows = _Pairs(model, corpus, num_samples, names, everywhere=columns == "all"), []
+    pairs, rows = _Pairs(model, dataset, num_samples, names, everywhere=columns == "all"), []
     for layer, name in enumerate(names):
         own, other = pairs.streams[name]
         moved = (other - own)[: pairs.first, pairs.columns].flatten(0, 1).double()
@@ -127,23 +127,23 @@ class _Pairs:
     """
 
     def __init__(
-        self, model: nn.Module, corpus: Corpus, num_samples: int, names: Sequence[str], *, everywhere: bool
+        self, model: nn.Module, dataset: ProcessDataset, num_samples: int, names: Sequence[str], *, everywhere: bool
     ) -> None:
-        process, layout = corpus.process, corpus.layout
-        batch, last = corpus[0:num_samples], belief_times(corpus)
-        if COMPONENTS not in process.by_law or batch.components is None or last[0] == 0:
-            raise InputError("corpus: must be prompts of a mixture, with demonstrations of a component to patch")
+        process, layout = dataset.process, dataset.layout
+        batch, last = dataset[0:num_samples], belief_times(dataset)
+        if COMPONENTS not in process.uses_hmm_inference or batch.components is None or last[0] == 0:
+            raise InputError("dataset: must be prompts of a mixture, with demonstrations of a component to patch")
         donor = _of_another_component(batch.components)
         mixed = torch.cat([batch.observations[donor][:, : last[0]], batch.observations[:, last]], 1)
-        self._model, self.columns, self._everywhere = model, torch.from_numpy(layout.columns[last]), everywhere
+        self._model, self.columns, self._everywhere = model, torch.from_numpy(layout.token_positions[last]), everywhere
         self.first = (3 * num_samples) // 4
-        swapped = layout.tokens(mixed, corpus.num_symbols)
+        swapped = layout.tokens(mixed, dataset.num_symbols)
         plain, changed = (_streams(model, names, tokens) for tokens in (batch.tokens, swapped))
         self.streams = {name: (plain[name], changed[name]) for name in names}
-        self._tokens, self._symbols = batch.tokens[self.first :], corpus.num_symbols
+        self._tokens, self._symbols = batch.tokens[self.first :], dataset.num_symbols
         components, test = batch.components[donor][self.first :], batch.observations[self.first :][:, last]
         known = filter_known_component(process, test, components)
-        filtered = exact_answers(process.law, known.beliefs, components)
+        filtered = exact_answers(process.params, known.beliefs, components)
         self._references = {"filter": filtered, "model": self._answers(swapped[self.first :], {})}
         self._before = self.answers({})
 
@@ -158,7 +158,7 @@ class _Pairs:
 
     def _answers(self, tokens: Tensor, edits: dict[str, Edit]) -> Tensor:
         with intervene(self._model, edits):
-            return model_laws(self._model, tokens, self._symbols, self.columns)
+            return model_probs(self._model, tokens, self._symbols, self.columns)
 
     def distances(self, after: list[Tensor]) -> dict[tuple[str, str], tuple[Curves, Curves]]:
         """Before and after, by reference and metric, of each pair; means over positions and edits.
@@ -181,7 +181,7 @@ def _streams(model: nn.Module, names: Sequence[str], tokens: Int64[Tensor, "samp
     parts: dict[str, list[Tensor]] = {name: [] for name in names}
     with inference_mode(model) as device:
         for part in tokens.split(BATCH):
-            for name, x in capture(model, names, part.to(device), lambda x: x.cpu()).items():
+            for name, x in capture_activations(model, names, part.to(device), lambda x: x.cpu()).items():
                 parts[name].append(x)
     return {name: torch.cat(values) for name, values in parts.items()}
 
@@ -191,5 +191,5 @@ def _of_another_component(components: Int64[Tensor, "sample"]) -> Int64[Tensor, 
     count = len(components)
     ahead = (torch.arange(count)[:, None] + torch.arange(1, count)) % count
     differs = components[ahead] != components[:, None]
-    require(bool(differs.any(1).all()), "corpus", "must have prompts of two components", int(components[0]))
+    require(bool(differs.any(1).all()), "dataset", "must have prompts of two components", int(components[0]))
     return ahead[torch.arange(count), differs.int().argmax(1)]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hmmscope.constructions.prefix_parts import layers_needed as layers_needed
     from hmmscope.constructions.prefix_product import limits_theorem5_2 as limits_theorem5_2
     from hmmscope.constructions.regression import LeastSquares as LeastSquares
-    from hmmscope.constructions.regression import Samples as Samples
+    from hmmscope.constructions.regression import RegressionSamples as RegressionSamples
     from hmmscope.constructions.stochastic_filter import belief_operators as belief_operators
     from hmmscope.constructions.stochastic_filter import limits_theorem5_3 as limits_theorem5_3
 

@@ -8,7 +8,7 @@ from torch import nn
 from hmmscope.axes import Int64, Tensor
 from hmmscope.constructions.residual import LayerNote, Subspaces, explanation
 from hmmscope.errors import InputError
-from hmmscope.models.base import Ports, SequenceModel, Tap
+from hmmscope.models.base import HookPoint, ModelIO, SequenceModel
 from hmmscope.schema import require
 
 
@@ -28,16 +28,16 @@ class Constructed(SequenceModel):
     """
 
     outputs = "law"
-    num_tokens: int
+    vocab_size: int
     subspaces: Subspaces
     blocks: nn.ModuleList
 
-    def __init__(self, ports: Ports, *, num_symbols: int | None = None, num_layers: int = 1) -> None:
+    def __init__(self, model_io: ModelIO, *, num_symbols: int | None = None, num_layers: int = 1) -> None:
         super().__init__()
-        assert ports.num_tokens is not None
-        self.ports, self.num_tokens = ports, ports.num_tokens
-        self.num_symbols = ports.num_outputs if num_symbols is None else num_symbols
-        self.residual = nn.ModuleList(Tap() for _ in range(num_layers + 1))
+        assert model_io.vocab_size is not None
+        self.model_io, self.vocab_size = model_io, model_io.vocab_size
+        self.num_symbols = model_io.num_outputs if num_symbols is None else num_symbols
+        self.residual = nn.ModuleList(HookPoint() for _ in range(num_layers + 1))
 
     @property
     def title(self) -> str:
@@ -84,7 +84,7 @@ def check_first(tokens: Tensor, placeholder: int) -> None:
         raise InputError(f"tokens: must begin with the placeholder, token {placeholder}, got {int(first[wrong][0])}")
 
 
-def check_tokens(tokens: Tensor, num_tokens: int) -> None:
-    """InputError unless all tokens are in [0, num_tokens)."""
-    if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < num_tokens:
-        raise InputError(f"tokens: must be in [0, {num_tokens}), got {int(tokens.min())} to {int(tokens.max())}")
+def check_tokens(tokens: Tensor, vocab_size: int) -> None:
+    """InputError unless all tokens are in [0, vocab_size)."""
+    if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocab_size:
+        raise InputError(f"tokens: must be in [0, {vocab_size}), got {int(tokens.min())} to {int(tokens.max())}")

@@ -10,7 +10,7 @@ from hmmscope.axes import Float, Int64, Tensor
 from hmmscope.constructions.constructed import Constructed, check_tokens, only_tokens, require_floats
 from hmmscope.constructions.driven import DrivenSystem, driven_system
 from hmmscope.constructions.residual import LayerNote, Subspaces
-from hmmscope.models.base import Ports
+from hmmscope.models.base import ModelIO
 from hmmscope.schema import require, require_real
 
 
@@ -31,7 +31,7 @@ class DeterministicRNN(Constructed):
     def __init__(self, system: DrivenSystem, *, scale: float, placeholder: bool, dtype: torch.dtype) -> None:
         n, matrices = system.num_states, system.with_identity if placeholder else system.matrices_VSS
         m = len(matrices)
-        super().__init__(Ports(num_outputs=n, num_tokens=m))
+        super().__init__(ModelIO(num_outputs=n, vocab_size=m))
         self.system, self.scale, self.num_blocks = system, scale, m
         names = [f"symbol {v}" for v in range(system.num_symbols)] + ["placeholder"] * placeholder
         self.subspaces = Subspaces(dict.fromkeys(names, n))
@@ -72,8 +72,8 @@ class DeterministicRNN(Constructed):
 
     def hidden(self, tokens: Tensor) -> Tensor:
         """Hidden states (batch, time, n·m): block o_t holds vector_t + α/2, the others are zero."""
-        check_tokens(tokens, self.num_tokens)
-        inputs = self.residual[0](F.one_hot(tokens, self.num_tokens).to(self.start.dtype))
+        check_tokens(tokens, self.vocab_size)
+        inputs = self.residual[0](F.one_hot(tokens, self.vocab_size).to(self.start.dtype))
         start = self.start.expand(1, len(tokens), -1).contiguous()
         hidden: Tensor = self.rnn(inputs, start)[0]
         return hidden
@@ -81,7 +81,7 @@ class DeterministicRNN(Constructed):
     def exact_hidden(self, tokens: Int64[Tensor, "batch time"]) -> Float[Tensor, "batch time width"]:
         """What the hidden states are without rounding."""
         shifted = self.system.vectors(tokens) + self.scale / 2
-        return (F.one_hot(tokens, self.num_tokens)[..., None] * shifted[..., None, :]).flatten(2)
+        return (F.one_hot(tokens, self.vocab_size)[..., None] * shifted[..., None, :]).flatten(2)
 
     def weight_bound(self) -> float:
         """max(α, (α/2) r, 1) with r the largest row sum of the matrices: at most √n for orthogonal ones, n for maps.

@@ -116,7 +116,7 @@ def driven_system(process: object, initial: object = None) -> DrivenSystem:
         return process
     if isinstance(process, str):
         process = as_process(process)
-    driving = getattr(process, "driving", None)
+    driving = getattr(process, "driving_matrices", None)
     if driving is not None:  # a process
         matrices, default, told = driving()
         start = default if initial is None else _vector(initial)

@@ -14,12 +14,12 @@ import math
 import torch
 
 from hmmscope.axes import Tensor
-from hmmscope.constructions.multitask_attention import Heads
-from hmmscope.constructions.multitask_layout import Layout
+from hmmscope.constructions.multitask_attention import AttentionHeads
+from hmmscope.constructions.multitask_layout import ResidualLayout
 from hmmscope.constructions.multitask_positions import PositionCode
 
 
-def prediction_bound(layout: Layout, learning_rate: float, num_steps: int) -> float:
+def prediction_bound(layout: ResidualLayout, learning_rate: float, num_steps: int) -> float:
     """A bound on |W_a^(T) . x| for every prompt and window: |x| sqrt(rate T), for a rate of at most 1 / lambda_max.
 
     The gain of T steps on an eigenvalue u of Sigma is (1 - (1 - rate u)^T) / u, at most sqrt(rate T / u), and
@@ -29,7 +29,7 @@ def prediction_bound(layout: Layout, learning_rate: float, num_steps: int) -> fl
     return math.sqrt(size * learning_rate * num_steps)
 
 
-def _weight_rows(layout: Layout) -> Tensor:
+def _weight_rows(layout: ResidualLayout) -> Tensor:
     """(label, feature): row of W[a, j]."""
     return torch.tensor(layout.rows("weights")).view(layout.num_labels, layout.num_features)
 
@@ -40,14 +40,14 @@ def _empty(num_heads: int, width: int, value_width: int, rows: int) -> tuple[Ten
     return query, key, value, output
 
 
-def _signs(layout: Layout, num_heads: int) -> list[tuple[int, float]]:
+def _signs(layout: ResidualLayout, num_heads: int) -> list[tuple[int, float]]:
     """(output coordinate, sign) of each head: the negative ones of all coordinates, then the positive ones."""
     return [(head % layout.num_labels, -1.0 if head < layout.num_labels else 1.0) for head in range(num_heads)]
 
 
 def gradient_heads(
-    layout: Layout, num_samples: int, learning_rate: float, mask: float, num_heads: int, dtype: torch.dtype
-) -> Heads:
+    layout: ResidualLayout, num_samples: int, learning_rate: float, mask: float, num_heads: int, dtype: torch.dtype
+) -> AttentionHeads:
     """The heads of one gradient step, of width features + 1; 2 V^k of them take it exactly.
 
     With fewer, the last ones in the order of `_signs` are missing, and their part of the gradient with them.
@@ -63,10 +63,10 @@ def gradient_heads(
         key[head, -1, layout.invalid_rows] = -mask
         value[head, features, x_rows] = 1
         output[head, weights_QF[a], features] = -sign * learning_rate / num_samples
-    return Heads("relu", query, key, value, output, dtype)
+    return AttentionHeads("relu", query, key, value, output, dtype)
 
 
-def _own_column(layout: Layout, code: PositionCode, margin: float) -> tuple[Tensor, Tensor]:
+def _own_column(layout: ResidualLayout, code: PositionCode, margin: float) -> tuple[Tensor, Tensor]:
     """Rows of W_Q and W_K that add factor (v_r . v_c - 1): zero at c = r, at most -margin elsewhere."""
     factor = margin / code.closeness
     rows = [*layout.rows("position"), *layout.rows("one")]
@@ -77,7 +77,9 @@ def _own_column(layout: Layout, code: PositionCode, margin: float) -> tuple[Tens
     return query, key
 
 
-def ridge_head(layout: Layout, code: PositionCode, learning_rate: float, ridge: float, dtype: torch.dtype) -> Heads:
+def ridge_head(
+    layout: ResidualLayout, code: PositionCode, learning_rate: float, ridge: float, dtype: torch.dtype
+) -> AttentionHeads:
     """W <- W - rate ridge W: a score of one, averaged over all columns, whose W are equal; or, causal, on the own column."""
     rows = layout.rows("weights")
     size, one = len(rows), layout.rows("one")
@@ -86,14 +88,14 @@ def ridge_head(layout: Layout, code: PositionCode, learning_rate: float, ridge: 
     value[0, torch.arange(size), rows] = 1
     output[0, rows, torch.arange(size)] = -learning_rate * ridge
     if not layout.causal:
-        return Heads("mean relu", query, key, value, output, dtype)
+        return AttentionHeads("mean relu", query, key, value, output, dtype)
     own_query, own_key = _own_column(layout, code, margin=2.0)
-    return Heads(
+    return AttentionHeads(
         "relu", torch.cat([query, own_query[None]], 1), torch.cat([key, own_key[None]], 1), value, output, dtype
     )
 
 
-def prediction_heads(layout: Layout, code: PositionCode, bound: float, dtype: torch.dtype) -> Heads:
+def prediction_heads(layout: ResidualLayout, code: PositionCode, bound: float, dtype: torch.dtype) -> AttentionHeads:
     """2 V^k heads that write W x of the column's own window.
 
         score[r, c] = s W_a(c) . x_r,   averaged over all columns, whose W are equal;     value: prediction_a <- s
@@ -111,6 +113,6 @@ def prediction_heads(layout: Layout, code: PositionCode, bound: float, dtype: to
         value[head, 0, layout.rows("one")] = 1
         output[head, layout.rows("prediction")[a], 0] = sign
     if not layout.causal:
-        return Heads("mean relu", query, key, value, output, dtype)
+        return AttentionHeads("mean relu", query, key, value, output, dtype)
     own_query, own_key = (part.expand(num_heads, -1, -1) for part in _own_column(layout, code, 1 + 2 * bound))
-    return Heads("relu", torch.cat([query, own_query], 1), torch.cat([key, own_key], 1), value, output, dtype)
+    return AttentionHeads("relu", torch.cat([query, own_query], 1), torch.cat([key, own_key], 1), value, output, dtype)

@@ -11,8 +11,8 @@ so that ceil(log2 L) layers gather L tokens. The last token's successor, the lab
 import torch
 
 from hmmscope.axes import Tensor
-from hmmscope.constructions.multitask_attention import Heads, TokenMap
-from hmmscope.constructions.multitask_layout import Layout
+from hmmscope.constructions.multitask_attention import AttentionHeads, TokenMap
+from hmmscope.constructions.multitask_layout import ResidualLayout
 from hmmscope.constructions.multitask_positions import PositionCode
 from hmmscope.constructions.regression import joint_index
 from hmmscope.constructions.residual import LayerNote
@@ -28,7 +28,7 @@ def doublings(present: int, wanted: int) -> list[tuple[int, int]]:
 
 
 def copying_head(
-    layout: Layout,
+    layout: ResidualLayout,
     code: PositionCode,
     gap: float,
     dtype: torch.dtype,
@@ -36,7 +36,7 @@ def copying_head(
     read_position: str,
     shift: int,
     copies: list[tuple[str, str]],
-) -> Heads:
+) -> AttentionHeads:
     """One softmax head that copies blocks from the column `shift` to the left of the position that it reads.
 
     W_Q is beta A^shift on the rows of `read_position`, W_K the identity on the rows of the column's own position, W_V and
@@ -54,12 +54,14 @@ def copying_head(
     output = torch.zeros(1, width, len(sources), dtype=torch.float64)
     value[0, order, sources] = 1
     output[0, targets, order] = 1
-    return Heads("softmax", query, key, value, output, dtype)
+    return AttentionHeads("softmax", query, key, value, output, dtype)
 
 
-def history_layers(layout: Layout, code: PositionCode, gap: float, dtype: torch.dtype) -> list[tuple[Heads, LayerNote]]:
+def history_layers(
+    layout: ResidualLayout, code: PositionCode, gap: float, dtype: torch.dtype
+) -> list[tuple[AttentionHeads, LayerNote]]:
     """ceil(log2 slots) layers of one head."""
-    layers: list[tuple[Heads, LayerNote]] = []
+    layers: list[tuple[AttentionHeads, LayerNote]] = []
     for present, extra in doublings(1, layout.num_slots):
         copies = [(f"slot-{i}", f"slot-{present + i}") for i in range(extra)]
         read, shift = "position", present
@@ -74,7 +76,9 @@ def history_layers(layout: Layout, code: PositionCode, gap: float, dtype: torch.
     return layers
 
 
-def future_layers(layout: Layout, code: PositionCode, gap: float, dtype: torch.dtype) -> list[tuple[Heads, LayerNote]]:
+def future_layers(
+    layout: ResidualLayout, code: PositionCode, gap: float, dtype: torch.dtype
+) -> list[tuple[AttentionHeads, LayerNote]]:
     """1 + ceil(log2 futures) layers of one head; none where attention is causal."""
     if layout.num_copied_futures == 0:
         return []
@@ -100,7 +104,7 @@ def _note(stage: str, read: str, copies: list[tuple[str, str]], equation: str) -
     return LayerNote(stage=stage, reads=reads, writes=tuple(to for _, to in copies), equation=equation)
 
 
-def joint_map(layout: Layout, dtype: torch.dtype) -> tuple[TokenMap, LayerNote] | None:
+def joint_map(layout: ResidualLayout, dtype: torch.dtype) -> tuple[TokenMap, LayerNote] | None:
     """The token-wise map that makes one-hots of several slots together; None if nothing is joint.
 
         joint[a_1 .. a_k] = ReLU(sum_m block_m[a_m] - (k - 1)),   a_1 most significant
@@ -135,7 +139,7 @@ def joint_map(layout: Layout, dtype: torch.dtype) -> tuple[TokenMap, LayerNote] 
     return TokenMap(torch.cat(hidden), torch.cat(bias), torch.cat(output, 1), dtype), note
 
 
-def _joint_units(layout: Layout, blocks: list[str]) -> Tensor:
+def _joint_units(layout: ResidualLayout, blocks: list[str]) -> Tensor:
     """(tuple, row): each tuple of symbols reads one row of every block."""
     size = layout.num_symbols
     tuples = torch.cartesian_prod(*[torch.arange(size)] * len(blocks)).view(-1, len(blocks))

@@ -11,7 +11,7 @@ from hmmscope.schema import require_count, require_real
 _SHARP = 60.0
 
 
-def induction_network(num_symbols: int, num_tokens: int, num_columns: int, *, gain: float = 1.5) -> SequenceModel:
+def induction_network(num_symbols: int, vocab_size: int, num_columns: int, *, gain: float = 1.5) -> SequenceModel:
     """Two layers of attention that predict by the symbols which followed the present one in the context.
 
     Of the stream [token, position, symbol before, symbols after the present one] head 1.0 writes the third part: it looks
@@ -20,24 +20,24 @@ def induction_network(num_symbols: int, num_tokens: int, num_columns: int, *, ga
 
     Args:
         num_symbols: V.
-        num_tokens: V, or more with a placeholder or a delimiter.
+        vocab_size: V, or more with a placeholder or a delimiter.
         num_columns: of the longest input.
         gain: of the logits.
 
     Source: the circuit of Olsson et al. (2022), "In-context learning and induction heads"; these weights are ours.
     """
-    for field, value in (("num_symbols", num_symbols), ("num_tokens", num_tokens), ("num_columns", num_columns)):
+    for field, value in (("num_symbols", num_symbols), ("vocab_size", vocab_size), ("num_columns", num_columns)):
         require_count(field, value)
     require_real("gain", gain)
-    ends = torch.tensor([0, num_tokens, num_columns, num_symbols, num_symbols]).cumsum(0).tolist()
+    ends = torch.tensor([0, vocab_size, num_columns, num_symbols, num_symbols]).cumsum(0).tolist()
     token, place, before, after = (slice(begin, end) for begin, end in pairwise(ends))
-    size = max(num_tokens, num_columns, (ends[-1] + 1) // 2)
+    size = max(vocab_size, num_columns, (ends[-1] + 1) // 2)
     spec = {"num_layers": 2, "num_heads": 2, "width": 2 * size, "attention_only": True, "norm": "none", "dropout": 0.0}
     spec |= {"input_features": False, "scale_attention": False}
-    model = make_model("decoder", num_symbols=num_symbols, num_tokens=num_tokens, max_length=num_columns, **spec)
+    model = make_model("decoder", num_symbols=num_symbols, vocab_size=vocab_size, max_length=num_columns, **spec)
     one, symbols = torch.eye(2 * size), slice(token.start, token.start + num_symbols)
     weights = {name: torch.zeros_like(value) for name, value in model.state_dict().items()}
-    weights["embedding.weight"][:, token] = torch.eye(num_tokens)
+    weights["embedding.weight"][:, token] = torch.eye(vocab_size)
     weights["positions"][:, place] = torch.eye(num_columns)
     back = torch.eye(num_columns).roll(-1, 0)  # the query of column t is the key of t - 1
     for layer, (query, key, out) in enumerate(

@@ -6,14 +6,19 @@ import torch
 
 from hmmscope.constructions.gradient_steps import gradient_heads, prediction_bound, prediction_heads, ridge_head
 from hmmscope.constructions.history import future_layers, history_layers, joint_map
-from hmmscope.constructions.multitask_attention import SCORE_BYTES, ConstructedAttention, ConstructedBlock, Heads
-from hmmscope.constructions.multitask_layout import Layout, Positions, Prompt
+from hmmscope.constructions.multitask_attention import (
+    SCORE_BYTES,
+    AttentionHeads,
+    ConstructedAttention,
+    ConstructedBlock,
+)
+from hmmscope.constructions.multitask_layout import Positions, Prompt, ResidualLayout
 from hmmscope.constructions.multitask_network import Descent, MultiTaskTransformer, Readout
 from hmmscope.constructions.multitask_positions import PositionCode, absolute_vectors, rotating_pair
 from hmmscope.constructions.regression import Features
 from hmmscope.constructions.residual import LayerNote
-from hmmscope.machine import require_memory
 from hmmscope.schema import require
+from hmmscope.system_info import require_memory
 
 
 def multitask_theorem1(
@@ -53,7 +58,7 @@ def multitask_theorem1(
         num_symbols: V >= 2; the delimiter is token V.
         memory_length: L >= 1, symbols of a window.
         num_steps: T >= 0 gradient steps; none leaves W = 0, which predicts zero.
-        num_demonstrations, demonstration_length, test_length: the prompt, as laid out by `corpora.layouts.Prompts`;
+        num_demonstrations, demonstration_length, test_length: the prompt, as laid out by `corpora.layouts.PromptLayout`;
             demonstrations of unequal lengths are listed.
         learning_rate: 1 / (L + ridge) if not given, or 1 / (1 + ridge) with tabular features, always stable:
             lambda_max(Sigma) <= L.
@@ -75,7 +80,7 @@ def multitask_theorem1(
             below the rounding of `dtype`.
         ResourceError: the weights, or one prompt, do not fit in memory.
     """
-    layout = Layout(
+    layout = ResidualLayout(
         num_symbols=num_symbols,
         memory_length=memory_length,
         causal=causal,
@@ -132,7 +137,7 @@ def multitask_theorem2(
         readout: "joint", or "next" for the sum over all but the next symbol, one matrix more after the last layer.
         others: as for `multitask_theorem1`; causal columns hold L + k slots.
     """
-    layout = Layout(
+    layout = ResidualLayout(
         num_symbols=num_symbols,
         memory_length=memory_length,
         num_futures=num_futures,
@@ -156,7 +161,7 @@ def multitask_theorem2(
 
 
 def _build(
-    layout: Layout, prompt: Prompt, descent: Descent, *, position_seed: int, readout: Readout, theorem: str
+    layout: ResidualLayout, prompt: Prompt, descent: Descent, *, position_seed: int, readout: Readout, theorem: str
 ) -> MultiTaskTransformer:
     """Check, then build layer by layer."""
     descent.check(layout)
@@ -170,7 +175,7 @@ def _build(
     require(code.closeness > 8 * torch.finfo(dtype).eps, "num_demonstrations", rule, prompt.num_columns)
     _require_memory(layout, prompt, dtype)
 
-    def block(*groups: Heads) -> ConstructedBlock:
+    def block(*groups: AttentionHeads) -> ConstructedBlock:
         return ConstructedBlock(ConstructedAttention(groups, layout.causal))
 
     gathering = [*history_layers(layout, code, gap, dtype), *future_layers(layout, code, gap, dtype)]
@@ -194,7 +199,7 @@ def _build(
     return MultiTaskTransformer(layout, prompt, code, descent, layers, readout=readout, theorem=theorem)
 
 
-def _sources(layout: Layout) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _sources(layout: ResidualLayout) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Blocks from which samples and queries are read."""
     tabular = layout.features == "tabular"
     label = ("label",) if layout.joint_labels else tuple(layout.label_blocks)
@@ -203,14 +208,14 @@ def _sources(layout: Layout) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return (*sample, *label), query
 
 
-def _positions(layout: Layout, prompt: Prompt, seed: int) -> PositionCode:
+def _positions(layout: ResidualLayout, prompt: Prompt, seed: int) -> PositionCode:
     if layout.positions == "absolute":
         return absolute_vectors(prompt.num_columns, layout.position_width, seed)
     require(layout.position_width == 2, "position_width", "must be 2 for rotating pairs", layout.position_width)
     return rotating_pair(prompt.num_columns, max(layout.num_slots, layout.num_futures))
 
 
-def _require_memory(layout: Layout, prompt: Prompt, dtype: torch.dtype) -> None:
+def _require_memory(layout: ResidualLayout, prompt: Prompt, dtype: torch.dtype) -> None:
     """Weights, and one prompt: stream, projections and the scores of one head."""
     width, columns, heads = layout.subspaces.width, prompt.num_columns, 2 * layout.num_labels
     weights = heads * width * (2 * (layout.num_features + 1) + 2 * layout.num_features + 2 * layout.num_features + 2)

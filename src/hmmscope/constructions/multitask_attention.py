@@ -8,7 +8,7 @@ from torch import nn
 
 from hmmscope.axes import Float, Tensor
 from hmmscope.constructions.constructed import frozen
-from hmmscope.models.base import Tap
+from hmmscope.models.base import HookPoint
 
 Activation = Literal["softmax", "relu", "mean relu"]
 
@@ -16,7 +16,7 @@ Activation = Literal["softmax", "relu", "mean relu"]
 SCORE_BYTES = 2**23
 
 
-class Heads(nn.Module):
+class AttentionHeads(nn.Module):
     """Heads of one shape and one activation.
 
     scores[i, j] = (W_Q x_i) . (W_K x_j);   output_i = sum_j activation(scores)[i, j] W_O W_V x_j
@@ -83,23 +83,23 @@ def _project(x_BTD: Tensor, matrices_HKD: Tensor) -> Tensor:
 class ConstructedAttention(nn.Module):
     """Sum of the heads of one layer. Taps: ``logits``, ``pattern`` (batch, head, query, key), if somebody listens."""
 
-    def __init__(self, groups: Sequence[Heads], causal: bool) -> None:
+    def __init__(self, groups: Sequence[AttentionHeads], causal: bool) -> None:
         super().__init__()
         self.groups = nn.ModuleList(groups)
         self.causal = causal
-        self.logits, self.pattern = Tap(), Tap()
+        self.logits, self.pattern = HookPoint(), HookPoint()
 
     @property
     def num_heads(self) -> int:
         return sum(group.num_heads for group in self._heads())
 
-    def _heads(self) -> list[Heads]:
-        return [group for group in self.groups if isinstance(group, Heads)]
+    def _heads(self) -> list[AttentionHeads]:
+        return [group for group in self.groups if isinstance(group, AttentionHeads)]
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         batch, time, _ = x_BTD.shape
         future_TU = torch.ones(time, time, dtype=torch.bool, device=x_BTD.device).triu(1) if self.causal else None
-        if self.logits.heard or self.pattern.heard:
+        if self.logits.is_hooked or self.pattern.is_hooked:
             scores = [group.scores(x_BTD, slice(None), future_TU) for group in self._heads()]
             sizes = [group.num_heads for group in self._heads()]
             scores = self.logits(torch.cat(scores, 1)).split(sizes, 1)

@@ -7,12 +7,12 @@ import torch
 from torch.nn.functional import one_hot
 
 from hmmscope.axes import Float64, Int64, Tensor
-from hmmscope.constructions.multitask_layout import Layout, Prompt
+from hmmscope.constructions.multitask_layout import Prompt, ResidualLayout
 from hmmscope.reprs import Shown
 
 
 @dataclass(frozen=True, repr=False)
-class Exact(Shown):
+class ExactBlockValues(Shown):
     """Exact values for given tokens, column by column.
 
     Attributes:
@@ -23,7 +23,7 @@ class Exact(Shown):
         ridge: weight of the penalty.
     """
 
-    layout: Layout
+    layout: ResidualLayout
     prompt: Prompt
     tokens: Int64[Tensor, "batch column"]
     learning_rate: float

@@ -73,7 +73,7 @@ class Prompt:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class ResidualLayout:
     """Rows of the residual stream.
 
     A column holds its token and those before it (slot-0, slot-1, ...), those after it (future-1, ...; not where attention

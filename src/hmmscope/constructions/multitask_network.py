@@ -10,11 +10,11 @@ from hmmscope.axes import Float, Int64, Tensor
 from hmmscope.constructions.constructed import Constructed, check_tokens, frozen, only_tokens, require_floats
 from hmmscope.constructions.gradient_steps import prediction_bound
 from hmmscope.constructions.multitask_attention import ConstructedBlock
-from hmmscope.constructions.multitask_exact import Exact
-from hmmscope.constructions.multitask_layout import Layout, Prompt
+from hmmscope.constructions.multitask_exact import ExactBlockValues
+from hmmscope.constructions.multitask_layout import Prompt, ResidualLayout
 from hmmscope.constructions.multitask_positions import PositionCode
 from hmmscope.constructions.residual import LayerNote
-from hmmscope.models.base import Ports
+from hmmscope.models.base import ModelIO
 from hmmscope.schema import require, require_count, require_real, unknown_name
 
 Readout = Literal["joint", "next"]
@@ -42,16 +42,16 @@ class Descent:
     num_heads: int | None
     dtype: torch.dtype
 
-    def heads(self, layout: Layout) -> int:
+    def heads(self, layout: ResidualLayout) -> int:
         """Heads of a gradient layer."""
         return 2 * layout.num_labels if self.num_heads is None else self.num_heads
 
-    def rate(self, layout: Layout) -> float:
+    def rate(self, layout: ResidualLayout) -> float:
         """The learning rate."""
         largest = (1 if layout.features == "tabular" else layout.memory_length) + self.ridge
         return 1 / largest if self.learning_rate is None else float(self.learning_rate)
 
-    def check(self, layout: Layout) -> None:
+    def check(self, layout: ResidualLayout) -> None:
         """InputError unless all of it is possible with this layout."""
         require_count("num_steps", self.num_steps, 0)
         for field in ("ridge", "mask", "gap"):
@@ -83,7 +83,7 @@ class MultiTaskTransformer(Constructed):
     that a prefix with fewer of them has a smaller learning rate; without a causal mask all demonstrations are needed.
 
     Attributes:
-        num_symbols, num_tokens: V, and V + 1 with the delimiter.
+        num_symbols, vocab_size: V, and V + 1 with the delimiter.
         layout, prompt, code: rows of the stream, columns of the prompt, position vectors.
         subspaces: named blocks of the stream.
         num_steps: T gradient steps.
@@ -95,7 +95,7 @@ class MultiTaskTransformer(Constructed):
 
     def __init__(
         self,
-        layout: Layout,
+        layout: ResidualLayout,
         prompt: Prompt,
         code: PositionCode,
         descent: Descent,
@@ -104,7 +104,7 @@ class MultiTaskTransformer(Constructed):
         readout: Readout,
         theorem: str,
     ) -> None:
-        ports = Ports(num_outputs=num_outputs(layout, readout), num_tokens=layout.num_symbols + 1)
+        ports = ModelIO(num_outputs=num_outputs(layout, readout), vocab_size=layout.num_symbols + 1)
         super().__init__(ports, num_symbols=layout.num_symbols, num_layers=len(layers))
         self.layout, self.prompt, self.code, self.descent, self.theorem = layout, prompt, code, descent, theorem
         self.subspaces, dtype = layout.subspaces, descent.dtype
@@ -157,8 +157,8 @@ class MultiTaskTransformer(Constructed):
         least = 1 if self.layout.causal else self.prompt.first_test_column
         rule = f"must have {least} to {columns} columns"
         require(least <= time <= columns, "tokens", rule, time)
-        check_tokens(tokens, self.num_tokens)
-        self.prompt.check_delimiters(tokens, self.num_tokens - 1)
+        check_tokens(tokens, self.vocab_size)
+        self.prompt.check_delimiters(tokens, self.vocab_size - 1)
         x_BTD = self.embedding[tokens] + self.columns[:time]
         if positions is None:
             positions = torch.arange(time, device=tokens.device)
@@ -205,9 +205,9 @@ class MultiTaskTransformer(Constructed):
         """W^(0) .. W^(T) as the last column holds them after each gradient layer."""
         return torch.stack([self.weights_of(x_BTD)[:, -1] for x_BTD in self.stream(tokens)[-2 - self.num_steps : -1]])
 
-    def exact(self, tokens: Int64[Tensor, "batch time"]) -> Exact:
+    def exact(self, tokens: Int64[Tensor, "batch time"]) -> ExactBlockValues:
         """What the stream has to hold for these tokens."""
-        return Exact(self.layout, self.prompt, tokens, self.learning_rate, self.num_samples, self.ridge)
+        return ExactBlockValues(self.layout, self.prompt, tokens, self.learning_rate, self.num_samples, self.ridge)
 
     def notes(self, tokens: Int64[Tensor, "batch time"] | None = None) -> list[LayerNote]:
         """What each layer does; with tokens, each with the largest error of what it writes, over all columns."""
@@ -231,14 +231,14 @@ class MultiTaskTransformer(Constructed):
         return notes
 
 
-def num_outputs(layout: Layout, readout: Readout) -> int:
+def num_outputs(layout: ResidualLayout, readout: Readout) -> int:
     """Size of what comes out."""
     if readout not in ("joint", "next"):
         raise unknown_name("readout", readout, ("joint", "next"))
     return layout.num_labels if readout == "joint" else layout.num_symbols
 
 
-def embeddings(layout: Layout, prompt: Prompt) -> tuple[Tensor, Tensor]:
+def embeddings(layout: ResidualLayout, prompt: Prompt) -> tuple[Tensor, Tensor]:
     """What a token (token, row) and a column (column, row) put into the stream, position vectors aside."""
     token_VD = torch.zeros(layout.num_symbols + 1, layout.subspaces.width, dtype=torch.float64)
     token_VD[:, layout.subspaces["slot-0"]] = torch.eye(layout.num_symbols + 1, dtype=torch.float64)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from hmmscope.constructions.constructed import check_first
-from hmmscope.models.base import Ports
+from hmmscope.models.base import ModelIO
 from hmmscope.models.decoder import Decoder
 from hmmscope.models.delta_rule import DeltaRule, DeltaRuleSpec
 
@@ -33,7 +33,7 @@ def delta_rule_parity(*, dtype: torch.dtype = torch.float32) -> Decoder:
         even and of an odd sum so far. It raises InputError for sequences that begin with another token.
     """
     spec = DeltaRuleSpec(num_layers=1, num_heads=1, width=8, mlp_ratio=1, gated=False, negative=True)
-    model = spec.build(Ports(num_outputs=2, num_tokens=3), torch.Generator().manual_seed(0)).to(dtype)
+    model = spec.build(ModelIO(num_outputs=2, vocab_size=3), torch.Generator().manual_seed(0)).to(dtype)
     # Orthogonal, of mean zero and variance one, as layer norms leave them: the three tokens, and what is read.
     signs = torch.tensor([[1.0, -1.0]], dtype=dtype)
     ones = signs.abs()

@@ -11,7 +11,7 @@ from hmmscope.axes import Float, Tensor
 from hmmscope.constructions.constructed import frozen
 from hmmscope.constructions.driven import DrivenSystem
 from hmmscope.constructions.residual import Subspaces
-from hmmscope.models.base import Tap
+from hmmscope.models.base import HookPoint
 from hmmscope.schema import require, require_count, unknown_name
 
 Product = Literal["gelu", "relu01", "bilinear"]
@@ -159,7 +159,7 @@ class OffsetHead(nn.Module):
         cos, sin = math.cos(angle), math.sin(angle)
         self.query = frozen(gain * torch.tensor([[cos, sin], [-sin, cos]], dtype=torch.float64), dtype)
         self.key = frozen(gain * torch.eye(2, dtype=torch.float64), dtype)
-        self.logits, self.pattern = Tap(), Tap()
+        self.logits, self.pattern = HookPoint(), HookPoint()
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """What the heads add to the stream."""
@@ -170,7 +170,7 @@ class OffsetHead(nn.Module):
         time = x_BTD.shape[1]
         future_TU = torch.ones(time, time, dtype=torch.bool, device=x_BTD.device).triu(1)
         logits_BTU = logits_BTU.masked_fill(future_TU, -torch.inf)
-        if self.logits.heard or self.pattern.heard:
+        if self.logits.is_hooked or self.pattern.is_hooked:
             silent = torch.zeros_like(logits_BTU).masked_fill(future_TU, -torch.inf)
             logits_BHTU = torch.stack([logits_BTU, silent], 1).expand(len(x_BTD), -1, -1, -1)
             pattern_BTU = self.pattern(self.logits(logits_BHTU).softmax(-1))[:, 0]

@@ -20,8 +20,8 @@ from hmmscope.constructions.prefix_parts import (
     paper_gelu_scale,
 )
 from hmmscope.constructions.prefix_transformer import PrefixTransformer
-from hmmscope.machine import require_memory
 from hmmscope.schema import require, require_count, require_real, unknown_name
+from hmmscope.system_info import require_memory
 
 
 class PrefixProduct(PrefixTransformer):

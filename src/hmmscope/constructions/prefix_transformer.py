@@ -13,7 +13,7 @@ from hmmscope.constructions.constructed import Constructed, check_tokens, frozen
 from hmmscope.constructions.driven import DrivenSystem
 from hmmscope.constructions.prefix_parts import OffsetHead, PrefixLayer, Product, ProductMLP
 from hmmscope.constructions.residual import LayerNote, Subspaces
-from hmmscope.models.base import Ports
+from hmmscope.models.base import ModelIO
 from hmmscope.schema import require
 
 
@@ -54,7 +54,7 @@ class PrefixTransformer(Constructed):
         dtype: torch.dtype,
     ) -> None:
         n, num_tokens, num_layers = system.num_states, system.num_symbols + 1, len(slots) - 1
-        ports = Ports(num_outputs=num_outputs, num_tokens=num_tokens, max_length=length + 1)
+        ports = ModelIO(num_outputs=num_outputs, vocab_size=num_tokens, max_length=length + 1)
         super().__init__(ports, num_layers=num_layers)
         self.system, self.length, self.product = system, length, product
         self.gain, self.gelu_scale, self.slots = gain, gelu_scale, list(slots)
@@ -95,13 +95,13 @@ class PrefixTransformer(Constructed):
 
     def embed(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
         """The stream before the first layer: [one-hot(token), sin(πt/4T), cos(πt/4T), 1] @ encoder."""
-        check_tokens(tokens, self.num_tokens)
-        placeholder = self.num_tokens - 1
+        check_tokens(tokens, self.vocab_size)
+        placeholder = self.vocab_size - 1
         first = bool((tokens[:, :1] == placeholder).all())
         require(first, "tokens", f"must begin with the placeholder, token {placeholder}", tokens[:, :1].flatten())
         last = tokens.shape[1] - 1 if positions is None else int(positions.max())
         require(last <= self.length, "tokens", f"must end at position {self.length} or before (length)", last)
-        rows = self.num_tokens
+        rows = self.vocab_size
         return self.encoder[:rows][tokens] + self.features(tokens, positions) @ self.encoder[rows:]
 
     def features(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:

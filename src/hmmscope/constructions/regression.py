@@ -41,7 +41,7 @@ def window_features(
 
 
 @dataclass(frozen=True, repr=False)
-class Samples(Shown):
+class RegressionSamples(Shown):
     """Regression samples; leading axes, if any, are independent data sets.
 
     Attributes:
@@ -61,7 +61,7 @@ class Samples(Shown):
         num_symbols: int,
         memory_length: int,
         num_futures: int = 1,
-    ) -> "Samples":
+    ) -> "RegressionSamples":
         """Every window of `memory_length` symbols of a demonstration that is followed by `num_futures` more of it.
 
         A demonstration of M symbols gives M - memory_length - num_futures + 1 samples; with M = memory_length + num_futures
@@ -86,7 +86,7 @@ class Samples(Shown):
         return cls(cut[..., :memory_length].flip(-1), cut[..., memory_length:], num_symbols)
 
     @classmethod
-    def unlabelled(cls, windows: Int64[Tensor, "*batch sample slot"], num_symbols: int) -> "Samples":
+    def unlabelled(cls, windows: Int64[Tensor, "*batch sample slot"], num_symbols: int) -> "RegressionSamples":
         """Windows alone."""
         return cls(windows, windows[..., :0], num_symbols)
 

@@ -27,7 +27,7 @@ from hmmscope.constructions.normaliser import (
 from hmmscope.constructions.prefix_parts import best_gelu_scale, gelu, layers_needed
 from hmmscope.constructions.prefix_transformer import PrefixTransformer
 from hmmscope.constructions.residual import LayerNote
-from hmmscope.processes.answers import WORDS
+from hmmscope.processes.capabilities import WORDS
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.integer_rows import integer_weights
 from hmmscope.processes.labelled import LabelledHMM
@@ -86,8 +86,8 @@ def belief_operators(hmm: HMM | LabelledHMM | str) -> BeliefOperators:
         InputError: another kind of process.
     """
     process = as_process(hmm)
-    process.require(WORDS)
-    law = process.law
+    process.require_capability(WORDS)
+    law = process.params
     require(not law.signed, "hmm", "must have probabilities", process)
     initial_S = law.initial_MS[0]
     initial_O, weights_S = initial_S.numpy(), integer_weights(initial_S).astype(object)
@@ -211,7 +211,7 @@ class StochasticFilter(PrefixTransformer):
 
     def embed(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
         """The stream before the first layer, see `PrefixTransformer.embed`; the placeholder stands in column 0 only."""
-        placeholder = self.num_tokens - 1
+        placeholder = self.vocab_size - 1
         good = bool((tokens[:, :1] == placeholder).all()) and not bool((tokens[:, 1:] == placeholder).any())
         require(good, "tokens", f"must have the placeholder, token {placeholder}, first and only there", tokens[:1])
         return super().embed(tokens, positions)
@@ -239,7 +239,7 @@ class StochasticFilter(PrefixTransformer):
 
     def exact_beliefs(self, tokens: Int64[Tensor, "batch time"]) -> Float64[Tensor, "batch time state"]:
         """The beliefs by the recursion, divided by the sum at every step, in float64."""
-        check_tokens(tokens, self.num_tokens)
+        check_tokens(tokens, self.vocab_size)
         matrices = self.system.with_identity.to(tokens.device)
         vector = self.system.initial_S.to(tokens.device).expand(len(tokens), -1)
         beliefs = []

@@ -1,7 +1,8 @@
 """Any emission, one filter: what observations say of hidden states, as log-likelihoods by time and state.
 
 An emission family turns observations of any kind into log P(o_t | state) (batch, time, state); the chain of the states does
-the rest, by the compiled loops of symbols (`hmmscope.emissions.few_states`). What floats lose is gone through in logarithms.
+the rest, by the compiled loops of symbols (`hmmscope.emissions.log_likelihood_loops`). What floats lose is gone through in
+logarithms.
 """
 
 from collections.abc import Iterator
@@ -11,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope.axes import Bool, Float64, Int64, Tensor
-from hmmscope.emissions import by_table, in_logarithms
-from hmmscope.emissions.few_states import MOST, Given, Sums, law_of
-from hmmscope.emissions.states import Chain, StateCounts, StatesFiltered, parts_of
+from hmmscope.emissions import log_space_chain, many_states_table
+from hmmscope.emissions.log_likelihood_loops import MOST, LogLikelihoodBatch, SufficientStatistics, law_of
+from hmmscope.emissions.states import MarkovChainParams, StateCounts, StatesFiltered, parts_of
 from hmmscope.errors import InputError
 from hmmscope.inference.filtering import first_impossible
 from hmmscope.inference.paths import PathResult, sample_state_paths
@@ -30,10 +31,10 @@ def where_seen(
 
 
 def filter_states(
-    chain: Chain,
+    chain: MarkovChainParams,
     log_likelihoods: Float64[Tensor, "batch time state"],
     *,
-    starts: object = None,
+    reset_mask: object = None,
     lengths: object = None,
 ) -> StatesFiltered:
     """The forward filter.
@@ -44,7 +45,7 @@ def filter_states(
     Args:
         chain: of S states.
         log_likelihoods: log P(o_t | state), or log densities, nats; -inf where a state cannot emit it.
-        starts: optional mask (time,), true where a new sequence begins; the first is true.
+        reset_mask: optional mask (time,), true where a new sequence begins; the first is true.
         lengths: optional number of observations of each sequence (batch,); what lies beyond is padding.
 
     Raises:
@@ -54,99 +55,117 @@ def filter_states(
     """
     _check(chain, log_likelihoods)
     if log_likelihoods.shape[2] > MOST:
-        return by_table.filter_many(chain, log_likelihoods, starts, lengths)
-    given, mask = _given(chain, log_likelihoods, starts, lengths)
+        return many_states_table.filter_many(chain, log_likelihoods, reset_mask, lengths)
+    given, mask = _given(chain, log_likelihoods, reset_mask, lengths)
     found, shape = given.filtered(), log_likelihoods.shape
     known, ahead = (torch.from_numpy(part).view(shape) for part in (found.beliefs, found.predicted))
     terms_BT = torch.from_numpy(found.terms).view(shape[:2])
-    for b, part in _doubtful(given, found.doubtful, mask):
-        known[b, part], terms_BT[b, part] = in_logarithms.filtered(chain, log_likelihoods[b, part])
-        ahead[b, part.start] = chain.initial_S
-        ahead[b, part.start + 1 : part.stop] = known[b, part.start : part.stop - 1] @ chain.transition_SS
+    for b, part in _doubtful(given, found.underflow_risk, mask):
+        known[b, part], terms_BT[b, part] = log_space_chain.filtered(chain, log_likelihoods[b, part])
+        ahead[b, part.start] = chain.initial
+        ahead[b, part.start + 1 : part.stop] = known[b, part.start : part.stop - 1] @ chain.transition
     return StatesFiltered(known, ahead, terms_BT, terms_BT.sum(1), first_impossible(terms_BT))
 
 
-def _check(chain: Chain, log_likelihoods: Tensor) -> None:
-    if log_likelihoods.shape[-1] != len(chain.initial_S):
-        raise InputError(f"log_likelihoods: must have {len(chain.initial_S)} states, got {log_likelihoods.shape[-1]}")
+def _check(chain: MarkovChainParams, log_likelihoods: Tensor) -> None:
+    if log_likelihoods.shape[-1] != len(chain.initial):
+        raise InputError(f"log_likelihoods: must have {len(chain.initial)} states, got {log_likelihoods.shape[-1]}")
     if log_likelihoods.numel() and not float(log_likelihoods.max()) < torch.inf:
         raise InputError("log_likelihoods: must be numbers or -inf")
 
 
 def _given(
-    chain: Chain, log_likelihoods: Tensor, starts: object, lengths: object
-) -> tuple[Given, Bool[Tensor, "time"]]:
+    chain: MarkovChainParams, log_likelihoods: Tensor, reset_mask: object, lengths: object
+) -> tuple[LogLikelihoodBatch, Bool[Tensor, "time"]]:
     """A batch as the compiled loops take it, and starts as a mask; InputError as `filter_states`."""
     batch, time, size = log_likelihoods.shape
     nothing = torch.zeros(1, 1, dtype=torch.int64).expand(batch, time)
-    _, mask, inside = check_ragged(nothing, Alphabet(None, 1), starts, lengths)
+    _, mask, inside = check_ragged(nothing, Alphabet(None, 1), reset_mask, lengths)
     if len(inside) != batch:
         raise InputError(f"lengths: must be {batch} integers in [0, {time}]")
     counts = counted(inside).numpy()
     rows = np.flatnonzero(counts)
-    law = law_of(chain.initial_S.numpy(), chain.transition_SS.numpy())
-    return Given(law, log_likelihoods.reshape(-1, size).numpy(), rows * time, counts[rows], mask.numpy(), rows), mask
+    law = law_of(chain.initial.numpy(), chain.transition.numpy())
+    return LogLikelihoodBatch(
+        law, log_likelihoods.reshape(-1, size).numpy(), rows * time, counts[rows], mask.numpy(), rows
+    ), mask
 
 
-def _doubtful(given: Given, doubtful: NDArray[np.bool_], starts: Tensor) -> Iterator[tuple[int, slice]]:
+def _doubtful(
+    given: LogLikelihoodBatch, doubtful: NDArray[np.bool_], reset_mask: Tensor
+) -> Iterator[tuple[int, slice]]:
     """The doubtful sequences: number in the batch, and where they begin and end."""
     for n in np.flatnonzero(doubtful).tolist():
-        for part in parts_of(starts, int(given.work.lengths[n])):
+        for part in parts_of(reset_mask, int(given.work.lengths[n])):
             yield int(given.work.rows[n]), part
 
 
 def smooth_states(
-    chain: Chain, log_likelihoods: Float64[Tensor, "batch time state"], *, starts: object = None, lengths: object = None
+    chain: MarkovChainParams,
+    log_likelihoods: Float64[Tensor, "batch time state"],
+    *,
+    reset_mask: object = None,
+    lengths: object = None,
 ) -> Float64[Tensor, "batch time state"]:
     """P(state t | all observations); arguments as for `filter_states`. Zeros for an impossible sequence and in padding."""
     _check(chain, log_likelihoods)
     if log_likelihoods.shape[2] > MOST:
-        return by_table.smooth_many(chain, log_likelihoods, starts, lengths)
-    given, mask = _given(chain, log_likelihoods, starts, lengths)
+        return many_states_table.smooth_many(chain, log_likelihoods, reset_mask, lengths)
+    given, mask = _given(chain, log_likelihoods, reset_mask, lengths)
     found = given.smoothed()
     smoothed = torch.from_numpy(found.beliefs).view(log_likelihoods.shape)
     smoothed[given.work.rows[found.totals == -np.inf]] = 0.0
-    for b, part in _doubtful(given, found.doubtful, mask):
-        smoothed[b, part] = in_logarithms.smoothed(chain, log_likelihoods[b, part])[0]
+    for b, part in _doubtful(given, found.underflow_risk, mask):
+        smoothed[b, part] = log_space_chain.smoothed(chain, log_likelihoods[b, part])[0]
     return smoothed
 
 
-def likeliest_states(
-    chain: Chain, log_likelihoods: Float64[Tensor, "batch time state"], *, starts: object = None, lengths: object = None
+def viterbi_states(
+    chain: MarkovChainParams,
+    log_likelihoods: Float64[Tensor, "batch time state"],
+    *,
+    reset_mask: object = None,
+    lengths: object = None,
 ) -> PathResult:
     """The path of states with the largest joint probability (Viterbi), as `most_likely_states`."""
     _check(chain, log_likelihoods)
     if log_likelihoods.shape[2] > MOST:
-        return by_table.likeliest_of_many(chain, log_likelihoods, starts, lengths)
-    given, _ = _given(chain, log_likelihoods, starts, lengths)
-    paths, found = given.likeliest()
+        return many_states_table.viterbi_many_states(chain, log_likelihoods, reset_mask, lengths)
+    given, _ = _given(chain, log_likelihoods, reset_mask, lengths)
+    paths, found = given.viterbi()
     logs = torch.zeros(len(log_likelihoods), dtype=torch.float64)
     logs[given.work.rows] = torch.from_numpy(found)
     return PathResult(torch.from_numpy(paths).view(log_likelihoods.shape[:2]), logs)
 
 
 def draw_states(
-    chain: Chain,
+    chain: MarkovChainParams,
     log_likelihoods: Float64[Tensor, "batch time state"],
     *,
     num_paths: int = 1,
     seed: int = 0,
-    starts: object = None,
+    reset_mask: object = None,
     lengths: object = None,
 ) -> Int64[Tensor, "path batch time"]:
     """Draws from P(states | all observations), as `sample_state_paths`; -1 where there is none."""
     _check(chain, log_likelihoods)
-    seen = by_table.Seen(chain, log_likelihoods)
-    _, mask, inside = check_ragged(seen.rows_BT, seen.alphabet, starts, lengths)
-    paths = sample_state_paths(seen, seen.rows_BT, num_paths=num_paths, seed=seed, starts=starts, lengths=lengths)
+    seen = many_states_table.TableLikelihoodProcess(chain, log_likelihoods)
+    _, mask, inside = check_ragged(seen.rows_BT, seen.alphabet, reset_mask, lengths)
+    paths = sample_state_paths(
+        seen, seen.rows_BT, num_paths=num_paths, seed=seed, reset_mask=reset_mask, lengths=lengths
+    )
     for b, part in seen.apart(mask, inside):
         uniforms = numpy_generator(seed, "state-paths", b).random((num_paths, inside.shape[1]))
-        paths[:, b, part] = in_logarithms.drawn(chain, log_likelihoods[b, part], torch.from_numpy(uniforms)[:, part])
+        paths[:, b, part] = log_space_chain.drawn(chain, log_likelihoods[b, part], torch.from_numpy(uniforms)[:, part])
     return paths
 
 
 def count_states(
-    chain: Chain, log_likelihoods: Float64[Tensor, "batch time state"], *, starts: object = None, lengths: object = None
+    chain: MarkovChainParams,
+    log_likelihoods: Float64[Tensor, "batch time state"],
+    *,
+    reset_mask: object = None,
+    lengths: object = None,
 ) -> StateCounts:
     """Expected counts (the step of expectation of Baum and Welch); arguments as for `filter_states`.
 
@@ -155,16 +174,16 @@ def count_states(
     """
     _check(chain, log_likelihoods)
     if log_likelihoods.shape[2] > MOST:
-        return by_table.count_many(chain, log_likelihoods, starts, lengths)
-    given, mask = _given(chain, log_likelihoods, starts, lengths)
+        return many_states_table.count_many(chain, log_likelihoods, reset_mask, lengths)
+    given, mask = _given(chain, log_likelihoods, reset_mask, lengths)
     counts = _counted(chain, given, mask, "log_likelihoods")
     logs = torch.zeros(len(log_likelihoods), dtype=torch.float64)
     logs[given.work.rows] = counts.log_likelihood
-    return StateCounts(counts.first, counts.transitions, counts.visits.view(log_likelihoods.shape), logs)
+    return StateCounts(counts.initial, counts.transitions, counts.occupancy.view(log_likelihoods.shape), logs)
 
 
 def count_rows(
-    chain: Chain, log_likelihoods: Float64[Tensor, "row state"], lengths: Int64[Tensor, "sequence"]
+    chain: MarkovChainParams, log_likelihoods: Float64[Tensor, "row state"], lengths: Int64[Tensor, "sequence"]
 ) -> StateCounts:
     """`count_states` of sequences that stand one after the other; visits are (row, state).
 
@@ -178,24 +197,24 @@ def count_rows(
     """
     _check(chain, log_likelihoods)
     if log_likelihoods.shape[1] > MOST:
-        return by_table.count_rows_of_many(chain, log_likelihoods, lengths)
-    law = law_of(chain.initial_S.numpy(), chain.transition_SS.numpy())
+        return many_states_table.count_rows_of_many(chain, log_likelihoods, lengths)
+    law = law_of(chain.initial.numpy(), chain.transition.numpy())
     starts, counts = torch.arange(int(lengths.max())) == 0, lengths.numpy()
     numbers = np.arange(len(counts))
-    given = Given(law, log_likelihoods.numpy(), counts.cumsum() - counts, counts, starts.numpy(), numbers)
+    given = LogLikelihoodBatch(law, log_likelihoods.numpy(), counts.cumsum() - counts, counts, starts.numpy(), numbers)
     return _counted(chain, given, starts, "observations")
 
 
-def _counted(chain: Chain, given: Given, starts: Tensor, name: str) -> StateCounts:
+def _counted(chain: MarkovChainParams, given: LogLikelihoodBatch, reset_mask: Tensor, name: str) -> StateCounts:
     """Counts with visits by row, and log-likelihoods of the sequences as they are given."""
-    sums = Sums(np.zeros(len(chain.initial_S)), np.zeros(chain.transition_SS.shape))
+    sums = SufficientStatistics(np.zeros(len(chain.initial)), np.zeros(chain.transition.shape))
     found = given.smoothed(sums)
     first_S, moves_SS, visits_NS = (torch.from_numpy(part) for part in (*sums, found.beliefs))
-    for n in np.flatnonzero(found.doubtful).tolist():
+    for n in np.flatnonzero(found.underflow_risk).tolist():
         found.totals[n] = 0.0
-        for part in parts_of(starts, int(given.work.lengths[n])):
+        for part in parts_of(reset_mask, int(given.work.lengths[n])):
             own = slice(part.start + given.work.offsets[n], part.stop + given.work.offsets[n])
-            visits_NS[own], pairs_SS, total = in_logarithms.smoothed(chain, torch.from_numpy(given.rows[own]))
+            visits_NS[own], pairs_SS, total = log_space_chain.smoothed(chain, torch.from_numpy(given.rows[own]))
             found.totals[n] += total
             first_S, moves_SS = first_S + visits_NS[own.start], moves_SS + pairs_SS
     dead = np.flatnonzero(found.totals == -np.inf)

@@ -74,18 +74,18 @@ class NormalInverseWishart(Shown):
         covariance_type: "spherical", "diag", "full" or "tied", as of `GaussianHMM`.
         centre: (coordinate,).
         spread: variances (coordinate,).
-        strength: observations that the centre is worth.
+        prior_strength: observations that the centre is worth.
         degrees: observations that the spread is worth; above the number of coordinates less one.
     """
 
     covariance_type: str
     centre: Float64[Tensor, "coordinate"]
     spread: Float64[Tensor, "coordinate"]
-    strength: float
+    prior_strength: float
     degrees: float
 
     def __post_init__(self) -> None:
-        require(self.strength > 0, "strength", "must be positive", self.strength)
+        require(self.prior_strength > 0, "prior_strength", "must be positive", self.prior_strength)
         count = len(self.centre) if self._matrices else 1
         require(self.degrees > count - 1, "degrees", f"must be above {count - 1}", self.degrees)
 
@@ -142,13 +142,13 @@ class NormalInverseWishart(Shown):
         size = len(self.centre)
         if not self._matrices:
             squares, sums, count = statistics.split(size, -1)
-            mean = sums / (self.strength + count)
+            mean = sums / (self.prior_strength + count)
             scatter = (squares - sums * mean).clamp_min(0.0)
             if self.covariance_type == "diag":
                 return count, mean, self.degrees * self.spread + scatter, self.degrees + count
             return count, mean, self.degrees * self.spread.mean() + scatter.sum(-1), self.degrees + count.sum(-1)
         squares, sums, count = statistics.split([size * size, size, 1], -1)
-        mean = sums / (self.strength + count)
+        mean = sums / (self.prior_strength + count)
         scatter = squares.unflatten(-1, (size, size)) - sums[..., :, None] * mean[..., None, :]
         count = count[..., 0]
         if self.covariance_type == "tied":
@@ -162,12 +162,14 @@ class NormalInverseWishart(Shown):
         if not self._matrices:
             covariances = scale / _chi_squares(degrees, random)
             spread = covariances[..., None] if self.covariance_type == "spherical" else covariances
-            moved = _normals(mean, random) * (spread / (self.strength + count)).sqrt()
+            moved = _normals(mean, random) * (spread / (self.prior_strength + count)).sqrt()
         else:
             covariances = _inverse_wishart(degrees, scale, random)
             factors = torch.linalg.cholesky(covariances)
             factors = factors[..., None, :, :] if self.covariance_type == "tied" else factors
-            moved = (factors @ _normals(mean, random)[..., None])[..., 0] / (self.strength + count).sqrt()[..., None]
+            moved = (factors @ _normals(mean, random)[..., None])[..., 0] / (self.prior_strength + count).sqrt()[
+                ..., None
+            ]
         return {"means": self.centre + mean + moved, "covariances": covariances}
 
     def log_marginal(self, statistics: Tensor) -> Tensor:
@@ -185,7 +187,9 @@ class NormalInverseWishart(Shown):
             found = found - (math.lgamma(self.degrees / 2) - self.degrees / 2 * (self.degrees * spread / 2).log())
             found = found.sum(-1) if self.covariance_type == "diag" else found
             numbers, each = count.sum(-1), count
-        of_means = (math.log(self.strength) - (self.strength + each).log()).sum(-1) / 2 - numbers * _LOG_2PI / 2
+        of_means = (math.log(self.prior_strength) - (self.prior_strength + each).log()).sum(
+            -1
+        ) / 2 - numbers * _LOG_2PI / 2
         return found + of_means.sum(-1) if self.covariance_type == "tied" else (found + of_means).sum(-1)
 
 
@@ -225,16 +229,16 @@ class GammaRates(Shown):
 
     Attributes:
         centre: mean of the rates (coordinate,).
-        strength: shape; so many counts is the prior worth.
+        prior_strength: shape; so many counts is the prior worth.
     """
 
     centre: Float64[Tensor, "coordinate"]
-    strength: float
+    prior_strength: float
     names: tuple[str, ...] = ("rates",)
     shared: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        require(self.strength > 0, "strength", "must be positive", self.strength)
+        require(self.prior_strength > 0, "prior_strength", "must be positive", self.prior_strength)
 
     def features(self, observations: Tensor) -> Tensor:
         counts = observations.nan_to_num(0.0)
@@ -251,14 +255,14 @@ class GammaRates(Shown):
 
     def draw(self, statistics: Tensor, random: np.random.Generator) -> dict[str, Tensor]:
         total, seen, _ = statistics.split(len(self.centre), -1)
-        drawn = torch.from_numpy(np.asarray(random.standard_gamma((self.strength + total).numpy())))
-        return {"rates": drawn / (self.strength / self.centre + seen)}
+        drawn = torch.from_numpy(np.asarray(random.standard_gamma((self.prior_strength + total).numpy())))
+        return {"rates": drawn / (self.prior_strength / self.centre + seen)}
 
     def log_marginal(self, statistics: Tensor) -> Tensor:
         total, seen, rest = statistics.split(len(self.centre), -1)
-        shape, rate = self.strength + total, self.strength / self.centre
+        shape, rate = self.prior_strength + total, self.prior_strength / self.centre
         found = torch.lgamma(shape) - shape * (rate + seen).log() + rest
-        return (found - math.lgamma(self.strength) + self.strength * rate.log()).sum((-2, -1))
+        return (found - math.lgamma(self.prior_strength) + self.prior_strength * rate.log()).sum((-2, -1))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -269,16 +273,16 @@ class DirichletRows(Shown):
 
     Attributes:
         sizes: numbers of symbols of the channels.
-        strength: counts of each symbol that the prior is worth; 1 is uniform.
+        prior_strength: counts of each symbol that the prior is worth; 1 is uniform.
     """
 
     sizes: tuple[int, ...]
-    strength: float
+    prior_strength: float
     names: tuple[str, ...] = ("emissions",)
     shared: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        require(self.strength > 0, "strength", "must be positive", self.strength)
+        require(self.prior_strength > 0, "prior_strength", "must be positive", self.prior_strength)
 
     def features(self, observations: Tensor) -> Tensor:
         parts = [
@@ -296,15 +300,19 @@ class DirichletRows(Shown):
         return laws["emissions"]
 
     def draw(self, statistics: Tensor, random: np.random.Generator) -> dict[str, Tensor]:
-        drawn = torch.from_numpy(np.asarray(random.standard_gamma((self.strength + statistics).numpy())))
+        drawn = torch.from_numpy(np.asarray(random.standard_gamma((self.prior_strength + statistics).numpy())))
         rows = [own.clamp_min(_LEAST) for own in drawn.split(self.sizes, -1)]
         return {"emissions": torch.cat([own / own.sum(-1, keepdim=True) for own in rows], -1)}
 
     def log_marginal(self, statistics: Tensor) -> Tensor:
         found = statistics.new_zeros(statistics.shape[:-1])
         for own, size in zip(statistics.split(self.sizes, -1), self.sizes, strict=True):
-            found = found + torch.lgamma(self.strength + own).sum(-1) - torch.lgamma(size * self.strength + own.sum(-1))
-            found = found + math.lgamma(size * self.strength) - size * math.lgamma(self.strength)
+            found = (
+                found
+                + torch.lgamma(self.prior_strength + own).sum(-1)
+                - torch.lgamma(size * self.prior_strength + own.sum(-1))
+            )
+            found = found + math.lgamma(size * self.prior_strength) - size * math.lgamma(self.prior_strength)
         return found.sum(-1)
 
 

@@ -19,7 +19,7 @@ from hmmscope.emissions.densities import (
     scattered_centres,
     spread_of,
 )
-from hmmscope.emissions.emitting import EmittingHMM
+from hmmscope.emissions.emission_hmm import EmissionHMM
 from hmmscope.errors import InputError
 from hmmscope.kernels.random_arrays import dirichlet_rows, standard_normals
 from hmmscope.processes.probability_rows import numbers_of
@@ -30,7 +30,7 @@ from hmmscope.seeds import check_seed, philox_key
 _BY_AXES = {1: "spherical", 2: "diag", 3: "full"}
 
 
-class GaussianHMM(EmittingHMM):
+class GaussianHMM(EmissionHMM):
     """observation_t ~ N(means[state_t], covariance of state_t), Y coordinates
 
     Source: Rabiner (1989), section IV.A; the shapes of covariances have the names of hmmlearn.
@@ -43,11 +43,11 @@ class GaussianHMM(EmittingHMM):
         spread: the same as variances (state, coordinate), or matrices (state, coordinate, coordinate).
 
     Args:
-        initial, transition: as of every `EmittingHMM`.
+        initial, transition: as of every `EmissionHMM`.
         means: (S, Y); of one coordinate also (S,).
         covariances: by its number of axes, if `covariance_type` does not say.
         covariance_type: see above; "tied" must be said.
-        states, title, source: as of every `EmittingHMM`.
+        states, title, source: as of every `EmissionHMM`.
 
     Raises:
         InputError: a wrong shape; a variance that is not positive; a matrix that is not symmetric and positive definite.
@@ -100,7 +100,7 @@ class GaussianHMM(EmittingHMM):
         return {"means": self.means.numel(), "covariances": spread}
 
     @property
-    def narrowest(self) -> Float64[Tensor, "state coordinate"]:
+    def variance_floor_hits(self) -> Float64[Tensor, "state coordinate"]:
         return self.variances
 
     @property
@@ -128,14 +128,14 @@ class GaussianHMM(EmittingHMM):
         return self.means[states] + torch.stack(parts).sum(0)  # in a fixed order: the same bits in any batch
 
     @classmethod
-    def begun(
+    def initialize(
         cls,
         observations: Float64[Tensor, "row coordinate"],
         num_states: int,
         random: np.random.Generator,
         *,
         covariance_type: str = "diag",
-        floor: Float64[Tensor, "coordinate"],
+        min_variance: Float64[Tensor, "coordinate"],
     ) -> Self:
         """Means by k-means++, covariances of what is nearest to each."""
         filled, centre, deviation = completed(observations)
@@ -148,15 +148,18 @@ class GaussianHMM(EmittingHMM):
         wide = deviation.square()
         start = {"spherical": wide.mean().expand(num_states), "diag": wide.expand(num_states, -1), "tied": wide.diag()}
         before = start.get(covariance_type, wide.diag().expand(num_states, -1, -1))
-        means, covariances = explained_best(filled, member, check_shape(covariance_type), means, before, floor)
+        means, covariances = explained_best(filled, member, check_shape(covariance_type), means, before, min_variance)
         uniform = torch.full((num_states, num_states), 1 / num_states, dtype=torch.float64)
         return cls(uniform[0], uniform, means, covariances, covariance_type)
 
-    def improved(
-        self, observations: Float64[Tensor, "row coordinate"], visits: Float64[Tensor, "row state"], floor: Tensor
+    def m_step(
+        self,
+        observations: Float64[Tensor, "row coordinate"],
+        occupancy: Float64[Tensor, "row state"],
+        min_variance: Tensor,
     ) -> dict[str, Any]:
         means, covariances = explained_best(
-            observations, visits, self.covariance_type, self.means, self.covariances, floor
+            observations, occupancy, self.covariance_type, self.means, self.covariances, min_variance
         )
         return {"means": means, "covariances": covariances}
 
@@ -166,21 +169,23 @@ class GaussianHMM(EmittingHMM):
         observations: Float64[Tensor, "row coordinate"],
         *,
         covariance_type: str = "diag",
-        strength: float = 0.1,
+        prior_strength: float = 0.1,
         degrees: float | None = None,
         share: float = 0.1,
         **others: Any,
     ) -> NormalInverseWishart:
         """Centre: that of all observations; spread: `share` of their variance; `degrees`: 2, of matrices 2 + coordinates.
 
-        With `strength` as large as `share`, means are as far apart as the observations.
+        With `prior_strength` as large as `share`, means are as far apart as the observations.
         """
-        refuse_others(others, ("strength", "degrees", "share"))
+        refuse_others(others, ("prior_strength", "degrees", "share"))
         refuse_missing(observations, covariance_type)
         _, centre, deviation = completed(observations)
         usual = 2.0 + (len(centre) if covariance_type in ("full", "tied") else 0)
         spread = share * deviation.square()
-        return NormalInverseWishart(covariance_type, centre, spread, strength, usual if degrees is None else degrees)
+        return NormalInverseWishart(
+            covariance_type, centre, spread, prior_strength, usual if degrees is None else degrees
+        )
 
 
 def completed(observations: Float64[Tensor, "row coordinate"]) -> tuple[Tensor, Tensor, Tensor]:

@@ -16,14 +16,14 @@ from hmmscope.emissions.densities import (
     scattered_centres,
     spread_of,
 )
-from hmmscope.emissions.emitting import EmittingHMM
+from hmmscope.emissions.emission_hmm import EmissionHMM
 from hmmscope.emissions.gaussian import completed
 from hmmscope.inference.free_parameters import num_free
 from hmmscope.processes.probability_rows import laws_of, numbers_of
 from hmmscope.schema import is_count, require
 
 
-class GaussianMixtureHMM(EmittingHMM):
+class GaussianMixtureHMM(EmissionHMM):
     """observation_t ~ sum_k weights[state_t, k] N(means[state_t, k], covariance of (state_t, k)), Y coordinates
 
     Source: Juang, Levinson and Sondhi (1986); the shapes of covariances have the names of hmmlearn's GMMHMM.
@@ -37,12 +37,12 @@ class GaussianMixtureHMM(EmittingHMM):
         means, variances: of an observation in each state.
 
     Args:
-        initial, transition: as of every `EmittingHMM`.
+        initial, transition: as of every `EmissionHMM`.
         weights: (S, K), rows sum to 1.
         centres: (S, K, Y).
         covariances: see above.
         covariance_type: "diag" if not said.
-        states, title, source: as of every `EmittingHMM`.
+        states, title, source: as of every `EmissionHMM`.
 
     Raises:
         InputError: a wrong shape; a variance that is not positive; a matrix that is not symmetric and positive definite.
@@ -111,11 +111,11 @@ class GaussianMixtureHMM(EmittingHMM):
         return {"weights": num_free(allowed.numpy()), "centres": used * count, "covariances": spread}
 
     @property
-    def num_laws(self) -> int:
+    def num_mixture_components(self) -> int:
         return self.num_states * self.num_gaussians
 
     @property
-    def narrowest(self) -> Float64[Tensor, "state coordinate"]:
+    def variance_floor_hits(self) -> Float64[Tensor, "state coordinate"]:
         own = self.spread if self.spread.ndim == 2 else self.spread.diagonal(dim1=1, dim2=2)
         return own.unflatten(0, self.weights.shape).amin(1)
 
@@ -156,7 +156,7 @@ class GaussianMixtureHMM(EmittingHMM):
         return self._flat[laws] + torch.stack(parts).sum(0)
 
     @classmethod
-    def begun(
+    def initialize(
         cls,
         observations: Float64[Tensor, "row coordinate"],
         num_states: int,
@@ -164,7 +164,7 @@ class GaussianMixtureHMM(EmittingHMM):
         *,
         covariance_type: str = "diag",
         num_gaussians: int = 2,
-        floor: Float64[Tensor, "coordinate"],
+        min_variance: Float64[Tensor, "coordinate"],
     ) -> Self:
         """Centres of states by k-means++, and in each those of its Gaussians likewise among what is nearest to it."""
         filled, centre, deviation = completed(observations)
@@ -182,7 +182,7 @@ class GaussianMixtureHMM(EmittingHMM):
         start = {"spherical": wide.mean().expand(total), "diag": wide.expand(total, -1)}
         shape = "full" if tied else check_shape(covariance_type)
         before = start.get(covariance_type, wide.diag().expand(total, -1, -1))
-        means, covariances = explained_best(filled, member, shape, means, before, floor)
+        means, covariances = explained_best(filled, member, shape, means, before, min_variance)
         covariances = covariances.unflatten(0, (num_states, num_gaussians))
         counts = member.sum(0).unflatten(0, (num_states, num_gaussians)) + 1
         uniform = torch.full((num_states, num_states), 1 / num_states, dtype=torch.float64)
@@ -195,17 +195,22 @@ class GaussianMixtureHMM(EmittingHMM):
             covariance_type,
         )
 
-    def improved(
-        self, observations: Float64[Tensor, "row coordinate"], visits: Float64[Tensor, "row state"], floor: Tensor
+    def m_step(
+        self,
+        observations: Float64[Tensor, "row coordinate"],
+        occupancy: Float64[Tensor, "row state"],
+        min_variance: Tensor,
     ) -> dict[str, Any]:
         """Visits of a state are shared among its Gaussians by what each of them says of the observation."""
-        share_NSK = self.shares(observations) * visits[..., None]
+        share_NSK = self.shares(observations) * occupancy[..., None]
         counts_SK = share_NSK.sum(0)
         total_S1 = counts_SK.sum(1, keepdim=True)
         found = {"weights": torch.where(total_S1 > 0, counts_SK / total_S1.where(total_S1 > 0, 1.0), self.weights)}
         if self.covariance_type == "tied":
             parts = [
-                explained_best(observations, share_NSK[:, s], "tied", self.centres[s], self.covariances[s], floor)
+                explained_best(
+                    observations, share_NSK[:, s], "tied", self.centres[s], self.covariances[s], min_variance
+                )
                 if total_S1[s] > 0
                 else (self.centres[s], self.covariances[s])
                 for s in range(self.num_states)
@@ -214,7 +219,7 @@ class GaussianMixtureHMM(EmittingHMM):
             return found | {"centres": centres, "covariances": covariances}
         before = self.covariances.flatten(0, 1)
         centres, covariances = explained_best(
-            observations, share_NSK.flatten(1), self.covariance_type, self._flat, before, floor
+            observations, share_NSK.flatten(1), self.covariance_type, self._flat, before, min_variance
         )
         return found | {
             "centres": centres.unflatten(0, self.weights.shape),

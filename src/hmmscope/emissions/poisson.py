@@ -10,7 +10,7 @@ import torch
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.emissions.conjugate import GammaRates, refuse_others
 from hmmscope.emissions.densities import scattered_centres
-from hmmscope.emissions.emitting import EmittingHMM
+from hmmscope.emissions.emission_hmm import EmissionHMM
 from hmmscope.emissions.gaussian import completed
 from hmmscope.errors import InputError
 from hmmscope.processes.probability_rows import numbers_of
@@ -20,7 +20,7 @@ from hmmscope.schema import require
 MOST = 1e6
 
 
-class PoissonHMM(EmittingHMM):
+class PoissonHMM(EmissionHMM):
     """Coordinate y of observation_t is a count, Poisson(rates[state_t, y]), independent given the state
 
     Source: Zucchini, MacDonald and Langrock (2016), *Hidden Markov Models for Time Series*.
@@ -29,9 +29,9 @@ class PoissonHMM(EmittingHMM):
         rates: mean counts (state, coordinate).
 
     Args:
-        initial, transition: as of every `EmittingHMM`.
+        initial, transition: as of every `EmissionHMM`.
         rates: (S, Y), in (0, 10^6]; of one coordinate also (S,).
-        states, title, source: as of every `EmittingHMM`.
+        states, title, source: as of every `EmissionHMM`.
 
     Raises:
         InputError: a wrong shape, or a rate that is not positive.
@@ -71,7 +71,7 @@ class PoissonHMM(EmittingHMM):
         return self.rates
 
     @property
-    def narrowest(self) -> Float64[Tensor, "state coordinate"]:
+    def variance_floor_hits(self) -> Float64[Tensor, "state coordinate"]:
         return self.rates
 
     def num_free(self, positive: Mapping[str, Tensor]) -> dict[str, int]:
@@ -109,32 +109,35 @@ class PoissonHMM(EmittingHMM):
         return found
 
     @classmethod
-    def begun(
+    def initialize(
         cls,
         observations: Float64[Tensor, "row coordinate"],
         num_states: int,
         random: np.random.Generator,
         *,
-        floor: Float64[Tensor, "coordinate"],
+        min_variance: Float64[Tensor, "coordinate"],
     ) -> Self:
         """Rates by k-means++ on the roots of the counts, whose variances are alike."""
         filled = completed(observations)[0].sqrt()
         centres = scattered_centres(filled, num_states, torch.from_numpy(random.random(num_states)))
         uniform = torch.full((num_states, num_states), 1 / num_states, dtype=torch.float64)
-        return cls(uniform[0], uniform, torch.maximum(centres.square(), floor))
+        return cls(uniform[0], uniform, torch.maximum(centres.square(), min_variance))
 
-    def improved(
-        self, observations: Float64[Tensor, "row coordinate"], visits: Float64[Tensor, "row state"], floor: Tensor
+    def m_step(
+        self,
+        observations: Float64[Tensor, "row coordinate"],
+        occupancy: Float64[Tensor, "row state"],
+        min_variance: Tensor,
     ) -> dict[str, Any]:
         """Mean counts; a rate, which is a variance, does not fall below the floor."""
-        weight = visits.T @ (~observations.isnan()).double()
-        mean = visits.T @ observations.nan_to_num(0.0) / weight.where(weight > 0, 1.0)
-        return {"rates": torch.maximum(mean.where(weight > 0, self.rates), floor)}
+        weight = occupancy.T @ (~observations.isnan()).double()
+        mean = occupancy.T @ observations.nan_to_num(0.0) / weight.where(weight > 0, 1.0)
+        return {"rates": torch.maximum(mean.where(weight > 0, self.rates), min_variance)}
 
     @classmethod
     def conjugate(
-        cls, observations: Float64[Tensor, "row coordinate"], *, strength: float = 1.0, **others: Any
+        cls, observations: Float64[Tensor, "row coordinate"], *, prior_strength: float = 1.0, **others: Any
     ) -> GammaRates:
-        """Mean of the rates: that of all counts; shape `strength`."""
-        refuse_others(others, ("strength",))
-        return GammaRates(observations.nanmean(0), strength)
+        """Mean of the rates: that of all counts; shape `prior_strength`."""
+        refuse_others(others, ("prior_strength",))
+        return GammaRates(observations.nanmean(0), prior_strength)

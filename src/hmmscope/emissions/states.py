@@ -8,15 +8,15 @@ from hmmscope.reprs import Shown
 
 
 @dataclass(frozen=True, repr=False)
-class Chain(Shown):
+class MarkovChainParams(Shown):
     """The law of the hidden states: state_0 ~ initial, state_{t+1} ~ transition[state_t].
 
     Attributes:
-        initial_S, transition_SS: rows sum to one.
+        initial, transition: rows sum to one.
     """
 
-    initial_S: Float64[Tensor, "state"]
-    transition_SS: Float64[Tensor, "state next_state"]
+    initial: Float64[Tensor, "state"]
+    transition: Float64[Tensor, "state next_state"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -43,15 +43,15 @@ class StateCounts(Shown):
     """Expected numbers given all observations: what an emission family, and a chain, are fitted by.
 
     Attributes:
-        first: of sequences that begin in a state (state,).
+        initial: of sequences that begin in a state (state,).
         transitions: of moves from a state to a state (state, state).
-        visits: P(state t | all observations), the weight of o_t in the emission of each state (batch, time, state).
+        occupancy: P(state t | all observations), the weight of o_t in the emission of each state (batch, time, state).
         log_likelihood: (batch,), nats.
     """
 
-    first: Float64[Tensor, "state"]
+    initial: Float64[Tensor, "state"]
     transitions: Float64[Tensor, "state next_state"]
-    visits: Float64[Tensor, "batch time state"]
+    occupancy: Float64[Tensor, "batch time state"]
     log_likelihood: Float64[Tensor, "batch"]
 
 

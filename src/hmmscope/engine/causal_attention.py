@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from hmmscope.engine.functions import exponential
 from hmmscope.engine.tiles import lane_product, lanes_sum, lanes_take, lanes_times, lanes_top
-from hmmscope.kernels.phases import X0, X1, X2, X3, phase
+from hmmscope.kernels.compile_units import X0, X1, X2, X3, compile_unit
 from hmmscope.kernels.products import FLAGS, LANES, wide
 
 
-class Heads(NamedTuple):
+class HeadBuffers(NamedTuple):
     """Arrays of one head of a group of lanes: (step, head width, lane), and `p` and `ds` (query of a block, step, lane)."""
 
     q: X3
@@ -29,7 +29,7 @@ class Heads(NamedTuple):
     ds: X1
 
 
-@phase(fastmath=FLAGS)
+@compile_unit(fastmath=FLAGS)
 def _gather(
     x: X3, feature: int, group: int, samples: int, steps: int, size: int, scale: X0, cos: X2, sin: X2, own: X3
 ) -> None:
@@ -67,7 +67,7 @@ def _gather(
                     )
 
 
-@phase(fastmath=FLAGS)
+@compile_unit(fastmath=FLAGS)
 def _scatter(
     own: X3, feature: int, group: int, samples: int, steps: int, size: int, scale: X0, cos: X2, sin: X2, x: X3
 ) -> None:
@@ -101,7 +101,7 @@ def _scatter(
                     )
 
 
-@phase(fastmath=FLAGS)
+@compile_unit(fastmath=FLAGS)
 def _patterns(q: X3, k: X3, begin: int, end: int, size: int, p: X1, values: X1, zeros: X1) -> None:
     """Rows of softmax(q_t · k_u) of the queries begin .. end - 1 over the keys before `end`; zero after the query."""
     wide()
@@ -123,7 +123,7 @@ def _patterns(q: X3, k: X3, begin: int, end: int, size: int, p: X1, values: X1, 
             part[i] = 0
 
 
-@phase(fastmath=FLAGS)
+@compile_unit(fastmath=FLAGS)
 def _softmax_backward(p: X1, ds: X1, rows: int, end: int, values: X1, zeros: X1) -> None:
     """ds <- p (ds - sum p ds) of `rows` queries over `end` keys, where p is zero after the query."""
     wide()
@@ -136,10 +136,10 @@ def _softmax_backward(p: X1, ds: X1, rows: int, end: int, values: X1, zeros: X1)
             into[i] *= of[i]
 
 
-@phase(fastmath=FLAGS)
+@compile_unit(fastmath=FLAGS)
 def attend(
     qkv: X3, heads: int, scale: float, cos: X2, sin: X2, none: X2, samples: int, steps: int,
-    work: Heads, values: X1, zeros: X1, out: X3,
+    work: HeadBuffers, values: X1, zeros: X1, out: X3,
 ) -> None:  # fmt: skip
     """Mixed values `out` (panels, width, panel) of queries, keys, values (panels, 3 width, panel).
 
@@ -169,10 +169,10 @@ def attend(
             _scatter(work.mixed, at, group, samples, steps, size, one, none, none, out)
 
 
-@phase(fastmath=FLAGS)
+@compile_unit(fastmath=FLAGS)
 def attend_backward(
     dout: X3, qkv: X3, heads: int, scale: float, cos: X2, sin: X2, none: X2, samples: int, steps: int,
-    work: Heads, values: X1, zeros: X1,
+    work: HeadBuffers, values: X1, zeros: X1,
 ) -> None:  # fmt: skip
     """Gradients of queries, keys and values in the place of `qkv`, from that of the mixed values. See `attend`.
 

@@ -13,11 +13,11 @@ from typing import NamedTuple
 from hmmscope.engine.functions import exponential
 from hmmscope.engine.maps import columns_of, mapped, mapped_back
 from hmmscope.engine.tiles import transpose
-from hmmscope.kernels.phases import I1, I2, X1, X2, X3, phase
+from hmmscope.kernels.compile_units import I1, I2, X1, X2, X3, compile_unit
 from hmmscope.kernels.products import FLAGS, SUMS, product, wide
 
 
-class Asked(NamedTuple):
+class StepInputs(NamedTuple):
     """What a step reads and is asked for. Of `tokens` and `vectors`, and of `ids` and `values`, one has no numbers.
 
     Attributes:
@@ -36,8 +36,10 @@ class Asked(NamedTuple):
     kind: int
 
 
-@phase(fastmath=FLAGS)
-def read(asked: Asked, first: int, count: int, steps: int, samples: int, table: X2, place: X2, rows: X2, x: X3) -> None:
+@compile_unit(fastmath=FLAGS)
+def read(
+    asked: StepInputs, first: int, count: int, steps: int, samples: int, table: X2, place: X2, rows: X2, x: X3
+) -> None:
     """x = table[token] + place[position]; of vectors place[position] + sum_i vector_i table[i].
 
     Steps behind the last position are like it, and nothing is asked there.
@@ -70,9 +72,9 @@ def read(asked: Asked, first: int, count: int, steps: int, samples: int, table: 
         transpose(used, width, rows, 0, width, x, panel * width * size, size)
 
 
-@phase(fastmath=FLAGS)
+@compile_unit(fastmath=FLAGS)
 def read_backward(
-    asked: Asked, first: int, count: int, steps: int, samples: int, table: X2, place: X2, rows: X2, dx: X3
+    asked: StepInputs, first: int, count: int, steps: int, samples: int, table: X2, place: X2, rows: X2, dx: X3
 ) -> None:
     """table[token] += dx, place[position] += dx; of vectors table[i] += vector_i dx.  As `read`, with gradients."""
     wide()
@@ -98,7 +100,7 @@ def read_backward(
                         table[k, i] += number * rows[column, i]
 
 
-@phase(fastmath=FLAGS)
+@compile_unit(fastmath=FLAGS)
 def normalise(normed: int, x: X2, used: int, hat: X2, scale: X1, mean: X1) -> None:
     """hat = (x - mean) scale, scale = 1/sqrt(variance + 1e-5), over the features of each column; or hat = x.
 
@@ -132,7 +134,7 @@ def normalise(normed: int, x: X2, used: int, hat: X2, scale: X1, mean: X1) -> No
             hat[i, j] *= scale[j]
 
 
-@phase(fastmath=FLAGS)
+@compile_unit(fastmath=FLAGS)
 def normalise_backward(normed: int, hat: X2, scale: X1, dhat: X2, used: int, dx: X2, mean: X1, along: X1) -> None:
     """dx += scale (dhat - mean(dhat) - hat mean(hat dhat)), means over the features of each column; or dx += dhat."""
     wide()
@@ -158,9 +160,9 @@ def normalise_backward(normed: int, hat: X2, scale: X1, dhat: X2, used: int, dx:
             dx[i, j] += scale[j] * (dhat[i, j] - mean[j] - hat[i, j] * along[j])
 
 
-@phase()
+@compile_unit()
 def labels_of_panel(
-    asked: Asked, first: int, count: int, samples: int, panel: int, used: int, width: int, y: X2, w: X1
+    asked: StepInputs, first: int, count: int, samples: int, panel: int, used: int, width: int, y: X2, w: X1
 ) -> None:
     """The labels of a panel's columns times their weight, which is 0 where nothing is asked or nobody is.
 
@@ -186,7 +188,7 @@ def labels_of_panel(
                 y[v, j] = weight * values[first + lane, columns[step], v]
 
 
-@phase(fastmath=SUMS)
+@compile_unit(fastmath=SUMS)
 def cross_entropy(z: X2, y: X2, used: int, top: X1, total: X1, mass: X1) -> float:
     """loss = sum_v y_v (log sum_u exp z_u - z_v);  z <- dz = softmax(z) sum_v y_v - y, for weighted laws y of columns."""
     wide()
@@ -217,7 +219,7 @@ def cross_entropy(z: X2, y: X2, used: int, top: X1, total: X1, mass: X1) -> floa
     return loss
 
 
-@phase(fastmath=SUMS)
+@compile_unit(fastmath=SUMS)
 def squared_error(z: X2, y: X2, used: int, w: X1) -> float:
     """loss = w (z - y)^2;  z <- dz = 2 w (z - y). The labels come times their weight."""
     loss = 0.0
@@ -234,8 +236,8 @@ def squared_error(z: X2, y: X2, used: int, w: X1) -> float:
     return loss
 
 
-@phase(fastmath=SUMS)
-def judge(
+@compile_unit(fastmath=SUMS)
+def loss_and_gradient(
     hat: X2, used: int, head: X2, bias: X1, z: X2, y: X2, w: X1, kind: int, dhat: X2,
     total: X2, total_bias: X1, turn: X2, top: X1, mass: X1, zeros: X1,
 ) -> float:  # fmt: skip

@@ -14,11 +14,11 @@ so that no chunk of samples ever meets gain and shift. Offsets below 0 stand for
 
 import math
 
-from hmmscope.kernels.phases import X1, X2, entry, phase
+from hmmscope.kernels.compile_units import X1, X2, compile_unit, entry
 from hmmscope.kernels.products import FLAGS, SUMS, wide
 
 
-@phase(fastmath=SUMS)
+@compile_unit(fastmath=SUMS)
 def fold(theta: X1, matrix: int, bias: int, gain: int, shift: int, folded: X2, moved: X1) -> None:
     """`folded` and `moved` from the offsets of map, bias, gain and shift in `theta`."""
     wide()
@@ -38,7 +38,7 @@ def fold(theta: X1, matrix: int, bias: int, gain: int, shift: int, folded: X2, m
             moved[o] = part
 
 
-@phase(fastmath=FLAGS)
+@compile_unit(fastmath=FLAGS)
 def unfold(theta: X1, matrix: int, bias: int, gain: int, shift: int, folded: X2, moved: X1, gradient: X1) -> None:
     """The gradient by parameter, written to `gradient`, from those of `folded` and `moved`."""
     wide()

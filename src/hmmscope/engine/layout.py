@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hmmscope.engine.causal_attention import Heads
-from hmmscope.engine.halves import PAIRS, CellHalves, Halves
+from hmmscope.engine.bfloat16_maps import PAIRS, Bfloat16Maps, RNNBfloat16Maps
+from hmmscope.engine.causal_attention import HeadBuffers
 from hmmscope.engine.rnn import CellMaps, CellWork
 from hmmscope.engine.sizes import Sizes
 from hmmscope.engine.transformer import Maps, Work
 from hmmscope.errors import InputError
-from hmmscope.kernels.phases import load_late
+from hmmscope.kernels.compile_units import load_late
 from hmmscope.kernels.products import LANES
 
 Array = NDArray[Any]
@@ -27,7 +27,7 @@ _ALIGNED = 64  # bytes: a vector never lies on two lines of the cache
 
 
 @dataclass(frozen=True)
-class Plan:
+class ChunkPlan:
     """How a batch is cut: `chunks` are (first sample, number of samples), each computed on `lanes` lanes.
 
     `steps` are positions, and those behind the last that fill a register up; nothing is asked there.
@@ -38,7 +38,7 @@ class Plan:
     chunks: tuple[tuple[int, int], ...]
 
 
-def plan(sizes: Sizes, steps: int, batch: int, threads: int, itemsize: int) -> Plan:
+def plan(sizes: Sizes, steps: int, batch: int, threads: int, itemsize: int) -> ChunkPlan:
     """Chunks of at most `MOST` samples whose activations stay in the cache, and at least one for each thread.
 
     A function of its arguments alone, because the order of sums follows from it.
@@ -52,7 +52,7 @@ def plan(sizes: Sizes, steps: int, batch: int, threads: int, itemsize: int) -> P
     chunks = tuple((first, min(each, batch - first)) for first in range(0, batch, each))
     lanes = _lanes(each, sizes.heads)
     together = max(1, LANES // lanes)
-    return Plan(-(-steps // together) * together, lanes, chunks)
+    return ChunkPlan(-(-steps // together) * together, lanes, chunks)
 
 
 def pieces(sizes: Sizes, batch: int) -> list[slice]:
@@ -141,15 +141,22 @@ def numbers_of(shapes: Maps | CellMaps) -> int:
     return sum(math.prod(shape) for shape in shapes)
 
 
-def halves_of(sizes: Sizes, dtype: np.dtype, poison: bool = False, *, rounded: bool) -> Halves:
+def halves_of(sizes: Sizes, dtype: np.dtype, poison: bool = False, *, rounded: bool) -> Bfloat16Maps:
     """The maps of a decoder in pairs, without layers if nothing is rounded; scratch is made by `decoder_work`."""
     layers, width, hidden = sizes.layers if rounded else 0, sizes.width, sizes.hidden
     maps = [(layers, *m) for m in ((3 * width, width), (width, width), (hidden, width), (width, hidden))]
-    return Halves(*_pairs(maps, dtype, poison))
+    return Bfloat16Maps(*_pairs(maps, dtype, poison))
 
 
 def decoder_work(
-    sizes: Sizes, lanes: int, cos: Array, sin: Array, steps: int, halves: Halves, dtype: np.dtype, poison: bool = False
+    sizes: Sizes,
+    lanes: int,
+    cos: Array,
+    sin: Array,
+    steps: int,
+    halves: Bfloat16Maps,
+    dtype: np.dtype,
+    poison: bool = False,
 ) -> Work:
     """Work arrays of a chunk of a decoder; `cos` and `sin` of the rotation (step, head width), or without rows."""
     columns, head = steps * lanes, sizes.width // sizes.heads
@@ -167,7 +174,7 @@ def decoder_work(
     def by_layer(features: int) -> Array:
         return of(layers, panels, features, panel)
 
-    if len(halves.qkv_ahead):
+    if len(halves.qkv_forward):
         rows, columns = max(3 * width, hidden), panels * panel
         halves = halves._replace(left=of(columns * rows // 2), right=of(max(columns * width, panel * rows) // 2))
     return Work(
@@ -186,7 +193,7 @@ def decoder_work(
         lines=of(4, panel),
         z=of(sizes.outputs, panel),
         y=of(sizes.outputs, panel),
-        head=Heads(*(of(steps, head, LANES) for _ in range(7)), *(of(block * steps * LANES) for _ in range(2))),
+        head=HeadBuffers(*(of(steps, head, LANES) for _ in range(7)), *(of(block * steps * LANES) for _ in range(2))),
         cos=cos,
         sin=sin,
         none=np.empty((0, head), dtype),
@@ -195,10 +202,10 @@ def decoder_work(
     )
 
 
-def cell_halves_of(sizes: Sizes, dtype: np.dtype, poison: bool = False, *, rounded: bool) -> CellHalves:
+def cell_halves_of(sizes: Sizes, dtype: np.dtype, poison: bool = False, *, rounded: bool) -> RNNBfloat16Maps:
     """The same of a recurrent network; scratch is made by `recurrent_work`."""
     layers, width = sizes.layers if rounded else 0, sizes.width
-    return CellHalves(*_pairs([(layers, width, width), (max(layers - 1, 0), width, width)], dtype, poison))
+    return RNNBfloat16Maps(*_pairs([(layers, width, width), (max(layers - 1, 0), width, width)], dtype, poison))
 
 
 def _pairs(maps: list[tuple[int, int, int]], dtype: np.dtype, poison: bool) -> list[Array]:
@@ -212,14 +219,14 @@ def _pairs(maps: list[tuple[int, int, int]], dtype: np.dtype, poison: bool) -> l
 
 
 def recurrent_work(
-    sizes: Sizes, lanes: int, steps: int, halves: CellHalves, dtype: np.dtype, poison: bool = False
+    sizes: Sizes, lanes: int, steps: int, halves: RNNBfloat16Maps, dtype: np.dtype, poison: bool = False
 ) -> CellWork:
     """Work arrays of a chunk of a recurrent network."""
 
     def of(*shape: int) -> Array:
         return empty(shape, dtype, poison)
 
-    if len(halves.recur_ahead):
+    if len(halves.recur_forward):
         halves = halves._replace(**{side: of(steps * lanes * sizes.width // 2) for side in ("left", "right")})
     return CellWork(
         h=of(sizes.layers, steps + 1, sizes.width, lanes),

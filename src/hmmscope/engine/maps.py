@@ -1,8 +1,8 @@
 """Linear maps of the columns of a chunk: forward, back, and their gradients. How a chunk lies in memory says `chunks`."""
 
 from hmmscope.engine.tiles import transpose
+from hmmscope.kernels.compile_units import X1, X2, X3, compile_unit
 from hmmscope.kernels.compiling import part
-from hmmscope.kernels.phases import X1, X2, X3, phase
 from hmmscope.kernels.products import LANES, SUMS, VECTORS, product, wide
 
 #: Columns of a tile.
@@ -21,7 +21,7 @@ def columns_of(panel, steps, samples, width):  # type: ignore[no-untyped-def]
     return min(width, steps * samples - panel * width)
 
 
-@phase()
+@compile_unit()
 def mapped(m: X2, bias: X1, x: X2, used: int, add: bool, y: X2) -> None:
     """y = (y if add) + m x + bias, for the columns of a panel that are used."""
     rows, cols = m.shape
@@ -29,14 +29,14 @@ def mapped(m: X2, bias: X1, x: X2, used: int, add: bool, y: X2) -> None:
     product(rows, used, 1, cols, m, 0, cols, 1, 0, x, 0, size, 0, y, 0, size, add, bias, 0)
 
 
-@phase()
+@compile_unit()
 def turn_map(m: X2, across: X2) -> None:
     """The rows of m^T: read across, a large map misses the caches at every number."""
     rows, cols = m.shape
     transpose(rows, cols, m, 0, cols, across, 0, rows)
 
 
-@phase()
+@compile_unit()
 def mapped_back(m: X2, dy: X2, used: int, add: bool, dx: X2, zeros: X1) -> None:
     """dx = (dx if add) + m^T dy: the gradient of what `mapped` maps."""
     rows, cols = m.shape
@@ -48,7 +48,7 @@ def mapped_back(m: X2, dy: X2, used: int, add: bool, dx: X2, zeros: X1) -> None:
         )
 
 
-@phase(fastmath=SUMS)
+@compile_unit(fastmath=SUMS)
 def add_rows(x: X3, steps: int, samples: int, total: X1) -> None:
     """total += x summed over columns: the gradient of a bias."""
     wide()
@@ -61,7 +61,7 @@ def add_rows(x: X3, steps: int, samples: int, total: X1) -> None:
             total[i] += part
 
 
-@phase()
+@compile_unit()
 def turned(x: X3, steps: int, samples: int, result: X2) -> None:
     """result[n, i] = x[i, n] of all columns, in stripes of i as wide as a tile, each in one piece."""
     panels, width, size = x.shape
@@ -73,7 +73,7 @@ def turned(x: X3, steps: int, samples: int, result: X2) -> None:
             transpose(across, used, x, (panel * width + i) * size, size, result, place, across)
 
 
-@phase()
+@compile_unit()
 def add_outer(dy: X3, x: X2, steps: int, samples: int, width: int, total: X2, zeros: X1) -> None:
     """total[o, i] += sum_n dy[o, n] x[n, i]: the gradient of a map, with x as `turned` leaves it."""
     rows, size = dy.shape[1:]
@@ -97,7 +97,7 @@ def add_outer(dy: X3, x: X2, steps: int, samples: int, width: int, total: X2, ze
         product(rows, across, min(last, 1), last, dy, a, size, 1, 0, x, b, across, 0, total, i, width, True, zeros, 0)
 
 
-@phase()
+@compile_unit()
 def add_gradient(dy: X3, x: X3, steps: int, samples: int, turn: X2, total: X2, bias: X1, zeros: X1) -> None:
     """The gradients of `mapped`: total += sum_n dy_n x_n^T, bias += sum_n dy_n, over columns; `turn` is scratch."""
     add_rows(dy, steps, samples, bias)

@@ -9,15 +9,15 @@ A panel is one position, so that a step of the recursion is one product; states 
 
 from typing import NamedTuple
 
-from hmmscope.engine.chunks import Asked, judge, labels_of_panel, read, read_backward
+from hmmscope.engine.bfloat16_maps import RNNBfloat16Maps, add_map, add_products, map_backward, map_forward, paired
+from hmmscope.engine.chunks import StepInputs, labels_of_panel, loss_and_gradient, read, read_backward
 from hmmscope.engine.functions import tangent
-from hmmscope.engine.halves import CellHalves, add_map, add_products, map_ahead, map_back, paired
 from hmmscope.engine.maps import add_rows, turn_map
-from hmmscope.kernels.phases import I1, I2, X1, X2, X3, X4, entry, phase
+from hmmscope.kernels.compile_units import I1, I2, X1, X2, X3, X4, compile_unit, entry
 from hmmscope.kernels.products import FLAGS, wide
 
 
-class Cells(NamedTuple):
+class RNNStepShape(NamedTuple):
     """What is fixed for all chunks of a step."""
 
     relu: int
@@ -54,10 +54,10 @@ class CellWork(NamedTuple):
     z: X2
     y: X2
     zeros: X1
-    halves: CellHalves
+    halves: RNNBfloat16Maps
 
 
-@phase(fastmath=FLAGS)
+@compile_unit(fastmath=FLAGS)
 def _apply(relu: int, h: X2) -> None:
     wide()
     zero = h.dtype.type(0)
@@ -70,7 +70,7 @@ def _apply(relu: int, h: X2) -> None:
                 h[i, j] = tangent(h[i, j])
 
 
-@phase(fastmath=FLAGS)
+@compile_unit(fastmath=FLAGS)
 def _apply_backward(relu: int, h: X2, dh: X2) -> None:
     """dh <- f' dh, with f' from the state itself: 1 where h > 0, or 1 - h^2."""
     wide()
@@ -86,7 +86,7 @@ def _apply_backward(relu: int, h: X2, dh: X2) -> None:
 
 @entry(fastmath=FLAGS)
 def recurrent_chunk(
-    shape: Cells, maps: CellMaps, sums: CellMaps, work: CellWork, asked: Asked, first: int, count: int
+    shape: RNNStepShape, maps: CellMaps, sums: CellMaps, work: CellWork, asked: StepInputs, first: int, count: int
 ) -> float:
     """Loss of the samples first .. first + count - 1 of a batch; gradients of the maps are added to `sums`."""
     steps, samples, zeros, dh = shape.steps, shape.samples, work.zeros, work.dh
@@ -102,23 +102,25 @@ def recurrent_chunk(
             if layer:
                 below = work.h[layer - 1, step + 1]
                 m, bias = maps.feed[layer - 1], maps.bias[layer - 1]
-                map_ahead(m, halves.feed_ahead, layer - 1, bias, below, samples, False, h[step + 1], right)
-            map_ahead(maps.recur[layer], halves.recur_ahead, layer, zeros, h[step], samples, True, h[step + 1], right)
+                map_forward(m, halves.feed_forward, layer - 1, bias, below, samples, False, h[step + 1], right)
+            map_forward(
+                maps.recur[layer], halves.recur_forward, layer, zeros, h[step], samples, True, h[step + 1], right
+            )
             _apply(shape.relu, h[step + 1])
     loss = 0.0
     for step in range(steps):
         labels_of_panel(asked, first, count, samples, step, samples, samples, work.y, work.lines[3])
-        loss += judge(
+        loss += loss_and_gradient(
             work.h[layers - 1, step + 1], samples, maps.head, maps.head_bias, work.z, work.y, work.lines[3], asked.kind,
             dh[step], sums.head, sums.head_bias, work.turn, work.lines[0], work.lines[1], zeros,
         )  # fmt: skip
     for layer in range(layers - 1, -1, -1):
-        h, across, back = work.h[layer], maps.recur_across, halves.recur_back
+        h, across, back = work.h[layer], maps.recur_across, halves.recur_backward
         for step in range(steps - 1, -1, -1):
             _apply_backward(shape.relu, h[step + 1], dh[step])
             if step:
-                map_back(across, back, layer, dh[step], samples, True, dh[step - 1], zeros, right)
-        map_back(across, back, layer, dh[0], samples, False, work.panel, zeros, right)
+                map_backward(across, back, layer, dh[step], samples, True, dh[step - 1], zeros, right)
+        map_backward(across, back, layer, dh[0], samples, False, work.panel, zeros, right)
         add_rows(work.panel.reshape(1, width, samples), 1, samples, sums.initial[layer])
         add_products(back, dh, h[:steps], steps, samples, work.turn, sums.recur[layer], zeros, left, right)
         if layer == 0:
@@ -127,7 +129,9 @@ def recurrent_chunk(
         below, total, bias = work.h[layer - 1, 1:], sums.feed[layer - 1], sums.bias[layer - 1]
         add_map(back, dh, below, steps, samples, work.turn, total, bias, zeros, left, right)
         for step in range(steps):
-            map_back(maps.feed_across, halves.feed_back, layer - 1, dh[step], samples, False, work.panel, zeros, right)
+            map_backward(
+                maps.feed_across, halves.feed_backward, layer - 1, dh[step], samples, False, work.panel, zeros, right
+            )
             for i in range(width):
                 for j in range(samples):
                     dh[step, i, j] = work.panel[i, j]
@@ -171,12 +175,12 @@ def recurrent_maps(theta: X1, layers: I2, ends: I1, maps: CellMaps) -> None:
 
 
 @entry(fastmath=FLAGS)
-def recurrent_halves(maps: CellMaps, halves: CellHalves) -> None:
+def recurrent_halves(maps: CellMaps, halves: RNNBfloat16Maps) -> None:
     """`halves` from the maps."""
-    for layer in range(len(halves.recur_ahead)):
-        paired(maps.recur[layer], halves.recur_ahead[layer], halves.recur_back[layer])
+    for layer in range(len(halves.recur_forward)):
+        paired(maps.recur[layer], halves.recur_forward[layer], halves.recur_backward[layer])
         if layer:
-            paired(maps.feed[layer - 1], halves.feed_ahead[layer - 1], halves.feed_back[layer - 1])
+            paired(maps.feed[layer - 1], halves.feed_forward[layer - 1], halves.feed_backward[layer - 1])
 
 
 @entry(fastmath=FLAGS)

@@ -9,8 +9,8 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from hmmscope.kernels.phases import X1, Row, intrinsic, phase
-from hmmscope.kernels.products import LANES, VECTORS, Emitter, Sums, write_tile
+from hmmscope.kernels.compile_units import X1, Row, compile_unit, intrinsic
+from hmmscope.kernels.products import LANES, VECTORS, Emitter, TileSum, write_tile
 
 _I64 = ir.IntType(64)
 
@@ -26,7 +26,7 @@ def _lane_tile(rows: int, vectors: int) -> Any:
             e = Emitter(context, builder, A.dtype)
             inner, A_, a, a_row, a_k, B_, b, b_col, b_k, C_, c, c_row, c_col, add, zeros_ = arguments
             zero, one = ir.Constant(_I64, 0), ir.Constant(_I64, 1)
-            sums = Sums(
+            sums = TileSum(
                 one, inner, e.data(A, A_), a, a_row, a_k, zero, e.data(B, B_), b, b_col, b_k, zero,
                 e.data(C, C_), c, c_row, c_col, e.data(zeros, zeros_),
             )  # fmt: skip
@@ -115,7 +115,7 @@ def _transpose(typing, source, begin, stride, result, place, result_stride):  # 
 _lane4x, _lane4, _lane1x, _lane1 = (_lane_tile(*size) for size in ((4, VECTORS), (4, 1), (1, VECTORS), (1, 1)))
 
 
-@phase()
+@compile_unit()
 def lane_product(
     rows: int, cols: int, inner: int, A: Row, a: int, a_row: int, a_k: int,
     B: Row, b: int, b_col: int, b_k: int, C: Row, c: int, c_row: int, c_col: int, add: bool, zeros: X1,
@@ -144,7 +144,7 @@ def lane_product(
             col += VECTORS if wide else 1
 
 
-@phase()
+@compile_unit()
 def transpose(rows: int, cols: int, source: Row, begin: int, stride: int, result: Row, place: int, across: int) -> None:
     """result[j, i] = source[i, j]; both sizes are multiples of `LANES`, the rest are places and strides."""
     for i in range(0, rows, LANES):

@@ -9,11 +9,12 @@ A chunk runs forward through all layers, through head and loss panel by panel, a
 
 from typing import NamedTuple
 
-from hmmscope.engine.causal_attention import Heads, attend, attend_backward
+from hmmscope.engine.bfloat16_maps import Bfloat16Maps, add_map, add_products, map_backward, map_forward, paired
+from hmmscope.engine.causal_attention import HeadBuffers, attend, attend_backward
 from hmmscope.engine.chunks import (
-    Asked,
-    judge,
+    StepInputs,
     labels_of_panel,
+    loss_and_gradient,
     normalise,
     normalise_backward,
     read,
@@ -21,10 +22,9 @@ from hmmscope.engine.chunks import (
 )
 from hmmscope.engine.folding import fold, unfold
 from hmmscope.engine.functions import gelu
-from hmmscope.engine.halves import Halves, add_map, add_products, map_ahead, map_back, paired
 from hmmscope.engine.maps import add_rows, columns_of, turn_map
 from hmmscope.engine.tiles import transpose
-from hmmscope.kernels.phases import I1, I2, X1, X2, X3, X4, entry, phase
+from hmmscope.kernels.compile_units import I1, I2, X1, X2, X3, X4, compile_unit, entry
 from hmmscope.kernels.products import FLAGS, wide
 
 
@@ -83,15 +83,15 @@ class Work(NamedTuple):
     lines: X2
     z: X2
     y: X2
-    head: Heads
+    head: HeadBuffers
     cos: X2
     sin: X2
     none: X2
     zeros: X1
-    halves: Halves
+    halves: Bfloat16Maps
 
 
-@phase(fastmath=FLAGS)
+@compile_unit(fastmath=FLAGS)
 def _activate(h: X2, used: int, active: X2) -> None:
     """active = gelu(h), h <- its derivative."""
     wide()
@@ -102,7 +102,7 @@ def _activate(h: X2, used: int, active: X2) -> None:
             h[i, j] = slope
 
 
-@phase(fastmath=FLAGS)
+@compile_unit(fastmath=FLAGS)
 def _forward_layer(shape: Shape, maps: Maps, work: Work, layer: int) -> None:
     panels, _, size = work.x.shape
     steps, samples, top, halves = shape.steps, shape.samples, work.lines, work.halves
@@ -111,7 +111,7 @@ def _forward_layer(shape: Shape, maps: Maps, work: Work, layer: int) -> None:
         used, x, hat = columns_of(panel, steps, samples, size), work.x[panel], work.hat[layer, panel]
         normalise(shape.normed, x, used, hat, work.scale[layer, panel], top[0])
         qkv = work.qkv[layer, panel]
-        map_ahead(maps.qkv[layer], halves.qkv_ahead, layer, maps.qkv_bias[layer], hat, used, False, qkv, right)
+        map_forward(maps.qkv[layer], halves.qkv_forward, layer, maps.qkv_bias[layer], hat, used, False, qkv, right)
     attend(
         work.qkv[layer], shape.heads, shape.scale, work.cos, work.sin, work.none, samples, steps,
         work.head, top[0], work.zeros, work.mixed[layer],
@@ -119,19 +119,19 @@ def _forward_layer(shape: Shape, maps: Maps, work: Work, layer: int) -> None:
     for panel in range(panels):
         used, x, hat = columns_of(panel, steps, samples, size), work.x[panel], work.hat2[layer, panel]
         mixed = work.mixed[layer, panel]
-        map_ahead(maps.out[layer], halves.out_ahead, layer, maps.out_bias[layer], mixed, used, True, x, right)
+        map_forward(maps.out[layer], halves.out_forward, layer, maps.out_bias[layer], mixed, used, True, x, right)
         if shape.hidden == 0:
             continue
         slope, active = work.slope[layer, panel], work.active[layer, panel]
         normalise(shape.normed, x, used, hat, work.scale2[layer, panel], top[0])
-        map_ahead(
-            maps.hidden[layer], halves.hidden_ahead, layer, maps.hidden_bias[layer], hat, used, False, slope, right
+        map_forward(
+            maps.hidden[layer], halves.hidden_forward, layer, maps.hidden_bias[layer], hat, used, False, slope, right
         )
         _activate(slope, used, active)
-        map_ahead(maps.back[layer], halves.back_ahead, layer, maps.back_bias[layer], active, used, True, x, right)
+        map_forward(maps.back[layer], halves.back_forward, layer, maps.back_bias[layer], active, used, True, x, right)
 
 
-@phase(fastmath=FLAGS)
+@compile_unit(fastmath=FLAGS)
 def _times(slope: X2, change: X2, used: int) -> None:
     wide()
     for i in range(slope.shape[0]):
@@ -139,50 +139,50 @@ def _times(slope: X2, change: X2, used: int) -> None:
             slope[i, j] *= change[i, j]
 
 
-@phase(fastmath=FLAGS)
+@compile_unit(fastmath=FLAGS)
 def _back_through_norm(shape: Shape, across: X3, back: X3, layer: int, dy: X3, hat: X3, scale: X2, work: Work) -> None:
     """work.x += the gradient through a map of hat(x), from `dy` of what is mapped."""
     for panel in range(dy.shape[0]):
         used = columns_of(panel, shape.steps, shape.samples, dy.shape[2])
-        map_back(across, back, layer, dy[panel], used, False, work.panel, work.zeros, work.halves.right)
+        map_backward(across, back, layer, dy[panel], used, False, work.panel, work.zeros, work.halves.right)
         normalise_backward(
             shape.normed, hat[panel], scale[panel], work.panel, used, work.x[panel], work.lines[0], work.lines[1]
         )
 
 
-@phase(fastmath=FLAGS)
+@compile_unit(fastmath=FLAGS)
 def _backward_layer(shape: Shape, maps: Maps, sums: Maps, work: Work, layer: int) -> None:
     """Of the gradient `work.x` of the stream after a layer that of the stream before it, in its place."""
     dx, steps, samples, turn, zeros = work.x, shape.steps, shape.samples, work.turn, work.zeros
     halves, left, right = work.halves, work.halves.left, work.halves.right
     panels, _, size = dx.shape
     if shape.hidden:
-        slope, hat, back = work.slope[layer], work.hat2[layer], halves.back_back
+        slope, hat, back = work.slope[layer], work.hat2[layer], halves.back_backward
         add_rows(dx, steps, samples, sums.back_bias[layer])
         add_products(back, work.active[layer], dx, steps, samples, turn, sums.back[layer], zeros, left, right)
         for panel in range(panels):
             used = columns_of(panel, steps, samples, size)
-            map_back(maps.back_across, back, layer, dx[panel], used, False, work.panel, zeros, right)
+            map_backward(maps.back_across, back, layer, dx[panel], used, False, work.panel, zeros, right)
             _times(slope[panel], work.panel, used)
-        back = halves.hidden_back
+        back = halves.hidden_backward
         add_map(back, slope, hat, steps, samples, turn, sums.hidden[layer], sums.hidden_bias[layer], zeros, left, right)
         _back_through_norm(shape, maps.hidden_across, back, layer, slope, hat, work.scale2[layer], work)
-    mixed, qkv, hat, back = work.mixed[layer], work.qkv[layer], work.hat[layer], halves.out_back
+    mixed, qkv, hat, back = work.mixed[layer], work.qkv[layer], work.hat[layer], halves.out_backward
     add_map(back, dx, mixed, steps, samples, turn, sums.out[layer], sums.out_bias[layer], zeros, left, right)
     for panel in range(panels):
         used = columns_of(panel, steps, samples, size)
-        map_back(maps.out_across, back, layer, dx[panel], used, False, mixed[panel], zeros, right)
+        map_backward(maps.out_across, back, layer, dx[panel], used, False, mixed[panel], zeros, right)
     attend_backward(
         mixed, qkv, shape.heads, shape.scale, work.cos, work.sin, work.none, samples, steps,
         work.head, work.lines[0], zeros,
     )  # fmt: skip
-    back = halves.qkv_back
+    back = halves.qkv_backward
     add_map(back, qkv, hat, steps, samples, turn, sums.qkv[layer], sums.qkv_bias[layer], zeros, left, right)
     _back_through_norm(shape, maps.qkv_across, back, layer, qkv, hat, work.scale[layer], work)
 
 
 @entry(fastmath=FLAGS)
-def decoder_chunk(shape: Shape, maps: Maps, sums: Maps, work: Work, asked: Asked, first: int, count: int) -> float:
+def decoder_chunk(shape: Shape, maps: Maps, sums: Maps, work: Work, asked: StepInputs, first: int, count: int) -> float:
     """Loss of the samples first .. first + count - 1 of a batch; gradients of the maps are added to `sums`."""
     x, steps, samples = work.x, shape.steps, shape.samples
     layers, (panels, width, size) = maps.qkv.shape[0], x.shape
@@ -195,7 +195,7 @@ def decoder_chunk(shape: Shape, maps: Maps, sums: Maps, work: Work, asked: Asked
         used = columns_of(panel, steps, samples, size)
         labels_of_panel(asked, first, count, samples, panel, used, size, work.y, work.lines[3])
         normalise(shape.normed, x[panel], used, hat, scale, work.lines[0])
-        loss += judge(
+        loss += loss_and_gradient(
             hat, used, maps.head, maps.head_bias, work.z, work.y, work.lines[3], asked.kind, work.panel,
             sums.head, sums.head_bias, work.turn, work.lines[0], work.lines[1], work.zeros,
         )  # fmt: skip
@@ -250,14 +250,14 @@ def decoder_maps(theta: X1, blocks: I2, ends: I1, fixed: X2, features: X2, maps:
 
 
 @entry(fastmath=FLAGS)
-def decoder_halves(maps: Maps, halves: Halves) -> None:
+def decoder_halves(maps: Maps, halves: Bfloat16Maps) -> None:
     """`halves` from the maps."""
-    for layer in range(len(halves.qkv_ahead)):
-        paired(maps.qkv[layer], halves.qkv_ahead[layer], halves.qkv_back[layer])
-        paired(maps.out[layer], halves.out_ahead[layer], halves.out_back[layer])
+    for layer in range(len(halves.qkv_forward)):
+        paired(maps.qkv[layer], halves.qkv_forward[layer], halves.qkv_backward[layer])
+        paired(maps.out[layer], halves.out_forward[layer], halves.out_backward[layer])
         if maps.hidden.shape[1]:
-            paired(maps.hidden[layer], halves.hidden_ahead[layer], halves.hidden_back[layer])
-            paired(maps.back[layer], halves.back_ahead[layer], halves.back_back[layer])
+            paired(maps.hidden[layer], halves.hidden_forward[layer], halves.hidden_backward[layer])
+            paired(maps.back[layer], halves.back_forward[layer], halves.back_backward[layer])
 
 
 @entry(fastmath=FLAGS)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hmmscope.inference.memory_error import fit_decay as fit_decay
     from hmmscope.inference.memory_error import memory_certificate as memory_certificate
     from hmmscope.inference.observability import numerical_rank as numerical_rank
-    from hmmscope.inference.optimal import optimal_law as optimal_law
+    from hmmscope.inference.optimal import optimal_probs as optimal_probs
     from hmmscope.inference.window import linear_window_errors as linear_window_errors
     from hmmscope.inference.window import window_errors as window_errors
 

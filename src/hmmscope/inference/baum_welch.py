@@ -11,12 +11,21 @@ from numpy.typing import NDArray
 
 from hmmscope.axes import Float64, Int, Tensor
 from hmmscope.errors import InputError
-from hmmscope.inference.climbing import PARTS, Climb, Climbed, Model, Rules, counts_of, expect, may_go_beside
 from hmmscope.inference.counts import Counts
+from hmmscope.inference.em import (
+    PARTS,
+    EMResult,
+    EMRunner,
+    Model,
+    MStepSettings,
+    can_run_side_by_side,
+    counts_of,
+    expect,
+)
 from hmmscope.inference.filtering import filter_beliefs
-from hmmscope.inference.loop_inputs import Sequences, sequences
+from hmmscope.inference.loop_inputs import PackedSequences, sequences
 from hmmscope.inference.ragged import check_ragged, counted
-from hmmscope.inference.restarts import Restarts, on_threads
+from hmmscope.inference.restarts import RestartSearch, on_threads
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.observations import Symbols, whole_batch
 from hmmscope.schema import is_count, require
@@ -43,8 +52,8 @@ class BaumWelchFit:
         num_iterations: iterations of that restart.
         converged: whether its last step gained less than the tolerance, before the iterations ended.
         num_restarts: restarts that were made.
-        apart: log-likelihood of the best restart less that of the second, nats; infinite if there was one.
-        agreed: whether the best two agree in likelihood, see `fit_baum_welch`.
+        restart_gap: log-likelihood of the best restart less that of the second, nats; infinite if there was one.
+        restarts_agree: whether the best two agree in likelihood, see `fit_baum_welch`.
         bic: the Bayesian information criterion: -2 log-likelihood + (free initial probabilities) log(sequences) + (free
             transition probabilities) log(moves) + (free emission probabilities) log(observations); small is good.
         num_free: how many probabilities of each part are free: the positive entries of `start` less one a row, or all
@@ -57,8 +66,8 @@ class BaumWelchFit:
     num_iterations: int
     converged: bool
     num_restarts: int
-    apart: float
-    agreed: bool
+    restart_gap: float
+    restarts_agree: bool
     bic: float
     num_free: dict[str, int] = field(default_factory=dict)
     num_zeros: dict[str, int] = field(default_factory=dict)
@@ -70,7 +79,7 @@ class BaumWelchFit:
 
 
 def fit_baum_welch(
-    observations: Symbols | Sequences,
+    observations: Symbols | PackedSequences,
     num_states: int,
     num_symbols: int,
     *,
@@ -85,7 +94,7 @@ def fit_baum_welch(
     tolerance: float = 1e-7,
     pseudo_count: float = 0.1,
     seed: int = 0,
-    heard: Callable[[int], object] | None = None,
+    callback: Callable[[int], object] | None = None,
 ) -> BaumWelchFit:
     """Fit a state-emitting HMM to independent sequences by expectation maximisation.
 
@@ -117,7 +126,7 @@ def fit_baum_welch(
             restart has converged.
         pseudo_count: at least 0.
         seed: in [0, 2^32).
-        heard: called, from several threads, with the number of iterations that need not be made any more: after each one,
+        callback: called, from several threads, with the number of iterations that need not be made any more: after each one,
             and for those that are left when a restart has converged.
 
     Raises:
@@ -129,10 +138,10 @@ def fit_baum_welch(
     _at_least(0, agreement=agreement, pseudo_count=pseudo_count, tolerance=tolerance)
     work = as_sequences(observations, num_symbols, lengths)
     rules = _rules(num_states, num_symbols, start, fixed, tied_emissions, pseudo_count)
-    together = num_restarts > 1 and may_go_beside(num_states, work)
+    together = num_restarts > 1 and can_run_side_by_side(num_states, work)
     threads = torch.get_num_threads()
     width = min(threads, num_restarts)
-    climb = Climb(work, rules, threads if together else max(1, threads // width))
+    climb = EMRunner(work, rules, threads if together else max(1, threads // width))
 
     def begins(number: int) -> list[Model]:
         if number == 0 and start is not None:
@@ -140,17 +149,17 @@ def fit_baum_welch(
         drawn = (_random(number, attempt, seed, num_states, num_symbols, rules) for attempt in range(num_tries))
         return [rules.kept(rules.restricted(model), start) for model in drawn]
 
-    search = _Search(begins, climb, max_iterations, tolerance, heard or bool)
+    search = _RestartSearch(begins, climb, max_iterations, tolerance, callback or bool)
     near = max(SAME, agreement * int(work.lengths.sum()))
     if together:
-        restarts = Restarts(search.wave, num_restarts, WAVES[min(threads, 2) - 1], near)
+        restarts = RestartSearch(search.wave, num_restarts, WAVES[min(threads, 2) - 1], near)
     else:
-        restarts = Restarts(on_threads(search.restart, width), num_restarts, (width, width), near)
+        restarts = RestartSearch(on_threads(search.restart, width), num_restarts, (width, width), near)
     search.hear((num_restarts - restarts.made) * max_iterations)
     return _fitted(restarts, work, rules)
 
 
-class _Search(NamedTuple):
+class _RestartSearch(NamedTuple):
     """Restarts, one after the other or several side by side.
 
     Attributes:
@@ -160,12 +169,12 @@ class _Search(NamedTuple):
     """
 
     begins: Callable[[int], list[Model]]
-    climb: Climb
+    climb: EMRunner
     max_iterations: int
     tolerance: float
     hear: Callable[[int], object]
 
-    def restart(self, number: int) -> Climbed:
+    def restart(self, number: int) -> EMResult:
         tried = self.begins(number)
         if len(tried) > 1:
             tried = [_likeliest([self.climb(model, TRIED_ITERATIONS, 0.0) for model in tried])]
@@ -173,13 +182,13 @@ class _Search(NamedTuple):
         self.hear(self.max_iterations - climbed.num_iterations)
         return climbed
 
-    def wave(self, numbers: Sequence[int]) -> list[Climbed]:
+    def wave(self, numbers: Sequence[int]) -> list[EMResult]:
         """Several restarts, each as alone."""
         tried = [self.begins(number) for number in numbers]
         several = [model for models in tried if len(models) > 1 for model in models]
-        reached = iter(self.climb.beside(several, TRIED_ITERATIONS, 0.0) if several else ())
+        reached = iter(self.climb.side_by_side(several, TRIED_ITERATIONS, 0.0) if several else ())
         best = [own[0] if len(own) == 1 else _likeliest([next(reached) for _ in own]) for own in tried]
-        ends = self.climb.beside(best, self.max_iterations, self.tolerance, self.hear)
+        ends = self.climb.side_by_side(best, self.max_iterations, self.tolerance, self.hear)
         self.hear(sum(self.max_iterations - end.num_iterations for end in ends))
         return ends
 
@@ -191,7 +200,7 @@ def _at_least(least: int, **options: int | float) -> None:
         require(not least or is_count(value), name, "must be whole", value)
 
 
-def _fitted(restarts: Restarts[Climbed], work: Sequences, rules: Rules) -> BaumWelchFit:
+def _fitted(restarts: RestartSearch[EMResult], work: PackedSequences, rules: MStepSettings) -> BaumWelchFit:
     """The likeliest of the restarts, and how it was found."""
     best = restarts.best
     free = rules.num_free(best.model)
@@ -201,20 +210,20 @@ def _fitted(restarts: Restarts[Climbed], work: Sequences, rules: Rules) -> BaumW
         best.num_iterations,
         best.converged,
         num_restarts=len(restarts.ends),
-        apart=restarts.apart,
-        agreed=restarts.agreed,
+        restart_gap=restarts.restart_gap,
+        restarts_agree=restarts.restarts_agree,
         bic=criterion(best.log_likelihood, free, work, best.model.emission.shape[1]),
         num_free=free,
         num_zeros=rules.num_zeros,
     )
 
 
-def _likeliest(tried: Sequence[Climbed]) -> Model:
+def _likeliest(tried: Sequence[EMResult]) -> Model:
     """Where the most promising of some starts has come."""
     return largest(tried, key=lambda one: one.log_likelihood).model
 
 
-def criterion(log_likelihood: float, free: dict[str, int], work: Sequences, num_symbols: int) -> float:
+def criterion(log_likelihood: float, free: dict[str, int], work: PackedSequences, num_symbols: int) -> float:
     """-2 log-likelihood + sum over the parts of the model of (free parameters) * log(what they are seen in).
 
     Initial probabilities are seen once in each sequence, transition probabilities at each move, emission probabilities at
@@ -228,10 +237,10 @@ def criterion(log_likelihood: float, free: dict[str, int], work: Sequences, num_
 
 
 def as_sequences(
-    observations: Symbols | Sequences, num_symbols: int, lengths: object = None, name: str = "observations"
-) -> Sequences:
+    observations: Symbols | PackedSequences, num_symbols: int, lengths: object = None, name: str = "observations"
+) -> PackedSequences:
     """The sequences that are not empty; InputError if there is none."""
-    if isinstance(observations, Sequences):
+    if isinstance(observations, PackedSequences):
         return observations._replace(rows=np.arange(len(observations.rows)))
     checked, mask, inside = check_ragged(observations, Alphabet(None, num_symbols), None, lengths)
     work = sequences(checked.cpu(), mask, counted(inside).cpu()).packed()
@@ -247,7 +256,7 @@ def _rules(
     fixed: Collection[str],
     tied: Sequence[int] | None,
     pseudo_count: float,
-) -> Rules:
+) -> MStepSettings:
     require(set(fixed) <= set(PARTS), "fixed", f"must be among {', '.join(PARTS)}", sorted(fixed))
     require(start is not None or not fixed, "fixed", "needs a start to take the parts from", sorted(fixed))
     if start is not None and (start.num_states, start.num_symbols) != (num_states, num_symbols):
@@ -260,7 +269,7 @@ def _rules(
         or classes.max() >= num_states
     ):
         raise InputError(f"tied_emissions: must be {num_states} class numbers in [0, {num_states})")
-    rules = Rules(pseudo_count, frozenset(fixed), classes)
+    rules = MStepSettings(pseudo_count, frozenset(fixed), classes)
     if start is None:
         return rules
     support = tuple(part > 0 for part in rules.tied(Model.of(start)))
@@ -270,7 +279,7 @@ def _rules(
     return replace(rules, support=support)
 
 
-def _random(number: int, attempt: int, seed: int, num_states: int, num_symbols: int, rules: Rules) -> Model:
+def _random(number: int, attempt: int, seed: int, num_states: int, num_symbols: int, rules: MStepSettings) -> Model:
     """Dirichlet(1) rows; in every other attempt each state stays with one half more."""
     rng = numpy_generator(seed, f"baum-welch-{attempt}" if attempt else "baum-welch", number)
     initial = rng.dirichlet(np.ones(num_states))
@@ -281,13 +290,13 @@ def _random(number: int, attempt: int, seed: int, num_states: int, num_symbols: 
     return rules.tied(Model(initial, transition, emission))
 
 
-def held_out_log_likelihoods(hmm: HMM, work: Sequences) -> NDArray[np.float64]:
+def held_out_log_likelihoods(hmm: HMM, work: PackedSequences) -> NDArray[np.float64]:
     """log P(sequence) for each of some packed sequences (n,), nats; -inf for one that the model forbids."""
     return counts_of(Model.of(hmm), work, torch.get_num_threads()).logs
 
 
 def fit_stream(
-    batches: Iterable[Int[Tensor, "batch time"] | Sequences],
+    batches: Iterable[Int[Tensor, "batch time"] | PackedSequences],
     start: HMM,
     *,
     fixed: Collection[str] = (),

@@ -1,11 +1,11 @@
 """From processes and batches to the compiled loops, and back: the filter of one HMM on the processor.
 
 Many states with few ways out of each, or of few sequences: `hmmscope.kernels.sparse`. Up to 64 states:
-`hmmscope.kernels.registers`. Few states, or few sequences, or transitions that emit, or negative numbers:
-`hmmscope.kernels.lanes`. Many states: `hmmscope.kernels.many_states`. A sequence whose belief has a positive entry that may
-soon be too small for a float is gone over again by `hmmscope.kernels.careful`, because what is negligible now may be all
-that is left later. So nothing is lost to underflow: a probability of zero is zero, and every other one is right to its last
-digits.
+`hmmscope.kernels.simd_over_states`. Few states, or few sequences, or transitions that emit, or negative numbers:
+`hmmscope.kernels.simd_over_sequences`. Many states: `hmmscope.kernels.many_states`. A sequence whose belief has a positive
+entry that may soon be too small for a float is gone over again by `hmmscope.kernels.underflow_safe`, because what is
+negligible now may be all that is left later. So nothing is lost to underflow: a probability of zero is zero, and every
+other one is right to its last digits.
 """
 
 import math
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from hmmscope.axes import Bool, Int64, Tensor
 from hmmscope.inference.loop_inputs import (
     NO_ENTRIES,
-    Sequences,
+    PackedSequences,
     Tables,
     few,
     in_blocks,
@@ -30,13 +30,13 @@ from hmmscope.inference.loop_inputs import (
     tables,
 )
 from hmmscope.inference.ragged import check_ragged, counted, silent
-from hmmscope.kernels import careful, lanes, many_states, registers, sparse
-from hmmscope.processes.laws import ROUNDING, Law, seeing, symbol_law
+from hmmscope.kernels import many_states, simd_over_sequences, simd_over_states, sparse, underflow_safe
 from hmmscope.processes.observations import Observations
+from hmmscope.processes.params import ROUNDING, HMMParams, seeing, symbol_probs
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 
-#: A law with a positive entry below this is in doubt, looked at so often: see `hmmscope.kernels.lanes`.
+#: A law with a positive entry below this is in doubt, looked at so often: see `hmmscope.kernels.simd_over_sequences`.
 SMALLEST = {np.dtype(np.float64): (1e-100, 8), np.dtype(np.float32): (1e-17, 1)}
 
 #: Of many states: (least sum, least positive entry) of a law in no doubt, which is looked at in each step. In float32 only
@@ -57,8 +57,8 @@ _LOOKS, _NORMAL = 4, 1e-300
 FEW_SYMBOLS = 64
 
 
-class Weights(NamedTuple):
-    """Beliefs of one sequence as `hmmscope.kernels.careful` has them (time, state)."""
+class ScaledBeliefs(NamedTuple):
+    """Beliefs of one sequence as `hmmscope.kernels.underflow_safe` has them (time, state)."""
 
     mantissa: NDArray[np.float64]
     exponent: NDArray[np.int64]
@@ -72,23 +72,23 @@ class Filtered(Shown):
         tables: the process.
         work: the sequences.
         beliefs: P(state t | o_0..o_t) (batch, time, state); zeros from an impossible observation on, and in padding.
-        ahead: P(o_{t+1} | o_0..o_t), if asked for (batch, time, symbol).
+        predictive: P(o_{t+1} | o_0..o_t), if asked for (batch, time, symbol).
         norms: P(o_t | o_0..o_{t-1}) of the sequences that are in no doubt (batch, time); ones in padding.
         terms: their logarithms, right for all (batch, time).
-        doubtful: the careful beliefs of the rows that were in doubt.
+        underflow_risk: the careful beliefs of the rows that were in doubt.
     """
 
     tables: Tables
-    work: Sequences
+    work: PackedSequences
     beliefs: NDArray[np.float64]
-    ahead: NDArray[np.float64]
+    predictive: NDArray[np.float64]
     norms: NDArray[np.float64]
     terms: NDArray[np.float64]
-    doubtful: dict[int, Weights]
+    underflow_risk: dict[int, ScaledBeliefs]
 
 
 def run_filter(
-    law: Law,
+    law: HMMParams,
     observations_BT: Int64[Tensor, "batch time"],
     starts_T: Bool[Tensor, "time"],
     lengths_B: Int64[Tensor, "batch"],
@@ -99,7 +99,7 @@ def run_filter(
     found, work = tables(law), sequences(observations_BT, starts_T, lengths_B)
     batch, time = observations_BT.shape
     ragged = len(work.rows) < batch or bool((work.lengths < time).any())
-    laws = next_laws(law) if predict else NextLaws(np.empty(0), np.empty((found.num_states, 0)))
+    laws = next_step_probs(law) if predict else NextStepProbs(np.empty(0), np.empty((found.num_states, 0)))
     empty = np.zeros if ragged else np.empty
     beliefs, ahead = empty((batch, time, found.num_states)), empty((batch, time, len(laws.opening)))
     norms = np.ones((batch, time)) if ragged else np.empty((batch, time))
@@ -116,8 +116,8 @@ def run_filter(
         terms[never], beliefs[never], ahead[never] = -np.inf, 0.0, 0.0
     again = {}
     for row, length in zip(work.rows[doubtful].tolist(), work.lengths[doubtful].tolist(), strict=True):
-        again[row] = filter_carefully(found, observations_BT[row, :length], work.starts, terms[row])
-        careful.plain(*again[row], beliefs[row, :length])
+        again[row] = filter_underflow_safe(found, observations_BT[row, :length], work.starts, terms[row])
+        underflow_safe.plain(*again[row], beliefs[row, :length])
     silenced = silent(torch.from_numpy(terms), observations_BT, law.num_symbols)
     if predict:
         for rows in (slice(row, row + 1) for row in again) if together else (slice(None),):
@@ -125,48 +125,48 @@ def run_filter(
     return Filtered(found, work, beliefs, ahead, norms, silenced.numpy(), again)
 
 
-class NextLaws(NamedTuple):
+class NextStepProbs(NamedTuple):
     """Laws of the first symbol (V,), and of the next one given the state (S, V)."""
 
     opening: NDArray[np.float64]
     prediction: NDArray[np.float64]
 
-    def predict(self, beliefs: NDArray[np.float64], starts: NDArray[np.bool_], ahead: NDArray[np.float64]) -> None:
+    def predict(self, beliefs: NDArray[np.float64], reset_mask: NDArray[np.bool_], ahead: NDArray[np.float64]) -> None:
         """Write P(o_{t+1} | o_0..o_t) (batch, time, symbol) for beliefs (batch, time, state)."""
         flat = torch.from_numpy(beliefs).flatten(0, 1) @ torch.from_numpy(self.prediction)
         ahead[:] = flat.numpy().reshape(ahead.shape)
-        begins = np.flatnonzero(starts[1:])
+        begins = np.flatnonzero(reset_mask[1:])
         ahead[:, begins] = self.opening * beliefs[:, begins].any(-1, keepdims=True)
 
 
-def next_laws(law: Law, component: int = 0) -> NextLaws:
+def next_step_probs(law: HMMParams, component: int = 0) -> NextStepProbs:
     """Of a component."""
-    symbols_SV = symbol_law(law)[component]
+    symbols_SV = symbol_probs(law)[component]
     opening_V = law.initial_MS[component] @ symbols_SV
-    prediction_SV = law.ahead_in(component)
-    return NextLaws(opening_V.numpy(), np.ascontiguousarray(prediction_SV.numpy()))
+    prediction_SV = law.predictive_in(component)
+    return NextStepProbs(opening_V.numpy(), np.ascontiguousarray(prediction_SV.numpy()))
 
 
-def filter_batch(hmm: Process, observations: Observations, starts: object, lengths: object) -> Filtered:
+def filter_batch(hmm: Process, observations: Observations, reset_mask: object, lengths: object) -> Filtered:
     """`run_filter` of what a user gives. InputError as in `check_ragged`."""
-    checked, mask, inside = check_ragged(observations, hmm.alphabet, starts, lengths)
-    return run_filter(seeing(hmm.law, checked), checked.cpu(), mask, counted(inside).cpu())
+    checked, mask, inside = check_ragged(observations, hmm.alphabet, reset_mask, lengths)
+    return run_filter(seeing(hmm.params, checked), checked.cpu(), mask, counted(inside).cpu())
 
 
 def forward(
     process: Tables,
-    work: Sequences,
+    work: PackedSequences,
     doubtful: NDArray[np.bool_],
     *,
     beliefs: NDArray | None = None,
     norms: NDArray | None = None,
-    laws: NextLaws | None = None,
+    laws: NextStepProbs | None = None,
     ahead: NDArray | None = None,
     totals: NDArray | None = None,
     ends: NDArray[np.int64] | None = None,
     openers: NDArray[np.int64] | None = None,
 ) -> None:
-    """`lanes.forward` with whichever results are given; the states side by side where they are few.
+    """`simd_over_sequences.forward` with whichever results are given; the states side by side where they are few.
 
     States side by side, and transitions one by one, are float64 in any case.
     """
@@ -190,12 +190,12 @@ def forward(
 
 def _forward_over_lanes(
     process: Tables,
-    work: Sequences,
+    work: PackedSequences,
     looks: tuple[float, int],
     doubtful: NDArray[np.bool_],
     beliefs: NDArray | None,
     norms: NDArray | None,
-    laws: NextLaws | None,
+    laws: NextStepProbs | None,
     ahead: NDArray | None,
     totals: NDArray | None,
     ends: NDArray[np.int64] | None,
@@ -209,7 +209,7 @@ def _forward_over_lanes(
         safe = process.least > 1e-20
         smallest, every = (_NORMAL / process.least ** (2 * _LOOKS + 2), _LOOKS) if safe else (1e-100, every)
     if ahead is None or laws is None:
-        laws, ahead = NextLaws(np.empty(0), np.empty((size, 0))), np.empty((0, 0, 0))
+        laws, ahead = NextStepProbs(np.empty(0), np.empty((size, 0))), np.empty((0, 0, 0))
     opening, prediction, ahead = (part.astype(dtype, copy=False) for part in (*laws, ahead))
     ahead = ahead.reshape(-1, len(opening)) if len(opening) else np.empty((0, 0), dtype)
     beliefs = no_rows if beliefs is None else beliefs.reshape(-1, size)
@@ -225,7 +225,7 @@ def _forward_over_lanes(
             known = *own[:3], own.starts, smallest, every, beliefs, norms, sums, doubtful[part]
             sparse.forward(first, step, *entries, emission, *known)
             return
-        lanes.forward(
+        simd_over_sequences.forward(
             *(work.width, *process, opening, prediction, work.symbols if openers is None else openers, *own[:3]),
             *(own.starts, smallest, every, places, beliefs, norms, ahead, sums, doubtful[part]),
         )
@@ -233,7 +233,7 @@ def _forward_over_lanes(
     in_blocks(work, len(work.rows), run, together=1 if alone else None)
 
 
-def _vanishing(process: Tables, work: Sequences, smallest: float) -> NDArray[np.bool_]:
+def _vanishing(process: Tables, work: PackedSequences, smallest: float) -> NDArray[np.bool_]:
     """The sequences (n,) in which one step may shrink a law by so much that nothing is left of it in floats."""
     if bool(((process.step > 0) & (process.step < smallest)).any()):
         return np.ones(len(work.rows), np.bool_)
@@ -244,12 +244,12 @@ def _vanishing(process: Tables, work: Sequences, smallest: float) -> NDArray[np.
 
 def _forward_side_by_side(
     process: Tables,
-    work: Sequences,
+    work: PackedSequences,
     every: int,
     doubtful: NDArray[np.bool_],
     beliefs: NDArray | None,
     norms: NDArray | None,
-    laws: NextLaws | None,
+    laws: NextStepProbs | None,
     ahead: NDArray | None,
     totals: NDArray | None,
 ) -> None:
@@ -259,7 +259,7 @@ def _forward_side_by_side(
 
     def run(part: slice) -> None:
         own = work.part(part)
-        registers.forward(
+        simd_over_states.forward(
             *(*flat, opening, prediction.ravel(), *own[:3], own.starts, every, *kept),
             *(nothing if totals is None else totals[part], doubtful[part]),
         )
@@ -269,11 +269,11 @@ def _forward_side_by_side(
 
 def forward_in_products(
     process: Tables,
-    work: Sequences,
+    work: PackedSequences,
     doubtful: NDArray[np.bool_],
     beliefs: NDArray | None = None,
     norms: NDArray | None = None,
-    laws: NextLaws | None = None,
+    laws: NextStepProbs | None = None,
     ahead: NDArray | None = None,
     totals: NDArray | None = None,
     ends: NDArray[np.int64] | None = None,
@@ -288,7 +288,7 @@ def forward_in_products(
         doubtful |= least < smallest
     no_rows, no_sums, no_places = np.empty((0, size), dtype), np.empty(0), work.rows[:0]
     if ahead is None or laws is None:
-        laws, ahead = NextLaws(np.empty(0), np.empty((size, 0))), np.empty((0, 0))
+        laws, ahead = NextStepProbs(np.empty(0), np.empty((size, 0))), np.empty((0, 0))
     opening, prediction = (part.astype(dtype, copy=False) for part in laws)
     ahead = ahead.reshape(-1, max(1, len(opening))).astype(dtype, copy=False)
     beliefs = no_rows if beliefs is None else beliefs.reshape(-1, size)
@@ -314,13 +314,13 @@ def forward_in_products(
     in_blocks(work, ROWS, run, together=TILE_ROWS)
 
 
-def filter_carefully(
-    process: Tables, symbols_T: Int64[Tensor, "time"], starts: NDArray[np.bool_], terms: NDArray[np.float64]
-) -> Weights:
+def filter_underflow_safe(
+    process: Tables, symbols_T: Int64[Tensor, "time"], reset_mask: NDArray[np.bool_], terms: NDArray[np.float64]
+) -> ScaledBeliefs:
     """The careful filter of one sequence; its log P(o_t | past) are written to `terms`."""
     size = process.num_states
-    found = Weights(np.empty((len(symbols_T), size)), np.empty((len(symbols_T), size), np.int64))
+    found = ScaledBeliefs(np.empty((len(symbols_T), size)), np.empty((len(symbols_T), size), np.int64))
     first, emission = (part.astype(np.float64, copy=False) for part in (process.first, process.emission))
     symbols = np.ascontiguousarray(symbols_T.numpy())
-    careful.forward(first, *process.into, emission, symbols, starts, *found, terms[: len(symbols_T)])
+    underflow_safe.forward(first, *process.into, emission, symbols, reset_mask, *found, terms[: len(symbols_T)])
     return found

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hmmscope.inference.compiled import ROWS, TILE_ROWS, Filtered, Weights, filter_carefully
+from hmmscope.inference.compiled import ROWS, TILE_ROWS, Filtered, ScaledBeliefs, filter_underflow_safe
 from hmmscope.inference.loop_inputs import (
-    Sequences,
+    PackedSequences,
     Tables,
     few,
     in_blocks,
@@ -19,19 +19,19 @@ from hmmscope.inference.loop_inputs import (
     padded,
     side_by_side,
 )
-from hmmscope.kernels import careful, lanes, many_states, registers, sparse
+from hmmscope.kernels import many_states, simd_over_sequences, simd_over_states, sparse, underflow_safe
 
 
 def run_smoother(
     filtered: Filtered, smoothed: NDArray[np.float64], weights: NDArray[np.float64] | None = None
 ) -> NDArray[np.bool_]:
-    """Write P(state t | all) (batch, time, state), and weights of `lanes.backward`, zeros where there is nothing to say.
+    """Write P(state t | all) (batch, time, state), and the weights of `simd_over_sequences.backward`.
 
-    Returns which sequences are possible (batch,). Weights of doubtful rows are not to be used.
+    Returns which sequences are possible (batch,). Do not use the weights of rows with underflow risk.
     """
     process, size = filtered.tables, filtered.tables.num_states
     possible: NDArray[np.bool_] = np.all(filtered.terms > -np.inf, axis=1)
-    work = filtered.work.part(~np.isin(filtered.work.rows, list(filtered.doubtful)))
+    work = filtered.work.part(~np.isin(filtered.work.rows, list(filtered.underflow_risk)))
     if one_by_one(process):
         _smooth_one_by_one(filtered, work, smoothed, weights)
     elif side_by_side(process, work):
@@ -43,7 +43,7 @@ def run_smoother(
 
         def run(part: slice) -> None:
             own = work.part(part)
-            lanes.backward(
+            simd_over_sequences.backward(
                 *(work.width, transposed, process.emission, *own[:3], own.starts, flat[0], filtered.norms.reshape(-1)),
                 *(flat[1], kept, nothing[:, 0], np.empty((0, 0)), nothing),
             )
@@ -54,14 +54,16 @@ def run_smoother(
         rows, norms = filtered.beliefs.reshape(-1, size), filtered.norms.reshape(-1)
         backward_in_products(process, work, rows, norms, smoothed.reshape(-1, size), kept)
     smoothed[~possible] = 0.0
-    for row, beliefs in filtered.doubtful.items():
+    for row, beliefs in filtered.underflow_risk.items():
         if possible[row]:
-            smooth_carefully(filtered, row, beliefs, smoothed[row, : len(beliefs.mantissa)], np.empty((0, size, size)))
+            smooth_underflow_safe(
+                filtered, row, beliefs, smoothed[row, : len(beliefs.mantissa)], np.empty((0, size, size))
+            )
     return possible
 
 
 def _smooth_side_by_side(
-    filtered: Filtered, work: Sequences, smoothed: NDArray[np.float64], weights: NDArray[np.float64] | None
+    filtered: Filtered, work: PackedSequences, smoothed: NDArray[np.float64], weights: NDArray[np.float64] | None
 ) -> None:
     """Emissions are taken into the matrices only where no weights are asked for, which stand between the two."""
     process, nothing = filtered.tables, np.empty(0)
@@ -70,7 +72,7 @@ def _smooth_side_by_side(
 
     def run(part: slice) -> None:
         own = work.part(part)
-        registers.backward(
+        simd_over_states.backward(
             *(flat.states, flat.step, flat.emission, *own[:3], own.starts, filtered.beliefs.reshape(-1)),
             *(filtered.norms.reshape(-1), smoothed.reshape(-1), kept, nothing, nothing, nothing),
         )
@@ -79,7 +81,7 @@ def _smooth_side_by_side(
 
 
 def _smooth_one_by_one(
-    filtered: Filtered, work: Sequences, smoothed: NDArray[np.float64], weights: NDArray[np.float64] | None
+    filtered: Filtered, work: PackedSequences, smoothed: NDArray[np.float64], weights: NDArray[np.float64] | None
 ) -> None:
     process = filtered.tables
     nothing = np.empty((0, process.num_states))
@@ -104,14 +106,14 @@ def _smooth_one_by_one(
 
 def backward_in_products(
     process: Tables,
-    work: Sequences,
+    work: PackedSequences,
     beliefs: NDArray[np.float64],
     norms: NDArray[np.float64],
     smoothed: NDArray[np.float64],
     weights: NDArray[np.float64],
     counts: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]] | None = None,
 ) -> None:
-    """`lanes.backward` of many states; counts of firsts (S,), pairs (S, S) and symbols (V, S), whose blocks are one."""
+    """Run `simd_over_sequences.backward` for many states; return counts of initial states, transitions and emissions."""
     size, run_backward = process.num_states, many_states.backward.load(np.float64)
     step, width = many_states.packed(process.transposed()[0]), many_states.width_of(size, np.dtype(np.float64))
     starts = work.starts.astype(np.int64)
@@ -133,32 +135,32 @@ def backward_in_products(
         pairs += sums[:, :size]
 
 
-def smooth_carefully(
-    filtered: Filtered, row: int, beliefs: Weights, smoothed: NDArray[np.float64], pairs: NDArray[np.float64]
+def smooth_underflow_safe(
+    filtered: Filtered, row: int, beliefs: ScaledBeliefs, smoothed: NDArray[np.float64], pairs: NDArray[np.float64]
 ) -> None:
     """The careful smoother of a row that was in doubt."""
     process, work = filtered.tables, filtered.work
     time = filtered.beliefs.shape[1]
     symbols = work.symbols[row * time : row * time + len(beliefs.mantissa)]
     entries = process.into, process.out_of, process.states_emit
-    careful.smooth(*entries, symbols, work.starts, *beliefs, smoothed, pairs, pairs[:0, 0])
+    underflow_safe.smooth(*entries, symbols, work.starts, *beliefs, smoothed, pairs, pairs[:0, 0])
 
 
-def careful_counts(
+def counts_underflow_safe(
     process: Tables,
     symbols: NDArray[np.int64],
-    starts: NDArray[np.bool_],
+    reset_mask: NDArray[np.bool_],
     first: NDArray[np.float64],
     transitions: NDArray[np.float64],
     visits: NDArray[np.float64],
 ) -> float:
     """Add the expected counts of one sequence; its log-likelihood, and nothing added if that is -inf."""
     size, terms = process.num_states, np.empty(len(symbols))
-    beliefs = filter_carefully(process, torch.from_numpy(symbols), starts, terms)
+    beliefs = filter_underflow_safe(process, torch.from_numpy(symbols), reset_mask, terms)
     if terms[-1] > -np.inf:
         smoothed = np.empty((len(symbols), size))
         entries = process.into, process.out_of, True
-        careful.smooth(*entries, symbols, starts, *beliefs, smoothed, np.empty((0, size, size)), transitions)
-        first += smoothed[starts[: len(symbols)]].sum(0)
+        underflow_safe.smooth(*entries, symbols, reset_mask, *beliefs, smoothed, np.empty((0, size, size)), transitions)
+        first += smoothed[reset_mask[: len(symbols)]].sum(0)
         np.add.at(visits, symbols, smoothed)
     return float(terms.sum())

@@ -11,16 +11,16 @@ from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.filtering import FilterResult, filter_beliefs
 from hmmscope.inference.mixture_posterior import components_known, drawn_components
-from hmmscope.machine import require_memory
-from hmmscope.processes.answers import COMPONENTS, FORECASTS
+from hmmscope.processes.capabilities import COMPONENTS, FORECASTS
 from hmmscope.processes.generalised import without_rounding
-from hmmscope.processes.laws import Law, symbol_law
 from hmmscope.processes.make import as_process
 from hmmscope.processes.observations import Observations
+from hmmscope.processes.params import HMMParams, symbol_probs
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.schema import require_count
 from hmmscope.seeds import numpy_generator
+from hmmscope.system_info import require_memory
 
 #: Longest continuation.
 MAX_STEPS = 2**20
@@ -70,17 +70,17 @@ def forecast(
     component.
     """
     hmm = as_process(hmm)
-    hmm.require(FORECASTS)
+    hmm.require_capability(FORECASTS)
     require_count("steps", steps, most=MAX_STEPS)
     require_count("num_draws", num_draws, 0)
-    if COMPONENTS in hmm.by_law:
+    if COMPONENTS in hmm.uses_hmm_inference:
         return _of_mixture(hmm, observed, steps, lengths, num_draws, seed)
-    if num_draws and hmm.law.signed:
+    if num_draws and hmm.params.signed:
         raise InputError("num_draws: there are no draws of hidden vectors, only laws of what is observed")
     found = filter_beliefs(hmm, observed, lengths=lengths)
     require_memory("forecast", 16 * steps * len(found.beliefs) * (hmm.num_states + hmm.num_symbols))
-    emitters_BS = _emitters(hmm.law_on(found.beliefs.device), found)
-    laws = list(_ahead(hmm.law_on(found.beliefs.device), emitters_BS, steps))
+    emitters_BS = _emitters(hmm.params_on(found.beliefs.device), found)
+    laws = list(_ahead(hmm.params_on(found.beliefs.device), emitters_BS, steps))
     observations, states = (torch.stack(part, 1) for part in zip(*laws, strict=True))
     batch = len(emitters_BS)
     require_memory("forecast", 16 * num_draws * steps * (batch + 2 + hmm.num_symbols))
@@ -88,7 +88,7 @@ def forecast(
     for b, emitter_S in enumerate(emitters_BS.cpu().numpy()):
         if num_draws and emitter_S.any():
             uniforms = numpy_generator(seed, "continuations", b).random((num_draws, steps, 2))
-            drawn[:, :, b] = _drawn(hmm.law, emitter_S, uniforms.transpose(1, 2, 0))
+            drawn[:, :, b] = _drawn(hmm.params, emitter_S, uniforms.transpose(1, 2, 0))
     return Forecast(observations, states, *torch.from_numpy(drawn))
 
 
@@ -113,25 +113,25 @@ def _of_mixture(
     return Forecast(observations, states, *drawn)
 
 
-def _emitters(law: Law, found: FilterResult) -> Float64[Tensor, "batch state"]:
+def _emitters(law: HMMParams, found: FilterResult) -> Float64[Tensor, "batch state"]:
     """The law of the state that emits next after each past; zeros after an impossible one."""
     counts_B = found.beliefs.any(2).sum(1)
     rows_B = torch.arange(len(counts_B), device=counts_B.device)
-    after_BS = law.move(found.beliefs[rows_B, counts_B - 1]) if found.beliefs.shape[1] else found.beliefs.sum(1)
+    after_BS = law.transition(found.beliefs[rows_B, counts_B - 1]) if found.beliefs.shape[1] else found.beliefs.sum(1)
     after_BS = torch.where((counts_B == 0)[:, None], law.initial_MS[0], after_BS)
     return after_BS * (found.impossible_at < 0)[:, None]
 
 
-def _ahead(law: Law, emitters_BS: Tensor, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _ahead(law: HMMParams, emitters_BS: Tensor, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Laws of the observation (batch, symbol) and of the state (batch, state) at each step."""
     for _ in range(steps):
-        observed_BV = emitters_BS @ symbol_law(law)[0]
-        states_BS = emitters_BS if law.states_emit else emitters_BS @ law.moves()[0]
+        observed_BV = emitters_BS @ symbol_probs(law)[0]
+        states_BS = emitters_BS if law.states_emit else emitters_BS @ law.transitions()[0]
         yield without_rounding(observed_BV) if law.signed else observed_BV, states_BS
-        emitters_BS = law.move(states_BS)
+        emitters_BS = law.transition(states_BS)
 
 
-def _drawn(law: Law, emitter_S: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
+def _drawn(law: HMMParams, emitter_S: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
     """Symbols and states (2, draw, step) by uniform numbers (step, 2, draw)."""
     steps, _, count = uniforms.shape
     found = np.empty((2, count, steps), np.int64)

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hmmscope.inference.compiled import ROWS, TILE_ROWS, forward
-from hmmscope.inference.compiled_backward import backward_in_products, careful_counts
-from hmmscope.inference.loop_inputs import Sequences, Tables, few, in_blocks, one_by_one, padded, side_by_side
-from hmmscope.kernels import lanes, registers, sparse
-from hmmscope.machine import require_memory
+from hmmscope.inference.compiled_backward import backward_in_products, counts_underflow_safe
+from hmmscope.inference.loop_inputs import PackedSequences, Tables, few, in_blocks, one_by_one, padded, side_by_side
+from hmmscope.kernels import simd_over_sequences, simd_over_states, sparse
+from hmmscope.system_info import require_memory
 
 #: Bytes of beliefs of a block; up to 64 times as many for products, which need some rows. Sums of blocks are added, so that
 #: this is a part of the last digits.
@@ -30,13 +30,13 @@ BLOCKS, LEAST = 16, 2**13
 class Counts(NamedTuple):
     """Sums to be added to; as `hmmscope.inference.smoothing.ExpectedCounts`, visits by symbol first."""
 
-    first: NDArray[np.float64]
+    initial: NDArray[np.float64]
     transitions: NDArray[np.float64]
-    visits: NDArray[np.float64]
+    emissions: NDArray[np.float64]
     logs: NDArray[np.float64]
 
 
-def add_counts(process: Tables, work: Sequences, counts: Counts, num_threads: int | None = None) -> None:
+def add_counts(process: Tables, work: PackedSequences, counts: Counts, num_threads: int | None = None) -> None:
     """Add the counts of sequences whose states emit, and write their log-likelihoods; garbage where one is impossible.
 
     Raises:
@@ -57,7 +57,7 @@ def add_counts(process: Tables, work: Sequences, counts: Counts, num_threads: in
                 "expected counts", 32 * process.num_states * int(own.lengths[row]), "cut long sequences into pieces"
             )
             symbols = own.part(slice(row, row + 1)).packed().symbols
-            found.logs[row] = careful_counts(process, symbols, own.starts, *found[:3])
+            found.logs[row] = counts_underflow_safe(process, symbols, own.starts, *found[:3])
         counts.logs[own.rows] = found.logs
         summed.add(part, found)
 
@@ -87,7 +87,7 @@ def _piece_length(size: int, num_rows: int) -> int:
     return max(1, PIECE_BYTES * (1 if num_rows == 1 else 4) // (8 * size * num_rows))
 
 
-def _add(process: Tables, work: Sequences, found: Counts) -> NDArray[np.bool_]:
+def _add(process: Tables, work: PackedSequences, found: Counts) -> NDArray[np.bool_]:
     """Counts of a block; which sequences are in doubt and left out."""
     size, total = process.num_states, int(work.lengths.sum())
     length = _piece_length(size, len(work.rows))
@@ -97,20 +97,20 @@ def _add(process: Tables, work: Sequences, found: Counts) -> NDArray[np.bool_]:
     beliefs, norms = np.empty((total, size)), np.empty(total)
     forward(process, own, doubtful, beliefs=beliefs, norms=norms, totals=found.logs)
     sums = np.zeros((size, size))
-    _backward(process, own.part(~doubtful), beliefs, norms, np.empty((0, size)), (found.first, sums, found.visits))
+    _backward(process, own.part(~doubtful), beliefs, norms, np.empty((0, size)), (found.initial, sums, found.emissions))
     found.transitions[:] = sums * process.step[0]
     return doubtful
 
 
 def _backward(
     process: Tables,
-    work: Sequences,
+    work: PackedSequences,
     beliefs: NDArray[np.float64],
     norms: NDArray[np.float64],
     weights: NDArray[np.float64],
     counts: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]],
 ) -> None:
-    """Add to counts of firsts, pairs (before they are multiplied by the transitions) and visits; `weights` as in `lanes`."""
+    """Add to the counts; pairs are not yet multiplied by the transitions, and `weights` are as in `simd_over_sequences`."""
     first, sums, visits = counts
     nothing = np.empty((0, process.num_states))
     if not len(work.rows):
@@ -122,14 +122,14 @@ def _backward(
         )
     elif side_by_side(process, work):
         flat = padded(replace(process, step=process.transposed()))
-        registers.backward(
+        simd_over_states.backward(
             *(flat.states, flat.step, flat.emission, *work[:3], work.starts, beliefs.ravel(), norms),
             *(nothing[:, 0], weights.ravel(), first, sums.ravel(), visits.ravel()),
         )
     elif not few(process, work):
         backward_in_products(process, work, beliefs, norms, nothing, weights, counts=counts)
     else:
-        lanes.backward(
+        simd_over_sequences.backward(
             *(work.width, process.transposed(), process.emission, *work[:3], work.starts),
             *(beliefs, norms, nothing, weights, first, sums, visits),
         )
@@ -143,14 +143,14 @@ class _Piece(NamedTuple):
     the lengths without it.
     """
 
-    work: Sequences
+    work: PackedSequences
     counted: NDArray[np.int64]
     seen: NDArray[np.int64]
     further: int
     begun: bool
 
     @classmethod
-    def of(cls, work: Sequences, begin: int, length: int, num_symbols: int) -> "_Piece":
+    def of(cls, work: PackedSequences, begin: int, length: int, num_symbols: int) -> "_Piece":
         """Sequences that have ended before are left out; those that last longest are the first."""
         count = int(np.count_nonzero(work.lengths > begin))
         restart = bool(work.starts[begin + length : begin + length + 1].any())
@@ -158,7 +158,7 @@ class _Piece(NamedTuple):
         counted = np.minimum(work.lengths[:count] - begin, length)
         lengths = counted + (np.arange(count) < further)
         starts = work.starts[begin : begin + length + 1]
-        chosen = Sequences(work.symbols, work.offsets[:count] + begin, lengths, np.arange(count), starts)
+        chosen = PackedSequences(work.symbols, work.offsets[:count] + begin, lengths, np.arange(count), starts)
         own = chosen.packed()
         symbols = own.symbols.copy()
         seen, begun = symbols[own.offsets], bool(work.starts[begin])
@@ -168,7 +168,7 @@ class _Piece(NamedTuple):
         return cls(own._replace(symbols=symbols), counted, seen, further, begun)
 
 
-def _add_in_pieces(process: Tables, work: Sequences, found: Counts, length: int) -> NDArray[np.bool_]:
+def _add_in_pieces(process: Tables, work: PackedSequences, found: Counts, length: int) -> NDArray[np.bool_]:
     """`_add` in pieces of `length` observations of each sequence."""
     (num_symbols, size), num_rows = process.emission.shape, len(work.rows)
     begins = range(0, int(work.lengths.max()), length)
@@ -193,9 +193,9 @@ def _add_in_pieces(process: Tables, work: Sequences, found: Counts, length: int)
         starts[0] = piece.begun
         told = replace(process, first=np.zeros_like(emission), emission=emission)
         sure = own._replace(starts=starts).part(~doubtful[:count])
-        _backward(told, sure, beliefs, norms, weights, (found.first, sums, visits))
-        found.visits[:num_symbols] += visits[:num_symbols]
-        np.add.at(found.visits, piece.seen, visits[num_symbols : num_symbols + count])
+        _backward(told, sure, beliefs, norms, weights, (found.initial, sums, visits))
+        found.emissions[:num_symbols] += visits[:num_symbols]
+        np.add.at(found.emissions, piece.seen, visits[num_symbols : num_symbols + count])
         later, carried = beliefs[own.offsets], weights[own.offsets]
     found.transitions[:] = sums * process.step[0]
     return doubtful

@@ -20,8 +20,8 @@ from hmmscope.axes import Bool, Float64, Int64, Tensor
 from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.ragged import silent
 from hmmscope.kernels import gpu, gpu_forward
-from hmmscope.machine import free_on
-from hmmscope.processes.laws import Law
+from hmmscope.processes.params import HMMParams
+from hmmscope.system_info import free_on
 
 #: Sums below these are doubtful; of float64 entries of beliefs are looked at instead.
 FLOORS = {torch.float64: 0.0, torch.float32: 1e-25}
@@ -102,7 +102,7 @@ def forward_logs_torch(
     """Log norms log P(o_t | past), doubtful sequences, and P(o_t | past) (time, component, batch, symbol) if asked for.
 
     Args:
-        rows: `StateEmitting.rows` of M components in float32 or float64, on the device of the observations.
+        rows: `StateEmissionParams.rows` of M components in float32 or float64, on the device of the observations.
         observations_BT: the same for every component.
         starts_T: on the processor.
         predictions: whether to keep the predictions, in the precision of the law.
@@ -136,7 +136,7 @@ def forward_logs_torch(
 
 
 def log_likelihood_there(
-    law: Law,
+    law: HMMParams,
     observations_BT: Int64[Tensor, "batch time"],
     starts_T: Bool[Tensor, "time"],
     dtype: torch.dtype,
@@ -186,7 +186,7 @@ class RunningMixture:
 
 
 def mixture_predictions_there(
-    law: Law,
+    law: HMMParams,
     weights_M: Float64[Tensor, "component"],
     observations_BT: Int64[Tensor, "batch time"],
     starts_T: Bool[Tensor, "time"],
@@ -198,7 +198,7 @@ def mixture_predictions_there(
 
     Args:
         law: M components whose states emit, float64, on the device of the observations.
-        weights_M: prior weights, on any device.
+        component_weights: prior weights, on any device.
         observations_BT: the sequences.
         starts_T: on the processor.
         dtype: of the laws; weights and sums are float64.
@@ -229,27 +229,27 @@ def mixture_predictions_there(
 
 
 def again_in_logs(
-    law: Law, observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, "time"]
+    law: HMMParams, observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, "time"]
 ) -> tuple[Float64[Tensor, "time batch"], Float64[Tensor, "time batch symbol"]]:
     """Log norms and predictions of one component by the safe recursion."""
     symbols_SV = law.emission_MSV[0]
     steps = list(forward_steps(law, observations_BT[None], starts_T))
-    before = [law.initial_MS.expand(len(observations_BT), -1), *(step.following[0] for step in steps[:-1])]
+    before = [law.initial_MS.expand(len(observations_BT), -1), *(step.next_probs[0] for step in steps[:-1])]
     predicted = torch.stack([state @ symbols_SV for state in before])
     return torch.stack([step.log_norm[0] for step in steps]), predicted
 
 
-def _rows(law: Law, dtype: torch.dtype) -> tuple[Tensor, ...]:
+def _rows(law: HMMParams, dtype: torch.dtype) -> tuple[Tensor, ...]:
     return tuple(rows.to(dtype) for rows in law.rows())
 
 
-def fits_there(law: Law, batch: int) -> bool:
+def fits_there(law: HMMParams, batch: int) -> bool:
     """Whether `beliefs_there` has room for a matrix for each sequence, which it needs where transitions emit."""
     return law.states_emit or 8 * batch * law.initial_MS.shape[1] ** 2 <= CHUNK_BYTES
 
 
 def beliefs_there(
-    law: Law, observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, "time"]
+    law: HMMParams, observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, "time"]
 ) -> tuple[Float64[Tensor, "batch time state"], Bool[Tensor, "batch"]]:
     """Beliefs of the only component, zeros from an impossible observation on, and which sequences are in doubt.
 

@@ -12,15 +12,15 @@ from hmmscope.errors import InputError
 from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.memory import MAX_ENUMERATED
 from hmmscope.inference.mixed_states import mixed_states
-from hmmscope.inference.stationary_law import state_transitions, stationary_distribution
-from hmmscope.machine import require_memory
-from hmmscope.processes.answers import WORDS
-from hmmscope.processes.laws import symbol_law
+from hmmscope.inference.stationary_process import state_transitions, stationary_distribution
+from hmmscope.processes.capabilities import WORDS
 from hmmscope.processes.make import as_process
+from hmmscope.processes.params import symbol_probs
 from hmmscope.processes.process import Process
 from hmmscope.processes.stationary import closed_classes, stationary_law
 from hmmscope.reprs import Shown
 from hmmscope.schema import require_count
+from hmmscope.system_info import require_memory
 
 #: Numbers that `entropy_rate` may hold at once to compute its bounds: a fraction of a second.
 _BOUND_WORK = 2**19
@@ -68,7 +68,7 @@ def block_entropies(hmm: Process, length: int) -> BlockEntropies:
     Cost: O(V^length * S^3). Words of probability below 1e-300 count as impossible.
     """
     require_count("length", length)
-    hmm.require(WORDS)
+    hmm.require_capability(WORDS)
     if hmm.num_symbols ** min(length, 64) > MAX_ENUMERATED:
         raise InputError(f"length: {hmm.num_symbols}^{length} words are more than {MAX_ENUMERATED}")
     return _blocks(hmm, stationary_distribution(hmm), length)
@@ -78,7 +78,7 @@ def _blocks(hmm: Process, stationary_S: Tensor, length: int) -> BlockEntropies:
     """`block_entropies` from a stationary law that is known. What a last symbol leads to is not followed."""
     states, symbols = hmm.num_states, hmm.num_symbols
     require_memory("block_entropies", 8 * 2 * symbols ** (length - 1) * (states + 1) * (states + symbols))
-    symbols_SV = symbol_law(hmm.law)[0]
+    symbols_SV = symbol_probs(hmm.params)[0]
     first_NS = stationary_S[None]  # P(word, state that emits next)
     known_KNS = torch.diag(stationary_S)[:, None]  # the same and the first state K
     start_entropy = _entropy(stationary_S)
@@ -87,11 +87,11 @@ def _blocks(hmm: Process, stationary_S: Tensor, length: int) -> BlockEntropies:
         block.append(_entropy(first_NS @ symbols_SV))
         informed.append(_entropy(known_KNS @ symbols_SV) - start_entropy)
         if n + 1 < length:
-            steps_VSS = hmm.law.steps()
+            steps_VSS = hmm.params.steps()
             first_NS = torch.einsum("ni,vij->nvj", first_NS, steps_VSS).flatten(0, 1)
             known_KNS = torch.einsum("kni,vij->knvj", known_KNS, steps_VSS).flatten(1, 2)
     block_T, informed_T = (_increments(torch.tensor(values, dtype=torch.float64)) for values in (block, informed))
-    return BlockEntropies(block_T.cumsum(0), block_T, None if hmm.law.signed else informed_T)
+    return BlockEntropies(block_T.cumsum(0), block_T, None if hmm.params.signed else informed_T)
 
 
 def _increments(values: Tensor) -> Tensor:
@@ -174,7 +174,7 @@ def rate_of_stationary(
     max_mixed_states: int = 300,
 ) -> EntropyRate:
     """`entropy_rate` of a process whose stationary law is known; of thousands of states that takes seconds."""
-    rate = None if process.law.signed else _unifilar_rate(process, stationary_S)
+    rate = None if process.params.signed else _unifilar_rate(process, stationary_S)
     if rate is not None:
         return EntropyRate(rate, rate, rate, rate, rate, True, "unifilar")
     walk_NN = None
@@ -194,9 +194,9 @@ def rate_of_stationary(
 
 def _unifilar_rate(process: Process, stationary_S: Tensor) -> float | None:
     """The rate if the process is unifilar on its recurrent states, else None."""
-    law, recurrent_S = process.law, stationary_S > 0
+    law, recurrent_S = process.params, stationary_S > 0
     if law.states_emit:
-        move_SS, symbols_SV = law.moves()[0], symbol_law(law)[0]
+        move_SS, symbols_SV = law.transitions()[0], symbol_probs(law)[0]
         if bool(((move_SS[recurrent_S] > 0).sum(1) <= 1).all()):  # first emit, then move
             return float(stationary_S @ torch.special.entr(symbols_SV).sum(1))
         ways_SV = (move_SS[recurrent_S] > 0).double() @ (symbols_SV > 0).double()
@@ -220,20 +220,20 @@ def _of_densities(process: Process, num_samples: int, length: int, seed: int) ->
 
 def _settled(process: Process, stationary_S: Tensor, after: int) -> Process:
     """The process, or where its start is not forgotten after so many steps, the one that starts from its stationary law."""
-    started: Callable[[Tensor], Process] | None = getattr(process, "started", None)
+    started: Callable[[Tensor], Process] | None = getattr(process, "with_initial", None)
     if started is None:
         return process
-    law_S = process.law.initial_MS[0] @ torch.linalg.matrix_power(state_transitions(process.law), after)
+    law_S = process.params.initial_MS[0] @ torch.linalg.matrix_power(state_transitions(process.params), after)
     return process if float((law_S - stationary_S).abs().sum()) < _FORGOTTEN else started(stationary_S)
 
 
 def _sampled_rate(process: Process, num_samples: int, length: int, seed: int) -> tuple[float, float]:
     """Mean entropy of the next observation given the past, and its standard error over sequences."""
     paths = process.sample_paths(np.arange(num_samples), np.arange(length) == 0, seed, "evaluate")
-    symbols_SV = symbol_law(process.law)[0]
+    symbols_SV = symbol_probs(process.params)[0]
     entropies = [
-        torch.special.entr((step.following[0] @ symbols_SV).clamp_min(0.0)).sum(-1)
-        for t, step in enumerate(forward_steps(process.law, paths.observations[None], torch.arange(length) == 0))
+        torch.special.entr((step.next_probs[0] @ symbols_SV).clamp_min(0.0)).sum(-1)
+        for t, step in enumerate(forward_steps(process.params, paths.observations[None], torch.arange(length) == 0))
         if t >= length // 3
     ]
     means_B = torch.stack(entropies).mean(0)

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hmmscope.inference.climbing import Model, counts_of_several, may_go_beside
+from hmmscope.inference.em import Model, can_run_side_by_side, counts_of_several
 from hmmscope.inference.gibbs import dirichlet_rows
-from hmmscope.inference.loop_inputs import Sequences
+from hmmscope.inference.loop_inputs import PackedSequences
 from hmmscope.processes.hmm import HMM
 from hmmscope.reprs import Shown
 from hmmscope.seeds import numpy_generator
@@ -67,7 +67,7 @@ class Evidence(NamedTuple):
     error: float
 
 
-def evidence(work: Sequences, hmm: HMM, num_threads: int | None = None, seed: int = 0) -> Evidence | None:
+def evidence(work: PackedSequences, hmm: HMM, num_threads: int | None = None, seed: int = 0) -> Evidence | None:
     """log P(all observations | number of states), nats, each row of the parameters drawn from the uniform law.
 
     Of one state in closed form, else by `sampled`.
@@ -79,10 +79,10 @@ def evidence(work: Sequences, hmm: HMM, num_threads: int | None = None, seed: in
     Returns:
         None of more than eight states, where observations times squared states exceed `MOST`, or for a very long sequence.
     """
-    size, num_symbols = hmm.emission_SV.shape
+    size, num_symbols = hmm.emission.shape
     if size == 1:
         return Evidence(_of_one_state(work, num_symbols), 0.0)
-    if not may_go_beside(size, work) or int(work.lengths.sum()) * size**2 > MOST:
+    if not can_run_side_by_side(size, work) or int(work.lengths.sum()) * size**2 > MOST:
         return None
     fit = floored(tuple(part[None] for part in Model.of(hmm)))
     return sampled(Symbols(work, size, num_symbols, num_threads), fit, numpy_generator(seed, "evidence", size))
@@ -107,7 +107,7 @@ def sampled(emissions: Emissions, fit: Rows, random: np.random.Generator) -> Evi
         fit: rows of one model of more than one state, that forbids nothing (`floored`).
         random: what is random is drawn from.
     """
-    way = Way(emissions, fit, random)
+    way = AnnealedSampler(emissions, fit, random)
     one, wide = way.estimate()
     if not wide:
         return Evidence(one, 0.0)
@@ -115,7 +115,7 @@ def sampled(emissions: Emissions, fit: Rows, random: np.random.Generator) -> Evi
     return Evidence(float(np.logaddexp(one, other)) - math.log(2), abs(one - other))
 
 
-def _of_one_state(work: Sequences, num_symbols: int) -> float:
+def _of_one_state(work: PackedSequences, num_symbols: int) -> float:
     """Its symbols are drawn from a law that is uniform before: a Dirichlet-multinomial."""
     counts = np.bincount(work.packed().symbols, minlength=num_symbols)[:num_symbols]
     return math.lgamma(num_symbols) + sum(map(math.lgamma, counts + 1)) - math.lgamma(counts.sum() + num_symbols)
@@ -125,7 +125,7 @@ def _of_one_state(work: Sequences, num_symbols: int) -> float:
 class Symbols:
     """Symbols, whose laws are rows of a matrix (N, S, V), uniform before."""
 
-    work: Sequences
+    work: PackedSequences
     size: int
     num_symbols: int
     num_threads: int | None = None
@@ -142,7 +142,7 @@ class Symbols:
 
         def law(rows: Rows) -> tuple[Array, Rows]:
             found = counts_of_several(Model(*rows), part, self.num_threads)
-            return found.logs, (found.first, found.transitions, found.visits.swapaxes(1, 2))
+            return found.logs, (found.initial, found.transitions, found.emissions.swapaxes(1, 2))
 
         return law
 
@@ -162,7 +162,7 @@ def no_moves(count: int, size: int) -> Rows:
     return np.zeros((count, size)), np.zeros((count, size, size))
 
 
-def share_of(work: Sequences, share: int) -> Sequences:
+def share_of(work: PackedSequences, share: int) -> PackedSequences:
     """Every so manieth sequence, or of few sequences the beginnings."""
     if len(work.rows) >= share:
         return work.part(np.arange(len(work.rows)) % share == 0)
@@ -170,7 +170,7 @@ def share_of(work: Sequences, share: int) -> Sequences:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Way(Shown):
+class AnnealedSampler(Shown):
     """How models are carried to the posterior; see `sampled`."""
 
     emissions: Emissions

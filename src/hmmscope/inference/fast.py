@@ -10,7 +10,7 @@ import torch
 
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
-from hmmscope.inference.compiled import filter_carefully, forward, run_filter
+from hmmscope.inference.compiled import filter_underflow_safe, forward, run_filter
 from hmmscope.inference.device import FLOORS, beliefs_there, fits_there, log_likelihood_there, mixture_predictions_there
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.forward import forward_steps
@@ -18,14 +18,14 @@ from hmmscope.inference.loop_inputs import sequences, tables
 from hmmscope.inference.mixture_posterior import filter_mixture, predicted_before
 from hmmscope.inference.pools import run_mixture
 from hmmscope.inference.ragged import blank, check_own, check_ragged, counted
-from hmmscope.machine import require_memory_on
-from hmmscope.processes.answers import COMPONENTS, WORDS
-from hmmscope.processes.laws import seeing, symbol_law
+from hmmscope.processes.capabilities import COMPONENTS, WORDS
 from hmmscope.processes.make import as_process
 from hmmscope.processes.observations import Observations, Symbols, check_observations
+from hmmscope.processes.params import seeing, symbol_probs
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.sequences.gaps import MISSING
+from hmmscope.system_info import require_memory_on
 
 
 def log_likelihood(
@@ -53,9 +53,9 @@ def log_likelihood(
     """
     hmm = as_process(hmm)
     _check_dtype(dtype)
-    if COMPONENTS in hmm.by_law:
+    if COMPONENTS in hmm.uses_hmm_inference:
         return mixture_predictions(hmm, observations, lengths=lengths, dtype=dtype).log_likelihood_terms.sum(1)
-    if WORDS not in hmm.by_law:  # its law is not that of one HMM
+    if WORDS not in hmm.uses_hmm_inference:  # its law is not that of one HMM
         return hmm.observe(check_own(hmm, observations, lengths)[0]).log_likelihood_terms.sum(1)
     observations, starts, inside = check_ragged(observations, hmm.alphabet, None, lengths)
     counts = counted(inside)
@@ -64,14 +64,14 @@ def log_likelihood(
         if is_ragged:
             given = observations.masked_fill(observations == hmm.num_symbols, MISSING)
             return filter_beliefs(hmm, given, lengths=counts).log_likelihood
-        law = seeing(hmm.law_on(observations.device), observations)
+        law = seeing(hmm.params_on(observations.device), observations)
         total, lost = log_likelihood_there(law, observations, starts, dtype)
         again = lost.nonzero()[:, 0]
         if len(again):
             steps = forward_steps(law, observations[again][None], starts)
             total[again] = torch.stack([step.log_norm[0] for step in steps]).sum(0)
         return total
-    process = tables(seeing(hmm.law, observations), dtype=np.float64 if dtype == torch.float64 else np.float32)
+    process = tables(seeing(hmm.params, observations), dtype=np.float64 if dtype == torch.float64 else np.float32)
     work = sequences(observations, starts, counts)
     totals, doubtful = np.zeros(len(observations)), np.zeros(len(work.rows), np.bool_)
     found = np.zeros(len(work.rows))
@@ -79,28 +79,30 @@ def log_likelihood(
     totals[work.rows] = found
     for row in work.rows[doubtful].tolist():
         terms = np.empty(int(counts[row]))
-        filter_carefully(process, observations[row, : len(terms)], work.starts[: len(terms)], terms)
+        filter_underflow_safe(process, observations[row, : len(terms)], work.starts[: len(terms)], terms)
         totals[row] = terms.sum()
     return torch.from_numpy(totals)
 
 
-def belief_states(hmm: Process, observations: Symbols, *, starts: object = None) -> Float64[Tensor, "batch time state"]:
+def belief_states(
+    hmm: Process, observations: Symbols, *, reset_mask: object = None
+) -> Float64[Tensor, "batch time state"]:
     """The beliefs of `filter_beliefs` and nothing else, on the device of the observations.
 
     Zero from an impossible observation on.
     """
-    batch, mask = check_observations(observations, hmm.alphabet, starts, gaps=True)
+    batch, mask = check_observations(observations, hmm.alphabet, reset_mask, gaps=True)
     if batch.device.type != "cpu":
-        law = hmm.law_on(batch.device)
+        law = hmm.params_on(batch.device)
         if law.signed or not fits_there(law, len(batch)):
-            return filter_beliefs(hmm, batch, starts=mask).beliefs
+            return filter_beliefs(hmm, batch, reset_mask=mask).beliefs
         beliefs, doubtful = beliefs_there(seeing(law, batch), batch, mask)
         again = doubtful.nonzero()[:, 0]
         if len(again):
-            beliefs[again] = filter_beliefs(hmm, batch[again], starts=mask).beliefs
+            beliefs[again] = filter_beliefs(hmm, batch[again], reset_mask=mask).beliefs
         return beliefs
     lengths = torch.full(batch.shape[:1], batch.shape[1])
-    return torch.from_numpy(run_filter(seeing(hmm.law, batch), batch, mask, lengths).beliefs)
+    return torch.from_numpy(run_filter(seeing(hmm.params, batch), batch, mask, lengths).beliefs)
 
 
 @dataclass(frozen=True, repr=False)
@@ -120,7 +122,7 @@ def mixture_predictions(
     mixture: Process | str,
     observations: Symbols,
     *,
-    starts: object = None,
+    reset_mask: object = None,
     lengths: object = None,
     dtype: torch.dtype = torch.float32,
 ) -> MixturePredictions:
@@ -133,7 +135,7 @@ def mixture_predictions(
     Args:
         mixture: M components whose states emit.
         observations: symbols in [0, V), shape (batch, time).
-        starts, lengths: as in `filter_mixture`; beyond the end of a shorter sequence everything is zero.
+        reset_mask, lengths: as in `filter_mixture`; beyond the end of a shorter sequence everything is zero.
         dtype: of the laws where states are many; weights, sums and everything about few states are float64.
 
     Raises:
@@ -145,18 +147,20 @@ def mixture_predictions(
     mixture = as_process(mixture)
     _check_dtype(dtype)
     given = observations
-    observations, mask, inside = check_ragged(given, mixture.alphabet, starts, lengths)
+    observations, mask, inside = check_ragged(given, mixture.alphabet, reset_mask, lengths)
     batch, time = observations.shape
     require_memory_on(observations.device, "mixture_predictions", 8 * batch * time * (3 * mixture.num_symbols + 6))
-    law = seeing(mixture.law_on(observations.device), observations)
+    law = seeing(mixture.params_on(observations.device), observations)
     if observations.device.type == "cpu":
-        _, following, terms = run_mixture(law, mixture.weights_M, observations, mask, counted(inside), dtype=dtype)
-        first = torch.einsum("m,ms,msv->v", mixture.weights_M, law.initial_MS, symbol_law(law))
+        _, following, terms = run_mixture(
+            law, mixture.component_weights, observations, mask, counted(inside), dtype=dtype
+        )
+        first = torch.einsum("m,ms,msv->v", mixture.component_weights, law.initial_MS, symbol_probs(law))
         before, terms_BT = predicted_before(first, torch.from_numpy(following)), torch.from_numpy(terms)
     elif law.states_emit:
-        before, terms_BT = mixture_predictions_there(law, mixture.weights_M, observations, mask, dtype)
+        before, terms_BT = mixture_predictions_there(law, mixture.component_weights, observations, mask, dtype)
     else:
-        found = filter_mixture(mixture, given, starts=starts, lengths=lengths)
+        found = filter_mixture(mixture, given, reset_mask=reset_mask, lengths=lengths)
         before = predicted_before(found.first_observation, found.next_observation)
         terms_BT = found.log_likelihood_terms
     return MixturePredictions(blank(before, inside), blank(terms_BT, inside))

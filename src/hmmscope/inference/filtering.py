@@ -10,11 +10,11 @@ from hmmscope.errors import InputError
 from hmmscope.inference.compiled import run_filter
 from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.ragged import blank, check_own, check_ragged, counted, silent
-from hmmscope.processes.answers import BELIEFS, WORDS
+from hmmscope.processes.capabilities import BELIEFS, WORDS
 from hmmscope.processes.generalised import without_rounding
-from hmmscope.processes.laws import ROUNDING, Law, seeing, symbol_law
 from hmmscope.processes.make import as_process
 from hmmscope.processes.observations import Observations
+from hmmscope.processes.params import ROUNDING, HMMParams, seeing, symbol_probs
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 
@@ -48,7 +48,7 @@ def filter_beliefs(
     hmm: Process | str,
     observations: Observations,
     *,
-    starts: object = None,
+    reset_mask: object = None,
     strict: bool = False,
     lengths: object = None,
 ) -> FilterResult:
@@ -70,7 +70,7 @@ def filter_beliefs(
         hmm: S states, V symbols; states or transitions emit.
         observations: symbols in [0, V), shape (batch, time). Of processes of vectors (batch, time, coordinate), or one
             sequence (time, coordinate), with NaN where an entry is missing; then laws of observations are their means.
-        starts: optional mask (time,), true where a new sequence begins; the first is true.
+        reset_mask: optional mask (time,), true where a new sequence begins; the first is true.
         strict: raise on a sequence of probability zero instead of returning -inf.
         lengths: optional number of observations of each sequence (batch,); what lies beyond is padding. Or as in
             hmmlearn, of observations (time, 1), the lengths of the sequences that this column is cut into.
@@ -83,20 +83,22 @@ def filter_beliefs(
     """
     hmm = as_process(hmm)
     if hmm.real_valued:
-        return _of_vectors(hmm, observations, starts, lengths)
-    hmm.require(WORDS)
-    observations, mask, inside = check_ragged(observations, hmm.alphabet, starts, lengths)
-    law = seeing(hmm.law_on(observations.device), observations)
-    symbols_SV = symbol_law(law)[0]
+        return _of_vectors(hmm, observations, reset_mask, lengths)
+    hmm.require_capability(WORDS)
+    observations, mask, inside = check_ragged(observations, hmm.alphabet, reset_mask, lengths)
+    law = seeing(hmm.params_on(observations.device), observations)
+    symbols_SV = symbol_probs(law)[0]
     if observations.device.type == "cpu":
         found = run_filter(law, observations, mask, counted(inside), predict=True)
-        beliefs, following, terms_BT = (torch.from_numpy(part) for part in (found.beliefs, found.ahead, found.terms))
+        beliefs, following, terms_BT = (
+            torch.from_numpy(part) for part in (found.beliefs, found.predictive, found.terms)
+        )
     else:
         steps = list(forward_steps(law, observations[None], mask))
         terms_BT = blank(stacked([step.log_norm[0] for step in steps], observations.shape, law), inside)
         terms_BT = silent(terms_BT, observations, law.num_symbols)
         beliefs = blank(stacked([step.belief[0] for step in steps], (*observations.shape, hmm.num_states), law), inside)
-        predicted = [step.following[0] @ symbols_SV for step in steps]
+        predicted = [step.next_probs[0] @ symbols_SV for step in steps]
         following = blank(stacked(predicted, (*observations.shape, hmm.num_symbols), law), inside)
     if law.signed:
         never_BT = ~(terms_BT >= math.log(ROUNDING)).cummin(1).values
@@ -111,12 +113,12 @@ def filter_beliefs(
     return FilterResult(beliefs, following, first_V, terms_BT.sum(1), terms_BT, impossible_at)
 
 
-def _of_vectors(hmm: Process, observations: object, starts: object, lengths: object) -> FilterResult:
+def _of_vectors(hmm: Process, observations: object, reset_mask: object, lengths: object) -> FilterResult:
     """The same of a kind that observes vectors: means are predicted, and the belief may be a mean itself."""
     vectors, inside = check_own(hmm, observations, lengths)
-    found = hmm.observe(vectors, starts=starts)
+    found = hmm.observe(vectors, reset_mask=reset_mask)
     if found.belief is None:
-        raise hmm.lacks(BELIEFS)
+        raise hmm.missing_capability_error(BELIEFS)
     beliefs, ahead, terms = (
         blank(x, inside) for x in (found.belief, found.next_observation, found.log_likelihood_terms)
     )
@@ -132,6 +134,6 @@ def first_impossible(log_likelihood_terms: Float64[Tensor, "batch time"]) -> Int
     return torch.where(found, impossible.to(torch.int8).argmax(1), -1)
 
 
-def stacked(steps: list[Tensor], shape: tuple[int, ...], law: Law) -> Tensor:
+def stacked(steps: list[Tensor], shape: tuple[int, ...], law: HMMParams) -> Tensor:
     """Steps (batch, ...) side by side as (batch, time, ...); for no steps at all, zeros of `shape` where the law is."""
     return torch.stack(steps, 1) if steps else law.initial_MS.new_zeros(shape)

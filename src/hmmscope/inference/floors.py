@@ -12,15 +12,15 @@ import torch
 from hmmscope.axes import Float64, Tensor
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.mixture_posterior import CHUNK_BYTES, predicted_before
-from hmmscope.inference.monte_carlo import Estimate, estimate
+from hmmscope.inference.monte_carlo import MonteCarloEstimate, estimate
 from hmmscope.processes.kalman import kalman_steps
 from hmmscope.processes.linear_gaussian import LinearGaussian
-from hmmscope.processes.narrow import as_kind
 from hmmscope.processes.process import Process
+from hmmscope.processes.require_type import require_process_type
 from hmmscope.schema import require, require_count
 
 
-def belief_floor(hmm: Process, num_steps: int, *, num_samples: int = 1000, seed: int = 0) -> Estimate:
+def belief_floor(hmm: Process, num_steps: int, *, num_samples: int = 1000, seed: int = 0) -> MonteCarloEstimate:
     """Mean entropy of the belief at positions 1 .. num_steps, nats, with its interval over sequences.
 
     The belief before the first observation is known and has no part in it. Zero for a deterministic automaton.
@@ -28,7 +28,9 @@ def belief_floor(hmm: Process, num_steps: int, *, num_samples: int = 1000, seed:
     return estimate(_entropies(hmm, num_steps, num_samples, seed)[0], seed)
 
 
-def next_observation_floor(hmm: Process, num_steps: int, *, num_samples: int = 1000, seed: int = 0) -> Estimate:
+def next_observation_floor(
+    hmm: Process, num_steps: int, *, num_samples: int = 1000, seed: int = 0
+) -> MonteCarloEstimate:
     """Mean entropy of the next observation at positions 0 .. num_steps - 1, nats, with its interval over sequences."""
     return estimate(_entropies(hmm, num_steps, num_samples, seed)[1], seed)
 
@@ -75,7 +77,7 @@ def linear_variances(process: Process, num_steps: int) -> Float64[Tensor, "time"
     Raises:
         InputError: a process that is no `LinearGaussian`.
     """
-    process = as_kind(process, LinearGaussian)
+    process = require_process_type(process, LinearGaussian)
     known = torch.zeros(process.num_states, process.num_states, dtype=torch.float64)
     steps = zip(kalman_steps(process, known), range(num_steps), strict=False)
     return torch.stack([step.innovation_covariance.diagonal().mean() for step, _ in steps])

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 
 from hmmscope.axes import Bool, Float64, Int64, Tensor
-from hmmscope.processes.laws import Law
+from hmmscope.processes.params import HMMParams
 from hmmscope.reprs import Shown
 
 _RISKY, _CHECK_EVERY = 1e-100, 8
@@ -30,16 +30,16 @@ class ForwardStep(Shown):
     Attributes:
         belief: law of state t (component, batch, state); zeros where the sequence has become impossible.
         log_norm: log P(o_t | o_0..o_{t-1}) (component, batch); -inf where the sequence is, or has become, impossible.
-        following: law of the state that emits next (component, batch, state); initial where a new sequence begins.
+        next_probs: law of the state that emits next (component, batch, state); initial where a new sequence begins.
     """
 
     belief: Float64[Tensor, "component batch state"]
     log_norm: Float64[Tensor, "component batch"]
-    following: Float64[Tensor, "component batch state"]
+    next_probs: Float64[Tensor, "component batch state"]
 
 
 def forward_steps(
-    law: Law, observations_MBT: Int64[Tensor, "component_or_1 batch time"], starts_T: Bool[Tensor, "time"]
+    law: HMMParams, observations_MBT: Int64[Tensor, "component_or_1 batch time"], starts_T: Bool[Tensor, "time"]
 ) -> Iterator[ForwardStep]:
     """One step for each time; where `starts_T` the state is drawn anew, and what came before remains only in log_norm.
 
@@ -72,7 +72,7 @@ def forward_steps(
 class _LogRows:
     """The (component, batch) rows that are carried in logarithms."""
 
-    def __init__(self, law: Law) -> None:
+    def __init__(self, law: HMMParams) -> None:
         self.law = law
         self.clear()
 

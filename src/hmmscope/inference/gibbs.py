@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from hmmscope.errors import InputError
 from hmmscope.inference.chains import matching, relabelled
-from hmmscope.inference.loop_inputs import Sequences
+from hmmscope.inference.loop_inputs import PackedSequences
 from hmmscope.kernels.state_draws import symbol_chain
-from hmmscope.machine import require_memory
 from hmmscope.processes.hmm import HMM
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
 from hmmscope.seeds import numpy_generator
+from hmmscope.system_info import require_memory
 
 Array = NDArray[np.float64]
 
@@ -26,7 +26,7 @@ SPREAD = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prior:
+class DirichletPrior:
     """Concentrations of the Dirichlet laws of every row, the same for all entries; 1 is uniform.
 
     Attributes:
@@ -51,12 +51,12 @@ class Draws(Shown):
     Attributes:
         arrays: by the names of the arrays of the process (chain, draw, ...).
         log_likelihood: log P(all observations) under each, nats (chain, draw).
-        swapped: share of the draws whose labels were not those of the fit.
+        relabelled_fraction: share of the draws whose labels were not those of the fit.
     """
 
     arrays: dict[str, Array]
     log_likelihood: Array
-    swapped: float
+    relabelled_fraction: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,10 +92,10 @@ class Chains:
 
 
 def symbol_draws(
-    work: Sequences,
+    work: PackedSequences,
     start: Sequence[Array],
     reference: NDArray[np.int64],
-    prior: Prior,
+    prior: DirichletPrior,
     chains: Chains,
     counts: Sequence[Array] | None = None,
 ) -> Draws:
@@ -169,7 +169,7 @@ def matched(arrays: dict[str, Array], logs: Array, agreement: Array | None, free
     return Draws(found, logs, float((own != np.arange(own.shape[-1])).any(-1).mean()))
 
 
-def prior_hmm(num_states: int, num_symbols: int, prior: Prior, random: np.random.Generator) -> HMM:
+def prior_hmm(num_states: int, num_symbols: int, prior: DirichletPrior, random: np.random.Generator) -> HMM:
     """An HMM drawn from the prior, on the grid of 2^-32."""
     size = num_states
     rows = {"initial": (size,), "transition": (size, size), "emission": (size, num_symbols)}

@@ -6,8 +6,8 @@ import torch
 
 from hmmscope.axes import Float64, Tensor
 from hmmscope.inference.memory import with_prior
-from hmmscope.inference.stationary_law import emitting_steps, state_transitions
-from hmmscope.processes.laws import symbol_law
+from hmmscope.inference.stationary_process import emitting_steps, state_transitions
+from hmmscope.processes.params import symbol_probs
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.schema import require_count
@@ -55,7 +55,7 @@ def linear_predictor(hmm: Process, memory_length: int, prior: object = None) -> 
     require_count("memory_length", memory_length)
     law = with_prior(hmm, prior)
     size, num_symbols = memory_length, hmm.num_symbols
-    transition_SS, symbols_SV = state_transitions(law), symbol_law(law)[0]
+    transition_SS, symbols_SV = state_transitions(law), symbol_probs(law)[0]
     steps_VSS = emitting_steps(law)
     state_S = law.initial_MS[0]
     joint = torch.zeros(size + 1, num_symbols, size + 1, num_symbols, dtype=torch.float64)  # of o_s and o_u, in time

@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope.axes import Bool, Int64, Tensor
-from hmmscope.kernels import lanes, registers
+from hmmscope.kernels import simd_over_sequences, simd_over_states
 from hmmscope.kernels.threads import PARTS, on_threads
 from hmmscope.kernels.vectors import padded_size
-from hmmscope.processes.laws import Law
+from hmmscope.processes.params import HMMParams
 from hmmscope.reprs import Shown
 
 #: Up to this many states compiled loops beat products of matrices.
@@ -25,7 +25,7 @@ FEW_STATES = 32
 FEW_FOR_SUMS, SEQUENCES_FOR_SUMS = 16, 6
 
 #: Up to this many states they go side by side in registers, and up to this many sequences even where products beat lanes.
-most_side_by_side = registers.MOST
+most_side_by_side = simd_over_states.MOST
 FEW_BESIDE = 2
 
 #: Up to this many sequences the filter goes through all transitions that emit, the states side by side in memory.
@@ -38,7 +38,7 @@ sparse_share = 1 / 16
 CACHED = 2048
 
 
-_kept: "WeakKeyDictionary[Law, Tables]" = WeakKeyDictionary()
+_kept: "WeakKeyDictionary[HMMParams, Tables]" = WeakKeyDictionary()
 
 
 class Entries(NamedTuple):
@@ -64,7 +64,7 @@ def _entries(ordered: NDArray[np.floating]) -> Entries:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Tables(Shown):
-    """One HMM for the compiled loops; what the arrays are is said in `hmmscope.kernels.lanes`. It unpacks into the three."""
+    """One HMM for the compiled loops, which unpacks into the three arrays of `hmmscope.kernels.simd_over_sequences`."""
 
     first: NDArray[np.floating]
     step: NDArray[np.floating]
@@ -126,7 +126,7 @@ class Tables(Shown):
 
 
 class Padded(NamedTuple):
-    """Tables for `hmmscope.kernels.registers`: flat, rows as wide as a vector; the length of `states` is their number."""
+    """Flat tables for `hmmscope.kernels.simd_over_states`, with rows as wide as a vector and one of `states` a state."""
 
     states: tuple[int, ...]
     first: NDArray[np.float64]
@@ -152,7 +152,7 @@ def with_emissions(process: Tables) -> Tables:
     return Tables(process.first, process.step * process.emission[:, None], process.emission[:0])
 
 
-def tables(law: Law, component: int = 0, dtype: type[np.floating] = np.float64) -> Tables:
+def tables(law: HMMParams, component: int = 0, dtype: type[np.floating] = np.float64) -> Tables:
     """Tables of a component; of a single small process they are kept as long as it is, for many short calls."""
     single = component == 0 and len(law.initial_MS) == 1 and dtype is np.float64
     found = _kept.get(law) if single else None
@@ -163,7 +163,7 @@ def tables(law: Law, component: int = 0, dtype: type[np.floating] = np.float64) 
     return found
 
 
-class Sequences(NamedTuple):
+class PackedSequences(NamedTuple):
     """Sequences in one flat array of symbols, longest first.
 
     Attributes:
@@ -183,14 +183,18 @@ class Sequences(NamedTuple):
     @property
     def width(self) -> tuple[int, ...]:
         """Lanes."""
-        return lanes.NARROW if len(self.rows) <= len(lanes.NARROW) else lanes.WIDE
+        return (
+            simd_over_sequences.NARROW
+            if len(self.rows) <= len(simd_over_sequences.NARROW)
+            else simd_over_sequences.WIDE
+        )
 
-    def part(self, chosen: slice | NDArray[np.bool_]) -> "Sequences":
+    def part(self, chosen: slice | NDArray[np.bool_]) -> "PackedSequences":
         """Some of them."""
         offsets, lengths, rows = (array[chosen] for array in (self.offsets, self.lengths, self.rows))
-        return Sequences(self.symbols, offsets, lengths, rows, self.starts)
+        return PackedSequences(self.symbols, offsets, lengths, rows, self.starts)
 
-    def packed(self) -> "Sequences":
+    def packed(self) -> "PackedSequences":
         """The same in an array of their own as int64, one right behind the other; a view where they are that already."""
         offsets = self.lengths.cumsum() - self.lengths
         begin, total = self.offsets[:1].sum(), self.lengths.sum()
@@ -204,29 +208,29 @@ class Sequences(NamedTuple):
 
 def sequences(
     observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, "time"], lengths_B: Int64[Tensor, "batch"]
-) -> Sequences:
+) -> PackedSequences:
     """The rows of a batch that are not empty."""
     batch, time = observations_BT.shape
     lengths = lengths_B.numpy()
     ragged = bool((lengths < time).any())
     rows = np.argsort(-lengths, kind="stable") if ragged else np.arange(batch)
     rows = rows[lengths[rows] > 0]
-    return Sequences(
+    return PackedSequences(
         observations_BT.contiguous().view(-1).numpy(), rows * time, lengths[rows], rows, starts_T.contiguous().numpy()
     )
 
 
-def flat_sequences(symbols: NDArray[np.integer], lengths: NDArray[np.int64]) -> Sequences:
+def flat_sequences(symbols: NDArray[np.integer], lengths: NDArray[np.int64]) -> PackedSequences:
     """Sequences that stand one behind the other in a flat array, which stays as it is; without those that are empty."""
     order = np.argsort(-lengths, kind="stable")
     order = order[lengths[order] > 0]
     starts = np.zeros(lengths.max(initial=1), np.bool_)
     starts[0] = True
-    return Sequences(symbols, (lengths.cumsum() - lengths)[order], lengths[order], order, starts)
+    return PackedSequences(symbols, (lengths.cumsum() - lengths)[order], lengths[order], order, starts)
 
 
 def in_blocks(
-    work: Sequences,
+    work: PackedSequences,
     size: int,
     run: Callable[[slice], None],
     num_threads: int | None = None,
@@ -247,7 +251,7 @@ def in_blocks(
     on_threads(run, parts, num_threads)
 
 
-def few(process: Tables, work: Sequences, *, sums: bool = False) -> bool:
+def few(process: Tables, work: PackedSequences, *, sums: bool = False) -> bool:
     """Whether the compiled loops are the faster road; `sums` where nothing but likelihoods is asked for."""
     many = process.num_states > FEW_FOR_SUMS and len(work.rows) >= SEQUENCES_FOR_SUMS
     if sums and many and process.states_emit and not process.signed:
@@ -258,23 +262,23 @@ def few(process: Tables, work: Sequences, *, sums: bool = False) -> bool:
 
 def one_by_one(process: Tables) -> bool:
     """Whether so few transitions can be made that they are gone through one by one."""
-    large = process.num_states > registers.MOST
+    large = process.num_states > simd_over_states.MOST
     return large and process.positive_share <= sparse_share and not process.signed
 
 
-def row_by_row(process: Tables, work: Sequences) -> bool:
+def row_by_row(process: Tables, work: PackedSequences) -> bool:
     """Whether the filter of few sequences goes through all transitions that emit, the states side by side in memory."""
-    large = process.num_states > registers.MOST and most_side_by_side > 0 and not process.states_emit
+    large = process.num_states > simd_over_states.MOST and most_side_by_side > 0 and not process.states_emit
     return large and len(work.rows) <= FEW_SEQUENCES and not process.signed
 
 
-def side_by_side(process: Tables, work: Sequences) -> bool:
+def side_by_side(process: Tables, work: PackedSequences) -> bool:
     """Whether the states of a sequence go side by side in registers, if no number is negative."""
     narrow = process.num_states <= most_side_by_side and few(process, work)
     return narrow and not process.signed
 
 
-def paths_side_by_side(process: Tables, work: Sequences) -> bool:
+def paths_side_by_side(process: Tables, work: PackedSequences) -> bool:
     """`side_by_side` of likeliest paths, which go faster row by row where states are more."""
     return process.num_states <= FEW_STATES and side_by_side(process, work)
 

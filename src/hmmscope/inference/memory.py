@@ -8,21 +8,21 @@ from numpy.typing import NDArray
 
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.errors import InputError
-from hmmscope.inference.compiled import NextLaws, filter_carefully, forward, next_laws, run_filter
+from hmmscope.inference.compiled import NextStepProbs, filter_underflow_safe, forward, next_step_probs, run_filter
 from hmmscope.inference.filtering import FilterResult, first_impossible
-from hmmscope.inference.loop_inputs import Sequences, tables
+from hmmscope.inference.loop_inputs import PackedSequences, tables
 from hmmscope.inference.ragged import blank, check_ragged, seen_terms
-from hmmscope.inference.stationary_law import stationary_distribution
-from hmmscope.kernels import careful
-from hmmscope.machine import require_memory
-from hmmscope.processes.answers import WORDS
+from hmmscope.inference.stationary_process import stationary_distribution
+from hmmscope.kernels import underflow_safe
+from hmmscope.processes.capabilities import WORDS
 from hmmscope.processes.generalised import without_rounding
-from hmmscope.processes.laws import ROUNDING, Law, seeing, symbol_law
 from hmmscope.processes.make import as_process
 from hmmscope.processes.observations import Symbols
+from hmmscope.processes.params import ROUNDING, HMMParams, seeing, symbol_probs
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.schema import refuse_masked, require_count
+from hmmscope.system_info import require_memory
 
 #: Largest number of windows or sequences that are enumerated.
 MAX_ENUMERATED = 2**20
@@ -47,7 +47,7 @@ def memory_beliefs(
     best that a predictor with this memory can know. The prior stands before the window wherever the window begins:
     the first memory_length - 1 positions, where the window is the whole past, are filtered from the prior too, not from
     the initial law of `hmm`, so that equal windows have equal beliefs. An observer who also knows that the sequence has
-    just begun is had with `prior=hmm.initial_S`, for as long as the memory reaches back to the beginning.
+    just begun is had with `prior=hmm.initial`, for as long as the memory reaches back to the beginning.
 
     Source: [MultiTask] section 2 (its P_L), with the stationary law in place of a G-optimal design.
 
@@ -78,10 +78,10 @@ def memory_beliefs(
     law = seeing(with_prior(hmm, prior), observations)
     batch, time = observations.shape
     flat, short = observations.cpu().contiguous(), min(memory_length - 1, time)
-    laws, starts, counts = next_laws(law), torch.arange(time) == 0, torch.full((batch,), short)
+    laws, starts, counts = next_step_probs(law), torch.arange(time) == 0, torch.full((batch,), short)
     known, ahead = np.empty((batch, time, hmm.num_states)), np.empty((batch, time, hmm.num_symbols))
     filtered = run_filter(law, flat[:, :short], starts[:short], counts, predict=True)
-    known[:, :short], ahead[:, :short] = filtered.beliefs, filtered.ahead
+    known[:, :short], ahead[:, :short] = filtered.beliefs, filtered.predictive
     ends = (np.arange(batch)[:, None] * time + np.arange(short, time)).ravel()
     _windows(law, flat.view(-1).numpy(), ends - short, short + 1, ends, known, laws, ahead)
     beliefs, next_observation = torch.from_numpy(known), torch.from_numpy(ahead)
@@ -129,13 +129,13 @@ def memory_table(hmm: Process, memory_length: int, prior: object = None) -> Memo
     law = with_prior(hmm, prior)
     windows = all_sequences(hmm.num_symbols, memory_length)
     _, following, log_probability = filter_windows(law, windows)
-    return MemoryTable(windows, log_probability.exp(), following @ symbol_law(law)[0])
+    return MemoryTable(windows, log_probability.exp(), following @ symbol_probs(law)[0])
 
 
-def with_prior(hmm: Process, prior: object = None) -> Law:
+def with_prior(hmm: Process, prior: object = None) -> HMMParams:
     """The law of `hmm` started from `prior`, or from its stationary law."""
-    hmm.require(WORDS)
-    law = hmm.law
+    hmm.require_capability(WORDS)
+    law = hmm.params
     if prior is None:
         prior_S = stationary_distribution(hmm)
     else:
@@ -148,10 +148,10 @@ def with_prior(hmm: Process, prior: object = None) -> Law:
             )
     if not law.signed and bool(((prior_S > 0) & (prior_S < _SMALLEST_PRIOR)).any()):
         raise InputError(f"prior: has a positive entry below {_SMALLEST_PRIOR:g}, which could vanish in a few steps")
-    return law.started(prior_S[None])
+    return law.with_initial(prior_S[None])
 
 
-def filter_windows(law: Law, windows: Int64[Tensor, "window time"]) -> tuple[Tensor, Tensor, Tensor]:
+def filter_windows(law: HMMParams, windows: Int64[Tensor, "window time"]) -> tuple[Tensor, Tensor, Tensor]:
     """Belief, law of the next emitting state (window, state), and log-probability (window,) at the end of each window.
 
     A window holds at least one observation.
@@ -161,18 +161,18 @@ def filter_windows(law: Law, windows: Int64[Tensor, "window time"]) -> tuple[Ten
     beliefs, totals, order = np.zeros((count, law.initial_MS.shape[1])), np.zeros(count), np.arange(count)
     _windows(law, windows.contiguous().view(-1).numpy(), order * time, time, order, beliefs, totals=totals)
     after = torch.from_numpy(beliefs)
-    following = law.move(after)
+    following = law.transition(after)
     return after, following, torch.from_numpy(totals)
 
 
 def _windows(
-    law: Law,
+    law: HMMParams,
     symbols: NDArray[np.int64],
     offsets: NDArray[np.int64],
     length: int,
     ends: NDArray[np.int64],
     beliefs: NDArray[np.float64],
-    laws: NextLaws | None = None,
+    laws: NextStepProbs | None = None,
     ahead: NDArray[np.float64] | None = None,
     totals: NDArray[np.float64] | None = None,
 ) -> None:
@@ -189,7 +189,7 @@ def _windows(
         openers = np.concatenate([openers[:1], openers[:-1] * num_symbols + symbols[1:]])
         group += 1
     count = np.full(len(ends), length - group + 1)
-    work = Sequences(symbols, offsets + group - 1, count, np.arange(len(ends)), np.arange(length) == 0)
+    work = PackedSequences(symbols, offsets + group - 1, count, np.arange(len(ends)), np.arange(length) == 0)
     doubtful, beliefs = np.zeros(len(ends), np.bool_), beliefs.reshape(-1, size)
     grouped = replace(process, first=opened)
     forward(
@@ -204,8 +204,8 @@ def _windows(
     for number in np.flatnonzero(doubtful).tolist():
         window = torch.from_numpy(symbols[offsets[number] : offsets[number] + length])
         terms, row = np.empty(length), int(ends[number])
-        weights = filter_carefully(process, window, work.starts, terms)
-        careful.plain(weights.mantissa[-1:], weights.exponent[-1:], beliefs[row : row + 1])
+        weights = filter_underflow_safe(process, window, work.starts, terms)
+        underflow_safe.plain(weights.mantissa[-1:], weights.exponent[-1:], beliefs[row : row + 1])
         if laws is not None and ahead is not None:
             laws.predict(
                 beliefs[None, row : row + 1], work.starts[:1], ahead.reshape(1, len(beliefs), -1)[:, row : row + 1]
@@ -221,7 +221,7 @@ def _windows(
             totals[never] = -np.inf
 
 
-def _never(law: Law, windows: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _never(law: HMMParams, windows: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Which windows (window, time) hold a symbol whose probability is zero up to rounding; sums of the law can cancel."""
     steps_VSS = law.steps()
     vectors_NS, never_N = law.initial_MS.expand(len(windows), -1), torch.zeros(len(windows), dtype=torch.bool)

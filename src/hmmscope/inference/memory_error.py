@@ -10,11 +10,11 @@ import torch
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.memory import all_sequences, filter_windows, memory_table, with_prior
-from hmmscope.machine import require_memory
-from hmmscope.processes.answers import STATES
-from hmmscope.processes.laws import symbol_law
+from hmmscope.processes.capabilities import STATES
+from hmmscope.processes.params import symbol_probs
 from hmmscope.processes.process import Process
 from hmmscope.schema import require, require_count
+from hmmscope.system_info import require_memory
 
 #: Two predictions that are this close are equal: what is left is rounding.
 _ROUNDING = 1e-13
@@ -83,14 +83,14 @@ def sampled_memory_error(
     exact_N, _ = _exact_predictions(hmm, paths.observations)
     law = with_prior(hmm, prior)
     _, following, _ = filter_windows(law, paths.observations[:, time - memory_length :])
-    half_l1, squared = _distances(exact_N, following @ symbol_law(law)[0])
+    half_l1, squared = _distances(exact_N, following @ symbol_probs(law)[0])
     mean, error = float(half_l1.mean()), float(half_l1.std()) / math.sqrt(num_samples)
     return MemoryLoss(mean, float(squared.mean()), max(0.0, mean - 1.96 * error), mean + 1.96 * error, exact=False)
 
 
 def _exact_predictions(hmm: Process, sequences: Tensor) -> tuple[Tensor, Tensor]:
-    _, following, log_probability = filter_windows(hmm.law, sequences)
-    return following @ symbol_law(hmm.law)[0], log_probability
+    _, following, log_probability = filter_windows(hmm.params, sequences)
+    return following @ symbol_probs(hmm.params)[0], log_probability
 
 
 def _distances(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
@@ -160,8 +160,8 @@ def memory_certificate(hmm: Process, memory_length: int) -> float:
     Cost: O(S^3), or O(V * S^3).
     """
     require_count("memory_length", memory_length)
-    hmm.require(STATES)
-    matrices, steps = hmm.law.contractions(memory_length)
+    hmm.require_capability(STATES)
+    matrices, steps = hmm.params.contractions(memory_length)
     if hmm.num_states == 1:
         return 0.0
     matrices = matrices[matrices.flatten(1).any(1)]  # a symbol that is never emitted contracts nothing

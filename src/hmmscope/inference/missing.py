@@ -10,7 +10,7 @@ from hmmscope.inference.mixture_posterior import by_component, drawn_components
 from hmmscope.inference.paths import sample_state_paths
 from hmmscope.inference.ragged import blank, check_ragged, counted
 from hmmscope.inference.smoothing import smooth_pairs
-from hmmscope.processes.answers import COMPONENTS, GAPS
+from hmmscope.processes.capabilities import COMPONENTS, GAPS
 from hmmscope.processes.make import as_process
 from hmmscope.processes.observations import Symbols
 from hmmscope.processes.process import Process
@@ -18,8 +18,8 @@ from hmmscope.seeds import numpy_generator
 from hmmscope.sequences.gaps import MISSING
 
 
-def missing_laws(
-    hmm: Process | str, observations: Symbols, *, starts: object = None, lengths: object = None
+def missing_probs(
+    hmm: Process | str, observations: Symbols, *, reset_mask: object = None, lengths: object = None
 ) -> Float64[Tensor, "batch time symbol"]:
     """P(o_t = v | all that was observed): a law where an observation is missing, one for what was seen elsewhere.
 
@@ -28,7 +28,7 @@ def missing_laws(
     Transitions emit:  P(o_t = v | o) = sum_ij P(state t-1 = i, state t = j | o) labelled[v, i, j] / sum_u labelled[u, i, j]
 
     Args:
-        hmm, observations, starts, lengths: as for `hmmscope.smooth_beliefs`; what is missing is `hmmscope.MISSING`.
+        hmm, observations, reset_mask, lengths: as for `hmmscope.smooth_beliefs`; what is missing is `hmmscope.MISSING`.
 
     Raises:
         InputError: as `hmmscope.smooth_beliefs`.
@@ -38,22 +38,22 @@ def missing_laws(
         Zeros for an impossible sequence and beyond its end.
     """
     hmm = as_process(hmm)
-    hmm.require(GAPS)
-    if COMPONENTS in hmm.by_law:
-        asked = by_component(hmm, observations, starts, lengths)
-        laws_BTV = asked.shares.new_zeros(*asked.observations.shape, hmm.num_symbols)
+    hmm.require_capability(GAPS)
+    if COMPONENTS in hmm.uses_hmm_inference:
+        asked = by_component(hmm, observations, reset_mask, lengths)
+        laws_BTV = asked.weights.new_zeros(*asked.observations.shape, hmm.num_symbols)
         for number in asked.likely:
-            own = missing_laws(hmm.component(number), asked.observations, **asked.options)
-            laws_BTV += asked.shares[:, number, None, None] * own
+            own = missing_probs(hmm.component(number), asked.observations, **asked.options)
+            laws_BTV += asked.weights[:, number, None, None] * own
         return laws_BTV
-    checked, mask, inside = check_ragged(observations, hmm.alphabet, starts, lengths)
+    checked, mask, inside = check_ragged(observations, hmm.alphabet, reset_mask, lengths)
     given = checked.masked_fill(checked == hmm.num_symbols, MISSING)
-    found = smooth_pairs(hmm, given, starts=mask, lengths=counted(inside))
-    if hmm.law.states_emit:
-        laws_BTV = found.beliefs @ hmm.law.symbols()[0]
+    found = smooth_pairs(hmm, given, reset_mask=mask, lengths=counted(inside))
+    if hmm.params.states_emit:
+        laws_BTV = found.beliefs @ hmm.params.symbols()[0]
     else:
-        labelled_VSS = hmm.law.labelled_MVSS[0]
-        first_VS = hmm.law.tables(0)[0]
+        labelled_VSS = hmm.params.labelled_MVSS[0]
+        first_VS = hmm.params.tables(0)[0]
         laws_BTV = found.beliefs @ _shares(first_VS).T
         after_VSS = _shares(labelled_VSS)
         moved_BTV = torch.einsum("btij,vij->btv", found.pairs, after_VSS)
@@ -76,7 +76,7 @@ def sample_missing(
     *,
     num_draws: int = 1,
     seed: int = 0,
-    starts: object = None,
+    reset_mask: object = None,
     lengths: object = None,
 ) -> Int64[Tensor, "draw batch time"]:
     """Draws of the whole sequence given all that was observed: what is missing is filled in, what was seen stays.
@@ -85,7 +85,7 @@ def sample_missing(
     o_t ~ labelled[:, state t-1, state t]
 
     Args:
-        hmm, observations, starts, lengths: as for `missing_laws`.
+        hmm, observations, reset_mask, lengths: as for `missing_probs`.
         num_draws: draws of each sequence; the first are the same whatever their number.
         seed: in [0, 2^32).
 
@@ -93,20 +93,20 @@ def sample_missing(
         (draw, batch, time); -1 for an impossible sequence and beyond the end of a shorter one.
     """
     hmm = as_process(hmm)
-    hmm.require(GAPS)
-    if COMPONENTS in hmm.by_law:
-        asked = by_component(hmm, observations, starts, lengths)
-        whose = torch.from_numpy(drawn_components(asked.shares, num_draws, seed, "component-of-gaps"))
+    hmm.require_capability(GAPS)
+    if COMPONENTS in hmm.uses_hmm_inference:
+        asked = by_component(hmm, observations, reset_mask, lengths)
+        whose = torch.from_numpy(drawn_components(asked.weights, num_draws, seed, "component-of-gaps"))
         filled = torch.full((num_draws, *asked.observations.shape), -1)
         for number in asked.likely:
             drawing: dict[str, Any] = {"num_draws": num_draws, "seed": seed, **asked.options}
             own = sample_missing(hmm.component(number), asked.observations, **drawing)
             filled = torch.where((whose == number)[..., None], own, filled)
         return filled
-    checked, mask, inside = check_ragged(observations, hmm.alphabet, starts, lengths)
+    checked, mask, inside = check_ragged(observations, hmm.alphabet, reset_mask, lengths)
     given = checked.masked_fill(checked == hmm.num_symbols, MISSING)
     states = sample_state_paths(
-        hmm, given, num_paths=num_draws, seed=seed, starts=mask, lengths=counted(inside)
+        hmm, given, num_paths=num_draws, seed=seed, reset_mask=mask, lengths=counted(inside)
     ).numpy()
     drawn = np.broadcast_to(checked.numpy(), states.shape).copy()
     drawn[states < 0] = -1
@@ -114,12 +114,12 @@ def sample_missing(
         alive = np.flatnonzero(states[:, b, t] >= 0)
         uniforms = numpy_generator(seed, "missing-observations", b * checked.shape[1] + t).random(num_draws)[alive]
         now = states[alive, b, t]
-        if hmm.law.states_emit:
-            laws = hmm.law.symbols()[0].numpy()[now]
+        if hmm.params.states_emit:
+            laws = hmm.params.symbols()[0].numpy()[now]
         elif mask[t]:
-            laws = hmm.law.tables(0)[0].numpy()[:, now].T
+            laws = hmm.params.tables(0)[0].numpy()[:, now].T
         else:
-            laws = hmm.law.labelled_MVSS[0].numpy()[:, states[alive, b, t - 1], now].T
+            laws = hmm.params.labelled_MVSS[0].numpy()[:, states[alive, b, t - 1], now].T
         cumulated = laws.cumsum(1)
         drawn[alive, b, t] = (cumulated <= uniforms[:, None] * cumulated[:, -1:]).sum(1)
     return torch.from_numpy(drawn)

@@ -8,12 +8,12 @@ import torch
 from hmmscope.axes import Bool, Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.memory import with_prior
-from hmmscope.machine import require_memory
-from hmmscope.processes.answers import WORDS
-from hmmscope.processes.laws import ROUNDING
+from hmmscope.processes.capabilities import WORDS
+from hmmscope.processes.params import ROUNDING
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.schema import require, require_count
+from hmmscope.system_info import require_memory
 
 
 @dataclass(frozen=True, repr=False)
@@ -89,9 +89,9 @@ def mixed_states(
     require_count("max_states", max_states)
     require(max_depth is None or max_depth >= 0, "max_depth", "must be at least 0", max_depth)
     require(0 <= tolerance < 1, "tolerance", "must be in [0, 1)", tolerance)
-    hmm.require(WORDS)
+    hmm.require_capability(WORDS)
     require_memory("mixed_states", 8 * max_states * (2 * hmm.num_states + 2 * hmm.num_symbols + 12))
-    steps_VSS, least = hmm.law.steps(), ROUNDING if hmm.law.signed else 0.0
+    steps_VSS, least = hmm.params.steps(), ROUNDING if hmm.params.signed else 0.0
     nodes = _Nodes(tolerance)
     nodes.find(with_prior(hmm, prior).initial_MS[0])
     depth, expanded, successor = [0], [False], [[-1] * hmm.num_symbols]

@@ -8,12 +8,12 @@ import torch
 
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.inference.forward import forward_steps
-from hmmscope.inference.monte_carlo import Estimate, estimate
-from hmmscope.machine import require_memory
-from hmmscope.processes.answers import STATES
+from hmmscope.inference.monte_carlo import MonteCarloEstimate, estimate
+from hmmscope.processes.capabilities import STATES
 from hmmscope.processes.make import as_process
 from hmmscope.processes.process import Process
 from hmmscope.schema import require, require_count, require_real
+from hmmscope.system_info import require_memory
 
 #: [Limits] Table 1 agrees with its definition minus two steps, at every uncapped entry.
 PAPER_OFFSET = 2
@@ -32,7 +32,7 @@ class MixingTime:
 
     time: float | None
     max_time: int
-    distances: Estimate | None
+    distances: MonteCarloEstimate | None
 
     @property
     def paper_indexing(self) -> float | None:
@@ -78,7 +78,7 @@ def mixing_time(
     require_real("threshold", threshold)
     require(0 < threshold < 1, "threshold", "must be in (0, 1)", threshold)
     require_count("max_time", max_time)
-    if STATES not in process.by_law:
+    if STATES not in process.uses_hmm_inference:
         return MixingTime(process.mixing_time(), max_time, None)
     distances = []
     for distance in _distances(process, num_samples, max_time, seed):
@@ -91,7 +91,7 @@ def mixing_time(
     )
 
 
-def forgetting_curve(process: Process, num_steps: int, *, num_samples: int = 1000, seed: int = 0) -> Estimate:
+def forgetting_curve(process: Process, num_steps: int, *, num_samples: int = 1000, seed: int = 0) -> MonteCarloEstimate:
     """d_0 .. d_num_steps of `mixing_time`, without a threshold."""
     require_count("num_steps", num_steps, 0)
     return estimate(torch.stack(list(_distances(process, num_samples, num_steps, seed)), 1), seed)
@@ -99,7 +99,7 @@ def forgetting_curve(process: Process, num_steps: int, *, num_samples: int = 100
 
 def _distances(process: Process, num_samples: int, num_steps: int, seed: int) -> Iterator[Float64[Tensor, "sample"]]:
     """The largest distance between posteriors of two starts after t = 0, 1, .. observations, for each sequence."""
-    process.require(STATES)
+    process.require_capability(STATES)
     require_count("num_samples", num_samples, 2)
     require_memory("mixing_time", 8 * num_samples * (4 * process.num_states**2 + 2 * num_steps))
     starts = np.arange(num_steps) == 0
@@ -108,11 +108,11 @@ def _distances(process: Process, num_samples: int, num_steps: int, seed: int) ->
 
 
 def _vertex_distances(
-    process: Process, observations: Int64[Tensor, "sample time"], starts: Tensor
+    process: Process, observations: Int64[Tensor, "sample time"], reset_mask: Tensor
 ) -> Iterator[Float64[Tensor, "sample"]]:
     num_states = process.num_states
     yield torch.full((len(observations),), float(num_states > 1), dtype=torch.float64)
-    for step in forward_steps(process.law.from_each_state(), observations[None], starts):
+    for step in forward_steps(process.params.from_each_state(), observations[None], reset_mask):
         posteriors_BIS = step.belief.transpose(0, 1).contiguous()
         possible_BI = posteriors_BIS.any(-1)
         distance_BII = torch.cdist(posteriors_BIS, posteriors_BIS, p=1.0) / 2

@@ -14,14 +14,14 @@ from hmmscope.inference.filtering import first_impossible, stacked
 from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.pools import run_mixture
 from hmmscope.inference.ragged import blank, check_ragged, counted, given_again, silent
-from hmmscope.machine import free_on, require_memory_on
-from hmmscope.processes.answers import COMPONENTS
-from hmmscope.processes.laws import Law, seeing, symbol_law
+from hmmscope.processes.capabilities import COMPONENTS
 from hmmscope.processes.make import as_process
 from hmmscope.processes.observations import Symbols
+from hmmscope.processes.params import HMMParams, seeing, symbol_probs
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.seeds import numpy_generator
+from hmmscope.system_info import free_on, require_memory_on
 
 #: Working memory of one chunk of sequences: about what stays in the caches.
 CHUNK_BYTES = 2**23
@@ -51,7 +51,7 @@ class MixtureResult(Shown):
 
 
 def filter_mixture(
-    mixture: Process | str, observations: Symbols, *, starts: object = None, lengths: object = None
+    mixture: Process | str, observations: Symbols, *, reset_mask: object = None, lengths: object = None
 ) -> MixtureResult:
     """Posterior over components and Bayes-optimal prediction after each observation, exact in float64.
 
@@ -63,7 +63,7 @@ def filter_mixture(
     Args:
         mixture: M components of S states and V symbols.
         observations: symbols in [0, V), shape (batch, time).
-        starts: optional mask (time,), true where a new sequence of the same component begins (a prompt's
+        reset_mask: optional mask (time,), true where a new sequence of the same component begins (a prompt's
             demonstrations); the first is true.
         lengths: optional number of observations of each sequence (batch,); what lies beyond is padding. Or as in
             hmmlearn, of observations (time, 1), the lengths of the sequences that this column is cut into.
@@ -75,14 +75,14 @@ def filter_mixture(
     Cost: O(batch * time * M * S^2); on a GPU, in chunks of sequences of half its free memory.
     """
     mixture = as_process(mixture)
-    mixture.require(COMPONENTS)
-    observations, mask, inside = check_ragged(observations, mixture.alphabet, starts, lengths)
+    mixture.require_capability(COMPONENTS)
+    observations, mask, inside = check_ragged(observations, mixture.alphabet, reset_mask, lengths)
     batch, time = observations.shape
-    num_components = len(mixture.weights_M)
+    num_components = len(mixture.component_weights)
     device = observations.device
     require_memory_on(device, "filter_mixture", 8 * batch * time * (num_components + mixture.num_symbols))
-    law, weights_M = seeing(mixture.law_on(device), observations), mixture.weights_M.to(device)
-    first = torch.einsum("m,ms,msv->v", weights_M, law.initial_MS, symbol_law(law))
+    law, weights_M = seeing(mixture.params_on(device), observations), mixture.component_weights.to(device)
+    first = torch.einsum("m,ms,msv->v", weights_M, law.initial_MS, symbol_probs(law))
     if device.type == "cpu":
         found = run_mixture(law, weights_M, observations, mask, counted(inside), posterior=True)
         posterior, following, terms_BT = (torch.from_numpy(part) for part in found)
@@ -100,47 +100,47 @@ def filter_mixture(
 
 
 def components_known(
-    mixture: Process, observations: Symbols, *, starts: object = None, lengths: object = None
+    mixture: Process, observations: Symbols, *, reset_mask: object = None, lengths: object = None
 ) -> Float64[Tensor, "batch component"]:
     """P(component | all observations); the weights where there are none, zeros for an impossible sequence.
 
     Args:
-        mixture, observations, starts, lengths: as for `filter_mixture`.
+        mixture, observations, reset_mask, lengths: as for `filter_mixture`.
     """
-    found = filter_mixture(mixture, observations, starts=starts, lengths=lengths)
+    found = filter_mixture(mixture, observations, reset_mask=reset_mask, lengths=lengths)
     counts_B = found.component_posterior.any(2).sum(1)
     rows_B = torch.arange(len(counts_B), device=counts_B.device)
     last_BM = found.component_posterior[rows_B, counts_B - 1] if found.component_posterior.shape[1] else None
-    weights_M = mixture.weights_M.to(counts_B.device)
+    weights_M = mixture.component_weights.to(counts_B.device)
     shares_BM = weights_M.expand(len(counts_B), -1) if last_BM is None else last_BM
     shares_BM = torch.where((counts_B == 0)[:, None], weights_M, shares_BM)
     return shares_BM * (found.impossible_at < 0)[:, None]
 
 
-class ByComponent(NamedTuple):
+class PerComponentRequest(NamedTuple):
     """Sequences that are asked about component by component.
 
     Attributes:
         observations: (batch, time), what is missing is `MISSING`.
         options: `starts` and `lengths`, for the functions that take them.
-        shares: P(component | all observations) (batch, component), as `components_known` gives it.
+        weights: P(component | all observations) (batch, component), as `components_known` gives it.
     """
 
     observations: Int64[Tensor, "batch time"]
     options: dict[str, Any]
-    shares: Float64[Tensor, "batch component"]
+    weights: Float64[Tensor, "batch component"]
 
     @property
     def likely(self) -> list[int]:
         """Numbers of the components that some sequence may come from."""
-        found: list[int] = self.shares.any(0).nonzero()[:, 0].tolist()
+        found: list[int] = self.weights.any(0).nonzero()[:, 0].tolist()
         return found
 
 
-def by_component(mixture: Process, observations: Symbols, starts: object, lengths: object) -> ByComponent:
+def by_component(mixture: Process, observations: Symbols, reset_mask: object, lengths: object) -> PerComponentRequest:
     """What each component is to be asked about, and how likely each is given everything (arguments of `filter_mixture`)."""
-    given, options, _ = given_again(observations, mixture.alphabet, starts, lengths)
-    return ByComponent(given, options, components_known(mixture, given, **options))
+    given, options, _ = given_again(observations, mixture.alphabet, reset_mask, lengths)
+    return PerComponentRequest(given, options, components_known(mixture, given, **options))
 
 
 def drawn_components(
@@ -160,7 +160,7 @@ def drawn_components(
 
 
 def _filter_chunk(
-    law: Law,
+    law: HMMParams,
     weights_M: Tensor,
     observations: Tensor,
     mask: Tensor,
@@ -169,7 +169,7 @@ def _filter_chunk(
     terms_BT: Tensor,
 ) -> None:
     log_weight_MB = weights_M.log()[:, None].expand(-1, len(observations))
-    symbols_MSV = symbol_law(law)
+    symbols_MSV = symbol_probs(law)
     for t, step in enumerate(forward_steps(law, observations[None], mask)):
         log_weight_MB = log_weight_MB + step.log_norm
         total_B = torch.logsumexp(log_weight_MB, 0)
@@ -178,7 +178,7 @@ def _filter_chunk(
         log_weight_MB = torch.where(possible_B, log_weight_MB - total_B.where(possible_B, 0.0), -torch.inf)
         posterior_MB = log_weight_MB.exp()
         posterior[:, t] = posterior_MB.T
-        weighted_MBS = posterior_MB[..., None] * step.following
+        weighted_MBS = posterior_MB[..., None] * step.next_probs
         following[:, t] = torch.bmm(weighted_MBS, symbols_MSV).sum(0)
 
 
@@ -202,7 +202,7 @@ def filter_known_component(
     observations: Symbols,
     components: Int[Tensor, "batch"],
     *,
-    starts: object = None,
+    reset_mask: object = None,
     lengths: object = None,
 ) -> KnownComponentResult:
     """The forward filter of each sequence under its own component: the ceiling of every in-context learner.
@@ -211,22 +211,22 @@ def filter_known_component(
         mixture: M components.
         observations: (batch, time).
         components: the component of each sequence (batch,), in [0, M).
-        starts, lengths: as in `filter_mixture`; beyond the end of a shorter sequence everything is zero.
+        reset_mask, lengths: as in `filter_mixture`; beyond the end of a shorter sequence everything is zero.
     """
     mixture = as_process(mixture)
-    observations, mask, inside = check_ragged(observations, mixture.alphabet, starts, lengths)
-    components, num_components = torch.as_tensor(components, device=observations.device), len(mixture.weights_M)
+    observations, mask, inside = check_ragged(observations, mixture.alphabet, reset_mask, lengths)
+    components, num_components = torch.as_tensor(components, device=observations.device), len(mixture.component_weights)
     if components.shape != observations.shape[:1] or ((components < 0) | (components >= num_components)).any():
         raise InputError(f"components: must be {len(observations)} numbers in [0, {num_components})")
-    law = seeing(mixture.law_on(observations.device).select(components), observations)
+    law = seeing(mixture.params_on(observations.device).select(components), observations)
     steps = list(forward_steps(law, observations[:, None], mask))
     terms_BT = stacked([step.log_norm[:, 0] for step in steps], observations.shape, law)
-    before_BTS = torch.stack([law.initial_MS, *(step.following[:, 0] for step in steps)], 1)[:, :-1]
+    before_BTS = torch.stack([law.initial_MS, *(step.next_probs[:, 0] for step in steps)], 1)[:, :-1]
     return KnownComponentResult(
         beliefs=blank(
             stacked([step.belief[:, 0] for step in steps], (*observations.shape, mixture.num_states), law), inside
         ),
-        predicted_observation=blank(torch.bmm(before_BTS, symbol_law(law)), inside),
+        predicted_observation=blank(torch.bmm(before_BTS, symbol_probs(law)), inside),
         log_likelihood_terms=blank(silent(terms_BT, observations, law.num_symbols), inside),
     )
 

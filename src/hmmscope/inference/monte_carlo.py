@@ -16,7 +16,7 @@ FEW = 100
 
 
 @dataclass(frozen=True)
-class Estimate:
+class MonteCarloEstimate:
     """A mean over sampled sequences.
 
     Attributes:
@@ -38,16 +38,18 @@ class Estimate:
         return f"Estimate(mean={float(self.mean):.6g}, {interval}, num_samples={self.num_samples})"
 
 
-def estimate(values: Float64[Tensor, "sample ..."], seed: int = 0) -> Estimate:
+def estimate(values: Float64[Tensor, "sample ..."], seed: int = 0) -> MonteCarloEstimate:
     """Mean and interval of values whose first axis counts independent sequences."""
     count, flat, shape = len(values), values.reshape(len(values), -1), values.shape[1:]
     if count < FEW:
         mean, half = flat.mean(0), torch.from_numpy(student_half(flat.numpy()))
-        return Estimate(mean.reshape(shape), (mean - half).reshape(shape), (mean + half).reshape(shape), count)
+        return MonteCarloEstimate(
+            mean.reshape(shape), (mean - half).reshape(shape), (mean + half).reshape(shape), count
+        )
     drawn = numpy_generator(seed, "bootstrap").multinomial(count, np.full(count, 1 / count), size=NUM_RESAMPLES)
     means = torch.from_numpy(drawn.astype(np.float64)) @ flat / count
     low, high = torch.quantile(means, torch.tensor([0.025, 0.975], dtype=torch.float64), dim=0)
-    return Estimate(flat.mean(0).reshape(shape), low.reshape(shape), high.reshape(shape), count)
+    return MonteCarloEstimate(flat.mean(0).reshape(shape), low.reshape(shape), high.reshape(shape), count)
 
 
 def student_half(values: NDArray[np.float64]) -> NDArray[np.float64]:

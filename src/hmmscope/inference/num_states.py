@@ -13,7 +13,7 @@ from hmmscope.axes import Int, Tensor
 from hmmscope.inference.baum_welch import BaumWelchFit, as_sequences, fit_baum_welch, held_out_log_likelihoods
 from hmmscope.inference.evidence import Evidence, evidence
 from hmmscope.inference.filtering import filter_beliefs
-from hmmscope.inference.loop_inputs import Sequences
+from hmmscope.inference.loop_inputs import PackedSequences
 from hmmscope.processes.hmm import HMM
 from hmmscope.schema import require
 from hmmscope.sequences.gaps import MISSING
@@ -25,7 +25,7 @@ FAR = 12.0
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HeldOutScore:
     """Mean log-likelihood of an observation in sequences that a model was not fitted to, nats.
 
     Attributes:
@@ -55,11 +55,11 @@ class NumStatesChoice:
     held_out: dict[int, float]
     held_out_errors: dict[int, float]
     reason: str
-    support: "Support"
+    support: "StateCountPosterior"
 
 
 @dataclass(frozen=True)
-class Support:
+class StateCountPosterior:
     """How far observations speak for each number of states, if all that were tried were equally likely before.
 
     Attributes:
@@ -108,7 +108,7 @@ class Support:
         return [(size, log) for size, log in self.log_evidence.items() if log > -math.inf]
 
 
-def support_of(bics: Mapping[int, float], evidence_of: Callable[[int], Evidence | None] | None) -> Support:
+def support_of(bics: Mapping[int, float], evidence_of: Callable[[int], Evidence | None] | None) -> StateCountPosterior:
     """Of some numbers of states, by their evidence.
 
     One looks from the smallest BIC upwards and downwards until a number is e^`FAR` times less likely than the best.
@@ -130,23 +130,25 @@ def support_of(bics: Mapping[int, float], evidence_of: Callable[[int], Evidence 
             found[size] = own
             if own.log + own.error < max(one.log for one in found.values()) - FAR:
                 break
-    return Support({size: one.log for size, one in found.items()}, {size: one.error for size, one in found.items()})
+    return StateCountPosterior(
+        {size: one.log for size, one in found.items()}, {size: one.error for size, one in found.items()}
+    )
 
 
-def by_bic(bics: Mapping[int, float], why: str) -> Support:
+def by_bic(bics: Mapping[int, float], why: str) -> StateCountPosterior:
     """With exp(-BIC / 2) for the evidence of each number of states, and why."""
-    return Support({size: -bic / 2 for size, bic in bics.items()}, dict.fromkeys(bics, 0.0), why)
+    return StateCountPosterior({size: -bic / 2 for size, bic in bics.items()}, dict.fromkeys(bics, 0.0), why)
 
 
 def choose_num_states(
-    observations: Int[Tensor, "batch time"] | Sequences,
-    held_out: Int[Tensor, "other other_time"] | Sequences,
+    observations: Int[Tensor, "batch time"] | PackedSequences,
+    held_out: Int[Tensor, "other other_time"] | PackedSequences,
     candidates: Sequence[int],
     num_symbols: int,
     *,
     lengths: object = None,
     held_out_lengths: object = None,
-    whole: Sequences | None = None,
+    whole: PackedSequences | None = None,
     **options: Any,
 ) -> NumStatesChoice:
     """Fit each number of states to `observations` and take the one with the smallest Bayesian information criterion.
@@ -202,12 +204,12 @@ def summed(terms: NDArray[Any], lengths: NDArray[np.int64]) -> NDArray[Any]:
     return np.add.reduceat(terms, lengths.cumsum() - lengths, dtype=np.int64 if terms.dtype == np.bool_ else None)
 
 
-def _seen(judged: Sequences, units: list[NDArray[np.int64]], num_symbols: int) -> NDArray[np.int64]:
+def _seen(judged: PackedSequences, units: list[NDArray[np.int64]], num_symbols: int) -> NDArray[np.int64]:
     """Observations of each block that are not missing."""
     return summed(judged.symbols < num_symbols, np.concatenate(units))
 
 
-def _logs(hmm: HMM, judged: Sequences, units: list[NDArray[np.int64]]) -> NDArray[np.float64]:
+def _logs(hmm: HMM, judged: PackedSequences, units: list[NDArray[np.int64]]) -> NDArray[np.float64]:
     """log P(block | what comes before it in its sequence) of all blocks, nats; -inf from an impossible symbol on."""
     if len(judged.lengths) >= FEW:
         return held_out_log_likelihoods(hmm, judged)
@@ -220,7 +222,7 @@ def _logs(hmm: HMM, judged: Sequences, units: list[NDArray[np.int64]]) -> NDArra
     return np.concatenate(found)
 
 
-def held_out_mean(logs: NDArray[np.float64], lengths: NDArray[np.int64]) -> HeldOut:
+def held_out_mean(logs: NDArray[np.float64], lengths: NDArray[np.int64]) -> HeldOutScore:
     """Mean log-likelihood of an observation, from those of sequences (n,) of these lengths.
 
     mean = sum_i logs_i / sum_i lengths_i;  error^2 = n / (n - 1) sum_i (logs_i - mean lengths_i)^2 / (sum_i lengths_i)^2
@@ -229,16 +231,16 @@ def held_out_mean(logs: NDArray[np.float64], lengths: NDArray[np.int64]) -> Held
     """
     mean, count = float(logs.sum() / lengths.sum()), len(logs)
     if count == 1 or not math.isfinite(mean):
-        return HeldOut(mean, math.nan)
+        return HeldOutScore(mean, math.nan)
     rest = logs - mean * lengths
-    return HeldOut(mean, math.sqrt(count / (count - 1) * float(rest @ rest)) / int(lengths.sum()))
+    return HeldOutScore(mean, math.sqrt(count / (count - 1) * float(rest @ rest)) / int(lengths.sum()))
 
 
 def choice_reason(
     bics: dict[int, float],
     logs: dict[int, NDArray[np.float64]],
     lengths: NDArray[np.int64],
-    support: Support | None = None,
+    support: StateCountPosterior | None = None,
     each: str = "a symbol",
 ) -> tuple[int, str]:
     """The number of states with the smallest BIC, and that it is, with what held-out sequences say, in one line.

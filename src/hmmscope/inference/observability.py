@@ -29,14 +29,14 @@ from hmmscope.errors import InputError
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.linear_programs import alternate, certificate, enumerate_signs, ratio
 from hmmscope.inference.memory import MAX_ENUMERATED
-from hmmscope.inference.stationary_law import emitting_steps
-from hmmscope.machine import require_memory
-from hmmscope.processes.answers import WORDS
-from hmmscope.processes.laws import symbol_law
+from hmmscope.inference.stationary_process import emitting_steps
+from hmmscope.processes.capabilities import WORDS
 from hmmscope.processes.make import as_process
+from hmmscope.processes.params import symbol_probs
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.schema import require_count, unknown_name
+from hmmscope.system_info import require_memory
 
 METHODS = ("auto", "bounds", "certificate", "enumeration")
 #: Bounds closer than this are one number.
@@ -115,23 +115,23 @@ def step_emission(hmm: Process, steps: int) -> Float64[Tensor, "state word"]:
     Raises:
         InputError: a mixture, whose components differ; too many words.
     """
-    hmm.require(WORDS)
+    hmm.require_capability(WORDS)
     require_count("steps", steps)
     if hmm.num_symbols ** min(steps, 64) > MAX_ENUMERATED:
         raise InputError(f"steps: {hmm.num_symbols}^{steps} words are more than {MAX_ENUMERATED}")
     require_memory("observability", 8 * 3 * hmm.num_states * hmm.num_symbols**steps)
-    words_SW = symbol_law(hmm.law)[0]
+    words_SW = symbol_probs(hmm.params)[0]
     for _ in range(steps - 1):
-        words_SW = torch.einsum("vij,jw->ivw", emitting_steps(hmm.law), words_SW).flatten(1)
+        words_SW = torch.einsum("vij,jw->ivw", emitting_steps(hmm.params), words_SW).flatten(1)
     return words_SW
 
 
-def future_law(
+def future_distribution(
     hmm: Process | str,
     observations: Int[Tensor, "batch time"],
     num_futures: int,
     *,
-    starts: object = None,
+    reset_mask: object = None,
     lengths: object = None,
 ) -> Float64[Tensor, "batch time word"]:
     """P(o_{t+1} .. o_{t+k} | o_0..o_t), exact: what the network of [MultiTask] Theorem 2 is compared with.
@@ -142,7 +142,7 @@ def future_law(
         hmm: S states, V symbols; states or transitions emit.
         observations: symbols in [0, V), shape (batch, time).
         num_futures: k >= 1. Words are in lexicographic order, as the entries of `multitask_theorem2`.
-        starts, lengths: as for `filter_beliefs`; the word belongs to the sequence of observation t.
+        reset_mask, lengths: as for `filter_beliefs`; the word belongs to the sequence of observation t.
 
     Raises:
         InputError: as `filter_beliefs`, or V^k above `MAX_ENUMERATED`.
@@ -150,10 +150,10 @@ def future_law(
     """
     hmm = as_process(hmm)
     require_count("num_futures", num_futures)
-    words_SW, law = step_emission(hmm, num_futures), hmm.law
-    beliefs_BTS = filter_beliefs(hmm, observations, starts=starts, lengths=lengths).beliefs
+    words_SW, law = step_emission(hmm, num_futures), hmm.params
+    beliefs_BTS = filter_beliefs(hmm, observations, reset_mask=reset_mask, lengths=lengths).beliefs
     if law.states_emit:
-        words_SW = law.moves()[0] @ words_SW
+        words_SW = law.transitions()[0] @ words_SW
     require_memory("future_law", 8 * beliefs_BTS[..., 0].numel() * words_SW.shape[1])
     return beliefs_BTS @ words_SW.to(beliefs_BTS.device)
 

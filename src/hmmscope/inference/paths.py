@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference import loop_inputs
-from hmmscope.inference.compiled import Weights, filter_batch
+from hmmscope.inference.compiled import ScaledBeliefs, filter_batch
 from hmmscope.inference.loop_inputs import (
     NO_ENTRIES,
     Entries,
-    Sequences,
+    PackedSequences,
     Tables,
     in_blocks,
     one_by_one,
@@ -24,15 +24,15 @@ from hmmscope.inference.loop_inputs import (
     sequences,
     tables,
 )
-from hmmscope.inference.mixture_posterior import ByComponent, by_component, drawn_components
+from hmmscope.inference.mixture_posterior import PerComponentRequest, by_component, drawn_components
 from hmmscope.inference.ragged import check_own, check_ragged, counted
-from hmmscope.kernels import careful, registers, sparse
+from hmmscope.kernels import simd_over_states, sparse, underflow_safe
 from hmmscope.kernels.vectors import padded_size
 from hmmscope.kernels.viterbi import likeliest, path_terms
-from hmmscope.processes.answers import COMPONENTS, PATHS
-from hmmscope.processes.laws import seeing
+from hmmscope.processes.capabilities import COMPONENTS, PATHS
 from hmmscope.processes.make import as_process
 from hmmscope.processes.observations import Observations
+from hmmscope.processes.params import seeing
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.seeds import numpy_generator
@@ -58,7 +58,7 @@ class PathResult(Shown):
 
 
 def most_likely_states(
-    hmm: Process | str, observations: Observations, *, starts: object = None, lengths: object = None
+    hmm: Process | str, observations: Observations, *, reset_mask: object = None, lengths: object = None
 ) -> PathResult:
     """The path of states with the largest joint probability (Viterbi), in logarithms.
 
@@ -79,7 +79,7 @@ def most_likely_states(
     Args:
         hmm: S states, V symbols; states or transitions emit; or a mixture of such.
         observations: symbols in [0, V), shape (batch, time).
-        starts: optional mask (time,), true where a new sequence begins; the first is true.
+        reset_mask: optional mask (time,), true where a new sequence begins; the first is true.
         lengths: optional number of observations of each sequence (batch,); what lies beyond is padding. Or as in
             hmmlearn, of observations (time, 1), the lengths of the sequences that this column is cut into.
 
@@ -89,14 +89,14 @@ def most_likely_states(
     Cost: O(batch * time * S^2), of a mixture for each component.
     """
     hmm = as_process(hmm)
-    if COMPONENTS in hmm.by_law:
-        return _of_mixture(hmm, observations, starts, lengths)
-    if PATHS not in hmm.by_law:
+    if COMPONENTS in hmm.uses_hmm_inference:
+        return _of_mixture(hmm, observations, reset_mask, lengths)
+    if PATHS not in hmm.uses_hmm_inference:
         own, inside = check_own(hmm, observations, lengths)
-        states, logs = hmm.likeliest_path(own, starts=starts)
+        states, logs = hmm.viterbi(own, reset_mask=reset_mask)
         return PathResult(states.where(inside, -1), logs)
-    checked, mask, inside = check_ragged(observations, hmm.alphabet, starts, lengths)
-    process, work = tables(seeing(hmm.law, checked)), sequences(checked, mask, counted(inside))
+    checked, mask, inside = check_ragged(observations, hmm.alphabet, reset_mask, lengths)
+    process, work = tables(seeing(hmm.params, checked)), sequences(checked, mask, counted(inside))
     with np.errstate(divide="ignore"):
         exact = Tables(*(np.log(part) for part in process))
     rounded = Tables(*(np.rint(part * _GRID) / _GRID for part in exact))
@@ -104,27 +104,27 @@ def most_likely_states(
     if one_by_one(process):
         entries = process.into._replace(weights=np.rint(np.log(process.into.weights) * _GRID) / _GRID)
     narrow = paths_side_by_side(process, work)
-    return likeliest_paths(exact, rounded, work, checked.shape, narrow=narrow, entries=entries)
+    return viterbi_paths(exact, rounded, work, checked.shape, narrow=narrow, entries=entries)
 
 
-def _of_mixture(mixture: Process, observations: Observations, starts: object, lengths: object) -> PathResult:
+def _of_mixture(mixture: Process, observations: Observations, reset_mask: object, lengths: object) -> PathResult:
     """The likeliest component and path."""
-    asked = by_component(mixture, observations, starts, lengths)
-    states, best = torch.full_like(asked.observations, -1), torch.full(asked.shares.shape[:1], -torch.inf).double()
+    asked = by_component(mixture, observations, reset_mask, lengths)
+    states, best = torch.full_like(asked.observations, -1), torch.full(asked.weights.shape[:1], -torch.inf).double()
     component = torch.full_like(best, -1, dtype=torch.int64)
     for number in asked.likely:
         own = most_likely_states(mixture.component(number), asked.observations, **asked.options)
-        joint = own.log_probability + mixture.weights_M[number].log()
+        joint = own.log_probability + mixture.component_weights[number].log()
         better = (joint * _GRID).round() > (best * _GRID).round()
         states, best = torch.where(better[:, None], own.states, states), torch.where(better, joint, best)
         component = component.masked_fill(better, number)
     return PathResult(states, best, component)
 
 
-def likeliest_paths(
+def viterbi_paths(
     exact: Tables,
     compared: Tables,
-    work: Sequences,
+    work: PackedSequences,
     shape: Sequence[int],
     *,
     narrow: bool,
@@ -160,7 +160,7 @@ def likeliest_paths(
     def run_side_by_side(part: slice) -> None:
         own, flat = work.part(part), padded(compared, filling=-np.inf)
         pointers = np.empty(longest * padded_size(size), np.uint8)
-        registers.likeliest(*flat, *own[:3], own.starts, highest_end, pointers, states, found[part])
+        simd_over_states.likeliest(*flat, *own[:3], own.starts, highest_end, pointers, states, found[part])
 
     def run_by_rows(part: slice) -> None:
         own, pointers = work.part(part), np.empty((longest, size), small)
@@ -185,7 +185,7 @@ def sample_state_paths(
     num_paths: int = 1,
     seed: int = 0,
     indices: object = None,
-    starts: object = None,
+    reset_mask: object = None,
     lengths: object = None,
 ) -> Int64[Tensor, "path batch time"]:
     """Draws from P(states | o_0..o_{T-1}), the law of the hidden path given all observations.
@@ -198,7 +198,7 @@ def sample_state_paths(
     Source: forward filtering, backward sampling; Scott (2002), "Bayesian methods for hidden Markov models".
 
     Args:
-        hmm, observations, starts, lengths: as for `most_likely_states`.
+        hmm, observations, reset_mask, lengths: as for `most_likely_states`.
         num_paths: draws for each sequence; the first are the same whatever their number.
         seed: in [0, 2^32).
         indices: the number (batch,) of the stream of random numbers of each sequence; 0, 1, .. if not given. A sequence
@@ -211,15 +211,15 @@ def sample_state_paths(
     Cost: the filter's, and O(num_paths * batch * time * S).
     """
     hmm = as_process(hmm)
-    if PATHS not in hmm.by_law:
+    if PATHS not in hmm.uses_hmm_inference:
         own, inside = check_own(hmm, observations, lengths)
-        paths = hmm.draw_paths(own, num_paths=num_paths, seed=seed, starts=starts)
+        paths = hmm.sample_posterior_paths(own, num_paths=num_paths, seed=seed, reset_mask=reset_mask)
         return paths.where(inside, -1)
     if num_paths < 0:
         raise InputError(f"num_paths: must be at least 0, got {num_paths}")
-    if COMPONENTS in hmm.by_law:
-        return _drawn_of_mixture(hmm, by_component(hmm, observations, starts, lengths), num_paths, seed, indices)
-    filtered = filter_batch(hmm, observations, starts, lengths)
+    if COMPONENTS in hmm.uses_hmm_inference:
+        return _drawn_of_mixture(hmm, by_component(hmm, observations, reset_mask, lengths), num_paths, seed, indices)
+    filtered = filter_batch(hmm, observations, reset_mask, lengths)
     batch, time, size = filtered.beliefs.shape
     numbers = _streams(indices, batch)
     work, emits, transposed = filtered.work, filtered.tables.states_emit, filtered.tables.transposed()
@@ -228,10 +228,10 @@ def sample_state_paths(
     for row, offset, length in zip(work.rows.tolist(), work.offsets.tolist(), work.lengths.tolist(), strict=True):
         if possible_B[row]:
             uniforms = numpy_generator(seed, "state-paths", int(numbers[row])).random((num_paths, length))
-            known = Weights(filtered.beliefs[row, :length], np.empty((0, size), np.int64))
-            careful.draw(
+            known = ScaledBeliefs(filtered.beliefs[row, :length], np.empty((0, size), np.int64))
+            underflow_safe.draw(
                 *(transposed, emits, work.symbols[offset : offset + length], work.starts),
-                *(*filtered.doubtful.get(row, known), uniforms, paths_BPT[row, :, :length]),
+                *(*filtered.underflow_risk.get(row, known), uniforms, paths_BPT[row, :, :length]),
             )
     return torch.from_numpy(paths_BPT).transpose(0, 1)
 
@@ -245,11 +245,11 @@ def _streams(indices: object, batch: int) -> Int64[Tensor, "batch"]:
 
 
 def _drawn_of_mixture(
-    mixture: Process, asked: ByComponent, num_paths: int, seed: int, indices: object
+    mixture: Process, asked: PerComponentRequest, num_paths: int, seed: int, indices: object
 ) -> Int64[Tensor, "path batch time"]:
     """Draws of the component of each path, and of a path of that component."""
-    numbers = _streams(indices, len(asked.shares))
-    whose = torch.from_numpy(drawn_components(asked.shares, num_paths, seed, "component-of-paths", numbers.tolist()))
+    numbers = _streams(indices, len(asked.weights))
+    whose = torch.from_numpy(drawn_components(asked.weights, num_paths, seed, "component-of-paths", numbers.tolist()))
     paths = torch.full((num_paths, *asked.observations.shape), -1)
     drawing: dict[str, Any] = {"num_paths": num_paths, "seed": seed, "indices": numbers, **asked.options}
     for number in asked.likely:

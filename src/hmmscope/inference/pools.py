@@ -3,7 +3,7 @@
 Few states: `hmmscope.kernels.mixtures`, all components at each step. Many states: one component after another, in products
 of matrices, with running sums relative to the largest weight, so that memory does not grow with the number of components.
 Where a component's law may lose an entry, the sequence, or the component on that sequence, is gone over by
-`hmmscope.kernels.careful`.
+`hmmscope.kernels.underflow_safe`.
 """
 
 import numpy as np
@@ -11,18 +11,18 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope.axes import Bool, Float64, Int64, Tensor
-from hmmscope.inference.compiled import SMALLEST, NextLaws, filter_carefully, forward_in_products
-from hmmscope.inference.loop_inputs import FEW_STATES, Sequences, Tables, in_blocks, sequences, tables
+from hmmscope.inference.compiled import SMALLEST, NextStepProbs, filter_underflow_safe, forward_in_products
+from hmmscope.inference.loop_inputs import FEW_STATES, PackedSequences, Tables, in_blocks, sequences, tables
 from hmmscope.inference.ragged import silent
-from hmmscope.kernels import careful, mixtures
+from hmmscope.kernels import mixtures, underflow_safe
 from hmmscope.kernels.mixtures import accumulate
-from hmmscope.processes.laws import Law, symbol_law
+from hmmscope.processes.params import HMMParams, symbol_probs
 
 Found = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
 
 
 def run_mixture(
-    law: Law,
+    law: HMMParams,
     weights_M: Float64[Tensor, "component"],
     observations_BT: Int64[Tensor, "batch time"],
     starts_T: Bool[Tensor, "time"],
@@ -34,7 +34,7 @@ def run_mixture(
     """P(component | o_0..o_t) (batch, time, component), of no rows unless asked for; P(o_{t+1} | o_0..o_t) (batch, time,
     symbol); log P(o_t | o_0..o_{t-1}) (batch, time). Zeros in padding, and laws of zeros from an impossible prefix on."""
     (batch, time), (components, size) = observations_BT.shape, law.initial_MS.shape
-    num_symbols = symbol_law(law).shape[2]
+    num_symbols = symbol_probs(law).shape[2]
     work = sequences(observations_BT, starts_T, lengths_B)
     kept = np.zeros((batch if posterior else 0, time, components))
     following, terms = np.zeros((batch, time, num_symbols)), np.zeros((batch, time))
@@ -59,9 +59,9 @@ def run_mixture(
 
 
 def _few_states(
-    law: Law,
+    law: HMMParams,
     weights_M: Tensor,
-    work: Sequences,
+    work: PackedSequences,
     posterior: NDArray[np.float64],
     following: NDArray[np.float64],
     terms: NDArray[np.float64],
@@ -69,9 +69,9 @@ def _few_states(
     """Everything by the compiled loop, written to the results."""
     first, step, emission = (np.ascontiguousarray(part.numpy(), np.float64) for part in law.all_tables())
     first, emission = (part.reshape(len(part), -1) for part in (first, emission))
-    symbols_MSV = symbol_law(law)
+    symbols_MSV = symbol_probs(law)
     opening = torch.einsum("ms,msv->mv", law.initial_MS, symbols_MSV).numpy()
-    prediction = law.ahead().contiguous().numpy()
+    prediction = law.predictive().contiguous().numpy()
     components, num_symbols = opening.shape
     flat = posterior.reshape(-1, components), following.reshape(-1, num_symbols), terms.reshape(-1)
     doubtful = np.zeros(len(work.rows), np.bool_)
@@ -93,7 +93,7 @@ def _few_states(
         for m in weights_M.nonzero()[:, 0].tolist():
             logs_T = np.empty(length)
             beliefs = np.empty((length, law.initial_MS.shape[1]))
-            careful.plain(*filter_carefully(tables(law, m), symbols, work.starts, logs_T), beliefs)
+            underflow_safe.plain(*filter_underflow_safe(tables(law, m), symbols, work.starts, logs_T), beliefs)
             joint[0, :, m] = logs_T.cumsum() + float(weights_M[m].log())
             ahead = beliefs @ prediction[m]
             begins = np.flatnonzero(work.starts[1 : length + 1])
@@ -110,12 +110,12 @@ def _component(
     initial_S: NDArray[np.float64],
     num_symbols: int,
     observations_BT: Int64[Tensor, "batch time"],
-    work: Sequences,
+    work: PackedSequences,
 ) -> tuple[NDArray[np.float64], NDArray[np.floating]]:
     """log P(o_t | past) (batch, time) of one component, zero in padding; P(o_{t+1} | o_0..o_t) (batch, time, symbol)."""
     (batch, time), dtype = observations_BT.shape, process.first.dtype
     emission_SV = process.emission.T[:, :num_symbols]  # without what stands for a missing one
-    laws = NextLaws(initial_S.astype(dtype) @ emission_SV, process.step[0] @ emission_SV)
+    laws = NextStepProbs(initial_S.astype(dtype) @ emission_SV, process.step[0] @ emission_SV)
     norms_BT, doubtful = np.ones((batch, time)), np.zeros(len(work.rows), np.bool_)
     ahead_BTV = np.zeros((batch, time, emission_SV.shape[1]), dtype)
     forward_in_products(process, work, doubtful, norms=norms_BT, laws=laws, ahead=ahead_BTV)
@@ -123,7 +123,9 @@ def _component(
         logs_BT = np.log(norms_BT)
     for row, length in zip(work.rows[doubtful].tolist(), work.lengths[doubtful].tolist(), strict=True):
         terms, beliefs = np.empty(length), np.empty((length, process.num_states))
-        careful.plain(*filter_carefully(process, observations_BT[row, :length], work.starts, terms), beliefs)
+        underflow_safe.plain(
+            *filter_underflow_safe(process, observations_BT[row, :length], work.starts, terms), beliefs
+        )
         logs_BT[row, :length] = terms
         laws.predict(beliefs[None], work.starts[:length], ahead_BTV[row : row + 1, :length])
     return logs_BT, ahead_BTV

@@ -9,8 +9,8 @@ from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.inference.entropy import EntropyRate, entropy_rate, rate_of_stationary
 from hmmscope.inference.observability import Observability, numerical_rank, observability, pair_bound
-from hmmscope.inference.stationary_law import state_transitions, stationary_distribution
-from hmmscope.processes.answers import COMPONENTS, PATHS, WORDS
+from hmmscope.inference.stationary_process import state_transitions, stationary_distribution
+from hmmscope.processes.capabilities import COMPONENTS, PATHS, WORDS
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.ties import descending, steady
@@ -47,11 +47,11 @@ def known_facts(hmm: Process) -> Facts:
 
     Cost: O(S^3), and 200 sequences of 400 observations where the entropy rate has to be sampled, fewer above 500 states.
     """
-    hmm.require(WORDS)
-    if hmm.law.signed:
+    hmm.require_capability(WORDS)
+    if hmm.params.signed:
         gamma, rank = None, least_dimension(hmm)
     else:
-        gamma, rank = affordable_observability(hmm), numerical_rank(state_transitions(hmm.law))
+        gamma, rank = affordable_observability(hmm), numerical_rank(state_transitions(hmm.params))
     try:
         count = max(_LEAST_SAMPLED, min(_MOST_SAMPLED, int(_SAMPLED / hmm.num_states**2)))
         stationary_S = stationary_distribution(hmm)
@@ -78,8 +78,8 @@ def least_dimension(process: Process) -> int:
     Cost: O(V * S^4).
     """
     ends = torch.ones(1, process.num_states, dtype=torch.float64)
-    steps_VSS = process.law.arrivals()
-    prefixes = _spanned(process.law.initial_MS[:1], steps_VSS)
+    steps_VSS = process.params.arrivals()
+    prefixes = _spanned(process.params.initial_MS[:1], steps_VSS)
     suffixes = _spanned(ends, steps_VSS.transpose(1, 2))
     return numerical_rank(prefixes @ suffixes.T)
 
@@ -101,20 +101,20 @@ def _basis(rows_NS: Tensor) -> Tensor:
 
 def process_facts(process: Process) -> list[tuple[str, str]]:
     """(name, value) of `known_facts` or `mixture_facts`, where it takes no more than a second or two; else nothing."""
-    if COMPONENTS in process.by_law:
+    if COMPONENTS in process.uses_hmm_inference:
         return mixture_facts(process)
-    if process.real_valued and PATHS in process.answered() and process.num_states <= MAX_STATES:
+    if process.real_valued and PATHS in process.capabilities() and process.num_states <= MAX_STATES:
         rate = entropy_rate(process)
         ends = f"95 % {steady(rate.low):z.4f} to {steady(rate.high):z.4f}, sampled"
         return [*process.facts(), ("entropy rate", f"{steady(rate.value):z.4f} nats an observation ({ends})")]
-    if WORDS not in process.by_law:
+    if WORDS not in process.uses_hmm_inference:
         return process.facts()
     return facts_in_words(process, known_facts(process)) if process.num_states <= MAX_STATES else []
 
 
 def mixture_facts(mixture: Process) -> list[tuple[str, str]]:
     """(name, value) of the weights, and of the entropy and the forgetting of the first components, if they are not large."""
-    weights = mixture.weights_M
+    weights = mixture.component_weights
     least, most = (f"{steady(float(end)):.6g}" for end in (weights.min(), weights.max()))
     law = f"{least} each" if least == most else f"{least} to {most}"
     entropy = float(torch.special.entr(weights).sum())
@@ -124,7 +124,7 @@ def mixture_facts(mixture: Process) -> list[tuple[str, str]]:
     count = len(weights)
     first = [mixture.component(m) for m in range(min(count, MAX_COMPONENTS))]
     whose = "" if len(first) == count else f" (of the first {len(first)} components)"
-    seconds = [float(torch.linalg.eigvals(state_transitions(hmm.law)).abs().sort().values[-2:][0]) for hmm in first]
+    seconds = [float(torch.linalg.eigvals(state_transitions(hmm.params)).abs().sort().values[-2:][0]) for hmm in first]
     if mixture.num_states > 1:
         said.append(
             (
@@ -144,7 +144,7 @@ def mixture_facts(mixture: Process) -> list[tuple[str, str]]:
 
 def facts_in_words(hmm: Process, facts: Facts) -> list[tuple[str, str]]:
     """(name, value) of each."""
-    signed = hmm.law.signed
+    signed = hmm.params.signed
     stands = "fixed vector" if signed else "stationary law"
     said = [(stands, "not unique")]
     if facts.stationary is not None and facts.entropy is not None:

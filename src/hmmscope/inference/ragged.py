@@ -7,15 +7,15 @@ from torch.nn.utils.rnn import pad_sequence
 
 from hmmscope.axes import Bool, Float64, Int64, Tensor
 from hmmscope.errors import InputError
-from hmmscope.processes.laws import any_missing
 from hmmscope.processes.observations import as_batch, as_counts, as_vectors, checked, whole_batch
+from hmmscope.processes.params import any_missing
 from hmmscope.processes.process import Process
 from hmmscope.sequences.encoding import Alphabet
 from hmmscope.sequences.gaps import MISSING
 
 
 def check_ragged(
-    observations: object, alphabet: Alphabet, starts: object, lengths: object
+    observations: object, alphabet: Alphabet, reset_mask: object, lengths: object
 ) -> tuple[Int64[Tensor, "batch time"], Bool[Tensor, "time"], Bool[Tensor, "batch time"]]:
     """Observations with padding replaced by symbol 0, starts as a mask, and where the observations are (not padding).
 
@@ -24,7 +24,7 @@ def check_ragged(
     Args:
         observations: (batch, time), symbols in [0, V) or `MISSING`, except beyond the lengths; see `as_batch`.
         alphabet: of V symbols.
-        starts: as in `check_observations`.
+        reset_mask: as in `check_observations`.
         lengths: number of observations of each sequence (batch,), in [0, time]; None if all are complete. As in hmmlearn,
             lengths that sum to the time of one column (time, 1), or of one row, are those of the sequences that it is cut
             into.
@@ -37,14 +37,14 @@ def check_ragged(
         raise InputError("lengths: are for arrays; these observations have lengths of their own")
     lengths, num_symbols = known if lengths is None else lengths, alphabet.count or 0
     if lengths is None or observations.ndim != 2:
-        found, mask = checked(observations, num_symbols, starts, gaps=True)
+        found, mask = checked(observations, num_symbols, reset_mask, gaps=True)
         return found, mask, torch.ones_like(found, dtype=torch.bool)
     batch, time = observations.shape
     counts = as_counts(lengths).to(observations.device)
     if counts.numel() == 0:
         counts = counts.to(torch.int64)  # an empty list
     whole = not (counts.dtype.is_floating_point or counts.dtype.is_complex or counts.dtype == torch.bool)
-    if whole and 1 in (batch, time) and starts is None and counts.ndim == 1 and len(counts) != batch:
+    if whole and 1 in (batch, time) and reset_mask is None and counts.ndim == 1 and len(counts) != batch:
         sizes = counts.tolist()
         if min(sizes, default=-1) >= 0 and sum(sizes) == batch * time:
             observations = pad_sequence(list(observations.flatten().split(sizes)), batch_first=True)
@@ -54,17 +54,19 @@ def check_ragged(
         column = column if 1 in (batch, time) else ""
         raise InputError(f"lengths: must be {batch} integers in [0, {time}]{column}")
     inside = torch.arange(time, device=counts.device) < counts.to(torch.int64)[:, None]
-    found, mask = checked(observations.where(inside, torch.zeros_like(observations)), num_symbols, starts, gaps=True)
+    found, mask = checked(
+        observations.where(inside, torch.zeros_like(observations)), num_symbols, reset_mask, gaps=True
+    )
     return found, mask, inside
 
 
 def given_again(
-    observations: object, alphabet: Alphabet, starts: object, lengths: object
+    observations: object, alphabet: Alphabet, reset_mask: object, lengths: object
 ) -> tuple[Int64[Tensor, "batch time"], dict[str, Any], Bool[Tensor, "batch time"]]:
-    """`check_ragged` as it may be given to another function: observations, its `starts` and `lengths`, where they are."""
-    checked, mask, inside = check_ragged(observations, alphabet, starts, lengths)
+    """Return observations, `reset_mask` and `lengths`, checked as by `check_ragged`, in the form that functions take."""
+    checked, mask, inside = check_ragged(observations, alphabet, reset_mask, lengths)
     given = checked.masked_fill(checked == (alphabet.count or 0), MISSING)
-    return given, {"starts": mask, "lengths": counted(inside)}, inside
+    return given, {"reset_mask": mask, "lengths": counted(inside)}, inside
 
 
 def check_own(

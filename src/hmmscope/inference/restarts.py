@@ -12,7 +12,7 @@ LEAST = 3
 
 
 @runtime_checkable
-class Ended(Protocol):
+class RestartResult(Protocol):
     """Where a restart ended."""
 
     @property
@@ -21,10 +21,10 @@ class Ended(Protocol):
         ...
 
 
-End = TypeVar("End", bound=Ended)
+End = TypeVar("End", bound=RestartResult)
 
 
-class Restarts(Generic[End]):
+class RestartSearch(Generic[End]):
     """The restarts 0, 1, 2, ... up to the first after which the best two agree, or up to the last that is allowed.
 
     Those that run beside each other and come later in this order are left out: how many count, and so what is found, is the
@@ -57,7 +57,7 @@ class Restarts(Generic[End]):
                     break
 
     def _settled(self) -> bool:
-        return len(self.ends) >= LEAST and self.agreed
+        return len(self.ends) >= LEAST and self.restarts_agree
 
     @property
     def best(self) -> End:
@@ -65,15 +65,15 @@ class Restarts(Generic[End]):
         return largest(self.ends, key=lambda end: end.log_likelihood)
 
     @property
-    def apart(self) -> float:
+    def restart_gap(self) -> float:
         """The largest log-likelihood less the second; infinite if there is one restart."""
         scores = sorted((end.log_likelihood for end in self.ends), reverse=True)
         return scores[0] - scores[1] if len(scores) > 1 else math.inf
 
     @property
-    def agreed(self) -> bool:
+    def restarts_agree(self) -> bool:
         """Whether the best two agree."""
-        return self.apart < self.near
+        return self.restart_gap < self.near
 
 
 def on_threads(restart: Callable[[int], End], num_threads: int) -> Callable[[Sequence[int]], list[End]]:

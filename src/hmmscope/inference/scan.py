@@ -16,18 +16,20 @@ from hmmscope.axes import Tensor
 from hmmscope.inference.filtering import FilterResult, filter_beliefs, first_impossible
 from hmmscope.inference.mixture_posterior import predicted_before
 from hmmscope.inference.ragged import blank, check_ragged, seen_terms
-from hmmscope.machine import require_memory
-from hmmscope.processes.answers import WORDS
-from hmmscope.processes.laws import seeing, symbol_law
+from hmmscope.processes.capabilities import WORDS
 from hmmscope.processes.observations import Symbols
+from hmmscope.processes.params import seeing, symbol_probs
 from hmmscope.processes.process import Process
 from hmmscope.sequences.gaps import MISSING
+from hmmscope.system_info import require_memory
 
 #: A product with a positive entry below this could lose it.
 RISKY = 1e-100
 
 
-def scan_beliefs(hmm: Process, observations: Symbols, *, starts: object = None, lengths: object = None) -> FilterResult:
+def scan_beliefs(
+    hmm: Process, observations: Symbols, *, reset_mask: object = None, lengths: object = None
+) -> FilterResult:
     """`filter_beliefs` for long sequences and few states, in about 2 log2(time) batched matrix products.
 
     A sequence in which a product has a positive entry below 1e-100 is given to the sequential filter, which carries it in
@@ -37,7 +39,7 @@ def scan_beliefs(hmm: Process, observations: Symbols, *, starts: object = None, 
     Args:
         hmm: S states, V symbols; states or transitions emit.
         observations: symbols in [0, V), shape (batch, time).
-        starts: optional mask (time,), true where a new sequence begins; the first is true.
+        reset_mask: optional mask (time,), true where a new sequence begins; the first is true.
         lengths: optional number of observations of each sequence (batch,); what lies beyond is padding. Or as in
             hmmlearn, of observations (time, 1), the lengths of the sequences that this column is cut into.
 
@@ -47,21 +49,21 @@ def scan_beliefs(hmm: Process, observations: Symbols, *, starts: object = None, 
 
     Cost: O(batch * time * S^3) work, S times that of the filter, and batch * time * S^2 numbers.
     """
-    hmm.require(WORDS)
-    checked, mask, inside = check_ragged(observations, hmm.alphabet, starts, lengths)
+    hmm.require_capability(WORDS)
+    checked, mask, inside = check_ragged(observations, hmm.alphabet, reset_mask, lengths)
     batch, time = checked.shape
-    size, law = hmm.num_states, seeing(hmm.law, checked)
+    size, law = hmm.num_states, seeing(hmm.params, checked)
     require_memory("scan_beliefs", 8 * 4 * batch * time * size**2)
     first_VS, step_VSS = law.tables(0)[0], law.arrivals()
     # A step that begins a sequence forgets: all its rows are alike. (sequence, time first: the scan runs over time)
     steps_TBSS = torch.where(mask[:, None, None, None], first_VS[checked.T][:, :, None], step_VSS[checked.T])
     rows, _, risky_TB = _scan(*_normalised(steps_TBSS), torch.zeros(time, batch, dtype=torch.bool))
     beliefs = rows[:, :, 0].transpose(0, 1)
-    following = law.move(beliefs).clone()
+    following = law.transition(beliefs).clone()
     begins = torch.cat([mask[1:], mask.new_zeros(1)])[:time]
     possible = beliefs.any(-1, keepdim=True)
     following = torch.where(begins[:, None], law.initial_MS * possible, following)
-    symbols_SV = symbol_law(law)[0]
+    symbols_SV = symbol_probs(law)[0]
     next_observation = following @ symbols_SV
     before = predicted_before(law.initial_MS[0] @ symbols_SV, next_observation)
     terms_BT = seen_terms(before, checked)
@@ -69,7 +71,7 @@ def scan_beliefs(hmm: Process, observations: Symbols, *, starts: object = None, 
     again = risky_TB.any(0).nonzero()[:, 0]
     if len(again):
         given = checked[again].masked_fill(checked[again] == hmm.num_symbols, MISSING)
-        exact = filter_beliefs(hmm, given, starts=mask)
+        exact = filter_beliefs(hmm, given, reset_mask=mask)
         for value, other in zip(
             values, (exact.beliefs, exact.next_observation, exact.log_likelihood_terms), strict=True
         ):

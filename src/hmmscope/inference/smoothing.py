@@ -8,20 +8,20 @@ import torch
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.compiled import filter_batch
-from hmmscope.inference.compiled_backward import run_smoother, smooth_carefully
+from hmmscope.inference.compiled_backward import run_smoother, smooth_underflow_safe
 from hmmscope.inference.counts import Counts, add_counts
 from hmmscope.inference.filtering import first_impossible
 from hmmscope.inference.loop_inputs import sequences, tables
 from hmmscope.inference.mixture_posterior import by_component
 from hmmscope.inference.ragged import blank, check_own, check_ragged, counted
-from hmmscope.machine import require_memory
-from hmmscope.processes.answers import COMPONENTS, SMOOTHING, STATES
-from hmmscope.processes.laws import seeing
+from hmmscope.processes.capabilities import COMPONENTS, SMOOTHING, STATES
 from hmmscope.processes.make import as_process
 from hmmscope.processes.observations import Observations, Symbols
+from hmmscope.processes.params import seeing
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
+from hmmscope.system_info import require_memory
 
 
 @dataclass(frozen=True, repr=False)
@@ -43,7 +43,7 @@ class SmoothResult(Shown):
 
 
 def smooth_beliefs(
-    hmm: Process | str, observations: Observations, *, starts: object = None, lengths: object = None
+    hmm: Process | str, observations: Observations, *, reset_mask: object = None, lengths: object = None
 ) -> Float64[Tensor, "batch time state"]:
     """Belief about each state given the whole sequence (the forward-backward smoother), exact in float64.
 
@@ -58,7 +58,7 @@ def smooth_beliefs(
     Args:
         hmm: S states, V symbols; states or transitions emit; or a mixture of such.
         observations: symbols in [0, V), shape (batch, time).
-        starts: optional mask (time,), true where a new sequence begins; the first is true.
+        reset_mask: optional mask (time,), true where a new sequence begins; the first is true.
         lengths: optional number of observations of each sequence (batch,); what lies beyond is padding. Or as in
             hmmlearn, of observations (time, 1), the lengths of the sequences that this column is cut into.
 
@@ -73,23 +73,25 @@ def smooth_beliefs(
     over again, some ten times slower.
     """
     hmm = as_process(hmm)
-    if COMPONENTS in hmm.by_law:
-        asked = by_component(hmm, observations, starts, lengths)
-        mixed_BTS = asked.shares.new_zeros(*asked.observations.shape, hmm.num_states)
+    if COMPONENTS in hmm.uses_hmm_inference:
+        asked = by_component(hmm, observations, reset_mask, lengths)
+        mixed_BTS = asked.weights.new_zeros(*asked.observations.shape, hmm.num_states)
         for number in asked.likely:
             own = smooth_beliefs(hmm.component(number), asked.observations, **asked.options)
-            mixed_BTS += asked.shares[:, number, None, None] * own
+            mixed_BTS += asked.weights[:, number, None, None] * own
         return mixed_BTS
-    if SMOOTHING not in hmm.by_law:
+    if SMOOTHING not in hmm.uses_hmm_inference:
         own, inside = check_own(hmm, observations, lengths)
-        return blank(hmm.smooth(own, starts=starts), inside)
-    filtered = filter_batch(hmm, observations, starts, lengths)
+        return blank(hmm.smooth(own, reset_mask=reset_mask), inside)
+    filtered = filter_batch(hmm, observations, reset_mask, lengths)
     smoothed = np.zeros_like(filtered.beliefs)
     run_smoother(filtered, smoothed)
     return torch.from_numpy(smoothed)
 
 
-def smooth_pairs(hmm: Process, observations: Symbols, *, starts: object = None, lengths: object = None) -> SmoothResult:
+def smooth_pairs(
+    hmm: Process, observations: Symbols, *, reset_mask: object = None, lengths: object = None
+) -> SmoothResult:
     """Smoothed beliefs together with the joint law of each state and the next (arguments as for `smooth_beliefs`).
 
     pair_t(i, j) = belief_t(i) * transition[i, j] * smoothed_{t+1}(j) / (belief_t @ transition)(j)
@@ -100,8 +102,8 @@ def smooth_pairs(hmm: Process, observations: Symbols, *, starts: object = None, 
         InputError: as `smooth_beliefs`.
         ResourceError: the result, batch * (time - 1) * S^2 numbers, does not fit in memory.
     """
-    hmm.require(STATES)
-    filtered = filter_batch(hmm, observations, starts, lengths)
+    hmm.require_capability(STATES)
+    filtered = filter_batch(hmm, observations, reset_mask, lengths)
     batch, time, size = filtered.beliefs.shape
     require_memory("smooth_pairs", 8 * batch * max(time - 1, 0) * size**2)
     smoothed, weights = np.zeros((2, batch, time, size))
@@ -116,10 +118,10 @@ def smooth_pairs(hmm: Process, observations: Symbols, *, starts: object = None, 
             steps = process.step if process.states_emit else process.step[symbols_BT[:, t + 1]]
             np.multiply(filtered.beliefs[:, t, :, None] * steps, weights[:, t + 1, None], out=pairs[:, t])
     pairs[~possible] = 0.0
-    for row, beliefs in filtered.doubtful.items():
+    for row, beliefs in filtered.underflow_risk.items():
         if possible[row]:
             length = len(beliefs.mantissa)
-            smooth_carefully(filtered, row, beliefs, smoothed[row, :length], pairs[row, : length - 1])
+            smooth_underflow_safe(filtered, row, beliefs, smoothed[row, :length], pairs[row, : length - 1])
     terms_BT = torch.from_numpy(filtered.terms)
     return SmoothResult(
         torch.from_numpy(smoothed), torch.from_numpy(pairs), terms_BT.sum(1), first_impossible(terms_BT)
@@ -131,20 +133,20 @@ class ExpectedCounts(Shown):
     """Expected numbers over all sequences, given all observations: the statistics of Baum and Welch.
 
     Attributes:
-        first: of sequences that begin in a state (state,).
+        initial: of sequences that begin in a state (state,).
         transitions: of moves from a state to a state (state, state).
-        visits: of visits of a state with a symbol (state, symbol); visits with nothing seen are not among them.
+        emissions: of visits of a state with a symbol (state, symbol); visits with nothing seen are not among them.
         log_likelihood: log P(o_0..o_{T-1}) (batch,), nats.
     """
 
-    first: Float64[Tensor, "state"]
+    initial: Float64[Tensor, "state"]
     transitions: Float64[Tensor, "state next_state"]
-    visits: Float64[Tensor, "state symbol"]
+    emissions: Float64[Tensor, "state symbol"]
     log_likelihood: Float64[Tensor, "batch"]
 
 
 def expected_counts(
-    hmm: Process | str, observations: Symbols, *, starts: object = None, lengths: object = None
+    hmm: Process | str, observations: Symbols, *, reset_mask: object = None, lengths: object = None
 ) -> ExpectedCounts:
     """How often each state is expected to begin, to be followed by another, and to emit each symbol, given everything.
 
@@ -157,12 +159,12 @@ def expected_counts(
     Cost: O(batch * time * S^2).
     """
     hmm = as_process(hmm)
-    hmm.require(STATES)
-    require(hmm.law.states_emit, "hmm", "must be one whose states emit", type(hmm).__name__)
-    checked, mask, inside = check_ragged(observations, hmm.alphabet, starts, lengths)
+    hmm.require_capability(STATES)
+    require(hmm.params.states_emit, "hmm", "must be one whose states emit", type(hmm).__name__)
+    checked, mask, inside = check_ragged(observations, hmm.alphabet, reset_mask, lengths)
     work = sequences(checked, mask, counted(inside))
     size, num_symbols = hmm.num_states, hmm.num_symbols
-    law, visits = seeing(hmm.law, checked), np.zeros((num_symbols + 1, size))  # the last of missing observations
+    law, visits = seeing(hmm.params, checked), np.zeros((num_symbols + 1, size))  # the last of missing observations
     counts = Counts(np.zeros(size), np.zeros((size, size)), visits, np.zeros(len(checked)))
     add_counts(tables(law), work, counts)
     dead = np.flatnonzero(counts.logs == -np.inf)

@@ -13,7 +13,7 @@ import torch
 
 from hmmscope.axes import Float64, Int, Int64, Tensor
 from hmmscope.inference.memory import all_sequences
-from hmmscope.processes.answers import WORDS
+from hmmscope.processes.capabilities import WORDS
 from hmmscope.processes.combine import as_labelled
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
@@ -44,8 +44,8 @@ class Operators(Shown):
     @classmethod
     def of(cls, process: Process) -> "Operators":
         """Of a process of S states, in as many dimensions; to the rounding of labelled probabilities to 2^-32."""
-        process.require(WORDS)
-        law = (as_labelled(process) if process.law.states_emit else process).law
+        process.require_capability(WORDS)
+        law = (as_labelled(process) if process.params.states_emit else process).params
         return cls(law.initial_MS[0], law.labelled_MVSS[0], torch.ones(process.num_states, dtype=torch.float64))
 
     def probabilities(self, words: Int[Tensor, "word time"]) -> Float64[Tensor, "word"]:

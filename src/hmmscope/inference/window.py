@@ -10,11 +10,11 @@ from hmmscope.errors import InputError
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.memory import filter_windows, with_prior
 from hmmscope.inference.mixture_posterior import CHUNK_BYTES
-from hmmscope.inference.monte_carlo import Estimate, estimate
+from hmmscope.inference.monte_carlo import MonteCarloEstimate, estimate
 from hmmscope.processes.kalman import kalman_filter, steady_step
 from hmmscope.processes.linear_gaussian import LinearGaussian
-from hmmscope.processes.narrow import as_kind
 from hmmscope.processes.process import Process
+from hmmscope.processes.require_type import require_process_type
 from hmmscope.schema import require, require_count
 
 
@@ -25,7 +25,7 @@ def window_errors(
     *,
     num_samples: int = 1000,
     seed: int = 0,
-) -> Estimate:
+) -> MonteCarloEstimate:
     """E TV(belief, belief from the last w observations) after t observations, (window, time).
 
     The window's belief starts from the stationary law just before its first observation; for w = 0 it is the stationary
@@ -49,13 +49,13 @@ def window_errors(
     require(len(times) > 0 and min(times) >= 1, "times", "must be numbers of at least 1", times)
     require_count("num_samples", num_samples, 2)
     if hmm.real_valued:
-        linear = as_kind(hmm, LinearGaussian, "hmm")
+        linear = require_process_type(hmm, LinearGaussian, "hmm")
         each = [
             linear_window_errors(linear, [min(w, t) for w in windows], t, num_samples=num_samples, seed=seed)
             for t in times
         ]
         mean, low, high = (torch.stack(part, 1) for part in zip(*((e.mean, e.low, e.high) for e in each), strict=True))
-        return Estimate(mean, low, high, num_samples)
+        return MonteCarloEstimate(mean, low, high, num_samples)
     law = with_prior(hmm)
     starts = np.arange(max(times)) == 0
     errors = torch.empty(num_samples, len(windows), len(times), dtype=torch.float64)
@@ -80,7 +80,7 @@ def linear_window_errors(
     start: str = "zero",
     num_samples: int = 1000,
     seed: int = 0,
-) -> Estimate:
+) -> MonteCarloEstimate:
     """Expected distance of the window's mean from the mean, over max(1, length of the mean), after `time` observations.
 
     As `window_errors`, for vectors; (window,).
@@ -108,15 +108,15 @@ def linear_window_errors(
         kept = observations[:, time - window :]
         mean = torch.zeros_like(exact)
         if start == "oldest":
-            mean, kept = kept[:, 0] @ torch.linalg.pinv(process.output_YS).T, kept[:, 1:]
+            mean, kept = kept[:, 0] @ torch.linalg.pinv(process.output).T, kept[:, 1:]
         errors.append(_relative(_steady_mean(process, gain, mean, kept), exact))
     return estimate(torch.stack(errors, 1), seed)
 
 
 def _steady_mean(process: LinearGaussian, gain: Tensor, mean: Tensor, observations: Tensor) -> Tensor:
     for t in range(observations.shape[1]):
-        predicted = mean @ process.transition_SS.T
-        mean = predicted + (observations[:, t] - predicted @ process.output_YS.T) @ gain.T
+        predicted = mean @ process.transition.T
+        mean = predicted + (observations[:, t] - predicted @ process.output.T) @ gain.T
     return mean
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hmmscope import __version__
-from hmmscope.corpora.corpus import Corpus
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.errors import InputError, RefusedError
 from hmmscope.schema import require, spec_to_data
 from hmmscope.storage import store
@@ -16,7 +16,7 @@ _AT_ONCE = 256
 
 
 def export_dataset(
-    corpus: Corpus, path: str | Path, *, num_train: int = 1024, num_test: int = 256, exact: bool = True
+    dataset: ProcessDataset, path: str | Path, *, num_train: int = 1024, num_test: int = 256, exact: bool = True
 ) -> Path:
     """Write samples of a corpus as a folder that ``datasets.load_dataset(path)`` opens; nothing of datasets is needed.
 
@@ -28,10 +28,10 @@ def export_dataset(
     read back to the last bit.
 
     Args:
-        corpus: of tokens; its own stream does not matter.
+        dataset: of tokens; its own stream does not matter.
         path: a new folder.
         num_train, num_test: samples of each split.
-        exact: whether to add the exact answers, see `CorpusStream`.
+        exact: whether to add the exact answers, see `ProcessStream`.
 
     Raises:
         InputError: vectors in place of tokens, or no samples.
@@ -42,22 +42,22 @@ def export_dataset(
         raise RefusedError(f"{path}: exists; choose another folder")
     if not os.path.isdir(path.parent):
         raise InputError(f"path: there is no folder {path.parent}")
-    if corpus.process.real_valued:
-        raise InputError("corpus: is of vectors, and what is exported holds tokens")
+    if dataset.process.real_valued:
+        raise InputError("dataset: is of vectors, and what is exported holds tokens")
     counts = {"train": num_train, "test": num_test}
     for split, count in counts.items():
         require(count >= 1, f"num_{split}", "must be at least 1", count)
     columns: list[str] = []
     with store.new_folder(path) as folder:
         for split, count in counts.items():
-            own = Corpus(corpus.process, seed=corpus.seed, layout=corpus.layout, stream=SPLITS[split])
+            own = ProcessDataset(dataset.process, seed=dataset.seed, layout=dataset.layout, stream=SPLITS[split])
             rows: list[dict[str, Any]] = []
             for batch in own.stream(_AT_ONCE, num_samples=count, exact=exact):
                 columns = list(batch)
                 lists = {key: values.tolist() for key, values in batch.items()}
                 rows += [{key: lists[key][row] for key in columns} for row in range(len(batch["tokens"]))]
             store.write_table(folder / f"{split}.jsonl", rows)
-        store.write_text(folder / "README.md", _card(corpus, counts, columns))
+        store.write_text(folder / "README.md", _card(dataset, counts, columns))
     return path
 
 
@@ -70,9 +70,9 @@ _MEANINGS = {
 }
 
 
-def _card(corpus: Corpus, counts: dict[str, int], columns: list[str]) -> str:
-    process, layout = corpus.process, corpus.layout
-    title = " ".join((process.title or process.in_words()).split())
+def _card(dataset: ProcessDataset, counts: dict[str, int], columns: list[str]) -> str:
+    process, layout = dataset.process, dataset.layout
+    title = " ".join((process.title or process.describe()).split())
     splits = "".join(f"  - split: {split}\n    path: {split}.jsonl\n" for split in counts)
     told = "\n".join(f"- `{name}`: {_MEANINGS[name]}" for name in columns)
     sizes = ", ".join(f"{count:,} samples in `{split}`" for split, count in counts.items())
@@ -88,7 +88,7 @@ configs:
 
 # Samples of {title}
 
-{process.in_words()}; {sizes}, of {layout.num_observations} observations each ({layout.num_columns} tokens).
+{process.describe()}; {sizes}, of {layout.num_observations} observations each ({layout.context_length} tokens).
 
 ## Columns
 
@@ -101,11 +101,11 @@ configs:
 | made with | hmmscope {__version__} |
 | digest of the process | `{process.digest}` |
 | layout | `{spec_to_data(layout)}` |
-| seed | {corpus.seed} |
+| seed | {dataset.seed} |
 | streams | {", ".join(f"{split} is {stream!r}" for split, stream in SPLITS.items())} |
 
 Sample i of a process, layout, seed and stream has the same bits on every machine:
-`hmmscope.Corpus(process, layout=..., seed={corpus.seed}, stream="train")[i]`.
+`hmmscope.ProcessDataset(process, layout=..., seed={dataset.seed}, stream="train")[i]`.
 """
 
 

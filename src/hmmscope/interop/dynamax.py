@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hmmscope.emissions.channels import ChannelsHMM
 from hmmscope.emissions.gaussian import GaussianHMM
 from hmmscope.emissions.gaussian_mixture import GaussianMixtureHMM
+from hmmscope.emissions.multichannel import MultichannelHMM
 from hmmscope.emissions.poisson import PoissonHMM
 from hmmscope.errors import InputError
 from hmmscope.interop.numbers import numbers, rescaled, source_of
@@ -35,7 +35,7 @@ def from_dynamax(params: Any, *, allow_drop_tiny: bool = False) -> Any:
 
     Args:
         params: anything with `initial.probs` (S,), `transitions.transition_matrix` (S, S), and `emissions` of one of these:
-            `probs` (S, 1, V), an `HMM`, or (S, C, V), a `ChannelsHMM`; `rates` (S, Y), a `PoissonHMM`; `means` (S, Y), a
+            `probs` (S, 1, V), an `HMM`, or (S, C, V), a `MultichannelHMM`; `rates` (S, Y), a `PoissonHMM`; `means` (S, Y), a
             `GaussianHMM`, or with `weights` (S, K) `means` (S, K, Y), a `GaussianMixtureHMM`, with `covs`, `scale_diags`,
             `cov` or `scales` as dynamax has them.
         allow_drop_tiny: of an `HMM`: round positive probabilities below 2^-32, most of them to zero; else they become 2^-32.
@@ -61,7 +61,7 @@ def from_dynamax(params: Any, *, allow_drop_tiny: bool = False) -> Any:
         return GaussianMixtureHMM(*chain(), weights, means, covariances, shape, source=source)
     laws = rescaled(numbers(params, "emissions.probs", 3, _HINT), _TOLERANCE)
     if laws.shape[1] > 1:
-        return ChannelsHMM(*chain(), list(laws.swapaxes(0, 1)), source=source)
+        return MultichannelHMM(*chain(), list(laws.swapaxes(0, 1)), source=source)
     return HMM(*chain(), laws[:, 0], source=source, allow_drop_tiny=allow_drop_tiny)
 
 
@@ -78,7 +78,7 @@ def to_dynamax(process: Process) -> dict[str, NDArray[np.float64]]:
     """Arguments for `initialize` of the dynamax model of that family: ``model.initialize(key, **to_dynamax(process))``.
 
     Args:
-        process: an `HMM` (`CategoricalHMM(S, 1, V)`), a `ChannelsHMM` whose channels have as many symbols each
+        process: an `HMM` (`CategoricalHMM(S, 1, V)`), a `MultichannelHMM` whose channels have as many symbols each
             (`CategoricalHMM(S, C, V)`), a `PoissonHMM`, a `GaussianHMM` ("full" `GaussianHMM`, "diag" `DiagonalGaussianHMM`,
             "tied" `SharedCovarianceGaussianHMM`, "spherical" `SphericalGaussianHMM`), or a `GaussianMixtureHMM` of "full"
             (`GaussianMixtureHMM`) or "diag" covariances (`DiagonalGaussianMixtureHMM`). `jax_enable_x64` keeps the bits.
@@ -119,7 +119,7 @@ def _mixtures(arrays: _Arrays, shape: str) -> _Arrays | None:
 #: Their emissions, by what our files call a kind.
 _MAKERS: dict[str, Callable[[_Arrays, str], _Arrays | None]] = {
     HMM.file_format: lambda arrays, shape: {"probs": arrays["emission"][:, None]},
-    ChannelsHMM.file_format: _channels,
+    MultichannelHMM.file_format: _channels,
     PoissonHMM.file_format: lambda arrays, shape: {"rates": arrays["rates"]},
     GaussianHMM.file_format: _gaussians,
     GaussianMixtureHMM.file_format: _mixtures,

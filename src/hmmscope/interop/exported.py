@@ -9,7 +9,7 @@ from torch import nn
 
 from hmmscope.axes import Float, Float64, Tensor
 from hmmscope.errors import InputError
-from hmmscope.interop.families import EPSILON, GPT2, GPT_NEOX, Family
+from hmmscope.interop.families import EPSILON, GPT2, GPT_NEOX, TransformersMapping
 from hmmscope.models.attention import Attention
 from hmmscope.models.decoder import Decoder, input_features, sinusoids
 from hmmscope.schema import require
@@ -31,7 +31,7 @@ class Exported:
         tensors: by the names of model.safetensors.
     """
 
-    family: Family
+    family: TransformersMapping
     config: dict[str, Any]
     tensors: dict[str, Tensor]
 
@@ -53,7 +53,7 @@ def check_decoder(model: nn.Module) -> Decoder:
         )
     if not all(isinstance(block.attention, Attention) for block in blocks_of(model)):
         raise InputError("model: only softmax attention has a counterpart among the causal models of transformers")
-    if model.ports.num_tokens is None:
+    if model.model_io.vocab_size is None:
         raise InputError("input_width: the model reads vectors; causal language models read tokens")
     if model.feedback is not None:
         raise InputError("feedback_width: block chain-of-thought has no counterpart in causal language models")
@@ -91,11 +91,11 @@ def as_exported(model: nn.Module, *, max_length: int | None = None) -> Exported:
         raise InputError("causal: the GPT-2 and GPT-NeoX layouts look at the past only")
     if decoder.rotary is not None and decoder.features is not None:
         raise InputError("input_features: have no place in the GPT-NeoX layout, which rotary positions need")
-    family: Family = GPT2 if decoder.rotary is None else GPT_NEOX
+    family: TransformersMapping = GPT2 if decoder.rotary is None else GPT_NEOX
     length = _length(decoder, max_length, family)
-    ports, dtype = decoder.ports, decoder.head.weight.dtype
-    assert ports.num_tokens is not None
-    vocabulary = max(ports.num_tokens, ports.num_outputs)
+    ports, dtype = decoder.model_io, decoder.head.weight.dtype
+    assert ports.vocab_size is not None
+    vocabulary = max(ports.vocab_size, ports.num_outputs)
     tensors = {
         f"{family.embedding}.weight": _with_rows(_table(decoder.embedding), vocabulary),
         f"{family.norm}.weight": norm.weight,
@@ -117,7 +117,7 @@ def position_table(decoder: Decoder, length: int) -> Float64[Tensor, "position w
     positions = torch.arange(length)
     table = torch.zeros(length, width, dtype=torch.float64)
     if decoder.features is not None:
-        found = input_features(positions, decoder.ports.max_length or 0, torch.float64)
+        found = input_features(positions, decoder.model_io.max_length or 0, torch.float64)
         table += found @ decoder.features.weight.detach().cpu().double().T
     if decoder.positions is not None:
         table += decoder.positions.detach()[:length].cpu().double()
@@ -149,9 +149,9 @@ def folded_bias(head: nn.Linear, bias: Float[Tensor, "width"]) -> Float[Tensor, 
     return folded
 
 
-def _length(decoder: Decoder, max_length: int | None, family: Family) -> int:
+def _length(decoder: Decoder, max_length: int | None, family: TransformersMapping) -> int:
     """Positions that the configuration names."""
-    own = decoder.ports.max_length
+    own = decoder.model_io.max_length
     require(max_length is None or max_length >= 1, "max_length", "must be at least 1", max_length)
     if own is not None and (decoder.positions is not None or decoder.features is not None):
         require(max_length is None or max_length <= own, "max_length", f"the model has {own} positions", max_length)
@@ -161,9 +161,11 @@ def _length(decoder: Decoder, max_length: int | None, family: Family) -> int:
     return found or DEFAULT_LENGTH
 
 
-def _config(decoder: Decoder, family: Family, vocabulary: int, length: int, dtype: torch.dtype) -> dict[str, Any]:
+def _config(
+    decoder: Decoder, family: TransformersMapping, vocabulary: int, length: int, dtype: torch.dtype
+) -> dict[str, Any]:
     width, block, rate = decoder.head.in_features, blocks_of(decoder)[0], float(decoder.dropout.rate)
-    ports = decoder.ports
+    ports = decoder.model_io
     hidden = 1 if block.mlp is None else block.mlp.hidden.out_features
     common = {
         "architectures": [family.architecture],
@@ -177,7 +179,7 @@ def _config(decoder: Decoder, family: Family, vocabulary: int, length: int, dtyp
         "pad_token_id": None,
         "hmmscope": {
             "num_outputs": ports.num_outputs,
-            "num_tokens": ports.num_tokens,
+            "num_tokens": ports.vocab_size,
             "max_length": ports.max_length,
             "scale_attention": is_scaled(block.attention),
         },
@@ -216,7 +218,7 @@ def _config(decoder: Decoder, family: Family, vocabulary: int, length: int, dtyp
     }
 
 
-def _block_tensors(block: Any, family: Family) -> dict[str, Tensor]:
+def _block_tensors(block: Any, family: TransformersMapping) -> dict[str, Tensor]:
     """The tensors of one block by their names there."""
     found = {}
     for ours, theirs in family.parts.items():
@@ -247,7 +249,7 @@ def is_scaled(attention: Attention) -> bool:
     return head_width == 1 or attention.scale != 1.0
 
 
-def _to_family(tensor: Tensor, part: str, family: Family, attention: Attention) -> Tensor:
+def _to_family(tensor: Tensor, part: str, family: TransformersMapping, attention: Attention) -> Tensor:
     if part == "attention.qkv":
         by_what = tensor.unflatten(0, (3, attention.num_heads, -1)).clone()
         if not is_scaled(attention):

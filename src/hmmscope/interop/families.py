@@ -8,7 +8,7 @@ EPSILON = 1e-5
 
 
 @dataclass(frozen=True)
-class Family:
+class TransformersMapping:
     """Where an architecture of transformers keeps what our decoder has.
 
     Attributes:
@@ -37,7 +37,7 @@ class Family:
     fused_by_head: bool
 
 
-GPT2 = Family(
+GPT2 = TransformersMapping(
     model_type="gpt2",
     architecture="GPT2LMHeadModel",
     title="GPT-2",
@@ -57,7 +57,7 @@ GPT2 = Family(
     fused_by_head=False,
 )
 
-GPT_NEOX = Family(
+GPT_NEOX = TransformersMapping(
     model_type="gpt_neox",
     architecture="GPTNeoXForCausalLM",
     title="GPT-NeoX",

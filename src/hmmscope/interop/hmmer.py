@@ -100,7 +100,7 @@ def load_hmmer(path: object, *, end: Literal["symbol", "repeat"] = "symbol", all
     except ImportError:
         raise ResourceError(f"{path}: reading HMMER files needs pyhmmer; pip install 'hmmscope[hmmer]'") from None
     try:
-        with disk.reading(Path(str(path)), own=False, limit=_MOST_BYTES) as stream, HMMFile(stream) as file:
+        with disk.reading(Path(str(path)), managed=False, limit=_MOST_BYTES) as stream, HMMFile(stream) as file:
             profiles = [profile for profile, _ in zip(file, range(2), strict=False)]
     except HmmscopeError:
         raise

@@ -10,8 +10,8 @@ from hmmscope.emissions.poisson import PoissonHMM
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.interop.numbers import numbers, source_of
 from hmmscope.processes.hmm import HMM
-from hmmscope.processes.narrow import as_kind
 from hmmscope.processes.process import Process
+from hmmscope.processes.require_type import require_process_type
 
 _HINT = "fit it, or set startprob_, transmat_ and what its states emit; only CategoricalHMM emits symbols"
 
@@ -106,7 +106,7 @@ def _their_mixture(theirs: Any, hmm: Process, arrays: dict[str, Any]) -> Any:
 
 
 def _their_symbols(theirs: Any, hmm: Process, arrays: dict[str, Any]) -> Any:
-    as_kind(hmm, HMM, "hmm")
+    require_process_type(hmm, HMM, "hmm")
     model = theirs.CategoricalHMM(hmm.num_states, n_features=hmm.num_symbols)
     model.emissionprob_ = arrays["emission"]
     return model

@@ -12,10 +12,10 @@ from hmmscope import __version__
 from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.interop.exported import Exported, as_exported
 from hmmscope.interop.families import FAMILIES
+from hmmscope.interop.hooked_models import HuggingFaceModel
 from hmmscope.interop.imported import as_decoder
-from hmmscope.interop.tapped import HuggingFaceModel
-from hmmscope.models.base import Ports, SequenceModel
-from hmmscope.models.foreign import transformers
+from hmmscope.models.base import ModelIO, SequenceModel
+from hmmscope.models.transformers_model import transformers
 from hmmscope.schema import to_stored
 from hmmscope.storage import store
 
@@ -56,7 +56,7 @@ def export_huggingface(thing: Any, path: str | Path, *, max_length: int | None =
         raise InputError(f"out: there is no folder {path.parent}")
     model = model_of(thing)
     exported = as_exported(model, max_length=max_length)
-    ports = model.ports
+    ports = model.model_io
     with store.new_folder(path) as folder:
         store.write_json(folder / CONFIG, exported.config)
         store.write_tensors(folder / WEIGHTS, exported.tensors, {"format": "pt"})
@@ -99,7 +99,7 @@ def read_record(path: str | Path) -> dict[str, Any]:
     if not (path / RECORD).is_file():
         raise InputError(f"{path}: holds no {RECORD}; it is not a folder that hmmscope exported")
     store.verify_folder(path, exact=False)
-    record = store.read_json(path / RECORD, own=True)
+    record = store.read_json(path / RECORD, managed=True)
     if not isinstance(record, dict) or record.get("format") != _FORMAT or record.get("version") != _VERSION:
         raise DamagedError(f"{path / RECORD}: not {_FORMAT!r} version {_VERSION}; if newer, upgrade hmmscope")
     return record
@@ -173,7 +173,7 @@ def model_of(thing: Any) -> SequenceModel:
     return model  # type: ignore[return-value]
 
 
-def _record(thing: Any, ports: Ports, exported: Exported) -> Mapping[str, Any]:
+def _record(thing: Any, model_io: ModelIO, exported: Exported) -> Mapping[str, Any]:
     """hmmscope.json. Of a run only the attributes are known here."""
     run = None
     if hasattr(thing, "config") and hasattr(thing, "process"):
@@ -188,6 +188,6 @@ def _record(thing: Any, ports: Ports, exported: Exported) -> Mapping[str, Any]:
         "version": _VERSION,
         "written_by": f"hmmscope {__version__}",
         "layout": exported.family.model_type,
-        "ports": to_stored(ports),
+        "ports": to_stored(model_io),
         "run": run,
     }

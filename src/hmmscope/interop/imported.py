@@ -8,8 +8,8 @@ from torch import nn
 
 from hmmscope.axes import Tensor
 from hmmscope.errors import DamagedError
-from hmmscope.interop.families import EPSILON, FAMILIES, GPT2, Family
-from hmmscope.models.base import Ports, SequenceModel, build_model
+from hmmscope.interop.families import EPSILON, FAMILIES, GPT2, TransformersMapping
+from hmmscope.models.base import ModelIO, SequenceModel, build_model
 from hmmscope.models.decoder import DecoderSpec
 from hmmscope.schema import require, shown
 
@@ -35,7 +35,7 @@ def as_decoder(
     fields = None if family is None else _fields(family, config)
     if family is None or fields is None:
         return None
-    found = _Found(tensors)
+    found = _TensorsByName(tensors)
     embedding = found[f"{family.embedding}.weight"]
     if embedding.shape[-1] != fields["width"]:
         shapes = f"the shape {tuple(embedding.shape)}, and the configuration says width {fields['width']}"
@@ -65,7 +65,7 @@ def as_decoder(
     factor = 1.0
     if ours.get("scale_attention") is False and fields.setdefault("scale_attention", True):
         fields["scale_attention"], factor = False, (fields["width"] // fields["num_heads"]) ** -0.5
-    ports = Ports(num_outputs=num_outputs, num_tokens=num_tokens, max_length=max_length)
+    ports = ModelIO(num_outputs=num_outputs, vocab_size=num_tokens, max_length=max_length)
     model = build_model(DecoderSpec(input_features=False, **fields), ports).to(head)
     weights = {"embedding.weight": embedding[:num_tokens], "head.weight": head[:num_outputs]}
     weights |= {"norm.weight": found[f"{family.norm}.weight"], "norm.bias": found[f"{family.norm}.bias"]}
@@ -84,7 +84,7 @@ def as_decoder(
     return model.eval()
 
 
-class _Found:
+class _TensorsByName:
     """Tensors by name; a missing one is an error of one line."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
@@ -96,7 +96,7 @@ class _Found:
         return self.tensors[name]
 
 
-def _fields(family: Family, config: Mapping[str, Any]) -> dict[str, Any] | None:
+def _fields(family: TransformersMapping, config: Mapping[str, Any]) -> dict[str, Any] | None:
     """Fields of our spec but those of positions and MLP, or None if the architecture has other parts than ours.
 
     What a configuration leaves out has the default of its class in transformers.
@@ -141,7 +141,7 @@ def _fields(family: Family, config: Mapping[str, Any]) -> dict[str, Any] | None:
     return sizes | rest
 
 
-def _hidden_width(family: Family, found: _Found, num_layers: int) -> int:
+def _hidden_width(family: TransformersMapping, found: _TensorsByName, num_layers: int) -> int:
     """Hidden units of the MLPs; 0 if they are the one unit of zero weights that stands for none."""
     hidden, out = family.parts["mlp.hidden"], family.parts["mlp.out"]
     width = found[f"{family.blocks}.0.{hidden}.bias"].numel()
@@ -157,7 +157,7 @@ def _hidden_width(family: Family, found: _Found, num_layers: int) -> int:
     return 0 if silent else width
 
 
-def _from_family(tensor: Tensor, part: str, family: Family, num_heads: int, factor: float) -> Tensor:
+def _from_family(tensor: Tensor, part: str, family: TransformersMapping, num_heads: int, factor: float) -> Tensor:
     """A tensor of ours; queries are multiplied by `factor`."""
     if family.transposed and tensor.ndim == 2:
         tensor = tensor.T

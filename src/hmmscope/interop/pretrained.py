@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hmmscope.corpora.tokenized import Text
+from hmmscope.datasets.tokenized import TextLayout
 from hmmscope.errors import InputError, ResourceError
+from hmmscope.interop.hooked_models import HuggingFaceModel
 from hmmscope.interop.huggingface import from_huggingface
-from hmmscope.interop.tapped import HuggingFaceModel
-from hmmscope.models.foreign import transformers
+from hmmscope.models.transformers_model import transformers
 
 
 def pretrained(
@@ -20,7 +20,7 @@ def pretrained(
     length: int = 256,
     gguf_file: str | None = None,
     **text: Any,
-) -> tuple[HuggingFaceModel, Text]:
+) -> tuple[HuggingFaceModel, TextLayout]:
     """A language model that predicts symbols, and the layout in which it reads them.
 
         model, text = pretrained("path/to/model", names=4, length=512)
@@ -30,11 +30,11 @@ def pretrained(
 
     Args:
         source: a causal model of transformers, or a folder with one.
-        names: of the symbols, or how many: see `Text`.
+        names: of the symbols, or how many: see `TextLayout`.
         tokenizer: by default the one in the folder.
         length: observations of the last sequence.
         gguf_file: of a folder, the GGUF file in it that has weights and tokenizer; it is read in float32.
-        text: other fields of `Text`: separator, prefix, num_demonstrations, ...
+        text: other fields of `TextLayout`: separator, prefix, num_demonstrations, ...
 
     Raises:
         InputError: no model or tokenizer, names that are not one token each, or a text that is longer than the model reads.
@@ -56,12 +56,12 @@ def pretrained(
             )
         except (ValueError, OSError, KeyError, TypeError) as error:
             raise InputError(f"{source}: no tokenizer opens there ({' '.join(str(error).split())[:200]})") from error
-    layout = Text(tokenizer=tokenizer, names=names, length=length, **text)
+    layout = TextLayout(tokenizer=tokenizer, names=names, length=length, **text)
     model = from_huggingface(source, symbols=layout.symbol_tokens)
     assert isinstance(model, HuggingFaceModel)
-    limit = model.ports.max_length
-    if limit is not None and layout.num_columns > limit:
-        raise InputError(f"length: takes {layout.num_columns} tokens of text, and the model reads {limit}")
+    limit = model.model_io.max_length
+    if limit is not None and layout.context_length > limit:
+        raise InputError(f"length: takes {layout.context_length} tokens of text, and the model reads {limit}")
     return model, layout
 
 

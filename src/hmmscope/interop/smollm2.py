@@ -19,7 +19,7 @@ from pathlib import Path
 
 from hmmscope.errors import DamagedError, HmmscopeError, ResourceError
 from hmmscope.interop.pretrained import read_gguf, require_gguf
-from hmmscope.models.foreign import transformers
+from hmmscope.models.transformers_model import transformers
 from hmmscope.storage import store
 from hmmscope.text import in_a_line, say
 

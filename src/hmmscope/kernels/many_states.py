@@ -16,7 +16,7 @@ from llvmlite import ir
 from numba import types
 from numpy.typing import NDArray
 
-from hmmscope.kernels.phases import D1, I1, X0, X1, X2, X3, entry, intrinsic, phase
+from hmmscope.kernels.compile_units import D1, I1, X0, X1, X2, X3, compile_unit, entry, intrinsic
 from hmmscope.kernels.products import LANES, SUMS, VECTORS, Emitter, product, soon, wide
 
 #: How many sequences ahead what is read or written of one is fetched.
@@ -54,7 +54,7 @@ def packed(matrix: NDArray[np.floating]) -> NDArray[np.floating]:
     return panels
 
 
-@phase(fastmath=SUMS)
+@compile_unit(fastmath=SUMS)
 def _times(rows: int, cols: int, law: X2, panels: X3, result: X2, zeros: X1) -> None:
     """The first `cols` columns of result = law @ panels, and what is zero up to the end of a register."""
     lanes, width = LANES * 4 // law.itemsize, panels.shape[2]
@@ -113,7 +113,8 @@ def forward(
     beliefs: X2, norms: D1, ahead: X2, totals: D1, doubtful: I1,
     law: X2, following: X2, mixed: X2, zeros: X1, ones: X1, scales: X1, chance: D1, logs: D1,
 ) -> None:  # fmt: skip
-    """The filter of a block; arrays as in `hmmscope.kernels.lanes`, and work arrays of a row for each sequence.
+    """The filter of a block; arrays as in `hmmscope.kernels.simd_over_sequences`, and work arrays of a row for each
+    sequence.
 
     Rows of `first`, `emission` and `ones` are as wide as those of the work arrays.
 
@@ -184,7 +185,7 @@ def backward(
     smoothed: X2, weights: X2, first_counts: X1, pair_counts: X2, symbol_counts: X2,
     now: X2, after: X2, weight: X2, zeros: X1,
 ) -> None:  # fmt: skip
-    """The smoother and the expected counts of a block, as `hmmscope.kernels.lanes.backward`.
+    """The smoother and the expected counts of a block, as `hmmscope.kernels.simd_over_sequences.backward`.
 
     `panels` are of the transposed transitions, and pair_counts (S, width) are as wide as a work array.
     """

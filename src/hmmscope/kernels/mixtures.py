@@ -14,10 +14,10 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
+from hmmscope.kernels.compile_units import intrinsic
 from hmmscope.kernels.compiling import kernel
-from hmmscope.kernels.lanes import add_moved, arrive, doubt, group, inlined, look
-from hmmscope.kernels.phases import intrinsic
 from hmmscope.kernels.products import LANES, VECTORS, Emitter, stripe_of
+from hmmscope.kernels.simd_over_sequences import add_moved, arrive, doubt, group, inlined, look
 
 _UP, _LOW = 2.0**256, 2.0**-256
 _LOG_UP = 256 * math.log(2.0)

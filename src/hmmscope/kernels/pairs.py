@@ -15,8 +15,8 @@ import numpy as np
 from llvmlite import ir
 from numba.core import cgutils
 
+from hmmscope.kernels.compile_units import X1, Row, compile_unit
 from hmmscope.kernels.compiling import part
-from hmmscope.kernels.phases import X1, Row, phase
 from hmmscope.kernels.products import LANES, VECTORS, Emitter, has, stripe_of, wide
 
 #: The processor multiplies pairs by itself.
@@ -72,7 +72,7 @@ class Pairs(Emitter):
 _stripe4, _stripe2, _stripe1 = (stripe_of(min(vectors, VECTORS), Pairs) for vectors in (4, 2, 1))
 
 
-@phase()
+@compile_unit()
 def product_of_pairs(
     rows: int, cols: int, outer: int, inner: int, A: Row, a: int, a_row: int, a_k: int, a_outer: int,
     B: Row, b: int, b_k: int, b_outer: int, C: Row, c: int, c_row: int, add: bool, bias: X1, first: int,
@@ -100,7 +100,7 @@ def _rounded(bits):  # type: ignore[no-untyped-def]
     return bits + _LAST + ((bits >> _HALF) & _BIT)
 
 
-@phase()
+@compile_unit()
 def pairs_of_rows(
     pairs: int, cols: int, source: Row, begin: int, stride: int, result: Row, place: int, across: int
 ) -> None:
@@ -115,7 +115,7 @@ def pairs_of_rows(
             put[j] = (_rounded(first[j]) >> _HALF) | (_rounded(second[j]) & _KEPT)
 
 
-@phase()
+@compile_unit()
 def pairs_in_rows(count: int, source: Row, begin: int, result: Row, place: int) -> None:
     """result[k] = (source[2k], source[2k + 1]): what A of a product is made of, rows one after the other."""
     wide()

@@ -17,7 +17,7 @@ from numba import types
 from numba.core import cgutils
 from numba.core.registry import cpu_target
 
-from hmmscope.kernels.phases import X1, Row, intrinsic, phase
+from hmmscope.kernels.compile_units import X1, Row, compile_unit, intrinsic
 
 #: What the compiler may do to arithmetic. No "nnan" and no "ninf": numbers that are not finite are looked for. A loop over
 #: several arrays is compiled twice, with and without vectors, and where the arrays lie decides which is run; so sums are
@@ -38,7 +38,7 @@ VECTORS = 4 if LANES == 16 else 2
 _I64, _I32 = ir.IntType(64), ir.IntType(32)
 
 
-class Sums(NamedTuple):
+class TileSum(NamedTuple):
     """What a tile sums: `outer` blocks of `inner` terms; arrays, places of the first numbers, strides; and the biases."""
 
     outer: Any
@@ -113,7 +113,7 @@ class Emitter:
         return self.builder.call(cgutils.get_or_insert_function(self.builder.module, kind, self._fma_name), [a, b, c])
 
 
-def write_tile(e: Emitter, rows: int, vectors: int, spread: bool, sums: Sums, add: Any, bias: Any) -> None:
+def write_tile(e: Emitter, rows: int, vectors: int, spread: bool, sums: TileSum, add: Any, bias: Any) -> None:
     """Write a tile; A is read by single numbers (`spread`) or by vectors, one a lane. Every stride is in numbers.
 
     The sum runs over `outer` blocks of `inner` terms; `bias` is of the first row.
@@ -186,7 +186,7 @@ def stripe_of(vectors: int, emitter: type[Emitter] = Emitter) -> Any:
                 arguments
             )
             adding, done, col = builder.trunc(add, ir.IntType(1)), ir.Constant(_I64, 0), ir.Constant(_I64, e.lanes)
-            sums = Sums(
+            sums = TileSum(
                 outer, inner, e.data(A, A_), a, a_row, a_k, a_outer, e.data(B, B_), b, col, b_k, b_outer,
                 e.data(C, C_), c, c_row, col, e.data(bias, bias_),
             )  # fmt: skip
@@ -240,7 +240,7 @@ def soon(typing, array, place, count):  # type: ignore[no-untyped-def]
 _stripe4, _stripe3, _stripe2, _stripe1 = (stripe_of(min(vectors, VECTORS)) for vectors in (4, 3, 2, 1))
 
 
-@phase()
+@compile_unit()
 def product(
     rows: int, cols: int, outer: int, inner: int, A: Row, a: int, a_row: int, a_k: int, a_outer: int,
     B: Row, b: int, b_k: int, b_outer: int, C: Row, c: int, c_row: int, add: bool, bias: X1, first: int,

@@ -1,7 +1,7 @@
 """Compiled dynamic programs over the transitions that can be made: for many states with few ways out of each.
 
 One sequence after the other, its states side by side in memory. Formulas, tables, doubts and what is written are those of
-`hmmscope.kernels.lanes`; in the place of `step` there are its positive entries, by the state that they lead to or leave:
+`hmmscope.kernels.simd_over_sequences`; `step` is replaced by its positive entries, by the state that they lead to or leave:
 
     begins (K S + 1,)      entries of matrix k and state s are begins[k S + s] .. begins[k S + s + 1] - 1
     others, weights (E,)   the state at their other end, in ascending order, and the entries; places are unsigned: unchecked

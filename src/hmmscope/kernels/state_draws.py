@@ -1,8 +1,9 @@
 """Compiled Gibbs sampling: a hidden path given parameters, and parameters given the counts along a path.
 
-A path is drawn by forward filtering and backward sampling, as by `hmmscope.kernels.careful.draw`. What is observed is a
-table of likelihoods (R, S) and the row of it that each step sees: a row for each symbol, or for each observation. Where a
-step has a probability below 1e-100, which floats side by side may not hold, its sequence is gone through in logarithms.
+A path is drawn by forward filtering and backward sampling, as by `hmmscope.kernels.underflow_safe.draw`. What is observed
+is a table of likelihoods (R, S) and the row of it that each step sees: a row for each symbol, or for each observation.
+Where a step has a probability below 1e-100, which floats side by side may not hold, its sequence is gone through in
+logarithms.
 
 Sequences stand in a flat array (N,), each from its offset on for its length. `random` is a `numpy.random.Generator`.
 """

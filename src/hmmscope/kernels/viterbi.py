@@ -3,7 +3,7 @@
 import numpy as np
 
 from hmmscope.kernels.compiling import kernel, part
-from hmmscope.kernels.lanes import group, look
+from hmmscope.kernels.simd_over_sequences import group, look
 
 _compiled = part()
 

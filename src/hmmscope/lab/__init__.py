@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING
 from hmmscope.facade import lazily
 
 if TYPE_CHECKING:
-    from hmmscope.lab.evidence.budget_laws import Law as Law
-    from hmmscope.lab.evidence.claim import Seen as Seen
+    from hmmscope.lab.evidence.claim import Measurement as Measurement
     from hmmscope.lab.evidence.claim import claim as claim
-    from hmmscope.lab.evidence.clouds import BeliefPlane as BeliefPlane
     from hmmscope.lab.evidence.effects import Effect as Effect
-    from hmmscope.lab.evidence.effects import Estimate as Estimate
-    from hmmscope.lab.evidence.figure import Cloud as Cloud
+    from hmmscope.lab.evidence.effects import EstimateWithError as EstimateWithError
+    from hmmscope.lab.evidence.figure import DenseScatter as DenseScatter
     from hmmscope.lab.evidence.figure import Explorer as Explorer
     from hmmscope.lab.evidence.figure import Figure as Figure
     from hmmscope.lab.evidence.figure import Heatmap as Heatmap
@@ -30,10 +28,12 @@ if TYPE_CHECKING:
     from hmmscope.lab.evidence.panels import heatmap as heatmap
     from hmmscope.lab.evidence.panels import level as level
     from hmmscope.lab.evidence.panels import lines as lines
-    from hmmscope.lab.evidence.records import number as number
+    from hmmscope.lab.evidence.records import parameter as parameter
     from hmmscope.lab.evidence.rows import PerSeed as PerSeed
     from hmmscope.lab.evidence.rows import Rows as Rows
     from hmmscope.lab.evidence.rows import Tables as Tables
+    from hmmscope.lab.evidence.scaling_laws import ScalingLaw as ScalingLaw
+    from hmmscope.lab.evidence.scatter_data import BeliefPlane as BeliefPlane
     from hmmscope.lab.evidence.verdicts import Above as Above
     from hmmscope.lab.evidence.verdicts import Always as Always
     from hmmscope.lab.evidence.verdicts import Below as Below
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from hmmscope.lab.evidence.verdicts import Printed as Printed
     from hmmscope.lab.evidence.verdicts import Within as Within
     from hmmscope.lab.experiments.experiment import Experiment as Experiment
-    from hmmscope.lab.experiments.experiment import Measured as Measured
-    from hmmscope.lab.experiments.looks import PREDICTORS as PREDICTORS
+    from hmmscope.lab.experiments.experiment import MeasuredTables as MeasuredTables
+    from hmmscope.lab.experiments.series_styles import PREDICTORS as PREDICTORS
 
 __getattr__, __dir__, __all__ = lazily(__name__)

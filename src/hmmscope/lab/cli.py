@@ -15,7 +15,7 @@ from contextlib import nullcontext, suppress
 from typing import Any, NoReturn, get_args, get_origin
 
 from hmmscope.errors import HmmscopeError, InputError, code_and_line
-from hmmscope.lab.verbs.options import VERBS, Changing
+from hmmscope.lab.verbs.options import VERBS, OverrideOptions
 from hmmscope.schema import UnknownNameError, unknown_name
 from hmmscope.text import NobodyReadsError, in_a_line, say, silence, tell, whatever_is_heard
 
@@ -28,7 +28,7 @@ device), 6 non-finite numbers, 130 interrupted, 143 terminated, 70 internal erro
 """
 
 #: Verbs that only print: they end when nobody reads any more.
-_SHOWN = ("show", "sample", "ask", "claims")
+_SHOWN = ("show", "sample", "infer", "claims")
 #: Characters of an error at most: of a longer one, the middle is left out.
 _LONGEST_LINE = 400
 
@@ -49,7 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
     for name, record in VERBS.items():
         text = (record.__doc__ or "").partition("\n")[0]
-        changing = below if issubclass(record, Changing) else {}
+        changing = below if issubclass(record, OverrideOptions) else {}
         # Without abbreviations: --seed is a field of the configuration, and not short for --seeds.
         sub = verbs.add_parser(name, help=text, description=text, allow_abbrev=False, **changing)
         groups: dict[str, Any] = {}
@@ -190,7 +190,7 @@ def _dispatch(argv: list[str], own_process: bool) -> int:
     _refuse_unknown(arguments.verb, rest)
     values = {key: value for key, value in vars(arguments).items() if key not in ("verb", "version", "debug")}
     values |= {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
-    if issubclass(record, Changing):
+    if issubclass(record, OverrideOptions):
         values["overrides"] = parse_overrides(rest)
 
     # Waiting threads sleep instead of spinning: on cores that others use too, spinning makes two threads slower than one.
@@ -212,7 +212,7 @@ def _dispatch(argv: list[str], own_process: bool) -> int:
             f"{arguments.verb}: the code of the model ended the process (SystemExit: {error.code})"
         ) from None
     for written in filter(None, (values.get(name) for name in ("out", "figures", "export"))):
-        from hmmscope.lab.verbs.endings import under_seal
+        from hmmscope.lab.verbs.output_paths import under_seal
 
         under_seal(written)
     return code
@@ -226,13 +226,13 @@ def _refuse_unknown(verb: str, rest: Sequence[str]) -> None:
         flag = word.partition("=")[0]
         if flag in (*options, "--help", "--version"):
             continue
-        if flag in ("--seed", "--target") and issubclass(record, Changing):  # fields of no section
+        if flag in ("--seed", "--target") and issubclass(record, OverrideOptions):  # fields of no section
             continue
-        if issubclass(record, Changing) and not difflib.get_close_matches(flag, options, 1, 0.85):
+        if issubclass(record, OverrideOptions) and not difflib.get_close_matches(flag, options, 1, 0.85):
             continue
         if flag.startswith("--") and "." not in flag:
             raise unknown_name(f"hmmscope {verb}", flag, options)
-        if not issubclass(record, Changing):
+        if not issubclass(record, OverrideOptions):
             raise InputError(f"{word}: unexpected; see hmmscope {verb} --help")
 
 

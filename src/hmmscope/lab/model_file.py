@@ -43,7 +43,7 @@ class ModelFile:
         Raises:
             InputError: no file is there, or one of more than 1 MiB.
         """
-        return cls(path, disk.read_bytes(path, own=False, limit=_MOST_BYTES))
+        return cls(path, disk.read_bytes(path, managed=False, limit=_MOST_BYTES))
 
     @property
     def digest(self) -> str:

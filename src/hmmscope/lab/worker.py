@@ -21,8 +21,8 @@ from contextlib import suppress
 from hmmscope.errors import code_and_line
 from hmmscope.lab.experiments.seeded import PartTask
 from hmmscope.lab.sweeps.run_task import RunTask
-from hmmscope.lab.tasks.task import BUSY, Busy, Task
-from hmmscope.machine import environment
+from hmmscope.lab.tasks.task import BUSY, Task, TaskLocked
+from hmmscope.system_info import environment
 from hmmscope.text import in_a_line
 
 _MESSAGE = 1 << 16
@@ -51,7 +51,7 @@ def run(message: bytes) -> int:
     try:
         task_of(message).do()
         return 0
-    except Busy as error:
+    except TaskLocked as error:
         return say(BUSY, str(error))
     except Exception as error:
         code, line = code_and_line(error)

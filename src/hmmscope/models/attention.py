@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from hmmscope.axes import Tensor
-from hmmscope.models.base import Mixer, Tap
+from hmmscope.models.base import HookPoint, Mixer
 from hmmscope.models.blocked import MAX_BLOCKED_LENGTH, BlockedAttention
 
 #: Cosines and signed sines (time, head width), or (batch, 1, time, head width) for positions of each sequence.
@@ -35,12 +35,12 @@ class Attention(Mixer):
         self.scale = 1 / math.sqrt(width // num_heads) if scaled else 1.0
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
-        self.logits, self.pattern, self.mixed = Tap(), Tap(), Tap()
+        self.logits, self.pattern, self.mixed = HookPoint(), HookPoint(), HookPoint()
 
     def forward(self, x_BTD: Tensor, rotation: Rotation | None = None, past: "KeyValues | None" = None) -> Tensor:
         batch, time, width = x_BTD.shape
         qkv = self.qkv(x_BTD).view(batch, time, 3, self.num_heads, width // self.num_heads)
-        heard = self.logits.heard or self.pattern.heard
+        heard = self.logits.is_hooked or self.pattern.is_hooked
         blocked = self.causal and past is None and not heard and _is_small(qkv)
         if blocked and rotation is not None and rotation[0].ndim == 2:
             return self.out(self.mixed(BlockedAttention.apply(qkv, rotation, self.scale)))

@@ -4,7 +4,7 @@ import math
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -49,41 +49,41 @@ def seeded_generators(seed: int) -> Iterator[None]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ports:
+class ModelIO:
     """What goes into a model and comes out. A model reads tokens or vectors, not both.
 
     Attributes:
         num_outputs: logits, or coordinates of a regression.
-        num_tokens: size of the vocabulary that is read, or None when vectors are read.
+        vocab_size: size of the vocabulary that is read, or None when vectors are read.
         input_width: coordinates of a vector input, or None when tokens are read.
         max_length: columns of the longest input; learned positions and input features need it.
         feedback_width: extra inputs at every position (block chain-of-thought), 0 for none.
     """
 
     num_outputs: int
-    num_tokens: int | None = None
+    vocab_size: int | None = field(default=None, metadata={"stored": "num_tokens"})
     input_width: int | None = None
     max_length: int | None = None
     feedback_width: int = 0
 
     def __post_init__(self) -> None:
         require(self.num_outputs >= 1, "num_outputs", "must be at least 1", self.num_outputs)
-        for field in ("num_tokens", "input_width", "max_length"):
-            value = getattr(self, field)
-            require(value is None or value >= 1, field, "must be at least 1", value)
+        for name in ("vocab_size", "input_width", "max_length"):
+            value = getattr(self, name)
+            require(value is None or value >= 1, name, "must be at least 1", value)
         require(self.feedback_width >= 0, "feedback_width", "must be at least 0", self.feedback_width)
-        if (self.num_tokens is None) == (self.input_width is None):
-            raise InputError("num_tokens, input_width: give one of them; a model reads tokens or vectors")
+        if (self.vocab_size is None) == (self.input_width is None):
+            raise InputError("vocab_size, input_width: give one of them; a model reads tokens or vectors")
 
     @property
     def read_width(self) -> int:
         """Coordinates of what is read at one position: a one-hot token or a vector."""
-        width = self.input_width if self.num_tokens is None else self.num_tokens
+        width = self.input_width if self.vocab_size is None else self.vocab_size
         assert width is not None
         return width
 
 
-class Tap(nn.Module):
+class HookPoint(nn.Module):
     """An activation with a name: passes its input through, and is where instruments listen.
 
     The name is the module's path (``residual.2``, ``blocks.0.attention.logits``), as for any other module of any model.
@@ -93,7 +93,7 @@ class Tap(nn.Module):
         return activation
 
     @property
-    def heard(self) -> bool:
+    def is_hooked(self) -> bool:
         """Whether somebody listens; what is costly and only for listeners is skipped otherwise."""
         return len(self._forward_hooks) > 0
 
@@ -142,9 +142,9 @@ class SequenceModel(nn.Module):
     """Tokens (batch, time) or vectors (batch, time, input) to outputs at every position (batch, time, output).
 
     Attributes:
-        ports: what goes in and comes out.
-        num_symbols: size of the output, ``ports.num_outputs``.
-        num_tokens: size of the vocabulary that is read, or None when vectors are read.
+        model_io: what goes in and comes out.
+        num_symbols: size of the output, ``model_io.num_outputs``.
+        vocab_size: size of the vocabulary that is read, or None when vectors are read.
         outputs: what the outputs are: "logits", which a regression reads as coordinates, or "law" for probabilities.
         residual: taps on the stream after the embedding and after every layer, ``residual.0`` to ``residual.<layers>``.
         spec: what it was built from, so that it can be built again with other weights; None where nobody said.
@@ -153,9 +153,9 @@ class SequenceModel(nn.Module):
 
     outputs: ClassVar[Literal["logits", "law"]] = "logits"
 
-    ports: Ports
+    model_io: ModelIO
     num_symbols: int
-    num_tokens: int | None
+    vocab_size: int | None
     residual: nn.ModuleList
     spec: "ModelSpec | None" = None
     trained_length: int | None = None
@@ -171,9 +171,9 @@ class SequenceModel(nn.Module):
         """Outputs at every position, each a function of the inputs up to there.
 
         Args:
-            inputs: tokens, or vectors of ``ports.input_width`` coordinates.
+            inputs: tokens, or vectors of ``model_io.input_width`` coordinates.
             positions: default to 0, 1, 2, ...; for each sequence or for all. A model without positions ignores them.
-            feedback: extra inputs of ``ports.feedback_width`` coordinates; None stands for zeros.
+            feedback: extra inputs of ``model_io.feedback_width`` coordinates; None stands for zeros.
             cache: a dictionary, empty at first, that remembers what was read. These inputs then follow those of the
                 earlier calls with it, and the outputs are those of the new positions only: the same values as for the
                 whole at once, to rounding.
@@ -181,8 +181,8 @@ class SequenceModel(nn.Module):
         raise AssertionError("a model defines forward")
 
     def _repr_html_(self) -> str:
-        taps = [name for name, module in self.named_modules() if isinstance(module, Tap)]
-        reads = f"{self.num_tokens} tokens" if self.num_tokens else f"vectors of {self.ports.input_width}"
+        taps = [name for name, module in self.named_modules() if isinstance(module, HookPoint)]
+        reads = f"{self.vocab_size} tokens" if self.vocab_size else f"vectors of {self.model_io.input_width}"
         facts = {
             "reads": reads,
             "gives": f"{self.num_symbols} {self.outputs}",
@@ -207,22 +207,22 @@ class EncodedModel(SequenceModel):
 
     Attributes:
         embedding: table of the tokens, or linear map of the vectors.
-        feedback: linear map without a bias, or None if ``ports.feedback_width`` is 0.
+        feedback: linear map without a bias, or None if ``model_io.feedback_width`` is 0.
     """
 
-    def __init__(self, ports: Ports, width: int) -> None:
+    def __init__(self, model_io: ModelIO, width: int) -> None:
         super().__init__()
-        self.ports, self.num_symbols, self.num_tokens = ports, ports.num_outputs, ports.num_tokens
+        self.model_io, self.num_symbols, self.vocab_size = model_io, model_io.num_outputs, model_io.vocab_size
         self.embedding: nn.Module
-        if ports.num_tokens is not None:
-            self.embedding = nn.Embedding(ports.num_tokens, width)
+        if model_io.vocab_size is not None:
+            self.embedding = nn.Embedding(model_io.vocab_size, width)
         else:
-            self.embedding = nn.Linear(ports.read_width, width)
-        self.feedback = nn.Linear(ports.feedback_width, width, bias=False) if ports.feedback_width else None
+            self.embedding = nn.Linear(model_io.read_width, width)
+        self.feedback = nn.Linear(model_io.feedback_width, width, bias=False) if model_io.feedback_width else None
 
     def encode(self, inputs: Tensor, feedback: Tensor | None) -> Tensor:
         """The stream before the first layer (batch, time, width)."""
-        check_inputs(self.ports, inputs, feedback)
+        check_inputs(self.model_io, inputs, feedback)
         x_BTD: Tensor = self.embedding(inputs)
         if self.feedback is not None and feedback is not None:
             x_BTD = x_BTD + self.feedback(feedback)
@@ -250,38 +250,38 @@ class Cost:
         return 4 * self.parameters * 4 + batch_size * self.kept * number_bytes
 
 
-def cost_of(spec: "ModelSpec", ports: Ports, columns: int, *, device: str = "cpu") -> Cost | None:
+def cost_of(spec: "ModelSpec", model_io: ModelIO, columns: int, *, device: str = "cpu") -> Cost | None:
     """What a spec says of its cost for samples of `columns` positions; None where it says nothing (transformers')."""
     counted = getattr(spec, "cost", None)
-    return None if counted is None else counted(ports, columns, device=device)
+    return None if counted is None else counted(model_io, columns, device=device)
 
 
 @runtime_checkable
 class ModelSpec(Protocol):
     """A frozen dataclass of sizes, registered by name. One that knows its cost has a method ``cost``, see `cost_of`."""
 
-    def build(self, ports: Ports, generator: torch.Generator) -> SequenceModel:
+    def build(self, model_io: ModelIO, generator: torch.Generator) -> SequenceModel:
         """The model with fresh weights from `generator`."""
         ...
 
 
-def check_inputs(ports: Ports, inputs: Tensor, feedback: Tensor | None) -> None:
+def check_inputs(model_io: ModelIO, inputs: Tensor, feedback: Tensor | None) -> None:
     """InputError unless the inputs and what is fed back are what the model was built for."""
-    if ports.num_tokens is not None:
+    if model_io.vocab_size is not None:
         if inputs.ndim != 2 or inputs.is_floating_point():
             raise InputError(f"inputs: the model reads tokens (batch, time), got {described(inputs)}")
-    elif inputs.ndim != 3 or inputs.shape[2] != ports.input_width or not inputs.is_floating_point():
-        rule = f"the model reads vectors (batch, time, {ports.input_width})"
+    elif inputs.ndim != 3 or inputs.shape[2] != model_io.input_width or not inputs.is_floating_point():
+        rule = f"the model reads vectors (batch, time, {model_io.input_width})"
         raise InputError(f"inputs: {rule}, got {described(inputs)}")
-    if feedback is not None and feedback.shape != (*inputs.shape[:2], ports.feedback_width):
-        wanted = (*inputs.shape[:2], ports.feedback_width)
+    if feedback is not None and feedback.shape != (*inputs.shape[:2], model_io.feedback_width):
+        wanted = (*inputs.shape[:2], model_io.feedback_width)
         raise InputError(f"feedback: must have the shape {wanted}, got {described(feedback)}")
 
 
 def check_sizes(spec: Any, *fields: str) -> None:
     """InputError unless each of these fields of a spec is a size."""
-    for field in fields:
-        require(1 <= getattr(spec, field) <= 65536, field, "must be in [1, 65536]", getattr(spec, field))
+    for name in fields:
+        require(1 <= getattr(spec, name) <= 65536, name, "must be in [1, 65536]", getattr(spec, name))
 
 
 def described(tensor: Tensor) -> str:
@@ -323,7 +323,7 @@ def make_model(
     name: str,
     *,
     num_symbols: int,
-    num_tokens: int | None = None,
+    vocab_size: int | None = None,
     seed: int = 0,
     max_length: int | None = None,
     input_width: int | None = None,
@@ -335,7 +335,7 @@ def make_model(
     Args:
         name: of the architecture.
         num_symbols: size of the output.
-        num_tokens: size of the input vocabulary, if it has a delimiter beside the symbols (``corpus.num_tokens``).
+        vocab_size: size of the input vocabulary, if it has a delimiter beside the symbols (``corpus.vocab_size``).
         seed: of the weights.
         max_length: columns of the longest input, for architectures with learned positions or input features.
         input_width: coordinates of an input that is a vector; the model then reads no tokens.
@@ -348,13 +348,13 @@ def make_model(
     spec = registry.build_spec("model", {"name": name, **fields}, "model")
     require_count("num_symbols", num_symbols)
     if input_width is None:
-        num_tokens = num_symbols if num_tokens is None else num_tokens
-        require_count("num_tokens", num_tokens, num_symbols, ", the number of symbols")
-    elif num_tokens is not None:
-        raise InputError("num_tokens, input_width: give one of them; a model reads tokens or vectors")
-    ports = Ports(
+        vocab_size = num_symbols if vocab_size is None else vocab_size
+        require_count("vocab_size", vocab_size, num_symbols, ", the number of symbols")
+    elif vocab_size is not None:
+        raise InputError("vocab_size, input_width: give one of them; a model reads tokens or vectors")
+    ports = ModelIO(
         num_outputs=num_symbols,
-        num_tokens=num_tokens,
+        vocab_size=vocab_size,
         input_width=input_width,
         max_length=max_length,
         feedback_width=feedback_width,
@@ -362,12 +362,14 @@ def make_model(
     return build_model(spec, ports, seed)
 
 
-def build_model(spec: ModelSpec, ports: Ports, seed: int = 0, *, trained_length: int | None = None) -> SequenceModel:
+def build_model(
+    spec: ModelSpec, model_io: ModelIO, seed: int = 0, *, trained_length: int | None = None
+) -> SequenceModel:
     """The model of a spec, with weights from the named stream (seed, "weights"); the global generator stays as it is.
 
     `trained_length` is kept in it: the observations of a sample of its run.
     """
     with torch.random.fork_rng(devices=[]):  # layers of torch draw from it when they are made
-        model = spec.build(ports, torch_generator(seed, "weights"))
+        model = spec.build(model_io, torch_generator(seed, "weights"))
     model.spec, model.trained_length = spec, trained_length
     return model

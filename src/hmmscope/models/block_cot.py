@@ -100,7 +100,7 @@ def _as_answer(outputs_BN: Tensor, kind: str) -> Tensor:
 
 def _width_of(model: nn.Module) -> Tensor:
     parameter = next(model.parameters())
-    width: int = model.ports.feedback_width  # type: ignore[union-attr, assignment]
+    width: int = model.model_io.feedback_width  # type: ignore[union-attr, assignment]
     return parameter.new_zeros(1, width)
 
 

@@ -15,7 +15,7 @@ from hmmscope import registry
 from hmmscope.axes import Float, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.models.attention import Attention, RotaryTable, Rotation
-from hmmscope.models.base import Cost, Dropout, EncodedModel, Mixer, Ports, Tap, check_sizes, initialise
+from hmmscope.models.base import Cost, Dropout, EncodedModel, HookPoint, Mixer, ModelIO, check_sizes, initialise
 from hmmscope.models.blocked import MAX_BLOCKED_LENGTH, num_blocks
 from hmmscope.schema import require
 
@@ -73,10 +73,10 @@ class DecoderSpec:
         require(0 <= self.dropout < 1, "dropout", "must be in [0, 1)", self.dropout)
         require(self.rotary_base > 0, "rotary_base", "must be positive", self.rotary_base)
 
-    def build(self, ports: Ports, generator: torch.Generator) -> "Decoder":
-        return Decoder(self, ports, generator)
+    def build(self, model_io: ModelIO, generator: torch.Generator) -> "Decoder":
+        return Decoder(self, model_io, generator)
 
-    def cost(self, ports: Ports, columns: int, *, device: str = "cpu", mixing: "Mixing | None" = None) -> Cost:
+    def cost(self, model_io: ModelIO, columns: int, *, device: str = "cpu", mixing: "Mixing | None" = None) -> Cost:
         """See `Cost`. With an MLP of 4 width the forward pass of a layer has, for each position,
 
             24 width^2 + 2 columns width
@@ -86,7 +86,7 @@ class DecoderSpec:
         after its nonlinearity.
 
         Args:
-            ports: what goes in and comes out.
+            model_io: what goes in and comes out.
             columns: positions of a sample.
             device: attention keeps its patterns where it is computed in blocks: short inputs on a processor.
             mixing: of another way to move information between positions than attention.
@@ -95,15 +95,15 @@ class DecoderSpec:
         hidden, norm, dropped = self.mlp_ratio * d, 2 * d * normed, self.dropout > 0
         flops, kept = mixing or self._attention(columns, device)
         each = self.num_layers * (8 * d**2 + 4 * d * hidden * mlp + flops)
-        read = 2 * d * (3 * self.input_features + ports.feedback_width + (ports.input_width or 0))
+        read = 2 * d * (3 * self.input_features + model_io.feedback_width + (model_io.input_width or 0))
         block = 4 * d**2 + 4 * d + norm + (2 * d * hidden + hidden + d + norm) * mlp
-        reads = (ports.read_width + (ports.input_width is not None) + ports.feedback_width) * d
-        placed = 3 * d * self.input_features + (ports.max_length or 0) * d * (self.positions == "learned")
+        reads = (model_io.read_width + (model_io.input_width is not None) + model_io.feedback_width) * d
+        placed = 3 * d * self.input_features + (model_io.max_length or 0) * d * (self.positions == "learned")
         stays = d + normed * d + kept + (d + normed * d + 2 * hidden + d * dropped) * mlp + d * dropped
-        ends = d * (1 + normed + dropped) + 3 * ports.num_outputs
+        ends = d * (1 + normed + dropped) + 3 * model_io.num_outputs
         return Cost(
-            parameters=self.num_layers * block + reads + placed + norm + (d + 1) * ports.num_outputs,
-            flops=3.0 * columns * (each + read + 2 * d * ports.num_outputs),
+            parameters=self.num_layers * block + reads + placed + norm + (d + 1) * model_io.num_outputs,
+            flops=3.0 * columns * (each + read + 2 * d * model_io.num_outputs),
             kept=round(columns * (self.num_layers * stays + ends)),
         )
 
@@ -176,12 +176,12 @@ class RoFormerSpec:
             rotary_base=self.rotary_base,
         )
 
-    def build(self, ports: Ports, generator: torch.Generator) -> "Decoder":
-        return Decoder(self.decoder, ports, generator)
+    def build(self, model_io: ModelIO, generator: torch.Generator) -> "Decoder":
+        return Decoder(self.decoder, model_io, generator)
 
-    def cost(self, ports: Ports, columns: int, *, device: str = "cpu") -> Cost:
+    def cost(self, model_io: ModelIO, columns: int, *, device: str = "cpu") -> Cost:
         """That of the decoder."""
-        return self.decoder.cost(ports, columns, device=device)
+        return self.decoder.cost(model_io, columns, device=device)
 
 
 registry.named_size(
@@ -203,7 +203,7 @@ class Decoder(EncodedModel):
 
     Args:
         spec: the architecture.
-        ports: what goes in and comes out; `max_length` is needed by learned positions and by input features.
+        model_io: what goes in and comes out; `max_length` is needed by learned positions and by input features.
         generator: of the weights.
         mixer: what moves information between positions, made once for each block.
 
@@ -214,29 +214,31 @@ class Decoder(EncodedModel):
     def __init__(
         self,
         spec: DecoderSpec,
-        ports: Ports,
+        model_io: ModelIO,
         generator: torch.Generator,
         mixer: Callable[[], Mixer] | None = None,
     ) -> None:
-        super().__init__(ports, spec.width)
+        super().__init__(model_io, spec.width)
         self.causal, self.sinusoidal = spec.causal, spec.positions == "sinusoidal"
         learned = spec.positions == "learned"
         for needed, what in ((learned, "learned positions"), (spec.input_features, "input features")):
-            if needed and ports.max_length is None:
+            if needed and model_io.max_length is None:
                 raise InputError(f"max_length: {what} need the number of columns; give max_length")
         if spec.input_features:
             rule = "must be at least 2 with input features"
-            require(ports.max_length is not None and ports.max_length >= 2, "max_length", rule, ports.max_length)
+            require(
+                model_io.max_length is not None and model_io.max_length >= 2, "max_length", rule, model_io.max_length
+            )
         self.features = nn.Linear(3, spec.width, bias=False) if spec.input_features else None
-        self.positions = nn.Parameter(torch.empty(ports.max_length or 0, spec.width)) if learned else None
+        self.positions = nn.Parameter(torch.empty(model_io.max_length or 0, spec.width)) if learned else None
         self.rotary = (
             RotaryTable(spec.width // spec.num_heads, spec.rotary_base) if spec.positions == "rotary" else None
         )
         make = mixer or (lambda: Attention(spec.width, spec.num_heads, causal=spec.causal, scaled=spec.scale_attention))
         self.blocks = nn.ModuleList(Block(spec, make()) for _ in range(spec.num_layers))
-        self.residual = nn.ModuleList(Tap() for _ in range(spec.num_layers + 1))
+        self.residual = nn.ModuleList(HookPoint() for _ in range(spec.num_layers + 1))
         self.norm = _norm(spec)
-        self.head = nn.Linear(spec.width, ports.num_outputs)
+        self.head = nn.Linear(spec.width, model_io.num_outputs)
         initialise(self, generator, num_residual_writes=(1 if spec.attention_only else 2) * spec.num_layers)
         if self.positions is not None:
             nn.init.normal_(self.positions, 0.0, 0.02, generator=generator)
@@ -309,7 +311,7 @@ class Decoder(EncodedModel):
         else:
             last = int(positions.max()) if positions.numel() else -1
         if self.features is not None or self.positions is not None:
-            longest = self.ports.max_length
+            longest = self.model_io.max_length
             assert longest is not None
             if last >= longest:
                 raise InputError(
@@ -317,7 +319,7 @@ class Decoder(EncodedModel):
                     f"build it with max_length={last + 1} or give it shorter inputs"
                 )
         if self.features is not None:
-            x_BTD = x_BTD + self.features(input_features(positions, self.ports.max_length or 0, x_BTD.dtype))
+            x_BTD = x_BTD + self.features(input_features(positions, self.model_io.max_length or 0, x_BTD.dtype))
         if self.positions is not None:
             x_BTD = x_BTD + self.positions[positions]
         if self.sinusoidal:

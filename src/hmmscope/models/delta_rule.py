@@ -8,7 +8,7 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.axes import Tensor
-from hmmscope.models.base import Cost, Mixer, Ports
+from hmmscope.models.base import Cost, Mixer, ModelIO
 from hmmscope.models.decoder import Decoder, DecoderSpec
 from hmmscope.models.linear_attention import CHUNK, decoder_without_attention
 
@@ -53,17 +53,17 @@ class DeltaRuleSpec:
         """The same architecture as options of the decoder, but for the attention."""
         return decoder_without_attention(self, "none")
 
-    def build(self, ports: Ports, generator: torch.Generator) -> Decoder:
-        return Decoder(self.decoder, ports, generator, lambda: DeltaRule(self))
+    def build(self, model_io: ModelIO, generator: torch.Generator) -> Decoder:
+        return Decoder(self.decoder, model_io, generator, lambda: DeltaRule(self))
 
-    def cost(self, ports: Ports, columns: int, *, device: str = "cpu") -> Cost:
+    def cost(self, model_io: ModelIO, columns: int, *, device: str = "cpu") -> Cost:
         """That of the decoder, with a chunk's products of keys with keys and queries, its solution, and the state."""
         chunk, k, gates = min(CHUNK, columns), self.width // self.num_heads, self.num_heads * (1 + self.gated)
         carried = 1 - chunk / columns  # the share of the positions that a state comes before
         flops = self.num_heads * (7.0 * chunk * k + 6.0 * k * k * carried) + 2 * gates * self.width
         kept = (10 + self.gated + (3 + 2 * self.gated) * carried) * self.width
         kept += self.num_heads * (chunk * (6 if self.gated else 3) + 10)
-        found = self.decoder.cost(ports, columns, device=device, mixing=(flops, kept))
+        found = self.decoder.cost(model_io, columns, device=device, mixing=(flops, kept))
         return replace(found, parameters=found.parameters + self.num_layers * gates * (self.width + 1))
 
 

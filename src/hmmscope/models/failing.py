@@ -73,11 +73,11 @@ def _require_known(model: nn.Module, inputs: Tensor) -> None:
     if inputs.is_floating_point() or inputs.numel() == 0:
         return
     largest, config = int(inputs.max()), getattr(model, "config", None)
-    known = getattr(model, "num_tokens", None) if hasattr(model, "ports") else getattr(config, "vocab_size", None)
+    known = getattr(model, "vocab_size", None) if hasattr(model, "model_io") else getattr(config, "vocab_size", None)
     if isinstance(known, int) and largest >= known:
         raise InputError(
             f"model: knows no token {largest}, which the samples hold; it knows {known} tokens: give it "
-            "corpus.num_tokens of them"
+            "corpus.vocab_size of them"
         )
 
 
@@ -107,7 +107,7 @@ def embedding_failure(model: nn.Module, part: nn.Embedding, indices: Tensor, inp
     odd = high if high >= size else low
     if indices.numel() == inputs.numel() and torch.equal(indices.flatten().sort()[0], inputs.flatten().sort()[0]):
         return InputError(
-            f"model: knows no token {odd}, which the samples hold; {own} has {size} entries: give it corpus.num_tokens "
+            f"model: knows no token {odd}, which the samples hold; {own} has {size} entries: give it corpus.vocab_size "
             "of them"
         )
     time = inputs.shape[1]
@@ -159,7 +159,7 @@ def _smaller(inputs: Tensor, call: Callable[[Tensor], Any]) -> str:
         if known is not None:
             tokens = "token 0 alone" if known == 0 else f"tokens up to {known}"
             return (
-                f"; it runs where the samples hold {tokens}, and these hold {largest}: give it corpus.num_tokens tokens"
+                f"; it runs where the samples hold {tokens}, and these hold {largest}: give it corpus.vocab_size tokens"
             )
     most = _most(lambda length: runs(inputs[:, :length]), 1, time)
     if most is None:

@@ -8,7 +8,7 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.axes import Tensor
-from hmmscope.models.base import Cost, Mixer, Ports
+from hmmscope.models.base import Cost, Mixer, ModelIO
 from hmmscope.models.decoder import Decoder, DecoderSpec
 
 #: Positions taken at once: within a chunk a product of queries and keys, between chunks the state.
@@ -61,15 +61,15 @@ class LinearAttentionSpec:
         """The same architecture as options of the decoder, but for the attention."""
         return decoder_without_attention(self, self.positions)
 
-    def build(self, ports: Ports, generator: torch.Generator) -> Decoder:
-        return Decoder(self.decoder, ports, generator, lambda: LinearAttention(self.width, self.num_heads))
+    def build(self, model_io: ModelIO, generator: torch.Generator) -> Decoder:
+        return Decoder(self.decoder, model_io, generator, lambda: LinearAttention(self.width, self.num_heads))
 
-    def cost(self, ports: Ports, columns: int, *, device: str = "cpu") -> Cost:
+    def cost(self, model_io: ModelIO, columns: int, *, device: str = "cpu") -> Cost:
         """That of the decoder, with a chunk's product of queries and keys and two products with the state."""
         chunk, k = min(CHUNK, columns), self.width // self.num_heads
         flops = self.num_heads * (2.0 * chunk * (2 * k + 1) + 4.0 * k * (k + 1))
         kept = 10 * self.width + 2 * self.num_heads * chunk
-        return self.decoder.cost(ports, columns, device=device, mixing=(flops, kept))
+        return self.decoder.cost(model_io, columns, device=device, mixing=(flops, kept))
 
 
 class LinearAttention(Mixer):
@@ -85,13 +85,13 @@ class LinearAttention(Mixer):
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
 
-    def forward(self, x_BTD: Tensor, rotation: None = None, past: "Sums | None" = None) -> Tensor:
+    def forward(self, x_BTD: Tensor, rotation: None = None, past: "LinearAttentionState | None" = None) -> Tensor:
         batch, time, width = x_BTD.shape
         qkv = self.qkv(x_BTD).view(batch, time, 3, self.num_heads, width // self.num_heads)
         q_BHTK, k_BHTK, v_BHTK = qkv.permute(2, 0, 3, 1, 4)
         q_BHTK, k_BHTK = positive(q_BHTK), positive(k_BHTK)
         v_BHTC = torch.cat([v_BHTK, torch.ones_like(v_BHTK[..., :1])], -1)  # the last column sums to z
-        past = Sums() if past is None else past
+        past = LinearAttentionState() if past is None else past
         parts = []
         for begin in range(0, time, self.chunk):
             q, k, v = (x[:, :, begin : begin + self.chunk] for x in (q_BHTK, k_BHTK, v_BHTC))
@@ -104,11 +104,11 @@ class LinearAttention(Mixer):
         mixed_BHTK = torch.cat(parts, 2)
         return self.out(mixed_BHTK.transpose(1, 2).reshape(batch, time, width))
 
-    def empty_past(self) -> "Sums":
-        return Sums()
+    def empty_past(self) -> "LinearAttentionState":
+        return LinearAttentionState()
 
 
-class Sums:
+class LinearAttentionState:
     """S and z of the positions read so far (batch, head, head width, head width + 1), None before the first."""
 
     state: Tensor | None = None

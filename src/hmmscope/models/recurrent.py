@@ -10,7 +10,7 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.axes import Float, Int64, Tensor
-from hmmscope.models.base import Cost, Ports, SequenceModel, Tap, check_inputs, check_sizes, initialise
+from hmmscope.models.base import Cost, HookPoint, ModelIO, SequenceModel, check_inputs, check_sizes, initialise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,16 +41,16 @@ class RecurrentSpec:
         """A layer for inputs of that width."""
         raise AssertionError("a recurrent network says what its layers are")
 
-    def input_widths(self, ports: Ports) -> list[int]:
+    def input_widths(self, model_io: ModelIO) -> list[int]:
         """What each layer reads."""
-        return [ports.read_width + ports.feedback_width] + [self.width] * (self.num_layers - 1)
+        return [model_io.read_width + model_io.feedback_width] + [self.width] * (self.num_layers - 1)
 
-    def build(self, ports: Ports, generator: torch.Generator) -> "Recurrent":
-        return Recurrent(self, ports, generator)
+    def build(self, model_io: ModelIO, generator: torch.Generator) -> "Recurrent":
+        return Recurrent(self, model_io, generator)
 
-    def cost(self, ports: Ports, columns: int, *, device: str = "cpu") -> Cost:
+    def cost(self, model_io: ModelIO, columns: int, *, device: str = "cpu") -> Cost:
         """See `Cost`."""
-        d, widths, outputs = self.width, self.input_widths(ports), ports.num_outputs
+        d, widths, outputs = self.width, self.input_widths(model_io), model_io.num_outputs
         cells = sum(self.gates * d * (width + d + 2) for width in widths)
         states = self.num_states * self.num_layers * d * self.learn_initial
         each = sum(2.0 * self.gates * d * (width + d) for width in widths)
@@ -128,16 +128,16 @@ class Recurrent(SequenceModel):
 
     Args:
         spec: of one of the three.
-        ports: what goes in and comes out; any length does.
+        model_io: what goes in and comes out; any length does.
         generator: of the weights.
     """
 
-    def __init__(self, spec: RecurrentSpec, ports: Ports, generator: torch.Generator) -> None:
+    def __init__(self, spec: RecurrentSpec, model_io: ModelIO, generator: torch.Generator) -> None:
         super().__init__()
-        self.ports, self.num_symbols, self.num_tokens = ports, ports.num_outputs, ports.num_tokens
-        self.layers = nn.ModuleList(spec.layer(width) for width in spec.input_widths(ports))
-        self.residual = nn.ModuleList(Tap() for _ in range(spec.num_layers + 1))
-        self.head = nn.Linear(spec.width, ports.num_outputs)
+        self.model_io, self.num_symbols, self.vocab_size = model_io, model_io.num_outputs, model_io.vocab_size
+        self.layers = nn.ModuleList(spec.layer(width) for width in spec.input_widths(model_io))
+        self.residual = nn.ModuleList(HookPoint() for _ in range(spec.num_layers + 1))
+        self.head = nn.Linear(spec.width, model_io.num_outputs)
         initialise(self, generator, num_residual_writes=1)
         bound = 1 / math.sqrt(spec.width)
         for parameter in self.layers.parameters():
@@ -154,7 +154,7 @@ class Recurrent(SequenceModel):
         cache: dict[str, Any] | None = None,
     ) -> Float[Tensor, "batch time output"]:
         """Outputs at every position; see `SequenceModel.forward`. Positions mean nothing to this model."""
-        check_inputs(self.ports, inputs, feedback)
+        check_inputs(self.model_io, inputs, feedback)
         x_BTD = self.residual[0](self._read(inputs, feedback))
         states = {} if cache is None else cache
         for index, (layer, tap) in enumerate(zip(self.layers, self.residual[1:], strict=True)):
@@ -167,11 +167,11 @@ class Recurrent(SequenceModel):
     def _read(self, inputs: Tensor, feedback: Tensor | None) -> Tensor:
         """One-hot tokens or vectors, then what is fed back (batch, time, input)."""
         dtype = self.head.weight.dtype
-        x_BTD = inputs if self.num_tokens is None else F.one_hot(inputs, self.num_tokens).to(dtype)
-        if self.ports.feedback_width == 0:
+        x_BTD = inputs if self.vocab_size is None else F.one_hot(inputs, self.vocab_size).to(dtype)
+        if self.model_io.feedback_width == 0:
             return x_BTD
         if feedback is None:
-            feedback = x_BTD.new_zeros(*x_BTD.shape[:2], self.ports.feedback_width)
+            feedback = x_BTD.new_zeros(*x_BTD.shape[:2], self.model_io.feedback_width)
         return torch.cat([x_BTD, feedback], -1)
 
     def _first_state(self, layer: int, batch: int) -> Tensor | tuple[Tensor, Tensor] | None:

@@ -17,7 +17,7 @@ from hmmscope.axes import Bool, Float, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.models.base import SequenceModel, evaluating, seeded_generators
 from hmmscope.models.failing import described_inputs, embedding_failure, failure, require_callable_on_tokens
-from hmmscope.models.given import Function, GivenModel, logits_of, raw_logits
+from hmmscope.models.user_module import Function, UserModule, logits_of, raw_logits
 from hmmscope.reprs import Shown
 
 #: Samples that a caller hands over; as many of them are used as differ from the number of positions and of outputs.
@@ -91,20 +91,20 @@ def rehearse(model: nn.Module, inputs: Tensor, asked: Asked) -> tuple[str, ...]:
         return rehearsed.warnings()
 
 
-def rehearse_training(net: GivenModel, num_columns: int, target: str) -> tuple[str, ...]:
+def rehearse_training(net: UserModule, num_columns: int, target: str) -> tuple[str, ...]:
     """Rehearse a user's module before it is trained, on all tokens or on vectors of zeros, and return warnings.
 
     Raises:
         InputError: it knows too few tokens, gives another shape, fails, or has no gradients.
     """
-    ports, module = net.ports, net.module
-    asked = Asked(num_outputs=ports.num_outputs, is_law=ports.num_tokens is not None and target != "density")
-    if ports.num_tokens is None:
+    ports, module = net.model_io, net.module
+    asked = Asked(num_outputs=ports.num_outputs, is_law=ports.vocab_size is not None and target != "density")
+    if ports.vocab_size is None:
         dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
         inputs = torch.zeros(SAMPLES, num_columns, ports.input_width or 1, dtype=dtype)
     else:
-        rows = max(SAMPLES, -(-ports.num_tokens // num_columns))
-        inputs = (torch.arange(rows * num_columns) % ports.num_tokens).view(rows, num_columns)
+        rows = max(SAMPLES, -(-ports.vocab_size // num_columns))
+        inputs = (torch.arange(rows * num_columns) % ports.vocab_size).view(rows, num_columns)
     warnings = rehearse(module, inputs, asked)
     _require_gradients(module, inputs[:SAMPLES])
     return warnings
@@ -131,7 +131,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
     """Return the user's module within wrappers that only observe, compile or train it."""
     while True:
         within = getattr(model, "_orig_mod", None)  # of torch.compile, which would compile for each size
-        if isinstance(model, GivenModel) or type(model).__name__ == "TappedModule":
+        if isinstance(model, UserModule) or type(model).__name__ == "TappedModule":
             within = model.module
         if not isinstance(within, nn.Module):
             return model

@@ -10,13 +10,13 @@ from hmmscope import registry
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.kernels.quantise import UNIT, quantise_rows
 from hmmscope.kernels.random_arrays import random_permutations
-from hmmscope.machine import require_memory
 from hmmscope.processes.hmm import HMM
-from hmmscope.processes.laws import StateEmitting
 from hmmscope.processes.mixture import Mixture
+from hmmscope.processes.params import StateEmissionParams
 from hmmscope.processes.random_hmm import DirichletSpec
 from hmmscope.schema import require
 from hmmscope.seeds import check_seed, philox_key
+from hmmscope.system_info import require_memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,4 +132,4 @@ class AliasedCyclesMixtureSpec(AliasedSpec):
 
     def build(self) -> Mixture:
         rows = self.components(DirichletSpec.pool(self.num_components, self.first_component))
-        return Mixture.from_law(np.full(self.num_components, 1 / self.num_components), StateEmitting(*rows))
+        return Mixture.from_law(np.full(self.num_components, 1 / self.num_components), StateEmissionParams(*rows))

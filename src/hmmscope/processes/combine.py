@@ -18,16 +18,16 @@ def product(first: HMM | LabelledHMM, second: HMM | LabelledHMM) -> HMM | Labell
     emit. Probabilities are rounded again to multiples of 2^-32.
     """
     title = f"{first.title or 'process'} x {second.title or 'process'}"
-    initial = torch.kron(first.initial_S, second.initial_S)
+    initial = torch.kron(first.initial, second.initial)
     if isinstance(first, HMM) and isinstance(second, HMM):
-        transition = torch.kron(first.transition_SS, second.transition_SS)
-        emission = torch.kron(first.emission_SV, second.emission_SV)
+        transition = torch.kron(first.transition, second.transition)
+        emission = torch.kron(first.emission, second.emission)
         return HMM(initial, transition, emission, title=title, allow_drop_tiny=True)
     a, b = as_labelled(first), as_labelled(second)
-    labelled = a.labelled_VSS[:, None, :, None, :, None] * b.labelled_VSS[None, :, None, :, None, :]
+    labelled = a.labelled[:, None, :, None, :, None] * b.labelled[None, :, None, :, None, :]
     size = a.num_states * b.num_states
     labelled = labelled.reshape(a.num_symbols * b.num_symbols, size, size)
-    return LabelledHMM(torch.kron(a.initial_S, b.initial_S), labelled, title=title, allow_drop_tiny=True)
+    return LabelledHMM(torch.kron(a.initial, b.initial), labelled, title=title, allow_drop_tiny=True)
 
 
 def noisy(process: HMM | LabelledHMM, channel: object) -> HMM | LabelledHMM:
@@ -35,12 +35,12 @@ def noisy(process: HMM | LabelledHMM, channel: object) -> HMM | LabelledHMM:
     channel_VW, _ = stochastic_rows("channel", channel, (process.num_symbols, None))
     title = f"{process.title or 'process'} through a noisy channel"
     if isinstance(process, HMM):
-        emission = fixed_order.product(process.emission_SV.numpy(), channel_VW.numpy())
-        return HMM(process.initial_S, process.transition_SS, emission, title=title, allow_drop_tiny=True)
-    edges_EV = process.labelled_VSS.flatten(1).T
+        emission = fixed_order.product(process.emission.numpy(), channel_VW.numpy())
+        return HMM(process.initial, process.transition, emission, title=title, allow_drop_tiny=True)
+    edges_EV = process.labelled.flatten(1).T
     labelled_EW = torch.from_numpy(fixed_order.product(edges_EV.numpy(), channel_VW.numpy()))
     labelled = labelled_EW.T.unflatten(1, (process.num_states, process.num_states))
-    return LabelledHMM(process.initial_S, labelled, title=title, allow_drop_tiny=True)
+    return LabelledHMM(process.initial, labelled, title=title, allow_drop_tiny=True)
 
 
 def uniform_noise(num_symbols: int, probability: float) -> Float64[Tensor, "symbol symbol"]:
@@ -59,8 +59,8 @@ def as_labelled(process: Process) -> LabelledHMM:
     if isinstance(process, LabelledHMM):
         return process
     return LabelledHMM(
-        process.law.initial_MS[0],
-        process.law.steps(),
+        process.params.initial_MS[0],
+        process.params.steps(),
         symbols=process.symbols,
         states=process.states,
         title=process.title,

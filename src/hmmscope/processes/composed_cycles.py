@@ -13,9 +13,9 @@ from hmmscope import registry
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.kernels.random_arrays import random_permutations
 from hmmscope.processes.aliased_cycles import NoisyCyclesSpec, mostly
-from hmmscope.processes.laws import StateEmitting
 from hmmscope.processes.mixture import Mixture
-from hmmscope.processes.process import Prior
+from hmmscope.processes.params import StateEmissionParams
+from hmmscope.processes.process import PriorProcess
 from hmmscope.schema import parse_spec, require, spec_to_data
 from hmmscope.seeds import philox_key
 
@@ -53,12 +53,12 @@ class ComposedCycles(Mixture):
         return spec.build()
 
     @cached_property
-    def prior(self) -> Prior | None:  # type: ignore[override]
+    def prior(self) -> PriorProcess | None:  # type: ignore[override]
         """For held-out pairs all pairs, because nobody who saw the others can know which ones are left; else None."""
         if self.spec.pool != "held-out":
             return None
         everything = replace(self.spec, pool="all").build()
-        return Prior(everything, len(self) / len(everything))
+        return PriorProcess(everything, len(self) / len(everything))
 
 
 @registry.process("composed-cycles")
@@ -108,7 +108,7 @@ class ComposedCyclesSpec(NoisyCyclesSpec):
         self.require_room(len(pairs_M))
         cycles, cycle_M = pairs_M[:, 0].unique(return_inverse=True)
         emissions, emission_M = pairs_M[:, 1].unique(return_inverse=True)
-        law = StateEmitting(
+        law = StateEmissionParams(
             self.initial(len(pairs_M)),
             self.transitions(cycles.numpy())[cycle_M],
             self.emissions(emissions.numpy())[emission_M],

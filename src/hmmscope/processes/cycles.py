@@ -181,5 +181,5 @@ class Edge:
 
 def transition_edges(process: LabelledHMM) -> list[Edge]:
     """The steps of positive probability: the data of a transition diagram as in [Limits] Fig. 1."""
-    found = process.labelled_VSS.transpose(0, 1).nonzero().tolist()
-    return [Edge(i, v, j, float(process.labelled_VSS[v, i, j])) for i, v, j in found]
+    found = process.labelled.transpose(0, 1).nonzero().tolist()
+    return [Edge(i, v, j, float(process.labelled[v, i, j])) for i, v, j in found]

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from hmmscope import registry
-from hmmscope.processes.augmentation import augment
 from hmmscope.processes.cycles import CyclesSpec, driven, permutation_matrices
+from hmmscope.processes.driven_as_hmm import augment
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.schema import require

@@ -39,7 +39,7 @@ class FactoredMess3Spec:
 
     def build(self) -> LabelledHMM:
         plain, driven = (
-            Mess3Spec(switch=switch, emission=self.emission).build().labelled_VSS
+            Mess3Spec(switch=switch, emission=self.emission).build().labelled
             for switch in (self.switch, self.switch if self.coupling == "independent" else self.driven)
         )
         joint = plain

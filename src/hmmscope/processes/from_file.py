@@ -37,7 +37,7 @@ class FileSpec:
 
 @registry.process("given")
 @dataclass(frozen=True, kw_only=True)
-class GivenSpec:
+class ObjectSpec:
     """A process that was handed over as an object. The folder of a run keeps a copy; a configuration has its digest only.
 
     Attributes:
@@ -52,7 +52,7 @@ class GivenSpec:
     process: Any = field(default=None, init=False, compare=False, repr=False)
 
     @classmethod
-    def of(cls, process: Process) -> "GivenSpec":
+    def of(cls, process: Process) -> "ObjectSpec":
         """The spec of an object."""
         spec = cls(kind=process.stored_name, digest=process.digest)
         object.__setattr__(spec, "process", process)

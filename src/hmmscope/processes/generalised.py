@@ -16,12 +16,12 @@ from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.kernels.linear import generalised_paths
 from hmmscope.kernels.random_arrays import uniforms
-from hmmscope.processes.answers import BELIEFS, FORECASTS, MEMORY, PREDICTIONS, WORDS
+from hmmscope.processes.capabilities import BELIEFS, FORECASTS, MEMORY, PREDICTIONS, WORDS
 from hmmscope.processes.hmm import texts
-from hmmscope.processes.laws import ROUNDING, Signed
 from hmmscope.processes.orthogonal import float_digest
+from hmmscope.processes.params import ROUNDING, SignedParams
 from hmmscope.processes.probability_rows import as_float64, require_shape
-from hmmscope.processes.process import Paths, Process, check_samples
+from hmmscope.processes.process import Process, SampledPaths, check_samples
 from hmmscope.schema import require
 from hmmscope.seeds import philox_key
 
@@ -40,8 +40,8 @@ class GeneralisedHMM(Process):
     bits of probabilities are the platform's, and those below 1e-12 count as zero when symbols are drawn.
 
     Attributes:
-        initial_S: predictive vector before the first symbol, sums to one.
-        labelled_VSS: one matrix for each symbol; the entries `[:, i, :]` sum to one for each i.
+        initial: predictive vector before the first symbol, sums to one.
+        labelled: one matrix for each symbol; the entries `[:, i, :]` sum to one for each i.
 
     Args:
         initial: (S,).
@@ -58,7 +58,7 @@ class GeneralisedHMM(Process):
 
     stored_name = "GeneralisedHMM"
 
-    by_law = frozenset({PREDICTIONS, BELIEFS, MEMORY, WORDS, FORECASTS})
+    uses_hmm_inference = frozenset({PREDICTIONS, BELIEFS, MEMORY, WORDS, FORECASTS})
     file_format = "hmmscope-generalised-hmm"
     file_arrays = ("initial", "labelled")
     file_fields = ("title", "source")
@@ -71,13 +71,13 @@ class GeneralisedHMM(Process):
             raise InputError("labelled: must be finite numbers of at least one symbol and dimension")
         for name, total in (("initial", first.sum()), *_row_sums(matrices)):
             require(abs(total - 1) < 1e-9, name, "must sum to 1 within 1e-09", float(total))
-        self.initial_S, self.labelled_VSS = torch.from_numpy(first), torch.from_numpy(matrices)
+        self.initial, self.labelled = torch.from_numpy(first), torch.from_numpy(matrices)
         self.num_symbols, self.num_states = matrices.shape[:2]
-        self.law = Signed(self.initial_S[None], self.labelled_VSS[None])
+        self.params = SignedParams(self.initial[None], self.labelled[None])
         self.title, self.source = title, source
-        words = self.initial_S[None]
+        words = self.initial[None]
         while len(words) * self.num_symbols <= _MOST_WORDS:
-            words = torch.einsum("bi,vij->bvj", words, self.labelled_VSS).flatten(0, 1)
+            words = torch.einsum("bi,vij->bvj", words, self.labelled).flatten(0, 1)
             least = float(words.sum(1).min())
             require(least > -ROUNDING, "labelled", "must give no word a negative probability", least)
             if self.num_symbols == 1:
@@ -98,26 +98,26 @@ class GeneralisedHMM(Process):
         return cls(start @ back, frame @ step @ back, **named)
 
     @cached_property
-    def law_digest(self) -> str:
+    def params_digest(self) -> str:
         """sha256 of sizes and matrices, these rounded to multiples of 2^-32."""
         header = f"hmmscope-process/1/GeneralisedHMM/{self.num_states}/{self.num_symbols}"
-        return float_digest(header, self.initial_S, self.labelled_VSS)
+        return float_digest(header, self.initial, self.labelled)
 
     def file_tensors(self) -> dict[str, Tensor]:
-        return {"initial": self.initial_S, "labelled": self.labelled_VSS}
+        return {"initial": self.initial, "labelled": self.labelled}
 
     @classmethod
     def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "GeneralisedHMM":
         return cls(data["initial"], data["labelled"], **texts(data))
 
     def sample_paths(
-        self, indices: NDArray[np.int64], starts: NDArray[np.bool_], seed: int, stream: str = "corpus"
-    ) -> Paths:
+        self, indices: NDArray[np.int64], reset_mask: NDArray[np.bool_], seed: int, stream: str = "corpus"
+    ) -> SampledPaths:
         """As for every process; symbols by inversion of P(o_t | o_0..o_{t-1}), and zeros as states."""
         check_samples(indices)
-        drawn = uniforms(philox_key(seed, stream), indices, len(starts), 1)[..., 0]
-        symbols = generalised_paths(self.initial_S.numpy(), self.labelled_VSS.numpy(), drawn, starts, ROUNDING)
-        return Paths(torch.from_numpy(symbols), torch.zeros(symbols.shape, dtype=torch.int64), None)
+        drawn = uniforms(philox_key(seed, stream), indices, len(reset_mask), 1)[..., 0]
+        symbols = generalised_paths(self.initial.numpy(), self.labelled.numpy(), drawn, reset_mask, ROUNDING)
+        return SampledPaths(torch.from_numpy(symbols), torch.zeros(symbols.shape, dtype=torch.int64), None)
 
     def __repr__(self) -> str:
         title = f", title={self.title!r}" if self.title else ""

@@ -5,14 +5,14 @@ from typing import Any
 
 from hmmscope.axes import Tensor
 from hmmscope.errors import InputError
-from hmmscope.processes.answers import OF_STATES
-from hmmscope.processes.laws import StateEmitting
+from hmmscope.processes.capabilities import OF_STATES
 from hmmscope.processes.matrices import FEW_COLUMNS, as_html, as_text, brief_names
+from hmmscope.processes.params import StateEmissionParams
 from hmmscope.processes.probability_rows import Quantiser
 from hmmscope.processes.process import Process
 from hmmscope.schema import shown
 from hmmscope.sequences.encoding import check_text
-from hmmscope.sequences.rule import Reading
+from hmmscope.sequences.read_options import ReadOptions
 from hmmscope.text import in_a_line, in_brief
 from hmmscope.ties import descending, steady
 
@@ -26,9 +26,9 @@ class HMM(Process):
     state_0 ~ initial;  state_{t+1} ~ transition[state_t];  observation_t ~ emission[state_t]
 
     Attributes:
-        initial_S: law of state 0, float64.
-        transition_SS: `[i, j]` = P(next j given now i).
-        emission_SV: `[i, v]` = P(symbol v given state i).
+        initial: law of state 0, float64.
+        transition: `[i, j]` = P(next j given now i).
+        emission: `[i, v]` = P(symbol v given state i).
         quantisation_change: largest absolute change of a probability by quantisation (below 2^-32).
         quantisation_distance: at most so many nats a symbol from the law that was given (KL); above 1e-6 a warning says so.
         symbols, states: names, or None.
@@ -51,7 +51,7 @@ class HMM(Process):
 
     stored_name = "HMM"
 
-    by_law = OF_STATES
+    uses_hmm_inference = OF_STATES
     file_format = "hmmscope-hmm"
     file_arrays = ("initial", "transition", "emission")
     file_fields = (*Process.file_fields, "reading")
@@ -69,20 +69,20 @@ class HMM(Process):
         allow_drop_tiny: bool = False,
     ) -> None:
         quantiser = Quantiser("HMM", allow_drop_tiny=allow_drop_tiny)
-        self.initial_S = quantiser.rows("initial", initial, (None,))
-        size = len(self.initial_S)
-        self.transition_SS = quantiser.rows("transition", transition, (size, size))
-        self.emission_SV = quantiser.rows("emission", emission, (size, None))
+        self.initial = quantiser.rows("initial", initial, (None,))
+        size = len(self.initial)
+        self.transition = quantiser.rows("transition", transition, (size, size))
+        self.emission = quantiser.rows("emission", emission, (size, None))
         self.quantisation_change, self.quantisation_distance = quantiser.finish(), quantiser.distance
-        self.num_states, self.num_symbols = self.emission_SV.shape
-        self.law = StateEmitting(self.initial_S[None], self.transition_SS[None], self.emission_SV[None])
+        self.num_states, self.num_symbols = self.emission.shape
+        self.params = StateEmissionParams(self.initial[None], self.transition[None], self.emission[None])
         self.symbols = check_names("symbols", symbols, self.num_symbols)
         self.states = check_names("states", states, self.num_states)
         self.title, self.source = title, source
 
-    def started(self, initial: object) -> "HMM":
+    def with_initial(self, initial: object) -> "HMM":
         """The same from another initial law."""
-        return HMM(initial, self.transition_SS, self.emission_SV, allow_drop_tiny=True)
+        return HMM(initial, self.transition, self.emission, allow_drop_tiny=True)
 
     def replaced(self, **arrays: Any) -> "HMM":
         """The same with other arrays: `initial`, `transition`, `emission`."""
@@ -92,7 +92,7 @@ class HMM(Process):
         """What each state does: how often it starts, what it emits, and where it goes."""
         states = tuple(map(in_brief, self.states or (f"state {s}" for s in range(self.num_states))))
         symbols = tuple(map(in_brief, self.symbols or map(str, range(self.num_symbols))))
-        rows = zip(states, self.initial_S.tolist(), self.emission_SV.tolist(), self.transition_SS.tolist(), strict=True)
+        rows = zip(states, self.initial.tolist(), self.emission.tolist(), self.transition.tolist(), strict=True)
         return [
             f"  {state:<16} starts {steady(start):.3f}; emits {_likeliest(emitted, symbols, 6)}; "
             f"then {_likeliest(following, states, 3)}"
@@ -123,18 +123,18 @@ class HMM(Process):
         """Title, rows, columns and entries of each matrix."""
         states = brief_names(self.states, self.num_states, "state ")
         symbols = brief_names(self.symbols, self.num_symbols, "")
-        yield "starts in", [""], states, self.initial_S[None]
-        yield "from, to", states, states, self.transition_SS
-        yield "emits", states, symbols, self.emission_SV
+        yield "starts in", [""], states, self.initial[None]
+        yield "from, to", states, states, self.transition
+        yield "emits", states, symbols, self.emission
 
     def file_tensors(self) -> dict[str, Tensor]:
-        return dict(zip(self.file_arrays, (self.initial_S, self.transition_SS, self.emission_SV), strict=True))
+        return dict(zip(self.file_arrays, (self.initial, self.transition, self.emission), strict=True))
 
     @classmethod
     def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "HMM":
         hmm = cls(*(data[name] for name in cls.file_arrays), **texts(data), allow_drop_tiny=allow_drop_tiny)
         hmm.evaluated_after = asked_after(data, hmm.num_symbols)
-        hmm.reading = Reading.of_file(data)
+        hmm.read_options = ReadOptions.of_file(data)
         return hmm
 
 
@@ -156,8 +156,8 @@ def matched_by_name(start: Any, symbols: Sequence[str] | None) -> Any:
     if sorted(names) != sorted(symbols):
         ours, theirs = (", ".join(map(in_brief, some[:6])) + ", ..." * (len(some) > 6) for some in (names, symbols))
         raise InputError(f"start: has the symbols {ours}, and the source {theirs}; give both the same symbols=")
-    emission_SV = start.emission_SV[:, [names.index(one) for one in symbols]]
-    arrays = (start.initial_S, start.transition_SS, emission_SV)
+    emission_SV = start.emission[:, [names.index(one) for one in symbols]]
+    arrays = (start.initial, start.transition, emission_SV)
     return HMM(
         *arrays, symbols=symbols, states=start.states, title=start.title, source=start.source, allow_drop_tiny=True
     )

@@ -21,11 +21,11 @@ class LinearSystem(Protocol):
 
     num_states: int
     num_symbols: int
-    initial_S: Float64[Tensor, "state"]
-    transition_SS: Float64[Tensor, "state state"]
-    output_YS: Float64[Tensor, "observed state"]
-    state_noise_SS: Float64[Tensor, "state state"]
-    output_noise_YY: Float64[Tensor, "observed observed"]
+    initial: Float64[Tensor, "state"]
+    transition: Float64[Tensor, "state state"]
+    output: Float64[Tensor, "observed state"]
+    state_noise: Float64[Tensor, "state state"]
+    output_noise: Float64[Tensor, "observed observed"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,15 +84,15 @@ def kalman_steps(
         covariance: before the first step.
         seen_TY: which coordinates of each observation are seen, and then there are so many steps; None for all.
     """
-    transition, output = process.transition_SS, process.output_YS
+    transition, output = process.transition, process.output
     eye = torch.eye(process.num_states, dtype=torch.float64)
     for seen_Y in repeat(None) if seen_TY is None else seen_TY:
-        predicted = transition @ covariance @ transition.T + process.state_noise_SS
-        innovation = output @ predicted @ output.T + process.output_noise_YY
+        predicted = transition @ covariance @ transition.T + process.state_noise
+        innovation = output @ predicted @ output.T + process.output_noise
         innovation = (innovation + innovation.T) / 2
         gain = _gain(output @ predicted, innovation, seen_Y)
         left = eye - gain @ output
-        covariance = left @ predicted @ left.T + gain @ process.output_noise_YY @ gain.T
+        covariance = left @ predicted @ left.T + gain @ process.output_noise @ gain.T
         covariance = (covariance + covariance.T) / 2
         yield KalmanStep(innovation, gain, covariance)
 
@@ -143,7 +143,7 @@ def kalman_filter(
     size = process.num_states
     refuse_masked("initial", initial)
     refuse_masked("initial_covariance", initial_covariance)
-    mean = torch.as_tensor(process.initial_S if initial is None else initial).to(torch.float64)
+    mean = torch.as_tensor(process.initial if initial is None else initial).to(torch.float64)
     if mean.shape not in ((size,), (batch, size)):
         raise InputError(f"initial: must have shape ({size},) or ({batch}, {size}), got {tuple(mean.shape)}")
     covariance = torch.zeros(size, size, dtype=torch.float64)
@@ -169,7 +169,7 @@ def kalman_filter(
         means=means,
         covariances=_of_each(covariances, which_B, size),
         predicted_observation=predicted,
-        next_observation=means @ (process.output_YS @ process.transition_SS).T,
+        next_observation=means @ (process.output @ process.transition).T,
         innovation_covariances=_of_each(innovations, which_B, process.num_symbols),
         log_likelihood_terms=terms_BT,
         log_likelihood=terms_BT.sum(1),
@@ -187,8 +187,8 @@ def _followed(
     means = torch.empty(*observations.shape[:2], process.num_states, dtype=torch.float64)
     predicted, terms_BT = torch.empty_like(observations), torch.empty(observations.shape[:2], dtype=torch.float64)
     for t, (step, seen_Y) in enumerate(zip(steps, seen_TY, strict=True)):
-        mean = mean @ process.transition_SS.T
-        predicted[:, t] = mean @ process.output_YS.T
+        mean = mean @ process.transition.T
+        predicted[:, t] = mean @ process.output.T
         innovation = observations[:, t] - predicted[:, t]
         if not bool(seen_Y.all()):
             innovation = innovation.masked_fill(~seen_Y, 0.0)
@@ -255,10 +255,10 @@ def isotropic_means(
     check_vectors(observations, process.num_symbols)
     require_isotropic(process)
     means = torch.empty(*observations.shape[:2], process.num_states, dtype=torch.float64)
-    mean = process.initial_S.expand(len(observations), -1)
+    mean = process.initial.expand(len(observations), -1)
     for t, gain in enumerate(isotropic_gains(observations.shape[1])):
-        predicted = mean @ process.transition_SS.T
-        mean = predicted + gain * (observations[:, t] - predicted @ process.output_YS.T) @ process.output_YS
+        predicted = mean @ process.transition.T
+        mean = predicted + gain * (observations[:, t] - predicted @ process.output.T) @ process.output
         means[:, t] = mean
     return means
 
@@ -266,11 +266,11 @@ def isotropic_means(
 def require_isotropic(process: LinearSystem) -> None:
     """InputError unless both matrices are orthogonal and both noises the identity."""
     eye = torch.eye(process.num_states, dtype=torch.float64)
-    for name in ("transition_SS", "output_YS"):
+    for name in ("transition", "output"):
         matrix = getattr(process, name)
         if matrix.shape != eye.shape or not torch.allclose(matrix @ matrix.T, eye, rtol=0, atol=1e-9):
             raise InputError(f"process: {name} is not orthogonal")
-    for name in ("state_noise_SS", "output_noise_YY"):
+    for name in ("state_noise", "output_noise"):
         if not torch.equal(getattr(process, name), eye):
             raise InputError(f"process: {name} is not the identity")
 
@@ -295,5 +295,5 @@ def forgetting_factor(process: LinearSystem) -> float:
 
     With orthogonal matrices and unit noise it is 1 - 1 / golden ratio = 0.3819660.
     """
-    left = torch.eye(process.num_states, dtype=torch.float64) - steady_step(process).gain @ process.output_YS
-    return float(torch.linalg.eigvals(left @ process.transition_SS).abs().max())
+    left = torch.eye(process.num_states, dtype=torch.float64) - steady_step(process).gain @ process.output
+    return float(torch.linalg.eigvals(left @ process.transition).abs().max())

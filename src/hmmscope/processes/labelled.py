@@ -6,9 +6,9 @@ from typing import Any
 import torch
 
 from hmmscope.axes import Float64, Tensor
-from hmmscope.processes.answers import OF_STATES
+from hmmscope.processes.capabilities import OF_STATES
 from hmmscope.processes.hmm import asked_after, check_names, texts
-from hmmscope.processes.laws import EdgeEmitting
+from hmmscope.processes.params import EdgeEmissionParams
 from hmmscope.processes.probability_rows import Quantiser, as_float64, require_shape
 from hmmscope.processes.process import Process
 from hmmscope.schema import require
@@ -22,8 +22,8 @@ class LabelledHMM(Process):
     State t is the state after observation t. Input-driven systems are of this kind: the input is the observation.
 
     Attributes:
-        initial_S: law of the start state, float64.
-        labelled_VSS: `[v, i, j]` = P(emit v and go to j given i), float64.
+        initial: law of the start state, float64.
+        labelled: `[v, i, j]` = P(emit v and go to j given i), float64.
         quantisation_change: largest absolute change of a probability by quantisation (below 2^-32).
         symbols, states: names, or None.
         title, source: free text.
@@ -39,7 +39,7 @@ class LabelledHMM(Process):
 
     stored_name = "LabelledHMM"
 
-    by_law = OF_STATES
+    uses_hmm_inference = OF_STATES
     file_format = "hmmscope-labelled-hmm"
     file_arrays = ("initial", "labelled")
 
@@ -55,26 +55,26 @@ class LabelledHMM(Process):
         allow_drop_tiny: bool = False,
     ) -> None:
         quantiser = Quantiser("LabelledHMM", allow_drop_tiny=allow_drop_tiny)
-        self.initial_S = quantiser.rows("initial", initial, (None,))
-        self.num_states = len(self.initial_S)
+        self.initial = quantiser.rows("initial", initial, (None,))
+        self.num_states = len(self.initial)
         array = as_float64("labelled", labelled)
         require_shape("labelled", array, (None, self.num_states, self.num_states))
         labelled_VSS = torch.from_numpy(array)
         self.num_symbols = len(labelled_VSS)
         by_state = labelled_VSS.transpose(0, 1).flatten(1)
         rows = quantiser.rows("labelled (by state)", by_state, (self.num_states, None))
-        self.labelled_VSS = rows.view(self.num_states, self.num_symbols, self.num_states).transpose(0, 1).contiguous()
+        self.labelled = rows.view(self.num_states, self.num_symbols, self.num_states).transpose(0, 1).contiguous()
         self.quantisation_change = quantiser.finish()
-        self.law = EdgeEmitting(self.initial_S[None], self.labelled_VSS[None])
+        self.params = EdgeEmissionParams(self.initial[None], self.labelled[None])
         self.symbols = check_names("symbols", symbols, self.num_symbols)
         self.states = check_names("states", states, self.num_states)
         self.title, self.source = title, source
 
-    def started(self, initial: object) -> "LabelledHMM":
+    def with_initial(self, initial: object) -> "LabelledHMM":
         """The same from another initial law."""
-        return LabelledHMM(initial, self.labelled_VSS, allow_drop_tiny=True)
+        return LabelledHMM(initial, self.labelled, allow_drop_tiny=True)
 
-    def driving(self) -> tuple[Float64[Tensor, "symbol state state"], Float64[Tensor, "state"], bool]:
+    def driving_matrices(self) -> tuple[Float64[Tensor, "symbol state state"], Float64[Tensor, "state"], bool]:
         """Of a deterministic one: where symbol v takes i to j, A_v[j, i] = 1, and the initial law.
 
         Where symbols are as likely in every state, the belief is linear in the start; otherwise only a known start is.
@@ -82,18 +82,18 @@ class LabelledHMM(Process):
         Raises:
             InputError: state and symbol do not fix the next state.
         """
-        matrices = (self.labelled_VSS > 0).mT.to(torch.float64).contiguous()
+        matrices = (self.labelled > 0).mT.to(torch.float64).contiguous()
         most = int(matrices.sum(1).max())
         require(most == 1, "process", "must be deterministic: one next state for each state and symbol", most)
-        emitted_VS = self.labelled_VSS.sum(2)
-        return matrices, self.initial_S, bool((emitted_VS - emitted_VS[:, :1]).abs().max() > 1e-8)
+        emitted_VS = self.labelled.sum(2)
+        return matrices, self.initial, bool((emitted_VS - emitted_VS[:, :1]).abs().max() > 1e-8)
 
     def __repr__(self) -> str:
         title = f", title={self.title!r}" if self.title else ""
         return f"LabelledHMM(num_states={self.num_states}, num_symbols={self.num_symbols}{title})"
 
     def file_tensors(self) -> dict[str, Tensor]:
-        return {"initial": self.initial_S, "labelled": self.labelled_VSS}
+        return {"initial": self.initial, "labelled": self.labelled}
 
     @classmethod
     def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "LabelledHMM":

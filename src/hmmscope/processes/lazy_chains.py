@@ -10,8 +10,8 @@ from hmmscope import registry
 from hmmscope.axes import Tensor
 from hmmscope.kernels.quantise import UNIT, quantise_rows
 from hmmscope.kernels.random_arrays import dirichlet_rows, uniforms
-from hmmscope.processes.fresh import FreshHMMs
 from hmmscope.processes.hmm import HMM
+from hmmscope.processes.hmm_per_sample import HMMPerSample
 from hmmscope.schema import require
 from hmmscope.seeds import check_seed, numpy_generator, philox_key
 
@@ -50,7 +50,7 @@ class LazyChainSpec:
 
 @registry.process("fresh-lazy-chains")
 @dataclass(frozen=True, kw_only=True)
-class FreshLazyChainsSpec:
+class LazyChainPerSampleSpec:
     """A lazy noisy chain for every sample anew, how lazy and how noisy drawn with it. No optimum is known.
 
     stay ~ uniform on [least_stay, most_stay],  noise ~ uniform on [least_noise, most_noise],  the rest as `LazyChainSpec`
@@ -92,5 +92,5 @@ class FreshLazyChainsSpec:
         initial_S = torch.from_numpy(quantise_rows(np.full(size, 1 / size)) / UNIT)
         return initial_S.expand(len(indices), -1), rows("transition", 1 - stay), rows("emission", noise)
 
-    def build(self) -> FreshHMMs:
-        return FreshHMMs(self)
+    def build(self) -> HMMPerSample:
+        return HMMPerSample(self)

@@ -15,12 +15,12 @@ from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.kernels.linear import linear_paths
 from hmmscope.kernels.random_arrays import standard_normals
-from hmmscope.processes.answers import Observed
+from hmmscope.processes.capabilities import ObserverOutput
 from hmmscope.processes.hmm import texts
 from hmmscope.processes.kalman import forgetting_factor, kalman_filter, steady_step
 from hmmscope.processes.orthogonal import float_digest, haar_orthogonal
 from hmmscope.processes.probability_rows import as_float64, numbers_of
-from hmmscope.processes.process import Paths, check_samples
+from hmmscope.processes.process import SampledPaths, check_samples
 from hmmscope.processes.vector_process import VectorProcess
 from hmmscope.schema import refuse_masked, require
 from hmmscope.seeds import check_seed, philox_key
@@ -42,7 +42,7 @@ class LinearGaussian(VectorProcess):
     on column vectors.
 
     Attributes:
-        initial_S, transition_SS, output_YS, state_noise_SS, output_noise_YY: float64; the noises are covariances.
+        initial, transition, output, state_noise, output_noise: float64; the noises are covariances.
 
     Args:
         transition: (n, n).
@@ -74,32 +74,32 @@ class LinearGaussian(VectorProcess):
         source: str = "",
     ) -> None:
         size = len(numbers_of("transition", transition, (None, None)))
-        self.transition_SS = numbers_of("transition", transition, (size, size))
-        self.output_YS = numbers_of("output", output, (None, size))
-        self.num_symbols, self.num_states = self.output_YS.shape
+        self.transition = numbers_of("transition", transition, (size, size))
+        self.output = numbers_of("output", output, (None, size))
+        self.num_symbols, self.num_states = self.output.shape
         eye_SS, eye_YY = (torch.eye(n, dtype=torch.float64) for n in (self.num_states, self.num_symbols))
-        self.initial_S = numbers_of("initial", eye_SS[0] if initial is None else initial, (size,))
-        self.state_noise_SS = numbers_of("state_noise", eye_SS if state_noise is None else state_noise, (size, size))
-        self.output_noise_YY = numbers_of(
+        self.initial = numbers_of("initial", eye_SS[0] if initial is None else initial, (size,))
+        self.state_noise = numbers_of("state_noise", eye_SS if state_noise is None else state_noise, (size, size))
+        self.output_noise = numbers_of(
             "output_noise", eye_YY if output_noise is None else output_noise, (self.num_symbols, self.num_symbols)
         )
-        self._factors = (_factor("state_noise", self.state_noise_SS), _factor("output_noise", self.output_noise_YY))
+        self._factors = (_factor("state_noise", self.state_noise), _factor("output_noise", self.output_noise))
         self.title, self.source = title, source
 
     @cached_property
-    def law_digest(self) -> str:
+    def params_digest(self) -> str:
         """sha256 of sizes and matrices, these rounded to multiples of 2^-32."""
         sizes = f"{self.num_states}/{self.num_symbols}"
-        parts = (self.initial_S, self.transition_SS, self.output_YS, self.state_noise_SS, self.output_noise_YY)
+        parts = (self.initial, self.transition, self.output, self.state_noise, self.output_noise)
         return float_digest(f"hmmscope-process/1/LinearGaussian/{sizes}", *parts)
 
     def file_tensors(self) -> dict[str, Tensor]:
         return {
-            "transition": self.transition_SS,
-            "output": self.output_YS,
-            "initial": self.initial_S,
-            "state_noise": self.state_noise_SS,
-            "output_noise": self.output_noise_YY,
+            "transition": self.transition,
+            "output": self.output,
+            "initial": self.initial,
+            "state_noise": self.state_noise,
+            "output_noise": self.output_noise,
         }
 
     @classmethod
@@ -108,34 +108,36 @@ class LinearGaussian(VectorProcess):
         return cls(**arrays, **texts(data))
 
     def sample_paths(
-        self, indices: NDArray[np.int64], starts: NDArray[np.bool_], seed: int, stream: str = "corpus"
-    ) -> Paths:
+        self, indices: NDArray[np.int64], reset_mask: NDArray[np.bool_], seed: int, stream: str = "corpus"
+    ) -> SampledPaths:
         """As for every process, with float64 vectors: observations (batch, time, m), states (batch, time, n)."""
         check_samples(indices)
         size = self.num_states
-        normals = standard_normals(philox_key(seed, stream), indices, len(starts), size + self.num_symbols)
+        normals = standard_normals(philox_key(seed, stream), indices, len(reset_mask), size + self.num_symbols)
         for part, factor in zip((normals[..., :size], normals[..., size:]), self._factors, strict=True):
             if not np.array_equal(factor, np.eye(len(factor))):
                 part[...] = sum(part[..., i, None] * factor[:, i] for i in range(len(factor)))
         observations, states = linear_paths(
-            self.initial_S.numpy(),
-            self.transition_SS.numpy(),
-            self.output_YS.numpy(),
+            self.initial.numpy(),
+            self.transition.numpy(),
+            self.output.numpy(),
             np.ascontiguousarray(normals[..., :size]),
             np.ascontiguousarray(normals[..., size:]),
-            starts,
+            reset_mask,
         )
-        return Paths(torch.from_numpy(observations), torch.from_numpy(states), None)
+        return SampledPaths(torch.from_numpy(observations), torch.from_numpy(states), None)
 
-    def observe(self, observations: Float64[Tensor, "batch time observed"], *, starts: object = None) -> Observed:
+    def observe(
+        self, observations: Float64[Tensor, "batch time observed"], *, reset_mask: object = None
+    ) -> ObserverOutput:
         """By the Kalman filter, anew where a sequence begins: vectors "mean" and "covariance" of the state.
 
         A coordinate that is NaN was not observed; its sequence is filtered by all others, exactly.
         """
-        refuse_masked("starts", starts)
-        begins = [] if starts is None else torch.as_tensor(starts).nonzero()[1:, 0].tolist()
+        refuse_masked("starts", reset_mask)
+        begins = [] if reset_mask is None else torch.as_tensor(reset_mask).nonzero()[1:, 0].tolist()
         parts = [kalman_filter(self, part) for part in observations.tensor_split(begins, 1)]
-        return Observed(
+        return ObserverOutput(
             torch.cat([part.predicted_observation for part in parts], 1),
             torch.cat([part.next_observation for part in parts], 1),
             torch.cat([part.log_likelihood_terms for part in parts], 1),
@@ -146,7 +148,7 @@ class LinearGaussian(VectorProcess):
         )
 
     def following(self, beliefs: Float64[Tensor, "*batch state"]) -> Float64[Tensor, "*batch coordinate"]:
-        return beliefs @ (self.output_YS @ self.transition_SS).T
+        return beliefs @ (self.output @ self.transition).T
 
     def mixing_time(self) -> float:
         """Steps to a twentieth of an error in the mean: ln(0.05) / ln(`forgetting_factor`)."""

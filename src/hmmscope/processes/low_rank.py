@@ -11,8 +11,8 @@ from hmmscope.axes import Float64, Tensor
 from hmmscope.kernels.fixed_order import product
 from hmmscope.kernels.random_arrays import dirichlet_rows
 from hmmscope.processes.hmm import HMM
-from hmmscope.processes.laws import StateEmitting, stack
 from hmmscope.processes.mixture import Mixture
+from hmmscope.processes.params import StateEmissionParams, stack
 from hmmscope.processes.random_hmm import DirichletSpec
 from hmmscope.processes.stationary import stationary_law
 from hmmscope.schema import require
@@ -84,9 +84,9 @@ class LowRankMixtureSpec(_LowRankFields):
         self.require_pool(self.num_components, self.first_component)
 
     def build(self) -> Mixture:
-        laws = [self.component(int(m)).law for m in self.pool(self.num_components, self.first_component)]
+        laws = [self.component(int(m)).params for m in self.pool(self.num_components, self.first_component)]
         law = stack(laws)
-        assert isinstance(law, StateEmitting)
+        assert isinstance(law, StateEmissionParams)
         return Mixture.from_law(np.full(self.num_components, 1 / self.num_components), law)
 
 

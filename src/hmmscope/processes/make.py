@@ -9,9 +9,9 @@ from hmmscope import registry
 from hmmscope.errors import InputError
 from hmmscope.processes.files import shipped_processes
 from hmmscope.processes.formats import ENDINGS as PROCESS_FILES
-from hmmscope.processes.from_file import GivenSpec
-from hmmscope.processes.given_sequences import GivenSequences
+from hmmscope.processes.from_file import ObjectSpec
 from hmmscope.processes.process import Process
+from hmmscope.processes.recorded_sequences import RecordedSequences
 from hmmscope.schema import shown, unknown_name
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.reading import ENDINGS as DATA_FILES
@@ -45,7 +45,7 @@ def as_process(source: object) -> Process:
     if isinstance(source, str | Path):
         return built(registry.build_spec("process", process_data(str(source)), "process"))
     if isinstance(source, SequenceData):
-        return GivenSequences(source)
+        return RecordedSequences(source)
     if not isinstance(source, Process):
         hint = "; make sequences of your own hmmscope.SequenceData(...)" if hasattr(source, "__len__") else ""
         raise InputError(
@@ -62,9 +62,9 @@ def is_process(value: object) -> bool:
 def process_spec(value: Any) -> Any:
     """Names, paths, sequences and processes as specs, or as mappings of their fields; all else as it is."""
     if isinstance(value, SequenceData):
-        value = GivenSequences(value)
+        value = RecordedSequences(value)
     if isinstance(value, Process):
-        return GivenSpec.of(value)
+        return ObjectSpec.of(value)
     return process_data(str(value)) if isinstance(value, str | Path) else value
 
 
@@ -87,7 +87,7 @@ def _holds_sequences(source: str) -> bool:
     if not path.is_file():
         return False
     if path.suffix == ".json":
-        with disk.reading(path, own=False) as file:
+        with disk.reading(path, managed=False) as file:
             return file.read(4096).lstrip().startswith(b"[")
     names = set(map_tensors(path)[0] if path.suffix == ".safetensors" else read_npz(path))
     return bool(names & {"observations", "tokens"})

@@ -7,8 +7,8 @@ import torch
 
 from hmmscope import registry
 from hmmscope.processes.hmm import HMM
-from hmmscope.processes.laws import StateEmitting
 from hmmscope.processes.mixture import Mixture
+from hmmscope.processes.params import StateEmissionParams
 from hmmscope.processes.random_hmm import DirichletSpec
 from hmmscope.processes.stationary import stationary_law
 
@@ -56,4 +56,4 @@ class MarkovMixtureSpec(DirichletSpec):
         initial, transition, _ = self.components(self.pool(self.num_components, self.first_component))
         eye = torch.eye(self.num_states, dtype=torch.float64).expand(self.num_components, -1, -1)
         weights = np.full(self.num_components, 1 / self.num_components)
-        return Mixture.from_law(weights, StateEmitting(initial, transition, eye))
+        return Mixture.from_law(weights, StateEmissionParams(initial, transition, eye))

@@ -11,8 +11,8 @@ from hmmscope import registry
 from hmmscope.axes import Float64, Int, Tensor
 from hmmscope.errors import InputError
 from hmmscope.processes.hmm import texts
-from hmmscope.processes.laws import EdgeEmitting
 from hmmscope.processes.orthogonal import float_digest, haar_orthogonal
+from hmmscope.processes.params import EdgeEmissionParams
 from hmmscope.processes.probability_rows import as_float64, stochastic_rows
 from hmmscope.processes.process import Process
 from hmmscope.schema import refuse_masked, require
@@ -28,7 +28,7 @@ class MatrixProduct(Process):
     for are the `vectors`. Matrices and vectors are floats: their last bits are the platform's.
 
     Attributes:
-        matrices_VDD: one square matrix for each symbol, float64.
+        matrices: one square matrix for each symbol, float64.
         dimension: of the vectors.
 
     Args:
@@ -49,43 +49,45 @@ class MatrixProduct(Process):
 
     def __init__(self, matrices: object, *, title: str = "", source: str = "") -> None:
         refuse_masked("matrices", matrices)
-        self.matrices_VDD = torch.as_tensor(matrices, dtype=torch.float64)
-        shape = tuple(self.matrices_VDD.shape)
+        self.matrices = torch.as_tensor(matrices, dtype=torch.float64)
+        shape = tuple(self.matrices.shape)
         if len(shape) != 3 or shape[1] != shape[2] or 0 in shape:
             raise InputError(f"matrices: must have shape any x n x n, got {shape}")
-        if not bool(self.matrices_VDD.isfinite().all()):
+        if not bool(self.matrices.isfinite().all()):
             raise InputError("matrices: must be finite")
         self.num_symbols, self.dimension = shape[:2]
         uniform_1V, _ = stochastic_rows("symbols", [[1 / self.num_symbols] * self.num_symbols], (1, None))
-        self.law = EdgeEmitting(self.weights_M[None], uniform_1V[:, :, None, None])
+        self.params = EdgeEmissionParams(self.component_weights[None], uniform_1V[:, :, None, None])
         self.title, self.source = title, source
 
     def file_tensors(self) -> dict[str, Tensor]:
-        return {"matrices": self.matrices_VDD}
+        return {"matrices": self.matrices}
 
     @classmethod
     def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "MatrixProduct":
         return cls(as_float64("matrices", data["matrices"]), **texts(data))
 
     @cached_property
-    def law_digest(self) -> str:
+    def params_digest(self) -> str:
         """sha256 of sizes and matrices, these rounded to multiples of 2^-32."""
-        return float_digest(f"hmmscope-process/1/MatrixProduct/{tuple(self.matrices_VDD.shape)}", self.matrices_VDD)
+        return float_digest(f"hmmscope-process/1/MatrixProduct/{tuple(self.matrices.shape)}", self.matrices)
 
     def vectors(
-        self, observations: Int[Tensor, "batch time"], *, starts: object = None
+        self, observations: Int[Tensor, "batch time"], *, reset_mask: object = None
     ) -> Float64[Tensor, "batch time dimension"]:
-        """The vector after each observation; where `starts` (time,) is true it begins anew, as it does at time 0.
+        """The vector after each observation; where `reset_mask` (time,) is true it begins anew, as it does at time 0.
 
         Raises:
             InputError: a symbol outside [0, V).
         """
         if observations.numel() and not 0 <= int(observations.min()) <= int(observations.max()) < self.num_symbols:
             raise InputError(f"observations: must be symbols in [0, {self.num_symbols})")
-        matrices_VDD = self.matrices_VDD.to(observations.device)
+        matrices_VDD = self.matrices.to(observations.device)
         unit_D = torch.eye(self.dimension, dtype=torch.float64, device=observations.device)[0]
-        refuse_masked("starts", starts)
-        anew = torch.zeros(observations.shape[1], dtype=torch.bool) if starts is None else torch.as_tensor(starts)
+        refuse_masked("starts", reset_mask)
+        anew = (
+            torch.zeros(observations.shape[1], dtype=torch.bool) if reset_mask is None else torch.as_tensor(reset_mask)
+        )
         vectors = torch.empty(*observations.shape, self.dimension, dtype=torch.float64, device=observations.device)
         vector_BD = unit_D.expand(len(observations), -1)
         for t in range(observations.shape[1]):
@@ -94,9 +96,11 @@ class MatrixProduct(Process):
             vectors[:, t] = vector_BD
         return vectors
 
-    def driving(self) -> tuple[Float64[Tensor, "symbol dimension dimension"], Float64[Tensor, "dimension"], bool]:
+    def driving_matrices(
+        self,
+    ) -> tuple[Float64[Tensor, "symbol dimension dimension"], Float64[Tensor, "dimension"], bool]:
         """The matrices, and the first unit vector, of which symbols tell nothing."""
-        return self.matrices_VDD, torch.eye(self.dimension, dtype=torch.float64)[0], False
+        return self.matrices, torch.eye(self.dimension, dtype=torch.float64)[0], False
 
     def __repr__(self) -> str:
         return f"MatrixProduct(dimension={self.dimension}, num_symbols={self.num_symbols})"

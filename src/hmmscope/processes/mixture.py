@@ -7,10 +7,10 @@ import torch
 
 from hmmscope.axes import Tensor
 from hmmscope.errors import InputError
-from hmmscope.processes.answers import BELIEFS, COMPONENTS, FORECASTS, GAPS, PATHS, PREDICTIONS, SMOOTHING
+from hmmscope.processes.capabilities import BELIEFS, COMPONENTS, FORECASTS, GAPS, PATHS, PREDICTIONS, SMOOTHING
 from hmmscope.processes.hmm import HMM, check_names, texts
 from hmmscope.processes.labelled import LabelledHMM
-from hmmscope.processes.laws import EdgeEmitting, Law, StateEmitting, stack
+from hmmscope.processes.params import EdgeEmissionParams, HMMParams, StateEmissionParams, stack
 from hmmscope.processes.probability_rows import Quantiser, as_tensor, stochastic_rows
 from hmmscope.processes.process import Process
 
@@ -19,7 +19,7 @@ class Mixture(Process):
     """component ~ weights, drawn once a sample (a sequence, or a whole prompt); then the process of that component.
 
     Attributes:
-        weights_M: law of the component.
+        component_weights: law of the component.
         law: the components, stacked, float64, multiples of 2^-32.
         symbols, states: names that all components share, or None.
 
@@ -34,8 +34,10 @@ class Mixture(Process):
 
     stored_name = "Mixture"
 
-    by_law = frozenset({PREDICTIONS, BELIEFS, SMOOTHING, PATHS, COMPONENTS, FORECASTS, GAPS})
-    instead = "hmmscope.filter_mixture has it of all; or take one of its HMMs: mixture[0].save(FILE), or --component 0"
+    uses_hmm_inference = frozenset({PREDICTIONS, BELIEFS, SMOOTHING, PATHS, COMPONENTS, FORECASTS, GAPS})
+    suggestion = (
+        "hmmscope.filter_mixture has it of all; or take one of its HMMs: mixture[0].save(FILE), or --component 0"
+    )
     file_format = "hmmscope-mixture"
     file_arrays: ClassVar[tuple[str, ...]] = ("weights", "initial")
     file_fields: ClassVar[tuple[str, ...]] = (
@@ -60,7 +62,7 @@ class Mixture(Process):
         if len(alphabets - {None}) > 1:
             listed = " and ".join(", ".join(names[:8]) for names in sorted(alphabets - {None})[:2])  # type: ignore[index, type-var]
             raise InputError(f"components: must name their symbols alike, got {listed}")
-        self._set(weights, stack([hmm.law for hmm in components]))
+        self._set(weights, stack([hmm.params for hmm in components]))
         states = {hmm.states for hmm in components}
         self.symbols = alphabets.pop() if len(alphabets) == 1 else None
         self.states = states.pop() if len(states) == 1 else None
@@ -70,7 +72,7 @@ class Mixture(Process):
     def from_law(
         cls,
         weights: object,
-        law: Law,
+        law: HMMParams,
         *,
         symbols: Sequence[str] | None = None,
         states: Sequence[str] | None = None,
@@ -85,14 +87,14 @@ class Mixture(Process):
         mixture.title, mixture.source = title, source
         return mixture
 
-    def _set(self, weights: object, law: Law) -> None:
-        self.weights_M, _ = stochastic_rows("weights", weights, (len(law.initial_MS),))
-        self.law = law
+    def _set(self, weights: object, law: HMMParams) -> None:
+        self.component_weights, _ = stochastic_rows("weights", weights, (len(law.initial_MS),))
+        self.params = law
         self.num_states = law.initial_MS.shape[1]
         self.num_symbols = law.num_symbols
 
     def file_tensors(self) -> dict[str, Tensor]:
-        return {"weights": self.weights_M, **self.law.arrays()}
+        return {"weights": self.component_weights, **self.params.arrays()}
 
     @classmethod
     def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "Mixture":
@@ -100,23 +102,25 @@ class Mixture(Process):
         quantiser = Quantiser("Mixture", allow_drop_tiny=allow_drop_tiny)
         initial = quantiser.exact("initial", data["initial"], (None, None))
         count, size = initial.shape
-        law: Law
+        law: HMMParams
         if "labelled" in data:
             labelled = as_tensor("labelled", data["labelled"], (count, None, size, size))
             by_state = quantiser.exact("labelled (by state)", labelled.transpose(1, 2).flatten(2), (count, size, None))
-            law = EdgeEmitting(initial, by_state.unflatten(2, (-1, size)).transpose(1, 2))
+            law = EdgeEmissionParams(initial, by_state.unflatten(2, (-1, size)).transpose(1, 2))
         else:
             for name in ("transition", "emission"):
                 if name not in data:
                     raise InputError(f"{name} is missing")
             transition = quantiser.exact("transition", data["transition"], (count, size, size))
-            law = StateEmitting(initial, transition, quantiser.exact("emission", data["emission"], (count, size, None)))
+            law = StateEmissionParams(
+                initial, transition, quantiser.exact("emission", data["emission"], (count, size, None))
+            )
         quantiser.finish()
         return cls.from_law(data["weights"], law, **texts(data))
 
     @property
     def num_components(self) -> int:
-        return len(self.weights_M)
+        return len(self.component_weights)
 
     def __len__(self) -> int:
         return self.num_components
@@ -125,24 +129,24 @@ class Mixture(Process):
         if not 0 <= component < self.num_components:
             raise IndexError(f"component must be in [0, {self.num_components}), got {component}")
         names: dict[str, Any] = {"symbols": self.symbols, "states": self.states}
-        kind = HMM if self.law.states_emit else LabelledHMM
-        return kind(*(array[component] for array in self.law.arrays().values()), **names)
+        kind = HMM if self.params.states_emit else LabelledHMM
+        return kind(*(array[component] for array in self.params.arrays().values()), **names)
 
     def component(self, number: int) -> HMM | LabelledHMM:
         """`mixture[number]`."""
         return self[number]
 
-    def pool_of(self, components: Tensor) -> tuple[Process, Tensor]:
+    def select_components(self, components: Tensor) -> tuple[Process, Tensor]:
         return self, components
 
-    def a_few(self, count: int) -> "Mixture":
+    def subsample_components(self, count: int) -> "Mixture":
         return self.first(min(count, len(self)))
 
     def first(self, count: int) -> "Mixture":
         """The first `count` components, equally likely."""
         if not 1 <= count <= self.num_components:
             raise InputError(f"count: must be in [1, {self.num_components}], got {count}")
-        law = self.law.select(torch.arange(count))
+        law = self.params.select(torch.arange(count))
         return Mixture.from_law([1 / count] * count, law, symbols=self.symbols, states=self.states)
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
 """Observations as they are given: checked once, before any filter sees them.
 
 A missing observation is `MISSING` in what is given, and the symbol V in what is checked: one behind the last, of which a
-law with gaps has a column (`hmmscope.processes.laws.Law.with_gaps`).
+law with gaps has a column (`hmmscope.processes.params.HMMParams.with_gaps`).
 """
 
 from collections.abc import Sequence
@@ -111,20 +111,20 @@ def _coded(data: SequenceData, alphabet: Alphabet) -> SequenceData:
 
 
 def check_observations(
-    observations: object, alphabet: Alphabet, starts: object = None, *, gaps: bool = False
+    observations: object, alphabet: Alphabet, reset_mask: object = None, *, gaps: bool = False
 ) -> tuple[Int64[Tensor, "batch time"], Bool[Tensor, "time"]]:
     """The observations as int64, where they are, and the starts as a mask on the processor.
 
     Args:
         observations: sequences of one length, see `as_batch`.
         alphabet: of V symbols.
-        starts: mask (time,), or None.
+        reset_mask: mask (time,), or None.
         gaps: whether missing observations can be answered for; they become the symbol V.
 
     Raises:
         InputError: names the first wrong entry, or the first missing one where that cannot be answered for.
     """
-    return checked(whole_batch(observations, alphabet), alphabet.count or 0, starts, gaps=gaps)
+    return checked(whole_batch(observations, alphabet), alphabet.count or 0, reset_mask, gaps=gaps)
 
 
 def whole_batch(observations: object, alphabet: Alphabet) -> Tensor:
@@ -138,7 +138,7 @@ def whole_batch(observations: object, alphabet: Alphabet) -> Tensor:
 
 
 def checked(
-    observations: Tensor, num_symbols: int, starts: object = None, *, gaps: bool = False
+    observations: Tensor, num_symbols: int, reset_mask: object = None, *, gaps: bool = False
 ) -> tuple[Int64[Tensor, "batch time"], Bool[Tensor, "time"]]:
     """`check_observations` of a tensor."""
     if observations.ndim != 2:
@@ -173,21 +173,21 @@ def checked(
         value = observations[b, t].item()
         hint = "; a missing observation is hmmscope.MISSING" if value < 0 else ""
         raise InputError(f"observations[{b}, {t}]: symbol {value} is not in [0, {num_symbols}){hint}")
-    return observations, _starts(starts, observations.shape[1])
+    return observations, _starts(reset_mask, observations.shape[1])
 
 
-def _starts(starts: object, time: int) -> Bool[Tensor, "time"]:
-    if starts is None:
+def _starts(reset_mask: object, time: int) -> Bool[Tensor, "time"]:
+    if reset_mask is None:
         mask = torch.zeros(time, dtype=torch.bool)
         mask[:1] = True
         return mask
-    refuse_masked("starts", starts)
+    refuse_masked("reset_mask", reset_mask)
     try:
-        mask = torch.as_tensor(starts).cpu()
+        mask = torch.as_tensor(reset_mask).cpu()
     except (TypeError, ValueError, RuntimeError):
         mask = torch.zeros(0)
     if mask.shape != (time,) or mask.dtype != torch.bool or (time and not mask[0]):
-        raise InputError(f"starts: must be {time} truth values of which the first is true")
+        raise InputError(f"reset_mask: must be {time} truth values of which the first is true")
     return mask
 
 

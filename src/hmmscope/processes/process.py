@@ -20,30 +20,30 @@ from hmmscope.kernels.alias import alias_tables
 from hmmscope.kernels.device_samplers import DeviceSampler, device_sampler
 from hmmscope.kernels.philox import MAX_SAMPLES
 from hmmscope.kernels.random_arrays import uniforms
-from hmmscope.processes.answers import (
-    BY_LAW,
+from hmmscope.processes.capabilities import (
+    BY_PARAMS,
     COMPONENTS,
     DRIVING,
+    HEADERS,
     MEMORY,
     MIXING,
     OWN,
     PATHS,
     PREDICTIONS,
     SMOOTHING,
-    TELLING,
     VECTORS,
-    Observed,
-    Prior,
-    Telling,
+    HeaderFormat,
+    ObserverOutput,
+    PriorProcess,
 )
 from hmmscope.processes.formats import write_file
 from hmmscope.processes.integer_rows import drawn_weights, integer_weights
-from hmmscope.processes.laws import Law
 from hmmscope.processes.orthogonal import float_digest
+from hmmscope.processes.params import HMMParams
 from hmmscope.reprs import html_table
 from hmmscope.seeds import philox_key
 from hmmscope.sequences.encoding import Alphabet
-from hmmscope.sequences.rule import Reading
+from hmmscope.sequences.read_options import ReadOptions
 from hmmscope.text import in_brief
 
 #: Of files of processes, and what in them is no part of the law.
@@ -52,7 +52,7 @@ _TITLES = ("title", "source", "symbols", "states")
 _kinds: dict[str, type["Process"]] = {}
 
 
-class Paths(NamedTuple):
+class SampledPaths(NamedTuple):
     """Sampled hidden and visible paths: symbols and state numbers, or vectors of a linear process."""
 
     observations: Int64[Tensor, "batch time"] | Float64[Tensor, "batch time observed"]
@@ -61,55 +61,53 @@ class Paths(NamedTuple):
 
 
 class Process(ABC):
-    """A law of observation sequences.
+    """A probability distribution over observation sequences.
 
-    A kind of process is a subclass. It says `num_states`, `num_symbols` and `file_format`, and either has a `law`, from
-    which it is sampled and `hmmscope.inference` answers what `by_law` names; or it brings `sample_paths`, and `observe`
-    where it knows its own predictions. What else it knows it answers by the methods below (`smooth`, `likeliest_path`,
-    ...); those that it lacks say so in a line, with the kinds that have them. `file_tensors` and `from_file` save and load
-    it.
+    A subclass defines `num_states`, `num_symbols` and `file_format`, and either `params`, from which it is sampled and
+    `hmmscope.inference` computes what `uses_hmm_inference` lists, or `sample_paths`, and `observe` if its predictions are
+    known. The methods below (`smooth`, `viterbi`, ...) are optional capabilities; a missing one raises an error that lists
+    the processes that have it. `file_tensors` and `from_file` save and load it.
 
     Attributes:
-        num_states, num_symbols: S and V, or the number of coordinates of an observation.
-        by_law: what inference answers from `law`.
-        group: what errors call kinds that know the same together, in place of the names of their classes.
-        real_valued: whether observations are vectors of numbers, not symbols.
-        default_target: what a model of it is trained for if nobody says: "observation" or "belief".
-        why_not, instead: why nobody knows its predictions, if so, and what may be asked in their place, for errors.
-        data: the sequences that samples are windows of; None for a process that draws them.
-        weights_M: law of the component, (1,) for a single process.
-        law: initial law and transitions of every component, multiples of 2^-32.
-        evaluated_after: the symbol after which alone predictions of the next observation are evaluated, or None.
-        prior, telling: what the optimum believes where that is not this process, and what headers tell; or None.
+        num_states, num_symbols: S and V; V is the number of coordinates of real-valued observations.
+        uses_hmm_inference: capabilities that inference computes from `params`.
+        group: the name in errors of classes with the same capabilities.
+        real_valued: whether observations are real vectors instead of symbols.
+        default_target: the target of training by default: "observation" or "belief".
+        no_optimum_reason, suggestion: why the optimal predictions are unknown, and what to use instead; for errors.
+        data: the recorded sequences that samples are windows of, or None.
+        component_weights: probabilities of the components, (1,) for a single process.
+        params: initial distribution and transitions of every component, multiples of 2^-32.
+        evaluated_after: the only symbol after which predictions are evaluated, or None.
+        prior, header_format: the process that the optimum assumes, if another; the format of headers; or None.
         symbols, states: names, or None.
-        title, about, source: what it is, in a word and in a paragraph, and where it comes from; no digest covers them.
-        reading: of a process fitted to sequences, how these were read; None else. No digest covers it.
-        file_format: what files of this kind of process call themselves. A subclass that says it is a kind of its own,
-            and `hmmscope.load_process` reads its files.
-        stored_name: what configurations call this kind, for good; by default the name of the class, whatever it inherits.
-        file_arrays, file_fields: the arrays of such a file that must be there, and what else it may hold.
+        title, about, source: short name, description and origin; not part of any digest.
+        read_options: how the sequences of a fitted process were read, or None; "reading" in files; not part of any digest.
+        file_format: the format name in files; `hmmscope.load_process` reads files of each subclass that defines one.
+        stored_name: the fixed name of this class in configurations; by default the name of the class.
+        file_arrays, file_fields: the required arrays and optional fields of such a file.
     """
 
     file_format: ClassVar[str] = ""
     stored_name: ClassVar[str] = "Process"
     file_arrays: ClassVar[tuple[str, ...]] = ()
     file_fields: ClassVar[tuple[str, ...]] = ("symbols", "states", "title", "source", "evaluated_after")
-    by_law: ClassVar[frozenset[str]] = frozenset()
+    uses_hmm_inference: ClassVar[frozenset[str]] = frozenset()
     group: ClassVar[str] = ""
     real_valued: ClassVar[bool] = False
     default_target: ClassVar[str] = "observation"
-    why_not: ClassVar[str | None] = None
-    instead: ClassVar[str] = ""
+    no_optimum_reason: ClassVar[str | None] = None
+    suggestion: ClassVar[str] = ""
 
     num_states: int
     num_symbols: int
     data: Any = None
     evaluated_after: int | None = None
-    prior: Prior | None = None
-    telling: Telling | None = None
+    prior: PriorProcess | None = None
+    header_format: HeaderFormat | None = None
     symbols: tuple[str, ...] | None = None
     states: tuple[str, ...] | None = None
-    reading: Reading | None = None
+    read_options: ReadOptions | None = None
     title: str = ""
     source: str = ""
     about: str = ""
@@ -124,94 +122,89 @@ class Process(ABC):
             _kinds[name] = cls  # defined again, as in a notebook
 
     @cached_property
-    def weights_M(self) -> Float64[Tensor, "component"]:  # noqa: N802 - capitals are axes
+    def component_weights(self) -> Float64[Tensor, "component"]:
         return torch.ones(1, dtype=torch.float64)
 
     @cached_property
-    def law(self) -> Law:
-        """The arrays of finitely many states.
-
-        Raises:
-            InputError: a kind of process that has none.
-        """
+    def params(self) -> HMMParams:
+        """The arrays of finitely many states; InputError where a process has none."""
         raise InputError(f"process: a {type(self).__name__} has no matrices of finitely many states")
 
     @classmethod
-    def answered(cls) -> frozenset[str]:
+    def capabilities(cls) -> frozenset[str]:
         """What is known exactly: from the law, or by methods of its own."""
-        own = {
-            name for name, methods in OWN.items() if any(getattr(cls, m) is not getattr(Process, m) for m in methods)
-        }
-        return cls.by_law | own
+        methods = {n for n, names in OWN.items() if any(getattr(cls, m) is not getattr(Process, m) for m in names)}
+        return cls.uses_hmm_inference | methods
 
-    def require(self, asked: str, option: str = "") -> None:
+    def require_capability(self, capability: str, option: str = "") -> None:
         """InputError with the kinds that know what is asked for, unless it is answered; `option` is what needs it."""
-        if asked not in self.answered():
-            raise self.lacks(asked, option)
+        if capability not in self.capabilities():
+            raise self.missing_capability_error(capability, option)
 
-    def lacks(self, asked: str, option: str = "") -> InputError:
+    def missing_capability_error(self, capability: str, option: str = "") -> InputError:
         """The error that says what it does not know, and which kinds do; or that inference has it from the law."""
-        if asked in self.by_law:
-            return InputError(
-                f"process: of {type(self).__name__} {asked} come from its law: {BY_LAW.get(asked, 'hmmscope.inference')}"
-            )
+        if capability in self.uses_hmm_inference:
+            function = BY_PARAMS.get(capability, "hmmscope.inference")
+            return InputError(f"process: of {type(self).__name__} {capability} come from its law: {function}")
         kinds()
         named = (kind for kind in _below(Process) if vars(kind).get("file_format") and kind.__name__[0] != "_")
-        having = sorted({kind.group or kind.__name__ for kind in named if asked in kind.answered()})
+        having = sorted({kind.group or kind.__name__ for kind in named if capability in kind.capabilities()})
         which = f"; {', '.join(having)} {'has' if len(having) == 1 else 'have'}" if having else ""
-        why = f" ({self.why_not})" if self.why_not and asked == PREDICTIONS else ""
-        instead = f"; {self.instead}" if self.instead else ""
-        needed = f"{option} needs {asked}, and " if option else ""
-        what = "none" if option else asked
-        return InputError(
-            f"process: {needed}{type(self).__name__} has {'' if option else 'no '}{what}{why}{which}{instead}"
-        )
+        why = f" ({self.no_optimum_reason})" if self.no_optimum_reason and capability == PREDICTIONS else ""
+        instead = f"; {self.suggestion}" if self.suggestion else ""
+        needed = f"{option} needs {capability}, and " if option else ""
+        what = "none" if option else f"no {capability}"
+        return InputError(f"process: {needed}{type(self).__name__} has {what}{why}{which}{instead}")
 
-    def observe(self, observations: Tensor, *, starts: object = None) -> Observed:
+    def observe(self, observations: Tensor, *, reset_mask: object = None) -> ObserverOutput:
         """What the observer knows who knows the process, but not what is hidden.
 
         `hmmscope.observe` asks it of kinds that have no law of finitely many states, and answers itself for the others.
 
         Args:
             observations: symbols (batch, time), checked to be of this process, or vectors (batch, time, coordinate).
-            starts: mask (time,), true where a new sequence begins, or None; the first is true.
+            reset_mask: mask (time,), true where a new sequence begins, or None; the first is true.
         """
-        raise self.lacks(PREDICTIONS)
+        raise self.missing_capability_error(PREDICTIONS)
 
-    def smooth(self, observations: Tensor, *, starts: object = None) -> Float64[Tensor, "batch time state"]:
+    def smooth(self, observations: Tensor, *, reset_mask: object = None) -> Float64[Tensor, "batch time state"]:
         """P(state t | all observations)."""
-        raise self.lacks(SMOOTHING)
+        raise self.missing_capability_error(SMOOTHING)
 
-    def likeliest_path(self, observations: Tensor, *, starts: object = None) -> tuple[Tensor, Tensor]:
+    def viterbi(self, observations: Tensor, *, reset_mask: object = None) -> tuple[Tensor, Tensor]:
         """The likeliest states (batch, time), and their joint log-probability with the observations (batch,), nats."""
-        raise self.lacks(PATHS)
+        raise self.missing_capability_error(PATHS)
 
-    def draw_paths(self, observations: Tensor, *, num_paths: int, seed: int, starts: object = None) -> Tensor:
+    def sample_posterior_paths(
+        self, observations: Tensor, *, num_paths: int, seed: int, reset_mask: object = None
+    ) -> Tensor:
         """Draws of the hidden states given all observations (path, batch, time)."""
-        raise self.lacks(PATHS)
+        raise self.missing_capability_error(PATHS)
 
-    def remember(self, observations: Tensor, memory_length: int) -> Observed:
+    def fixed_memory_predictions(self, observations: Tensor, memory_length: int) -> ObserverOutput:
         """`observe` by an observer who keeps the last `memory_length` observations."""
-        raise self.lacks(MEMORY)
+        raise self.missing_capability_error(MEMORY)
 
     def mixing_time(self) -> float:
         """Steps after which an observer has forgotten where it began."""
-        raise self.lacks(MIXING)
+        raise self.missing_capability_error(MIXING)
 
-    def vectors(self, observations: Tensor, *, starts: object = None) -> Float64[Tensor, "batch time dimension"]:
+    def vectors(self, observations: Tensor, *, reset_mask: object = None) -> Float64[Tensor, "batch time dimension"]:
         """The vector that the observations have driven so far."""
-        raise self.lacks(VECTORS)
+        raise self.missing_capability_error(VECTORS)
 
-    def driving(self) -> tuple[Float64[Tensor, "symbol dimension dimension"], Float64[Tensor, "dimension"], bool]:
+    def driving_matrices(
+        self,
+    ) -> tuple[Float64[Tensor, "symbol dimension dimension"], Float64[Tensor, "dimension"], bool]:
         """One matrix a symbol that acts on columns, the vector before the first, and whether symbols tell where it is."""
-        raise self.lacks(DRIVING)
+        raise self.missing_capability_error(DRIVING)
 
     def card(self) -> list[str]:
         """What it is made of, in lines for readers; `hmmscope show` prints them."""
         return []
 
     def facts(self) -> list[tuple[str, str]]:
-        """(name, value) of what follows without data, for readers; `hmmscope ask` prints it."""
+        """(name, value) of what follows without data, for readers; `hmmscope infer` prints it."""
         return []
 
     def facts_data(self) -> dict[str, Any]:
@@ -220,25 +213,25 @@ class Process(ABC):
 
     def component(self, number: int) -> "Process":
         """A component, as a process of its own."""
-        raise self.lacks(COMPONENTS)
+        raise self.missing_capability_error(COMPONENTS)
 
-    def pool_of(self, components: Tensor) -> "tuple[Process, Tensor] | None":
+    def select_components(self, components: Tensor) -> "tuple[Process, Tensor] | None":
         """A mixture that holds these components of samples, and their numbers in it; None where samples draw none."""
         return None
 
-    def a_few(self, count: int) -> "Process | None":
+    def subsample_components(self, count: int) -> "Process | None":
         """A mixture of at most `count` of the components that samples draw; None where they draw none."""
         return None
 
-    def tell(self, components: Tensor) -> Int64[Tensor, "batch entry"]:
-        """The header of each of these components; `told` is its inverse."""
-        raise self.lacks(TELLING)
+    def encode_header(self, components: Tensor) -> Int64[Tensor, "batch entry"]:
+        """The header of each of these components; `decode_header` is its inverse."""
+        raise self.missing_capability_error(HEADERS)
 
-    def told(self, entries: Tensor) -> "Process":
+    def decode_header(self, entries: Tensor) -> "Process":
         """What headers (batch, entry) tell, as a mixture of one component a sample."""
-        raise self.lacks(TELLING)
+        raise self.missing_capability_error(HEADERS)
 
-    def as_read(self, observations: Tensor) -> Tensor:
+    def standardize(self, observations: Tensor) -> Tensor:
         """Observations as networks read them: as they are."""
         return observations
 
@@ -262,12 +255,12 @@ class Process(ABC):
 
     @cached_property
     def alias_tables(self) -> tuple[NDArray[np.uint32], ...]:
-        """Integer tables of the component, of the initial law and of the rest of `law.rows`, built on first use."""
-        return tuple(alias_tables(drawn_weights(rows)) for rows in (self.weights_M, *self.law.rows()))
+        """Integer tables of the component, of the initial law and of the rest of `params.rows`, built on first use."""
+        return tuple(alias_tables(drawn_weights(rows)) for rows in (self.component_weights, *self.params.rows()))
 
     @property
-    def brings_sampler(self) -> bool:
-        """Whether it draws otherwise than by `law`."""
+    def has_custom_sampler(self) -> bool:
+        """Whether it draws otherwise than by `params`."""
         return type(self).sample_paths is not Process.sample_paths
 
     @property
@@ -276,19 +269,19 @@ class Process(ABC):
         return Alphabet(self.symbols, self.num_symbols)
 
     @cached_property
-    def _laws(self) -> dict[torch.device, Law]:
+    def _laws(self) -> dict[torch.device, HMMParams]:
         return {}
 
     @cached_property
     def _samplers(self) -> dict[torch.device, DeviceSampler]:
         return {}
 
-    def law_on(self, device: torch.device) -> Law:
+    def params_on(self, device: torch.device) -> HMMParams:
         """The law with its arrays on a device, where they stay."""
         if device.type == "cpu":
-            return self.law
+            return self.params
         if device not in self._laws:
-            self._laws[device] = self.law.to(device)
+            self._laws[device] = self.params.to(device)
         return self._laws[device]
 
     @cached_property
@@ -296,30 +289,37 @@ class Process(ABC):
         """sha256 of the law, and of the names of symbols and states if there are any. Titles are no part of it."""
         names = {key: getattr(self, key) for key in ("symbols", "states") if getattr(self, key) is not None}
         if not names:
-            return self.law_digest
+            return self.params_digest
         text = json.dumps(names, ensure_ascii=False, separators=(",", ":"))
-        return hashlib.sha256(f"hmmscope-names/1/{self.law_digest}/{text}".encode()).hexdigest()
+        return hashlib.sha256(f"hmmscope-names/1/{self.params_digest}/{text}".encode()).hexdigest()
 
     @cached_property
-    def law_digest(self) -> str:
+    def params_digest(self) -> str:
         """sha256 of form, sizes and integer weights, little-endian: what the numbers of a sample depend on.
 
         Of a kind without a law, of what its files hold.
         """
-        if "law" not in vars(self) and type(self).law is Process.law:
+        if "params" not in vars(self) and type(self).params is Process.params:
             texts = {name: text for name, text in self.file_texts().items() if name not in _TITLES}
             header = json.dumps([self.file_format, self.num_states, self.num_symbols, texts], ensure_ascii=False)
             return float_digest(f"hmmscope-process/1/{header}", *self.file_tensors().values())
-        sha = hashlib.sha256(f"hmmscope-process/1/{self.law.digest_name}/{self.num_states}/{self.num_symbols}".encode())
-        for rows in (self.weights_M, *self.law.rows()):
+        sizes = f"{self.num_states}/{self.num_symbols}"
+        sha = hashlib.sha256(f"hmmscope-process/1/{self.params.digest_name}/{sizes}".encode())
+        for rows in (self.component_weights, *self.params.rows()):
             sha.update(integer_weights(rows).astype("<i8").tobytes())
         return sha.hexdigest()
 
     def file_texts(self) -> dict[str, Any]:
         """What a file holds beside the arrays: names, texts and other plain data that differ from their defaults."""
-        found = {name: getattr(self, name, None) for name in self.file_fields if name not in self.file_tensors()}
+        attribute = {"reading": "read_options"}
+        texts = (name for name in self.file_fields if name not in self.file_tensors())
+        found = {name: getattr(self, attribute.get(name, name), None) for name in texts}
         return {
-            name: list(value) if isinstance(value, tuple) else value.to_data() if isinstance(value, Reading) else value
+            name: list(value)
+            if isinstance(value, tuple)
+            else value.to_data()
+            if isinstance(value, ReadOptions)
+            else value
             for name, value in found.items()
             if value is not None
         }
@@ -347,7 +347,7 @@ class Process(ABC):
         header = {"format": self.file_format, "version": FILE_VERSION, **self.file_texts()}
         write_file(Path(str(path)), header | ({"about": self.about} if self.about else {}), self.file_tensors())
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """A line for readers: the title, and how many components, states and symbols there are."""
         counts = {"component": self.num_components, "state": self.num_states, "symbol": self.num_symbols}
         said = [f"{count:,} {name}{'s' * (count != 1)}" for name, count in counts.items() if count]
@@ -380,36 +380,36 @@ class Process(ABC):
         return uniforms(philox_key(seed, stream), check_samples(indices), time, count)
 
     def sample_paths(
-        self, indices: NDArray[np.int64], starts: NDArray[np.bool_], seed: int, stream: str = "corpus"
-    ) -> Paths:
+        self, indices: NDArray[np.int64], reset_mask: NDArray[np.bool_], seed: int, stream: str = "corpus"
+    ) -> SampledPaths:
         """Sample number `indices[b]` of the stream, the same bits on every device, in any order and batch.
 
         Args:
             indices: sample numbers (B,) in [0, 2^40).
-            starts: (T,), true where a new sequence of the same component begins; `starts[0]` is true.
+            reset_mask: (T,), true where a new sequence of the same component begins; `reset_mask[0]` is true.
             seed: in [0, 2^32).
             stream: a purpose of `seeds.PURPOSES`; streams of one seed are independent.
         """
         check_samples(indices)
         components = self.sample_components(indices, seed, stream)
-        observations, states = self.law.sample(
+        observations, states = self.params.sample(
             philox_key(seed, stream),
             indices,
             components,
-            starts,
+            reset_mask,
             *self.alias_tables[1:],
             num_states=self.num_states,
             num_threads=torch.get_num_threads(),
         )
-        return Paths(
+        return SampledPaths(
             torch.from_numpy(observations),
             torch.from_numpy(states),
             None if self.num_components is None else torch.from_numpy(components),
         )
 
     def sample_paths_on(
-        self, samples: Int64[Tensor, "batch"], starts: NDArray[np.bool_], seed: int, stream: str = "corpus"
-    ) -> Paths:
+        self, samples: Int64[Tensor, "batch"], reset_mask: NDArray[np.bool_], seed: int, stream: str = "corpus"
+    ) -> SampledPaths:
         """`sample_paths` on the device of the sample numbers, the same bits: nothing is copied from the host.
 
         The tables go to the device at the first call and stay. Processes with a sampler of their own (vectors, a fresh
@@ -417,18 +417,18 @@ class Process(ABC):
 
         Args:
             samples: sample numbers (B,) in [0, 2^40), which is not checked on a GPU.
-            starts, seed, stream: as in `sample_paths`.
+            reset_mask, seed, stream: as in `sample_paths`.
         """
         device = samples.device
-        if device.type == "cpu" or self.brings_sampler:
-            paths = self.sample_paths(samples.cpu().numpy(), starts, seed, stream)
+        if device.type == "cpu" or self.has_custom_sampler:
+            paths = self.sample_paths(samples.cpu().numpy(), reset_mask, seed, stream)
             components_there = None if paths.components is None else paths.components.to(device)
-            return Paths(paths.observations.to(device), paths.states.to(device), components_there)
+            return SampledPaths(paths.observations.to(device), paths.states.to(device), components_there)
         if device not in self._samplers:
             sizes = {"num_states": self.num_states, "num_symbols": self.num_symbols}
             self._samplers[device] = device_sampler(self.alias_tables, **sizes, device=device)
-        observations, states, components = self._samplers[device](philox_key(seed, stream), samples, starts)
-        return Paths(observations, states, None if self.num_components is None else components)
+        observations, states, components = self._samplers[device](philox_key(seed, stream), samples, reset_mask)
+        return SampledPaths(observations, states, None if self.num_components is None else components)
 
 
 def check_samples(indices: NDArray[np.int64]) -> NDArray[np.int64]:

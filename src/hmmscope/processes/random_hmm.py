@@ -10,12 +10,12 @@ from hmmscope import registry
 from hmmscope.axes import Tensor
 from hmmscope.kernels.quantise import UNIT, quantise_rows
 from hmmscope.kernels.random_arrays import dirichlet_rows
-from hmmscope.machine import require_memory
 from hmmscope.processes.hmm import HMM
-from hmmscope.processes.laws import StateEmitting
 from hmmscope.processes.mixture import Mixture
+from hmmscope.processes.params import StateEmissionParams
 from hmmscope.schema import require
 from hmmscope.seeds import check_seed, philox_key
+from hmmscope.system_info import require_memory
 
 #: Entries drawn at a time: what is only needed on the way stays small beside the result.
 _CHUNK_ENTRIES = 2**20
@@ -120,4 +120,4 @@ class RandomMixtureSpec(DirichletSpec):
 
     def build(self) -> Mixture:
         indices = self.pool(self.num_components, self.first_component)
-        return Mixture.from_law(np.full(len(indices), 1 / len(indices)), StateEmitting(*self.components(indices)))
+        return Mixture.from_law(np.full(len(indices), 1 / len(indices)), StateEmissionParams(*self.components(indices)))

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.kernels.random_arrays import standard_normals
-from hmmscope.processes.answers import Observed
+from hmmscope.processes.capabilities import ObserverOutput
 from hmmscope.processes.hmm import texts
 from hmmscope.processes.probability_rows import as_float64, laws_of, numbers_of
-from hmmscope.processes.process import Paths, check_samples
+from hmmscope.processes.process import SampledPaths, check_samples
 from hmmscope.processes.switching_filter import num_apart, require_kept, switching_filter
 from hmmscope.processes.vector_process import VectorProcess
 from hmmscope.schema import refuse_masked
@@ -89,7 +89,7 @@ class SwitchingLinearGaussian(VectorProcess):
         self.title, self.source = title, source
 
     @property
-    def num_laws(self) -> int:
+    def num_mixture_components(self) -> int:
         return self.num_states
 
     @property
@@ -109,11 +109,11 @@ class SwitchingLinearGaussian(VectorProcess):
         return cls(**arrays, num_kept=kept, **texts(data))
 
     def sample_paths(
-        self, indices: NDArray[np.int64], starts: NDArray[np.bool_], seed: int, stream: str = "corpus"
-    ) -> Paths:
+        self, indices: NDArray[np.int64], reset_mask: NDArray[np.bool_], seed: int, stream: str = "corpus"
+    ) -> SampledPaths:
         """As for every process: observations (batch, time, m) of float64, and modes (batch, time)."""
         check_samples(indices)
-        size, time = len(self.initial), len(starts)
+        size, time = len(self.initial), len(reset_mask)
         normals = standard_normals(philox_key(seed, stream), indices, time, size + self.num_symbols + 1)
         drawn = torch.special.ndtr(torch.from_numpy(normals[..., -1])).numpy()  # whose law is the uniform one
         normals = normals[..., :-1]
@@ -121,7 +121,7 @@ class SwitchingLinearGaussian(VectorProcess):
         transition, output, begin = self.transition.numpy(), self.output.numpy(), self.initial.numpy()
         modes, observations = np.zeros(drawn.shape, np.int64), np.empty((*drawn.shape, self.num_symbols))
         state = np.broadcast_to(begin, (len(drawn), size))
-        for t, begins in enumerate(starts):
+        for t, begins in enumerate(reset_mask):
             edges = first if begins else following[modes[:, t - 1]]
             mode = modes[:, t] = np.minimum((drawn[:, t, None] >= edges).sum(-1), self.num_states - 1)
             state = np.broadcast_to(begin, state.shape) if begins else state
@@ -131,23 +131,25 @@ class SwitchingLinearGaussian(VectorProcess):
             )
             state = _each(transition[mode], state) + own
             observations[:, t] = _each(output[mode], state) + other
-        return Paths(torch.from_numpy(observations), torch.from_numpy(modes), None)
+        return SampledPaths(torch.from_numpy(observations), torch.from_numpy(modes), None)
 
-    def observe(self, observations: Float64[Tensor, "batch time observed"], *, starts: object = None) -> Observed:
+    def observe(
+        self, observations: Float64[Tensor, "batch time observed"], *, reset_mask: object = None
+    ) -> ObserverOutput:
         """By `switching_filter`, anew where a sequence begins: the law "belief" of the mode, and of the state the vectors
         "mean" and "covariance"."""
-        refuse_masked("starts", starts)
-        begins = [] if starts is None else torch.as_tensor(starts).nonzero()[1:, 0].tolist()
+        refuse_masked("starts", reset_mask)
+        begins = [] if reset_mask is None else torch.as_tensor(reset_mask).nonzero()[1:, 0].tolist()
         parts = [switching_filter(self, part, error=False) for part in observations.tensor_split(begins, 1)]
 
         def joined(name: str) -> Tensor:
             return torch.cat([getattr(part, name) for part in parts], 1)
 
-        return Observed(
+        return ObserverOutput(
             joined("predicted_observation"),
             joined("next_observation"),
             joined("log_likelihood_terms"),
-            laws={"belief": joined("mode_beliefs")},
+            probs={"belief": joined("mode_beliefs")},
             vectors={"mean": joined("means"), "covariance": joined("covariances")},
         )
 

@@ -15,7 +15,7 @@ class VectorProcess(Process):
 
     Attributes:
         density: what its next observation is a mixture of, given the past: "gaussian", "poisson" or "symbols".
-        num_laws: of how many such laws.
+        num_mixture_components: of how many such laws.
         scale: centre and width of each coordinate, by which networks read and say numbers.
     """
 
@@ -25,7 +25,7 @@ class VectorProcess(Process):
     density: ClassVar[str] = "gaussian"
 
     @property
-    def num_laws(self) -> int:
+    def num_mixture_components(self) -> int:
         return 1
 
     @property
@@ -33,7 +33,7 @@ class VectorProcess(Process):
         zeros = torch.zeros(self.num_symbols, dtype=torch.float64)
         return zeros, zeros + 1
 
-    def as_read(
+    def standardize(
         self, observations: Float64[Tensor, "batch time coordinate"]
     ) -> Float64[Tensor, "batch time coordinate"]:
         """What a network reads: each coordinate less its centre, over its width."""

@@ -11,16 +11,16 @@ from typing import Any
 import torch
 
 from hmmscope import registry
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.layouts import Layout, Sequences
-from hmmscope.corpora.targets import check_target
+from hmmscope.datasets.layouts import Layout, SequenceLayout
+from hmmscope.datasets.process_dataset import ProcessDataset
+from hmmscope.datasets.targets import check_target
 from hmmscope.errors import InputError
 from hmmscope.models.decoder import RoFormerSpec
-from hmmscope.models.given import GivenModelSpec
-from hmmscope.processes.given_sequences import DataSpec, GivenSequences
+from hmmscope.models.user_module import UserModuleSpec
 from hmmscope.processes.make import is_process, process_data, process_spec
 from hmmscope.processes.process import Process
 from hmmscope.processes.random_hmm import RandomHMMSpec
+from hmmscope.processes.recorded_sequences import DataSpec, RecordedSequences
 from hmmscope.reprs import changed, html_table
 from hmmscope.schema import known_keys, parse_value, path_of, require, shown, spec_to_data, unknown_name
 from hmmscope.seeds import check_seed
@@ -50,7 +50,7 @@ class RunConfig:
     """
 
     process: Any = field(default_factory=RandomHMMSpec)
-    layout: Any = field(default_factory=Sequences)
+    layout: Any = field(default_factory=SequenceLayout)
     model: Any = field(default_factory=lambda: RoFormerSpec(num_layers=2, num_heads=4, width=64))
     target: str = "observation"
     training: TrainingSpec = field(default_factory=TrainingSpec)
@@ -71,10 +71,10 @@ class RunConfig:
         assert isinstance(self.layout, Layout)
         if self.layout.needs_process:
             object.__setattr__(self, "layout", self.layout.of(self.process.build()))
-        columns = self.layout.num_columns
+        columns = self.layout.context_length
         require(columns >= 2, "layout", "must have a column to read and one to predict", columns)
         if self.training.curriculum:
-            plain = isinstance(self.layout, Sequences)
+            plain = isinstance(self.layout, SequenceLayout)
             require(plain, "training.curriculum", "cuts plain sequences; use the layout sequences", self.layout)
 
     def _facts(self) -> dict[str, str]:
@@ -104,7 +104,7 @@ def _as_spec(section: str, value: Any) -> Any:
     if section == "process":
         return process_spec(value)
     if section == "model" and isinstance(value, torch.nn.Module):
-        return GivenModelSpec.of(value)
+        return UserModuleSpec.of(value)
     return {"name": value} if isinstance(value, str) else value
 
 
@@ -118,7 +118,7 @@ def configure(
     num_steps: int | None = None,
     training: Any = None,
     seed: int | None = None,
-    reading: Mapping[str, Any] | None = None,
+    read_options: Mapping[str, Any] | None = None,
 ) -> RunConfig:
     """The configuration of a training on anything that generates; what is not given has its default.
 
@@ -132,34 +132,34 @@ def configure(
         num_steps: of the training, instead of the recipe's.
         training: the recipe, or a mapping of its fields.
         seed: of weights and training samples.
-        reading: options of `SequenceData`, with which `source` is read.
+        read_options: options of `SequenceData`, with which `source` is read.
 
     Raises:
         InputError: what is no such thing, and both `layout` and `length`; options of reading where nothing is read.
     """
     if layout is not None and length is not None:
         raise InputError("length: give either a length or a layout")
-    source = _read(source, reading or {})
+    source = _read(source, read_options or {})
     if isinstance(source, RunConfig):
         config = source
-    elif isinstance(source, Corpus):
+    elif isinstance(source, ProcessDataset):
         config = RunConfig(process=source.process, layout=source.layout, seed=source.seed)
     else:
         if isinstance(source, str | Path):
             source = registry.build_spec("process", process_data(str(source)), "process")
         if isinstance(source, SequenceData):
-            source = GivenSequences(source.in_blocks())
+            source = RecordedSequences(source.in_blocks())
         built = source.build() if isinstance(source, DataSpec) else source
         if isinstance(source, DataSpec) and built.data.in_blocks() is not built.data:
             source = replace(source, cut=built.data.block_length)
             built = source.build()
         known: Any = None if is_dataclass(built) else built  # of a spec nothing is known before it is built
         window = getattr(known, "window", None)
-        config = RunConfig(process=source, layout=Sequences() if window is None else Sequences(length=window))
+        config = RunConfig(process=source, layout=SequenceLayout() if window is None else SequenceLayout(length=window))
         config = replace(config, target=getattr(built, "default_target", config.target))
     changes: dict[str, Any] = {"model": model, "target": target, "layout": layout, "seed": seed, "training": training}
     if length is not None:
-        changes["layout"] = Sequences(length=length)
+        changes["layout"] = SequenceLayout(length=length)
     config = replace(config, **{name: value for name, value in changes.items() if value is not None})
     if num_steps is not None:
         config = replace(config, training=replace(config.training, num_steps=num_steps))
@@ -170,24 +170,24 @@ def _unknown_option(name: str) -> InputError:
     """The error for a keyword that a configuration does not take; a field of training says where it stands."""
     if name in known_keys(TrainingSpec):
         return InputError(f"{name}: is a field of training; say training={{{name!r}: ...}}")
-    taken = [one for one in signature(configure).parameters if one not in ("reading", "source")]
+    taken = [one for one in signature(configure).parameters if one not in ("read_options", "source")]
     return unknown_name("option", name, [*taken, *READING_OPTIONS])
 
 
-def _read(source: Any, reading: Mapping[str, Any]) -> Any:
+def _read(source: Any, read_options: Mapping[str, Any]) -> Any:
     """Whatever `SequenceData` is made of as such, if it is nothing else, or if it is said how it is read."""
-    for name in reading:
+    for name in read_options:
         if name not in READING_OPTIONS:
             raise _unknown_option(name)
-    ready = isinstance(source, RunConfig | Corpus) or is_process(source) or is_dataclass(source)
+    ready = isinstance(source, RunConfig | ProcessDataset) or is_process(source) or is_dataclass(source)
     named = isinstance(source, str | Path) and "\n" not in str(source)
-    if reading and named and not os.path.exists(source):
+    if read_options and named and not os.path.exists(source):
         ready = process_data(str(source))["name"] != "data"
     readable = named or any(hasattr(source, name) for name in ("__len__", "__iter__", "collect_schema"))  # a lazy frame
     ready = ready or not readable
-    if ready and reading:
-        raise InputError(f"{next(iter(reading))}: is for sequences that are still to be read, got {shown(source)}")
-    return source if ready or (named and not reading) else read_as(source, reading)
+    if ready and read_options:
+        raise InputError(f"{next(iter(read_options))}: is for sequences that are still to be read, got {shown(source)}")
+    return source if ready or (named and not read_options) else read_as(source, read_options)
 
 
 def config_from_data(data: object, overrides: dict[str, str] | None = None) -> RunConfig:

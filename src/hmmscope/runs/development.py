@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.corpora.corpus import Corpus
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.runs.pipeline import Run
 from hmmscope.schema import require
 
@@ -15,14 +15,14 @@ Instrument = Callable[..., list[dict[str, Any]]]
 
 
 def over_training(
-    run: Run, instrument: str | Instrument, *, corpus: Corpus | None = None, **options: Any
+    run: Run, instrument: str | Instrument, *, dataset: ProcessDataset | None = None, **options: Any
 ) -> list[dict[str, Any]]:
     """The rows of an instrument at every step that was kept, the first weights included.
 
     Args:
-        run: trained with ``training.milestones``.
+        run: trained with ``training.num_log_checkpoints``.
         instrument: its name, or a function of a model and a corpus that returns rows.
-        corpus: samples; by default those of the run's stream "probe", the same at every step.
+        dataset: samples; by default those of the run's stream "probe", the same at every step.
         options: of the instrument.
 
     Returns:
@@ -30,14 +30,14 @@ def over_training(
 
     Raises:
         InputError: no run, an unknown instrument, or a run that kept no checkpoints.
-        DamagedError: see `kept_steps`.
+        DamagedError: see `checkpoint_steps`.
     """
     require(isinstance(run, Run), "run", "must be a run, as hmmscope.load_run(FOLDER) gives it", run)
     tool = registry.lookup("instrument", instrument) if isinstance(instrument, str) else instrument
-    samples = run.corpus("probe") if corpus is None else corpus
+    samples = run.dataset("probe") if dataset is None else dataset
 
     def at(step: int) -> list[dict[str, Any]]:
         model: nn.Module = run.model_at(step)
         return [{"step": step} | row for row in tool(model, samples, **options)]
 
-    return [row for step in run.kept_steps() for row in at(step)]
+    return [row for step in run.checkpoint_steps() for row in at(step)]

@@ -13,22 +13,22 @@ from typing import Any
 
 import torch
 
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.targets import Target, make_target
+from hmmscope.datasets.process_dataset import ProcessDataset
+from hmmscope.datasets.targets import Target, make_target
 from hmmscope.errors import DamagedError, InputError
-from hmmscope.machine import free_memory, require_disk
-from hmmscope.models.base import Ports, SequenceModel, build_model, cost_of, parameter_count
+from hmmscope.models.base import ModelIO, SequenceModel, build_model, cost_of, parameter_count
 from hmmscope.models.block_cot import num_blocks
 from hmmscope.runs.config import RunConfig
-from hmmscope.runs.pipeline import engine_of, ports_of
-from hmmscope.runs.room import ADVICE, disk_bytes, duration, require_memory_for
+from hmmscope.runs.pipeline import engine_of, model_io_of
+from hmmscope.runs.resources import ADVICE, disk_bytes, duration, require_memory_for
 from hmmscope.runs.settings import threads
-from hmmscope.training.distributed import World
+from hmmscope.system_info import free_memory, require_disk
+from hmmscope.training.distributed import ProcessGroup
 from hmmscope.training.engines import CPU_RATE, CPU_STEP, make_engine, uncovered
 from hmmscope.training.schedules import sample_numbers
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import Moments, resolve_device
-from hmmscope.training.trainer import Lessons, train_step
+from hmmscope.training.trainer import BatchSchedule, train_step
 
 #: Seconds that measured steps of each precision may take (one step is always taken, and one before it to warm up), and
 #: operations of the largest step that is timed: a larger one is timed on a part of its samples.
@@ -42,7 +42,7 @@ _COUNTS = ("num_components", "num_parts")
 
 
 @dataclass(frozen=True)
-class Estimate:
+class ResourceEstimate:
     """What a training will take.
 
     Attributes:
@@ -78,7 +78,7 @@ class Estimate:
     gpu_seconds: float | None = None
 
 
-def estimate(config: RunConfig, *, measure: bool = False, compare: bool = True, here: bool = True) -> Estimate:
+def estimate(config: RunConfig, *, measure: bool = False, compare: bool = True, here: bool = True) -> ResourceEstimate:
     """Count what a training takes; nothing is written.
 
     Args:
@@ -93,20 +93,20 @@ def estimate(config: RunConfig, *, measure: bool = False, compare: bool = True, 
     spec = replace(config.training, device=resolve_device(config.training.device, config.training.engine))
     process = config.process.build() if measure else _of_few(config).build()
     layout, target = config.layout, make_target(config.target, process, config.layout)
-    ports = ports_of(config, target)
+    ports = model_io_of(config, target)
     if here or measure:
         require_memory_for(replace(config, training=spec), ports)
     choice = engine_of(replace(config, training=spec), ports, measure=measure)
     spec = replace(spec, engine=choice.engine)
-    grain = spec.batch_size // spec.num_grains
-    cost = cost_of(config.model, ports, layout.num_columns, device=spec.device)
+    grain = spec.batch_size // spec.accumulation_steps
+    cost = cost_of(config.model, ports, layout.context_length, device=spec.device)
     samples, tokens, flops = budget(config, ports)
     model = build_model(config.model, ports, config.seed) if measure or cost is None else None
     memory = None if cost is None else cost.step_bytes(grain)
     parameters = parameter_count(model) if model is not None else cost.parameters if cost is not None else 0
     disk = _kept(spec) * (12 * parameters if model is None else _checkpoint_bytes(model))
     found = (parameters, samples, tokens, flops, memory, free_memory(), disk)
-    counted = Estimate(*found, choice.engine, choice.reason, 0, 0, None)
+    counted = ResourceEstimate(*found, choice.engine, choice.reason, 0, 0, None)
     if flops is not None:
         gpu = spec.num_steps * GPU_STEP + flops / GPU_RATE
         counted = replace(counted, seconds=_counted_seconds(spec, flops), gpu_seconds=gpu)
@@ -120,19 +120,19 @@ def estimate(config: RunConfig, *, measure: bool = False, compare: bool = True, 
         choice.timing if timed < spec.batch_size else None
     )  # what chose the engine of a long step is not measured again
     timed = timed if known is None else known.samples
-    grains = spec.num_grains if timed == spec.batch_size else 1
-    whole = replace(spec, curriculum=(), batch_size=timed, num_grains=grains)
+    grains = spec.accumulation_steps if timed == spec.batch_size else 1
+    whole = replace(spec, curriculum=(), batch_size=timed, accumulation_steps=grains)
     other = replace(whole, precision="float32" if spec.precision == "bfloat16" else "bfloat16")
     if uncovered(config.model, ports, other) is not None:
         other = replace(other, engine="torch")
     with threads(spec.num_threads):
-        corpus = Corpus(process, layout=layout, seed=config.seed, stream="train")
+        dataset = ProcessDataset(process, layout=layout, seed=config.seed, stream="train")
         if known is None:
-            steps, each_step = _time_steps(model, corpus, target, whole)
+            steps, each_step = _time_steps(model, dataset, target, whole)
         else:
             steps, each_step = 1, known.compiled if spec.engine == "compiled" else known.torch
-        each_other = _time_steps(model, corpus, target, other)[1] if compare else None
-    steps_in_all = tokens / (timed * layout.num_columns)
+        each_other = _time_steps(model, dataset, target, other)[1] if compare else None
+    steps_in_all = tokens / (timed * layout.context_length)
     measured = replace(counted, steps_measured=steps, samples_measured=timed, seconds=each_step * steps_in_all)
     if each_other is None:
         return measured
@@ -173,7 +173,7 @@ def require_room(configs: Iterable[RunConfig], out: Path, *, here: bool) -> None
         key = json.dumps([data[section] for section in ("process", "layout", "model", "target")], default=str)
         with suppress(InputError, DamagedError):
             if key not in known:
-                known[key] = ports_of(config, make_target(config.target, config.process.build(), config.layout))
+                known[key] = model_io_of(config, make_target(config.target, config.process.build(), config.layout))
             total += disk_bytes(config, known[key])
             if here and (config.training.device == "cpu" or not torch.cuda.is_available()):
                 require_memory_for(replace(config, training=replace(config.training, device="cpu")), known[key])
@@ -183,7 +183,7 @@ def require_room(configs: Iterable[RunConfig], out: Path, *, here: bool) -> None
 def _kept(spec: TrainingSpec) -> int:
     """Checkpoints in the folder of a finished run: its milestones, and the newest two."""
     newest = {spec.num_steps, (spec.num_steps - 1) // spec.checkpoint_every * spec.checkpoint_every} - {0}
-    return len(newest.union(spec.milestone_steps))
+    return len(newest.union(spec.log_checkpoint_steps))
 
 
 def _checkpoint_bytes(model: SequenceModel) -> int:
@@ -192,13 +192,13 @@ def _checkpoint_bytes(model: SequenceModel) -> int:
     return state + 2 * sum(parameter.nbytes for parameter in model.parameters())
 
 
-def budget(config: RunConfig, ports: Ports) -> tuple[int, int, float | None]:
-    """Samples and tokens that a training reads, and its floating-point operations, as in `Estimate`."""
+def budget(config: RunConfig, model_io: ModelIO) -> tuple[int, int, float | None]:
+    """Samples and tokens that a training reads, and its floating-point operations, as in `ResourceEstimate`."""
     spec, layout = config.training, config.layout
-    columns = _columns_of_epochs(spec, layout.num_observations, layout.num_columns)
+    columns = _columns_of_epochs(spec, layout.num_observations, layout.context_length)
     flops: float | None = 0.0
     for width, samples in columns:
-        each = cost_of(config.model, ports, width)
+        each = cost_of(config.model, model_io, width)
         passes = num_blocks(width, spec.block_length) if spec.block_length and spec.block_algorithm == "naive" else 1
         flops = None if each is None or flops is None else flops + each.flops * samples * passes
     return sum(count for _, count in columns), sum(width * count for width, count in columns), flops
@@ -229,13 +229,13 @@ def _samples(spec: TrainingSpec, begin: int, end: int) -> int:
     return until(end) - until(begin)
 
 
-def _time_steps(model: SequenceModel, corpus: Corpus, target: Target, spec: TrainingSpec) -> tuple[int, float]:
+def _time_steps(model: SequenceModel, dataset: ProcessDataset, target: Target, spec: TrainingSpec) -> tuple[int, float]:
     """Number of steps timed, and seconds of one."""
     device = torch.device(spec.device)
     model.to(device).train()
-    engine, moments = make_engine(model, spec, World()), Moments()
-    lessons = Lessons(corpus, target, spec, device)
-    numbers = sample_numbers(replace(spec, num_trajectories=0), corpus.seed, 0)
+    engine, moments = make_engine(model, spec, ProcessGroup()), Moments()
+    lessons = BatchSchedule(dataset, target, spec, device)
+    numbers = sample_numbers(replace(spec, num_trajectories=0), dataset.seed, 0)
     steps, begun = -1, time.perf_counter()
     while steps < 1 or (steps < 50 and time.perf_counter() - begun < _SECONDS):
         if steps == 0:
@@ -246,7 +246,7 @@ def _time_steps(model: SequenceModel, corpus: Corpus, target: Target, spec: Trai
     return steps, (time.perf_counter() - begun) / steps
 
 
-def as_text(found: Estimate, config: RunConfig) -> list[str]:
+def as_text(found: ResourceEstimate, config: RunConfig) -> list[str]:
     """Lines to print."""
     spec = config.training
     lines = [

@@ -12,33 +12,33 @@ import torch
 
 from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import BaumWelchFit, criterion, fit_baum_welch, fit_stream, held_out_log_likelihoods
-from hmmscope.inference.climbing import PARTS, Model
 from hmmscope.inference.counts import MOST_BYTES
+from hmmscope.inference.em import PARTS, Model
 from hmmscope.inference.evidence import evidence
 from hmmscope.inference.free_parameters import zeros_in_words
-from hmmscope.inference.gibbs import Chains, Prior
-from hmmscope.inference.loop_inputs import Sequences, flat_sequences
-from hmmscope.inference.num_states import Support, choice_reason, choose_num_states, support_of
-from hmmscope.machine import require_memory
+from hmmscope.inference.gibbs import Chains, DirichletPrior
+from hmmscope.inference.loop_inputs import PackedSequences, flat_sequences
+from hmmscope.inference.num_states import StateCountPosterior, choice_reason, choose_num_states, support_of
 from hmmscope.processes.hmm import HMM, matched_by_name
 from hmmscope.reprs import html_rows
 from hmmscope.runs.goodness import Goodness, goodness_of_fit
-from hmmscope.runs.number_files import read_judges, read_number_file
-from hmmscope.runs.number_sequences import choose_vectors, emission_of, read_vectors, refuse
-from hmmscope.runs.posterior import Material, Posterior
+from hmmscope.runs.posterior import FitData, Posterior
 from hmmscope.runs.stream_parts import parts_of
+from hmmscope.runs.vector_files import read_number_file, read_validation
+from hmmscope.runs.vector_sequences import choose_vectors, emission_of, read_vectors, refuse
 from hmmscope.schema import require
 from hmmscope.sequences.data import SequenceData, read_as
 from hmmscope.sequences.streaming import SequenceStream
+from hmmscope.system_info import require_memory
 from hmmscope.training.progress import Progress
 
 
 @dataclass(frozen=True, repr=False)
-class Fit:
+class FitResult:
     """An HMM fitted to sequences.
 
     Attributes:
-        hmm: the model, an `HMM` with the names of the symbols and how they were read, or of numbers an `EmittingHMM`; of
+        hmm: the model, an `HMM` with the names of the symbols and how they were read, or of numbers an `EmissionHMM`; of
             several numbers of states the one that was chosen.
         num_observations: how many symbols, or vectors, it was fitted to.
         fits: a `BaumWelchFit` or `EmissionFit` of each number of states, to all or, where there was a choice, to what was
@@ -49,7 +49,7 @@ class Fit:
         reason: why this number of states, in one line; empty if there was no choice.
         num_fitted: how many symbols `fits` are of, where fewer than all.
         support: how far the observations speak for each number of states; None if there was no choice.
-        material: what it was fitted to; None after a stream.
+        data: what it was fitted to; None after a stream.
         num_zeros: how many probabilities of each part were fixed at zero by `start`, and so in every restart.
     """
 
@@ -61,8 +61,8 @@ class Fit:
     reason: str = ""
     whole: BaumWelchFit | None = None
     num_fitted: int = 0
-    support: Support | None = None
-    material: Material | None = field(default=None, compare=False)
+    support: StateCountPosterior | None = None
+    data: FitData | None = field(default=None, compare=False)
     num_zeros: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -82,7 +82,8 @@ class Fit:
 
     @property
     def interval(self) -> tuple[int, int]:
-        """The 95 % interval of the number of states, of those tried; see `hmmscope.inference.num_states.Support`.
+        """The 95 % interval of the number of states, of those tried; see
+        `hmmscope.inference.num_states.StateCountPosterior`.
 
         It goes by the evidence of each number under the priors of `posterior` (`hmmscope.inference.evidence`); where that is
         not computed, by BIC, which is coarser, and `reason` says why. How often it holds the number is shown by
@@ -108,8 +109,8 @@ class Fit:
 
         Args:
             num_draws, num_chains, warm_up, every, seed: see `hmmscope.inference.gibbs.Chains`.
-            initial, transition, emission: concentrations of Dirichlet priors, see `hmmscope.inference.gibbs.Prior`.
-            laws: of numbers, options of the prior of what states emit (`EmittingHMM.conjugate`): `strength`, `degrees`,
+            initial, transition, emission: concentrations of Dirichlet priors, see `hmmscope.inference.gibbs.DirichletPrior`.
+            laws: of numbers, options of the prior of what states emit (`EmissionHMM.conjugate`): `strength`, `degrees`,
                 `share`.
 
         Raises:
@@ -117,7 +118,7 @@ class Fit:
                 range; scipy, which matches labels, is not there.
             ResourceError: the draws do not fit in memory.
         """
-        prior = Prior(initial=initial, transition=transition, emission=emission)
+        prior = DirichletPrior(initial=initial, transition=transition, emission=emission)
         chains = Chains(num_draws=num_draws, num_chains=num_chains, warm_up=warm_up, every=every, seed=seed)
         return self._whole("posterior").posterior(self.hmm, prior, chains, laws)
 
@@ -128,10 +129,10 @@ class Fit:
         """
         return goodness_of_fit([self.hmm], self._whole("check").sequences, num_simulations, seed)
 
-    def _whole(self, asked: str) -> Material:
-        if self.material is None:
+    def _whole(self, asked: str) -> FitData:
+        if self.data is None:
             raise InputError(f"{asked}: needs all sequences, and of a stream none is kept; fit without stream=True")
-        return self.material
+        return self.data
 
     def table(self) -> list[dict[str, Any]]:
         """A row for each number of states: log-likelihoods in nats an observation, BIC, the search, which was chosen."""
@@ -142,7 +143,7 @@ class Fit:
             | self._judged(size)
             | {
                 "restarts": fit.num_restarts,
-                "agreed": fit.agreed,
+                "agreed": fit.restarts_agree,
                 "iterations": fit.num_iterations,
                 "converged": fit.converged,
                 "chosen": size == self.hmm.num_states,
@@ -173,9 +174,9 @@ class Fit:
             chosen = "  chosen" if size == self.hmm.num_states else ""
             found.append(f"{size:6d}  {fit.num_restarts:8d}  {fit.bic:12.2f}   {mean:.6f}{beside}{chosen}")
         found += [self.reason] * bool(self.reason)
-        unsure = [size for size, fit in self.fits.items() if not fit.agreed and fit.num_restarts > 1]
+        unsure = [size for size, fit in self.fits.items() if not fit.restarts_agree and fit.num_restarts > 1]
         if unsure:
-            each = ", ".join(f"{size} ({self.fits[size].apart:.2g} nats apart)" for size in unsure)
+            each = ", ".join(f"{size} ({self.fits[size].restart_gap:.2g} nats apart)" for size in unsure)
             made = self.fits[unsure[0]].num_restarts
             found.append(f"not agreed: the best two of {made} restarts, the most that were allowed, with states {each}")
         found += filter(None, [zeros_in_words(self.num_zeros)])
@@ -199,7 +200,7 @@ def searched(fit: Any) -> str:
     """How often a search began anew, and whether it found the best twice."""
     if fit.num_restarts == 1:
         return "one start"
-    ended = "agree" if fit.agreed else f"{fit.apart:.2g} nats apart"
+    ended = "agree" if fit.restarts_agree else f"{fit.restart_gap:.2g} nats apart"
     return f"best two of {fit.num_restarts} restarts {ended}"
 
 
@@ -220,13 +221,13 @@ def fit(
     stream: bool = False,
     quiet: bool = True,
     **reading: Any,
-) -> Fit:
+) -> FitResult:
     """Fit an HMM to sequences by expectation maximisation (Baum and Welch).
 
     Of several numbers of states the one with the smallest Bayesian information criterion is taken; beside it stands what
-    held-out sequences say (`Fit.table`, `Fit.reason`). Restarts go on until the best two agree in likelihood, in parallel
-    on as many threads as torch has. See `hmmscope.inference.baum_welch.fit_baum_welch` for what is maximised, when two
-    restarts agree, and what the criterion counts.
+    held-out sequences say (`FitResult.table`, `FitResult.reason`). Restarts go on until the best two agree in likelihood,
+    in parallel on as many threads as torch has. See `hmmscope.inference.baum_welch.fit_baum_welch` for what is maximised,
+    when two restarts agree, and what the criterion counts.
 
     Args:
         source: `SequenceData`, or whatever that is made of: lists, an array, the path of a file; for a stream also a
@@ -234,8 +235,8 @@ def fit(
         num_states: how many, or several numbers to choose from.
         emission: what states emit: "symbols", or of numbers "gaussian", "gaussian-mixture", "poisson" (counts) or "channels"
             (several symbols at once). By default symbols, and "gaussian" for arrays of numbers that are not all whole. Of
-            numbers NaN is missing; see `hmmscope.runs.number_sequences.read_vectors` for the shapes of arrays, and
-            `hmmscope.emissions.expectation.fit_emissions` for what is maximised and which floors there are.
+            numbers NaN is missing; see `hmmscope.runs.vector_sequences.read_vectors` for the shapes of arrays, and
+            `hmmscope.emissions.fit_emissions_em.fit_emissions` for what is maximised and which floors there are.
         validation: what the numbers of states are also judged by; by default the validation part of `source`. Then each
             is fitted to the training part, and the chosen one goes on from there to all. Fewer than three sequences are
             cut into blocks for that (`SequenceData.in_blocks`), of numbers fewer than twenty; of too few none is held out.
@@ -273,16 +274,16 @@ def fit(
     apart, judges, how = _held_out(data, validation) if len(sizes) > 1 else (data, None, "")
     work = _work(apart, sizes[-1])
     with _Count((len(sizes) * num_restarts + (judges is not None)) * max_iterations, quiet) as heard:
-        options["heard"] = heard
+        options["callback"] = heard
         if judges is None:
             return _without_judges(data, work, sizes, options)
         judged = flat_sequences(judges.flat, judges.lengths.numpy())
         choice = choose_num_states(work, judged, sizes, data.num_symbols, whole=_work(data, sizes[-1]), **options)
         chosen = choice.fits[choice.num_states]
         whole = None if apart is data else _on_to_all(data, chosen, options)
-    hmm, material = _named((whole or chosen).hmm, data, "Baum-Welch fit"), Material(data, _restricted(options))
+    hmm, material = _named((whole or chosen).hmm, data, "Baum-Welch fit"), FitData(data, _restricted(options))
     about = choice.held_out_errors, choice.reason + how, whole, apart.num_observations, choice.support
-    return Fit(hmm, data.num_observations, choice.fits, choice.held_out, *about, material)
+    return FitResult(hmm, data.num_observations, choice.fits, choice.held_out, *about, material)
 
 
 def sizes_of(num_states: object) -> list[int]:
@@ -304,10 +305,10 @@ def _fit_numbers(
     validation: Any,
     options: dict[str, Any],
     quiet: bool,
-    reading: dict[str, Any],
-) -> Fit:
+    read_options: dict[str, Any],
+) -> FitResult:
     """A fit whose states emit numbers."""
-    more = dict(reading)
+    more = dict(read_options)
     array, table = ({name: more.pop(name, None) for name in names} for names in (_OF_ARRAYS, _OF_TABLES))
     refuse(emission, unit=more.pop("unit", None))
     kept = None
@@ -317,17 +318,19 @@ def _fit_numbers(
         refuse(emission, **table)
         data, how = read_vectors(source, **array), ""
     del options["tied_emissions"]
-    judges = None if validation is None else read_judges(validation, data, array["axis"], table)
+    judges = None if validation is None else read_validation(validation, data, array["axis"], table)
     with _Count((len(sizes) * options["num_restarts"] + 1) * options["max_iterations"], quiet) as heard:
-        chosen, found = choose_vectors(data, judges, list(sizes), emission, options | {"heard": heard}, more)
+        chosen, found = choose_vectors(data, judges, list(sizes), emission, options | {"callback": heard}, more)
     hmm = (found["whole"] or found["fits"][chosen]).hmm.replaced()
-    hmm.title, hmm.source, hmm.reading = f"{emission} fit", f"fitted to {how}" if how else "", kept
+    hmm.title, hmm.source, hmm.read_options = f"{emission} fit", f"fitted to {how}" if how else "", kept
     made = int((~data.rows.isnan()).any(1).sum())
     zeros = found["fits"][chosen].num_zeros
-    return Fit(hmm, made, **found, material=Material(data, _restricted(options)), num_zeros=zeros)
+    return FitResult(hmm, made, **found, data=FitData(data, _restricted(options)), num_zeros=zeros)
 
 
-def _without_judges(data: SequenceData, work: Sequences, sizes: Sequence[int], options: dict[str, Any]) -> Fit:
+def _without_judges(
+    data: SequenceData, work: PackedSequences, sizes: Sequence[int], options: dict[str, Any]
+) -> FitResult:
     """One number of states, or the one with the smallest criterion."""
     fits = {size: fit_baum_welch(work, size, data.num_symbols, **options) for size in sizes}
     bics = {size: one.bic for size, one in fits.items()}
@@ -337,7 +340,7 @@ def _without_judges(data: SequenceData, work: Sequences, sizes: Sequence[int], o
     hmm = _named(fits[best].hmm, data, "Baum-Welch fit")
     reason = f"{reason}; nothing could be held out" if len(sizes) > 1 else ""
     about: dict[str, Any] = {"reason": reason, "support": support, "num_zeros": fits[best].num_zeros}
-    return Fit(hmm, data.num_observations, fits, material=Material(data, _restricted(options)), **about)
+    return FitResult(hmm, data.num_observations, fits, data=FitData(data, _restricted(options)), **about)
 
 
 def _restricted(options: dict[str, Any]) -> bool:
@@ -370,13 +373,13 @@ def _held_out(data: SequenceData, validation: Any) -> tuple[SequenceData, Sequen
 
 def _like(other: Any, data: SequenceData) -> SequenceData:
     """Held-out sequences of the alphabet of `data`."""
-    found = other if isinstance(other, SequenceData) else SequenceData(other, like=data)
+    found = other if isinstance(other, SequenceData) else SequenceData(other, symbols_from=data)
     if (found.symbols, found.num_symbols) != (data.symbols, data.num_symbols):
         raise InputError("validation: must have the symbols of the source; give both the same symbols=")
     return found
 
 
-def _work(data: SequenceData, num_states: int) -> Sequences:
+def _work(data: SequenceData, num_states: int) -> PackedSequences:
     """The sequences as the compiled loops take them; ResourceError if the counts do not fit in memory."""
     beliefs = min(2 * MOST_BYTES, 16 * data.longest * num_states)
     tables = 8 * num_states * (4 * num_states + 6 * data.num_symbols)
@@ -385,10 +388,10 @@ def _work(data: SequenceData, num_states: int) -> Sequences:
 
 
 def _named(hmm: HMM, data: SequenceData | SequenceStream, title: str) -> HMM:
-    matrices = (hmm.initial_S, hmm.transition_SS, hmm.emission_SV)
+    matrices = (hmm.initial, hmm.transition, hmm.emission)
     of = data.title if isinstance(data, SequenceData) else data.path.name
     found = HMM(*matrices, symbols=data.symbols, title=f"{title} to {of}" if of else title)
-    found.reading = data.reading if data.reading.to_data() else None
+    found.read_options = data.read_options if data.read_options.to_data() else None
     return found
 
 
@@ -410,9 +413,11 @@ class _Count(Progress):
         return self
 
 
-def _fit_stream(source: Any, num_states: int, options: dict[str, Any], quiet: bool, reading: dict[str, Any]) -> Fit:
+def _fit_stream(
+    source: Any, num_states: int, options: dict[str, Any], quiet: bool, read_options: dict[str, Any]
+) -> FitResult:
     """A fit to the first part, and then a step for each part."""
-    parts, whole = parts_of(source, options["seed"], reading)
+    parts, whole = parts_of(source, options["seed"], read_options)
     iterator = iter(parts)
     head = next(iterator, None)
     if head is None:
@@ -426,7 +431,7 @@ def _fit_stream(source: Any, num_states: int, options: dict[str, Any], quiet: bo
 
     with Progress(max(1, size), "fit", unit="bytes", per_step=1.0, quiet=quiet or not size) as progress:
 
-        def batches() -> Iterable[Sequences]:
+        def batches() -> Iterable[PackedSequences]:
             nonlocal total
             for part in chain([head], iterator):
                 total += part.num_observations
@@ -434,4 +439,4 @@ def _fit_stream(source: Any, num_states: int, options: dict[str, Any], quiet: bo
                 progress.update(whole.position if isinstance(whole, SequenceStream) else total)
 
         hmm = fit_stream(batches(), start, fixed=options["fixed"], pseudo_count=options["pseudo_count"])
-    return Fit(_named(hmm, head, "Baum-Welch fit"), total, num_zeros=zeros)
+    return FitResult(_named(hmm, head, "Baum-Welch fit"), total, num_zeros=zeros)

@@ -9,7 +9,7 @@ import torch
 
 from hmmscope.axes import Float64, Tensor
 from hmmscope.inference.continuations import MAX_STEPS, forecast
-from hmmscope.processes.answers import FORECASTS
+from hmmscope.processes.capabilities import FORECASTS
 from hmmscope.processes.observations import as_vectors, whole_batch
 from hmmscope.reprs import Shown
 from hmmscope.schema import require, require_count
@@ -58,7 +58,7 @@ def forecast_with(models: Sequence[Any], observed: Any, steps: int, seed: int = 
         InputError: no step, or more; a past that a model forbids, or of another shape.
     """
     require_count("steps", steps, most=MAX_STEPS)
-    of_symbols = FORECASTS in models[0].by_law
+    of_symbols = FORECASTS in models[0].uses_hmm_inference
     past = whole_batch(observed, models[0].alphabet) if of_symbols else as_vectors(observed, models[0].num_symbols)[0]
     require(len(past) == 1, "observed", "must be one sequence", tuple(past.shape))
     ends = torch.tensor([0.025, 0.975], dtype=torch.float64)

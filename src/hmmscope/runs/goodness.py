@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hmmscope.corpora.corpus import Corpus
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.reprs import html_rows
 from hmmscope.schema import require_count
 from hmmscope.sequences.gaps import MISSING
@@ -115,8 +115,8 @@ def goodness_of_fit(
     counted = [[count(sequences)] for _, count in families]
     for number in range(num_simulations):
         model, begin = models[number % len(models)], number * len(sequences)
-        corpus = Corpus(model, length=max(2, longest), seed=seed, stream="test")
-        drawn = corpus[begin : begin + len(sequences)].observations
+        dataset = ProcessDataset(model, length=max(2, longest), seed=seed, stream="test")
+        drawn = dataset[begin : begin + len(sequences)].observations
         alike = [_without(row[: len(gap)], gap) for row, gap in zip(drawn, gaps, strict=True)]
         for own, (_, count) in zip(counted, families, strict=True):
             own.append(count(alike))

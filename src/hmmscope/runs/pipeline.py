@@ -12,13 +12,13 @@ from typing import Any
 import torch
 
 from hmmscope import registry
-from hmmscope.analysis.twins import draw_twins
-from hmmscope.corpora.corpus import Corpus, num_tokens
-from hmmscope.corpora.targets import Target, corpus_of, make_target
+from hmmscope.analysis.untrained_controls import draw_controls
+from hmmscope.datasets.process_dataset import ProcessDataset, vocab_size
+from hmmscope.datasets.targets import Target, dataset_of, make_target
 from hmmscope.errors import DamagedError, InputError
-from hmmscope.models.base import Ports, SequenceModel, build_model
+from hmmscope.models.base import ModelIO, SequenceModel, build_model
 from hmmscope.models.block_cot import feedback_width
-from hmmscope.models.given import GivenModelSpec, model_name, unwrapped
+from hmmscope.models.user_module import UserModuleSpec, model_name, unwrapped
 from hmmscope.processes.files import load_process
 from hmmscope.processes.make import built
 from hmmscope.processes.process import Process
@@ -98,18 +98,18 @@ class Run:
         ]
         return plot_rows(rows, repr(self.process), x="step", y="loss", by=("of",))
 
-    def corpus(self, stream: str = "evaluate") -> Corpus:
+    def dataset(self, stream: str = "evaluate") -> ProcessDataset:
         """Samples of the run's process and layout; streams "evaluate" and "probe" are never trained on."""
-        return Corpus(self.process, layout=self.config.layout, seed=self.config.seed, stream=stream)
+        return ProcessDataset(self.process, layout=self.config.layout, seed=self.config.seed, stream=stream)
 
-    def beside_twins(self) -> list[tuple[str, Any]]:
+    def compare_with_untrained(self) -> list[tuple[str, Any]]:
         """Its model, "trained", and three untrained draws of its architecture, which stand beside it wherever it is read."""
-        twins = draw_twins(self.model, seed=self.config.seed, first=self.untrained()).models
+        twins = draw_controls(self.model, seed=self.config.seed, first=self.untrained()).models
         return [("trained", self.model), *(("untrained", twin) for twin in twins)]
 
-    def corpus_of(self, source: Any, **reading: Any) -> Corpus:
-        """Sequences of your own, to be scored beside the optimum of the run's process; see `corpus_of`."""
-        return corpus_of(source, self.process, self.config.layout, seed=self.config.seed, **reading)
+    def dataset_of(self, source: Any, **reading: Any) -> ProcessDataset:
+        """Sequences of your own, to be scored beside the optimum of the run's process; see `dataset_of`."""
+        return dataset_of(source, self.process, self.config.layout, seed=self.config.seed, **reading)
 
     @property
     def target(self) -> Target:
@@ -124,31 +124,33 @@ class Run:
         """Another copy of the model, with its weights after `step` steps; a checkpoint of that step must have stayed.
 
         Raises:
-            InputError: there is none; `training.milestones` says which stay.
+            InputError: there is none; `training.num_log_checkpoints` says which stay.
             DamagedError: it is not as it was written.
         """
-        config, given = self.config, isinstance(self.config.model, GivenModelSpec)
-        if isinstance(config.model, GivenModelSpec):
+        config, given = self.config, isinstance(self.config.model, UserModuleSpec)
+        if isinstance(config.model, UserModuleSpec):
             config = replace(config, model=config.model.with_module(copy.deepcopy(self.model)))
-        net = fresh_model(config, self.process)
+        net = untrained_model(config, self.process)
         if step:
             found = RunDir.open(self.path).load_checkpoint(step)
             assert found is not None
             load_weights(net, found[1].get("model", {}))
         elif given:
-            load_weights(net, store.read_tensors(self.path / FIRST_WEIGHTS, own=True))
+            load_weights(net, store.read_tensors(self.path / FIRST_WEIGHTS, managed=True))
         return unwrapped(net)
 
-    def kept_steps(self) -> list[int]:
-        """0, and the steps whose checkpoints stay by ``training.milestones``, as far as the run has come.
+    def checkpoint_steps(self) -> list[int]:
+        """0, and the steps whose checkpoints stay by ``training.num_log_checkpoints``, as far as the run has come.
 
         Raises:
             InputError: the run keeps none.
             DamagedError: a finished run has lost one.
         """
-        wanted = self.config.training.milestone_steps
+        wanted = self.config.training.log_checkpoint_steps
         if not wanted:
-            raise InputError(f"{self.path}: kept no checkpoints over training; train with --training.milestones 20")
+            raise InputError(
+                f"{self.path}: kept no checkpoints over training; train with --training.num_log_checkpoints 20"
+            )
         found = set(RunDir.open(self.path).checkpoint_steps())
         lost = [step for step in wanted if step not in found]
         if lost and self.summary is not None:
@@ -206,13 +208,13 @@ def load_run(path: str | Path, *, model: torch.nn.Module | None = None) -> Run:
     """
     folder, run = RunDir.open(require_path("path", path)), read_run(path)
     config, process = run.config, run.process
-    if isinstance(config.model, GivenModelSpec):
+    if isinstance(config.model, UserModuleSpec):
         if model is None:
             raise InputError(config.model.refusal(path))
         config = replace(config, model=config.model.with_module(model))
     elif model is not None:
         raise InputError(f"model: {path} has a model of its own, {config.model.name}")
-    net = fresh_model(config, process)
+    net = untrained_model(config, process)
     if folder.done is not None and open_sealed(folder.path, milestones=False) is None:
         warnings.warn(f"{path}: has no seal, so nothing says that its files are as they were written", stacklevel=2)
     found = folder.load_checkpoint()
@@ -227,12 +229,12 @@ def load_run(path: str | Path, *, model: torch.nn.Module | None = None) -> Run:
     return Run(Path(path), config, process, unwrapped(net), folder.done)
 
 
-def fresh_model(config: RunConfig, process: Process) -> SequenceModel:
+def untrained_model(config: RunConfig, process: Process) -> SequenceModel:
     """The model with its first weights."""
     target = make_target(config.target, process, config.layout)
     length = int(config.layout.num_observations)
     with plain():
-        return build_model(config.model, ports_of(config, target), config.seed, trained_length=length)
+        return build_model(config.model, model_io_of(config, target), config.seed, trained_length=length)
 
 
 class TrainingPass:
@@ -251,9 +253,11 @@ class TrainingPass:
     def __init__(self, config: RunConfig | dict[str, Any], device: str = "cpu") -> None:
         config = config_from_data(config) if isinstance(config, dict) else config
         process = config.process.build()
-        self.config, self.model = config, fresh_model(config, process).to(device)
+        self.config, self.model = config, untrained_model(config, process).to(device)
         self._target = make_target(config.target, process, config.layout)
-        batch = Corpus(process, layout=config.layout, seed=config.seed, stream="train")[0 : config.training.batch_size]
+        batch = ProcessDataset(process, layout=config.layout, seed=config.seed, stream="train")[
+            0 : config.training.batch_size
+        ]
         moved = {name: getattr(batch, name).to(device) for name in ("tokens", "observations", "states")}
         self.batch = replace(batch, **moved)
 
@@ -267,20 +271,20 @@ class TrainingPass:
             torch.cuda.synchronize()
 
 
-def ports_of(config: RunConfig, target: Target) -> Ports:
+def model_io_of(config: RunConfig, target: Target) -> ModelIO:
     """The sizes of input and output that the target asks for, with its process and layout."""
     process, layout = target.process, target.layout
     vectors = process.real_valued
-    return Ports(
+    return ModelIO(
         num_outputs=target.num_outputs,
-        num_tokens=None if vectors else num_tokens(process, layout),
+        vocab_size=None if vectors else vocab_size(process, layout),
         input_width=process.num_symbols if vectors else None,
-        max_length=layout.num_columns,
+        max_length=layout.context_length,
         feedback_width=feedback_width(target.num_outputs) if config.training.block_length else 0,
     )
 
 
-def engine_of(config: RunConfig, ports: Ports, num_processes: int = 1, *, measure: bool = True) -> Choice:
+def engine_of(config: RunConfig, model_io: ModelIO, num_processes: int = 1, *, measure: bool = True) -> Choice:
     """The engine of a training whose device is known, and why; see `choose_engine`.
 
     With `measure` it may take steps of each to tell; without, only what this machine has measured before counts.
@@ -289,9 +293,9 @@ def engine_of(config: RunConfig, ports: Ports, num_processes: int = 1, *, measur
         if config.training.engine == "compiled":
             raise InputError("training.engine: compiled does not cover a density; use torch")
         return Choice("torch", f"target = {config.target} (the compiled engine has no densities)")
-    columns, found = config.layout.num_columns, partial(timing if measure else kept_timing, config, ports)
+    columns, found = config.layout.context_length, partial(timing if measure else kept_timing, config, model_io)
     try:
-        return choose_engine(config.model, ports, config.training, columns, num_processes, found)
+        return choose_engine(config.model, model_io, config.training, columns, num_processes, found)
     except NotMeasuredError:
         return Choice("compiled", "unless torch is clearly faster, which the first training here measures")
 
@@ -308,8 +312,8 @@ def _process_of(folder: RunDir, config: RunConfig) -> Process:
 
 def check_same(folder: RunDir, process: Process) -> None:
     """DamagedError if the process is not, to the bit, the one that the run was made with."""
-    expected = store.read_json(folder.path / "seeds.json", own=True).get("process_digest")
-    if expected not in (process.digest, process.law_digest):  # older folders have the latter, without names
+    expected = store.read_json(folder.path / "seeds.json", managed=True).get("process_digest")
+    if expected not in (process.digest, process.params_digest):  # older folders have the latter, without names
         raise DamagedError(
             f"{folder.path}: the process here differs from the one of the run ({process.digest[:12]} instead of "
             f"{str(expected)[:12]}); its file or the numerical libraries have changed"

@@ -9,19 +9,19 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope.axes import Float64, Tensor
-from hmmscope.emissions.number_draws import number_draws
+from hmmscope.emissions.vector_gibbs import vector_draws
 from hmmscope.errors import InputError
 from hmmscope.inference.chains import effective_sizes, equal_tails, r_hat
-from hmmscope.inference.climbing import Model, counts_of
-from hmmscope.inference.gibbs import Chains, Draws, Prior, symbol_draws
-from hmmscope.inference.loop_inputs import Sequences, flat_sequences
+from hmmscope.inference.em import Model, counts_of
+from hmmscope.inference.gibbs import Chains, DirichletPrior, Draws, symbol_draws
+from hmmscope.inference.loop_inputs import PackedSequences, flat_sequences
 from hmmscope.inference.paths import most_likely_states
 from hmmscope.kernels.quantise import UNIT
 from hmmscope.processes.hmm import HMM
 from hmmscope.reprs import Shown
 from hmmscope.runs.forecasts import Forecasts, forecast_with
 from hmmscope.runs.goodness import Goodness, goodness_of_fit
-from hmmscope.runs.number_sequences import Vectors
+from hmmscope.runs.vector_sequences import Vectors
 from hmmscope.schema import is_count, require, unknown_name
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.gaps import MISSING
@@ -41,14 +41,14 @@ class Posterior(Shown):
         arrays: by the names of its arrays ("initial", "transition", "emission"; of numbers "means", ...), each
             (chain, draw, ...).
         log_likelihood: of all observations under each draw (chain, draw), nats.
-        swapped: share of the draws that had other labels and were given those of the fit.
+        relabelled_fraction: share of the draws that had other labels and were given those of the fit.
         sequences: what it was fitted to: symbols (time,), or numbers (time, coordinate).
     """
 
     hmm: Any
     arrays: dict[str, Float64[Tensor, "chain draw ..."]]
     log_likelihood: Float64[Tensor, "chain draw"]
-    swapped: float
+    relabelled_fraction: float
     sequences: Sequence[Tensor]
 
     def table(self) -> list[dict[str, Any]]:
@@ -84,7 +84,7 @@ class Posterior(Shown):
         ended += f"; fewer than {ENOUGH} are few for ends of intervals" if least < ENOUGH else ""
         said = f"posterior of {chains} chains of {draws} draws: largest R-hat {worst:.3f}, "
         said += f"least effective number {least:.0f}; they {ended}" + (
-            f"; labels matched in {self.swapped:.0%} of the draws" if self.swapped else ""
+            f"; labels matched in {self.relabelled_fraction:.0%} of the draws" if self.relabelled_fraction else ""
         )
         shown = [row for row in rows if len(rows) <= 200 or row["array"] != "emission"]
         width = max(len(_place(row)) for row in shown)
@@ -128,7 +128,7 @@ def _place(row: dict[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Material:
+class FitData:
     """What a model was fitted to.
 
     Attributes:
@@ -146,7 +146,7 @@ class Material:
             return self.data.rows.split(self.data.lengths.tolist())
         return [self.data[number] for number in range(len(self.data))]
 
-    def posterior(self, hmm: Any, prior: Prior, chains: Chains, laws: dict[str, Any]) -> Posterior:
+    def posterior(self, hmm: Any, prior: DirichletPrior, chains: Chains, laws: dict[str, Any]) -> Posterior:
         """Of a model of symbols, or of numbers; InputError if it was restricted."""
         if self.restricted:
             raise InputError(
@@ -154,26 +154,26 @@ class Material:
             )
         if isinstance(self.data, Vectors):
             conjugate = type(hmm).conjugate(self.data.rows, **hmm.options | laws)
-            found = number_draws(hmm, self.data.rows, self.data.lengths, conjugate, prior, chains)
+            found = vector_draws(hmm, self.data.rows, self.data.lengths, conjugate, prior, chains)
         elif laws:
             raise unknown_name("posterior", next(iter(laws)), ("initial", "transition", "emission"))
         else:
             work = flat_sequences(self.data.flat, self.data.lengths.numpy()).packed()
             found = _symbol_draws(hmm, work, prior, chains)
         arrays = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in found.arrays.items()}
-        return Posterior(hmm, arrays, torch.from_numpy(found.log_likelihood), found.swapped, self.sequences)
+        return Posterior(hmm, arrays, torch.from_numpy(found.log_likelihood), found.relabelled_fraction, self.sequences)
 
 
-def _symbol_draws(hmm: HMM, work: Sequences, prior: Prior, chains: Chains) -> Draws:
+def _symbol_draws(hmm: HMM, work: PackedSequences, prior: DirichletPrior, chains: Chains) -> Draws:
     """By `symbol_draws`, from the fitted model on."""
     start = [np.maximum(part, 1 / UNIT) for part in Model.of(hmm)]
     start = [part / part.sum(-1, keepdims=True) for part in start]
     counts = counts_of(Model(*start), work)
-    expected = [counts.first, counts.transitions, counts.visits.T]
+    expected = [counts.initial, counts.transitions, counts.emissions.T]
     return symbol_draws(work, start, _reference(hmm, work), prior, chains, expected)
 
 
-def _reference(hmm: HMM, work: Sequences) -> NDArray[np.int64]:
+def _reference(hmm: HMM, work: PackedSequences) -> NDArray[np.int64]:
     """The likeliest state of each step; sequences, the longest first, go side by side."""
     symbols = torch.from_numpy(work.symbols)
     symbols = symbols.where(symbols < hmm.num_symbols, MISSING)

@@ -14,16 +14,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.targets import make_target
+from hmmscope.datasets.process_dataset import ProcessDataset
+from hmmscope.datasets.targets import make_target
 from hmmscope.errors import HmmscopeError
-from hmmscope.machine import environment, processor
-from hmmscope.models.base import Ports, build_model, cost_of
+from hmmscope.models.base import ModelIO, build_model, cost_of
 from hmmscope.runs.config import RunConfig
 from hmmscope.runs.settings import settings
 from hmmscope.schema import by_field, spec_to_data, to_stored
 from hmmscope.storage import disk, store
-from hmmscope.training.distributed import World
+from hmmscope.system_info import environment, processor
+from hmmscope.training.distributed import ProcessGroup
 from hmmscope.training.engines import SHORT, Timing, make_engine
 from hmmscope.training.state import Moments
 
@@ -32,7 +32,7 @@ from hmmscope.training.state import Moments
 _SECONDS, _STEP, _FEWEST = 2.0, 2e10, 16
 
 
-def timing(config: RunConfig, ports: Ports, seconds: float) -> Timing | None:
+def timing(config: RunConfig, model_io: ModelIO, seconds: float) -> Timing | None:
     """The time of a step by each engine; None for a training of `seconds` by torch that is shorter than measuring takes.
 
     What measuring takes is known once something was measured, and the answer to one question stays the same after that.
@@ -41,14 +41,14 @@ def timing(config: RunConfig, ports: Ports, seconds: float) -> Timing | None:
         store.make_folder(_file().parent)
     with disk.one_at_a_time(_file().parent):
         kept = _read()
-        shape, length = _shape(config, ports), config.training.num_steps
+        shape, length = _shape(config, model_io), config.training.num_steps
         if shape not in kept["steps"]:
             if [shape, length] in kept["short"]:
                 return None
             if seconds < kept["first"]:
                 kept["short"].append([shape, length])
             else:
-                kept["steps"][shape], kept["first"] = _measured(config, ports)
+                kept["steps"][shape], kept["first"] = _measured(config, model_io)
             with suppress(OSError, HmmscopeError):
                 store.write_json(_file(), kept)
         found = kept["steps"].get(shape)
@@ -59,14 +59,14 @@ class NotMeasuredError(LookupError):
     """This machine has not measured the steps of a training yet."""
 
 
-def kept_timing(config: RunConfig, ports: Ports, seconds: float) -> Timing | None:
+def kept_timing(config: RunConfig, model_io: ModelIO, seconds: float) -> Timing | None:
     """The time of a step as `timing` gives it, of what was measured before; nothing is measured or written.
 
     Raises:
         NotMeasuredError: `timing` would measure.
     """
     kept = _read()
-    found = kept["steps"].get(_shape(config, ports))
+    found = kept["steps"].get(_shape(config, model_io))
     if found is not None:
         return Timing(**by_field(Timing, found))
     if seconds < kept["first"]:
@@ -99,9 +99,9 @@ def _read() -> dict[str, Any]:
     return {"machine": _facts(), "first": SHORT, "short": [], "steps": {}}
 
 
-def _shape(config: RunConfig, ports: Ports) -> str:
+def _shape(config: RunConfig, model_io: ModelIO) -> str:
     spec = config.training
-    sizes = {"columns": config.layout.num_columns, "target": config.target, "outputs": ports.num_outputs}
+    sizes = {"columns": config.layout.context_length, "target": config.target, "outputs": model_io.num_outputs}
     recipe = to_stored(spec)
     sizes |= {key: recipe[key] for key in ("batch_size", "num_grains", "num_threads")}
     if spec.precision != "float32":
@@ -109,17 +109,17 @@ def _shape(config: RunConfig, ports: Ports) -> str:
     return json.dumps(sizes | {"model": spec_to_data(config.model)}, sort_keys=True, default=str)
 
 
-def _measured(config: RunConfig, ports: Ports) -> tuple[dict[str, float], float]:
+def _measured(config: RunConfig, model_io: ModelIO) -> tuple[dict[str, float], float]:
     """The fields of a `Timing`: the fastest of a few steps of each engine in turns; and seconds of all this."""
     begun, spec = time.process_time(), config.training
     process = config.process.build()
     target = make_target(config.target, process, config.layout)
-    cost = cost_of(config.model, ports, config.layout.num_columns)
+    cost = cost_of(config.model, model_io, config.layout.context_length)
     most = spec.batch_size if cost is None else max(_FEWEST, int(_STEP / cost.flops))
     samples = min(spec.batch_size, most)
-    grains = spec.num_grains if samples == spec.batch_size else 1
-    spec = replace(spec, batch_size=samples, num_grains=grains, curriculum=(), num_trajectories=0)
-    batch = Corpus(process, layout=config.layout, seed=config.seed, stream="train")[0:samples]
+    grains = spec.accumulation_steps if samples == spec.batch_size else 1
+    spec = replace(spec, batch_size=samples, accumulation_steps=grains, curriculum=(), num_trajectories=0)
+    batch = ProcessDataset(process, layout=config.layout, seed=config.seed, stream="train")[0:samples]
     clock = time.process_time if spec.num_threads == 1 else time.perf_counter
     names: tuple[Literal["compiled", "torch"], ...] = ("compiled", "torch")
     best: dict[str, float] = dict.fromkeys(names, float("inf"))
@@ -127,7 +127,10 @@ def _measured(config: RunConfig, ports: Ports) -> tuple[dict[str, float], float]
         takers = {}
         for name in names:
             own = replace(spec, engine=name)
-            takers[name] = make_engine(build_model(config.model, ports, config.seed).train(), own, World()), Moments()
+            takers[name] = (
+                make_engine(build_model(config.model, model_io, config.seed).train(), own, ProcessGroup()),
+                Moments(),
+            )
             takers[name][0].take(takers[name][1], batch, target, 0)
         compiled, rounds = time.perf_counter(), 0
         while rounds < 1 or (rounds < 50 and time.perf_counter() - compiled < _SECONDS):

@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hmmscope.analysis.curves import Score, evaluate
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.targets import Target, make_target
+from hmmscope.datasets.process_dataset import ProcessDataset
+from hmmscope.datasets.targets import Target, make_target
 from hmmscope.errors import NonFiniteError, RefusedError
-from hmmscope.machine import require_disk
-from hmmscope.models.base import ModelSpec, Ports, SequenceModel, build_model, cost_of, parameter_count
-from hmmscope.models.given import GivenModel, unwrapped
+from hmmscope.models.base import ModelIO, ModelSpec, SequenceModel, build_model, cost_of, parameter_count
 from hmmscope.models.rehearsal import rehearse_training
-from hmmscope.runs.beginnings import Beginning
+from hmmscope.models.user_module import UserModule, unwrapped
 from hmmscope.runs.config import RunConfig, configure, pinned
 from hmmscope.runs.pipeline import (
     FIRST_WEIGHTS,
@@ -27,14 +25,16 @@ from hmmscope.runs.pipeline import (
     check_same,
     engine_of,
     load_run,
-    ports_of,
+    model_io_of,
 )
-from hmmscope.runs.room import ADVICE, disk_bytes, require_memory_for, warn_if_large
+from hmmscope.runs.resources import ADVICE, disk_bytes, require_memory_for, warn_if_large
 from hmmscope.runs.settings import plain, settings
+from hmmscope.runs.warm_start import SharedPrefix
 from hmmscope.schema import require, require_path
 from hmmscope.storage import store
 from hmmscope.storage.rundir import RunDir, config_difference
-from hmmscope.training.distributed import World, joined
+from hmmscope.system_info import require_disk
+from hmmscope.training.distributed import ProcessGroup, joined
 from hmmscope.training.parallel import check_processes
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import load_weights, resolve_device
@@ -56,7 +56,7 @@ def train(
     num_steps: int | None = None,
     training: Any = None,
     seed: int | None = None,
-    begin: str | Path | None = None,
+    warm_start: str | Path | None = None,
     resume: bool = False,
     quiet: bool = True,
     num_samples: int = 256,
@@ -78,7 +78,7 @@ def train(
         model: a registered name, a mapping of fields, a spec, or any module from tokens (batch, time) to logits (batch,
             time, symbol), or to an object with ``.logits``.
         target, layout, length, num_steps, training, seed: see `hmmscope.runs.config.configure`.
-        begin: the folder of a shorter run: its steps that this one has too are taken over, with the same bits at the end.
+        warm_start: the folder of a shorter run, whose steps are reused; the bits at the end are the same.
         resume: go on with the run in `out` if there is one; its configuration must be the same.
         quiet: show no progress.
         num_samples: samples of the final score.
@@ -98,20 +98,20 @@ def train(
     if tracker is not None:
         tracker_module(tracker)  # refused before a folder is made
     asked: dict[str, Any] = {"model": model, "target": target, "layout": layout, "length": length}
-    config = configure(source, reading=reading, num_steps=num_steps, training=training, seed=seed, **asked)
+    config = configure(source, read_options=reading, num_steps=num_steps, training=training, seed=seed, **asked)
     with joined(config.training.device) as world:
         with plain():
-            begun = _begin(config, path, world, resume, None if begin is None else Path(begin))
+            begun = _begin(config, path, world, resume, None if warm_start is None else Path(warm_start))
         run, spec = begun.run, begun.run.config.training
-        opened = _folder(run, resume, begin) if world.leader else nullcontext()
+        opened = _folder(run, resume, warm_start) if world.leader else nullcontext()
         with opened as folder, settings(spec):
             if world.share(folder is not None and folder.done is not None):
                 world.dismiss()
-                return load_run(path, model=run.model if isinstance(begun.net, GivenModel) else None)
-            if isinstance(begun.net, GivenModel):
+                return load_run(path, model=run.model if isinstance(begun.net, UserModule) else None)
+            if isinstance(begun.net, UserModule):
                 _first_weights(path, begun.net, world)
             begun.target.device = world.device(resolve_device(spec.device))
-            floor = begun.target.floor(begun.held_out, spec.evaluate_samples) if begun.judged else None
+            floor = begun.target.lower_bound(begun.held_out, spec.evaluate_samples) if begun.judged else None
             clock.append(time.process_time())
             _learn(begun, world, folder, floor, quiet, tracker)
             in_parts = _in_parts(spec, world)  # asked before the others go
@@ -128,13 +128,13 @@ def train(
 
 
 @dataclass(frozen=True, eq=False)
-class _Begun:
+class _CheckedTraining:
     """A training that nothing refuses, before anything of it is written.
 
     Attributes:
         run: with the model as the user knows it, whose weights are the first.
         net: what is trained.
-        ports: its input and output.
+        model_io: its input and output.
         target: what is asked of it.
         held_out: samples that judge it.
         judged: whether this process knows the exact answers.
@@ -142,13 +142,13 @@ class _Begun:
 
     run: Run
     net: SequenceModel
-    ports: Ports
+    model_io: ModelIO
     target: Target
-    held_out: Corpus
+    held_out: ProcessDataset
     judged: bool
 
 
-def _begin(config: RunConfig, path: Path, world: World, resume: bool, shorter: Path | None) -> _Begun:
+def _begin(config: RunConfig, path: Path, world: ProcessGroup, resume: bool, shorter: Path | None) -> _CheckedTraining:
     """The run with its fresh model; what can be refused is refused here, before there is a folder."""
     device = resolve_device(config.training.device, config.training.engine)
     config = replace(config, training=replace(config.training, device=device))
@@ -160,7 +160,7 @@ def _begin(config: RunConfig, path: Path, world: World, resume: bool, shorter: P
     process = config.process.build()
     config = pinned(config, process)
     target = make_target(config.target, process, config.layout)
-    ports = ports_of(config, target)
+    ports = model_io_of(config, target)
     require_memory_for(config, ports)
     if world.leader:
         require_disk("training", path, disk_bytes(config, ports), ADVICE)
@@ -168,41 +168,46 @@ def _begin(config: RunConfig, path: Path, world: World, resume: bool, shorter: P
     engine = _engine(config, ports, path if there else shorter, world.size)
     config = replace(config, training=replace(config.training, engine=engine))
     net = build_model(config.model, ports, config.seed, trained_length=int(config.layout.num_observations))
-    if isinstance(net, GivenModel):
+    if isinstance(net, UserModule):
         _check_given(net, config, world)
     run = Run(path, config, process, unwrapped(net), None)
-    begun = _Begun(run, net, ports, target, run.corpus("evaluate"), judged=world.leader and target.exact)
+    begun = _CheckedTraining(run, net, ports, target, run.dataset("evaluate"), judged=world.leader and target.exact)
     if process.data is not None:
-        run.corpus("train")[0:1]  # what cannot be split
+        run.dataset("train")[0:1]  # what cannot be split
     if begun.judged:
-        target.floor(begun.held_out, 1)  # a process without an exact answer
+        target.lower_bound(begun.held_out, 1)  # a process without an exact answer
     return begun
 
 
-def _check_given(net: GivenModel, config: RunConfig, world: World) -> None:
+def _check_given(net: UserModule, config: RunConfig, world: ProcessGroup) -> None:
     """InputError for what a module that was handed over cannot do."""
     spec = config.training
     require(not spec.block_length, "training.block_length", "needs a model of this library", spec.block_length)
     rule = "of a module that was handed over is exact or ddp"
     require(not _in_parts(spec, world), "training.parallel", rule, spec.parallel)
-    for line in rehearse_training(net, config.layout.num_columns, config.target):
+    for line in rehearse_training(net, config.layout.context_length, config.target):
         if world.leader:
             warnings.warn(line, stacklevel=5)
 
 
-def _in_parts(spec: TrainingSpec, world: World) -> bool:
+def _in_parts(spec: TrainingSpec, world: ProcessGroup) -> bool:
     """Whether each process holds a part of the model."""
     return world.size > 1 and spec.parallel == "fsdp"
 
 
 def _learn(
-    begun: _Begun, world: World, folder: RunDir | None, floor: float | None, quiet: bool, tracker: str | None
+    begun: _CheckedTraining,
+    world: ProcessGroup,
+    folder: RunDir | None,
+    floor: float | None,
+    quiet: bool,
+    tracker: str | None,
 ) -> None:
     """Train the model to the last step."""
     config, tells = begun.run.config, tracker is not None and world.leader
     train_model(
         begun.net,
-        begun.run.corpus("train"),
+        begun.run.dataset("train"),
         config.training,
         folder,
         world=world,
@@ -211,11 +216,11 @@ def _learn(
         floor=floor,
         quiet=quiet,
         tracker=make_tracker(str(tracker), begun.run.path, config.to_data()) if tells else None,
-        flops_of=partial(_flops, config.model, begun.ports),
+        flops_of=partial(_flops, config.model, begun.model_io),
     )
 
 
-def _judge(begun: _Begun, in_parts: bool, num_samples: int) -> tuple[SequenceModel, Score]:
+def _judge(begun: _CheckedTraining, in_parts: bool, num_samples: int) -> tuple[SequenceModel, Score]:
     """The model with its last weights, and its score, which is written to the run's folder."""
     path, spec, net = begun.run.path, begun.run.config.training, begun.net
     if in_parts:  # of which the others have taken theirs along
@@ -227,13 +232,13 @@ def _judge(begun: _Begun, in_parts: bool, num_samples: int) -> tuple[SequenceMod
     return net, score
 
 
-def _first_weights(path: Path, model: GivenModel, world: World) -> None:
+def _first_weights(path: Path, model: UserModule, world: ProcessGroup) -> None:
     """Keep the weights that a module came with; a run that goes on has those that it began with."""
     kept = path / FIRST_WEIGHTS
     if world.leader and not os.path.lexists(kept):
         store.write_tensors(kept, dict(model.state_dict()))
     world.meet()
-    load_weights(model, store.read_tensors(kept, own=True))
+    load_weights(model, store.read_tensors(kept, managed=True))
 
 
 def summarise(score: Score, model: SequenceModel, config: RunConfig, floor: float | None) -> dict:
@@ -259,18 +264,20 @@ def summarise(score: Score, model: SequenceModel, config: RunConfig, floor: floa
     }
 
 
-def _flops(spec: ModelSpec, ports: Ports, columns: int) -> float | None:
+def _flops(spec: ModelSpec, model_io: ModelIO, columns: int) -> float | None:
     """Operations of a training step on one sample of so many columns, if they are known."""
-    cost = cost_of(spec, ports, columns)
+    cost = cost_of(spec, model_io, columns)
     return None if cost is None else cost.flops
 
 
-def _engine(config: RunConfig, ports: Ports, begun: Path | None, num_processes: int) -> Literal["compiled", "torch"]:
+def _engine(
+    config: RunConfig, model_io: ModelIO, begun: Path | None, num_processes: int
+) -> Literal["compiled", "torch"]:
     """The engine of a run; "auto" is that of the run in the folder, if it was begun."""
     if begun is not None and config.training.engine == "auto":
         engine = _recorded(RunDir.open(begun).config)["training"]["engine"]
         config = replace(config, training=replace(config.training, engine=engine))
-    return engine_of(config, ports, num_processes).engine
+    return engine_of(config, model_io, num_processes).engine
 
 
 def _recorded(config: dict) -> dict:
@@ -278,12 +285,12 @@ def _recorded(config: dict) -> dict:
     return config | {"training": {"engine": "torch", "milestones": 0} | config.get("training", {})}
 
 
-def _folder(run: Run, resume: bool, begin: str | Path | None) -> RunDir:
+def _folder(run: Run, resume: bool, warm_start: str | Path | None) -> RunDir:
     """The run's folder with its lock: a new one, or with `resume` the one that holds this configuration.
 
-    One without a checkpoint takes over that of the run `begin`.
+    One without a checkpoint takes over that of the run `warm_start`.
     """
-    shorter = None if begin is None else Beginning.of(Path(begin), run.config)  # before there is a folder
+    shorter = None if warm_start is None else SharedPrefix.of(Path(warm_start), run.config)  # before there is a folder
     path, config, process = run.path, run.config, run.process
     if resume and os.path.lexists(path):
         folder = RunDir.open(path)

@@ -14,14 +14,14 @@ from hmmscope.errors import InputError
 MAX_TEXT = 1 << 30
 
 
-class Cells(NamedTuple):
+class TableCells(NamedTuple):
     """The rows of a table that hold something, of which an empty cell is something, and their numbers from 1 on."""
 
     cells: list[list[str]]
     numbers: list[int]
 
 
-def read_cells(text: str, what: str, delimiter: str) -> Cells:
+def read_cells(text: str, what: str, delimiter: str) -> TableCells:
     """The cells of a table without the spaces around them.
 
     In a table of one column a blank line is an empty cell, but at the end.
@@ -40,7 +40,7 @@ def read_cells(text: str, what: str, delimiter: str) -> Cells:
         rows.pop()
     one_column = any(rows) and len(next(filter(None, rows))) == 1
     numbers = [number for number, row in enumerate(rows, 1) if row or one_column]
-    return Cells([[cell.strip() for cell in rows[number - 1]] or [""] for number in numbers], numbers)
+    return TableCells([[cell.strip() for cell in rows[number - 1]] or [""] for number in numbers], numbers)
 
 
 def as_row(source: Any) -> Any:

@@ -21,18 +21,18 @@ from hmmscope.errors import InputError, RefusedError
 from hmmscope.reprs import html_table
 from hmmscope.schema import require, require_count, shown, unknown_name
 from hmmscope.seeds import check_seed, numpy_generator
-from hmmscope.sequences.asked import FORMAT, Asked
 from hmmscope.sequences.encoding import Alphabet, Encoded, summary
 from hmmscope.sequences.gaps import MISSING, Missing
 from hmmscope.sequences.large import num_equal, parts_of
+from hmmscope.sequences.read_options import ReadOptions
+from hmmscope.sequences.read_request import FORMAT, ReadRequest
 from hmmscope.sequences.reading import read_again, read_file, read_object
-from hmmscope.sequences.rule import Reading
 from hmmscope.storage import store
 from hmmscope.text import in_a_line
 
 _ENDINGS = (".safetensors", ".npz", ".jsonl")
 #: Options of `SequenceData` that say how a source is read.
-READING_OPTIONS = ("symbols", "unit", "column", "group", "axis", "missing", "lengths", "like")
+READING_OPTIONS = ("symbols", "unit", "column", "group", "axis", "missing", "lengths", "symbols_from")
 #: Symbols, and characters of a first line, that are shown.
 _SHOWN_SYMBOLS, _SHOWN_LINE = 12, 60
 #: Blocks that few long sequences are cut into, and symbols of the shortest.
@@ -68,8 +68,8 @@ class SequenceData(Dataset[Tensor]):
             NumPy, and `hmmscope.MISSING`, are missing in any case.
         lengths: number of symbols of each row of a padded array; or of each of the sequences that lie one after the other in
             one row or column, as in hmmlearn's ``X, lengths``.
-        like: a process, or other `SequenceData`, whose symbols these have, and which says how its own sequences were read:
-            so these are read, where nothing else is asked for.
+        symbols_from: a process, or other `SequenceData`, whose symbols these have; without other options, the sequences are
+            read as it was read.
         title: what it is; by default the name of the file.
         seed: of `train`, `validation` and `test`.
 
@@ -81,7 +81,7 @@ class SequenceData(Dataset[Tensor]):
         num_symbols: V.
         lengths: of the sequences (sequence,), missing observations counted too.
         title, how: what it is, and how it was read.
-        reading: the options with which another source is read alike.
+        read_options: the options with which another source is read alike.
 
     Raises:
         InputError: nothing to read, a symbol that is not in the alphabet, a file that is missing, no regular file, or too
@@ -100,19 +100,19 @@ class SequenceData(Dataset[Tensor]):
         axis: int | None = None,
         missing: object = None,
         lengths: object = None,
-        like: Any = None,
+        symbols_from: Any = None,
         title: str | None = None,
         seed: int = 0,
     ) -> None:
         is_path = isinstance(source, os.PathLike) or (isinstance(source, str) and "\n" not in source)
         what = Path(str(source)).name if is_path else "sequences"
-        if like is not None and symbols is None:
-            symbols = like.symbols or like.num_symbols
-        kept = None if like is None else like.reading
+        if symbols_from is not None and symbols is None:
+            symbols = symbols_from.symbols or symbols_from.num_symbols
+        kept = None if symbols_from is None else symbols_from.read_options
         names = Missing.of(missing).names or None
-        wanted = Reading(unit=unit, column=column, group=group, axis=axis, missing=names)
+        wanted = ReadOptions(unit=unit, column=column, group=group, axis=axis, missing=names)
         gaps = Missing(names or (kept.missing if kept else None) or ())
-        asked = Asked(what, Alphabet.of(symbols, gaps), wanted, lengths, kept)
+        asked = ReadRequest(what, Alphabet.of(symbols, gaps), wanted, lengths, kept)
         if isinstance(source, SequenceData):
             self._set(read_again(source._encoded, asked), source.title if title is None else title, seed or source.seed)
             return
@@ -132,7 +132,7 @@ class SequenceData(Dataset[Tensor]):
     def _set(self, encoded: Encoded, title: str, seed: int) -> None:
         self._encoded, self.title, self.seed = encoded, title, check_seed(seed)
         self.symbols, self.num_symbols, self.how = encoded.symbols, encoded.num_symbols, encoded.how
-        self.reading = encoded.reading
+        self.read_options = encoded.read_options
         self.lengths = torch.from_numpy(encoded.lengths.astype(np.int64))
         self._starts = np.concatenate([[0], np.cumsum(encoded.lengths)]).astype(np.int64)
 
@@ -156,7 +156,7 @@ class SequenceData(Dataset[Tensor]):
         return int(self._starts[-1])
 
     @cached_property
-    def reach(self) -> NDArray[np.int64]:
+    def steps_since_gap(self) -> NDArray[np.int64]:
         """Observations before each one in its sequence, since the last gap (observation,); -1 where it is missing."""
         steps, gaps = np.arange(self.num_steps), self.flat == self.num_symbols
         begins = np.zeros(self.num_steps + 1, np.bool_)
@@ -307,7 +307,7 @@ class SequenceData(Dataset[Tensor]):
         count = max(1, min(_BLOCKS, self.num_steps // _SHORTEST_BLOCK))
         return -(-self.num_steps // count)
 
-    def pieces(self, length: int) -> "SequenceData":
+    def chunks(self, length: int) -> "SequenceData":
         """Longer sequences cut into pieces of `length`, or of `block_length` if fewer than 30 pieces would be left."""
         require_count("length", length)
         if sum(-(-count // length) for count in self.lengths.tolist()) < _FEW_PIECES:
@@ -329,7 +329,7 @@ class SequenceData(Dataset[Tensor]):
     def _said(self, more: str) -> "SequenceData":
         return self.from_encoded(replace(self._encoded, how=f"{self.how}; {more}"), self.title, self.seed)
 
-    def beginnings(self, length: int) -> "SequenceData":
+    def prefixes(self, length: int) -> "SequenceData":
         """Of each sequence the first `length` symbols."""
         require_count("length", length)
         lengths = np.minimum(self._encoded.lengths, length)
@@ -429,22 +429,22 @@ class SequenceData(Dataset[Tensor]):
         store.write_bytes(target, buffer.getvalue())
 
 
-def read_as(source: Any, reading: Mapping[str, Any], beside: Iterable[str] = ()) -> SequenceData:
+def read_as(source: Any, read_options: Mapping[str, Any], beside: Iterable[str] = ()) -> SequenceData:
     """`SequenceData` of a source and options of reading.
 
     Args:
         source: of `SequenceData`, or such.
-        reading: its options, by name.
+        read_options: its options, by name.
         beside: names of options that the caller takes besides, which are told with these where one is unknown.
 
     Raises:
         InputError: an unknown option, or options where all is read already.
     """
-    for name in reading:
+    for name in read_options:
         if name not in READING_OPTIONS:
             raise unknown_name("option", name, [*READING_OPTIONS, *beside])
     if not isinstance(source, SequenceData):
-        return SequenceData(source, **reading)
-    if reading:
-        raise InputError(f"{next(iter(reading))}: is for what is still to be read, and SequenceData is read")
+        return SequenceData(source, **read_options)
+    if read_options:
+        raise InputError(f"{next(iter(read_options))}: is for what is still to be read, and SequenceData is read")
     return source

@@ -15,7 +15,7 @@ from hmmscope.reprs import Shown
 from hmmscope.schema import listed, refuse_masked, require, shown, unknown_name
 from hmmscope.sequences.gaps import FOR_NUMBERS, MISSING, Missing, is_nothing
 from hmmscope.sequences.large import MAX_SYMBOLS, require_dense, smallest
-from hmmscope.sequences.rule import Reading
+from hmmscope.sequences.read_options import ReadOptions
 from hmmscope.text import is_text
 
 #: How a line of text becomes symbols.
@@ -40,7 +40,7 @@ class Encoded(Shown):
         num_symbols: V.
         how: what was understood, in words.
         first: the first sequence as it was read, or its beginning.
-        reading: how it was read, for another source.
+        read_options: how it was read, for another source.
     """
 
     flat: NDArray[np.integer]
@@ -49,7 +49,7 @@ class Encoded(Shown):
     num_symbols: int
     how: str
     first: str
-    reading: Reading = field(default_factory=Reading)
+    read_options: ReadOptions = field(default_factory=ReadOptions)
 
 
 @dataclass(frozen=True, repr=False)
@@ -293,7 +293,7 @@ def encode_lines(
     if unit is None:
         unit = _unit_of(texts, alphabet, what)
     found = _columns(lines, alphabet, what) if unit == "lines" else _in_unit(unit, texts, kept, alphabet, what, where)
-    return replace(found, how=UNITS[unit], reading=Reading(unit=unit))
+    return replace(found, how=UNITS[unit], read_options=ReadOptions(unit=unit))
 
 
 def _in_unit(

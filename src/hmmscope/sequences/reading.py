@@ -12,15 +12,15 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope.errors import DamagedError, InputError, ResourceError
-from hmmscope.machine import require_memory
 from hmmscope.schema import shown
-from hmmscope.sequences.asked import FORMAT, OBSERVATIONS, Asked, is_whole, plain
 from hmmscope.sequences.cells import MAX_TEXT, as_row, read_cells
 from hmmscope.sequences.encoding import Alphabet, Encoded, apart, encode_words
 from hmmscope.sequences.gaps import FOR_NUMBERS, MISSING
-from hmmscope.sequences.rule import Reading
+from hmmscope.sequences.read_options import ReadOptions
+from hmmscope.sequences.read_request import FORMAT, OBSERVATIONS, ReadRequest, is_whole, plain
 from hmmscope.storage import disk, store
 from hmmscope.storage.mapped import map_tensors, read_npy, read_npz
+from hmmscope.system_info import require_memory
 
 #: What is said of text that begins as FASTA does.
 TWO_WAYS = "can be read in two ways: as FASTA, if it is named .fasta, or as text with unit='characters' (--unit)"
@@ -30,7 +30,7 @@ ARRAYS = (".npz", ".npy", ".safetensors")
 ENDINGS = (*TEXT, *FASTA, *FASTQ, *TABLES, *ARRAYS)
 
 
-def read_file(path: Path, asked: Asked) -> Encoded:
+def read_file(path: Path, asked: ReadRequest) -> Encoded:
     """The sequences of a file, by its ending; an unknown ending is text.
 
     Raises:
@@ -45,7 +45,7 @@ def read_file(path: Path, asked: Asked) -> Encoded:
         return _read_arrays(path, asked)
     if ending == ".parquet":
         return _read_parquet(path, asked)
-    with disk.reading(path, own=False, limit=MAX_TEXT) as file:
+    with disk.reading(path, managed=False, limit=MAX_TEXT) as file:
         require_memory(f"{path}", 40 * os.fstat(file.fileno()).st_size)
     text = store.read_text(path, limit=MAX_TEXT)
     if ending in FASTA or (ending not in (*TEXT, *TABLES) and text.startswith(">")):
@@ -61,7 +61,7 @@ def read_file(path: Path, asked: Asked) -> Encoded:
     return _read_json(text, asked) if ending == ".json" else asked.lines(text.splitlines())
 
 
-def _read_json(text: str, asked: Asked) -> Encoded:
+def _read_json(text: str, asked: ReadRequest) -> Encoded:
     """A list of sequences."""
     try:
         found = json.loads(text)
@@ -81,7 +81,7 @@ def is_fasta(text: str) -> bool:
     return next(lines, "").startswith(">")
 
 
-def _read_fasta(text: str, asked: Asked) -> Encoded:
+def _read_fasta(text: str, asked: ReadRequest) -> Encoded:
     """Records of FASTA; small letters (masked parts) are read as capitals."""
     records: list[list[str]] = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -97,7 +97,7 @@ def _read_fasta(text: str, asked: Asked) -> Encoded:
     return _letters(sequences, asked, "FASTA records, each letter a symbol, small letters as capitals")
 
 
-def _read_fastq(text: str, asked: Asked) -> Encoded:
+def _read_fastq(text: str, asked: ReadRequest) -> Encoded:
     """Records of FASTQ: a header, lines of the sequence, ``+``, and as many characters of quality, which are left out."""
     lines = iter(enumerate(text.splitlines(), 1))
     sequences: list[str] = []
@@ -126,7 +126,7 @@ def _read_fastq(text: str, asked: Asked) -> Encoded:
     return _letters(sequences, asked, how)
 
 
-def _letters(sequences: list[str], asked: Asked, how: str) -> Encoded:
+def _letters(sequences: list[str], asked: ReadRequest, how: str) -> Encoded:
     """Records of letters; what may stand for a gap, and is read as a letter, is said, and so are empty records."""
     found = asked.characters(sequences, "record")
     letters = set(found.symbols or ())
@@ -138,7 +138,7 @@ def _letters(sequences: list[str], asked: Asked, how: str) -> Encoded:
     return replace(found, how=how)
 
 
-def _read_csv(text: str, asked: Asked, delimiter: str) -> Encoded:
+def _read_csv(text: str, asked: ReadRequest, delimiter: str) -> Encoded:
     """Rows of cells are sequences; with `column`, the first row names columns, and each cell, or with `group` each run of
     rows of one group, is a sequence."""
     rows, numbers = read_cells(text, asked.what, delimiter)
@@ -162,7 +162,7 @@ def _read_csv(text: str, asked: Asked, delimiter: str) -> Encoded:
                 f"first row names columns; choose with unit='words' (--unit) or {named} (--column). Numbers that are no "
                 "symbols: fit with emission='gaussian' (--emission)"
             )
-        return replace(asked.words(asked.along(cells), "rows of names", "row"), reading=Reading(unit="words"))
+        return replace(asked.words(asked.along(cells), "rows of names", "row"), read_options=ReadOptions(unit="words"))
     asked.row_numbers = numbers[1:]
     for number, row in enumerate(rows[1:]):
         if len(row) != len(header):
@@ -170,7 +170,7 @@ def _read_csv(text: str, asked: Asked, delimiter: str) -> Encoded:
     return asked.table(header, lambda name: [row[header.index(name)].strip() for row in rows[1:]])
 
 
-def _read_json_lines(text: str, asked: Asked) -> Encoded:
+def _read_json_lines(text: str, asked: ReadRequest) -> Encoded:
     rows, numbers = [], []
     for number, line in enumerate(text.split("\n"), 1):  # a string may hold other ends of lines
         if line.strip():
@@ -192,7 +192,7 @@ def _read_json_lines(text: str, asked: Asked) -> Encoded:
     return asked.rows(rows, "rows", "row")
 
 
-def _column(asked: Asked, name: str, rows: list[Any]) -> list[Any]:
+def _column(asked: ReadRequest, name: str, rows: list[Any]) -> list[Any]:
     """One field of rows that are mappings."""
     for number, row in enumerate(rows):
         if name not in row:
@@ -200,7 +200,7 @@ def _column(asked: Asked, name: str, rows: list[Any]) -> list[Any]:
     return [row[name] for row in rows]
 
 
-def _read_arrays(path: Path, asked: Asked) -> Encoded:
+def _read_arrays(path: Path, asked: ReadRequest) -> Encoded:
     """An array of symbols (sequence, time), with `lengths` if it is padded, and names if the file has them."""
     header: dict[str, Any] = {}
     arrays: Mapping[str, Any]
@@ -220,17 +220,17 @@ def _read_arrays(path: Path, asked: Asked) -> Encoded:
     name = asked.field(asked.choose(key for key in arrays if key != "lengths"))
     if asked.lengths is None and "lengths" in arrays:
         asked.lengths = _numbers(arrays["lengths"])
-    return _renamed(read_array(_numbers(arrays[name]), asked, f"array {name}", own=own), wanted, asked)
+    return _renamed(read_array(_numbers(arrays[name]), asked, f"array {name}", managed=own), wanted, asked)
 
 
-def _is_own(header: Mapping[str, Any], asked: Asked) -> bool:
+def _is_own(header: Mapping[str, Any], asked: ReadRequest) -> bool:
     """Whether a header says that a file is one of this library's with sequences; InputError for one with a process."""
     if "format" in header and header["format"] != FORMAT:
         raise InputError(f"{asked.what}: holds a process ({shown(header['format'])}), not sequences")
     return "format" in header
 
 
-def _saved(arrays: Mapping[str, Any], asked: Asked) -> Encoded:
+def _saved(arrays: Mapping[str, Any], asked: ReadRequest) -> Encoded:
     """Sequences that lie one after the other in `tokens`, with `lengths`, as `SequenceData.save` writes them."""
     try:
         tokens, whole = arrays.get("tokens"), None
@@ -260,7 +260,7 @@ def _closed(values: Any) -> Any:
     return found
 
 
-def _renamed(found: Encoded, wanted: Alphabet | None, asked: Asked) -> Encoded:
+def _renamed(found: Encoded, wanted: Alphabet | None, asked: ReadRequest) -> Encoded:
     """What was found under the names of its file, under the names that the caller gives."""
     if wanted is None or found.symbols is None:
         return found
@@ -268,7 +268,7 @@ def _renamed(found: Encoded, wanted: Alphabet | None, asked: Asked) -> Encoded:
     names = [*found.symbols, None]  # the last for a missing one
     words = [[names[code] for code in row.tolist()] for row in split]
     wanted = replace(wanted, missing=replace(wanted.missing, nothing=True))
-    return replace(encode_words(words, wanted, found.how, asked.at("sequence")), reading=found.reading)
+    return replace(encode_words(words, wanted, found.how, asked.at("sequence")), read_options=found.read_options)
 
 
 def header_of(path: Path, text: str) -> dict[str, Any]:
@@ -281,7 +281,7 @@ def header_of(path: Path, text: str) -> dict[str, Any]:
     return header
 
 
-def read_array(array: NDArray[Any], asked: Asked, how: str, *, own: bool = False) -> Encoded:
+def read_array(array: NDArray[Any], asked: ReadRequest, how: str, *, managed: bool = False) -> Encoded:
     """One sequence (time,), or the sequences of an array of two dimensions, each along the axis of time.
 
     Where nothing says which axis that is, (time, 1) is one sequence, as in hmmlearn, and (sequence, time) has one a row;
@@ -294,9 +294,9 @@ def read_array(array: NDArray[Any], asked: Asked, how: str, *, own: bool = False
     if kind not in "iubfUSO" or array.ndim not in (1, 2):
         rule = f"must be whole numbers (sequence, time) or names, got {array.dtype} {shape}"
         raise InputError(f"{asked.what}: {rule}")
-    if kind == "f" and array.ndim == 2 and not own:
+    if kind == "f" and array.ndim == 2 and not managed:
         _require_whole(array, asked)
-    if kind == "f" and array.ndim == 2 and asked.axis is None and asked.lengths is None and not own:
+    if kind == "f" and array.ndim == 2 and asked.axis is None and asked.lengths is None and not managed:
         down, along = (
             f"one sequence of {shape[0]} steps" if shape[1] == 1 else f"{shape[1]} of {shape[0]}",
             f"{shape[0]} of {shape[1]}",
@@ -308,9 +308,9 @@ def read_array(array: NDArray[Any], asked: Asked, how: str, *, own: bool = False
         )
     if array.ndim == 2:
         is_column = shape[1] == 1 < shape[0]
-        given = asked.reading.axis if own else asked.axis
+        given = asked.read_options.axis if managed else asked.axis
         asked.has_axes = given is not None
-        axis = given if given is not None else 0 if is_column and not own else 1
+        axis = given if given is not None else 0 if is_column and not managed else 1
         array = array if axis == 1 else array.T
         how += "" if axis == 1 else ", its column one sequence" if is_column else ", each column a sequence"
     array = np.atleast_2d(array)
@@ -323,7 +323,7 @@ def read_array(array: NDArray[Any], asked: Asked, how: str, *, own: bool = False
     return asked.words([row.tolist() for row in rows], how) if kind in "US" else asked.numbers(rows, how)
 
 
-def _require_whole(array: NDArray[Any], asked: Asked) -> None:
+def _require_whole(array: NDArray[Any], asked: ReadRequest) -> None:
     """InputError for numbers that are no symbols, whichever way they are read."""
     values = np.ma.getdata(array)[~np.ma.getmaskarray(array)]
     odd = values[np.isfinite(values) & (np.floor(values) != values)]
@@ -332,12 +332,12 @@ def _require_whole(array: NDArray[Any], asked: Asked) -> None:
         raise InputError(f"{asked.what}: {rule}; {FOR_NUMBERS}")
 
 
-def _read_parquet(path: Path, asked: Asked) -> Encoded:
+def _read_parquet(path: Path, asked: ReadRequest) -> Encoded:
     try:
         from pyarrow import parquet
     except ImportError:
         raise ResourceError(f"{path}: Parquet needs pyarrow; pip install 'hmmscope[parquet]'") from None
-    with disk.reading(path, own=False) as file:
+    with disk.reading(path, managed=False) as file:
         try:
             table = parquet.ParquetFile(file)
             size = sum(table.metadata.row_group(k).total_byte_size for k in range(table.num_row_groups))
@@ -349,13 +349,13 @@ def _read_parquet(path: Path, asked: Asked) -> Encoded:
             raise DamagedError(f"{path.name}: not Parquet ({' '.join(str(error).split())[:100]})") from None
 
 
-def read_again(found: Encoded, asked: Asked) -> Encoded:
+def read_again(found: Encoded, asked: ReadRequest) -> Encoded:
     """Sequences that are read already, with the names, or the number of symbols, that the caller gives.
 
     Raises:
         InputError: options of reading; a name, or a number, that is none of those that are given.
     """
-    wanted, options = asked.alphabet, asked.reading.to_data() | ({} if asked.lengths is None else {"lengths": 0})
+    wanted, options = asked.alphabet, asked.read_options.to_data() | ({} if asked.lengths is None else {"lengths": 0})
     if options:
         raise InputError(f"{next(iter(options))}: is for what is still to be read, and SequenceData is read")
     if wanted.count is None or (wanted.names, wanted.count) == (found.symbols, found.num_symbols):
@@ -363,7 +363,7 @@ def read_again(found: Encoded, asked: Asked) -> Encoded:
     if found.symbols is not None and wanted.names is not None:
         return _renamed(found, wanted, asked)
     parts = np.split(np.where(found.flat == found.num_symbols, MISSING, found.flat.astype(np.int64)), _ends(found))
-    return replace(asked.numbers(parts, found.how), reading=found.reading)
+    return replace(asked.numbers(parts, found.how), read_options=found.read_options)
 
 
 def _ends(found: Encoded) -> NDArray[np.int64]:
@@ -371,7 +371,7 @@ def _ends(found: Encoded) -> NDArray[np.int64]:
     return np.cumsum(found.lengths)[:-1]
 
 
-def read_object(source: Any, asked: Asked) -> Encoded:
+def read_object(source: Any, asked: ReadRequest) -> Encoded:
     """Lists, arrays, tensors, and tables with named columns (data sets of Hugging Face, frames)."""
     if isinstance(source, bytes | bytearray):
         raise InputError(

@@ -12,12 +12,12 @@ import numpy as np
 
 from hmmscope.errors import InputError
 from hmmscope.schema import listed, require_count, unknown_name
-from hmmscope.sequences.asked import Asked
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.encoding import UNITS, Alphabet, encode_characters, filling_lengths
 from hmmscope.sequences.gaps import MISSING, Missing
+from hmmscope.sequences.read_options import ReadOptions
+from hmmscope.sequences.read_request import ReadRequest
 from hmmscope.sequences.reading import FASTA, TEXT, TWO_WAYS, header_of, is_fasta
-from hmmscope.sequences.rule import Reading
 from hmmscope.storage import disk
 from hmmscope.storage.mapped import map_tensors
 
@@ -46,7 +46,7 @@ class SequenceStream:
         num_symbols: V.
         size: of the file, bytes.
         position: bytes that the last pass has read.
-        reading: how another source is read alike.
+        read_options: how another source is read alike.
 
     Raises:
         InputError: another kind of file, no unit, nothing to read, a line above 64 MiB; while it is gone through, symbols
@@ -69,14 +69,14 @@ class SequenceStream:
         ending = self.path.suffix.lower()
         if ending not in _STREAMED:
             raise InputError(f"{self.path}: a stream is text, FASTA or .safetensors; read {ending} with SequenceData")
-        with disk.reading(self.path, own=False) as file:
+        with disk.reading(self.path, managed=False) as file:
             self.size, self._is_fasta = os.fstat(file.fileno()).st_size, ending in FASTA
             if ending in TEXT and unit is None and is_fasta(file.read(2**16).decode("utf-8-sig", "replace")):
                 raise InputError(f"{self.path}: {TWO_WAYS}")
         self.position = 0
         self.unit = "characters" if self._is_fasta else unit
         self._missing, self._has_gaps = Missing.of(missing), False
-        self.reading = Reading(
+        self.read_options = ReadOptions(
             unit=None if ending == ".safetensors" else self.unit, missing=self._missing.names or None
         )
         alphabet = Alphabet.of(symbols, self._missing)
@@ -115,10 +115,10 @@ class SequenceStream:
             yield self._data(part)
 
     def _data(self, part: list[str]) -> SequenceData:
-        asked = Asked(self.path.name, self._alphabet, self.reading)
+        asked = ReadRequest(self.path.name, self._alphabet, self.read_options)
         if self.unit == "characters":
             encoded = encode_characters(part, self._alphabet, "characters", asked.at("sequence"))
-            encoded = replace(encoded, reading=self.reading)
+            encoded = replace(encoded, read_options=self.read_options)
         else:
             encoded = asked.lines(part)
         return SequenceData.from_encoded(encoded, self.path.name)
@@ -137,7 +137,7 @@ class SequenceStream:
         bounds.append(int(ends[-1]))
         rows: list[np.ndarray] = []
         begun = 0
-        asked = Asked(self.path.name, self._alphabet)
+        asked = ReadRequest(self.path.name, self._alphabet)
         for begin, end in pairwise(bounds):
             row = flat[begin:end].numpy().astype(np.int64)
             rows.append(np.where(row == self.num_symbols, MISSING, row) if self._has_gaps else row)
@@ -163,7 +163,7 @@ class SequenceStream:
 
     def _texts(self) -> Iterator[str]:
         """Lines without what surrounds them, or records of FASTA in pieces."""
-        with disk.reading(self.path, own=False) as file:
+        with disk.reading(self.path, managed=False) as file:
             self.position = 0
             if not self._is_fasta:
                 yield from (text for line in self._lines(file) if (text := line.strip()))

@@ -10,8 +10,8 @@ from sklearn.utils.validation import validate_data
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.free_parameters import num_free
+from hmmscope.sklearn.encoded import Array, EncodedObservations, unmasked, unrounded
 from hmmscope.sklearn.estimator import HiddenMarkovModel, drawn, most_probable, rows_of
-from hmmscope.sklearn.seen import Array, Seen, unmasked, unrounded
 
 
 class CategoricalHMM(HiddenMarkovModel):
@@ -133,11 +133,11 @@ class CategoricalHMM(HiddenMarkovModel):
     def _check_emissions(self) -> None:
         self.emissionprob_ = rows_of("emissionprob_", self.emissionprob_, (self.n_components, self.n_features))
 
-    def _seen(self, X: NDArray[Any], lengths: NDArray[np.int64]) -> Seen:
+    def _seen(self, X: NDArray[Any], lengths: NDArray[np.int64]) -> EncodedObservations:
         emission = self.emissionprob_
         if (emission.shape[1] == X).any():
             emission = np.column_stack([emission, np.ones(len(emission))])
-        return Seen(unrounded(self.startprob_, self.transmat_, emission), X[:, 0], lengths)
+        return EncodedObservations(unrounded(self.startprob_, self.transmat_, emission), X[:, 0], lengths)
 
     def _emit(self, states: NDArray[np.int64], uniforms: Array) -> NDArray[Any]:
         symbols = np.empty(len(states), np.int64)

@@ -22,11 +22,11 @@ from hmmscope.inference.counts import Counts, add_counts
 from hmmscope.inference.fast import log_likelihood
 from hmmscope.inference.free_parameters import num_free
 from hmmscope.inference.loop_inputs import flat_sequences, paths_side_by_side, sequences, tables
-from hmmscope.inference.paths import likeliest_paths
+from hmmscope.inference.paths import viterbi_paths
 from hmmscope.processes.stationary import stationary_law
 from hmmscope.schema import refuse_masked, unknown_name
+from hmmscope.sklearn.encoded import SMALL, Array, EncodedObservations
 from hmmscope.sklearn.monitor import ConvergenceMonitor
-from hmmscope.sklearn.seen import SMALL, Array, Seen
 
 #: Decoders: the likeliest path, or the likeliest state at each time.
 ALGORITHMS = ("viterbi", "map")
@@ -84,7 +84,7 @@ class HiddenMarkovModel(BaseEstimator):
         """InputError unless the emissions are laws."""
 
     @abstractmethod
-    def _seen(self, X: NDArray[Any], lengths: NDArray[np.int64]) -> Seen:
+    def _seen(self, X: NDArray[Any], lengths: NDArray[np.int64]) -> EncodedObservations:
         """The observations beside the law as it is now."""
 
     @abstractmethod
@@ -175,7 +175,7 @@ class HiddenMarkovModel(BaseEstimator):
         work = work._replace(rows=np.arange(len(work.rows)))
         size, num_symbols = self.n_components, seen.process.num_symbols
         counts = Counts(np.zeros(size), np.zeros((size, size)), np.zeros((num_symbols, size)), np.zeros(len(work.rows)))
-        add_counts(tables(seen.process.law), work, counts)
+        add_counts(tables(seen.process.params), work, counts)
         if (counts.logs == -np.inf).any():
             raise InputError(
                 "X: a sequence has probability zero from this start, and expectation maximisation keeps zeros"
@@ -184,10 +184,10 @@ class HiddenMarkovModel(BaseEstimator):
 
     def _maximise(self, X: NDArray[Any], counts: Counts) -> None:
         if "s" in self.params:
-            self.startprob_ = most_probable(self.startprob_prior, counts.first, self.startprob_)
+            self.startprob_ = most_probable(self.startprob_prior, counts.initial, self.startprob_)
         if "t" in self.params:
             self.transmat_ = most_probable(self.transmat_prior, counts.transitions, self.transmat_)
-        self._maximise_emissions(X, torch.from_numpy(counts.visits))
+        self._maximise_emissions(X, torch.from_numpy(counts.emissions))
 
     # -- answers
 
@@ -228,8 +228,8 @@ class HiddenMarkovModel(BaseEstimator):
         for batch in seen.batches():
             shape = batch.observations.shape
             work = sequences(batch.observations, torch.arange(shape[1]) == 0, batch.lengths)
-            narrow = paths_side_by_side(tables(seen.process.law), work)
-            found = likeliest_paths(logs, logs, work, shape, narrow=narrow, highest_end=True)
+            narrow = paths_side_by_side(tables(seen.process.params), work)
+            found = viterbi_paths(logs, logs, work, shape, narrow=narrow, highest_end=True)
             backward = batch.within(found.states.numpy())
             states[batch.places] = np.where(backward < 0, -1, self.n_components - 1 - backward)
             total += float(found.log_probability.sum())
@@ -320,7 +320,7 @@ class HiddenMarkovModel(BaseEstimator):
             found[name] = begun.get(name, np.ones(law.shape, np.bool_)) if fitted else law > 0
         return found
 
-    def _asked(self, X: Any, lengths: Any) -> Seen:
+    def _asked(self, X: Any, lengths: Any) -> EncodedObservations:
         self._ready()
         X = self._read(X, fitting=False)
         return self._seen(X, _lengths(lengths, len(X)))

@@ -11,8 +11,8 @@ from hmmscope.emissions.densities import SHAPES
 from hmmscope.emissions.gaussian import GaussianHMM as GaussianProcess
 from hmmscope.errors import InputError
 from hmmscope.schema import refuse_masked, unknown_name
-from hmmscope.sklearn.real_valued import RealValuedHMM, without_gaps
-from hmmscope.sklearn.seen import Array
+from hmmscope.sklearn.encoded import Array
+from hmmscope.sklearn.vector_estimator import RealValuedHMM, without_gaps
 
 
 class GaussianHMM(RealValuedHMM):

@@ -81,16 +81,16 @@ MOST_BYTES = 1 << 40
 
 
 @contextmanager
-def reading(path: Path, *, own: bool, limit: int = MOST_BYTES) -> Iterator[BufferedReader]:
+def reading(path: Path, *, managed: bool, limit: int = MOST_BYTES) -> Iterator[BufferedReader]:
     """A regular file of at most `limit` bytes, opened for reading.
 
-    If it is our `own`, anything wrong is damage, and a link is not followed; else the caller's input is wrong.
+    If it is our `managed`, anything wrong is damage, and a link is not followed; else the caller's input is wrong.
     """
-    wrong = DamagedError if own else InputError
+    wrong = DamagedError if managed else InputError
     check_name(path)
 
     def opener(name: str, flags: int) -> int:  # a pipe must not make us wait
-        return open_own(path, flags) if own else os.open(name, flags | os.O_NONBLOCK)
+        return open_own(path, flags) if managed else os.open(name, flags | os.O_NONBLOCK)
 
     try:
         with open(path, "rb", opener=opener) as file:
@@ -130,9 +130,9 @@ def open_own(path: Path, flags: int) -> int:
     return fd
 
 
-def read_bytes(path: Path, *, own: bool, limit: int = MOST_BYTES) -> bytes:
+def read_bytes(path: Path, *, managed: bool, limit: int = MOST_BYTES) -> bytes:
     """All of a regular file of at most `limit` bytes; errors as of `reading`."""
-    with reading(path, own=own, limit=limit) as file:
+    with reading(path, managed=managed, limit=limit) as file:
         return file.read(os.fstat(file.fileno()).st_size)
 
 

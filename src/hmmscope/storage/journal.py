@@ -112,7 +112,7 @@ def read_journal(path: Path, *, limit: int = 1 << 30) -> list[dict]:
     """
     if not os.path.lexists(path):
         raise InputError(f"{path}: no such journal")
-    *lines, tail = disk.read_bytes(path, own=True, limit=limit).split(b"\n")
+    *lines, tail = disk.read_bytes(path, managed=True, limit=limit).split(b"\n")
     records = []
     for number, line in enumerate(lines, 1):
         record = _record(line)

@@ -48,7 +48,7 @@ def map_tensors(path: Path) -> tuple[dict[str, "torch.Tensor"], dict[str, str]]:
     import torch
 
     path = Path(path)
-    with disk.reading(path, own=False) as file:
+    with disk.reading(path, managed=False) as file:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
         try:
@@ -104,7 +104,7 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
         DamagedError: not an archive of plain arrays.
     """
     path = Path(path)
-    with disk.reading(path, own=False) as file:
+    with disk.reading(path, managed=False) as file:
         size = os.fstat(file.fileno()).st_size
         try:
             with zipfile.ZipFile(file) as archive:
@@ -128,7 +128,7 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
 
 def read_npy(path: Path) -> NDArray[Any]:
     """The plain array of an NPY file, which stays in it until it is read, as of `map_tensors`; errors as of `read_npz`."""
-    with disk.reading(path, own=False) as file:
+    with disk.reading(path, managed=False) as file:
         try:
             shape, fortran, kind, begin = _head_of(file, os.fstat(file.fileno()).st_size, path.name)
             if math.prod(shape) == 0:

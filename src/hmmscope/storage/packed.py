@@ -139,7 +139,7 @@ def _unpacked(path: Path) -> bytes:
     """The bytes that were packed; what would become more than `MOST_BYTES` is refused before it is unpacked."""
     unpacker = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=1 << 28)
     try:
-        data = unpacker.decompress(disk.read_bytes(path, own=True, limit=MOST_BYTES), MOST_BYTES)
+        data = unpacker.decompress(disk.read_bytes(path, managed=True, limit=MOST_BYTES), MOST_BYTES)
     except lzma.LZMAError as error:
         raise DamagedError(f"{path}: not a whole xz file ({error})") from error
     if not unpacker.eof:

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hmmscope.errors import DamagedError, HmmscopeError, InputError, NonFiniteError, RefusedError, ResourceError
-from hmmscope.machine import environment
 from hmmscope.storage import disk, seals, store
 from hmmscope.storage.journal import Journal, read_journal
 from hmmscope.storage.store import (
@@ -37,6 +36,7 @@ from hmmscope.storage.store import (
     write_tensors,
     write_text,
 )
+from hmmscope.system_info import environment
 
 if TYPE_CHECKING:
     import torch
@@ -111,7 +111,7 @@ class RunDir:
             if isinstance(error.__cause__, PermissionError) or getattr(error.__cause__, "errno", 0) == errno.EROFS:
                 raise ResourceError(f"{path}: no folder can be made here; choose another --out") from error
             raise
-        run.config = read_json(path / "config.json", own=True)
+        run.config = read_json(path / "config.json", managed=True)
         return run
 
     @classmethod
@@ -131,7 +131,7 @@ class RunDir:
         if os.path.lexists(path / "hmmscope.json"):
             raise InputError(f"{path}: an export of a model, not a run folder; hs.interop.from_huggingface opens it")
         named = verify_folder(path, exact=False)["files"]
-        config = read_json(path / "config.json", own=True)
+        config = read_json(path / "config.json", managed=True)
         if "config.json" not in named or not isinstance(config, dict):
             raise DamagedError(f"{path / 'config.json'}: not the config of a run")
         run = cls(path, config)
@@ -289,7 +289,7 @@ class RunDir:
         if not journal.is_file() or journal.stat().st_size < length:
             raise DamagedError(f"{journal}: shorter than the {length} bytes that checkpoint {step} builds on")
         before = document.get("journal_sha256", "")
-        if before and _digest(disk.read_bytes(journal, own=True)[:length]) != before:
+        if before and _digest(disk.read_bytes(journal, managed=True)[:length]) != before:
             raise DamagedError(f"{journal}: altered in the {length} bytes that checkpoint {step} builds on")
         tensors = {}
         for name in sorted(files.keys() - {"state.json"}):
@@ -334,7 +334,7 @@ class RunDir:
         if not os.path.lexists(path):
             return None
         seals.open_sealed(self.path, weights=False)
-        summary = read_json(path, own=True)
+        summary = read_json(path, managed=True)
         if not isinstance(summary, dict):
             raise DamagedError(f"{path}: not a summary")
         return summary

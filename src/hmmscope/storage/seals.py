@@ -6,7 +6,7 @@
 A seal shows damage, not authorship. Whoever changes a sealed folder takes the seal off first; a folder without one is not
 damaged, but nothing says that it is as it was written. Runs inside a folder have seals of their own, whose digests the
 folder's seal is bound to; weights stand in the manifest of their checkpoint, which the seal names. Files of a user's own
-that lie there are under no seal, and `survey` names them. Whoever reads what a folder says calls `open_sealed` first.
+that lie there are under no seal, and `seal_report` names them. Whoever reads what a folder says calls `open_sealed` first.
 """
 
 import hashlib
@@ -126,7 +126,7 @@ def cover(made: Path) -> None:
 def _is_sealed(folder: Path) -> bool:
     """Whether a folder has a seal of ours, and no other file of that name."""
     path = folder / SEAL
-    return os.path.isfile(path) and FORMAT.encode() in disk.read_bytes(path, own=False)
+    return os.path.isfile(path) and FORMAT.encode() in disk.read_bytes(path, managed=False)
 
 
 def _write(path: Path, kind: str, bound: Mapping[str, Any], files: Mapping[str, Any]) -> None:
@@ -142,7 +142,7 @@ def remove_seal(folder: Path) -> None:
 
 
 @contextmanager
-def taken_off(folder: Path) -> Iterator[Seal | None]:
+def unsealed(folder: Path) -> Iterator[Seal | None]:
     """The seal, checked and taken off for the work inside, which seals the folder anew.
 
     Who is refused before a file was changed finds it on again. What was added and has stayed is added to the new seal.
@@ -152,7 +152,9 @@ def taken_off(folder: Path) -> Iterator[Seal | None]:
     """
     seal = open_sealed(folder)
     added = {} if seal is None else _added(folder, seal)
-    kept = {name: disk.read_bytes(folder / name, own=True) for name in (SEAL, ADDED) if os.path.lexists(folder / name)}
+    kept = {
+        name: disk.read_bytes(folder / name, managed=True) for name in (SEAL, ADDED) if os.path.lexists(folder / name)
+    }
     before = _states(folder)
     remove_seal(folder)
     try:
@@ -182,14 +184,14 @@ def read_seal(folder: Path, name: str = SEAL) -> Seal | None:
     path = folder / name
     if not os.path.lexists(path):
         return None
-    document = store.read_json(path, own=True, limit=_MOST_BYTES)
+    document = store.read_json(path, managed=True, limit=_MOST_BYTES)
     keys = {"format", "version", "kind", "bound", "files", "digest"}
     if not isinstance(document, dict) or document.keys() != keys or document["format"] != FORMAT:
         raise DamagedError(f"{path}: not a seal")
     if document["version"] != VERSION:
         raise DamagedError(f"{path}: version {document['version']!r}, not {VERSION}; if newer, upgrade hmmscope")
     # Its bytes are compared too: a space that became a tab changes no value.
-    whole = disk.read_bytes(path, own=True) == store.json_bytes(document, name)
+    whole = disk.read_bytes(path, managed=True) == store.json_bytes(document, name)
     digest = document.pop("digest")
     if not whole or digest != _digest(document) or document["kind"] not in KINDS:
         raise DamagedError(f"{path}: altered (its SHA-256 is not the one in it)")
@@ -229,7 +231,7 @@ def open_sealed(folder: Path, *, weights: bool = True, milestones: bool = True) 
 
 
 @dataclass(frozen=True)
-class Survey:
+class SealReport:
     """Every file of a folder, compared with what covers it.
 
     Attributes:
@@ -250,7 +252,7 @@ class Survey:
         return f"{total} file{'s' * (total != 1)}, {len(self.beyond)} not covered{listed}"
 
 
-def survey(folder: Path) -> Survey:
+def seal_report(folder: Path) -> SealReport:
     """Compare every byte below a sealed folder with its seals: weights of all checkpoints and runs inside it too.
 
     Raises:
@@ -271,9 +273,9 @@ def survey(folder: Path) -> Survey:
     names = [name for name in file_names(folder) if name.rpartition("/")[2] not in APART]
     inside = {name.rpartition("/")[0] for name in file_names(folder) if name.endswith(f"/{SEAL}")}
     for name in sorted(one for one in inside if not any(other.startswith(f"{one}/") for other in covered)):
-        covered |= {f"{name}/{file}" for file in survey(folder / name).covered}
+        covered |= {f"{name}/{file}" for file in seal_report(folder / name).covered}
     kept, beyond = (tuple(n for n in names if (n in covered) == is_kept) for is_kept in (True, False))
-    return Survey(kept, beyond, runs, None if seal is None else seal.kind)
+    return SealReport(kept, beyond, runs, None if seal is None else seal.kind)
 
 
 def _added(folder: Path, seal: Seal) -> dict[str, dict[str, Any]]:
@@ -305,7 +307,7 @@ def _surveyed(folder: Path, name: str, digest: str | None) -> tuple[str, ...]:
     if seal is None or seal.digest != digest:
         state = "has no seal" if seal is None else "is not what was sealed"
         raise DamagedError(f"{path}: {state}; {folder / SEAL} is bound to another")
-    return survey(path).covered
+    return seal_report(path).covered
 
 
 def file_names(folder: Path) -> Iterator[str]:

@@ -47,16 +47,16 @@ def json_bytes(obj: Any, where: str) -> bytes:
     return dump(obj, where, indent=1, ensure_ascii=False) + b"\n"
 
 
-def read_json(path: Path, *, limit: int = 64 << 20, own: bool = False) -> Any:
+def read_json(path: Path, *, limit: int = 64 << 20, managed: bool = False) -> Any:
     """The value in a JSON file of at most `limit` bytes. NaN and duplicate keys are refused.
 
-    `own` says that the file belongs to a folder of ours: a link is then refused and a missing file is damage.
+    `managed` says that the file belongs to a folder of ours: a link is then refused and a missing file is damage.
 
     Raises:
         InputError: missing, not a regular file (a pipe, a folder), or above `limit`.
         DamagedError: not JSON; the message names the file and the position.
     """
-    return parse(disk.read_bytes(path, own=own, limit=limit), str(path))
+    return parse(disk.read_bytes(path, managed=managed, limit=limit), str(path))
 
 
 def read_text(path: Path, *, limit: int) -> str:
@@ -66,7 +66,7 @@ def read_text(path: Path, *, limit: int) -> str:
         InputError: missing, not a regular file (a device, a pipe, a folder), too large, or not UTF-8.
     """
     try:
-        return disk.read_bytes(path, own=False, limit=limit).decode("utf-8-sig")
+        return disk.read_bytes(path, managed=False, limit=limit).decode("utf-8-sig")
     except UnicodeDecodeError:
         packed = "; unpack it first" if path.suffix.lower() in (".gz", ".bz2", ".xz", ".zst", ".zip") else ""
         raise InputError(f"{path}: is not UTF-8 text{packed}") from None
@@ -90,14 +90,14 @@ def table_bytes(rows: list[dict], where: str) -> bytes:
     return b"".join(lines)
 
 
-def read_table(path: Path, *, limit: int = 1 << 30, own: bool = True) -> list[dict]:
-    """The rows of `write_table`, in a folder of ours unless `own` is false, see `read_json`.
+def read_table(path: Path, *, limit: int = 1 << 30, managed: bool = True) -> list[dict]:
+    """The rows of `write_table`, in a folder of ours unless `managed` is false, see `read_json`.
 
     Raises:
         InputError: above `limit` bytes; missing, if it is not our own.
         DamagedError: a line that is not a JSON object, or a file that does not end with a line; names the line.
     """
-    return parse_table(disk.read_bytes(path, own=own, limit=limit), str(path))
+    return parse_table(disk.read_bytes(path, managed=managed, limit=limit), str(path))
 
 
 def parse_table(data: bytes, where: str) -> list[dict]:
@@ -131,16 +131,16 @@ def tensor_bytes(tensors: dict[str, "torch.Tensor"], metadata: dict[str, str] | 
     return len(text).to_bytes(8, "little") + text + body
 
 
-def read_tensors(path: Path, *, limit: int = 1 << 40, own: bool = False) -> dict[str, "torch.Tensor"]:
+def read_tensors(path: Path, *, limit: int = 1 << 40, managed: bool = False) -> dict[str, "torch.Tensor"]:
     """The tensors of a safetensors file, on the CPU. Nothing else is accepted and nothing is executed.
 
-    `own` says that the file belongs to a folder of ours, see `read_json`.
+    `managed` says that the file belongs to a folder of ours, see `read_json`.
 
     Raises:
         InputError: missing, not a regular file, or above `limit` bytes.
         DamagedError: malformed, or another format.
     """
-    return parse_tensors(disk.read_bytes(path, own=own, limit=limit), str(path))
+    return parse_tensors(disk.read_bytes(path, managed=managed, limit=limit), str(path))
 
 
 def parse_tensors(data: bytes, where: str) -> dict[str, "torch.Tensor"]:
@@ -158,7 +158,7 @@ def parse_tensors(data: bytes, where: str) -> dict[str, "torch.Tensor"]:
 def read_metadata(path: Path, *, limit: int = 1 << 40) -> dict[str, str]:
     """The short texts that `write_tensors` put beside the tensors."""
     try:
-        metadata = _split_header(disk.read_bytes(path, own=False, limit=limit))[0].get("__metadata__", {})
+        metadata = _split_header(disk.read_bytes(path, managed=False, limit=limit))[0].get("__metadata__", {})
         if not all(isinstance(text, str) for text in metadata.values()):
             raise ValueError("metadata must be text")
     except (ValueError, AttributeError, RecursionError) as error:
@@ -291,7 +291,7 @@ def file_entries(folder: Path, names: Sequence[str]) -> dict[str, dict[str, Any]
     """Size and SHA-256 of files by name, as a manifest holds them."""
     entries = {}
     for name in names:
-        with disk.reading(folder / name, own=True) as stream:
+        with disk.reading(folder / name, managed=True) as stream:
             size = os.fstat(stream.fileno()).st_size
             entries[name] = {"size": size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
     return entries
@@ -324,7 +324,7 @@ def _opened_entry(folder: Path, name: str, expected: Any, where: str) -> Iterato
     for parent in list(file.parents)[: len(parts) - 1]:
         if parent.is_symlink():
             raise DamagedError(f"{parent}: a symbolic link, which is not followed")
-    with disk.reading(file, own=True) as stream:
+    with disk.reading(file, managed=True) as stream:
         size = os.fstat(stream.fileno()).st_size
         if not isinstance(expected, dict) or expected.keys() != {"size", "sha256"} or size != expected["size"]:
             raise DamagedError(f"{file}: {size} bytes, which is not what the {Path(where).stem} says")
@@ -358,7 +358,7 @@ def read_manifest(path: Path, *, exact: bool = True) -> dict:
     path = Path(path)
     if path.is_symlink() or not path.is_dir():
         raise DamagedError(f"{path}: missing, or a link, or not a folder")
-    manifest = read_json(path / MANIFEST, own=True)
+    manifest = read_json(path / MANIFEST, managed=True)
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT or manifest.get("version") != VERSION:
         raise DamagedError(f"{path / MANIFEST}: not {FORMAT!r} version {VERSION}; if newer, upgrade hmmscope")
     files = manifest.get("files")

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hmmscope.axes import Float, Tensor
-from hmmscope.corpora.corpus import Batch
-from hmmscope.corpora.targets import PADDING, Target
-from hmmscope.engine.chunks import Asked
+from hmmscope.datasets.process_dataset import Batch
+from hmmscope.datasets.targets import PADDING, Target
+from hmmscope.engine.chunks import StepInputs
 from hmmscope.engine.folding import adamw, add_up, norm_of
 from hmmscope.engine.layout import (
-    Plan,
+    ChunkPlan,
     carved,
     cell_halves_of,
     decoder_shapes,
@@ -28,7 +28,14 @@ from hmmscope.engine.layout import (
     recurrent_shapes,
     recurrent_work,
 )
-from hmmscope.engine.rnn import CellMaps, Cells, recurrent_chunk, recurrent_gradient, recurrent_halves, recurrent_maps
+from hmmscope.engine.rnn import (
+    CellMaps,
+    RNNStepShape,
+    recurrent_chunk,
+    recurrent_gradient,
+    recurrent_halves,
+    recurrent_maps,
+)
 from hmmscope.engine.sizes import Sizes
 from hmmscope.engine.transformer import Maps, Shape, decoder_chunk, decoder_gradient, decoder_halves, decoder_maps
 from hmmscope.errors import InputError
@@ -37,8 +44,8 @@ from hmmscope.models.base import SequenceModel
 from hmmscope.models.decoder import Decoder, input_features, sinusoids
 from hmmscope.models.recurrent import Recurrent
 from hmmscope.training import updates
-from hmmscope.training.distributed import World
-from hmmscope.training.parallel import Single
+from hmmscope.training.distributed import ProcessGroup
+from hmmscope.training.parallel import SingleProcess
 from hmmscope.training.schedules import learning_rate
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import Moments
@@ -46,7 +53,7 @@ from hmmscope.training.state import Moments
 Array = NDArray[Any]
 
 
-class Compiled(Single):
+class Compiled(SingleProcess):
     """One process, and the compiled engine instead of autograd. Parameters, gradients and moments become flat vectors.
 
     The modules and the moments keep their tensors, which are views of the vectors: checkpoints, evaluation and names in
@@ -64,7 +71,7 @@ class Compiled(Single):
     in_parts: ClassVar[bool] = False
 
     def __init__(
-        self, model: SequenceModel, spec: TrainingSpec, world: World | None = None, *, poison: bool = False
+        self, model: SequenceModel, spec: TrainingSpec, world: ProcessGroup | None = None, *, poison: bool = False
     ) -> None:
         super().__init__(model, spec, world)
         if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
@@ -86,15 +93,15 @@ class Compiled(Single):
         )
         self._norm_of, self._add_up, self._adamw = (f.load(self._theta.numpy().dtype) for f in (norm_of, add_up, adamw))
         self._poison, self._moments = poison, torch.zeros(0)
-        self._rooms: dict[tuple[int, int], _Room] = {}
+        self._rooms: dict[tuple[int, int], _Workspace] = {}
         self._pool = ThreadPoolExecutor(spec.num_threads - 1) if spec.num_threads > 1 else None
 
     def gradients(self, batch: Batch, target: Target, step: int) -> Float[Tensor, ""]:
         total, theta = 0.0, self._theta.numpy()
-        steps = int(target.columns[-1]) + 1
-        held: list[_Room] = []
+        steps = int(target.token_positions[-1]) + 1
+        held: list[_Workspace] = []
         count = target.num_labels(batch)
-        for part in updates.grains(batch, self.spec.num_grains):
+        for part in updates.grains(batch, self.spec.accumulation_steps):
             asked = _asked(part, target, steps, count, theta.dtype)
             _check(asked, self._family.sizes, len(part.tokens))
             for piece in pieces(self._family.sizes, len(part.tokens)):
@@ -112,9 +119,9 @@ class Compiled(Single):
         self._family.finish(theta, held[0], self._gradient.numpy())
         return torch.tensor(total, dtype=torch.float64)
 
-    def _room(self, steps: int, count: int) -> "_Room":
+    def _room(self, steps: int, count: int) -> "_Workspace":
         if (steps, count) not in self._rooms:
-            self._rooms[steps, count] = _Room(
+            self._rooms[steps, count] = _Workspace(
                 self._family, steps, count, self.spec, self._theta.numpy().dtype, self._poison
             )
         return self._rooms[steps, count]
@@ -155,7 +162,7 @@ class Compiled(Single):
         first, second = self._moments.numpy()
         return first, second
 
-    def _run(self, room: "_Room", asked: Asked) -> float:
+    def _run(self, room: "_Workspace", asked: StepInputs) -> float:
         """The sum of the losses of all chunks; each thread takes neighbouring chunks in order."""
         chunks, threads = room.plan.chunks, len(room.works)
         cuts = [
@@ -174,13 +181,13 @@ class Compiled(Single):
         return sum((other.result() for other in others), run(0))
 
 
-class _Room:
+class _Workspace:
     """What steps of one size need: the plan, maps, and for each thread work arrays and sums of gradients."""
 
     def __init__(
         self, family: "_Family", steps: int, count: int, spec: TrainingSpec, dtype: np.dtype, poison: bool
     ) -> None:
-        self.plan: Plan = plan(family.sizes, steps, count, spec.num_threads, dtype.itemsize)
+        self.plan: ChunkPlan = plan(family.sizes, steps, count, spec.num_threads, dtype.itemsize)
         threads = min(spec.num_threads, len(self.plan.chunks))
         shapes, sum_shapes = family.shapes(steps), family.shapes(steps, sums=True)
         self.maps = carved(empty((numbers_of(shapes),), dtype, poison), shapes)
@@ -209,22 +216,22 @@ class _Family:
         """Of the maps, or of the sums of their gradients."""
         raise AssertionError
 
-    def works(self, plan: Plan, dtype: np.dtype, poison: bool, threads: int) -> list[Any]:
+    def works(self, plan: ChunkPlan, dtype: np.dtype, poison: bool, threads: int) -> list[Any]:
         """Work arrays for each thread."""
         raise AssertionError
 
-    def shape(self, plan: Plan) -> Any:
+    def shape(self, plan: ChunkPlan) -> Any:
         raise AssertionError
 
     def fixed(self, steps: int, dtype: np.dtype) -> tuple[Array, ...]:
         """What depends on the positions alone."""
         return ()
 
-    def prepare(self, theta: Array, room: _Room) -> None:
+    def prepare(self, theta: Array, room: _Workspace) -> None:
         """Maps from the parameters."""
         raise AssertionError
 
-    def finish(self, theta: Array, room: _Room, gradient: Array) -> None:
+    def finish(self, theta: Array, room: _Workspace, gradient: Array) -> None:
         """The gradient by parameter from the sums."""
         raise AssertionError
 
@@ -238,8 +245,8 @@ class _DecoderFamily(_Family):
         self._model, hidden = model, 0 if block.mlp is None else block.mlp.hidden.out_features
         width, self._attention = model.head.in_features, attention
         self.sizes = Sizes(
-            inputs=model.ports.read_width,
-            outputs=model.ports.num_outputs,
+            inputs=model.model_io.read_width,
+            outputs=model.model_io.num_outputs,
             layers=len(model.blocks),
             width=width,
             heads=attention.num_heads,
@@ -261,7 +268,7 @@ class _DecoderFamily(_Family):
         shapes = decoder_shapes(self.sizes, steps, across=not sums and self._halves is None)
         return shapes._replace(back=(shapes.back[0], shapes.back[2], shapes.back[1])) if sums else shapes
 
-    def works(self, plan: Plan, dtype: np.dtype, poison: bool, threads: int) -> list[Any]:
+    def works(self, plan: ChunkPlan, dtype: np.dtype, poison: bool, threads: int) -> list[Any]:
         cos = sin = np.empty((0, self.sizes.width // self.sizes.heads), dtype)
         if self._model.rotary is not None:
             positions = torch.arange(plan.steps)
@@ -271,13 +278,13 @@ class _DecoderFamily(_Family):
         sizes, lanes, steps = self.sizes, plan.lanes, plan.steps
         return [decoder_work(sizes, lanes, cos, sin, steps, halves, dtype, poison) for _ in range(threads)]
 
-    def shape(self, plan: Plan) -> Shape:
+    def shape(self, plan: ChunkPlan) -> Shape:
         normed = int(self._ends[4] >= 0)
         return Shape(self.sizes.heads, self.sizes.hidden, normed, plan.steps, plan.lanes, float(self._attention.scale))
 
     def fixed(self, steps: int, dtype: np.dtype) -> tuple[Array, ...]:
         model, positions, width = self._model, torch.arange(steps), self.sizes.width
-        longest, kind = model.ports.max_length, model.head.weight.dtype
+        longest, kind = model.model_io.max_length, model.head.weight.dtype
         if longest is not None and steps > longest and (model.positions is not None or model.features is not None):
             raise InputError(f"max_length: the model reads {longest} positions and was given {steps}")
         added = sinusoids(positions, width, kind) if model.sinusoidal else torch.zeros(steps, width, dtype=kind)
@@ -286,13 +293,13 @@ class _DecoderFamily(_Family):
             features = input_features(positions, longest or 0, kind)
         return added.numpy(), features.numpy()
 
-    def prepare(self, theta: Array, room: _Room) -> None:
+    def prepare(self, theta: Array, room: _Workspace) -> None:
         added, features = room.fixed
         self.maps(theta, self._blocks, self._ends, added, features, room.maps)
         if self._halves is not None:
             self._halves(room.maps, room.works[0].halves)
 
-    def finish(self, theta: Array, room: _Room, gradient: Array) -> None:
+    def finish(self, theta: Array, room: _Workspace, gradient: Array) -> None:
         self.gradient(theta, self._blocks, self._ends, room.fixed[1], room.views[0], gradient)
 
 
@@ -301,8 +308,8 @@ class _RecurrentFamily(_Family):
         layers: list[Any] = list(model.layers)
         self._relu = int(layers[0].nonlinearity == "relu")
         self.sizes = Sizes(
-            inputs=model.ports.read_width,
-            outputs=model.ports.num_outputs,
+            inputs=model.model_io.read_width,
+            outputs=model.model_io.num_outputs,
             layers=len(layers),
             width=model.head.in_features,
         )
@@ -318,25 +325,25 @@ class _RecurrentFamily(_Family):
     def shapes(self, steps: int, *, sums: bool = False) -> CellMaps:
         return recurrent_shapes(self.sizes, steps, across=not sums and self._halves is None)
 
-    def works(self, plan: Plan, dtype: np.dtype, poison: bool, threads: int) -> list[Any]:
+    def works(self, plan: ChunkPlan, dtype: np.dtype, poison: bool, threads: int) -> list[Any]:
         halves = cell_halves_of(self.sizes, dtype, poison, rounded=self._halves is not None)
         return [recurrent_work(self.sizes, plan.lanes, plan.steps, halves, dtype, poison) for _ in range(threads)]
 
-    def shape(self, plan: Plan) -> Cells:
-        return Cells(self._relu, plan.steps, plan.lanes)
+    def shape(self, plan: ChunkPlan) -> RNNStepShape:
+        return RNNStepShape(self._relu, plan.steps, plan.lanes)
 
-    def prepare(self, theta: Array, room: _Room) -> None:
+    def prepare(self, theta: Array, room: _Workspace) -> None:
         self.maps(theta, self._layers, self._ends, room.maps)
         if self._halves is not None:
             self._halves(room.maps, room.works[0].halves)
 
-    def finish(self, theta: Array, room: _Room, gradient: Array) -> None:
+    def finish(self, theta: Array, room: _Workspace, gradient: Array) -> None:
         self.gradient(self._layers, self._ends, room.views[0], gradient)
 
 
 def _cells(model: SequenceModel, names: dict[str, int], rounded: bool) -> _RecurrentFamily:
     plain = isinstance(model, Recurrent) and all(type(layer) is nn.RNN for layer in model.layers)
-    if not plain or model.ports.feedback_width:
+    if not plain or model.model_io.feedback_width:
         raise InputError("training.engine: this model has no compiled form; use torch")
     assert isinstance(model, Recurrent)
     return _RecurrentFamily(model, names, rounded)
@@ -351,13 +358,13 @@ def _flattened(tensors: Sequence[Tensor]) -> Tensor:
     return own.copy_(flat)
 
 
-def _asked(part: Batch, target: Target, steps: int, count: int, dtype: np.dtype) -> Asked:
+def _asked(part: Batch, target: Target, steps: int, count: int, dtype: np.dtype) -> StepInputs:
     """Return what a grain of a step of `count` labels reads and is asked for."""
     labels, tokens = target.labels(part), part.tokens[:, :steps]
     columns = np.full(steps, -1, np.int64)
-    columns[target.columns] = np.arange(len(target.columns))
+    columns[target.token_positions] = np.arange(len(target.token_positions))
     soft, vectors = labels.is_floating_point(), tokens.is_floating_point()
-    return Asked(
+    return StepInputs(
         tokens=np.zeros((0, 0), np.int64) if vectors else np.ascontiguousarray(tokens.numpy()),
         vectors=np.ascontiguousarray(tokens.numpy(), dtype) if vectors else np.zeros((0, 0, 0), dtype),
         ids=np.zeros((0, 0), np.int64) if soft else np.ascontiguousarray(labels.numpy()),
@@ -368,7 +375,7 @@ def _asked(part: Batch, target: Target, steps: int, count: int, dtype: np.dtype)
     )
 
 
-def _check(asked: Asked, sizes: Sizes, count: int) -> None:
+def _check(asked: StepInputs, sizes: Sizes, count: int) -> None:
     """The engine's door: compiled loops follow these numbers without looking."""
     read = asked.vectors if len(asked.vectors) else asked.tokens
     judged = (asked.columns >= 0).sum()

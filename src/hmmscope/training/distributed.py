@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 from hmmscope.axes import Tensor
 from hmmscope.errors import HmmscopeError, InputError, RefusedError, ResourceError
-from hmmscope.training.watch import LAST_WORDS, Watch, comes, end_undisturbed
+from hmmscope.training.watch import LAST_WORDS, ProcessMonitor, comes, end_undisturbed
 
 #: Seconds in which all processes must have come.
 START = 120.0
@@ -33,7 +33,7 @@ _CODES = ((KeyboardInterrupt, 130), (MemoryError, 5), (OSError, 5))
 _joined_before = False
 
 
-class World:
+class ProcessGroup:
     """The processes of one training; this class is the one without others.
 
     Attributes:
@@ -81,10 +81,10 @@ class World:
 
 
 @contextmanager
-def joined(device: Literal["auto", "cpu", "cuda"]) -> Iterator[World]:
+def joined(device: Literal["auto", "cpu", "cuda"]) -> Iterator[ProcessGroup]:
     """The world that torchrun's environment describes, while a training lasts; without torchrun, one process.
 
-    Only the leader comes out of the block: the others end their process in `World.dismiss`, or when the leader fails.
+    Only the leader comes out of the block: the others end their process in `ProcessGroup.dismiss`, or when the leader fails.
     An error on one process is raised there, and ends the others silently with its exit code. A process that dies is
     noticed by its closed connections, within a second, or after `MISSED` seconds without a sign of life.
 
@@ -99,10 +99,10 @@ def joined(device: Literal["auto", "cpu", "cuda"]) -> Iterator[World]:
     """
     size = _number("WORLD_SIZE", 1)
     if size == 1:
-        yield World()
+        yield ProcessGroup()
         return
     try:
-        world = _Several(size, "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
+        world = _TorchProcessGroup(size, "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
     except HmmscopeError as error:  # all see the same environment, and one says what is wrong with it
         rank = os.environ.get("RANK", "")
         if rank.isdecimal() and 0 < int(rank) < size:
@@ -120,7 +120,7 @@ def joined(device: Literal["auto", "cpu", "cuda"]) -> Iterator[World]:
         world.close()
 
 
-class _Several(World):
+class _TorchProcessGroup(ProcessGroup):
     """Two or more processes; messages that are not gradients go by gloo and are JSON or numbers, never pickled."""
 
     def __init__(self, size: int, kind: Literal["cpu", "cuda"]) -> None:
@@ -135,13 +135,13 @@ class _Several(World):
         _joined_before = True
         self._address, self._port, self._kind = _checked_address(), _number("MASTER_PORT"), kind
         self._hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # by process 0, not by torchrun
-        self._watch: Watch | None = None
+        self._watch: ProcessMonitor | None = None
         self._dismissed = False
 
     def connect(self) -> None:
         """Meet the others; then begin to watch them."""
         store = self._store(host=self._hosted and self.rank == 0)
-        self._watch = Watch(self._store(host=False), store, self.rank, self.size, self._hosted)
+        self._watch = ProcessMonitor(self._store(host=False), store, self.rank, self.size, self._hosted)
         self._watch.beat()
         if not comes(store, [f"sign/{rank}" for rank in range(self.size)], START):
             missing = [str(rank) for rank in range(self.size) if not store.check([f"sign/{rank}"])]

@@ -7,12 +7,12 @@ from typing import Literal
 
 from hmmscope.engine.sizes import unfit
 from hmmscope.errors import InputError
-from hmmscope.models.base import ModelSpec, Ports, SequenceModel, cost_of
+from hmmscope.models.base import ModelIO, ModelSpec, SequenceModel, cost_of
 from hmmscope.models.decoder import DecoderSpec, RoFormerSpec
 from hmmscope.models.recurrent import RNNSpec
 from hmmscope.schema import unknown_name
-from hmmscope.training.distributed import World
-from hmmscope.training.parallel import Exact, Replicas, Shards, Single
+from hmmscope.training.distributed import ProcessGroup
+from hmmscope.training.parallel import BitExactParallel, DDPUpdates, FSDPUpdates, SingleProcess
 from hmmscope.training.spec import TrainingSpec
 
 #: The environment variable that fixes what "auto" takes of what is covered: "compiled", "torch", or "unmeasured", which is
@@ -56,7 +56,7 @@ class Timing:
         )
 
 
-def uncovered(model: ModelSpec, ports: Ports, spec: TrainingSpec, num_processes: int = 1) -> str | None:
+def uncovered(model: ModelSpec, model_io: ModelIO, spec: TrainingSpec, num_processes: int = 1) -> str | None:
     """What the compiled engine does not cover, as ``field = value (why)``; None if it covers all."""
     decoder = model.decoder if isinstance(model, RoFormerSpec) else model if type(model) is DecoderSpec else None
     name = getattr(model, "name", type(model).__name__)
@@ -79,16 +79,16 @@ def uncovered(model: ModelSpec, ports: Ports, spec: TrainingSpec, num_processes:
     return next((why for found, why in cases if found), None)
 
 
-def torch_seconds(model: ModelSpec, ports: Ports, spec: TrainingSpec, columns: int) -> float:
+def torch_seconds(model: ModelSpec, model_io: ModelIO, spec: TrainingSpec, columns: int) -> float:
     """About how long torch would take on one core, by `CPU_RATE` and `CPU_STEP`."""
-    cost = cost_of(model, ports, columns)
+    cost = cost_of(model, model_io, columns)
     flops = 0.0 if cost is None else cost.flops
     return spec.num_steps * (CPU_STEP + spec.batch_size * flops / CPU_RATE)
 
 
 def choose_engine(
     model: ModelSpec,
-    ports: Ports,
+    model_io: ModelIO,
     spec: TrainingSpec,
     columns: int,
     num_processes: int,
@@ -98,7 +98,7 @@ def choose_engine(
 
     Args:
         model: the architecture.
-        ports: what goes in and comes out.
+        model_io: what goes in and comes out.
         spec: the recipe; its device is known.
         columns: of a sample at full length.
         num_processes: that train together.
@@ -110,14 +110,14 @@ def choose_engine(
     """
     if spec.engine == "torch":
         return Choice("torch", "as asked for")
-    why = uncovered(model, ports, spec, num_processes)
+    why = uncovered(model, model_io, spec, num_processes)
     if spec.engine == "compiled":
         if why is not None:
             raise InputError(f"training.engine: compiled does not cover {why}; use torch or auto")
         return Choice("compiled", "as asked for")
     if why is not None:
         return Choice("torch", f"the compiled one does not cover {why}")
-    fixed, seconds = os.environ.get(FIXED), torch_seconds(model, ports, spec, columns)
+    fixed, seconds = os.environ.get(FIXED), torch_seconds(model, model_io, spec, columns)
     if fixed == "compiled" or (fixed == "unmeasured" and seconds >= SHORT):
         return Choice("compiled", f"{FIXED} is {fixed}")
     if fixed == "torch":
@@ -130,12 +130,12 @@ def choose_engine(
     return Choice("compiled" if found.compiled <= CLEARLY * found.torch else "torch", str(found), found)
 
 
-def make_engine(model: SequenceModel, spec: TrainingSpec, world: World) -> Single:
+def make_engine(model: SequenceModel, spec: TrainingSpec, world: ProcessGroup) -> SingleProcess:
     """What computes the steps: by ``training.engine``, where "auto" that nobody resolved is torch, or ``parallel``."""
     if spec.engine == "compiled":
         from hmmscope.training.compiled_steps import Compiled  # whose loops take a while to load
 
         return Compiled(model, spec, world)
     if world.size == 1:
-        return Single(model, spec, world)
-    return {"exact": Exact, "ddp": Replicas, "fsdp": Shards}[spec.parallel](model, spec, world)
+        return SingleProcess(model, spec, world)
+    return {"exact": BitExactParallel, "ddp": DDPUpdates, "fsdp": FSDPUpdates}[spec.parallel](model, spec, world)

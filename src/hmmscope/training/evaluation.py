@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from hmmscope.axes import Float64, Tensor
-from hmmscope.corpora.corpus import Batch, Corpus
-from hmmscope.corpora.targets import Target
+from hmmscope.datasets.process_dataset import Batch, ProcessDataset
+from hmmscope.datasets.targets import Target
 from hmmscope.errors import InputError
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import move
@@ -20,7 +20,7 @@ class Evaluation:
     """The same samples each time, of single sequences with their exact answers.
 
     Args:
-        corpus: of the "evaluate" stream.
+        dataset: of the "evaluate" stream.
         target: what is asked of it.
         spec: the recipe; says how many samples.
 
@@ -28,8 +28,8 @@ class Evaluation:
         InputError: all observations of the samples are missing, so there is no loss.
     """
 
-    def __init__(self, corpus: Corpus, target: Target, spec: TrainingSpec) -> None:
-        self._spec, self._batch = spec, corpus[0 : spec.evaluate_samples]
+    def __init__(self, dataset: ProcessDataset, target: Target, spec: TrainingSpec) -> None:
+        self._spec, self._batch = spec, dataset[0 : spec.evaluate_samples]
         self._target = target
         if not target.num_labels(self._batch):
             raise InputError(
@@ -37,7 +37,7 @@ class Evaluation:
             )
         self._parts: dict[torch.device, list[tuple[Batch, Tensor]]] = {}
         self._optimum: Float64[Tensor, "batch judged output"] | None = None
-        single = len(corpus.layout.sequence_lengths) == 1  # of prompts exact answers may cost more than the training
+        single = len(dataset.layout.sequence_lengths) == 1  # of prompts exact answers may cost more than the training
         if single and self._target.exact:
             self._optimum = self._target.optimum(self._batch)
             self._counted = self._target.counted(self._batch)
@@ -54,7 +54,9 @@ class Evaluation:
             outputs = judged_outputs(
                 model, samples, self._target, block_length=spec.block_length, block_algorithm=spec.block_algorithm
             )
-            weight = self._target.num_labels(samples) / len(self._target.columns)  # samples, where each has all labels
+            weight = self._target.num_labels(samples) / len(
+                self._target.token_positions
+            )  # samples, where each has all labels
             total += self._target.loss(outputs, labels).item() * weight
             count += weight
             if self._optimum is not None:

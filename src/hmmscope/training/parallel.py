@@ -13,13 +13,13 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hmmscope.axes import Float, Tensor
-from hmmscope.corpora.corpus import Batch
-from hmmscope.corpora.targets import Target
+from hmmscope.datasets.process_dataset import Batch
+from hmmscope.datasets.targets import Target
 from hmmscope.errors import InputError
 from hmmscope.models.base import SequenceModel
 from hmmscope.schema import require
 from hmmscope.training import updates
-from hmmscope.training.distributed import World
+from hmmscope.training.distributed import ProcessGroup
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import Moments
 
@@ -27,7 +27,7 @@ from hmmscope.training.state import Moments
 BUCKET = 2**22
 
 
-class Single:
+class SingleProcess:
     """One process: the gradients of the grains are added in their order by autograd itself.
 
     Attributes:
@@ -39,8 +39,8 @@ class Single:
 
     in_parts: ClassVar[bool] = False
 
-    def __init__(self, model: SequenceModel, spec: TrainingSpec, world: World | None = None) -> None:
-        self.model, self.spec, self.world = model, spec, world or World()
+    def __init__(self, model: SequenceModel, spec: TrainingSpec, world: ProcessGroup | None = None) -> None:
+        self.model, self.spec, self.world = model, spec, world or ProcessGroup()
         self.forward: Any = torch.compile(model, dynamic=False) if spec.compile else model
         self._tables = False
         self.before_update: Callable[[], object] = bool
@@ -58,7 +58,7 @@ class Single:
             step: number of the step.
         """
         total = self._zeros(batch)
-        parts = updates.grains(batch, self.spec.num_grains)
+        parts = updates.grains(batch, self.spec.accumulation_steps)
         count = target.num_labels(batch) if len(parts) > 1 else 0
         for number, part in enumerate(parts):
             weight = share_of_labels(part, target, count) if len(parts) > 1 else 1.0
@@ -92,7 +92,7 @@ class Single:
     def _num_labels(self, batch: Batch, target: Target, step: int, *, idle: bool) -> int:
         """Return the number of labels of a whole step; all processes take part, and the idle ones add none."""
         if not target.ragged:
-            return num_samples(self.spec, step) * len(target.columns)
+            return num_samples(self.spec, step) * len(target.token_positions)
         return self.world.total(0 if idle else target.num_labels(batch))
 
     def _compilable(self, part: Batch, target: Target) -> Batch:
@@ -104,31 +104,32 @@ class Single:
         return replace(part, tokens=part.tokens.clone())
 
 
-class Exact(Single):
+class BitExactParallel(SingleProcess):
     """The bits of one process: the gradients of all grains are added in their order, wherever they were computed.
 
-    gradient = ((g_0 + g_1) + g_2) + ...     process r computes grains r k .. (r + 1) k - 1, with k = num_grains / processes
+    gradient = ((g_0 + g_1) + g_2) + ...     process r computes grains r k .. (r + 1) k - 1, with k = accumulation_steps /
+    processes
 
     Each process receives its part of every grain's gradient, adds them in order, and the sums are put together.
 
     Raises:
-        InputError: a number of processes that does not divide `num_grains`.
+        InputError: a number of processes that does not divide `accumulation_steps`.
 
     Cost: k gradients in memory, a bucket of 2 k + 2 times `BUCKET` numbers, and k + 1 gradients sent by each process at
     every step. k = 1 is the cheapest.
     """
 
-    def __init__(self, model: SequenceModel, spec: TrainingSpec, world: World) -> None:
+    def __init__(self, model: SequenceModel, spec: TrainingSpec, world: ProcessGroup) -> None:
         super().__init__(model, spec, world)
         check_processes(spec, world.size)
 
     def rows(self, step: int) -> slice:
-        return _share(self.spec, self.world, self.spec.num_grains // self.world.size, step)
+        return _share(self.spec, self.world, self.spec.accumulation_steps // self.world.size, step)
 
     def gradients(self, batch: Batch, target: Target, step: int) -> Float[Tensor, ""]:
         rank, size = self.world.rank, self.world.size
         count = num_samples(self.spec, step)
-        each, grain = self.spec.num_grains // size, -(-count // self.spec.num_grains)
+        each, grain = self.spec.accumulation_steps // size, -(-count // self.spec.accumulation_steps)
         num_grains = -(-count // grain)  # the last step of an epoch may have fewer
         held = [min(each, max(0, num_grains - other * each)) for other in range(size)]
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
@@ -152,7 +153,7 @@ class Exact(Single):
         return loss
 
 
-class Replicas(Single):
+class DDPUpdates(SingleProcess):
     """DistributedDataParallel: each process computes a share of the batch, gradients are averaged by all-reduce.
 
     The sum differs from that of one process by rounding. Its order depends on how torch puts gradients into buckets,
@@ -160,10 +161,10 @@ class Replicas(Single):
     interrupted, that pass is done twice and only the second counts.
     """
 
-    def __init__(self, model: SequenceModel, spec: TrainingSpec, world: World) -> None:
+    def __init__(self, model: SequenceModel, spec: TrainingSpec, world: ProcessGroup) -> None:
         super().__init__(model, spec, world)
         check_processes(spec, world.size)
-        self._parts = spec.num_grains // world.size if spec.num_grains % world.size == 0 else 1
+        self._parts = spec.accumulation_steps // world.size if spec.accumulation_steps % world.size == 0 else 1
         self._rehearsed = False
         self._wrap()
 
@@ -172,7 +173,7 @@ class Replicas(Single):
         known = inspect.signature(DistributedDataParallel.__init__).parameters
         name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # before torch 2.13
         options: dict[str, Any] = {"device_ids": on, name: False}
-        self.forward = _Replica(self.forward, **options)
+        self.forward = _DDPModule(self.forward, **options)
 
     def rows(self, step: int) -> slice:
         return _share(self.spec, self.world, self._parts, step)
@@ -205,7 +206,7 @@ class Replicas(Single):
         return apart
 
 
-class _Replica(DistributedDataParallel):
+class _DDPModule(DistributedDataParallel):
     """Has the attributes of what it wraps, which models are asked for."""
 
     def __getattr__(self, name: str) -> Any:
@@ -215,8 +216,8 @@ class _Replica(DistributedDataParallel):
             return getattr(super().__getattr__("module"), name)
 
 
-class Shards(Replicas):
-    """FSDP2: as `Replicas`, and each process keeps its part of weights, gradients and moments only.
+class FSDPUpdates(DDPUpdates):
+    """FSDP2: as `DDPUpdates`, and each process keeps its part of weights, gradients and moments only.
 
     The blocks of the model, and what is outside them, are put together when they are needed. The parameters become
     DTensors in place; `whole` in `hmmscope.training.state` puts one together.
@@ -253,14 +254,15 @@ class Shards(Replicas):
 
 def check_processes(spec: TrainingSpec, size: int) -> None:
     """InputError if that many processes cannot share the work."""
-    if spec.parallel == "exact" and spec.num_grains % size:
+    if spec.parallel == "exact" and spec.accumulation_steps % size:
         grains = [count for count in range(size, spec.batch_size + 1, size) if spec.batch_size % count == 0]
         ways = [f"set it to {grains[0]}"] if grains else []
-        ways += [f"start {n} processes" for n in range(size - 1, 0, -1) if spec.num_grains % n == 0 and n > 1][:1]
+        ways += [f"start {n} processes" for n in range(size - 1, 0, -1) if spec.accumulation_steps % n == 0 and n > 1][
+            :1
+        ]
         rule = f"must be a multiple of the {size} processes to give the bits of one"
-        raise InputError(
-            f"training.num_grains: {rule}, got {spec.num_grains}; {', or '.join([*ways, 'set parallel to ddp'])}"
-        )
+        remedy = ", or ".join([*ways, "set parallel to ddp"])
+        raise InputError(f"training.accumulation_steps: {rule}, got {spec.accumulation_steps}; {remedy}")
     require(size <= spec.batch_size, "training.batch_size", f"must be at least the {size} processes", spec.batch_size)
 
 
@@ -279,14 +281,14 @@ def num_samples(spec: TrainingSpec, step: int) -> int:
     return min(spec.batch_size, spec.num_trajectories - step % spec.steps_per_epoch * spec.batch_size)
 
 
-def _share(spec: TrainingSpec, world: World, parts: int, step: int) -> slice:
+def _share(spec: TrainingSpec, world: ProcessGroup, parts: int, step: int) -> slice:
     """Samples of the parts of this process, `parts` of `parts` * size; one sample, which counts nothing, if it has none."""
     count, begin = num_samples(spec, step), _first(spec, world, parts, step)
     size = -(-count // (parts * world.size)) * parts
     return slice(begin, min(begin + size, count)) if begin < count else slice(0, 1)
 
 
-def _first(spec: TrainingSpec, world: World, parts: int, step: int) -> int:
+def _first(spec: TrainingSpec, world: ProcessGroup, parts: int, step: int) -> int:
     """Number of the first sample of this process within the step; beyond the last one if it has none."""
     return world.rank * parts * -(-num_samples(spec, step) // (parts * world.size))
 

@@ -16,18 +16,18 @@ class Interrupted(HmmscopeError):
         self.exit_code = 128 + signum
 
 
-class Abandoned(BaseException):
+class WorkAbandoned(BaseException):
     """A signal came in work that may be left where it is. It is no `Exception`, which code on the way out may catch."""
 
 
-class Received(list[int]):
+class SignalState(list[int]):
     """The signals that have come, none or one."""
 
     _open = False
 
     @contextmanager
     def at_once(self, possible: bool = True) -> Iterator[None]:
-        """Work that changes nothing until `hold` is called: a signal before that leaves it by `Abandoned`.
+        """Work that changes nothing until `hold` is called: a signal before that leaves it by `WorkAbandoned`.
 
         Args:
             possible: if not, a signal is only remembered, as everywhere else.
@@ -35,7 +35,7 @@ class Received(list[int]):
         self._open = possible
         try:
             if possible and self:  # it came just before
-                raise Abandoned
+                raise WorkAbandoned
             yield
         finally:
             self._open = False
@@ -52,16 +52,16 @@ class Received(list[int]):
         self.append(signum)
         if self._open:
             self._open = False
-            raise Abandoned
+            raise WorkAbandoned
 
 
 @contextmanager
-def deferred_signals() -> Iterator[Received]:
+def deferred_signals() -> Iterator[SignalState]:
     """Collect SIGINT and SIGTERM instead of dying in the middle of a step; a second one ends the process at once.
 
     One that nobody has answered by an exception when the work ends is given to the handler of before.
     """
-    received = Received()
+    received = SignalState()
     try:
         before = {signum: signal.signal(signum, received.remember) for signum in (signal.SIGINT, signal.SIGTERM)}
     except ValueError:  # not the main thread: leave signals alone

@@ -1,6 +1,6 @@
 """How a model is trained: numbers only."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from hmmscope.schema import require, require_kinds
@@ -33,9 +33,9 @@ class TrainingSpec:
             Stages are equally many whole epochs (steps, if the run is one epoch), and the last takes what is left.
         block_length: of block chain-of-thought: after so many positions the model is told its own answer; 0 for none.
         block_algorithm: "two-phase" (answers first, then one ordinary step) or "naive" (one pass a block).
-        num_grains: equal parts of a batch whose gradients are computed apart and added in a fixed order: gradient
+        accumulation_steps: equal parts of a batch whose gradients are computed apart and added in a fixed order: gradient
             accumulation, and the unit of work of several processes. Part of what fixes the bits of a run.
-        parallel: what several processes do (torchrun): "exact" (the same bits as one process; num_grains must be a
+        parallel: what several processes do (torchrun): "exact" (the same bits as one process; accumulation_steps must be a
             multiple of their number), "ddp" or "fsdp".
         precision: of the forward and backward pass: "float32", or "bfloat16": by torch's autocast, or, of the compiled
             engine, maps whose numbers are rounded and whose sums are float32.
@@ -44,7 +44,8 @@ class TrainingSpec:
         evaluate_every: steps between evaluations on fixed samples of the "evaluate" stream; 0 for none.
         evaluate_samples: how many.
         checkpoint_every: steps between checkpoints, of which the newest two stay (the last step always has one).
-        milestones: checkpoints that stay, at so many steps from 1 to the last, evenly spaced in their logarithm; 0 for none.
+        num_log_checkpoints: checkpoints that stay, at so many steps from 1 to the last, evenly spaced in their logarithm; 0
+            for none.
         num_threads: of the processor; part of what fixes the bits of a run.
         device: "cpu", "cuda", or "auto" for cuda where there is one and the engine is not "compiled".
         engine: what computes the steps: "torch", "compiled" (small decoders and RNNs on the processor, see
@@ -70,7 +71,7 @@ class TrainingSpec:
     curriculum: tuple[int, ...] = ()
     block_length: int = 0
     block_algorithm: Literal["two-phase", "naive"] = "two-phase"
-    num_grains: int = 1
+    accumulation_steps: int = field(default=1, metadata={"stored": "num_grains"})
     parallel: Literal["exact", "ddp", "fsdp"] = "exact"
     precision: Literal["float32", "bfloat16"] = "float32"
     compile: bool = False
@@ -78,22 +79,22 @@ class TrainingSpec:
     evaluate_every: int = 100
     evaluate_samples: int = 64
     checkpoint_every: int = 200
-    milestones: int = 0
+    num_log_checkpoints: int = field(default=0, metadata={"stored": "milestones"})
     num_threads: int = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
     engine: Literal["auto", "compiled", "torch"] = "auto"
 
     def __post_init__(self) -> None:
         require_kinds(self)
-        for field in ("num_steps", "batch_size", "checkpoint_every", "evaluate_samples", "num_threads", "halve_every"):
-            require(1 <= getattr(self, field) < 2**31, field, "must be in [1, 2^31)", getattr(self, field))
+        for name in ("num_steps", "batch_size", "checkpoint_every", "evaluate_samples", "num_threads", "halve_every"):
+            require(1 <= getattr(self, name) < 2**31, name, "must be in [1, 2^31)", getattr(self, name))
         require(self.num_threads <= 1024, "num_threads", "must be at most 1024", self.num_threads)
         samples = self.num_steps * self.batch_size
         require(samples <= 2**40, "num_steps", "times batch_size must be at most 2^40 samples", samples)
-        for field in ("warmup_steps", "evaluate_every", "weight_decay", "warmup_from", "gradient_clip"):
-            require(getattr(self, field) >= 0, field, "must be at least 0", getattr(self, field))
-        for field in ("epoch_steps", "block_length"):
-            require(0 <= getattr(self, field) < 2**31, field, "must be in [0, 2^31)", getattr(self, field))
+        for name in ("warmup_steps", "evaluate_every", "weight_decay", "warmup_from", "gradient_clip"):
+            require(getattr(self, name) >= 0, name, "must be at least 0", getattr(self, name))
+        for name in ("epoch_steps", "block_length"):
+            require(0 <= getattr(self, name) < 2**31, name, "must be in [0, 2^31)", getattr(self, name))
         most = 2**27
         require(
             0 <= self.num_trajectories <= most, "num_trajectories", f"must be in [0, {most}]", self.num_trajectories
@@ -102,8 +103,8 @@ class TrainingSpec:
         require(
             not both, "epoch_steps", "must be 0 with num_trajectories, which say how long an epoch is", self.epoch_steps
         )
-        sensible = self.milestones == 0 or 2 <= self.milestones <= 1000
-        require(sensible, "milestones", "must be 0, or in [2, 1000]", self.milestones)
+        sensible = self.num_log_checkpoints == 0 or 2 <= self.num_log_checkpoints <= 1000
+        require(sensible, "num_log_checkpoints", "must be 0, or in [2, 1000]", self.num_log_checkpoints)
         require(self.learning_rate > 0, "learning_rate", "must be positive", self.learning_rate)
         require(self.epsilon > 0, "epsilon", "must be positive", self.epsilon)
         require(0 <= self.final_fraction <= 1, "final_fraction", "must be in [0, 1]", self.final_fraction)
@@ -115,8 +116,8 @@ class TrainingSpec:
             self.num_epochs if self.steps_per_epoch < self.num_steps else self.num_steps,
         )
         require(stages <= units, "curriculum", f"must have at most {units} stages in a run of that many", stages)
-        divides = self.num_grains >= 1 and self.batch_size % self.num_grains == 0
-        require(divides, "num_grains", f"must divide batch_size = {self.batch_size}", self.num_grains)
+        divides = self.accumulation_steps >= 1 and self.batch_size % self.accumulation_steps == 0
+        require(divides, "accumulation_steps", f"must divide batch_size = {self.batch_size}", self.accumulation_steps)
 
     def stage_length(self, step: int, full_length: int) -> int:
         """Observations that are kept of the samples of a step: a stage of the curriculum, or all of them."""
@@ -128,10 +129,10 @@ class TrainingSpec:
         return min(self.curriculum[stage], full_length)
 
     @property
-    def milestone_steps(self) -> tuple[int, ...]:
+    def log_checkpoint_steps(self) -> tuple[int, ...]:
         """Steps whose checkpoints stay, ascending and each once, `decay_step` of the schedule "wsd" among them."""
-        last = max(1, self.milestones - 1)
-        steps = {round(self.num_steps ** (k / last)) for k in range(self.milestones)}
+        last = max(1, self.num_log_checkpoints - 1)
+        steps = {round(self.num_steps ** (k / last)) for k in range(self.num_log_checkpoints)}
         return tuple(sorted(steps | ({self.decay_step} if self.schedule == "wsd" else set())))
 
     @property

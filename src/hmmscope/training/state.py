@@ -8,11 +8,11 @@ from typing import Any, Literal
 import torch
 
 from hmmscope.axes import Tensor
-from hmmscope.corpora.corpus import Batch
+from hmmscope.datasets.process_dataset import Batch
 from hmmscope.errors import DamagedError, ResourceError
 from hmmscope.reprs import Shown
 from hmmscope.storage.rundir import RunDir
-from hmmscope.training.distributed import World
+from hmmscope.training.distributed import ProcessGroup
 
 
 class Moments:
@@ -31,7 +31,7 @@ def save_state(
     moments: Moments,
     run: RunDir | None,
     step: int,
-    world: World | None = None,
+    world: ProcessGroup | None = None,
     milestones: Collection[int] = (),
 ) -> None:
     """A checkpoint of weights and AdamW moments, whole, whatever processes hold parts of them; all take part.
@@ -43,7 +43,7 @@ def save_state(
     Raises:
         ResourceError: processes that should have the same weights do not, to the bit.
     """
-    world = world or World()
+    world = world or ProcessGroup()
     names = dict(model.named_parameters())
     copies = world.size > 1 and not any(hasattr(parameter, "full_tensor") for parameter in names.values())
     weights = _gathered(model.state_dict(), world)
@@ -60,9 +60,9 @@ def save_state(
         run.save_checkpoint(step, {"model": weights, "optimiser": held}, {}, milestones=milestones)
 
 
-def restore_weights(model: torch.nn.Module, run: RunDir | None, world: World | None = None) -> "Restored":
+def restore_weights(model: torch.nn.Module, run: RunDir | None, world: ProcessGroup | None = None) -> "Restored":
     """Load the weights of the newest checkpoint, which the leader reads, and cut the metrics to its length."""
-    world = world or World()
+    world = world or ProcessGroup()
     found = run.load_checkpoint() if run is not None else None
     tensors: dict[str, torch.Tensor] = {}
     if run is not None and found is None:
@@ -115,7 +115,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if part is None else part()
 
 
-def _gathered(tensors: Mapping[str, torch.Tensor], world: World) -> dict[str, torch.Tensor]:
+def _gathered(tensors: Mapping[str, torch.Tensor], world: ProcessGroup) -> dict[str, torch.Tensor]:
     """Whole tensors; those that had to be put together on the processor, one after the other, and the leader's only."""
     held = {}
     for name, tensor in tensors.items():

@@ -76,7 +76,7 @@ class _Hosted:
         self._module.finish()
 
 
-class Quietly:
+class FailSafeTracker:
     """A tracker whose failures do not stop the training: the first one is warned about, and it is asked no more."""
 
     def __init__(self, tracker: Tracker | None) -> None:

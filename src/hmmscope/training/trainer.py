@@ -10,22 +10,22 @@ from typing import Any
 
 import torch
 
-from hmmscope.corpora.corpus import Batch, Corpus
-from hmmscope.corpora.layouts import Sequences
-from hmmscope.corpora.targets import Target
+from hmmscope.datasets.layouts import SequenceLayout
+from hmmscope.datasets.process_dataset import Batch, ProcessDataset
+from hmmscope.datasets.targets import Target
 from hmmscope.errors import InputError
 from hmmscope.models.base import SequenceModel, parameter_count
 from hmmscope.storage.rundir import RunDir
-from hmmscope.training.distributed import World
+from hmmscope.training.distributed import ProcessGroup
 from hmmscope.training.engines import make_engine
 from hmmscope.training.evaluation import Evaluation
-from hmmscope.training.parallel import Single, num_samples
+from hmmscope.training.parallel import SingleProcess, num_samples
 from hmmscope.training.progress import Progress, say_beside
 from hmmscope.training.schedules import learning_rate, sample_numbers
-from hmmscope.training.signals import Abandoned, Interrupted, Received, deferred_signals
+from hmmscope.training.signals import Interrupted, SignalState, WorkAbandoned, deferred_signals
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import Moments, Restored, resolve_device, restore_weights, save_state
-from hmmscope.training.trackers import Quietly, Tracker
+from hmmscope.training.trackers import FailSafeTracker, Tracker
 
 #: A checkpoint is saved after this time at the latest, whatever the number of steps.
 SECONDS_WITHOUT_CHECKPOINT = 300.0
@@ -33,14 +33,14 @@ SECONDS_WITHOUT_CHECKPOINT = 300.0
 LONG_STEP = 2e10
 
 
-class Lessons:
+class BatchSchedule:
     """The batches of a training as functions of the step: which samples, how long, and what is asked.
 
     Attributes:
-        corpus: training samples at full length.
+        dataset: training samples at full length.
 
     Args:
-        corpus: see above.
+        dataset: see above.
         target: what is asked of samples at full length.
         spec: the recipe.
         device: where batches are made.
@@ -49,44 +49,46 @@ class Lessons:
         InputError: a curriculum for a layout that is not of plain sequences.
     """
 
-    def __init__(self, corpus: Corpus, target: Target, spec: TrainingSpec, device: torch.device | str = "cpu") -> None:
-        self.corpus, self._target, self._spec, self._device = corpus, target, spec, device
-        self._stages: dict[int, tuple[Corpus, Target]] = {}
-        if spec.curriculum and not isinstance(corpus.layout, Sequences):
+    def __init__(
+        self, dataset: ProcessDataset, target: Target, spec: TrainingSpec, device: torch.device | str = "cpu"
+    ) -> None:
+        self.dataset, self._target, self._spec, self._device = dataset, target, spec, device
+        self._stages: dict[int, tuple[ProcessDataset, Target]] = {}
+        if spec.curriculum and not isinstance(dataset.layout, SequenceLayout):
             raise InputError("training.curriculum: cuts plain sequences; use the layout sequences")
         self.at(0)
 
-    def at(self, step: int) -> tuple[Corpus, Target]:
+    def at(self, step: int) -> tuple[ProcessDataset, Target]:
         """The corpus, cut to the stage of the curriculum, and its target."""
-        length = self._spec.stage_length(step, self.corpus.layout.num_observations)
+        length = self._spec.stage_length(step, self.dataset.layout.num_observations)
         if length not in self._stages:
-            layout = self.corpus.layout
+            layout = self.dataset.layout
             if length != layout.num_observations:
-                assert isinstance(layout, Sequences)
+                assert isinstance(layout, SequenceLayout)
                 layout = replace(layout, length=length)
-            process, seed, stream = self.corpus.process, self.corpus.seed, self.corpus.stream_name
-            stage = Corpus(process, layout=layout, seed=seed, stream=stream, device=self._device)
+            process, seed, stream = self.dataset.process, self.dataset.seed, self.dataset.stream_name
+            stage = ProcessDataset(process, layout=layout, seed=seed, stream=stream, device=self._device)
             self._stages[length] = stage, self._target.on(layout)
         return self._stages[length]
 
     def batch(self, step: int, rows: slice) -> tuple[Batch, Target]:
         """The samples of a step, or some of them."""
-        corpus, target = self.at(step)
-        numbers = sample_numbers(self._spec, corpus.seed, step)[rows]
+        dataset, target = self.at(step)
+        numbers = sample_numbers(self._spec, dataset.seed, step)[rows]
         if self._spec.num_trajectories:
-            return corpus[numbers], target
-        return corpus[int(numbers[0]) : int(numbers[-1]) + 1], target  # nothing to copy to the device
+            return dataset[numbers], target
+        return dataset[int(numbers[0]) : int(numbers[-1]) + 1], target  # nothing to copy to the device
 
 
 def train_model(
     model: SequenceModel,
-    corpus: Corpus,
+    dataset: ProcessDataset,
     spec: TrainingSpec,
     run: RunDir | None,
     *,
-    world: World | None = None,
+    world: ProcessGroup | None = None,
     target: Target,
-    held_out: Corpus | None = None,
+    held_out: ProcessDataset | None = None,
     floor: float | None = None,
     quiet: bool = False,
     tracker: Tracker | None = None,
@@ -99,7 +101,7 @@ def train_model(
 
     Args:
         model: its parameters are the start of a new run.
-        corpus: training samples.
+        dataset: training samples.
         spec: the recipe.
         run: holds the lock; receives metrics (step, loss, learning_rate, gradient_norm; and those of `Evaluation`)
             and checkpoints. None in processes that do not lead.
@@ -119,20 +121,20 @@ def train_model(
             weights, and saves the steps before; several finish the step together, whichever received it, and save it.
         ResourceError: the disk does not take a checkpoint, or another process has ended.
     """
-    world = world or World()
+    world = world or ProcessGroup()
     device = world.device(resolve_device(spec.device))
     model.to(device).train()
-    lessons = Lessons(corpus, target, spec, device)
+    lessons = BatchSchedule(dataset, target, spec, device)
     restored = restore_weights(model, run, world)
     engine = make_engine(model, spec, world)
     evaluates = bool(spec.evaluate_every) and (world.leader or engine.in_parts)
     evaluation = Evaluation(held_out, target, spec) if held_out is not None and evaluates else None
-    per_step = float(spec.batch_size * corpus.layout.num_columns)
+    per_step = float(spec.batch_size * dataset.layout.context_length)
     quiet = quiet or not world.leader
     progress = Progress(spec.num_steps, "training", unit="tokens", per_step=per_step, quiet=quiet)
     shown = beside = f" (Bayes floor {floor:.3f})" if floor is not None else ""
-    with deferred_signals() as received, progress, closing(Quietly(tracker)) as told:
-        course = _Course(model, lessons, spec, run, world, engine, received, device, restored)
+    with deferred_signals() as received, progress, closing(FailSafeTracker(tracker)) as told:
+        course = _TrainingLoop(model, lessons, spec, run, world, engine, received, device, restored)
         if course.alone and course.long and not spec.compile:
             _listen(model)
         for step in range(restored.step, spec.num_steps):
@@ -152,7 +154,7 @@ def train_model(
 
 
 @dataclass(eq=False)
-class _Course:
+class _TrainingLoop:
     """A training as it goes: its steps, and what has been saved of them.
 
     Attributes:
@@ -165,23 +167,23 @@ class _Course:
     """
 
     model: SequenceModel
-    lessons: Lessons
+    schedule: BatchSchedule
     spec: TrainingSpec
     run: RunDir | None
-    world: World
-    engine: Single
-    received: Received
+    world: ProcessGroup
+    engine: SingleProcess
+    received: SignalState
     device: torch.device
     restored: Restored
 
     def __post_init__(self) -> None:
         self.moments = Moments()
         self.restored.into(self.model, self.moments)
-        self.alone, self.long = self.world.size == 1, _long_steps(self.model, self.spec, self.lessons.corpus)
+        self.alone, self.long = self.world.size == 1, _long_steps(self.model, self.spec, self.schedule.dataset)
         self.tokens, self.flops = 0, 0.0
         self.begun = time.monotonic(), time.process_time()
         self.saved, self.saved_step = self.begun[0], self.restored.step
-        self._buffers, self._milestones = list(self.model.buffers()), self.spec.milestone_steps
+        self._buffers, self._milestones = list(self.model.buffers()), self.spec.log_checkpoint_steps
         self.engine.before_update = self.received.hold
 
     def take(self, step: int, flops_of: Callable[[int], float | None] | None) -> dict[str, Any]:
@@ -189,10 +191,10 @@ class _Course:
         before = [buffer.clone() for buffer in self._buffers]
         try:
             with self.received.at_once(self.alone):
-                batch, asked = self.lessons.batch(step, self.engine.rows(step))
+                batch, asked = self.schedule.batch(step, self.engine.rows(step))
                 samples, columns = num_samples(self.spec, step), batch.tokens.shape[1]
                 loss, norm = train_step(self.model, self.moments, batch, asked, self.spec, step, self.engine)
-        except Abandoned:
+        except WorkAbandoned:
             if step > self.saved_step:
                 if self.long and self.run is not None:
                     name = signal.Signals(self.received[0]).name
@@ -211,7 +213,7 @@ class _Course:
         try:
             with self.received.at_once(self.alone and self.long):
                 found = evaluation(self.model, self.device)
-        except Abandoned:  # the step cannot be saved without its record: the checkpoint before it stands
+        except WorkAbandoned:  # the step cannot be saved without its record: the checkpoint before it stands
             raise _interrupted(self.received[0], self.run, self.saved_step) from None
         self.engine.rest()
         return found
@@ -241,9 +243,9 @@ def _interrupted(signum: int, run: RunDir | None, step: int) -> Interrupted:
     return Interrupted(f"{where}stopped by {name} {after}; go on with --resume", signum)
 
 
-def _long_steps(model: torch.nn.Module, spec: TrainingSpec, corpus: Corpus) -> bool:
+def _long_steps(model: torch.nn.Module, spec: TrainingSpec, dataset: ProcessDataset) -> bool:
     """Whether a step is more than about half a second of work for a core: 6 operations for each parameter and token."""
-    return 6.0 * parameter_count(model) * spec.batch_size * corpus.layout.num_columns > LONG_STEP
+    return 6.0 * parameter_count(model) * spec.batch_size * dataset.layout.context_length > LONG_STEP
 
 
 def _listen(model: torch.nn.Module) -> None:
@@ -264,7 +266,7 @@ def train_step(
     target: Target,
     spec: TrainingSpec,
     step: int,
-    engine: Single | None = None,
+    engine: SingleProcess | None = None,
 ) -> tuple[float, float]:
     """One update; loss and gradient norm before it.
 
@@ -272,7 +274,7 @@ def train_step(
         batch: the samples of the step that this process computes.
         engine: what computes the gradient of the whole step; by default this process alone.
     """
-    return (engine or Single(model, spec)).take(moments, batch, target, step)
+    return (engine or SingleProcess(model, spec)).take(moments, batch, target, step)
 
 
 def _timing(step: int, tokens: int, flops: float, begun: tuple[float, float], device: torch.device) -> dict[str, Any]:

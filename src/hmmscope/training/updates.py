@@ -8,11 +8,11 @@ from torch import nn
 from torch.optim.adamw import adamw
 
 from hmmscope.axes import Float, Tensor
-from hmmscope.corpora.corpus import Batch
-from hmmscope.corpora.targets import Target
+from hmmscope.datasets.process_dataset import Batch
+from hmmscope.datasets.targets import Target
 from hmmscope.errors import NonFiniteError
 from hmmscope.models.block_cot import block_outputs
-from hmmscope.training.distributed import World
+from hmmscope.training.distributed import ProcessGroup
 from hmmscope.training.schedules import learning_rate
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import Moments, local, whole
@@ -22,7 +22,7 @@ def judged_outputs(
     model: nn.Module, batch: Batch, target: Target, *, block_length: int = 0, block_algorithm: str = "two-phase"
 ) -> Float[Tensor, "batch judged output"]:
     """What a model says at the judged columns; with `block_length` while it hears its own answers."""
-    num_columns = int(target.columns[-1]) + 1
+    num_columns = int(target.token_positions[-1]) + 1
     inputs = batch.tokens[:, :num_columns]
     if inputs.is_floating_point():
         inputs = inputs.to(next(model.parameters()).dtype)
@@ -30,7 +30,9 @@ def judged_outputs(
         outputs = block_outputs(model, inputs, kind=target.kind, block_length=block_length, algorithm=block_algorithm)
     else:
         outputs = model(inputs)
-    return outputs if len(target.columns) == num_columns else outputs[:, target.columns_on(outputs.device)]
+    return (
+        outputs if len(target.token_positions) == num_columns else outputs[:, target.token_positions_on(outputs.device)]
+    )
 
 
 def target_loss(
@@ -84,7 +86,7 @@ def update(
     spec: TrainingSpec,
     loss: Tensor,
     step: int,
-    world: World | None = None,
+    world: ProcessGroup | None = None,
 ) -> tuple[float, float]:
     """Take the step if loss and gradient are finite; both, as they were before it.
 
@@ -136,11 +138,11 @@ def take_step(parameters: list[Tensor], moments: Moments, spec: TrainingSpec, ra
     )
 
 
-def not_finite(model: nn.Module, loss: float, step: int, world: World | None = None) -> NonFiniteError:
+def not_finite(model: nn.Module, loss: float, step: int, world: ProcessGroup | None = None) -> NonFiniteError:
     """What to raise for a loss or gradient that is not finite; all processes take part."""
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     found = [not local(gradient).isfinite().all() for gradient in gradients.values()]
-    number = (world or World()).largest(len(found) - found.index(True) if True in found else 0)
+    number = (world or ProcessGroup()).largest(len(found) - found.index(True) if True in found else 0)
     bad = list(gradients)[-number] if number else "all together"
     what = f"gradient of {bad}" if abs(loss) < float("inf") else "loss"
     return NonFiniteError(

@@ -15,7 +15,7 @@ from hmmscope.errors import ResourceError
 PERIOD, MISSED, LAST_WORDS = 1.0, 45, 10.0
 
 
-class Watch(threading.Thread):
+class ProcessMonitor(threading.Thread):
     """Signs of life of all processes, and who speaks for them when they end.
 
     Every process counts up its own sign once a second. A process whose sign has not changed during `MISSED` of our own

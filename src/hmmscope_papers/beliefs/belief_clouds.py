@@ -14,9 +14,9 @@ _MOST_FRAMES = 6
 
 def cloud_rows(run: Run, count: int, *, over_all: bool) -> list[dict]:
     """Packed points: the exact beliefs, and those read off the last layer, or over all, each layer and each step."""
-    corpus = run.corpus("probe")
-    sequences = corpus.layout.sequence_index
-    exact = ExactBeliefs.of(corpus, -(-count // int((sequences == sequences[-1]).sum())))
+    dataset = run.dataset("probe")
+    sequences = dataset.layout.sequence_index
+    exact = ExactBeliefs.of(dataset, -(-count // int((sequences == sequences[-1]).sum())))
     plane = BeliefPlane(exact.belief)
     layers = residual_layers(run.model)
 
@@ -32,7 +32,7 @@ def cloud_rows(run: Run, count: int, *, over_all: bool) -> list[dict]:
     last = len(layers) - 1
     if not over_all:
         return [*rows, row("step", run.config.training.num_steps, read(run.model, last))]
-    steps = run.kept_steps()
+    steps = run.checkpoint_steps()
     some = sorted({steps[round(i)] for i in np.linspace(0, len(steps) - 1, _MOST_FRAMES)})
     rows += [row("layer", layer, read(run.model, layer)) for layer in range(len(layers))]
     return rows + [row("step", step, read(run.model_at(step), last)) for step in some]

@@ -4,26 +4,26 @@ import math
 from typing import Any
 
 from hmmscope import Run, belief_interventions, over_training, probe, registry
-from hmmscope.analysis import Crossing
+from hmmscope.analysis import LevelCrossing
 from hmmscope.lab import (
     PREDICTORS,
     Effect,
-    Estimate,
+    EstimateWithError,
     Experiment,
     Figure,
     Gate,
-    Measured,
+    MeasuredTables,
+    Measurement,
     Panel,
     PerSeed,
     Role,
     Rows,
-    Seen,
     Tables,
     claim,
     curve,
     level,
     lines,
-    number,
+    parameter,
 )
 from hmmscope.ties import largest
 
@@ -59,7 +59,7 @@ class BeliefDevelopment(Experiment):
         "unigrams, then bigrams counted in the context."
     )
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
-    networks = ("process", "architecture")
+    run_columns = ("process", "architecture")
     sizes = {
         "smoke": {"samples": 32, "positions": 1},
         "small": {"samples": 256, "positions": 2},
@@ -91,7 +91,7 @@ class BeliefDevelopment(Experiment):
             for process, architecture in MODELS
         }
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
         rows = []
         for run in runs.values():
             process = run.config.process.name
@@ -99,8 +99,8 @@ class BeliefDevelopment(Experiment):
                 found = over_training(run, "strategies", num_samples=sizes["samples"])
                 found = [row | {"warmup": run.config.training.warmup_steps} for row in found]
             elif group == "read" and process != CHAINS:  # beside three untrained twins
-                corpus, options = run.corpus("probe"), {"num_samples": sizes["samples"], "seed": run.config.seed}
-                found = probe(run.model, corpus, target="belief", shuffled_labels=False, **options)
+                dataset, options = run.dataset("probe"), {"num_samples": sizes["samples"], "seed": run.config.seed}
+                found = probe(run.model, dataset, target="belief", shuffled_labels=False, **options)
             elif process != CHAINS:  # whose state is seen, so that there is no belief
                 options = {"num_samples": sizes["samples"], "num_positions": sizes["positions"]}
                 found = over_training(run, belief_interventions, interventions=("set",), **options)
@@ -190,17 +190,17 @@ def _used(rows: Rows) -> Rows:
 # Transitions
 
 
-def _place(found: Crossing | None) -> Estimate | None:
-    return None if found is None else Estimate(found.log2_step, found.error)
+def _place(found: LevelCrossing | None) -> EstimateWithError | None:
+    return None if found is None else EstimateWithError(found.log2_step, found.error)
 
 
-def _transitions(tables: Tables, process: str, before: str, after: str) -> PerSeed[Estimate | None]:
+def _transitions(tables: Tables, process: str, before: str, after: str) -> PerSeed[EstimateWithError | None]:
     """Log2 of the step from which on a model stays nearer to the second predictor, by seed."""
     rows = tables["strategies"].where(process=process)
-    return rows.per_seed(lambda own: _place(Crossing.between(own, before, after)))
+    return rows.per_seed(lambda own: _place(LevelCrossing.between(own, before, after)))
 
 
-def _after_warmup(rows: Rows, first: PerSeed[Estimate | None]) -> Gate:
+def _after_warmup(rows: Rows, first: PerSeed[EstimateWithError | None]) -> Gate:
     """Whether no seed has the first transition while the learning rate rises: steps are of different size there."""
     lasts = rows.values("warmup")
     places = [2**place.value for place in first.values() if place is not None]
@@ -218,7 +218,7 @@ def _step(effect: Effect | None) -> str:
 
 
 @claim("unigrams-before-bigrams")
-def unigrams_first(tables: Tables) -> Seen:
+def unigrams_first(tables: Tables) -> Measurement:
     """Doublings of the step between the two transitions, seed by seed."""
     first, second = (_transitions(tables, CHAINS, *pair) for pair in (("uniform", "order-0"), ("order-0", "optimum")))
     last = tables["strategies"].where(process=CHAINS, metric="kl", step=max(tables["strategies"].values("step")))
@@ -228,5 +228,5 @@ def unigrams_first(tables: Tables) -> Seen:
         f"The model leaves the uniform law for unigrams {_step(first.effect())}, and unigrams for the exact answer "
         f"{_step(second.effect())}."
     )
-    gates = (Gate.learned(gain, number("learned"), "unigrams"), _after_warmup(last, first))
-    return Seen((second - first).effect("doublings of the step between the transitions"), text, gates)
+    gates = (Gate.learned(gain, parameter("learned"), "unigrams"), _after_warmup(last, first))
+    return Measurement((second - first).effect("doublings of the step between the transitions"), text, gates)

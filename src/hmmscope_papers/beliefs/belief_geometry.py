@@ -7,19 +7,19 @@ from typing import Any
 
 from torch import nn
 
-from hmmscope import Corpus, Run, belief_space, over_training, registry
+from hmmscope import ProcessDataset, Run, belief_space, over_training, registry
 from hmmscope.analysis import ExactBeliefs
 from hmmscope.lab import (
     BeliefPlane,
     Effect,
-    Estimate,
+    EstimateWithError,
     Experiment,
     Figure,
     Gate,
-    Measured,
+    MeasuredTables,
+    Measurement,
     Panel,
     Rows,
-    Seen,
     Series,
     Tables,
     bar,
@@ -27,7 +27,7 @@ from hmmscope.lab import (
     claim,
     curve,
     lines,
-    number,
+    parameter,
 )
 from hmmscope.ties import largest
 from hmmscope_papers.beliefs.belief_clouds import cloud_rows
@@ -69,14 +69,14 @@ class BeliefGeometry(Experiment):
         "is the same network before training."
     )
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
-    networks = ("process",)
+    run_columns = ("process",)
     sizes = {
         "smoke": {"samples": 24, "points": 60},
         "small": {"samples": 512, "points": 10_000},
         "gpu": {"samples": 4096, "points": 20_000},
         "paper": {"samples": 4096, "points": 20_000},
     }
-    one_by_one = True
+    measure_per_run = True
     groups = {"steps": ("steps",), "clouds": ("clouds",)}
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
@@ -100,7 +100,7 @@ class BeliefGeometry(Experiment):
             for name, process in PROCESSES.items()
         }
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
         rows = []
         for name, run in runs.items():
             if group == "steps":
@@ -124,11 +124,11 @@ class BeliefGeometry(Experiment):
         return [_layers_figure(rows), _added_figure(rows), *shapes, _dimensions_figure(rows), _development_figure(rows)]
 
 
-def _measured(model: nn.Module, corpus: Corpus, *, num_samples: int, num_factors: int) -> list[dict]:
+def _measured(model: nn.Module, dataset: ProcessDataset, *, num_samples: int, num_factors: int) -> list[dict]:
     """By layer: R² of the belief on held-out samples and on its own, and the space in which the stream moves with it."""
-    exact = ExactBeliefs.of(corpus, num_samples)
+    exact = ExactBeliefs.of(dataset, num_samples)
     found, alone = exact.read(exact.stream(model)), float(exact.from_prediction()[0])
-    rows = belief_space(model, corpus, num_samples=num_samples, num_factors=num_factors)
+    rows = belief_space(model, dataset, num_samples=num_samples, num_factors=num_factors)
     for layer, read in enumerate(found.by_layer()):
         rows.append({"layer": layer, "quantity": "read"} | read)
         rows.append({"layer": layer, "quantity": "from the prediction", "value": alone})
@@ -298,14 +298,14 @@ def _gains(tables: Tables, processes: tuple[str, ...]) -> dict[str, Effect]:
     rows, effects = tables["steps"].where(quantity="read"), {}
     first, last = _ends(rows)
 
-    def read(own: Rows, step: int) -> Estimate:
+    def read(own: Rows, step: int) -> EstimateWithError:
         best = largest(own.where(step=step), lambda row: row["fitted"])
-        return Estimate(best["value"], best["error"])
+        return EstimateWithError(best["value"], best["error"])
 
-    def gain(own: Rows) -> Estimate:
+    def gain(own: Rows) -> EstimateWithError:
         before = read(own, first)
         less, left = read(own, last) - before, 1 - before.value
-        return Estimate(less.value / left, less.error / left)
+        return EstimateWithError(less.value / left, less.error / left)
 
     for process, own in rows.where(process=processes).by("process").items():
         effects[process] = Effect.pooled(list(own.per_seed(gain).values()), "of what was unexplained")
@@ -317,25 +317,25 @@ def _said(effects: dict[str, Effect]) -> str:
 
 
 @claim("beliefs-are-linear")
-def beliefs_are_linear(tables: Tables) -> Seen:
+def beliefs_are_linear(tables: Tables) -> Measurement:
     wanted = ("Mess3", "RRXOR")
     effects = _gains(tables, wanted)
-    return Seen(
+    return Measurement(
         effects,
         f"Share of the unexplained that training explains: {_said(effects)}.",
-        (Gate.flat(tables, number("settled"), label=wanted),),
+        (Gate.flat(tables, parameter("settled"), label=wanted),),
         wanted,
     )
 
 
 @claim("beliefs-beyond-hmms")
-def beliefs_beyond_hmms(tables: Tables) -> Seen:
+def beliefs_beyond_hmms(tables: Tables) -> Measurement:
     wanted = ("Bloch walk", "post-quantum")
     effects = _gains(tables, wanted)
-    return Seen(
+    return Measurement(
         effects,
         f"Share of the unexplained that training explains: {_said(effects)}.",
-        (Gate.flat(tables, number("settled"), label=wanted),),
+        (Gate.flat(tables, parameter("settled"), label=wanted),),
         wanted,
     )
 
@@ -359,30 +359,30 @@ def _by_process(
 
 
 @claim("factors-apart")
-def factors_apart(tables: Tables) -> Seen:
+def factors_apart(tables: Tables) -> Measurement:
     def removed(of: Callable[[int, str], float]) -> float:
         return (of(1, "factored") - of(0, "factored")) / (1 - of(0, "factored"))
 
     effects = _by_process(tables, removed, "of the part that is not factored")
     held = _by_process(tables, lambda of: of(1, "dimension"), "dimensions")
     text = f"Effective dimensions of the last layer (sum 4, product 8): {_said(held)}."
-    return Seen(effects, text, (Gate.flat(tables, number("settled"), label=FACTORS[:2]),), FACTORS[:2])
+    return Measurement(effects, text, (Gate.flat(tables, parameter("settled"), label=FACTORS[:2]),), FACTORS[:2])
 
 
 @claim("factors-orthogonal")
-def factors_orthogonal(tables: Tables) -> Seen:
+def factors_orthogonal(tables: Tables) -> Measurement:
     effects = _by_process(tables, lambda of: 1 - of(1, "overlap") / of(0, "overlap"), "of the untrained overlap")
     held = _by_process(tables, lambda of: of(1, "overlap"), "")
-    return Seen(
+    return Measurement(
         effects,
         f"Mean squared cosine in the trained network: {_said(held)}.",
-        (Gate.flat(tables, number("settled"), label=FACTORS[:2]),),
+        (Gate.flat(tables, parameter("settled"), label=FACTORS[:2]),),
         FACTORS[:2],
     )
 
 
 @claim("factored-early")
-def factored_early(tables: Tables) -> Seen:
+def factored_early(tables: Tables) -> Measurement:
     rows = _last_layer(tables["steps"].where(process="hidden coupling"))
 
     def shares(own: Rows) -> tuple[int, float, float]:
@@ -400,4 +400,4 @@ def factored_early(tables: Tables) -> Seen:
     text = (
         f"Past half of the way at steps {sorted(step for step, _, _ in found)}; at the end the share is {late.short()}."
     )
-    return Seen(Effect.pooled([gain for _, gain, _ in found], "share explained by factors"), text)
+    return Measurement(Effect.pooled([gain for _, gain, _ in found], "share explained by factors"), text)

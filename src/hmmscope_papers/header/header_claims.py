@@ -9,15 +9,15 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 from typing import Any
 
-from hmmscope.lab import Effect, Estimate, Gate, PerSeed, Rows, Seen, Tables, claim, number
+from hmmscope.lab import Effect, EstimateWithError, Gate, Measurement, PerSeed, Rows, Tables, claim, parameter
 from hmmscope.ties import largest, smallest
-from hmmscope_papers.header.told_measures import BEYOND, HERE
-from hmmscope_papers.header.told_models import title
+from hmmscope_papers.header.filtering_measures import BEYOND, HERE
+from hmmscope_papers.header.filtering_models import title
 
 #: Size, architecture and steps of a network.
 Which = tuple[int, str, int]
 #: A number of each seed.
-Seeds = Mapping[Any, Estimate | None]
+Seeds = Mapping[Any, EstimateWithError | None]
 
 
 def _sized(size: int) -> str:
@@ -34,25 +34,25 @@ def _after(rows: Rows, name: str, steps: int) -> Seeds:
     return rows.where(architecture=name, steps=steps).estimates()
 
 
-def in_pairs(one: Seeds, other: Seeds, measure: Any) -> PerSeed[Estimate | None]:
+def in_pairs(one: Seeds, other: Seeds, measure: Any) -> PerSeed[EstimateWithError | None]:
     """A number of the estimates of two, seed by seed; None where a seed lacks one of them."""
-    found: PerSeed[Estimate | None] = PerSeed()
+    found: PerSeed[EstimateWithError | None] = PerSeed()
     for seed in {**one, **other}:
         pair = one.get(seed), other.get(seed)
         found[seed] = None if None in pair else measure(*pair)
     return found
 
 
-def ratio(one: Estimate, other: Estimate) -> Estimate:
+def ratio(one: EstimateWithError, other: EstimateWithError) -> EstimateWithError:
     """One over the other, of different samples."""
     relative = math.hypot(one.error / one.value, other.error / other.value)
-    return Estimate(one.value / other.value, relative * one.value / other.value)
+    return EstimateWithError(one.value / other.value, relative * one.value / other.value)
 
 
-def _doublings(one: Estimate, other: Estimate) -> Estimate:
+def _doublings(one: EstimateWithError, other: EstimateWithError) -> EstimateWithError:
     """log2 of their ratio."""
     found = ratio(one, other)
-    return Estimate(math.log2(found.value), found.error / found.value / math.log(2))
+    return EstimateWithError(math.log2(found.value), found.error / found.value / math.log(2))
 
 
 def _change(before: Seeds, after: Seeds) -> float | None:
@@ -62,7 +62,7 @@ def _change(before: Seeds, after: Seeds) -> float | None:
     return fmean(known) if known and len(known) == len(after) else None
 
 
-def _known(seeds: Seeds) -> list[tuple[Any, Estimate]]:
+def _known(seeds: Seeds) -> list[tuple[Any, EstimateWithError]]:
     return [(seed, one) for seed, one in seeds.items() if one is not None]
 
 
@@ -79,12 +79,12 @@ def _learned(tables: Tables, networks: Iterable[Which]) -> Gate:
         leads[size, name, steps] = lead.effect("nats")
     if not leads:
         said = "none of the networks that this is about was trained here"
-        return Gate("learned", False, said, (0.0, number("learned")))
+        return Gate("learned", False, said, (0.0, parameter("learned")))
     unknown = [which for which, lead in leads.items() if lead is None]
     known = {which: lead.value for which, lead in leads.items() if lead is not None}
     least = unknown[0] if unknown else smallest(known, lambda which: known[which])
     said = f"the best that counts ({title(least[1])}, {_sized(least[0])}, {least[2]:,} steps)"
-    return Gate.learned(leads[least], number("learned"), said)
+    return Gate.learned(leads[least], parameter("learned"), said)
 
 
 def _said(tables: Tables) -> str:
@@ -115,7 +115,7 @@ def _spent(tables: Tables, networks: Iterable[Which]) -> dict[str, float]:
 # One network beside counting
 
 
-def _left(tables: Tables, name: str) -> Seen:
+def _left(tables: Tables, name: str) -> Measurement:
     """What a network leaves above the filter, of what counting leaves, by size."""
     effects, drifts, used = {}, {}, []
     for size, own in tables["learning"].where(architecture=name).by("size").items():
@@ -126,17 +126,17 @@ def _left(tables: Tables, name: str) -> Seen:
             effects[_sized(size)], drifts[_sized(size)] = effect, _change(half, now)
             used.append((size, name, steps))
     gates = (_learned(tables, used),)
-    return Seen(effects or None, _said(tables), gates, ("2 states", "3 states"), drifts, _spent(tables, used))
+    return Measurement(effects or None, _said(tables), gates, ("2 states", "3 states"), drifts, _spent(tables, used))
 
 
 @claim("header-lstm-fails")
-def lstm_fails(tables: Tables) -> Seen:
+def lstm_fails(tables: Tables) -> Measurement:
     """Of what counting leaves, at every size."""
     return _left(tables, "lstm")
 
 
 @claim("header-transformer-filters")
-def transformer_filters(tables: Tables) -> Seen:
+def transformer_filters(tables: Tables) -> Measurement:
     """Of what counting leaves, at every size."""
     return _left(tables, "transformer")
 
@@ -145,12 +145,12 @@ def transformer_filters(tables: Tables) -> Seen:
 # Two networks
 
 
-def _ahead(tables: Tables, behind: str, ahead: str) -> Seen:
+def _ahead(tables: Tables, behind: str, ahead: str) -> Measurement:
     """By how many doublings the excess of one is above that of another, after as many samples, by size."""
     effects, drifts, used, budgets = {}, {}, [], {}
     for size, own in tables["learning"].by("size").items():
         steps = _longest(own, behind, ahead)
-        if not (steps and number("least") <= size <= number("most")):
+        if not (steps and parameter("least") <= size <= parameter("most")):
             continue
         now, half = (
             in_pairs(_after(own, behind, at), _after(own, ahead, at), _doublings) for at in (steps, steps // 2)
@@ -162,19 +162,19 @@ def _ahead(tables: Tables, behind: str, ahead: str) -> Seen:
     for name in (behind, ahead):
         budgets[title(name)] = _spent(tables, [one for one in used if one[1] == name])
     gates = (_learned(tables, used), Gate.matched(budgets))
-    return Seen(effects or None, _said(tables), gates, tuple(effects), drifts, _spent(tables, used))
+    return Measurement(effects or None, _said(tables), gates, tuple(effects), drifts, _spent(tables, used))
 
 
 def _seconds(rows: Rows) -> list[float]:
     return [row["processor_seconds"] for row in rows if row.get("processor_seconds") is not None]
 
 
-def _at_time(rows: Rows, seconds: float) -> tuple[PerSeed[Estimate | None], set[int]]:
+def _at_time(rows: Rows, seconds: float) -> tuple[PerSeed[EstimateWithError | None], set[int]]:
     """The excess of each seed after so much processor time, between the budgets about it, and the steps of these.
 
     Between two budgets its logarithm is a straight line in that of the time. None of a seed that has no budget on a side.
     """
-    found: PerSeed[Estimate | None] = PerSeed()
+    found: PerSeed[EstimateWithError | None] = PerSeed()
     steps = set()
     for seed, own in rows.by("seed").items():
         timed = sorted(
@@ -193,16 +193,16 @@ def _at_time(rows: Rows, seconds: float) -> tuple[PerSeed[Estimate | None], set[
             place /= math.log(right["processor_seconds"] / left["processor_seconds"])
         value = left["value"] * (right["value"] / left["value"]) ** place
         relative = max(row["error"] / row["value"] for row in (left, right))
-        found[seed] = Estimate(value, relative * value)
+        found[seed] = EstimateWithError(value, relative * value)
     return found, steps
 
 
-def _ahead_in_time(tables: Tables, behind: str, ahead: str) -> Seen:
+def _ahead_in_time(tables: Tables, behind: str, ahead: str) -> Measurement:
     """The same after as much processor time: all that both have."""
     effects, drifts, used, budgets = {}, {}, [], dict[str, dict[str, float]]()
     for size, own in tables["learning"].by("size").items():
         both = [own.where(architecture=name) for name in (behind, ahead)]
-        if not all(map(_seconds, both)) or not number("least") <= size <= number("most"):
+        if not all(map(_seconds, both)) or not parameter("least") <= size <= parameter("most"):
             continue
         most = min(min(max(_seconds(seed)) for seed in rows.by("seed").values() if _seconds(seed)) for rows in both)
         (one, steps_one), (other, steps_other) = (_at_time(rows, most) for rows in both)
@@ -215,35 +215,35 @@ def _ahead_in_time(tables: Tables, behind: str, ahead: str) -> Seen:
             for name in (behind, ahead):
                 budgets.setdefault(title(name), {})[f"processor seconds at {_sized(size)}"] = most
     gates = (_learned(tables, sorted(used)), Gate.matched(budgets))
-    return Seen(effects or None, _said(tables), gates, tuple(effects), drifts, _spent(tables, used))
+    return Measurement(effects or None, _said(tables), gates, tuple(effects), drifts, _spent(tables, used))
 
 
 @claim("header-transformer-ahead")
-def transformer_ahead(tables: Tables) -> Seen:
+def transformer_ahead(tables: Tables) -> Measurement:
     """Within seed and size, at the largest budget that both have."""
     return _ahead(tables, "lstm", "transformer")
 
 
 @claim("header-transformer-ahead-of-two")
-def transformer_ahead_of_two(tables: Tables) -> Seen:
+def transformer_ahead_of_two(tables: Tables) -> Measurement:
     """The same of the smallest size."""
     return _ahead(tables, "lstm", "transformer")
 
 
 @claim("header-transformer-ahead-in-time")
-def transformer_ahead_in_time(tables: Tables) -> Seen:
+def transformer_ahead_in_time(tables: Tables) -> Measurement:
     """Within seed and size, at the longest time that both have."""
     return _ahead_in_time(tables, "lstm", "transformer")
 
 
 @claim("header-rnn-ahead")
-def rnn_ahead(tables: Tables) -> Seen:
+def rnn_ahead(tables: Tables) -> Measurement:
     """Within seed and size, at the largest budget that both have."""
     return _ahead(tables, "transformer", "rnn")
 
 
 @claim("header-rnn-ahead-in-time")
-def rnn_ahead_in_time(tables: Tables) -> Seen:
+def rnn_ahead_in_time(tables: Tables) -> Measurement:
     """Within seed and size, at the longest time that both have."""
     return _ahead_in_time(tables, "transformer", "rnn")
 
@@ -253,7 +253,7 @@ def rnn_ahead_in_time(tables: Tables) -> Seen:
 
 
 @claim("header-transformer-longer")
-def transformer_longer(tables: Tables) -> Seen:
+def transformer_longer(tables: Tables) -> Measurement:
     """By how many doublings the excess beyond the length of the training is above that up to it, by size."""
     effects, used = {}, []
     for size, own in tables["places"].where(architecture="transformer", predictor="model").by("size").items():
@@ -267,11 +267,13 @@ def transformer_longer(tables: Tables) -> Seen:
         means = (f"{fmean(one['value'] for one in rows):.3g} ({_sized(size)})" for size, rows in own.by("size").items())
         said.append(f"{title(name)} {', '.join(means)}")
     text = f"Beyond the length of the training, nats above the filter: {'; '.join(said) or 'nothing'}."
-    return Seen(effects or None, text, (_learned(tables, used),), ("2 states", "3 states"), spent=_spent(tables, used))
+    return Measurement(
+        effects or None, text, (_learned(tables, used),), ("2 states", "3 states"), compute_used=_spent(tables, used)
+    )
 
 
 @claim("header-belief-linear")
-def belief_linear(tables: Tables) -> Seen:
+def belief_linear(tables: Tables) -> Measurement:
     """At the layer that fits its own samples best, by size."""
     effects, used = {}, []
     for size, own in tables["belief"].where(architecture="transformer").by("size").items():
@@ -281,11 +283,13 @@ def belief_linear(tables: Tables) -> Seen:
             used.append((size, "transformer", own[0]["steps"]))
     said = "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
     text = f"Share of what untrained twins leave of the belief: {said or 'not identifiable'}."
-    return Seen(effects or None, text, (_learned(tables, used),), tuple(effects), spent=_spent(tables, used))
+    return Measurement(
+        effects or None, text, (_learned(tables, used),), tuple(effects), compute_used=_spent(tables, used)
+    )
 
 
-def _best_share(own: Rows) -> Estimate | None:
+def _best_share(own: Rows) -> EstimateWithError | None:
     best = largest(own, lambda row: row["fitted"])
     if best["share"] is None:
         return None
-    return Estimate(best["share"], (best["share_high"] - best["share_low"]) / number("width"))
+    return EstimateWithError(best["share"], (best["share_high"] - best["share_low"]) / parameter("width"))

@@ -7,7 +7,7 @@ from hmmscope import Run, registry
 from hmmscope.lab import (
     Experiment,
     Figure,
-    Measured,
+    MeasuredTables,
     Panel,
     Rows,
     Series,
@@ -20,8 +20,8 @@ from hmmscope.lab import (
     lines,
 )
 from hmmscope.schema import unknown_name
-from hmmscope_papers.header.told_answers import who_filters
-from hmmscope_papers.header.told_measures import (
+from hmmscope_papers.header.filtering_answers import who_filters
+from hmmscope_papers.header.filtering_measures import (
     BEYOND,
     HERE,
     LENGTH,
@@ -37,7 +37,7 @@ from hmmscope_papers.header.told_measures import (
     place_rows,
     position_rows,
 )
-from hmmscope_papers.header.told_models import ARCHITECTURES, HEADLINE, title
+from hmmscope_papers.header.filtering_models import ARCHITECTURES, HEADLINE, title
 
 NATS = "nats above the filter"
 
@@ -57,7 +57,7 @@ class HeaderFiltering(Experiment):
         "the header's matrices, and whether an edited header moves their answers to those of the new filter."
     )
     num_seeds = Experiment.NUM_SEEDS
-    networks = ("size", "architecture", "steps")
+    run_columns = ("size", "architecture", "steps")
     #: `beyond_3` are the architectures of the sizes above 3.
     shapes: dict[str, dict[str, Any]] = {
         "smoke": {"sizes": [2], "architectures": ["lstm", "transformer"], "beyond_3": ["lstm"]}
@@ -99,7 +99,7 @@ class HeaderFiltering(Experiment):
             chains.setdefault(label.rpartition(", ")[0], []).append(label)
         return chains
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
         last = max(runs.values(), key=lambda run: run.config.training.num_steps)
         if group == "scores":
             positions = position_rows(last, sizes["samples"] // 2, sizes["hmms"], sizes["fits"])
@@ -120,7 +120,7 @@ class HeaderFiltering(Experiment):
         twins = {name: tables[name].as_twins() for name in ("belief", "memory")}
         return {**scores_of("untrained", tables), **twins, **before}
 
-    def by_counting(self, tables: Tables) -> Tables:
+    def with_ngrams_only(self, tables: Tables) -> Tables:
         """The best that counts, in the place of every network."""
         return scores_of("counting", tables)
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from hmmscope import Corpus, belief_interventions, evaluate, make_process
+from hmmscope import ProcessDataset, belief_interventions, evaluate, make_process
 from hmmscope.analysis import ExactBeliefs
 from hmmscope.interop import HuggingFaceModel
-from hmmscope.lab import Measured
+from hmmscope.lab import MeasuredTables
 from hmmscope.ties import largest
 from hmmscope_papers.language.language_model import NUM_TWINS, Reader
 
@@ -15,17 +15,17 @@ from hmmscope_papers.language.language_model import NUM_TWINS, Reader
 RIDGE = 1e-2
 
 
-def belief_tables(reader: Reader, sizes: dict[str, Any]) -> Measured:
+def belief_tables(reader: Reader, sizes: dict[str, Any]) -> MeasuredTables:
     """The belief of RRXOR in the layers of the language model and its twins, and what follows when it is changed.
 
     Beside it what each network explains of what untrained twins leave; an untrained one of what the others leave.
     """
     count = sizes["belief_samples"]
     model, text = reader.read(sizes["belief_length"], sizes["separators"][0])
-    corpus = Corpus(make_process("rrxor"), layout=text, seed=reader.seed, stream="probe")
+    dataset = ProcessDataset(make_process("rrxor"), layout=text, seed=reader.seed, stream="probe")
     last = len(list(model.residual)) - 1
     numbers = sorted({round(n) for n in np.linspace(0, last, sizes["layers"])})
-    names, exact = [f"residual.{n}" for n in numbers], ExactBeliefs.of(corpus, count)
+    names, exact = [f"residual.{n}" for n in numbers], ExactBeliefs.of(dataset, count)
     alone = float(exact.from_prediction(ridge=RIDGE)[0])
     moved = {"trained": model, "untrained": reader.untrained(text, 0)}
     others = [("shuffled", reader.shuffled(text))]
@@ -46,14 +46,14 @@ def belief_tables(reader: Reader, sizes: dict[str, Any]) -> Measured:
     return {
         "beliefs": rows,
         "beyond": beyond,
-        "rrxor": _scored(moved, corpus, count),
-        "interventions": _moved(moved, corpus, best, sizes),
+        "rrxor": _scored(moved, dataset, count),
+        "interventions": _moved(moved, dataset, best, sizes),
     }
 
 
 def _moved(
     models: dict[str, HuggingFaceModel],
-    corpus: Corpus,
+    dataset: ProcessDataset,
     best: dict[str, str],
     sizes: dict[str, Any],
 ) -> list[dict[str, Any]]:
@@ -61,19 +61,19 @@ def _moved(
     count, rows = sizes["belief_samples"], []
     for network, model in models.items():
         options = {"num_samples": count, "num_positions": sizes["positions"], "num_random": 1, "ridge": RIDGE}
-        found = belief_interventions(model, corpus, layers=[best[network]], interventions=("set",), **options)
+        found = belief_interventions(model, dataset, layers=[best[network]], interventions=("set",), **options)
         rows += [{"network": network} | row for row in found if row["metric"] == "kl"]
     return rows
 
 
-def _scored(models: dict[str, HuggingFaceModel], corpus: Corpus, count: int) -> list[dict[str, Any]]:
+def _scored(models: dict[str, HuggingFaceModel], dataset: ProcessDataset, count: int) -> list[dict[str, Any]]:
     """Nats above the filter in the second half of the sequences that are changed, of the models and of what counts."""
     rows = []
     for network, model in models.items():
         score = evaluate(
-            model, corpus, num_samples=count // 4, first=count - count // 4, baselines=network == "trained"
+            model, dataset, num_samples=count // 4, first=count - count // 4, baselines=network == "trained"
         )
-        late = score.positions >= corpus.layout.num_observations // 2
+        late = score.positions >= dataset.layout.num_observations // 2
         for name, found in score.measures.items():
             if "excess" in found:  # the exact filter has none
                 each = found["excess"][:, late].mean(1)

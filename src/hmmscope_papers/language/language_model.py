@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hmmscope import HMM, as_kind, make_process
+from hmmscope import HMM, make_process, require_process_type
 from hmmscope.interop import HuggingFaceModel, pretrained
 from hmmscope.schema import require
 from hmmscope.seeds import numpy_generator, torch_generator
@@ -73,7 +73,7 @@ def reader_of(source: str, num_symbols: int, seed: int, chain: int = 0) -> Reade
 
 
 @dataclass(frozen=True)
-class Chain:
+class LazyChainExample:
     """A lazy noisy chain with laws, samples and letters of its own, by its seed.
 
     Attributes:
@@ -94,14 +94,16 @@ class Chain:
     @property
     def hmm(self) -> HMM:
         """Its law."""
-        return as_kind(make_process("lazy-chain", num_states=NUM_SYMBOLS, seed=self.seed, **self.about), HMM)
+        return require_process_type(
+            make_process("lazy-chain", num_states=NUM_SYMBOLS, seed=self.seed, **self.about), HMM
+        )
 
 
-def chains_of(source: str, seed: int, stays: Sequence[float], noises: Sequence[float]) -> list[Chain]:
+def chains_of(source: str, seed: int, stays: Sequence[float], noises: Sequence[float]) -> list[LazyChainExample]:
     """The chains of a seed; no two of them, nor of two seeds, share laws, samples or letters."""
     pairs = [(stay, noise) for stay in stays for noise in noises]
     readers = [reader_of(source, NUM_SYMBOLS, seed, place) for place in range(len(pairs))]
-    return [Chain(*pair, seed * len(pairs) + place, readers[place]) for place, pair in enumerate(pairs)]
+    return [LazyChainExample(*pair, seed * len(pairs) + place, readers[place]) for place, pair in enumerate(pairs)]
 
 
 def facts_of(model: HuggingFaceModel) -> dict[str, Any]:

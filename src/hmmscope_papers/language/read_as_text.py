@@ -7,9 +7,9 @@ import numpy as np
 from torch import nn
 
 from hmmscope import (
-    Corpus,
+    ProcessDataset,
     Run,
-    Sequences,
+    SequenceLayout,
     entropy_rate,
     evaluate,
     mixing_time,
@@ -20,27 +20,35 @@ from hmmscope.interop import HuggingFaceModel
 from hmmscope.lab import (
     PREDICTORS,
     Effect,
-    Estimate,
+    EstimateWithError,
     Experiment,
     Figure,
     Gate,
-    Measured,
+    MeasuredTables,
+    Measurement,
     Panel,
     PerSeed,
     Role,
     Rows,
-    Seen,
     Tables,
     bar,
     bars,
     claim,
     curve,
     lines,
-    number,
+    parameter,
 )
 from hmmscope.ties import largest, smallest
 from hmmscope_papers.language.beliefs_in_text import belief_tables
-from hmmscope_papers.language.language_model import NUM_SYMBOLS, NUM_TWINS, TINY, Chain, chains_of, facts_of, reader_of
+from hmmscope_papers.language.language_model import (
+    NUM_SYMBOLS,
+    NUM_TWINS,
+    TINY,
+    LazyChainExample,
+    chains_of,
+    facts_of,
+    reader_of,
+)
 from hmmscope_papers.multitask.in_context import BAUM_WELCH, baum_welch_rows, binned, binned_score
 
 NAME = "pretrained"
@@ -137,7 +145,7 @@ class Pretrained(Experiment):
             }
         }
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
         run = runs["learner"]
         if group == "predictions":
             return _predictions(run, sizes)
@@ -158,7 +166,7 @@ class Pretrained(Experiment):
 # Measurements
 
 
-def _predictions(run: Run, sizes: dict[str, Any]) -> Measured:
+def _predictions(run: Run, sizes: dict[str, Any]) -> MeasuredTables:
     """What every predictor says of every chain, and of one chain in every separator."""
     length, samples, main = sizes["length"], sizes["samples"], sizes["separators"][0]
     twins = {"untrained": sizes["twin_samples"], "shuffled": sizes["twin_samples"]}
@@ -167,12 +175,14 @@ def _predictions(run: Run, sizes: dict[str, Any]) -> Measured:
         reader, hmm = chain.reader, chain.hmm
         model, text = reader.read(length, main)
         found = [*_scored(model, text, chain, samples, baselines=True)]
-        found += _scored(run.model, Sequences(length=length), chain, samples, name="learner")
+        found += _scored(run.model, SequenceLayout(length=length), chain, samples, name="learner")
         if chain.noise == sizes["noises"][0]:
             draw = place // len(sizes["noises"]) % NUM_TWINS
             found += _scored(reader.untrained(text, draw), text, chain, twins["untrained"], name="untrained")
             found += _scored(reader.shuffled(text), text, chain, twins["shuffled"], name="shuffled")
-        seen = Corpus(hmm, layout=Sequences(length=length), seed=chain.seed, stream="evaluate")[0 : sizes["fits"]]
+        seen = ProcessDataset(hmm, layout=SequenceLayout(length=length), seed=chain.seed, stream="evaluate")[
+            0 : sizes["fits"]
+        ]
         found += baum_welch_rows(hmm, seen.observations, _edges(length))
         rows += [chain.about | {"separator": main} | row for row in found]
         mixing, rate = mixing_time(hmm, num_samples=200), entropy_rate(hmm, num_samples=50)
@@ -185,7 +195,7 @@ def _predictions(run: Run, sizes: dict[str, Any]) -> Measured:
     return {"predictions": rows, "chains": chains, "models": [own, weights]}
 
 
-def _in_separators(chain: Chain, sizes: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _in_separators(chain: LazyChainExample, sizes: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """What the language model says of a chain in every separator."""
     for separator in sizes["separators"]:
         model, text = chain.reader.read(sizes["length"], separator)
@@ -204,20 +214,26 @@ def _middle(values: list[float]) -> float:
 
 
 def _scored(
-    model: nn.Module, layout: Any, chain: Chain, samples: int, *, name: str = "trained", baselines: bool = False
+    model: nn.Module,
+    layout: Any,
+    chain: LazyChainExample,
+    samples: int,
+    *,
+    name: str = "trained",
+    baselines: bool = False,
 ) -> list[dict[str, Any]]:
     """Rows (network, metric, position, value) of a network and, with `baselines`, of what is exact and what counts."""
-    corpus = Corpus(chain.hmm, layout=layout, seed=chain.seed, stream="evaluate")
-    score = evaluate(model, corpus, num_samples=samples, baselines=baselines)
+    dataset = ProcessDataset(chain.hmm, layout=layout, seed=chain.seed, stream="evaluate")
+    score = evaluate(model, dataset, num_samples=samples, baselines=baselines)
     edges, keys = _edges(layout.num_observations), score.measures if baselines else ("model",)
     return [row for key in keys for row in binned_score(score, key, name if key == "model" else key, edges)]
 
 
-def _share(model: HuggingFaceModel, text: Any, chain: Chain) -> list[dict[str, Any]]:
+def _share(model: HuggingFaceModel, text: Any, chain: LazyChainExample) -> list[dict[str, Any]]:
     """Probability that the language model gives to the names together, of one sample."""
     with inference_mode(model) as device:
-        tokens = Corpus(chain.hmm, layout=text, seed=chain.seed, stream="evaluate")[0:1].tokens.to(device)
-        found = model.share_of_outputs(tokens)[0, text.columns[1:] - 1].cpu().numpy()
+        tokens = ProcessDataset(chain.hmm, layout=text, seed=chain.seed, stream="evaluate")[0:1].tokens.to(device)
+        found = model.share_of_outputs(tokens)[0, text.token_positions[1:] - 1].cpu().numpy()
     return binned("trained", "share", np.arange(1, len(found) + 1), found, _edges(len(found) + 1))
 
 
@@ -330,11 +346,11 @@ def _gate(tables: Tables) -> Gate:
     """Whether the language model predicts chains better than its untrained twin."""
     found = _gained(tables, "untrained")
     assert found is not None
-    return Gate.learned(found, number("learned"), "its untrained twin")
+    return Gate.learned(found, parameter("learned"), "its untrained twin")
 
 
-def _seen(found: Effect | None, text: str, tables: Tables) -> Seen:
-    return Seen(found, f"{text}: {_short(found)}.", gates=(_gate(tables),), spent=SPENT)
+def _seen(found: Effect | None, text: str, tables: Tables) -> Measurement:
+    return Measurement(found, f"{text}: {_short(found)}.", gates=(_gate(tables),), compute_used=SPENT)
 
 
 #: Beside its untrained twin: what the language model is better than.
@@ -342,30 +358,30 @@ BESIDE = {"shuffled": "weights shuffled", "order-0": "letters counted without th
 
 
 @claim("pretrained-learns")
-def learns(tables: Tables) -> Seen:
+def learns(tables: Tables) -> Measurement:
     beside = ", ".join(f"{said} {_short(_gained(tables, name))}" for name, said in BESIDE.items())
     text = f"Nats above the filter, less those of the language model: {beside}; before training"
     return _seen(_gained(tables, "untrained"), text, tables)
 
 
 @claim("pretrained-context")
-def context(tables: Tables) -> Seen:
+def context(tables: Tables) -> Measurement:
     rows = _of(_main(tables).where(metric="excess"), "trained")
-    early = rows.where(position=min(number("early"), max(rows.values("position"))))
+    early = rows.where(position=min(parameter("early"), max(rows.values("position"))))
     return _seen(
         early.less(_of(_end(tables), "trained"), unit="nats"), "Nats above the filter, early less late", tables
     )
 
 
 @claim("pretrained-optimum")
-def optimum(tables: Tables) -> Seen:
+def optimum(tables: Tables) -> Measurement:
     end = _end(tables, "accuracy")
     found = _of(end, "optimum").less(_of(end, "trained"), unit="of accuracy")
     return _seen(found, "Accuracy, filter less language model", tables)
 
 
 @claim("pretrained-statistics")
-def statistics(tables: Tables) -> Seen:
+def statistics(tables: Tables) -> Measurement:
     end = _end(tables)
     means = {name: _of(end, name).mean().value for name in end.values("network")}
     best = smallest([name for name in means if name in COUNTING], means.__getitem__)
@@ -378,7 +394,7 @@ def statistics(tables: Tables) -> Seen:
 
 
 @claim("pretrained-chains")
-def chains(tables: Tables) -> Seen:
+def chains(tables: Tables) -> Measurement:
     end = _of(_end(tables), "trained")
     effects = {}
     for column, name in (("stay", "slow less fast"), ("noise", "noisy less clear")):
@@ -388,10 +404,10 @@ def chains(tables: Tables) -> Seen:
 
 
 @claim("pretrained-belief")
-def belief(tables: Tables) -> Seen:
+def belief(tables: Tables) -> Measurement:
     rows, moved = tables["beliefs"], tables["interventions"].where(subspace="belief")
     tops = {name: _best(_of(rows, name)) for name in ("trained", "untrained", "shuffled")}
-    alone = _of(rows, "trained").per_seed(lambda own: Estimate(own[0]["from_prediction"]))
+    alone = _of(rows, "trained").per_seed(lambda own: EstimateWithError(own[0]["from_prediction"]))
     effects = {
         "read": _of(tables["beyond"], "trained").effect(unit="of what twins leave"),
         "beyond the prediction": (tops["trained"] - alone).effect("of R²"),
@@ -405,7 +421,7 @@ def belief(tables: Tables) -> Seen:
     scored = tables.get("rrxor", Rows())
     gap = _of(scored, "untrained").less(_of(scored, "trained"), unit="nats")
     unknown = Gate("learned", False, "how far its predictions of RRXOR are from the filter is not recorded")
-    gate = unknown if gap is None else Gate.learned(gap, number("learned"), "its untrained twin on RRXOR")
+    gate = unknown if gap is None else Gate.learned(gap, parameter("learned"), "its untrained twin on RRXOR")
     return _several(effects, text, (gate,))
 
 
@@ -414,10 +430,10 @@ def _best(rows: Rows) -> PerSeed[Any]:
     return rows.per_seed(lambda own: own.where(layer=largest(own, lambda row: row["fitted"])["layer"]).mean())
 
 
-def _several(effects: dict[str, Effect | None], text: str, gates: tuple[Gate, ...]) -> Seen:
+def _several(effects: dict[str, Effect | None], text: str, gates: tuple[Gate, ...]) -> Measurement:
     known = {name: found for name, found in effects.items() if found is not None}
     said = "; ".join(f"{name} {found.short()}" for name, found in known.items())
-    return Seen(known, f"{text}: {said}.", gates=gates, wanted=tuple(effects), spent=SPENT)
+    return Measurement(known, f"{text}: {said}.", gates=gates, required=tuple(effects), compute_used=SPENT)
 
 
 def _short(found: Effect | None) -> str:

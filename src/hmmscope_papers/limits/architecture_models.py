@@ -5,7 +5,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Architecture:
+class LimitsArchitecture:
     """A model by its fields, and how it is used here.
 
     Attributes:
@@ -24,20 +24,20 @@ class Architecture:
 
 
 _DECODER = {"name": "decoder", "input_features": False, "dropout": 0.0}
-ARCHITECTURES: dict[str, Architecture] = {
-    "rnn": Architecture("RNN", {"name": "rnn"}, recurrent=True),
-    "rnn-tanh": Architecture("RNN tanh", {"name": "rnn", "nonlinearity": "tanh"}, recurrent=True),
-    "lstm": Architecture("LSTM", {"name": "lstm"}, recurrent=True),
-    "gru": Architecture("GRU", {"name": "gru"}, recurrent=True),
-    "transformer": Architecture("Transf.", _DECODER | {"positions": "rotary"}),
-    "transformer-nope": Architecture("Tr. no pos.", _DECODER | {"positions": "none"}),
-    "transformer-learned": Architecture("Tr. learned", {"name": "decoder", "dropout": 0.0}, any_length=False),
-    "linear-attention": Architecture("Lin. att.", {"name": "linear-attention", "positions": "none"}),
-    "delta-rule": Architecture("Δ rule", {"name": "delta-rule"}),
-    "delta-rule-negative": Architecture("Δ rule ±", {"name": "delta-rule", "negative": True}),
-    "mamba": Architecture("Mamba", {"name": "mamba"}, has_heads=False),
-    "mamba2": Architecture("Mamba-2", {"name": "mamba2", "chunk_length": 16}),
-    "gated-deltanet": Architecture("Gated Δ", {"name": "gated-deltanet", "chunk_length": 16}),
+ARCHITECTURES: dict[str, LimitsArchitecture] = {
+    "rnn": LimitsArchitecture("RNN", {"name": "rnn"}, recurrent=True),
+    "rnn-tanh": LimitsArchitecture("RNN tanh", {"name": "rnn", "nonlinearity": "tanh"}, recurrent=True),
+    "lstm": LimitsArchitecture("LSTM", {"name": "lstm"}, recurrent=True),
+    "gru": LimitsArchitecture("GRU", {"name": "gru"}, recurrent=True),
+    "transformer": LimitsArchitecture("Transf.", _DECODER | {"positions": "rotary"}),
+    "transformer-nope": LimitsArchitecture("Tr. no pos.", _DECODER | {"positions": "none"}),
+    "transformer-learned": LimitsArchitecture("Tr. learned", {"name": "decoder", "dropout": 0.0}, any_length=False),
+    "linear-attention": LimitsArchitecture("Lin. att.", {"name": "linear-attention", "positions": "none"}),
+    "delta-rule": LimitsArchitecture("Δ rule", {"name": "delta-rule"}),
+    "delta-rule-negative": LimitsArchitecture("Δ rule ±", {"name": "delta-rule", "negative": True}),
+    "mamba": LimitsArchitecture("Mamba", {"name": "mamba"}, has_heads=False),
+    "mamba2": LimitsArchitecture("Mamba-2", {"name": "mamba2", "chunk_length": 16}),
+    "gated-deltanet": LimitsArchitecture("Gated Δ", {"name": "gated-deltanet", "chunk_length": 16}),
 }
 #: Those that need no extra.
 DEFAULT = ["rnn", "rnn-tanh", "lstm", "gru", "transformer", "linear-attention", "delta-rule", "delta-rule-negative"]

@@ -4,17 +4,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from hmmscope import Corpus, Run, registry
+from hmmscope import ProcessDataset, Run, registry
 from hmmscope.analysis import evaluation_losses
 from hmmscope.constructions import delta_rule_parity
 from hmmscope.lab import (
-    Estimate,
+    EstimateWithError,
     Experiment,
     Figure,
     Gate,
-    Measured,
+    MeasuredTables,
+    Measurement,
     Rows,
-    Seen,
     Series,
     Tables,
     bars,
@@ -22,7 +22,7 @@ from hmmscope.lab import (
     curve,
     level,
     lines,
-    number,
+    parameter,
 )
 from hmmscope.schema import unknown_name
 from hmmscope.ties import smallest
@@ -60,7 +60,7 @@ class Architectures(Experiment):
         "constructed weights."
     )
     num_seeds = Experiment.NUM_SEEDS
-    networks = ("task", "architecture", "layers")
+    run_columns = ("task", "architecture", "layers")
     #: What shapes the plan. Up to scale medium everything sees as many sequences. Steps 0: those of the scale.
     shapes: dict[str, dict[str, Any]] = {
         "smoke": {"tasks": ["cyclic-det"], "architectures": ["rnn", "gru", "transformer", "linear-attention"]}
@@ -80,7 +80,7 @@ class Architectures(Experiment):
         "gpu": {"samples": 4096, "times_longer": 2},
         "paper": {"samples": 4096, "times_longer": 2},
     }
-    one_by_one = True
+    measure_per_run = True
     groups = {"errors": ("errors", "fit", WHILE_TRAINING)}
 
     def choices(self, scale: str) -> dict[str, Any]:
@@ -98,8 +98,8 @@ class Architectures(Experiment):
             for layers in ([1] if ARCHITECTURES[name].recurrent else choices["layers"])
         }
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
-        tables: Measured = {"errors": [], "fit": [], WHILE_TRAINING: []}
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+        tables: MeasuredTables = {"errors": [], "fit": [], WHILE_TRAINING: []}
         for label, run in runs.items():
             facts = _facts(label, run)
             tables["errors"] += [facts | row for row in _error_rows(facts, run, sizes)]
@@ -149,13 +149,13 @@ def _error_rows(facts: dict[str, Any], run: Run, sizes: dict[str, Any]) -> list[
     trained_on = run.config.layout.num_observations
     times = sizes["times_longer"] if ARCHITECTURES[facts["architecture"]].any_length else 1
     layout = replace(run.config.layout, length=times * trained_on)
-    corpus = Corpus(run.process, layout=layout, seed=run.config.seed, stream="evaluate")
+    dataset = ProcessDataset(run.process, layout=layout, seed=run.config.seed, stream="evaluate")
     rows = []
     models = {"model": run.model, "untrained": run.untrained()}
     if (facts["task"], facts["architecture"], facts["layers"]) == CONSTRUCTED:
         models["constructed"] = delta_rule_parity()
     for told_, model in models.items():
-        found = evaluation_losses(model, corpus, num_samples=sizes["samples"], target=run.config.target)
+        found = evaluation_losses(model, dataset, num_samples=sizes["samples"], target=run.config.target)
         wanted = ("model", "constant") if told_ == "model" else ("model",)
         for row in found:
             if row["predictor"] in wanted:
@@ -266,10 +266,10 @@ def _ends(rows: Rows) -> tuple[Which, Which] | None:
     return (("transformer", depths[-1]), ("rnn", recurrent[-1])) if depths and recurrent else None
 
 
-def _less(one: Which, other: Which, *, beyond: bool = False) -> Callable[[Rows], Estimate | None]:
+def _less(one: Which, other: Which, *, beyond: bool = False) -> Callable[[Rows], EstimateWithError | None]:
     """Mean error of one architecture less that of another, of one task and seed."""
 
-    def of_seed(own: Rows) -> Estimate | None:
+    def of_seed(own: Rows) -> EstimateWithError | None:
         both = [own.where(architecture=name, layers=layers, beyond=beyond) for name, layers in (one, other)]
         return loss_of(both[0]) - loss_of(both[1]) if all(both) else None
 
@@ -300,68 +300,68 @@ def _drifts(tables: Tables, one: Which, other: Which, tasks: Iterable[str]) -> d
 def _learned(tables: Tables, which: Which, tasks: Iterable[str]) -> Gate:
     """Whether a model is better than the constant answer up to the training length, on every task."""
 
-    def lead(own: Rows) -> Estimate | None:
+    def lead(own: Rows) -> EstimateWithError | None:
         both = [own.where(predictor=name) for name in ("constant", "model")]
         return loss_of(both[0]) - loss_of(both[1]) if all(both) else None
 
     rows = tables["errors"].where(architecture=which[0], layers=which[1], task=list(tasks), beyond=False)
     found = each(rows, "task", lead)
     least = smallest(found.values(), lambda one: one.value) if found else None
-    return Gate.learned(least, number("learned", LEARNED), f"the constant answer ({name_of(*which)})")
+    return Gate.learned(least, parameter("learned", LEARNED), f"the constant answer ({name_of(*which)})")
 
 
 @claim("limits-architectures-recurrence")
-def recurrence(tables: Tables) -> Seen:
+def recurrence(tables: Tables) -> Measurement:
     """Within seed and task, up to the training length."""
     rows = _tracking(tables)
     ends, tasks = _ends(rows), rows.values("task")
     if ends is None:
-        return Seen(None, _said(rows))
+        return Measurement(None, _said(rows))
     effects = each(rows, "task", _less(*ends), "loss of the Transformer less that of the RNN")
     gates = [equal_budgets(tables, {name: _label(task, name, layers) for name, layers in ends}) for task in tasks]
     gates += [_learned(tables, one, tasks) for one in ends]
-    return Seen(effects, _said(rows), gates=gates, drifts=_drifts(tables, *ends, tasks))
+    return Measurement(effects, _said(rows), gates=gates, last_doubling_change=_drifts(tables, *ends, tasks))
 
 
 @claim("limits-architectures-depth")
-def depth(tables: Tables) -> Seen:
+def depth(tables: Tables) -> Measurement:
     """Within seed and task, up to the training length."""
     rows = _tracking(tables)
     depths = _depths(rows, "transformer")
     if len(depths) < 2:
-        return Seen(None, _said(rows))
+        return Measurement(None, _said(rows))
     ends = (("transformer", depths[0]), ("transformer", depths[-1]))
     effects = each(rows, "task", _less(*ends), f"loss with {depths[0]} layers less that with {depths[-1]}")
     gates, drifts = (
         [_learned(tables, one, rows.values("task")) for one in ends],
         _drifts(tables, *ends, rows.values("task")),
     )
-    return Seen(effects, _said(rows), gates=gates, drifts=drifts)
+    return Measurement(effects, _said(rows), gates=gates, last_doubling_change=drifts)
 
 
 @claim("limits-architectures-forgetting")
-def forgetting(tables: Tables) -> Seen:
+def forgetting(tables: Tables) -> Measurement:
     """Within seed and task, up to the training length."""
     rows = tables["errors"].where(task=list(FORGETTING), beyond=False)
     models = rows.where(predictor="model")
     depths = _depths(models, "transformer")
     if not depths:
-        return Seen(None, _said(models))
+        return Measurement(None, _said(models))
 
-    def share(own: Rows) -> Estimate | None:
+    def share(own: Rows) -> EstimateWithError | None:
         shallow = own.where(predictor="model", architecture="transformer", layers=depths[0])
         constant = own.where(predictor="constant")
         if not shallow or not constant:
             return None
         top, bottom = loss_of(shallow), loss_of(constant)
-        return Estimate(top.value / bottom.value, top.error / bottom.value)
+        return EstimateWithError(top.value / bottom.value, top.error / bottom.value)
 
     effects = each(rows, "task", share, f"of the constant answer's loss, {depths[0]} layer{'s' * (depths[0] > 1)}")
-    return Seen(effects, _said(models), gates=(_learned(tables, ("transformer", depths[0]), FORGETTING),))
+    return Measurement(effects, _said(models), gates=(_learned(tables, ("transformer", depths[0]), FORGETTING),))
 
 
 @claim("limits-architectures-tracking")
-def tracking(tables: Tables) -> Seen:
+def tracking(tables: Tables) -> Measurement:
     """By task; of the others the longest fit length."""
     said = []
     for task, own in tables["fit"].by("task").items():
@@ -372,11 +372,11 @@ def tracking(tables: Tables) -> Seen:
         rest = "" if best is None else f"; the longest 0.1-fit length of the others is {best:.1f}"
         said.append(f"{task}: {', '.join(whole) or 'none'} of {len(rows)}{rest}")
     lengths = ", ".join(map(str, sorted(tables["fit"].values("length"))))
-    return Seen(None, f"All {lengths} positions are fitted in every seed by (layers) {'. '.join(said)}.")
+    return Measurement(None, f"All {lengths} positions are fitted in every seed by (layers) {'. '.join(said)}.")
 
 
 @claim("limits-architectures-parity")
-def parity(tables: Tables) -> Seen:
+def parity(tables: Tables) -> Measurement:
     """That positive ones cannot is a theorem on numbers of finite precision, of any depth (Grazzi et al. 2025)."""
     task, architecture, layers = CONSTRUCTED
     rows = tables["errors"].where(task=task)
@@ -386,6 +386,6 @@ def parity(tables: Tables) -> Seen:
     )
     exact = rows.where(predictor="constructed")
     if not exact:
-        return Seen(effects, _said(models, beyond=True))
+        return Measurement(effects, _said(models, beyond=True))
     built = f"Of the constructed weights it is at most {max(exact.values('value')):.2g}, to position "
-    return Seen(effects, f"{_said(models, beyond=True)} {built}{max(exact.values('position'))}.")
+    return Measurement(effects, f"{_said(models, beyond=True)} {built}{max(exact.values('position'))}.")

@@ -6,13 +6,13 @@ from typing import Any
 from hmmscope import Run, registry
 from hmmscope.lab import (
     Effect,
-    Estimate,
+    EstimateWithError,
     Experiment,
     Figure,
-    Measured,
+    MeasuredTables,
+    Measurement,
     Panel,
     Rows,
-    Seen,
     Series,
     Tables,
     claim,
@@ -50,9 +50,9 @@ class LimitsDepth(GridExperiment):
         "sequence; if it is a speed, more training moves it on, and 2^L is a snapshot."
     )
     num_seeds = Experiment.NUM_SEEDS
-    networks = ("layers", "longest")
+    run_columns = ("layers", "longest")
     sizes = {scale: {"error_rate": RATE} for scale in ("smoke", "small", "medium", "gpu")}
-    one_by_one = True
+    measure_per_run = True
     groups = {"lengths": (WHILE_TRAINING,)}
     #: What shapes the plan: layers at the length of the scale (0), and at a longer one.
     shapes: dict[str, dict[str, Any]] = {
@@ -71,7 +71,7 @@ class LimitsDepth(GridExperiment):
         found = grid(scale, [TASK], choices["layers"], curriculum=False)
         return found | {f"{label}, length {length}": data for label, data in longer.items()}
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
         rows = [row for run in runs.values() for row in training_rows(run, [sizes["error_rate"]], identity(run))]
         return {WHILE_TRAINING: rows}
 
@@ -157,10 +157,10 @@ def _at(own: Rows, share: float) -> dict[str, Any]:
     return max((row for row in own if row["share"] <= share + 1e-9), key=lambda row: row["share"], default=own[0])
 
 
-def last_octave(own: Rows) -> Estimate | None:
+def last_octave(own: Rows) -> EstimateWithError | None:
     """Doublings of the fit length over the last doubling of the training; None at the end of the sequence by its half."""
     half, end = _at(own, 0.5), _at(own, 1.0)
-    return None if half["length"] >= half["longest"] else Estimate(log2_length(end) - log2_length(half))
+    return None if half["length"] >= half["longest"] else EstimateWithError(log2_length(end) - log2_length(half))
 
 
 def _deep(tables: Tables) -> Rows:
@@ -172,7 +172,7 @@ def _named(longest: int, layers: int) -> str:
 
 
 @claim("limits-depth-saturates")
-def saturates(tables: Tables) -> Seen:
+def saturates(tables: Tables) -> Measurement:
     """The depth that moves most stands first; whole sequences by half of the training do not count."""
     found: dict[str, Effect] = {}
     for (longest, layers), own in _deep(tables).by("longest", "layers").items():
@@ -186,24 +186,26 @@ def saturates(tables: Tables) -> Seen:
     said = "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
     text = f"Over the last doubling of the training: {said or 'every depth fits the whole sequence'}. "
     text += f"Surely moving: {', '.join(moving) or 'none'}; surely at rest: {', '.join(rests) or 'none'}."
-    return Seen(effects, text)
+    return Measurement(effects, text)
 
 
 @claim("limits-depth-speed")
-def speed(tables: Tables) -> Seen:
+def speed(tables: Tables) -> Measurement:
     """Of the depths that get there, two at least, within seeds, at the shorter sequences."""
     rows = _deep(tables)
     rows = rows.where(longest=min(rows.values("longest"), default=0))
 
-    def of_seed(own: Rows) -> Estimate | None:
+    def of_seed(own: Rows) -> EstimateWithError | None:
         reached = [(float(n), steps_to(one)) for n, one in own.by("layers").items()]
-        known = [(n, Estimate(math.log2(count))) for n, count in reached if count is not None]
+        known = [(n, EstimateWithError(math.log2(count))) for n, count in reached if count is not None]
         return slope(known) if len(known) > 1 else None
 
     effect = over_seeds(rows, of_seed, "doublings of the sequences a layer")
     counts = each(rows, "layers", lambda own: steps_to(own))
     said = "; ".join(f"{model_name(n)} {count.value:,.0f}" for n, count in counts.items())
-    return Seen(effect, f"Mean sequences until half of the positions stay fitted: {said or 'no depth gets there'}.")
+    return Measurement(
+        effect, f"Mean sequences until half of the positions stay fitted: {said or 'no depth gets there'}."
+    )
 
 
 def steps_to(own: Rows) -> float | None:

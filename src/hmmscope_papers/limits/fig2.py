@@ -13,15 +13,15 @@ from hmmscope.lab import (
     Explorer,
     Figure,
     Gate,
-    Measured,
+    MeasuredTables,
+    Measurement,
     Rows,
-    Seen,
     Tables,
     claim,
     curve,
     level,
     lines,
-    number,
+    parameter,
 )
 from hmmscope.schema import require
 from hmmscope_papers.limits.lengths import rarely_asked
@@ -63,7 +63,7 @@ class LimitsFig2(GridExperiment):
         "distance of laws, the Euclidean distance of vectors. The shorter way down is the faster learner. " + EPOCHS
     )
     num_seeds = Experiment.NUM_SEEDS
-    networks = ("task", "layers")
+    run_columns = ("task", "layers")
     sizes = {
         "smoke": _sizes(64, 2, 3, 2, 4, 3, 3),
         "small": _sizes(1024, 8, 12, 6, 16, 12, 15),
@@ -71,7 +71,7 @@ class LimitsFig2(GridExperiment):
         "gpu": _sizes(4096, 8, 24, 16, 64, 24, 63),
         "paper": _sizes(16384, 10, 30, 30, 120, 30, 119),  # 10, 30, 30 and 120 of 120 in the paper
     }
-    one_by_one = True
+    measure_per_run = True
     groups = {"epochs": ("epochs",), "references": ("references",)}
 
     def choices(self, scale: str) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class LimitsFig2(GridExperiment):
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         return grid(scale, choices["tasks"], choices["layers"])
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
         if group == "epochs":
             return {"epochs": [row for run in runs.values() for row in _epoch_rows(run, sizes)]}
         of_task = {identity(run)["task"]: run for run in runs.values() if not is_deep(run)}
@@ -117,7 +117,7 @@ def _epoch_rows(run: Run, sizes: dict[str, Any]) -> list[dict]:
 
 def _references(task: str, run: Run, sizes: dict[str, Any]) -> list[dict]:
     """The evaluation loss, at every position, of a predictor that always gives the same answer."""
-    rows = evaluation_losses(run.model, run.corpus("probe"), num_samples=sizes["samples"], target=TASKS[task][1])
+    rows = evaluation_losses(run.model, run.dataset("probe"), num_samples=sizes["samples"], target=TASKS[task][1])
     return [{"task": task} | row for row in rows if row["predictor"] == "constant"]
 
 
@@ -211,25 +211,25 @@ def _matched(rows: Rows) -> tuple[Gate, ...]:
     )
 
 
-class Crossing(NamedTuple):
+class ConvergenceInterval(NamedTuple):
     """Sequences seen until the loss stays below `CONVERGED`: between two evaluations, or later than the last (None)."""
 
     after: float
     until: float | None
 
 
-def crossing(rows: Rows) -> Crossing | None:
+def crossing(rows: Rows) -> ConvergenceInterval | None:
     """Of one run's rows (``sequences``, ``value``); None if it has no value."""
     known = sorted((row["sequences"], row["value"]) for row in rows if row["value"] is not None)
     if not known:
         return None
     after, until = 0.0, None
     for sequences, value in known:
-        if value >= number("rate", CONVERGED):
+        if value >= parameter("rate", CONVERGED):
             after, until = sequences, None
         elif until is None:
             until = sequences
-    return Crossing(after, until)
+    return ConvergenceInterval(after, until)
 
 
 def advantage(rows: Rows) -> tuple[float | None, float | None]:
@@ -260,13 +260,13 @@ def doublings(bounds: tuple[float | None, float | None]) -> float | None:
 
 
 @claim("limits-rnn-converges-faster")
-def converges_faster(tables: Tables) -> Seen:
+def converges_faster(tables: Tables) -> Measurement:
     """The loss is known at evaluations only: the distance between two of them is the least width of the interval.
 
     A crossing within the first tenth of the training, while the learning rate rises, does not count.
     """
     rows = alike(tables["epochs"])
-    first = {task: number("first", FIRST) * max(own.values("sequences")) for task, own in rows.by("task").items()}
+    first = {task: parameter("first", FIRST) * max(own.values("sequences")) for task, own in rows.by("task").items()}
     rows = Rows(row for row in rows if row["sequences"] > first[row["task"]])
     effects, sooner = {}, []
     for task in FOUR:
@@ -282,13 +282,13 @@ def converges_faster(tables: Tables) -> Seen:
             sooner.append(f"{task_title(task)} {sum(value > 0 for value in known)} of {len(known)}")
     text = f"Doublings of the sequences that the fastest Transformer needs beyond the RNN: {told(effects)}. "
     text += f"Seeds in which the RNN is sooner: {', '.join(sooner) or 'none'}."
-    return Seen(effects, text, gates=_gates(tables, rows), wanted=titles(FOUR))
+    return Measurement(effects, text, gates=_gates(tables, rows), required=titles(FOUR))
 
 
 def _at_end(rows: Rows) -> float | None:
     """Mean loss of the last evaluations of one run."""
     known = sorted((row["sequences"], row["value"]) for row in rows if row["value"] is not None)
-    return fmean(value for _, value in known[-number("last", LAST) :]) if known else None
+    return fmean(value for _, value in known[-parameter("last", LAST) :]) if known else None
 
 
 def _lead(rows: Rows) -> float | None:
@@ -319,7 +319,7 @@ def _learned(tables: Tables, rows: Rows, layers: list[int]) -> tuple[Gate, ...]:
     who = "Transformer" if any(layers) else "RNN"
     return tuple(
         Gate.learned(
-            leads.get(task), number("rate", CONVERGED), f"one that always gives the same answer ({who}, {task})"
+            leads.get(task), parameter("rate", CONVERGED), f"one that always gives the same answer ({who}, {task})"
         ).about(task)
         for task in titles(one for one in FOUR if rows.where(task=one))
     )
@@ -333,7 +333,7 @@ def _drift(rows: Rows, measure: Callable[[Rows], float | None]) -> float | None:
 
 
 @claim("limits-rnn-final-accuracy")
-def final_accuracy(tables: Tables) -> Seen:
+def final_accuracy(tables: Tables) -> Measurement:
     """Mean over the last epochs within the sequences that both have seen, within seeds."""
     rows = alike(tables["epochs"])
     effects = each_task(rows, FOUR, _lead, "loss of the best Transformer less the RNN's")
@@ -344,18 +344,18 @@ def final_accuracy(tables: Tables) -> Seen:
         seen.append(f"{task_title(task)} ({max(own.values('sequences')):,} sequences) {shown}")
     text = f"Loss at the end: {'; '.join(seen)}. The RNN's learning rate is not yet lowered then, if it trains longer."
     drifts = {task_title(task): _drift(own, _lead) for task, own in rows.by("task").items()}
-    return Seen(effects, text, gates=_gates(tables, rows), wanted=titles(FOUR), drifts=drifts)
+    return Measurement(effects, text, gates=_gates(tables, rows), required=titles(FOUR), last_doubling_change=drifts)
 
 
 @claim("limits-rnn-better-throughout")
-def better_throughout(tables: Tables) -> Seen:
+def better_throughout(tables: Tables) -> Measurement:
     """The least lead over evaluations after as many sequences, within seeds; a constant answer is worth no more."""
     rows = alike(tables["epochs"])
     nothing = {key: fmean(one.values("value")) for key, one in tables["references"].by("task", "position").items()}
 
     def least(own: Rows) -> float | None:
         leads, most = [], nothing.get((own[0]["task"], own[0]["position"]), math.inf)
-        begin = number("first", FIRST) * max(own.values("sequences"))
+        begin = parameter("first", FIRST) * max(own.values("sequences"))
         for one in Rows(row for row in own if row["sequences"] > begin).by("sequences").values():
             values = {row["layers"]: min(row["value"], most) for row in one if row["value"] is not None}
             recurrent = values.pop(0, None)
@@ -365,22 +365,22 @@ def better_throughout(tables: Tables) -> Seen:
 
     effects = each_task(rows, FOUR, least, "least loss of the best Transformer less the RNN's")
     text = f"Least lead of the RNN over the best Transformer at any evaluation: {told(effects)}."
-    return Seen(effects, text, gates=_gates(tables, rows), wanted=titles(FOUR))
+    return Measurement(effects, text, gates=_gates(tables, rows), required=titles(FOUR))
 
 
 @claim("limits-rnn-fits-longer")
-def fits_longer(tables: Tables) -> Seen:
+def fits_longer(tables: Tables) -> Measurement:
     """By the last evaluations, after as many sequences, within seeds."""
     rows = alike(tables["epochs"])
 
     def length(own: Rows) -> float:
-        last = sorted(own, key=lambda row: row["sequences"])[-number("last", LAST) :]
+        last = sorted(own, key=lambda row: row["sequences"])[-parameter("last", LAST) :]
         return crossing_length(
             [row["distances"] for row in last],
             own[0]["positions"],
-            number("rate", CONVERGED),
+            parameter("rate", CONVERGED),
             last=len(last),
-            definition=number("definition", "prefix"),
+            definition=parameter("definition", "prefix"),
         )
 
     def longer(own: Rows) -> float | None:
@@ -395,11 +395,11 @@ def fits_longer(tables: Tables) -> Seen:
     effects = each_task(rows, FOUR, longer, "doublings beyond the best Transformer", resolution=resolution)
     drifts = {task_title(task): _drift(own, longer) for task, own in rows.by("task").items()}
     text = f"Doublings of the 0.1-fit length of the RNN beyond the best Transformer's: {told(effects)}."
-    return Seen(effects, text, gates=_gates(tables, rows), wanted=titles(FOUR), drifts=drifts)
+    return Measurement(effects, text, gates=_gates(tables, rows), required=titles(FOUR), last_doubling_change=drifts)
 
 
 @claim("limits-supervision-rnn")
-def supervision_rnn(tables: Tables) -> Seen:
+def supervision_rnn(tables: Tables) -> Measurement:
     """Cyclic-HARD is Cyclic-DET of which only observations are shown; the loss is that over all positions."""
     rows = alike(tables["epochs"].where(task=[HARD, "cyclic-det"])).with_columns(value=_over_positions)
     deepest = max(layers_of(rows), default=0)
@@ -420,7 +420,7 @@ def supervision_rnn(tables: Tables) -> Seen:
     compared = rows.where(layers=[0, deepest])
     effect = over_seeds(rows, difference, "loss more than the RNN's")
     own = alike(tables["epochs"].where(task=[HARD, "cyclic-det"], layers=[0, deepest]))
-    return Seen(effect, text, gates=_gates(tables, own), drifts=_drift(compared, difference))
+    return Measurement(effect, text, gates=_gates(tables, own), last_doubling_change=_drift(compared, difference))
 
 
 def _over_positions(row: Mapping[str, Any]) -> float | None:

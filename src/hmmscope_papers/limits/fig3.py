@@ -6,21 +6,21 @@ from typing import Any
 
 from hmmscope import Run, registry
 from hmmscope.lab import (
-    Estimate,
+    EstimateWithError,
     Experiment,
     Explorer,
     Figure,
     Gate,
-    Measured,
+    MeasuredTables,
+    Measurement,
     Rows,
-    Seen,
     Series,
     Tables,
     claim,
     curve,
     level,
     lines,
-    number,
+    parameter,
 )
 from hmmscope_papers.limits.lengths import (
     CYCLES,
@@ -90,7 +90,7 @@ class LimitsFig3(GridExperiment):
         "length is what a fit length is worth. " + EPOCHS
     )
     num_seeds = Experiment.NUM_SEEDS
-    networks = ("task", "layers")
+    run_columns = ("task", "layers")
     sizes = {
         "smoke": _COMMON | {"samples": 64, "least_count": 8, "window_samples": 32},
         "small": _COMMON | {"samples": 4096, "least_count": 256, "window_samples": 1000},
@@ -98,7 +98,7 @@ class LimitsFig3(GridExperiment):
         "gpu": _COMMON | {"samples": 8192, "least_count": 512, "window_samples": 1000},
         "paper": _COMMON | {"samples": 8192, "least_count": 512, "window_samples": 1000},
     }
-    one_by_one = True
+    measure_per_run = True
     groups = {"losses": ("positions", "fit-lengths", WHILE_TRAINING), "windows": ("windows",)}
 
     def choices(self, scale: str) -> dict[str, Any]:
@@ -108,11 +108,11 @@ class LimitsFig3(GridExperiment):
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         return grid(scale, choices["tasks"], choices["layers"], length=choices.get("length"))
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
         if group == "windows":
             of_task = {identity(run)["task"]: run for run in runs.values() if not is_deep(run)}
             return {"windows": [row for task, run in of_task.items() for row in windows_of(task, run, sizes)]}
-        tables: Measured = {"positions": [], "fit-lengths": [], WHILE_TRAINING: []}
+        tables: MeasuredTables = {"positions": [], "fit-lengths": [], WHILE_TRAINING: []}
         for run in runs.values():
             facts = identity(run)
             rows = final_losses(run, facts["task"], sizes)
@@ -251,9 +251,9 @@ def _of_rnn(tables: Tables) -> tuple[Gate, ...]:
 
 
 @claim("limits-rnn-fits")
-def rnn_fits(tables: Tables) -> Seen:
+def rnn_fits(tables: Tables) -> Measurement:
     """RanLDS counts from the first position on, where its relative loss is the largest."""
-    rate = number("rate")
+    rate = parameter("rate")
     rows = models(tables).where(layers=0)
     effects = each_task(rows, TASKS, lambda own: slack(own, rate), f"below {rate:g}")
     whole = tables["fit-lengths"].where(layers=0, predictor="model", by="epochs", error_rate=rate)
@@ -264,54 +264,58 @@ def rnn_fits(tables: Tables) -> Seen:
     text = f"Mean {rate:g}-fit length of the RNN: {seen}. "
     text += f"How far its largest loss but one is below {rate:g}: {told(effects)}."
     drifts = drifts_of(tables, tuple(TASKS), slack_then(rate), layers=rows.values("layers"))
-    return Seen(effects, text, gates=_of_rnn(tables), wanted=titles(TASKS), drifts=drifts)
+    return Measurement(effects, text, gates=_of_rnn(tables), required=titles(TASKS), last_doubling_change=drifts)
 
 
 @claim("limits-fit-length-grows")
-def grows(tables: Tables, numbers: Mapping[str, Any]) -> Seen:
+def grows(tables: Tables, numbers: Mapping[str, Any]) -> Measurement:
     """The least-squares slope of log2 of the continuous length."""
     effects, drifts = growing_by_task(tables, growth, "doublings a layer", numbers["rate"])
     text = f"{by_depth(tables, REMEMBERING)} Doublings a layer: {told(effects)}."
-    return Seen(effects, text, gates=_learned(tables, REMEMBERING), wanted=titles(REMEMBERING), drifts=drifts)
+    return Measurement(
+        effects, text, gates=_learned(tables, REMEMBERING), required=titles(REMEMBERING), last_doubling_change=drifts
+    )
 
 
 @claim("limits-fit-length-doubles")
-def doubles(tables: Tables, numbers: Mapping[str, Any]) -> Seen:
+def doubles(tables: Tables, numbers: Mapping[str, Any]) -> Measurement:
     """Where there is room: a length cannot double from more than half of the sequence on, and has to once before."""
     effects, drifts = growing_by_task(
         tables, lambda found, longest: growth(found, longest, numbers["half"]), "doublings a layer", numbers["rate"]
     )
     spaces, _ = growing_by_task(tables, doublings_left, "", numbers["rate"])
     spaced = [
-        Gate.room(one.value, number("room"), f"the sequence of {task}, in doublings of the shortest fit length,").about(
-            task
-        )
+        Gate.headroom(
+            one.value, parameter("room"), f"the sequence of {task}, in doublings of the shortest fit length,"
+        ).about(task)
         for task, one in spaces.items()
     ]
     text = f"{by_depth(tables, REMEMBERING)} Doublings a layer: {told(effects)}."
     gates = (*spaced, *_learned(tables, REMEMBERING))
-    return Seen(effects, text, gates=gates, wanted=titles(REMEMBERING), drifts=drifts)
+    return Measurement(effects, text, gates=gates, required=titles(REMEMBERING), last_doubling_change=drifts)
 
 
 @claim("limits-fit-length-power")
-def power(tables: Tables, numbers: Mapping[str, Any]) -> Seen:
+def power(tables: Tables, numbers: Mapping[str, Any]) -> Measurement:
     """log2 of the fit length over 2^L; a depth whose 2^L is the whole length can only be below it, and does not count."""
 
-    def least(found: Lengths, longest: int) -> Estimate | None:
+    def least(found: Lengths, longest: int) -> EstimateWithError | None:
         logs = [(n, log2(length)) for n, length in found.items() if 2**n < longest]
-        return min((one - Estimate(n) for n, one in logs), default=None)
+        return min((one - EstimateWithError(n) for n, one in logs), default=None)
 
     effects, drifts = growing_by_task(tables, least, "doublings above 2^L, worst depth", numbers["rate"])
     text = f"{by_depth(tables, REMEMBERING)} log2 of the length over 2^L at the worst depth: {told(effects)}."
-    return Seen(effects, text, gates=_learned(tables, REMEMBERING), wanted=titles(REMEMBERING), drifts=drifts)
+    return Measurement(
+        effects, text, gates=_learned(tables, REMEMBERING), required=titles(REMEMBERING), last_doubling_change=drifts
+    )
 
 
 @claim("limits-constant-depth")
-def constant_depth(tables: Tables) -> Seen:
+def constant_depth(tables: Tables) -> Measurement:
     """The first positions count too, where the relative loss of RanLDS is the largest."""
 
-    def best(own: Rows) -> Estimate | None:
-        return max((slack(own.where(layers=n), number("rate", RATE)) for n in layers_of(own)), default=None)
+    def best(own: Rows) -> EstimateWithError | None:
+        return max((slack(own.where(layers=n), parameter("rate", RATE)) for n in layers_of(own)), default=None)
 
     rows = models(tables).where(layers=[1, 2])
     effects = each_task(rows, FORGETTING, best, "below 0.1")
@@ -321,7 +325,7 @@ def constant_depth(tables: Tables) -> Seen:
         f"no depth fits {' and '.join(short)}, so that depth is not what is short" if short else "some depth fits each"
     )
     starts = tables["fit-lengths"].where(
-        predictor="model", by="epochs", error_rate=number("rate", RATE), layers=2, task=list(FORGETTING)
+        predictor="model", by="epochs", error_rate=parameter("rate", RATE), layers=2, task=list(FORGETTING)
     )
     later = "; ".join(
         f"{task_title(task)} {max(row['fits_from'] for row in own if row['fits_from'] is not None)}"
@@ -331,14 +335,16 @@ def constant_depth(tables: Tables) -> Seen:
     text = f"{by_depth(tables, FORGETTING)} How far the largest loss but one is below 0.1: {told(effects)}."
     text += f" With two layers it stays below 0.1 from position: {later}." if later else ""
     text += f" Of all depths, {depth}."
-    drifts = drifts_of(tables, FORGETTING, slack_then(number("rate", RATE)), layers=[1, 2])
-    return Seen(effects, text, gates=_few_layers_learned(tables), wanted=titles(FORGETTING), drifts=drifts)
+    drifts = drifts_of(tables, FORGETTING, slack_then(parameter("rate", RATE)), layers=[1, 2])
+    return Measurement(
+        effects, text, gates=_few_layers_learned(tables), required=titles(FORGETTING), last_doubling_change=drifts
+    )
 
 
 def _few_layers_learned(tables: Tables) -> tuple[Gate, ...]:
     """Return, by task, whether the better one of one and two layers is better than a constant answer."""
 
-    def lead(own: Rows) -> Estimate | None:
+    def lead(own: Rows) -> EstimateWithError | None:
         models = own.where(predictor="model").by("layers").values()
         constant = own.where(predictor="constant")
         return max((loss_of(constant) - loss_of(model) for model in models), default=None) if constant else None
@@ -346,13 +352,13 @@ def _few_layers_learned(tables: Tables) -> tuple[Gate, ...]:
     found = each_task(tables["positions"].where(layers=[1, 2]), FORGETTING, lead, "")
     what = "one that always gives the same answer (one or two layers, {}),"
     return tuple(
-        Gate.learned(found.get(task), number("rate", RATE), what.format(task)).about(task)
+        Gate.learned(found.get(task), parameter("rate", RATE), what.format(task)).about(task)
         for task in titles(FORGETTING)
     )
 
 
 @claim("limits-hard-no-depth")
-def hard_no_depth(tables: Tables) -> Seen:
+def hard_no_depth(tables: Tables) -> Measurement:
     """The paper asks for the state after one action in 120, a short sequence far more often."""
     rows = tables["positions"].where(task=HARD)
     best = over_seeds(
@@ -361,26 +367,26 @@ def hard_no_depth(tables: Tables) -> Seen:
     trained = tables.get(WHILE_TRAINING, Rows()).where(task=HARD, layers=deep(tables))
     moved = drift(trained, lambda own: max(lengths_then(own).values()))
     gates = (*rarely_asked(rows), *learned_by(tables, (HARD,), 0), *_learned(tables, CYCLES[:1]))
-    return Seen(best, by_depth(tables, (HARD,)), gates=gates, drifts=moved)
+    return Measurement(best, by_depth(tables, (HARD,)), gates=gates, last_doubling_change=moved)
 
 
 @claim("limits-hard-below-det")
-def hard_below_det(tables: Tables) -> Seen:
+def hard_below_det(tables: Tables) -> Measurement:
     """The least ratio over depths, within seeds."""
 
-    def least(easy: Lengths, hard: Lengths) -> Estimate:
+    def least(easy: Lengths, hard: Lengths) -> EstimateWithError:
         return min(log2(easy[n]) - log2(hard[n]) for n in easy.keys() & hard.keys())
 
     effect, moved = both_cycles(tables, least, "doublings, least depth")
     gates = (*rarely_asked(tables["positions"]), *_learned(tables, CYCLES))
-    return Seen(effect, by_depth(tables, CYCLES), gates=gates, drifts=moved)
+    return Measurement(effect, by_depth(tables, CYCLES), gates=gates, last_doubling_change=moved)
 
 
 @claim("limits-hard-plateau")
-def hard_plateau(tables: Tables) -> Seen:
+def hard_plateau(tables: Tables) -> Measurement:
     """Growth from two layers on, that of Cyclic-DET less that of Cyclic-HARD, within seeds."""
 
-    def gain(easy: Lengths, hard: Lengths) -> Estimate | None:
+    def gain(easy: Lengths, hard: Lengths) -> EstimateWithError | None:
         most = max(easy.keys() & hard.keys())
         if most <= 2 or not {2} <= easy.keys() & hard.keys():
             return None
@@ -388,34 +394,34 @@ def hard_plateau(tables: Tables) -> Seen:
 
     effect, moved = both_cycles(tables, gain, "doublings more")
     gates = (*rarely_asked(tables["positions"]), *_learned(tables, CYCLES))
-    return Seen(effect, by_depth(tables, CYCLES), gates=gates, drifts=moved)
+    return Measurement(effect, by_depth(tables, CYCLES), gates=gates, last_doubling_change=moved)
 
 
 @claim("limits-error-rates-close")
-def error_rates_close(tables: Tables) -> Seen:
+def error_rates_close(tables: Tables) -> Measurement:
     """Mean ratio within seeds, of Transformers; beside it that of each task that remembers."""
 
-    def share(pairs: list[tuple[Estimate, Estimate]]) -> Estimate | None:
+    def share(pairs: list[tuple[EstimateWithError, EstimateWithError]]) -> EstimateWithError | None:
         found = [(strict, loose) for strict, loose in pairs if loose.value >= 1]
         if not found:
             return None
         error = math.hypot(*(part.error / loose.value for strict, loose in found for part in (strict, loose)))
         mean = math.fsum(strict.value / loose.value for strict, loose in found) / len(found)
-        return Estimate(mean, error / len(found))
+        return EstimateWithError(mean, error / len(found))
 
-    def now(own: Rows) -> Estimate | None:
+    def now(own: Rows) -> EstimateWithError | None:
         return share(
             [
-                (length_of(one, number("stricter")), length_of(one, number("looser")))
+                (length_of(one, parameter("stricter")), length_of(one, parameter("looser")))
                 for one in own.by("task", "layers").values()
             ]
         )
 
-    def then(own: Rows) -> Estimate | None:
+    def then(own: Rows) -> EstimateWithError | None:
         cells = own.by("task", "layers").values()
         return share(
             [
-                (lengths_then(one, number("stricter"))[n], lengths_then(one, number("looser"))[n])
+                (lengths_then(one, parameter("stricter"))[n], lengths_then(one, parameter("looser"))[n])
                 for one in cells
                 for n in one.values("layers")
             ]
@@ -427,4 +433,4 @@ def error_rates_close(tables: Tables) -> Seen:
     trained = tables.get(WHILE_TRAINING, Rows()).where(layers=deep(tables))
     drifts = {"": drift(trained, then), **drifts_of(tables, REMEMBERING, then, layers=deep(tables))}
     gates = (*_learned(tables, REMEMBERING), *rarely_asked(tables["positions"]))
-    return Seen(effect, text, gates=gates, drifts=drifts, parts=parts)
+    return Measurement(effect, text, gates=gates, last_doubling_change=drifts, parts=parts)

@@ -7,21 +7,21 @@ from hmmscope import Run, registry
 from hmmscope.analysis import evaluation_losses
 from hmmscope.lab import (
     Effect,
-    Estimate,
+    EstimateWithError,
     Experiment,
     Figure,
     Gate,
-    Measured,
+    MeasuredTables,
+    Measurement,
     Panel,
     Rows,
-    Seen,
     Series,
     Tables,
     claim,
     curve,
     level,
     lines,
-    number,
+    parameter,
 )
 from hmmscope.schema import require, unknown_name
 from hmmscope.ties import smallest
@@ -57,7 +57,7 @@ class Figure4CoT(Experiment):
         "can follow, no answer is worth hearing."
     )
     num_seeds = {"smoke": 2, "small": 3, "gpu": 3, "paper": 1}
-    networks = ("task", "block_length")
+    run_columns = ("task", "block_length")
     #: What shapes the plan. Layers are those of the tasks in their order; steps 0: of the scale.
     shapes: dict[str, dict[str, Any]] = {
         "smoke": {"tasks": ["cyclic-det", "cyclic-hard"], "layers": [1, 1], "blocks": [0, 1, 2]}
@@ -99,13 +99,13 @@ class Figure4CoT(Experiment):
             for block in choices["blocks"]
         }
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
         longest = min(run.config.layout.num_observations for run in runs.values())
         at = sizes["position"]
         require(1 <= at <= longest, "measurements.position", f"must be in [1, {longest}]", at)
         if group == "training":
             return {"training": [row for run in runs.values() for row in _training_rows(run, at)]}
-        tables: Measured = {"errors": [], "final": []}
+        tables: MeasuredTables = {"errors": [], "final": []}
         for run in runs.values():
             rows = error_rows(run, sizes["samples"])
             tables["errors"] += rows
@@ -161,7 +161,7 @@ def error_rows(run: Run, num_samples: int) -> list[dict]:
     for name, model in {"trained": run.model, "untrained": run.untrained()}.items():
         found = evaluation_losses(
             model,
-            run.corpus(),
+            run.dataset(),
             num_samples=num_samples,
             target=run.config.target,
             least_count=1 if run.config.target == "belief" else num_samples // 16,
@@ -293,7 +293,9 @@ def _chosen(own: Rows) -> int | None:
     return half_of_fit(own.values("block_length"), plain[0]["fit_0.05"]) if plain else None
 
 
-def _each_shown(tables: Tables, measure: Callable[[Rows], Estimate | float | None], unit: str) -> dict[str, Effect]:
+def _each_shown(
+    tables: Tables, measure: Callable[[Rows], EstimateWithError | float | None], unit: str
+) -> dict[str, Effect]:
     found = each(tables["final"].where(task=list(SHOWN)), "task", measure, unit)
     return {task: found[task] for task in SHOWN if task in found}
 
@@ -306,7 +308,7 @@ def _at_rest(tables: Tables, tasks: tuple[str, ...]) -> Gate:
             rows = tables["training"].where(task=task, seed=seed, block_length=block)
             cells.setdefault(f"{task}, {name}", []).extend(with_share(rows, "epoch") if rows else ())
     changes = {name: mean_late_change(Rows(rows), _change) for name, rows in cells.items() if rows}
-    return Gate.converged(changes, number("loss_at_rest", LOSS_AT_REST), "evaluation loss at the chosen position")
+    return Gate.converged(changes, parameter("loss_at_rest", LOSS_AT_REST), "evaluation loss at the chosen position")
 
 
 def _learned(tables: Tables, tasks: tuple[str, ...], *, chosen: bool = False) -> Gate:
@@ -314,7 +316,7 @@ def _learned(tables: Tables, tasks: tuple[str, ...], *, chosen: bool = False) ->
     chain-of-thought, and with the block length that is best, or with the one that is `chosen` where a claim reads no other.
     """
 
-    def lead(own: Rows) -> Estimate | None:
+    def lead(own: Rows) -> EstimateWithError | None:
         controls = [own.where(predictor=name, block_length=0) for name in ("untrained", "constant")]
         if not all(controls):
             return None
@@ -331,11 +333,11 @@ def _learned(tables: Tables, tasks: tuple[str, ...], *, chosen: bool = False) ->
     found = each(tables["errors"].where(task=list(tasks)), "task", lead)
     least = smallest(found.values(), lambda one: one.value) if found else None
     control = "before training and than a constant answer, on average over positions,"
-    return Gate.learned(least, number("loss_at_rest", LOSS_AT_REST), control)
+    return Gate.learned(least, parameter("loss_at_rest", LOSS_AT_REST), control)
 
 
 def _change(end: dict[str, Any], before: dict[str, Any]) -> float:
-    return 0.0 if end["value"] < number("loss_at_rest", LOSS_AT_REST) else float(end["value"] - before["value"])
+    return 0.0 if end["value"] < parameter("loss_at_rest", LOSS_AT_REST) else float(end["value"] - before["value"])
 
 
 def _drifts(tables: Tables, measure: Callable[[Rows], float | None]) -> dict[str, float | None]:
@@ -344,7 +346,7 @@ def _drifts(tables: Tables, measure: Callable[[Rows], float | None]) -> dict[str
     def at(row: dict[str, Any], until: float) -> float | None:
         same = {key: row.get(key) for key in ("task", "seed", "block_length")}
         rows = with_share(tables["training"].where(**same), "epoch") if tables["training"].where(**same) else Rows()
-        near = [one["value"] for one in rows if until - number("about") < one["share"] <= until + 1e-9]
+        near = [one["value"] for one in rows if until - parameter("about") < one["share"] <= until + 1e-9]
         return sum(near) / len(near) if near and None not in near else None
 
     drifts = {}
@@ -369,7 +371,7 @@ def _said(rows: Rows) -> str:
 
 
 @claim("limits-cot-lowers-loss")
-def lowers_loss(tables: Tables) -> Seen:
+def lowers_loss(tables: Tables) -> Measurement:
     """Without less with chain-of-thought, within a seed, on each of the two tasks."""
 
     def fall(own: Rows) -> float | None:
@@ -378,30 +380,32 @@ def lowers_loss(tables: Tables) -> Seen:
 
     effects, drifts = _each_shown(tables, fall, "fall of the error with b half the fit length"), _drifts(tables, fall)
     gate = _learned(tables, SHOWN, chosen=True)
-    return Seen(effects, _said(tables["final"]), gates=(gate,), wanted=SHOWN, drifts=drifts)
+    return Measurement(effects, _said(tables["final"]), gates=(gate,), required=SHOWN, last_doubling_change=drifts)
 
 
 @claim("limits-cot-lengthens")
-def lengthens(tables: Tables) -> Seen:
+def lengthens(tables: Tables) -> Measurement:
     """log2 of the fit length between positions, on fresh samples, within a seed."""
 
-    def gain(own: Rows) -> Estimate | None:
+    def gain(own: Rows) -> EstimateWithError | None:
         chosen = _chosen(own)
         errors = tables["errors"].where(predictor="trained", task=own[0]["task"], seed=own[0].get("seed"))
         if chosen is None or not errors:
             return None
         plain, heard = (
-            length_of(errors.where(block_length=block), number("rate", ERROR_RATES[0])) for block in (0, chosen)
+            length_of(errors.where(block_length=block), parameter("rate", ERROR_RATES[0])) for block in (0, chosen)
         )
         return log2(heard) - log2(plain)
 
     effects = _each_shown(tables, gain, "doublings")
     text = f"Doublings of the 0.05-fit length: {told(effects)}. {_said(tables['final'])}"
-    return Seen(effects, text, gates=(_learned(tables, SHOWN, chosen=True), _at_rest(tables, SHOWN)), wanted=SHOWN)
+    return Measurement(
+        effects, text, gates=(_learned(tables, SHOWN, chosen=True), _at_rest(tables, SHOWN)), required=SHOWN
+    )
 
 
 @claim("limits-cot-block-bound")
-def block_bound(tables: Tables) -> Seen:
+def block_bound(tables: Tables) -> Measurement:
     """Within seed and task."""
 
     def difference(own: Rows) -> float | None:
@@ -413,29 +417,29 @@ def block_bound(tables: Tables) -> Seen:
 
     effects = _each_shown(tables, difference, "error of blocks above the fit length, less that of short ones")
     text, drifts = _said(tables["final"]), _drifts(tables, difference)
-    return Seen(effects, text, gates=(_learned(tables, SHOWN),), wanted=SHOWN, drifts=drifts)
+    return Measurement(effects, text, gates=(_learned(tables, SHOWN),), required=SHOWN, last_doubling_change=drifts)
 
 
 @claim("limits-cot-hard")
-def cot_hard(tables: Tables) -> Seen:
+def cot_hard(tables: Tables) -> Measurement:
     """The answers of the first stage say nothing of the state, so there is nothing to hear."""
     heard = Rows(row for row in tables["errors"].where(predictor="trained") if row["block_length"])
 
-    def least(own: Rows) -> Estimate:
-        best = max(slack(one, number("rate", ERROR_RATES[1])) for one in own.by("block_length").values())
-        return Estimate(number("rate", ERROR_RATES[1]) - best.value, best.error)
+    def least(own: Rows) -> EstimateWithError:
+        best = max(slack(one, parameter("rate", ERROR_RATES[1])) for one in own.by("block_length").values())
+        return EstimateWithError(parameter("rate", ERROR_RATES[1]) - best.value, best.error)
 
     rows = heard.where(task=HARD)
     effect = over_seeds(rows, least, "largest loss, best block length")
     easy = over_seeds(
         heard.where(task=SHOWN[0]),
-        lambda own: max(slack(one, number("rate", ERROR_RATES[1])) for one in own.by("block_length").values()),
+        lambda own: max(slack(one, parameter("rate", ERROR_RATES[1])) for one in own.by("block_length").values()),
     )
     gates = [
         *rarely_asked(rows),
         _at_rest(tables, (HARD,)),
     ]
     gates += (
-        [Gate.learned(easy, number("easy"), "an error of 0.1, on Cyclic-DET with chain-of-thought,")] if easy else []
+        [Gate.learned(easy, parameter("easy"), "an error of 0.1, on Cyclic-DET with chain-of-thought,")] if easy else []
     )
-    return Seen(effect, _said(tables["final"].where(task=[HARD, SHOWN[0]])), gates=gates)
+    return Measurement(effect, _said(tables["final"].where(task=[HARD, SHOWN[0]])), gates=gates)

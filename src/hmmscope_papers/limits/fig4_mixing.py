@@ -9,19 +9,19 @@ from hmmscope import Run, registry
 from hmmscope.analysis import bootstrap_means, evaluation_losses
 from hmmscope.lab import (
     Effect,
-    Estimate,
+    EstimateWithError,
     Experiment,
     Figure,
     Gate,
-    Measured,
+    MeasuredTables,
+    Measurement,
     Rows,
-    Seen,
     Tables,
     claim,
     curve,
     level,
     lines,
-    number,
+    parameter,
 )
 from hmmscope.ties import largest, smallest
 from hmmscope_papers.limits.tables import (
@@ -55,7 +55,7 @@ class Figure4Mixing(Experiment):
         "trained on as many sequences."
     )
     num_seeds = {"smoke": 2, "small": 3, "gpu": 3, "paper": 1}
-    networks = ("probability", "predictor", "network")
+    run_columns = ("probability", "predictor", "network")
     #: What shapes the plan. Steps 0: those of the scale.
     shapes: dict[str, dict[str, Any]] = {
         "smoke": {"probabilities": [0.01, 0.1, 0.15], "layers": 1, "length": 6, "steps": 12},
@@ -83,9 +83,9 @@ class Figure4Mixing(Experiment):
             for probability in choices["probabilities"]
         }
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
         depth = max(run.config.model.num_layers for run in runs.values() if is_deep(run))
-        tables: Measured = {"errors": [], WHILE_TRAINING: []}
+        tables: MeasuredTables = {"errors": [], WHILE_TRAINING: []}
         for run in runs.values():
             facts = {"probability": run.config.process.backward_probability, "layers": depth}
             network = "model" if is_deep(run) else "rnn"
@@ -110,7 +110,7 @@ def _error_rows(run: Run, network: str, num_samples: int) -> list[dict]:
     models = {network: run.model} | ({"untrained": run.untrained()} if network == "model" else {})
     rows = []
     for name, model in models.items():
-        found = evaluation_losses(model, run.corpus(), num_samples=num_samples, target="belief")
+        found = evaluation_losses(model, run.dataset(), num_samples=num_samples, target="belief")
         rows += [row | {"predictor": name} for row in found if row["predictor"] == "model"]
     if network == "model":
         uniform = bootstrap_means(uniform_errors(run, num_samples).numpy())
@@ -127,7 +127,7 @@ def uniform_errors(run: Run, num_samples: int) -> torch.Tensor:
     For Cyclic-RND that is the exact predictor that has seen the last observations only: the uniform law is stationary, and
     symbols are independent of the state.
     """
-    beliefs = run.target.optimum(run.corpus()[0:num_samples])
+    beliefs = run.target.optimum(run.dataset()[0:num_samples])
     return 0.5 * (beliefs - 1 / beliefs.shape[-1]).abs().sum(-1)
 
 
@@ -199,10 +199,10 @@ def _forgets(rows: Rows) -> list[float]:
     """The backward probabilities at which the uniform law is nearly exact at the last position."""
     last = max(rows.values("position"))
     ends = rows.where(predictor="uniform", position=last).pool("probability")
-    return sorted(row["probability"] for row in ends if row["value"] < number("forgotten", FORGOTTEN))
+    return sorted(row["probability"] for row in ends if row["value"] < parameter("forgotten", FORGOTTEN))
 
 
-def _at(rows: Rows, position: int) -> Estimate:
+def _at(rows: Rows, position: int) -> EstimateWithError:
     return sampled(rows.one(position=position))
 
 
@@ -216,7 +216,9 @@ def _learned(rows: Rows, trained: str = "model") -> Gate:
     found = each(rows, "probability", lead)
     least = smallest(found.values(), lambda one: one.value) if found else None
     return Gate.learned(
-        least, number("error_rate", ERROR_RATE) / 2, f"the uniform law ({'RNN' if trained == 'rnn' else 'Transformer'})"
+        least,
+        parameter("error_rate", ERROR_RATE) / 2,
+        f"the uniform law ({'RNN' if trained == 'rnn' else 'Transformer'})",
     )
 
 
@@ -225,13 +227,13 @@ def _at_rest(tables: Tables, *networks: str, **only: Any) -> Gate:
 
 
 @claim("limits-mixing-hump")
-def hump(tables: Tables) -> Seen:
+def hump(tables: Tables) -> Measurement:
     """The largest error over positions less the larger one at the ends, within a seed."""
     rows = tables["errors"]
     last = max(rows.values("position"))
     model = rows.where(predictor="model", probability=_forgets(rows))
 
-    def height(own: Rows) -> Estimate:
+    def height(own: Rows) -> EstimateWithError:
         top = largest((sampled(row) for row in own), lambda one: one.value)
         return top - max(_at(own, 1), _at(own, last))
 
@@ -244,7 +246,7 @@ def hump(tables: Tables) -> Seen:
         shown.append(f"{p:g}: {means[top]:.3f} at position {top}, {means[last]:.3f} at position {last}")
     text = f"Largest and last error by backward probability: {'; '.join(shown) or 'none forgets within the sequence'}."
     rest = _at_rest(tables, "model", probability=_forgets(rows))
-    return Seen(effects, text, gates=(_learned(rows), rest, _room(rows)))
+    return Measurement(effects, text, gates=(_learned(rows), rest, _room(rows)))
 
 
 def _room(rows: Rows) -> Gate:
@@ -256,20 +258,20 @@ def _room(rows: Rows) -> Gate:
         for own in known.by("probability").values()
         if (means := own.pool("position"))
     ]
-    return Gate.room(
-        min(heights, default=0.0), number("room"), "the fall of the uniform law's error from position 2^L on"
+    return Gate.headroom(
+        min(heights, default=0.0), parameter("room"), "the fall of the uniform law's error from position 2^L on"
     )
 
 
 @claim("limits-mixing-end")
-def end_falls(tables: Tables) -> Seen:
+def end_falls(tables: Tables) -> Measurement:
     """Within a seed, of a model that is better than the uniform law, whose error falls too."""
     rows = tables["errors"]
     ends = rows.where(position=max(rows.values("position")))
     effects: dict[str, Effect] = {}
     for slower, faster in pairwise(sorted(ends.where(predictor="model").values("probability"))):
 
-        def fall(own: Rows, slower: float = slower, faster: float = faster) -> Estimate:
+        def fall(own: Rows, slower: float = slower, faster: float = faster) -> EstimateWithError:
             return sampled(own.one(probability=slower)) - sampled(own.one(probability=faster))
 
         found = over_seeds(ends.where(predictor="model"), fall, "fall of the error")
@@ -277,7 +279,7 @@ def end_falls(tables: Tables) -> Seen:
     both = {name: each(ends.where(predictor=name), "probability", _value) for name in ("model", "uniform")}
     shown = [", ".join(f"{p:g} {one.value:.3f}" for p, one in sorted(both[name].items())) for name in both]
     text = f"Error at the last position by backward probability: {shown[0]}; of the uniform law {shown[1]}."
-    return Seen(effects, text, gates=(_learned(rows), _at_rest(tables, "model")))
+    return Measurement(effects, text, gates=(_learned(rows), _at_rest(tables, "model")))
 
 
 def _value(own: Rows) -> float:
@@ -285,7 +287,7 @@ def _value(own: Rows) -> float:
 
 
 @claim("limits-mixing-rnn")
-def mixing_rnn(tables: Tables) -> Seen:
+def mixing_rnn(tables: Tables) -> Measurement:
     """Mean over positions, within a seed."""
     rows = tables["errors"]
     slow, fast = min(rows.values("probability")), max(rows.values("probability"))
@@ -305,4 +307,6 @@ def mixing_rnn(tables: Tables) -> Seen:
     labels = {name: _label(slow, layers) for name, layers in (("Transformer", 1), ("RNN", 0))}
     gates = (equal_budgets(tables, labels), _learned(rows, "rnn"), _learned(rows))
     then = while_training(tables).with_columns(predictor=lambda row: row["network"], value=lambda row: row["loss"])
-    return Seen(over_seeds(rows, more, "rise more than the RNN's"), text, gates=gates, drifts=drift(then, more))
+    return Measurement(
+        over_seeds(rows, more, "rise more than the RNN's"), text, gates=gates, last_doubling_change=drift(then, more)
+    )

@@ -10,16 +10,16 @@ from hmmscope.lab import (
     Experiment,
     Figure,
     Gate,
-    Measured,
+    MeasuredTables,
+    Measurement,
     Panel,
     Rows,
-    Seen,
     Tables,
     claim,
     curve,
     level,
     lines,
-    number,
+    parameter,
 )
 from hmmscope.schema import require, unknown_name
 from hmmscope.ties import smallest
@@ -50,7 +50,7 @@ class Figure5(Experiment):
         "Transformer and the RNN are trained with several learning rates too."
     )
     num_seeds = {"smoke": 2, "small": 3, "gpu": 3, "paper": 3}
-    networks = ("layers", "width", "heads", "rate")
+    run_columns = ("layers", "width", "heads", "rate")
     #: What shapes the plan. Heads are varied at the width `width`, the width at `heads` heads. Steps 0: those of the scale.
     shapes: dict[str, dict[str, Any]] = {
         "smoke": {"tasks": ["cyclic-det"], "layers": [1], "widths": [4, 8], "head_counts": [1, 2]}
@@ -97,11 +97,11 @@ class Figure5(Experiment):
                     )
         return plan
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
         sized = [(run.config.model.width, run.config.model.num_heads) for run in runs.values() if is_deep(run)]
         common = {"width": _most_varied(sized), "heads": _most_varied([(heads, width) for width, heads in sized])}
         usual = _usual_rates(runs)
-        tables: Measured = {"errors": [], WHILE_TRAINING: []}
+        tables: MeasuredTables = {"errors": [], WHILE_TRAINING: []}
         for run in runs.values():
             facts = _facts(run, common, usual)
             tables["errors"] += _rows(run, facts, sizes["samples"])
@@ -157,7 +157,7 @@ def _rows(run: Run, facts: dict[str, Any], num_samples: int) -> list[dict]:
     shared = facts | {"parameters": (run.summary or {})["parameters"], "fit_length": fit_length_of(run, 0.05)}
     values: dict[str, list[float]] = {}
     for name, network in {"model": run.model, "untrained": run.untrained()}.items():
-        found = evaluation_losses(network, run.corpus(), num_samples=num_samples, target=run.config.target)
+        found = evaluation_losses(network, run.dataset(), num_samples=num_samples, target=run.config.target)
         for row in found:
             known = row["predictor"] if name == "model" else name
             if name == "model" or row["predictor"] == "model":
@@ -202,13 +202,13 @@ def _mean(own: Rows) -> float:
     return sum(row["value"] for row in own) / len(own)
 
 
-def _along(rows: Rows, axis: str) -> Seen:
+def _along(rows: Rows, axis: str) -> Measurement:
     """The loss at the smallest value less that at the largest, within a seed."""
     values = sorted(rows.values(axis))
     found = each(rows, axis, _mean)
     listed = "; ".join(f"{value}: {found[value].value:.3f}" for value in values)
     if len(values) < 2:
-        return Seen(None, f"There is one value of {axis} only ({listed}).")
+        return Measurement(None, f"There is one value of {axis} only ({listed}).")
     effect = over_seeds(
         rows,
         lambda own: _mean(own.where(**{axis: values[0]})) - _mean(own.where(**{axis: values[-1]})),
@@ -222,23 +222,23 @@ def _along(rows: Rows, axis: str) -> Seen:
         else f"does not clearly depend on the {axis}"
     )
     best = smallest(found, lambda value: found[value].value)
-    return Seen(effect, f"The evaluation loss {seen}: {listed}; least at {best}.")
+    return Measurement(effect, f"The evaluation loss {seen}: {listed}; least at {best}.")
 
 
 @claim("limits-fig5-width")
-def width_matters(tables: Tables) -> Seen:
+def width_matters(tables: Tables) -> Measurement:
     """Within a seed."""
     return _along(tables["errors"].where(predictor="model", vary_width=True), "width")
 
 
 @claim("limits-fig5-heads")
-def heads_matter(tables: Tables) -> Seen:
+def heads_matter(tables: Tables) -> Measurement:
     """Within a seed."""
     return _along(tables["errors"].where(predictor="model", vary_heads=True), "heads")
 
 
 @claim("limits-rnn-tuning")
-def rnn_tuning(tables: Tables) -> Seen:
+def rnn_tuning(tables: Tables) -> Measurement:
     """Largest less smallest loss over learning rates, within a seed; other hyperparameters are not varied for both."""
     rows = tables["errors"].where(predictor="model", vary_rate=True)
     deep = min((n for n in rows.values("layers") if n), default=0)
@@ -256,11 +256,11 @@ def rnn_tuning(tables: Tables) -> Seen:
     recurrent, others = (tables["errors"].where(layers=n, vary_rate=True) for n in (0, deep))
     gates = (
         equal_budgets(tables, _budget_labels(rows, deep)),
-        Gate.learned(over_seeds(recurrent, _best_lead), number("learned"), "the constant answer (RNN)"),
-        Gate.learned(over_seeds(others, _best_lead), number("learned"), "the constant answer (Transformer)"),
+        Gate.learned(over_seeds(recurrent, _best_lead), parameter("learned"), "the constant answer (RNN)"),
+        Gate.learned(over_seeds(others, _best_lead), parameter("learned"), "the constant answer (Transformer)"),
     )
     text = f"Mean loss by learning rate: {'; '.join(shown) or 'one only'}."
-    return Seen(effects, text, gates=gates, drifts=drifts)
+    return Measurement(effects, text, gates=gates, last_doubling_change=drifts)
 
 
 def _wider(column: str, deep: int) -> Callable[[Rows], float | None]:

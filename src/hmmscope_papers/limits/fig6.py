@@ -12,15 +12,15 @@ from hmmscope.lab import (
     Experiment,
     Figure,
     Gate,
-    Measured,
+    MeasuredTables,
+    Measurement,
     Rows,
-    Seen,
     Tables,
     claim,
     curve,
     level,
     lines,
-    number,
+    parameter,
 )
 from hmmscope.ties import smallest
 from hmmscope.training.recipes import doubling_curriculum
@@ -55,9 +55,9 @@ class LimitsFig6(Experiment):
         "costs. " + EPOCHS
     )
     num_seeds = Experiment.NUM_SEEDS
-    networks = ("task", "layers", "curriculum")
+    run_columns = ("task", "layers", "curriculum")
     sizes = dict.fromkeys(Experiment.NUM_SEEDS, _SIZES)
-    one_by_one = True
+    measure_per_run = True
     groups = {"epochs": ("epochs", "fit-lengths")}
 
     def choices(self, scale: str) -> dict[str, Any]:
@@ -72,8 +72,8 @@ class LimitsFig6(Experiment):
         taught = {f"{label}{_WITH}": _taught(data) for label, data in recurrent.items()}
         return lessons | without | recurrent | taught
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
-        tables: Measured = {"epochs": [], "fit-lengths": []}
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+        tables: MeasuredTables = {"epochs": [], "fit-lengths": []}
         for run in runs.values():
             for name, rows in _rows(run, sizes).items():
                 tables[name] += rows
@@ -98,7 +98,7 @@ def _taught(data: dict[str, Any]) -> dict[str, Any]:
     return data | {"training": data["training"] | {"curriculum": list(lessons)}}
 
 
-def _rows(run: Run, sizes: dict[str, Any]) -> Measured:
+def _rows(run: Run, sizes: dict[str, Any]) -> MeasuredTables:
     """Fit lengths after each epoch, and of the last epochs together."""
     found, spec = epochs_of(run), run.config.training
     of_run = identity(run) | {"curriculum": bool(spec.curriculum)}
@@ -240,7 +240,7 @@ def _gates(tables: Tables, task: str, deep: bool = True) -> tuple[Gate, Gate]:
         "with" if kept else "without": {"sequences": float(max(own.values("sequences")))}
         for kept, own in _deep(tables["epochs"].where(task=task)).by("curriculum").items()
     }
-    gate = Gate.learned(least, number("learned"), "one that always gives the same answer, which fits nothing,")
+    gate = Gate.learned(least, parameter("learned"), "one that always gives the same answer, which fits nothing,")
     return gate, Gate.matched(seen)
 
 
@@ -261,34 +261,36 @@ def _mean_length(own: Rows) -> float:
 
 
 @claim("limits-curriculum-det")
-def curriculum_det(tables: Tables) -> Seen:
+def curriculum_det(tables: Tables) -> Measurement:
     """Mean over depths, within seeds."""
     rows = _deep(tables["fit-lengths"].where(task="cyclic-det"))
     effect = over_seeds(
         rows, lead, "share of the length", resolution=_resolution(rows) / rows[0]["longest"] if rows else 0
     )
     moved = _drift(tables, "cyclic-det", lambda own: lead(_deep(own)))
-    return Seen(effect, _said(tables, "cyclic-det"), gates=_gates(tables, "cyclic-det"), drifts=moved)
+    return Measurement(
+        effect, _said(tables, "cyclic-det"), gates=_gates(tables, "cyclic-det"), last_doubling_change=moved
+    )
 
 
 @claim("limits-curriculum-matmul")
-def curriculum_matmul(tables: Tables) -> Seen:
+def curriculum_matmul(tables: Tables) -> Measurement:
     """Mean over depths, within seeds."""
     effect = _doublings(tables, "fit-lengths", "matmul")
     moved = _drift(tables, "matmul", lambda own: lead(_deep(own), doublings))
-    return Seen(effect, _said(tables, "matmul"), gates=_gates(tables, "matmul"), drifts=moved)
+    return Measurement(effect, _said(tables, "matmul"), gates=_gates(tables, "matmul"), last_doubling_change=moved)
 
 
 @claim("limits-curriculum-faster")
-def curriculum_faster(tables: Tables) -> Seen:
+def curriculum_faster(tables: Tables) -> Measurement:
     """Mean over the epochs, within seeds; Cyclic-DET is told beside it."""
     found = {task_title(task): _doublings(tables, "epochs", task) for task in ("cyclic-det", "matmul")}
     text = f"With over without, mean over epochs and depths: {told({name: one for name, one in found.items() if one})}."
-    return Seen(found["MatMul"], text, gates=_gates(tables, "matmul"))
+    return Measurement(found["MatMul"], text, gates=_gates(tables, "matmul"))
 
 
 @claim("limits-curriculum-shortens")
-def curriculum_shortens(tables: Tables) -> Seen:
+def curriculum_shortens(tables: Tables) -> Measurement:
     """Processor time of training by the table of runs, within seeds; tokens are told beside it."""
     runs, ends = tables.get("runs", Rows()), _deep(tables["fit-lengths"]).where(curriculum=True)
     effects, tokens = {}, []
@@ -310,8 +312,10 @@ def curriculum_shortens(tables: Tables) -> Seen:
     text += f" log2 of the ratio of times, times C: {told(effects)}." if effects else ""
     stages = max((row["stages"] for row in ends), default=1)
     planned = math.log2(2 - 2.0 ** (1 - stages))  # stages of equally many steps, each twice as long as the one before
-    gate = Gate.room(1 - planned, number("times", TIMES) / 2, "the plan alone, log2 of its ratio of tokens times C,")
-    return Seen(effects, text, gates=(gate,))
+    gate = Gate.headroom(
+        1 - planned, parameter("times", TIMES) / 2, "the plan alone, log2 of its ratio of tokens times C,"
+    )
+    return Measurement(effects, text, gates=(gate,))
 
 
 def _ratio(pair: list[Rows], column: str) -> float | None:
@@ -320,7 +324,7 @@ def _ratio(pair: list[Rows], column: str) -> float | None:
 
 
 @claim("limits-curriculum-rnn")
-def curriculum_rnn(tables: Tables) -> Seen:
+def curriculum_rnn(tables: Tables) -> Measurement:
     """Absolute differences within seeds, of which noise makes some too; of Transformers the mean over depths."""
 
     def more(rows: Rows) -> Callable[[Rows], float | None]:
@@ -347,7 +351,7 @@ def curriculum_rnn(tables: Tables) -> Seen:
         for task in by_task
     }
     text = f"Difference of Transformers less that of the RNN, each beyond what two seeds differ by: {told(effects)}."
-    return Seen(effects, text, gates=gates, drifts=drifts)
+    return Measurement(effects, text, gates=gates, last_doubling_change=drifts)
 
 
 def _between_seeds(rows: Rows) -> float:

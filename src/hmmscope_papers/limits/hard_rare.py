@@ -3,8 +3,8 @@
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.lab import Seen, Tables, claim
-from hmmscope_papers.limits.hard_dose import LimitsHardDose, dose_threshold
+from hmmscope.lab import Measurement, Tables, claim
+from hmmscope_papers.limits.supervision_rate import LimitsHardDose, dose_threshold
 
 
 @registry.experiment("limits-hard-rare")
@@ -26,6 +26,6 @@ class LimitsHardRare(LimitsHardDose):
 
 
 @claim("limits-hard-rare-threshold")
-def rare_threshold(tables: Tables) -> Seen:
+def rare_threshold(tables: Tables) -> Measurement:
     """As `dose_threshold`, of one depth."""
     return dose_threshold(tables)

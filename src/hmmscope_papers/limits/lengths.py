@@ -7,7 +7,7 @@ from typing import Any
 from hmmscope import Run, fit_length
 from hmmscope.analysis import crossing_length, evaluation_losses, fit_start
 from hmmscope.inference import window_errors
-from hmmscope.lab import Effect, Estimate, Gate, Rows, Tables, number
+from hmmscope.lab import Effect, EstimateWithError, Gate, Rows, Tables, parameter
 from hmmscope.ties import smallest
 from hmmscope_papers.limits.tables import (
     HARD,
@@ -41,7 +41,7 @@ def final_losses(run: Run, task: str, sizes: dict[str, Any]) -> list[dict]:
     """The evaluation loss of the trained model at every position, on fresh samples."""
     return evaluation_losses(
         run.model,
-        run.corpus("probe"),
+        run.dataset("probe"),
         num_samples=sizes["samples"],
         target=TASKS[task][1],
         least_count=sizes["least_count"],
@@ -90,7 +90,7 @@ def windows_of(task: str, run: Run, sizes: dict[str, Any]) -> list[dict]:
         errors = window_errors(process, windows, positions, num_samples=count)
         places = [(i, j) for j, t in enumerate(positions) for i, w in enumerate(windows) if w <= t]
         found = [(windows[i], positions[j], *_numbers(errors, (i, j))) for i, j in places]
-    elif task == "cyclic-rnd" or process.law.states_emit:
+    elif task == "cyclic-rnd" or process.params.states_emit:
         kept = windows[:1] if task == "cyclic-rnd" else windows
         errors = window_errors(process, kept, positions, num_samples=count)
         found = [(w, t, *_numbers(errors, (i, j))) for i, w in enumerate(kept) for j, t in enumerate(positions)]
@@ -105,10 +105,10 @@ def _numbers(errors: Any, index: Any) -> tuple[float, float, float]:
 # Read
 
 #: Fit length by number of layers.
-Lengths = dict[int, Estimate]
+Lengths = dict[int, EstimateWithError]
 
 
-def length_of(rows: Rows, error_rate: float, definition: str | None = None) -> Estimate:
+def length_of(rows: Rows, error_rate: float, definition: str | None = None) -> EstimateWithError:
     """The fit length of a model between positions, with the error that the samples give it.
 
     Args:
@@ -116,7 +116,7 @@ def length_of(rows: Rows, error_rate: float, definition: str | None = None) -> E
         error_rate: that is crossed.
         definition: prefix or max, see `fit_length`; by default that of the record, prefix in figures.
     """
-    definition = number("definition", "prefix") if definition is None else definition
+    definition = parameter("definition", "prefix") if definition is None else definition
     ordered = sorted(rows, key=lambda row: row["position"])
     positions = [row["position"] for row in ordered]
     value, low, high = (
@@ -125,34 +125,34 @@ def length_of(rows: Rows, error_rate: float, definition: str | None = None) -> E
         )
         for column in ("value", "low", "high")
     )
-    return Estimate(value, max(low - high, 0.0) / WIDTH)
+    return EstimateWithError(value, max(low - high, 0.0) / WIDTH)
 
 
-def log2(estimate: Estimate) -> Estimate:
+def log2(estimate: EstimateWithError) -> EstimateWithError:
     """The logarithm of a length, of which less than 1 counts as 1."""
     value = max(estimate.value, 1.0)
-    return Estimate(math.log2(value), estimate.error / value / math.log(2))
+    return EstimateWithError(math.log2(value), estimate.error / value / math.log(2))
 
 
-def slope(points: Sequence[tuple[float, Estimate]]) -> Estimate:
+def slope(points: Sequence[tuple[float, EstimateWithError]]) -> EstimateWithError:
     """The least-squares slope through independent numbers at two or more places."""
     centre = math.fsum(x for x, _ in points) / len(points)
     spread = math.fsum((x - centre) ** 2 for x, _ in points)
     shares = [((x - centre) / spread, y) for x, y in points]
     error = math.hypot(*(share * y.error for share, y in shares))
-    return Estimate(math.fsum(share * y.value for share, y in shares), error)
+    return EstimateWithError(math.fsum(share * y.value for share, y in shares), error)
 
 
 def lengths(own: Rows, rate: float | None = None) -> Lengths:
     """Fit length by number of layers, from the losses by position of one task and seed."""
-    rate = number("rate", RATE) if rate is None else rate
+    rate = parameter("rate", RATE) if rate is None else rate
     return {n: length_of(own.where(layers=n), rate) for n in layers_of(own)}
 
 
 def lengths_then(own: Rows, rate: float | None = None) -> Lengths:
     """The same at one time of the training, see `limits_tables.drift`."""
-    rate = number("rate", RATE) if rate is None else rate
-    return {row["layers"]: Estimate(row["length"]) for row in own.where(error_rate=rate)}
+    rate = parameter("rate", RATE) if rate is None else rate
+    return {row["layers"]: EstimateWithError(row["length"]) for row in own.where(error_rate=rate)}
 
 
 def growing(found: Lengths, task: str, longest: int) -> Lengths:
@@ -163,7 +163,7 @@ def growing(found: Lengths, task: str, longest: int) -> Lengths:
     return {n: one for n, one in found.items() if n > 0 and not (task == "matmul" and 2**n >= longest)}
 
 
-def growth(found: Lengths, longest: int, most: float = 1.0) -> Estimate | None:
+def growth(found: Lengths, longest: int, most: float = 1.0) -> EstimateWithError | None:
     """Doublings of the fit length a layer: the slope of its log2.
 
     Up to the first depth that fits more than a share `most` of the sequence, or all of it; None with fewer than two depths.
@@ -176,10 +176,10 @@ def growth(found: Lengths, longest: int, most: float = 1.0) -> Estimate | None:
     return slope(points) if len(points) > 1 else None
 
 
-def slack(own: Rows, rate: float) -> Estimate:
+def slack(own: Rows, rate: float) -> EstimateWithError:
     """How far the largest loss over positions but one is below an error rate: no position decides alone."""
     worst = sorted(own, key=lambda row: row["value"])[-2:][0]
-    return Estimate(rate - worst["value"], loss_of(Rows([worst])).error)
+    return EstimateWithError(rate - worst["value"], loss_of(Rows([worst])).error)
 
 
 def models(tables: Tables) -> Rows:
@@ -193,22 +193,22 @@ def deep(tables: Tables) -> list[int]:
 
 
 def growing_by_task(
-    tables: Tables, measure: Callable[[Lengths, int], Estimate | None], unit: str, rate: float
+    tables: Tables, measure: Callable[[Lengths, int], EstimateWithError | None], unit: str, rate: float
 ) -> tuple[dict[str, Effect], dict[str, float | None]]:
     """A number of the fit lengths of which growth is claimed and the whole length: effects by task, and their drifts."""
 
-    def now(own: Rows) -> Estimate | None:
+    def now(own: Rows) -> EstimateWithError | None:
         longest = max(own.values("position"))
         return measure(growing(lengths(own, rate), own[0]["task"], longest), longest)
 
-    def then(own: Rows) -> Estimate | None:
+    def then(own: Rows) -> EstimateWithError | None:
         return measure(growing(lengths_then(own, rate), own[0]["task"], own[0]["longest"]), own[0]["longest"])
 
     return each_task(models(tables), REMEMBERING, now, unit), drifts_of(tables, REMEMBERING, then)
 
 
 def drifts_of(
-    tables: Tables, tasks: Sequence[str], measure: Callable[[Rows], Estimate | float | None], **where: Any
+    tables: Tables, tasks: Sequence[str], measure: Callable[[Rows], EstimateWithError | float | None], **where: Any
 ) -> dict[str, float | None]:
     """`drift` by the title of the task."""
     return {
@@ -220,7 +220,7 @@ def slack_then(rate: float) -> Callable[[Rows], float | None]:
     """`slack` of the best model at one time of the training."""
 
     def measure(own: Rows) -> float | None:
-        worst = [row["worst"] for row in own.where(error_rate=number("rate", RATE))]
+        worst = [row["worst"] for row in own.where(error_rate=parameter("rate", RATE))]
         return rate - min(worst) if worst and None not in worst else None
 
     return measure
@@ -229,9 +229,9 @@ def slack_then(rate: float) -> Callable[[Rows], float | None]:
 def by_depth(tables: Tables, tasks: Sequence[str]) -> str:
     """``Cyclic-DET 8.1, 11.3, 13.2 (whole positions 8, 11, 13) of 16``: mean fit lengths by depth."""
     said, depths = [], deep(tables)
-    counted = tables["fit-lengths"].where(predictor="model", by="epochs", error_rate=number("rate", RATE))
+    counted = tables["fit-lengths"].where(predictor="model", by="epochs", error_rate=parameter("rate", RATE))
     for task, own in models(tables).where(task=tasks, layers=depths).by("task").items():
-        lengths_ = each(own, "layers", lambda one: length_of(one, number("rate", RATE)))
+        lengths_ = each(own, "layers", lambda one: length_of(one, parameter("rate", RATE)))
         whole = {row["layers"]: row["value"] for row in counted.where(task=task).pool("layers")}
         exact = ", ".join(f"{lengths_[n].value:.3g}" for n in depths if n in lengths_)
         integers = ", ".join(f"{whole[n]:.3g}" for n in depths if n in whole)
@@ -239,19 +239,19 @@ def by_depth(tables: Tables, tasks: Sequence[str]) -> str:
     return f"Mean 0.1-fit lengths by depth: {'; '.join(said) or 'none'}."
 
 
-def doublings_left(found: Lengths, longest: int) -> Estimate | None:
+def doublings_left(found: Lengths, longest: int) -> EstimateWithError | None:
     """Doublings from the fit length of the shallowest Transformer to the whole length."""
     shallowest = min(found.items(), default=None)
-    return None if shallowest is None else Estimate(math.log2(longest)) - log2(shallowest[1])
+    return None if shallowest is None else EstimateWithError(math.log2(longest)) - log2(shallowest[1])
 
 
 def both_cycles(
-    tables: Tables, measure: Callable[[Lengths, Lengths], Estimate | None], unit: str
+    tables: Tables, measure: Callable[[Lengths, Lengths], EstimateWithError | None], unit: str
 ) -> tuple[Effect | None, float | None]:
     """A number from the fit lengths of Transformers on Cyclic-DET and Cyclic-HARD of the same seed, and its drift."""
 
-    def measured(read: Callable[[Rows], Lengths]) -> Callable[[Rows], Estimate | None]:
-        def of_seed(own: Rows) -> Estimate | None:
+    def measured(read: Callable[[Rows], Lengths]) -> Callable[[Rows], EstimateWithError | None]:
+        def of_seed(own: Rows) -> EstimateWithError | None:
             easy, hard = (own.where(task=task) for task in CYCLES)
             return measure(read(easy), read(hard)) if easy and hard else None
 
@@ -265,9 +265,9 @@ def both_cycles(
 def learned_by(tables: Tables, tasks: Sequence[str], *layers: int) -> tuple[Gate, ...]:
     """Return, by task, whether each of some models fits one position more than a constant answer."""
 
-    def lead(own: Rows) -> Estimate:
-        return length_of(own.where(predictor="model"), number("rate", RATE)) - length_of(
-            own.where(predictor="constant"), number("rate", RATE)
+    def lead(own: Rows) -> EstimateWithError:
+        return length_of(own.where(predictor="model"), parameter("rate", RATE)) - length_of(
+            own.where(predictor="constant"), parameter("rate", RATE)
         )
 
     rows, gates = tables["positions"].where(task=list(tasks), layers=layers), []
@@ -276,7 +276,7 @@ def learned_by(tables: Tables, tasks: Sequence[str], *layers: int) -> tuple[Gate
         known = [one for one in found if one is not None]
         least = smallest(known, lambda one: one.value) if known and len(known) == len(found) else None
         what = f"one that always gives the same answer, in positions of the fit length ({_who(layers)}, {task_title(task)}),"
-        gates.append(Gate.learned(least, number("learned"), what).about(task_title(task)))
+        gates.append(Gate.learned(least, parameter("learned"), what).about(task_title(task)))
     return tuple(gates)
 
 
@@ -296,5 +296,5 @@ def rarely_asked(rows: Rows) -> tuple[Gate, ...]:
 def asked_once_in(actions: int) -> tuple[Gate, ...]:
     """`rarely_asked` of sequences in which the state is asked for once in so many actions."""
     asked = 1 / actions
-    gate = Gate.regime(asked, 0, number("rarely", RARELY), "the share of actions after which the state is asked for")
+    gate = Gate.regime(asked, 0, parameter("rarely", RARELY), "the share of actions after which the state is asked for")
     return (gate.about(task_title(HARD)),)

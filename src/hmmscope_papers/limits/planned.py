@@ -14,7 +14,7 @@ class GridExperiment(Experiment):
     def planned_gates(self, configs: Mapping[str, Any], claim: Any) -> tuple[Gate, ...]:
         """Return the gate on the supervision rate of Cyclic-HARD, for claims that depend on it."""
         hard = [config.layout.num_observations for config in configs.values() if config.process.name == HARD]
-        return asked_once_in(max(hard)) if hard and "rarely" in claim.numbers else ()
+        return asked_once_in(max(hard)) if hard and "rarely" in claim.parameters else ()
 
     def planned_rows(self, tables: Tables, configs: Mapping[str, Any]) -> Tables:
         """The rows about tasks and depths of a plan, and those about none."""

@@ -12,15 +12,15 @@ from hmmscope.lab import (
     Experiment,
     Figure,
     Gate,
-    Measured,
+    MeasuredTables,
+    Measurement,
     Panel,
     Rows,
-    Seen,
     Tables,
     claim,
     heatmap,
     lines,
-    number,
+    parameter,
 )
 from hmmscope_papers.theorems import INTERVALS, band, by_scale, driven_samples, largest_error, plain, slope
 
@@ -67,7 +67,7 @@ class Precision(Experiment):
         type_instances=(1, 3, 3, 5),
     )
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
         return _precision(sizes) if group == "precision" else {"types": _types(sizes)}
 
     def figures(self, tables: Tables) -> list[Figure]:
@@ -106,7 +106,7 @@ def bits_for_attention(length: int) -> float:
     return 2 * math.log2(length) + 4
 
 
-def _precision(sizes: dict[str, Any]) -> Measured:
+def _precision(sizes: dict[str, Any]) -> MeasuredTables:
     rows, smallest = [], []
     for product in PRODUCTS:
         for length in sizes["lengths"]:
@@ -242,7 +242,7 @@ def _worst(rows: Rows, name: str, length: int, column: str = "error") -> float:
 
 
 @claim("limits-precision-logarithmic")
-def logarithmic(tables: Tables) -> Seen:
+def logarithmic(tables: Tables) -> Measurement:
     lengths = sorted(tables["smallest"].values("length"))
     middle = lengths[len(lengths) // 2]
     effects, rates = {}, {}
@@ -259,11 +259,13 @@ def logarithmic(tables: Tables) -> Seen:
     said = "; ".join(f"{name} {rate}" for name, rate in rates.items())
     text = f"Bits per doubling of T, over all lengths: {said}. A resolution of 1/T² needs 2."
     gates = [
-        Gate.room(
-            math.log2(lengths[-1] / lengths[0]), number("doublings", DOUBLINGS), "the range of lengths, in doublings,"
+        Gate.headroom(
+            math.log2(lengths[-1] / lengths[0]),
+            parameter("doublings", DOUBLINGS),
+            "the range of lengths, in doublings,",
         )
     ]
-    return Seen(effects, text, gates, tuple(NAMES.values()))
+    return Measurement(effects, text, gates, tuple(NAMES.values()))
 
 
 def _growth(rows: Rows, kept: Any) -> list[float | None]:

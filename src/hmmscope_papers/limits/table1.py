@@ -8,16 +8,16 @@ from hmmscope.lab import (
     Effect,
     Experiment,
     Figure,
-    Measured,
+    MeasuredTables,
+    Measurement,
     Panel,
     Rows,
-    Seen,
     Series,
     Tables,
     bar,
     bars,
     claim,
-    number,
+    parameter,
 )
 from hmmscope.schema import require
 from hmmscope_papers.limits.tables import each, over_seeds, told
@@ -66,7 +66,7 @@ class Table1(Experiment):
     }
     groups = {"times": ("mixing-times",)}
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
         require(sizes["instances"] >= 1, "measurements.instances", "must be at least 1", sizes["instances"])
         rows = []
         for label, (name, fields, printed) in ROWS.items():
@@ -137,7 +137,7 @@ def from_printed(own: Rows) -> dict[str, float]:
 
 
 @claim("limits-table1-values")
-def table1_values(tables: Tables) -> Seen:
+def table1_values(tables: Tables) -> Measurement:
     """The table counts from another step than the definition (see limits-table1-offset)."""
     rows = tables["mixing-times"]
     effects: dict[str, Effect] = {}
@@ -153,20 +153,20 @@ def table1_values(tables: Tables) -> Seen:
     listed = "; ".join(f"{row['process']} {row['capped']:.2f}, printed {row['printed']:g}" for row in known)
     text = f"By the definition, cut at {PAPER_CAP} steps: {listed}. "
     text += f"From the printed difference to {REFERENCE}: {told(effects)}."
-    return Seen(effects, text, wanted=COMPARED)
+    return Measurement(effects, text, required=COMPARED)
 
 
 @claim("limits-table1-lds")
-def table1_lds(tables: Tables) -> Seen:
+def table1_lds(tables: Tables) -> Measurement:
     """The printed number stands for 3.115 to 3.125."""
     rows = tables["mixing-times"].where(process="RanLDS")
     gaps = [row["capped"] - row["printed"] for row in rows]
-    known = Effect.pooled(gaps, "steps from the printed", resolution=number("printed_to")) if gaps else None
-    return Seen(known, f"The formula gives {rows[0]['capped']:.4f}." if rows else "")
+    known = Effect.pooled(gaps, "steps from the printed", resolution=parameter("printed_to")) if gaps else None
+    return Measurement(known, f"The formula gives {rows[0]['capped']:.4f}." if rows else "")
 
 
 @claim("limits-mixing-falls")
-def mixing_falls(tables: Tables) -> Seen:
+def mixing_falls(tables: Tables) -> Measurement:
     """Instances in which a time is beyond the largest that is looked at have no number."""
     slips = {
         label: fields["backward_probability"]
@@ -183,4 +183,4 @@ def mixing_falls(tables: Tables) -> Seen:
 
     means = each(Rows(row for row in rows if row["time"] is not None), "process", lambda own: float(own[0]["time"]))
     text = f"Mean steps: {'; '.join(f'{name} {one.value:.1f}' for name, one in means.items())}."
-    return Seen(over_seeds(rows, smallest, "smallest fall, steps"), text)
+    return Measurement(over_seeds(rows, smallest, "smallest fall, steps"), text)

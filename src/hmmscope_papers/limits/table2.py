@@ -17,17 +17,17 @@ from hmmscope.lab import (
     Experiment,
     Figure,
     Gate,
-    Measured,
+    MeasuredTables,
+    Measurement,
     Panel,
     Rows,
-    Seen,
     Series,
     Tables,
     claim,
     curve,
     level,
     lines,
-    number,
+    parameter,
 )
 from hmmscope.schema import require, unknown_name
 from hmmscope.seeds import numpy_generator
@@ -90,7 +90,7 @@ class Table2(Experiment):
     }
     groups = {"counting": ("costs",), "timing": ("times",)}
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
         for task in sizes["tasks"]:
             if task not in TASKS:
                 raise unknown_name("measurements.tasks", task, TASKS)
@@ -147,7 +147,7 @@ def _costs(task: str, sizes: dict[str, Any]) -> list[dict]:
             training_pass()
         handle.remove()
         batch, block = len(training_pass.batch.tokens), names["block_length"]
-        columns = training_pass.config.layout.num_columns
+        columns = training_pass.config.layout.context_length
         found = {name: number // batch for name, number in tokens.items()}
         rows.append(
             {
@@ -285,7 +285,7 @@ def _name_of(row: dict[str, Any]) -> str:
 
 
 @claim("limits-cot-cost")
-def cost(tables: Tables) -> Seen:
+def cost(tables: Tables) -> Measurement:
     """By the naive algorithm, which the paper times; intervals are those over rounds."""
     rows = Rows(row for row in _naive(tables["times"]) if row["to_vanilla"] is not None)
     effects, each_pass = {}, []
@@ -297,19 +297,19 @@ def cost(tables: Tables) -> Seen:
         )
         each_pass.append(row["to_plain"] / passes)
     worst = max(each_pass, key=lambda one: abs(math.log(one)), default=1.0)
-    low, high = number("pass_range", PASS_RANGE)
+    low, high = parameter("pass_range", PASS_RANGE)
     gate = Gate.regime(
         worst, low, high, "the time of a pass over that of an ordinary one, where it is farthest from 1,"
     )
     seen = "; ".join(f"{_name_of(row)} {row['to_vanilla']:.3f}" for row in rows)
-    return Seen(effects, f"Time as a share of the vanilla one: {seen or 'not measured'}.", gates=(gate,))
+    return Measurement(effects, f"Time as a share of the vanilla one: {seen or 'not measured'}.", gates=(gate,))
 
 
 @claim("limits-cot-passes")
-def passes(tables: Tables) -> Seen:
+def passes(tables: Tables) -> Measurement:
     """Counts are exact; an instance is a task with a block length."""
     rows = _naive(tables["costs"], 1)
     right = [row["passes"] == math.ceil(row["length"] / row["block_length"]) for row in rows]
-    return Seen(
+    return Measurement(
         Effect.share(right) if right else None, f"Passes are ceil(T / b) in {sum(right)} of {len(right)} cases."
     )

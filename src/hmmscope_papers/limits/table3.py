@@ -7,14 +7,14 @@ from typing import Any
 from hmmscope import Run, evaluate, registry
 from hmmscope.lab import (
     Effect,
-    Estimate,
+    EstimateWithError,
     Experiment,
     Figure,
     Gate,
-    Measured,
+    MeasuredTables,
+    Measurement,
     Role,
     Rows,
-    Seen,
     Series,
     Tables,
     bar,
@@ -22,17 +22,17 @@ from hmmscope.lab import (
     claim,
     curve,
     lines,
-    number,
+    parameter,
 )
 from hmmscope.ties import largest
-from hmmscope_papers.limits.planned import GridExperiment
-from hmmscope_papers.limits.printed import (
+from hmmscope_papers.limits.paper_values import (
     LEAST_SHARE,
     TABLE_3,
     paper_floors,
     printed_gap,
     said_floor,
 )
+from hmmscope_papers.limits.planned import GridExperiment
 from hmmscope_papers.limits.tables import (
     FORGETTING,
     REMEMBERING,
@@ -74,7 +74,7 @@ class LimitsTable3(GridExperiment):
         "samples. The printed losses of the paper stand beside floors at the paper's sizes."
     )
     num_seeds = Experiment.NUM_SEEDS
-    networks = ("task", "layers")
+    run_columns = ("task", "layers")
     sizes = {
         "smoke": {"samples": 32, "floor_samples": 40, "floor_instances": 2, **_COMMON},
         "small": {"samples": 4096, "floor_samples": 400, "floor_instances": 10, **_COMMON},
@@ -106,7 +106,7 @@ class LimitsTable3(GridExperiment):
                 plan[f"{_FIXED}{label}"] = plan[label] | {"training": spec | again}
         return plan
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
         if group == "losses":
             fresh = [run for label, run in runs.items() if not label.startswith(_FIXED)]
             rows = [row for run in fresh for row in training_rows(run, [0.1], identity(run))]
@@ -144,7 +144,7 @@ def _losses(run: Run, sizes: dict[str, Any]) -> dict:
     facts, last, spec = identity(run), epochs_of(run).rows[-1], run.config.training
     score = evaluate(
         run.model,
-        run.corpus("probe"),
+        run.dataset("probe"),
         num_samples=sizes["samples"],
         baselines=False,
         target=TASKS[facts["task"]][1],
@@ -234,13 +234,13 @@ def short_depths(length: int) -> tuple[int, int]:
     return max(1, needed - 2), max(1, needed - 1)
 
 
-def log_excess(row: dict[str, Any]) -> Estimate:
+def log_excess(row: dict[str, Any]) -> EstimateWithError:
     """log10 of the excess of a run, with the error of its samples."""
     excess = max(row["excess"], _LEAST)
-    return Estimate(math.log10(excess), (row["high"] - row["low"]) / WIDTH / excess / math.log(10))
+    return EstimateWithError(math.log10(excess), (row["high"] - row["low"]) / WIDTH / excess / math.log(10))
 
 
-def _ratio(own: Rows, layers: tuple[int, ...]) -> Estimate | None:
+def _ratio(own: Rows, layers: tuple[int, ...]) -> EstimateWithError | None:
     """log10 of the excess of the best of some Transformers over that of the RNN, of one task and seed."""
     recurrent, others = own.where(layers=0), own.where(layers=layers)
     if not recurrent or not others:
@@ -294,40 +294,48 @@ def _learned(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...], sh
 
 
 @claim("limits-remembering-worse")
-def remembering_worse(tables: Tables) -> Seen:
+def remembering_worse(tables: Tables) -> Measurement:
     """The depths are those of the table: 5 and 6 of 7."""
     rows = tables["losses"]
     short = short_depths(rows[0]["length"])
     effects = each_task(rows, REMEMBERING, lambda own: _ratio(own, short), "log10 of the ratio")
     text = f"{_shown(rows.where(task=list(REMEMBERING)), short)} log10 of the ratio: {told(effects)}."
     gates = [
-        *_learned(tables, REMEMBERING, (0,), number("learned")),
-        *_learned(tables, REMEMBERING, short, number("fallen_behind", FALLEN_BEHIND)),
+        *_learned(tables, REMEMBERING, (0,), parameter("learned")),
+        *_learned(tables, REMEMBERING, short, parameter("fallen_behind", FALLEN_BEHIND)),
     ]
     gates += _fair(tables, REMEMBERING, short)
-    return Seen(effects, text, gates=gates, wanted=titles(REMEMBERING), drifts=_drifts(tables, REMEMBERING, short))
+    return Measurement(
+        effects,
+        text,
+        gates=gates,
+        required=titles(REMEMBERING),
+        last_doubling_change=_drifts(tables, REMEMBERING, short),
+    )
 
 
 @claim("limits-forgetting-comparable")
-def forgetting_comparable(tables: Tables) -> Seen:
+def forgetting_comparable(tables: Tables) -> Measurement:
     """The same measure and the same bound as where Transformers are much worse."""
     rows = tables["losses"]
     effects = each_task(rows, FORGETTING, lambda own: _ratio(own, (2,)), "log10 of the ratio")
-    gates = [*_learned(tables, FORGETTING, (0, 2), number("learned")), *_fair(tables, FORGETTING, (2,))]
+    gates = [*_learned(tables, FORGETTING, (0, 2), parameter("learned")), *_fair(tables, FORGETTING, (2,))]
     text = f"{_shown(rows.where(task=list(FORGETTING)), (2,))} log10 of the ratio: {told(effects)}."
-    return Seen(effects, text, gates=gates, wanted=titles(FORGETTING), drifts=_drifts(tables, FORGETTING, (2,)))
+    return Measurement(
+        effects, text, gates=gates, required=titles(FORGETTING), last_doubling_change=_drifts(tables, FORGETTING, (2,))
+    )
 
 
 @claim("limits-no-overfitting")
-def no_overfitting(tables: Tables) -> Seen:
+def no_overfitting(tables: Tables) -> Measurement:
     """The worse of the two depths, of sets that are seen again and again, or of a grid that has one, as in the paper."""
     short = short_depths(tables["losses"][0]["length"])
     kept = (tables.get("fixed") or tables["losses"]).where(layers=short, task=list(REMEMBERING))
 
-    def gap(own: Rows) -> Estimate:
+    def gap(own: Rows) -> EstimateWithError:
         worst = largest(own, lambda row: (row["loss"] - row["training_loss"]) / max(row["loss"] - row["floor"], _LEAST))
         excess = max(worst["loss"] - worst["floor"], _LEAST)
-        return Estimate(
+        return EstimateWithError(
             (worst["loss"] - worst["training_loss"]) / excess, (worst["high"] - worst["low"]) / WIDTH / excess
         )
 
@@ -335,13 +343,13 @@ def no_overfitting(tables: Tables) -> Seen:
     passes = [row["passes"] for row in kept if "passes" in row]
     seen = "how often a training sample is seen"
     known = (
-        Gate.regime(min(passes), number("passes", _PASSES), math.inf, seen)
+        Gate.regime(min(passes), parameter("passes", _PASSES), math.inf, seen)
         if passes
         else Gate("regime", False, f"{seen} is not recorded")
     )
-    gates = (known, *_learned(tables, REMEMBERING, short, number("learned")))
+    gates = (known, *_learned(tables, REMEMBERING, short, parameter("learned")))
     text = f"Fresh less training loss: {told(effects)}. {_training_losses(tables['losses'], short)}"
-    return Seen(effects, text, gates=gates, wanted=titles(REMEMBERING))
+    return Measurement(effects, text, gates=gates, required=titles(REMEMBERING))
 
 
 def _training_losses(rows: Rows, layers: tuple[int, ...]) -> str:
@@ -355,34 +363,36 @@ def _training_losses(rows: Rows, layers: tuple[int, ...]) -> str:
 
 
 @claim("limits-printed-rnd-rnn")
-def printed_rnd_rnn(tables: Tables) -> Seen:
+def printed_rnd_rnn(tables: Tables) -> Measurement:
     """No predictor is below the entropy of the belief, memorised training set or not."""
-    floor = said_floor(tables, "cyclic-rnd", number("backward"))
+    floor = said_floor(tables, "cyclic-rnd", parameter("backward"))
     text = f"The least possible loss is {floor} nats. No predictor's cross-entropy is "
     text += "below it, on any data: what is printed is another quantity, if it is below."
-    return Seen(printed_gap(tables, "cyclic-rnd", TABLE_3["cyclic-rnd"]["RNN"], number("backward")), text)
+    return Measurement(printed_gap(tables, "cyclic-rnd", TABLE_3["cyclic-rnd"]["RNN"], parameter("backward")), text)
 
 
 @claim("limits-printed-rnd-transformers")
-def printed_rnd_transformers(tables: Tables) -> Seen:
+def printed_rnd_transformers(tables: Tables) -> Measurement:
     """Averaged over 121 positions, of which the first is known, the floor is lower by 1 / 121."""
-    text = (
-        f"The least possible loss is {said_floor(tables, 'cyclic-rnd', number('backward'))} nats over 120 positions, "
-    )
+    text = f"The least possible loss is {said_floor(tables, 'cyclic-rnd', parameter('backward'))} nats over 120 positions, "
     text += f"{LEAST_SHARE:.4f} of it over 121. The six-layer model is 0.109 nats below the five-layer one."
-    return Seen(printed_gap(tables, "cyclic-rnd", TABLE_3["cyclic-rnd"]["6 layers"], number("backward")), text)
+    return Measurement(
+        printed_gap(tables, "cyclic-rnd", TABLE_3["cyclic-rnd"]["6 layers"], parameter("backward")), text
+    )
 
 
 @claim("limits-printed-lds-rnn")
-def printed_lds_rnn(tables: Tables) -> Seen:
+def printed_lds_rnn(tables: Tables) -> Measurement:
     """Over 121 positions the floor is 2.590; the paper does not say over how many trajectories the loss is averaged."""
     rows = tables["paper-floors"].where(task="ran-lds")
     if not rows:
-        return Seen(None, "")
+        return Measurement(None, "")
     printed, floor, scatter = TABLE_3["ran-lds"]["RNN"], rows[0]["value"], rows[0]["batch_deviation"]
     averaged = "how far the mean over one batch may lie from the floor (the paper does not say what it averages)"
-    gap = Effect.pooled([Estimate(printed - LEAST_SHARE * floor, scatter)], "printed loss less the floor")
+    gap = Effect.pooled([EstimateWithError(printed - LEAST_SHARE * floor, scatter)], "printed loss less the floor")
     text = f"The least possible loss is {floor:.4f} over 120 positions and {LEAST_SHARE * floor:.4f} over 121, of which the "
     text += f"first is known. The mean over one batch has standard deviation {scatter:.4f}."
-    gate = Gate.regime(WIDTH / 2 * scatter, 0, number("at_floor", AT_FLOOR), averaged)
-    return Seen(replace(gap, num_seeds=len(rows), degrees=-1), text, gates=(gate,))  # more seeds make no larger batch
+    gate = Gate.regime(WIDTH / 2 * scatter, 0, parameter("at_floor", AT_FLOOR), averaged)
+    return Measurement(
+        replace(gap, num_seeds=len(rows), degrees=-1), text, gates=(gate,)
+    )  # more seeds make no larger batch

@@ -9,18 +9,18 @@ from hmmscope.lab import (
     Experiment,
     Figure,
     Gate,
-    Measured,
+    MeasuredTables,
+    Measurement,
     Rows,
-    Seen,
     Tables,
     claim,
     curve,
     lines,
-    number,
+    parameter,
 )
 from hmmscope.ties import smallest
+from hmmscope_papers.limits.paper_values import TABLE_3, floors, paper_floors, said_floor
 from hmmscope_papers.limits.planned import GridExperiment
-from hmmscope_papers.limits.printed import TABLE_3, floors, paper_floors, said_floor
 from hmmscope_papers.limits.tables import (
     EPOCHS,
     REMEMBERING,
@@ -52,7 +52,7 @@ class LimitsTable4(GridExperiment):
         "matrices, beside the least possible loss and that of a predictor that always gives the same answer. " + EPOCHS
     )
     num_seeds = Experiment.NUM_SEEDS
-    networks = ("task", "layers", "long")
+    run_columns = ("task", "layers", "long")
     sizes = {
         "smoke": {"samples": 64, "floor_samples": 40, "floor_instances": 2, **_COMMON},
         "small": {"samples": 2048, "floor_samples": 400, "floor_instances": 10, **_COMMON},
@@ -78,7 +78,7 @@ class LimitsTable4(GridExperiment):
             plan[f"long, {label}"] = limits_config(scale, "matmul", choices["layers"], training={"num_steps": steps})
         return plan
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
         if group == "floors":
             seed, count = next(iter(runs.values())).config.seed, sizes["floor_samples"]
             instances, backward = sizes["floor_instances"], sizes["backward"]
@@ -89,12 +89,12 @@ class LimitsTable4(GridExperiment):
         for run in runs.values():
             task, steps = run.config.process.name, run.config.training.num_steps
             shortest[task] = min(steps, shortest.get(task, steps))
-        tables: Measured = {"losses": [], "references": []}
+        tables: MeasuredTables = {"losses": [], "references": []}
         for run in runs.values():
             long = run.config.training.num_steps > shortest[run.config.process.name]
             facts = identity(run) | {"long": long}
             tables["losses"] += [facts | row for row in _losses(run)]
-            floor = float(run.target.floor_terms(run.corpus("probe")[0 : sizes["samples"]]).mean())
+            floor = float(run.target.lower_bound_terms(run.dataset("probe")[0 : sizes["samples"]]).mean())
             trivial = trivial_loss(run, sizes["samples"])
             tables["references"].append(facts | {"floor": floor, "trivial": trivial, "unit": run.target.unit})
         return tables
@@ -184,7 +184,7 @@ def late_share(own: Rows) -> float | None:
     None if all of the way is a small share of the trivial loss: nothing was learned.
     """
     way = 1 - level_at(own, 1.0)
-    return (level_at(own, number("late")) - level_at(own, 1.0)) / way if way > number("least_way") else None
+    return (level_at(own, parameter("late")) - level_at(own, 1.0)) / way if way > parameter("least_way") else None
 
 
 def _learned(rows: Rows, tasks: tuple[str, ...], margin: float) -> Gate:
@@ -195,7 +195,7 @@ def _learned(rows: Rows, tasks: tuple[str, ...], margin: float) -> Gate:
 
 
 @claim("limits-matmul-slower")
-def matmul_slower(tables: Tables) -> Seen:
+def matmul_slower(tables: Tables) -> Measurement:
     """Within seeds; against each of the two."""
     rows = of_trivial(tables)
     steps = {task_title(task): {"steps": max(own.values("step"))} for task, own in rows.by("task").items()}
@@ -211,48 +211,50 @@ def matmul_slower(tables: Tables) -> Seen:
         effects |= {task_title(task): found} if found else {}
     shares = each_task(rows, REMEMBERING, late_share, "")
     text = f"Share of the way down in the last two fifths: {told(shares)}."
-    return Seen(
+    return Measurement(
         effects,
         text,
-        gates=(Gate.matched(steps), _learned(rows, REMEMBERING, number("learned", LEARNED))),
-        wanted=titles(CYCLES),
+        gates=(Gate.matched(steps), _learned(rows, REMEMBERING, parameter("learned", LEARNED))),
+        required=titles(CYCLES),
     )
 
 
 @claim("limits-cycles-converged")
-def cycles_converged(tables: Tables) -> Seen:
+def cycles_converged(tables: Tables) -> Measurement:
     """Of a model that has learned something, for the constant answer is at rest too; and trained about as long as there."""
     rows = of_trivial(tables)
     steps = limits_config("paper", "cyclic-det", depths("paper")[-1])["training"]["num_steps"]
     long = Gate.regime(
         max(rows.values("step"), default=0) / steps,
-        number("as_long"),
+        parameter("as_long"),
         math.inf,
         "the length of the training, of the paper's,",
     )
     falls = each_task(
-        rows, CYCLES, lambda own: level_at(own, number("late")) - level_at(own, 1.0), "of the trivial loss"
+        rows, CYCLES, lambda own: level_at(own, parameter("late")) - level_at(own, 1.0), "of the trivial loss"
     )
     text = f"Fall of the loss in the last fifth, as a share of the trivial loss: {told(falls)}."
-    return Seen(falls, text, gates=(_learned(rows, CYCLES, number("learned", LEARNED)), long), wanted=titles(CYCLES))
+    return Measurement(
+        falls, text, gates=(_learned(rows, CYCLES, parameter("learned", LEARNED)), long), required=titles(CYCLES)
+    )
 
 
 @claim("limits-matmul-fails")
-def matmul_fails(tables: Tables) -> Seen:
+def matmul_fails(tables: Tables) -> Measurement:
     """The control is Cyclic-DET, which the same model has to learn."""
     rows = of_trivial(tables)
     ends = each_task(rows, ("matmul", "cyclic-det"), lambda own: level_at(own, 1.0), "of the trivial loss")
     product = rows.where(task="matmul")
     half, end = (product.per_seed(lambda own, share=share: level_at(own, share)) for share in (0.5, 1.0))  # type: ignore[misc]
-    gate = _learned(rows, ("cyclic-det",), 1 - number("learned", LEARNED))
+    gate = _learned(rows, ("cyclic-det",), 1 - parameter("learned", LEARNED))
     text = f"Final loss as a share of the trivial one: {told(ends)} (0.46 in the paper, 0.44 after 200 epochs)."
-    return Seen(ends.get("MatMul"), text, gates=(gate,), drifts=mean_change(half, end))
+    return Measurement(ends.get("MatMul"), text, gates=(gate,), last_doubling_change=mean_change(half, end))
 
 
 @claim("limits-printed-rnd-converged")
-def printed_rnd_converged(tables: Tables) -> Seen:
+def printed_rnd_converged(tables: Tables) -> Measurement:
     """Proposition A.1 prints a kernel in which an action acts one step after it is seen, which has the largest floor."""
-    backward = number("backward")
+    backward = parameter("backward")
     found = floors(tables, "cyclic-rnd, first action hidden", backward)
     text = f"The floor by that reading is {said_floor(tables, 'cyclic-rnd, first action hidden', backward)} nats"
     text += f", by instance {min(found):.4f} to {max(found):.4f}. " if found else ". "
@@ -263,11 +265,11 @@ def printed_rnd_converged(tables: Tables) -> Seen:
     text += f"; at other backward probabilities {shown}." if shown else "."
     text += f" Table 3 prints {TABLE_3['cyclic-rnd']['6 layers']} with six layers."
     if not found:
-        return Seen(None, text)
+        return Measurement(None, text)
     floor = Effect.predicted(found, "nats")
     width = math.inf if floor.low is None or floor.high is None else (floor.high - floor.low) / 2
     scatter = "how far the floor of an instance may lie from the mean (the paper does not give its own), in nats,"
-    return Seen(floor, text, gates=(Gate.regime(width, 0, number("at_floor", AT_FLOOR), scatter),))
+    return Measurement(floor, text, gates=(Gate.regime(width, 0, parameter("at_floor", AT_FLOOR), scatter),))
 
 
 def _backwards(tables: Tables) -> set[float]:

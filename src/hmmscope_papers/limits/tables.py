@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from hmmscope import Run, fit_length
 from hmmscope.analysis import crossing_length
-from hmmscope.lab import Effect, Estimate, Gate, Role, Rows, Series, Tables, curve, number
+from hmmscope.lab import Effect, EstimateWithError, Gate, Role, Rows, Series, Tables, curve, parameter
 from hmmscope_papers.limits.trainings import TASKS, depths
 
 #: The sentence on what an epoch is at reduced scale.
@@ -84,7 +84,7 @@ def epochs_of(run: Run) -> Epochs:
     """The evaluations during a training, from its metrics."""
     spec, layout, target = run.config.training, run.config.layout, run.target
     kept = [i for i, position in enumerate(target.positions) if position > 0]
-    extra = layout.num_columns - layout.num_observations
+    extra = layout.context_length - layout.num_observations
     rows: list[dict[str, Any]] = []
     losses: list[float] = []
     tokens = 0
@@ -118,7 +118,7 @@ def trivial_loss(run: Run, num_samples: int) -> float:
 
     It is finite: the mean holds possible whatever an exact answer does.
     """
-    target, batch = run.target, run.corpus("probe")[0:num_samples]
+    target, batch = run.target, run.dataset("probe")[0:num_samples]
     optimum, labels = target.optimum(batch), target.labels(batch)
     labels = labels.double() if labels.is_floating_point() else labels
     return float(target.loss_terms(optimum.mean((0, 1)).expand_as(optimum), labels).mean())
@@ -156,7 +156,7 @@ def training_rows(run: Run, error_rates: Sequence[float], facts: Mapping[str, An
 def each(
     rows: Rows,
     column: str,
-    measure: Callable[[Rows], Estimate | float | None],
+    measure: Callable[[Rows], EstimateWithError | float | None],
     unit: str = "",
     *,
     resolution: float = 0.0,
@@ -169,7 +169,7 @@ def each(
 def each_task(
     rows: Rows,
     tasks: Iterable[str],
-    measure: Callable[[Rows], Estimate | float | None],
+    measure: Callable[[Rows], EstimateWithError | float | None],
     unit: str,
     *,
     resolution: float = 0.0,
@@ -180,24 +180,24 @@ def each_task(
 
 
 def over_seeds(
-    rows: Rows, measure: Callable[[Rows], Estimate | float | None], unit: str = "", *, resolution: float = 0.0
+    rows: Rows, measure: Callable[[Rows], EstimateWithError | float | None], unit: str = "", *, resolution: float = 0.0
 ) -> Effect | None:
     """A number of each seed, pooled; None if no seed has it."""
     values = list(rows.per_seed(measure).values())
     return Effect.pooled(values, unit, resolution=resolution) if any(value is not None for value in values) else None
 
 
-def sampled(row: Mapping[str, Any]) -> Estimate:
+def sampled(row: Mapping[str, Any]) -> EstimateWithError:
     """The value of a row with the error that its samples give it; exact without an interval."""
     low, high = row.get("low"), row.get("high")
-    return Estimate(row["value"], 0.0 if low is None or high is None else (high - low) / WIDTH)
+    return EstimateWithError(row["value"], 0.0 if low is None or high is None else (high - low) / WIDTH)
 
 
-def loss_of(rows: Rows) -> Estimate:
+def loss_of(rows: Rows) -> EstimateWithError:
     """The evaluation loss averaged over positions, of one model and seed; positions share their samples."""
     count = len(rows)
     error = math.fsum(row.get("high", row["value"]) - row.get("low", row["value"]) for row in rows) / count / WIDTH
-    return Estimate(math.fsum(row["value"] for row in rows) / count, error)
+    return EstimateWithError(math.fsum(row["value"] for row in rows) / count, error)
 
 
 def told(effects: Mapping[str, Effect]) -> str:
@@ -225,14 +225,14 @@ def losses_at_rest(rows: Rows) -> Gate:
     """Whether mean evaluation losses are flat over the last quarter of training, or at their floor."""
 
     def change(end: dict[str, Any], before: dict[str, Any]) -> float:
-        return 0.0 if end["loss"] < number("loss_at_rest", LOSS_AT_REST) else float(end["loss"] - before["loss"])
+        return 0.0 if end["loss"] < parameter("loss_at_rest", LOSS_AT_REST) else float(end["loss"] - before["loss"])
 
     facts = [name for name in (rows[0] if rows else ()) if name not in _NO_FACTS and name != "seed"]
     changes = {
         ", ".join(f"{fact} {own[0][fact]}" for fact in facts): mean_late_change(own, change)
         for own in (rows.by(*facts).values() if facts else ())
     }
-    return Gate.converged(changes, number("loss_at_rest", LOSS_AT_REST), "mean evaluation loss")
+    return Gate.converged(changes, parameter("loss_at_rest", LOSS_AT_REST), "mean evaluation loss")
 
 
 def mean_late_change(rows: Rows, change: Callable[[dict[str, Any], dict[str, Any]], float | None]) -> float | None:
@@ -245,7 +245,7 @@ def mean_late_change(rows: Rows, change: Callable[[dict[str, Any], dict[str, Any
 def late_change(rows: Rows, change: Callable[[dict[str, Any], dict[str, Any]], float | None]) -> float | None:
     """What changes between a share ("late" of the record) and the end of one training; None without both."""
     end = max(rows, key=lambda row: row["share"])
-    before = max((row for row in rows if row["share"] <= number("late")), key=lambda row: row["share"], default=None)
+    before = max((row for row in rows if row["share"] <= parameter("late")), key=lambda row: row["share"], default=None)
     return None if before is None else change(end, before)
 
 
@@ -260,7 +260,7 @@ def log2_length(row: dict[str, Any]) -> float:
     return math.log2(max(row["length"], 1.0))
 
 
-def drift(rows: Rows, measure: Callable[[Rows], Estimate | float | None]) -> float | None:
+def drift(rows: Rows, measure: Callable[[Rows], EstimateWithError | float | None]) -> float | None:
     """How much a number has changed over the last doubling of the training: mean over seeds, None where a seed lacks it.
 
     Args:
@@ -272,7 +272,7 @@ def drift(rows: Rows, measure: Callable[[Rows], Estimate | float | None]) -> flo
 
 
 def mean_change(
-    before: Mapping[Any, Estimate | float | None], after: Mapping[Any, Estimate | float | None]
+    before: Mapping[Any, EstimateWithError | float | None], after: Mapping[Any, EstimateWithError | float | None]
 ) -> float | None:
     """Mean over seeds of what a number has changed; None where a seed lacks it."""
     changes = [
@@ -283,8 +283,8 @@ def mean_change(
     return fmean(known) if known and len(known) == len(changes) else None
 
 
-def _number(value: Estimate | float) -> float:
-    return value.value if isinstance(value, Estimate) else value
+def _number(value: EstimateWithError | float) -> float:
+    return value.value if isinstance(value, EstimateWithError) else value
 
 
 def _at_share(rows: Rows, share: float) -> Rows:
@@ -292,7 +292,7 @@ def _at_share(rows: Rows, share: float) -> Rows:
     keys = [name for name in (rows[0] if rows else ()) if name not in _NO_FACTS] + ["error_rate"]
     found = Rows()
     for own in rows.by(*keys).values():
-        near = [row for row in own if share - number("about", _ABOUT) - 1e-9 < row["share"] <= share + 1e-9]
+        near = [row for row in own if share - parameter("about", _ABOUT) - 1e-9 < row["share"] <= share + 1e-9]
         near = near or [min(own, key=lambda row: abs(row["share"] - share))]
         means = {name: _mean([row.get(name) for row in near]) for name in _SEEN}
         found.append(near[-1] | means)

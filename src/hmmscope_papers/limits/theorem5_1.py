@@ -6,7 +6,20 @@ import torch
 
 from hmmscope import Run, make_process, registry
 from hmmscope.constructions import limits_theorem5_1
-from hmmscope.lab import Effect, Experiment, Figure, Measured, Rows, Seen, Tables, claim, curve, level, lines, number
+from hmmscope.lab import (
+    Effect,
+    Experiment,
+    Figure,
+    MeasuredTables,
+    Measurement,
+    Rows,
+    Tables,
+    claim,
+    curve,
+    level,
+    lines,
+    parameter,
+)
 from hmmscope_papers.theorems import (
     INTERVALS,
     always,
@@ -60,7 +73,7 @@ class Theorem51(Experiment):
         scale_length=(30, 300, 1000, 1000),
     )
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
         match group:
             case "errors":
                 return {"errors": _errors(sizes)}
@@ -157,7 +170,7 @@ def _weights(sizes: dict[str, Any]) -> list[dict]:
                         {
                             "family": family,
                             "num_states": n,
-                            "num_symbols": net.num_tokens,
+                            "num_symbols": net.vocab_size,
                             "hidden_width": net.rnn.hidden_size,
                             "instance": seed,
                             "norm": norm,
@@ -266,7 +279,7 @@ def _weight_figure(rows: Rows) -> Figure:
 
 
 @claim("limits-theorem5.1-exact")
-def exact(tables: Tables) -> Seen:
+def exact(tables: Tables) -> Measurement:
     kept = tables["errors"].where(family=[family for family in FAMILIES if family != "matmul"])
     widths = tables["weights"].where(family="cyclic-det")
     worst, longest = max(row["error"] for row in kept), max(kept.values("length"))
@@ -284,11 +297,11 @@ def exact(tables: Tables) -> Seen:
         f"The largest error on {effects['no error'].num_seeds} processes (cycles, random automata, word problems; float64 "
         f"and float32) over {longest} symbols is {worst:g}."
     )
-    return Seen(effects, text)
+    return Measurement(effects, text)
 
 
 @claim("limits-theorem5.1-orthogonal")
-def orthogonal(tables: Tables) -> Seen:
+def orthogonal(tables: Tables) -> Measurement:
     kept = tables["errors"].where(family="matmul")
     double = kept.where(numbers="float64")
     worst = {name: max(row["error"] for row in rows) for name, rows in kept.by("numbers").items()}
@@ -297,10 +310,10 @@ def orthogonal(tables: Tables) -> Seen:
         f"Over {max(kept.values('length'))} symbols the largest error is {worst['float64']:.1e} in float64 and "
         f"{worst['float32']:.1e} in float32; in float64 it grows as t to the power {growth.short()}, as rounding errors do."
     )
-    return Seen(
+    return Measurement(
         always(
             double,
-            lambda row: row["error"] <= number("rounding_bound", ROUNDING_BOUND),
+            lambda row: row["error"] <= parameter("rounding_bound", ROUNDING_BOUND),
             "instance",
             unit="share of instances",
         ),
@@ -309,11 +322,11 @@ def orthogonal(tables: Tables) -> Seen:
 
 
 @claim("limits-theorem5.1-weights")
-def weights(tables: Tables) -> Seen:
+def weights(tables: Tables) -> Measurement:
     rows = tables["weights"]
     within = always(
         rows,
-        lambda row: row["largest"] <= row["bound"] * (1 + number("rounding")),
+        lambda row: row["largest"] <= row["bound"] * (1 + parameter("rounding")),
         "family",
         "num_states",
         "instance",
@@ -321,7 +334,7 @@ def weights(tables: Tables) -> Seen:
     )
     growth = Effect.pooled(power_slopes(rows, "norm", "largest", "family", "num_states", "instance"))
     text = f"Over {within.num_seeds} networks the largest weight grows as ‖b_0‖ to the power {growth.value:.3f}."
-    return Seen(within, text)
+    return Measurement(within, text)
 
 
 def _fails(row: dict[str, Any]) -> bool:
@@ -329,11 +342,11 @@ def _fails(row: dict[str, Any]) -> bool:
 
 
 @claim("limits-theorem5.1-start")
-def start(tables: Tables) -> Seen:
+def start(tables: Tables) -> Measurement:
     rows = tables["start"]
     least, right = min(row["as_printed"] for row in rows), max(row["corrected"] for row in rows)
     text = (
         f"As printed the first vectors are wrong by at least {least:.2g} in every instance; with α/2 added and not taken "
         f"away they are by at most {right:.1e}."
     )
-    return Seen(Effect(value=least, unit="least error of an instance"), text)
+    return Measurement(Effect(value=least, unit="least error of an instance"), text)

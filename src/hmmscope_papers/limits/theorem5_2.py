@@ -11,10 +11,10 @@ from hmmscope.lab import (
     Effect,
     Experiment,
     Figure,
-    Measured,
+    MeasuredTables,
+    Measurement,
     Panel,
     Rows,
-    Seen,
     Series,
     Tables,
     bars,
@@ -90,7 +90,7 @@ class Theorem52(Experiment):
         points=(200, 4000, 20000, 20000),
     )
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
         measured = {"errors": _errors, "depth": _depth, "weights": _weights, "trade-off": _trade_off}[group]
         with torch.no_grad():
             return measured(sizes)
@@ -108,7 +108,7 @@ class Theorem52(Experiment):
 # Measurements
 
 
-def _errors(sizes: dict[str, Any]) -> Measured:
+def _errors(sizes: dict[str, Any]) -> MeasuredTables:
     n, rows = sizes["num_states"], []
     for variant, (family, options, types) in VARIANTS.items():
         for seed in range(sizes["paper_instances" if options is PAPER else "instances"]):
@@ -128,7 +128,7 @@ def _errors(sizes: dict[str, Any]) -> Measured:
     return {"errors": rows}
 
 
-def _depth(sizes: dict[str, Any]) -> Measured:
+def _depth(sizes: dict[str, Any]) -> MeasuredTables:
     """Cycles of five states with as many layers as needed, and with one layer fewer."""
     rows, by_position = [], []
     longest = max(sizes["depth_lengths"])
@@ -158,7 +158,7 @@ def _depth(sizes: dict[str, Any]) -> Measured:
     return {"depth": rows, "depth-errors": by_position}
 
 
-def _weights(sizes: dict[str, Any]) -> Measured:
+def _weights(sizes: dict[str, Any]) -> MeasuredTables:
     """Largest weight with the constants of the paper."""
     rows = []
     for n in sizes["weight_states"]:
@@ -179,7 +179,7 @@ def _weights(sizes: dict[str, Any]) -> Measured:
     return {"weights": rows}
 
 
-def _trade_off(sizes: dict[str, Any]) -> Measured:
+def _trade_off(sizes: dict[str, Any]) -> MeasuredTables:
     """Error of one product on [-1, 1]² against λ, in simulated p bits and in float64."""
     rows, best = [], []
     for seed in range(sizes["instances"]):
@@ -317,29 +317,29 @@ def _scale_figure(tables: Tables) -> Figure:
 
 
 @claim("limits-theorem5.2-error")
-def error(tables: Tables) -> Seen:
+def error(tables: Tables) -> Measurement:
     kept = Rows(row for row in tables["errors"] if row["variant"].startswith("paper"))
     worst = largest(kept, lambda row: row["error"] / row["bound"])
     text = (
         f"Of {len(kept)} networks the error comes nearest to 1/T at T = {worst['length']}, with {worst['error']:.1e}."
     )
     below = always(kept, lambda row: row["error"] <= row["bound"], "variant", "instance", unit="share of processes")
-    return Seen(below, text)
+    return Measurement(below, text)
 
 
 @claim("limits-theorem5.2-depth")
-def depth(tables: Tables) -> Seen:
+def depth(tables: Tables) -> Measurement:
     enough = Rows(row for row in tables["depth"] if row["layers"] == row["needed"])
     right = always(enough, lambda row: row["first_wrong"] is None, "instance", unit="share of processes")
     text = f"{sum(row['first_wrong'] is None for row in enough)} of {len(enough)} networks are right at all positions."
-    return Seen(right, text)
+    return Measurement(right, text)
 
 
 @claim("limits-theorem5.2-weights")
-def weights(tables: Tables) -> Seen:
+def weights(tables: Tables) -> Measurement:
     rows = _with_formula(tables["weights"])
     measured, formula = (power_slopes(rows, "length", column, "num_states") for column in ("largest", "formula"))
     off = [None if a is None or b is None else a - b for a, b in zip(measured, formula, strict=True)]
     powers = ", ".join(f"{a:.2f} (n = {n})" for a, n in zip(measured, rows.values("num_states"), strict=True))
     text = f"It grows as T to the power {powers}; the rounding of λ can change a power by 1/3 over the lengths tried."
-    return Seen(Effect.pooled(off, "difference of exponents"), text)
+    return Measurement(Effect.pooled(off, "difference of exponents"), text)

@@ -7,7 +7,16 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from hmmscope import HMM, Corpus, Run, Sequences, as_kind, filter_beliefs, make_process, registry
+from hmmscope import (
+    HMM,
+    ProcessDataset,
+    Run,
+    SequenceLayout,
+    filter_beliefs,
+    make_process,
+    registry,
+    require_process_type,
+)
 from hmmscope.constructions import (
     FilterInBits,
     limits_theorem5_3,
@@ -16,16 +25,16 @@ from hmmscope.lab import (
     Effect,
     Experiment,
     Figure,
-    Measured,
+    MeasuredTables,
+    Measurement,
     Panel,
     Role,
     Rows,
-    Seen,
     Series,
     Tables,
     claim,
     lines,
-    number,
+    parameter,
 )
 from hmmscope.ties import largest
 from hmmscope_papers.theorems import INTERVALS, always, band, by_scale, plain, slope
@@ -80,7 +89,7 @@ class Theorem53(Experiment):
         normaliser_length=(60, 120, 120, 120),
     )
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
         with torch.no_grad():
             return {"precision": _precision, "bits": _bits, "floats": _floats, "normaliser": _normaliser}[group](sizes)
 
@@ -99,7 +108,7 @@ class Theorem53(Experiment):
 
 def ran_hmm(seed: int, **options: Any) -> HMM:
     """By default that of the paper's experiments: five states, five symbols, uniform rows."""
-    process = as_kind(make_process("ran-hmm", seed=seed, **options), HMM)
+    process = require_process_type(make_process("ran-hmm", seed=seed, **options), HMM)
     return process
 
 
@@ -116,13 +125,13 @@ def derived_rate(arrangement: str, log_c: float, information: float) -> float:
     return (1 + (information / 2 if variant == "residual" else 0)) / math.log(2)
 
 
-def _precision(sizes: dict[str, Any]) -> Measured:
+def _precision(sizes: dict[str, Any]) -> MeasuredTables:
     """Error of the whole construction at the recommended bits and at half the rate."""
     rows = []
     for seed, length in itertools.product(range(sizes["instances"]), sizes["lengths"]):
         hmm = ran_hmm(seed, **SMALL)
         construction = FilterInBits(hmm)
-        sampled = Corpus(hmm, length=length, seed=seed)[0:1].observations[0]
+        sampled = ProcessDataset(hmm, length=length, seed=seed)[0:1].observations[0]
         for kind, symbols in (("sampled", sampled), ("least likely", construction.unlikely_observations(length))):
             names = {"instance": seed, "log_C": construction.log_bound, "length": length, "sequence": kind}
             for share in SHARES:
@@ -134,7 +143,7 @@ def _precision(sizes: dict[str, Any]) -> Measured:
     return {"precision": rows}
 
 
-def _bits(sizes: dict[str, Any]) -> Measured:
+def _bits(sizes: dict[str, Any]) -> MeasuredTables:
     """Fewest bits for an error of e^-T on the least likely sequence, its slope in T, and that over what was derived."""
     rows: list[dict] = []
     slopes: list[dict] = []
@@ -156,7 +165,7 @@ def _bits(sizes: dict[str, Any]) -> Measured:
     return {"bits": rows, "bit-slopes": slopes}
 
 
-def _floats(sizes: dict[str, Any]) -> Measured:
+def _floats(sizes: dict[str, Any]) -> MeasuredTables:
     """Largest error of sampled beliefs in float64 and float32; None where the network gives no finite number.
 
     The GeLU gadget has the best λ of those tried, for each instance and length.
@@ -165,7 +174,9 @@ def _floats(sizes: dict[str, Any]) -> Measured:
     lengths = sorted({*sizes["float_lengths"], *sizes["gelu_lengths"]})
     for seed, length in itertools.product(range(sizes["float_instances"]), lengths):
         hmm = ran_hmm(seed)
-        batch = Corpus(hmm, layout=Sequences(length=length, placeholder=True), seed=seed)[0 : sizes["sequences"]]
+        batch = ProcessDataset(hmm, layout=SequenceLayout(length=length, placeholder=True), seed=seed)[
+            0 : sizes["sequences"]
+        ]
         exact = filter_beliefs(hmm, batch.observations).beliefs
         for numbers, (name, (product, variant)) in itertools.product(DTYPES, ARRANGEMENTS.items()):
             gelu = product == "gelu"
@@ -183,13 +194,15 @@ def _floats(sizes: dict[str, Any]) -> Measured:
     return {"floats": rows}
 
 
-def _normaliser(sizes: dict[str, Any]) -> Measured:
+def _normaliser(sizes: dict[str, Any]) -> MeasuredTables:
     """Sums after each gate (log10: they exceed float64), with real exponents and with the paper's, and the results."""
     rows, ends = [], []
     length = sizes["normaliser_length"]
     for seed in range(sizes["normaliser_instances"]):
         hmm = ran_hmm(seed)
-        batch = Corpus(hmm, layout=Sequences(length=length, placeholder=True), seed=seed)[0 : sizes["sequences"]]
+        batch = ProcessDataset(hmm, layout=SequenceLayout(length=length, placeholder=True), seed=seed)[
+            0 : sizes["sequences"]
+        ]
         exact = filter_beliefs(hmm, batch.observations).beliefs
         for exponents in EXPONENTS:
             names = {"exponents": exponents, "instance": seed}
@@ -326,7 +339,7 @@ def _normaliser_figure(rows: Rows) -> Figure:
 
 
 @claim("limits-theorem5.3-error")
-def error(tables: Tables) -> Seen:
+def error(tables: Tables) -> Measurement:
     kept = tables["precision"].where(share=1.0)
     worst = largest(kept.where(length=max(kept.values("length"))), lambda row: row["error"])
     falls = []
@@ -339,7 +352,9 @@ def error(tables: Tables) -> Seen:
         f"{Effect.pooled(falls).short()} per observation. With half the rate of bits "
         f"{_all_fail(tables['precision'].where(share=0.5))}."
     )
-    return Seen(always(kept, lambda row: row["error"] <= row["bound"], "instance", unit="share of processes"), text)
+    return Measurement(
+        always(kept, lambda row: row["error"] <= row["bound"], "instance", unit="share of processes"), text
+    )
 
 
 def _all_fail(rows: Rows) -> str:
@@ -349,7 +364,7 @@ def _all_fail(rows: Rows) -> str:
 
 
 @claim("limits-theorem5.3-bits")
-def bits(tables: Tables) -> Seen:
+def bits(tables: Tables) -> Measurement:
     rows = tables["bit-slopes"].with_columns(ratio=lambda row: row["slope"] / row["derived"])
     groups = rows.by("arrangement")
     effects = {name: Effect.pooled([row["ratio"] for row in group], "times the rate") for name, group in groups.items()}
@@ -361,11 +376,11 @@ def bits(tables: Tables) -> Seen:
         f"{max(row['slope'] / row['recommended'] for row in gelu):.2f} times (1 + ln C)/ln 2 at most, and above it in "
         f"{above} of {len(gelu)} instances, which no constant beside it makes up for at large T."
     )
-    return Seen(effects, text, wanted=tuple(ARRANGEMENTS))
+    return Measurement(effects, text, required=tuple(ARRANGEMENTS))
 
 
 @claim("limits-theorem5.3-normaliser")
-def normaliser(tables: Tables) -> Seen:
+def normaliser(tables: Tables) -> Measurement:
     real, printed = (tables["normaliser-ends"].where(exponents=kind) for kind in ("real", "floor"))
     low, high = min(row["sum_low"] for row in real), max(row["sum_high"] for row in real)
     wrong = sum(row["error"] is None or row["error"] > 1 for row in printed)
@@ -375,6 +390,6 @@ def normaliser(tables: Tables) -> Seen:
         f"answers in {wrong} of {len(printed)} processes. With real exponents and ceil(log2(T log2 C)) stages they end in "
         f"[{low:.4g}, {high:.4g}], with an error of {max(errors):.1e}."
     )
-    return Seen(
-        always(printed, lambda row: row["sum_high"] <= number("most"), "instance", unit="share of processes"), text
+    return Measurement(
+        always(printed, lambda row: row["sum_high"] <= parameter("most"), "instance", unit="share of processes"), text
     )

@@ -9,15 +9,15 @@ from hmmscope import Run, registry
 from hmmscope.analysis import ShuffleValues
 from hmmscope.lab import (
     Effect,
-    Estimate,
+    EstimateWithError,
     Experiment,
     Figure,
     Gate,
-    Measured,
+    MeasuredTables,
+    Measurement,
     Panel,
     Role,
     Rows,
-    Seen,
     Tables,
     bar,
     bars,
@@ -25,7 +25,7 @@ from hmmscope.lab import (
     curve,
     heatmap,
     lines,
-    number,
+    parameter,
 )
 from hmmscope_papers.multitask.models import MAX_DISTANCE, PARTS, multitask_config
 from hmmscope_papers.multitask.side_by_side import (
@@ -84,12 +84,12 @@ class ConstructionVsTrained(Experiment):
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         return {"model": multitask_config(scale, PARTS[scale][-1])}
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
         run = runs["model"]
         if group == "convergence":
             return {"convergence": convergence_of(run)}
         networks = {"trained": run.model, "constructed": construct(run, sizes), "untrained": run.untrained()}
-        corpus = run.corpus("probe")
+        dataset = run.dataset("probe")
         match group:
             case "scores":
                 return {"scores": scores_of_networks(networks, run, sizes)}
@@ -97,12 +97,12 @@ class ConstructionVsTrained(Experiment):
                 return {"probes": probes_of_networks(networks, run, sizes)}
             case "shuffle":
                 few = min(64, sizes["samples"])
-                found = {name: ShuffleValues.of(model, corpus, num_samples=few) for name, model in networks.items()}
+                found = {name: ShuffleValues.of(model, dataset, num_samples=few) for name, model in networks.items()}
                 return {"shuffle": [{"network": name} | row for name, values in found.items() for row in values.rows()]}
             case "attention":
-                return attention_of_networks(networks, corpus, sizes)
+                return attention_of_networks(networks, dataset, sizes)
             case "similarity":
-                return {"similarity": similarity_of_networks(networks, corpus, sizes)}
+                return {"similarity": similarity_of_networks(networks, dataset, sizes)}
         return {"steps": steps_of_networks(networks, run, sizes)}
 
     def figures(self, tables: Tables) -> list[Figure]:
@@ -253,22 +253,22 @@ def _gates(tables: Tables) -> list[Gate]:
     changes = {f"seed {row.get('seed')}": (row["earlier"] - row["end"]) / row["end"] for row in tables["convergence"]}
     scores = tables["scores"].where(metric="accuracy")
 
-    def better(own: Rows) -> Estimate:
+    def better(own: Rows) -> EstimateWithError:
         return _estimate(own.one(predictor="trained")) - _estimate(own.one(predictor="untrained"))
 
     return [
         Gate.learned(
             Effect.pooled(list(scores.per_seed(better).values()), "accuracy"),
-            number("gained", GAINED),
+            parameter("gained", GAINED),
             "the same model before training",
         ),
-        Gate.converged(changes, number("flat", FLAT), "loss above the optimum (as a share of itself)"),
+        Gate.converged(changes, parameter("flat", FLAT), "loss above the optimum (as a share of itself)"),
     ]
 
 
-def _estimate(row: dict[str, Any], column: str = "value") -> Estimate:
+def _estimate(row: dict[str, Any], column: str = "value") -> EstimateWithError:
     """A value with the error that its interval over samples gives it."""
-    return Estimate(row[column], (row["high"] - row["low"]) / 3.92)
+    return EstimateWithError(row[column], (row["high"] - row["low"]) / 3.92)
 
 
 def onset(rows: Rows, network: str, target: str) -> float | None:
@@ -281,7 +281,7 @@ def onset(rows: Rows, network: str, target: str) -> float | None:
     xs, ys = zip(*sorted(before.items()), strict=True)
     found = sorted(kept.where(network=network), key=lambda row: row["layer"])
     gains = [row["accuracy"] - float(np.interp(row["depth"], xs, ys)) for row in found]
-    if max(gains) < number("gained", GAINED):
+    if max(gains) < parameter("gained", GAINED):
         return None
     first = next(i for i, gain in enumerate(gains) if gain >= max(gains) / 2)
     if first == 0:
@@ -302,7 +302,7 @@ def _said(rows: Rows, network: str, targets: list[str]) -> str:
 
 
 @claim("construction-nearer-first")
-def nearer_first(tables: Tables) -> Seen:
+def nearer_first(tables: Tables) -> Measurement:
     rows = tables["probes"]
 
     def later(own: Rows) -> float | None:
@@ -316,11 +316,11 @@ def nearer_first(tables: Tables) -> Seen:
         f"{_said(rows, 'constructed', backs)}."
     )
     effect = None if all(one is None for one in found) else Effect.pooled(found, "layers")
-    return Seen(effect, text, _gates(tables))
+    return Measurement(effect, text, _gates(tables))
 
 
 @claim("construction-task-after-window")
-def task_after_window(tables: Tables) -> Seen:
+def task_after_window(tables: Tables) -> Measurement:
     rows = tables["probes"]
 
     def later(own: Rows) -> float | None:
@@ -337,11 +337,11 @@ def task_after_window(tables: Tables) -> Seen:
         f"{_said(rows, 'trained', ['previous-1', 'component'])}."
     )
     effect = None if all(one is None for one in found) else Effect.pooled(found, "layers")
-    return Seen(effect, text, _gates(tables))
+    return Measurement(effect, text, _gates(tables))
 
 
 @claim("construction-content-above")
-def content_above(tables: Tables) -> Seen:
+def content_above(tables: Tables) -> Measurement:
     rows = _with_depth(tables["shuffle"])
 
     def halves(own: Rows, network: str) -> float:
@@ -353,4 +353,4 @@ def content_above(tables: Tables) -> Seen:
     differences = [a - b for a, b in zip(effects["trained"], effects["untrained"], strict=True)]
     said = ", ".join(f"{TITLES[name].lower()} {Effect.pooled(found).short()}" for name, found in effects.items())
     text = f"Upper less lower half: {said}."
-    return Seen(Effect.pooled(differences, "coefficient of variation"), text, _gates(tables))
+    return Measurement(Effect.pooled(differences, "coefficient of variation"), text, _gates(tables))

@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
-from hmmscope import HMM, Run, as_kind, registry
-from hmmscope.lab import Experiment, Figure, Measured, Panel, Rows, Seen, Tables, claim, curve, lines
+from hmmscope import HMM, Run, registry, require_process_type
+from hmmscope.lab import Experiment, Figure, MeasuredTables, Measurement, Panel, Rows, Tables, claim, curve, lines
 from hmmscope_papers.multitask.studies import untrained_answers, window_config
 from hmmscope_papers.multitask.windows import (
     LOOKS,
@@ -44,13 +44,13 @@ class ContextLength(Experiment):
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         return {f"memory {k}": window_config(scale, k) for k in choices["lengths"]}
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
-        memories = {run.config.layout.num_columns - 1: run for run in runs.values()}
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+        memories = {run.config.layout.context_length - 1: run for run in runs.values()}
         first = next(iter(memories.values()))
         histories = histories_of(first, max(max(memories), 4), sizes["histories"])
         spec = first.config.process
         rate = {"observability": spec.observability, "rank": spec.rank}
-        rate |= exact_rate(histories, as_kind(first.process, HMM), [1, 2, 3, 4])
+        rate |= exact_rate(histories, require_process_type(first.process, HMM), [1, 2, 3, 4])
         return {
             "errors": [row for k, run in memories.items() for row in window_rows(run, histories, k)],
             "rates": [rate],
@@ -93,7 +93,7 @@ def _panel(rows: Rows, metric: str, title: str, unit: str) -> Panel:
 
 
 @claim("multitask-memory-decay")
-def memory_decay(tables: Tables) -> Seen:
+def memory_decay(tables: Tables) -> Measurement:
     def errors(own: Rows) -> dict[int, float]:
         return by_memory(own, "memory", "total_variation")
 
@@ -101,7 +101,7 @@ def memory_decay(tables: Tables) -> Seen:
     decay = rows.per_seed(lambda own: decay_rate(errors(own))).effect("nats an observation")
     better = rows.per_seed(lambda own: exponential_rather(errors(own))).effect("nats nearer to an exponential")
     if decay is None or better is None:
-        return Seen(None, "Fewer than three lengths have an error above rounding.")
+        return Measurement(None, "Fewer than three lengths have an error above rounding.")
     gamma = rates[0]["observability"]
     text = (
         f"It falls by a factor of {math.exp(-decay.value):.2f} with each observation more, and ln(error) is nearer to a "
@@ -109,4 +109,4 @@ def memory_decay(tables: Tables) -> Seen:
         f"{rates.effect('rate')}, that of the hidden chain by itself {rates.effect('mixing')}; the lemma guarantees c "
         f"gamma^4 with an unknown c, and gamma^4 is {gamma**4:.3f} here (gamma = {gamma:g})."
     )
-    return Seen({"decay": decay, "exponential or power law": better}, text)
+    return Measurement({"decay": decay, "exponential or power law": better}, text)

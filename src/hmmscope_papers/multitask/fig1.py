@@ -3,16 +3,16 @@
 from dataclasses import replace
 from typing import Any
 
-from hmmscope import Corpus, Run, registry
-from hmmscope.analysis import Counting, Score, mean_row
+from hmmscope import ProcessDataset, Run, registry
+from hmmscope.analysis import Score, TunedNgrams, mean_row
 from hmmscope.lab import (
     Effect,
     Figure,
     Gate,
-    Measured,
+    MeasuredTables,
+    Measurement,
     Panel,
     Rows,
-    Seen,
     Series,
     Tables,
     bar,
@@ -20,7 +20,7 @@ from hmmscope.lab import (
     claim,
     curve,
     lines,
-    number,
+    parameter,
 )
 from hmmscope.schema import require
 from hmmscope.ties import largest
@@ -34,7 +34,7 @@ from hmmscope_papers.multitask.predictors import (
     pools_of,
     prompt_score,
 )
-from hmmscope_papers.multitask.setting import SEPARATES, PoolFigure, gates, in_regime, looks, of_cycles
+from hmmscope_papers.multitask.training_setting import SEPARATES, PoolFigure, gates, in_regime, looks, of_cycles
 
 _WHOLE = {"samples": 512, "first_position": 4, "memory_lengths": [2, 4], "num_steps": 20}
 
@@ -61,16 +61,16 @@ class MultiTaskFig1(PoolFigure):
         "paper": _WHOLE,
     }
 
-    def look(self, run: Run, sizes: dict[str, Any]) -> Measured:
+    def look(self, run: Run, sizes: dict[str, Any]) -> MeasuredTables:
         first, longest = sizes["first_position"], min(run.config.layout.sequence_lengths) - 1
         require(0 <= first <= longest, "measurements.first_position", f"must be in [0, {longest}]", first)
-        tables: Measured = {"demonstrations": [], "positions": [], "effects": []}
+        tables: MeasuredTables = {"demonstrations": [], "positions": [], "effects": []}
         counting = counting_of(run)
         for pool, process in pools_of(run).items():
-            score = prompt_score(run, process, sizes["samples"], counting=counting)
+            score = prompt_score(run, process, sizes["samples"], ngrams=counting)
             tables["effects"] += effects(score, pool, first)
-            corpus = Corpus(process, layout=run.config.layout, seed=run.config.seed, stream="evaluate")
-            built = constructed_measures(corpus, score, sizes)
+            dataset = ProcessDataset(process, layout=run.config.layout, seed=run.config.seed, stream="evaluate")
+            built = constructed_measures(dataset, score, sizes)
             shown = replace(score, measures=score.measures | built)
             kept = {"demonstrations": score.positions >= first, "positions": last_sequence(score)}
             for axis, columns in kept.items():
@@ -149,9 +149,9 @@ def effects(score: Score, pool: str, first_position: int) -> list[dict]:
             "length": final - first,
             "length after one": final - second,
             "loss above the ceiling": loss[name] - loss["known-component"],
-            "gain over counting": loss[Counting.best(loss)] - loss[name],
+            "gain over counting": loss[TunedNgrams.best(loss)] - loss[name],
             "gain over retrieval": loss["retrieval"] - loss[name],
-            "accuracy over counting": right[name] - right[Counting.best(right, "accuracy")],
+            "accuracy over counting": right[name] - right[TunedNgrams.best(right, "accuracy")],
             "accuracy over retrieval": right[name] - right["retrieval"],
         }
         where = {"network": network, "pool": pool, "first_position": first_position}
@@ -269,7 +269,7 @@ _SOURCE = "[MultiTask] §2.2, Fig. 1"
 
 
 @claim("multitask-high-accuracy")
-def high_accuracy(tables: Tables) -> Seen:
+def high_accuracy(tables: Tables) -> Measurement:
     everything, tables = tables, in_regime(tables)
     end = _end(tables, "pool", "accuracy")
     found = {name: own.effect() for name, own in end.by("predictor").items()}
@@ -280,12 +280,14 @@ def high_accuracy(tables: Tables) -> Seen:
         f"After all demonstrations it is right in {found['model']} of cases, the best n-gram ({best}) in "
         f"{found[best]}, the Bayes mixture over the pool in {found['retrieval']}."
     )
-    gap = Gate.room(left.value if left else 0.0, number("room"), "accuracy between the best n-gram and the optimum")
+    gap = Gate.headroom(
+        left.value if left else 0.0, parameter("room"), "accuracy between the best n-gram and the optimum"
+    )
     tuned = Gate(
         "learned", NGRAMS[-1] in found, "counting at its best, which is tuned and mixes all orders, was not measured"
     )
     text += _beside(everything)
-    return Seen(model.less(end.where(predictor=best), unit="accuracy"), text, gates=(gap, tuned, *gates(tables)))
+    return Measurement(model.less(end.where(predictor=best), unit="accuracy"), text, gates=(gap, tuned, *gates(tables)))
 
 
 def _beside(tables: Tables) -> str:
@@ -299,7 +301,7 @@ def _beside(tables: Tables) -> str:
 
 
 @claim("multitask-accuracy-rises-with-demonstrations")
-def rises_with_demonstrations(tables: Tables) -> Seen:
+def rises_with_demonstrations(tables: Tables) -> Measurement:
     tables = in_regime(tables)
     along, best = (_along(tables, "demonstrations", name) for name in ("model", "retrieval"))
     (first, start), (last, end) = along[0], along[-1]
@@ -312,7 +314,7 @@ def rises_with_demonstrations(tables: Tables) -> Seen:
 
 
 @claim("multitask-accuracy-rises-with-length")
-def rises_with_length(tables: Tables) -> Seen:
+def rises_with_length(tables: Tables) -> Measurement:
     tables = in_regime(tables)
     along = _along(tables, "positions", "model")
     (_, start), (last, end) = along[0], along[-1]
@@ -324,9 +326,9 @@ def rises_with_length(tables: Tables) -> Seen:
     return _rise(tables, "length", text)
 
 
-def _rise(tables: Tables, effect: str, text: str) -> Seen:
+def _rise(tables: Tables, effect: str, text: str) -> Measurement:
     trained, before = (_rows(tables, effect, network=network) for network in ("trained", "untrained"))
-    return Seen(trained.less(before, unit="accuracy"), text, gates=gates(tables))
+    return Measurement(trained.less(before, unit="accuracy"), text, gates=gates(tables))
 
 
 def _rows(tables: Tables, effect: str, pool: Any = "pool", network: str = "trained") -> Rows:

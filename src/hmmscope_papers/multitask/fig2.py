@@ -10,11 +10,11 @@ from hmmscope.analysis import ShuffleValues, mean_row
 from hmmscope.constructions import MultiTaskTransformer
 from hmmscope.lab import (
     Figure,
-    Measured,
+    MeasuredTables,
+    Measurement,
     Panel,
     Role,
     Rows,
-    Seen,
     Tables,
     bar,
     bars,
@@ -25,7 +25,7 @@ from hmmscope.lab import (
 )
 from hmmscope.schema import require
 from hmmscope_papers.multitask.construction_vs_trained import construct
-from hmmscope_papers.multitask.setting import PoolFigure, gates, in_regime
+from hmmscope_papers.multitask.training_setting import PoolFigure, gates, in_regime
 
 
 @registry.experiment("multitask-fig2")
@@ -49,15 +49,15 @@ class MultiTaskFig2(PoolFigure):
         "paper": {"samples": 64, "permutations": 16, "construction_samples": 8, "memory_length": 4, "num_steps": 16},
     }
 
-    def look(self, run: Run, sizes: dict[str, Any]) -> Measured:
-        corpus, tables = run.corpus("probe"), Measured(shuffle=[], effects=[])
+    def look(self, run: Run, sizes: dict[str, Any]) -> MeasuredTables:
+        dataset, tables = run.dataset("probe"), MeasuredTables(shuffle=[], effects=[])
         constructed = construct(run, {**sizes, "samples": sizes["construction_samples"]})
-        for draw, (network, model) in enumerate([*run.beside_twins(), ("constructed", constructed)]):
+        for draw, (network, model) in enumerate([*run.compare_with_untrained(), ("constructed", constructed)]):
             own = network == "constructed"
             for mode in ("blocks", "layer", "everywhere"):
                 values = ShuffleValues.of(
                     model,
-                    corpus,
+                    dataset,
                     num_samples=sizes["construction_samples" if own else "samples"],
                     num_permutations=sizes["permutations"],
                     mode=mode,
@@ -220,22 +220,22 @@ _MEASURES = {"centred logits": "cv_centred", "logits as they are": "cv"}
 
 
 @claim("multitask-upper-layers-ignore-places")
-def upper_layers_ignore_places(tables: Tables) -> Seen:
+def upper_layers_ignore_places(tables: Tables) -> Measurement:
     return _upper_layers(tables, "blocks", "When whole demonstrations change places")
 
 
 @claim("multitask-upper-layers-read-no-positions")
-def upper_layers_read_no_positions(tables: Tables) -> Seen:
+def upper_layers_read_no_positions(tables: Tables) -> Measurement:
     return _upper_layers(tables, "layer", "When position ids are permuted in the measured layer alone")
 
 
 @claim("multitask-upper-layers-shuffled-ids")
-def upper_layers_shuffled_ids(tables: Tables) -> Seen:
+def upper_layers_shuffled_ids(tables: Tables) -> Measurement:
     """The sentence to the letter: tokens stay, and what is read below the upper layers is corrupted too."""
     return _upper_layers(tables, "everywhere", "When position ids are permuted in all layers at once")
 
 
-def _upper_layers(tables: Tables, mode: str, begin: str) -> Seen:
+def _upper_layers(tables: Tables, mode: str, begin: str) -> Measurement:
     tables = in_regime(tables)
     gains, parts = {}, []
     for name, metric in _MEASURES.items():
@@ -245,7 +245,7 @@ def _upper_layers(tables: Tables, mode: str, begin: str) -> Seen:
             gains[name] = gain
         parts.append(f"{own['trained'].effect()} for {name} ({own['untrained'].effect()} before training)")
     text = f"{begin}, the variation of the lower half of the layers less that of the upper half is {', '.join(parts)}."
-    return Seen(gains, text, gates=gates(tables), wanted=tuple(_MEASURES))
+    return Measurement(gains, text, gates=gates(tables), required=tuple(_MEASURES))
 
 
 def _effects(tables: Tables, mode: str, effect: str, metric: str, network: str) -> Rows:

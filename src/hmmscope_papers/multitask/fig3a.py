@@ -5,18 +5,18 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from hmmscope import Corpus, Run, registry
+from hmmscope import ProcessDataset, Run, registry
 from hmmscope.analysis import ProbeData, bootstrap_means, resampled_curves, residual_layers, with_interval
 from hmmscope.lab import (
     Effect,
     Figure,
     Gate,
-    Measured,
+    MeasuredTables,
+    Measurement,
     Panel,
     PerSeed,
     Role,
     Rows,
-    Seen,
     Series,
     Tables,
     bars,
@@ -24,10 +24,10 @@ from hmmscope.lab import (
     curve,
     level,
     lines,
-    number,
+    parameter,
 )
-from hmmscope_papers.multitask.places import Curves, onset_layer, peak_layer
-from hmmscope_papers.multitask.setting import PoolFigure, counting_rows, gates_of_the_hmm, in_regime, spread
+from hmmscope_papers.multitask.layer_profiles import Curves, onset_layer, peak_layer
+from hmmscope_papers.multitask.training_setting import PoolFigure, counting_rows, gates_of_the_hmm, in_regime, spread
 
 
 @registry.experiment("multitask-fig3a")
@@ -54,34 +54,34 @@ class MultiTaskFig3a(PoolFigure):
         "paper": {"components": 64, "prompts": 48, "state_components": 8, "state_prompts": 4096},
     }
 
-    def look(self, run: Run, sizes: dict[str, Any]) -> Measured:
-        corpora, few = {}, spread(run.process, sizes["components"])
-        corpora["component"] = [(_corpus(run, few), len(few) * sizes["prompts"])]
+    def look(self, run: Run, sizes: dict[str, Any]) -> MeasuredTables:
+        datasets, few = {}, spread(run.process, sizes["components"])
+        datasets["component"] = [(_corpus(run, few), len(few) * sizes["prompts"])]
         single = [few[m] for m in range(min(sizes["state_components"], len(few)))]
-        corpora["state"] = [(_corpus(run, hmm), sizes["state_prompts"]) for hmm in single]
+        datasets["state"] = [(_corpus(run, hmm), sizes["state_prompts"]) for hmm in single]
         rows: list[dict] = []
         curves: dict[tuple[str, str], list[Curves]] = {}
-        for name, model in run.beside_twins():
-            for target, wanted in corpora.items():
-                found = [_probed(model, corpus, target, count) for corpus, count in wanted]
+        for name, model in run.compare_with_untrained():
+            for target, wanted in datasets.items():
+                found = [_probed(model, dataset, target, count) for dataset, count in wanted]
                 for place, data in enumerate(found):
                     rows += _rows({"model": name, "target": target, "probe": place}, data, shuffled=name == "trained")
                 right = [resampled_curves(data.correct(), seed=i) for i, data in enumerate(found)]
                 curves.setdefault((name, target), []).append(np.mean(right, 0))
-        return {"probes": rows, "frequencies": counting_rows(*corpora["component"][0]), "onsets": _onsets(curves)}
+        return {"probes": rows, "frequencies": counting_rows(*datasets["component"][0]), "onsets": _onsets(curves)}
 
     def drawn(self, tables: Tables) -> list[Figure]:
         """What each layer holds, and what is known first."""
         return [_probe_figure(tables), _order_figure(tables)]
 
 
-def _corpus(run: Run, process: Any) -> Corpus:
+def _corpus(run: Run, process: Any) -> ProcessDataset:
     """Prompts of a part of the pool that no model was trained on."""
-    return Corpus(process, layout=run.config.layout, seed=run.config.seed, stream="probe")
+    return ProcessDataset(process, layout=run.config.layout, seed=run.config.seed, stream="probe")
 
 
-def _probed(model: nn.Module, corpus: Corpus, target: str, count: int) -> ProbeData:
-    return ProbeData.read(model, corpus, target, residual_layers(model), count)
+def _probed(model: nn.Module, dataset: ProcessDataset, target: str, count: int) -> ProbeData:
+    return ProbeData.read(model, dataset, target, residual_layers(model), count)
 
 
 def _rows(names: dict[str, Any], data: ProbeData, *, shuffled: bool) -> list[dict]:
@@ -235,7 +235,7 @@ _RAISED = 0.1
 
 
 @claim("multitask-state-before-task")
-def state_before_task(tables: Tables) -> Seen:
+def state_before_task(tables: Tables) -> Measurement:
     tables = in_regime(tables)
     rows = tables["onsets"].where(model="trained", target="component - state")
     found = {
@@ -250,11 +250,11 @@ def state_before_task(tables: Tables) -> Seen:
         f"{rows.where(quantity='peak').effect()} layers later."
     )
     effects = {name: effect for name, effect in found.items() if effect is not None}
-    return Seen(effects, text, gates=(*gates_of_the_hmm(tables), *_raised(tables)), wanted=tuple(found))
+    return Measurement(effects, text, gates=(*gates_of_the_hmm(tables), *_raised(tables)), required=tuple(found))
 
 
 @claim("multitask-task-gradual")
-def task_gradual(tables: Tables) -> Seen:
+def task_gradual(tables: Tables) -> Measurement:
     tables = in_regime(tables)
     rows = tables["probes"].where(target="component", labels="true")
     last = max(rows.values("layer"))
@@ -268,11 +268,11 @@ def task_gradual(tables: Tables) -> Seen:
         f"From layer 1 to layer {last} the accuracy for the component rises by {trained.effect()}, before training by "
         f"{before.effect()}."
     )
-    return Seen((trained - before).effect("accuracy"), text, gates=gates_of_the_hmm(tables))
+    return Measurement((trained - before).effect("accuracy"), text, gates=gates_of_the_hmm(tables))
 
 
 @claim("multitask-task-without-training")
-def without_learning(tables: Tables) -> Seen:
+def without_learning(tables: Tables) -> Measurement:
     tables = in_regime(tables)
     rows = tables["probes"].where(target="component", labels="true")
     best = {
@@ -287,7 +287,7 @@ def without_learning(tables: Tables) -> Seen:
         f"{counted['symbols and pairs']}), and from the trained model with {best['trained']:.2f}. At the last layer "
         f"training adds {gain.short()}."
     )
-    return Seen(gain, text)
+    return Measurement(gain, text)
 
 
 def _onset(tables: Tables, target: str, quantity: str = "onset") -> Effect:
@@ -307,6 +307,6 @@ def _gain(tables: Tables, target: str) -> Effect:
 
 def _raised(tables: Tables) -> list[Gate]:
     return [
-        Gate.learned(_gain(tables, target), number("raised", _RAISED), f"the untrained one at telling the {target}")
+        Gate.learned(_gain(tables, target), parameter("raised", _RAISED), f"the untrained one at telling the {target}")
         for target in _SHORT
     ]

@@ -5,30 +5,30 @@ from typing import Any
 
 from torch import nn
 
-from hmmscope import Corpus, Run, registry
+from hmmscope import ProcessDataset, Run, registry
 from hmmscope.analysis import ProbeData, bootstrap_means, resampled_curves, residual_layers, with_interval
 from hmmscope.lab import (
     Effect,
-    Estimate,
+    EstimateWithError,
     Figure,
     Gate,
-    Measured,
+    MeasuredTables,
+    Measurement,
     Panel,
     PerSeed,
     Role,
     Rows,
-    Seen,
     Tables,
     claim,
     curve,
     lines,
-    number,
+    parameter,
 )
 from hmmscope.ties import largest
 from hmmscope_papers.multitask.construction_vs_trained import construct
+from hmmscope_papers.multitask.layer_profiles import Curves, at_layer, cross_fitted, onset_layer, peak_layer
 from hmmscope_papers.multitask.models import MAX_DISTANCE
-from hmmscope_papers.multitask.places import Curves, at_layer, cross_fitted, onset_layer, peak_layer
-from hmmscope_papers.multitask.setting import PoolFigure, gates, in_regime
+from hmmscope_papers.multitask.training_setting import PoolFigure, gates, in_regime
 
 #: Prompts that fix the step size of the constructed network.
 _REGRESSIONS = 64
@@ -59,14 +59,14 @@ class MultiTaskFig3b(PoolFigure):
         "paper": {"prompts": 4096, "num_steps": 2},
     }
 
-    def look(self, run: Run, sizes: dict[str, Any]) -> Measured:
+    def look(self, run: Run, sizes: dict[str, Any]) -> MeasuredTables:
         options = {"memory_length": MAX_DISTANCE + 1, "num_steps": sizes["num_steps"], "samples": _REGRESSIONS}
         built = construct(run, options)
-        networks = [*run.beside_twins(), ("constructed", built)]
+        networks = [*run.compare_with_untrained(), ("constructed", built)]
         rows: list[dict] = []
         curves: list[dict] = []
         for name, network in networks:
-            found, right = _probes(network, run.corpus("probe"), sizes["prompts"], shuffled=name == "trained")
+            found, right = _probes(network, run.dataset("probe"), sizes["prompts"], shuffled=name == "trained")
             rows += [{"network": name} | row for row in found]
             curves += [{"network": name} | row for row in _curves(right)]
         return {"probes": rows, "curves": curves}
@@ -84,10 +84,12 @@ def gathering_layer(distance: int) -> int:
     return math.ceil(math.log2(distance + 1))
 
 
-def _probes(network: nn.Module, corpus: Corpus, count: int, *, shuffled: bool) -> tuple[list[dict], list[Curves]]:
+def _probes(
+    network: nn.Module, dataset: ProcessDataset, count: int, *, shuffled: bool
+) -> tuple[list[dict], list[Curves]]:
     """Rows by distance and layer, and the share of right answers (sample, layer) of each distance."""
     targets = [f"previous-{distance}" for distance in DISTANCES]
-    found = ProbeData.read_each(network, corpus, targets, residual_layers(network), count)
+    found = ProbeData.read_each(network, dataset, targets, residual_layers(network), count)
     rows, right = [], []
     for distance, data in zip(DISTANCES, found.values(), strict=True):
         right.append(data.correct())
@@ -221,7 +223,7 @@ _RAISED = 0.05
 
 
 @claim("multitask-nearer-tokens-clearer")
-def nearer_clearer(tables: Tables) -> Seen:
+def nearer_clearer(tables: Tables) -> Measurement:
     tables = in_regime(tables)
     falls = {network: _slope(tables, network, "best accuracy", -1.0) for network in ("trained", "untrained")}
     text = (
@@ -230,11 +232,11 @@ def nearer_clearer(tables: Tables) -> Seen:
         f"{falls['trained'].effect()} a step, before training by {falls['untrained'].effect()}."
     )
     effect = (falls["trained"] - falls["untrained"]).effect("accuracy lost for each step back")
-    return Seen(effect, text, gates=(*gates(tables), *_raised(tables, EARLIER[:2])))
+    return Measurement(effect, text, gates=(*gates(tables), *_raised(tables, EARLIER[:2])))
 
 
 @claim("multitask-tokens-rise-and-fall")
-def rise_and_fall(tables: Tables) -> Seen:
+def rise_and_fall(tables: Tables) -> Measurement:
     tables = in_regime(tables)
     effects = {}
     for quantity in ("rise", "fall"):
@@ -249,11 +251,11 @@ def rise_and_fall(tables: Tables) -> Seen:
         f"training by {_listed(tables, 'untrained', 'rise')}), and from there to the last layer it falls by {falls}."
     )
     wanted = [f"{quantity} of {k} back" for quantity in ("rise", "fall") for k in EARLIER]
-    return Seen(effects, text, gates=(*gates(tables), *_raised(tables, EARLIER)), wanted=wanted)
+    return Measurement(effects, text, gates=(*gates(tables), *_raised(tables, EARLIER)), required=wanted)
 
 
 @claim("multitask-peak-moves-up")
-def peak_moves_up(tables: Tables) -> Seen:
+def peak_moves_up(tables: Tables) -> Measurement:
     tables = in_regime(tables)
     peaks = {network: _slope(tables, network, "peak") for network in ("trained", "untrained")}
     text = (
@@ -262,13 +264,13 @@ def peak_moves_up(tables: Tables) -> Seen:
         f"makes 90 % of the rise moves by {_slope(tables, 'trained', 'onset').effect()}."
     )
     effect = (peaks["trained"] - peaks["untrained"]).effect(
-        "layers for each step back", resolution=number("one_layer", _ONE_LAYER)
+        "layers for each step back", resolution=parameter("one_layer", _ONE_LAYER)
     )
-    return Seen(effect, text, gates=(*gates(tables), *_raised(tables, EARLIER)))
+    return Measurement(effect, text, gates=(*gates(tables), *_raised(tables, EARLIER)))
 
 
 @claim("multitask-construction-gathers")
-def construction_gathers(tables: Tables) -> Seen:
+def construction_gathers(tables: Tables) -> Measurement:
     rows = tables["curves"].where(network="constructed", quantity="onset", distance=list(DISTANCES))
     onsets = ", ".join(f"{_of(tables, 'constructed', 'onset', k).value:.2g}" for k in DISTANCES)
     falls = largest((_of(tables, "constructed", "fall", k) for k in DISTANCES), lambda found: found.value)
@@ -278,11 +280,11 @@ def construction_gathers(tables: Tables) -> Seen:
         f"{falls.short()} at most: the construction explains the rise and its order, and no fall."
     )
     right = [row["value"] == gathering_layer(row["distance"]) for row in rows]
-    return Seen(Effect.share(right, "share of distances and seeds") if right else None, text)
+    return Measurement(Effect.share(right, "share of distances and seeds") if right else None, text)
 
 
 @claim("multitask-tokens-without-training")
-def without_training(tables: Tables) -> Seen:
+def without_training(tables: Tables) -> Measurement:
     tables = in_regime(tables)
     best = {
         network: tables["curves"].where(network=network, quantity="best accuracy", distance=list(EARLIER))
@@ -292,7 +294,7 @@ def without_training(tables: Tables) -> Seen:
         f"At the best layer the accuracy is {_listed(tables, 'untrained', 'best accuracy')} before training for 1 to 4 "
         f"steps back, and {_listed(tables, 'trained', 'best accuracy')} after it."
     )
-    return Seen(
+    return Measurement(
         best["trained"].less(best["untrained"], unit="accuracy at the best layer, trained less untrained"), text
     )
 
@@ -315,17 +317,17 @@ def _listed(tables: Tables, network: str, quantity: str) -> str:
     return ", ".join(f"{_of(tables, network, quantity, k).value:.2f}" for k in EARLIER)
 
 
-def _slope(tables: Tables, network: str, quantity: str, sign: float = 1.0) -> PerSeed[Estimate | None]:
+def _slope(tables: Tables, network: str, quantity: str, sign: float = 1.0) -> PerSeed[EstimateWithError | None]:
     """Least-squares slope of a quantity on the distance over `EARLIER`, of each seed; the noises count as independent."""
     centre = math.fsum(EARLIER) / len(EARLIER)
     weights = {k: sign * (k - centre) / math.fsum((j - centre) ** 2 for j in EARLIER) for k in EARLIER}
     columns = {k: _rows(tables, network, quantity, k).estimates() for k in EARLIER}
-    found: PerSeed[Estimate | None] = PerSeed()
+    found: PerSeed[EstimateWithError | None] = PerSeed()
     for seed in columns[EARLIER[0]]:
         own = {k: one for k in EARLIER if (one := columns[k].get(seed)) is not None}
         value = math.fsum(weights[k] * one.value for k, one in own.items())
         error = math.hypot(*(weights[k] * one.error for k, one in own.items()))
-        found[seed] = Estimate(value, error) if len(own) == len(EARLIER) else None
+        found[seed] = EstimateWithError(value, error) if len(own) == len(EARLIER) else None
     return found
 
 
@@ -337,6 +339,6 @@ def _raised(tables: Tables, distances: range) -> list[Gate]:
         gain = own.less(before)
         if gain is not None:
             made.append(
-                Gate.learned(gain, number("raised", _RAISED), f"the untrained one at telling the token {k} back")
+                Gate.learned(gain, parameter("raised", _RAISED), f"the untrained one at telling the token {k} back")
             )
     return made

@@ -7,18 +7,18 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from hmmscope import Corpus, Prompts, Run, capture, intervene, registry
+from hmmscope import ProcessDataset, PromptLayout, Run, capture_activations, intervene, registry
 from hmmscope.analysis import ProbeData, attention_taps, inference_mode, mean_row, residual_layers, set_pattern
 from hmmscope.constructions import MultiTaskTransformer
 from hmmscope.lab import (
-    Estimate,
+    EstimateWithError,
     Figure,
-    Measured,
+    MeasuredTables,
+    Measurement,
     Panel,
     PerSeed,
     Role,
     Rows,
-    Seen,
     Series,
     Tables,
     bar,
@@ -33,7 +33,7 @@ from hmmscope.ties import largest
 from hmmscope_papers.multitask.construction_vs_trained import construct
 from hmmscope_papers.multitask.models import BATCH
 from hmmscope_papers.multitask.predictors import answers, measured
-from hmmscope_papers.multitask.setting import PoolFigure, gates, in_regime
+from hmmscope_papers.multitask.training_setting import PoolFigure, gates, in_regime
 
 #: Where attention can fall, seen from the last token.
 SOURCES = ("the token itself", "earlier in its sequence", "demonstrations", "delimiters")
@@ -73,22 +73,22 @@ class MultiTaskFig7(PoolFigure):
         "paper": {"samples": 256, "max_offset": 50, "construction_samples": 8, "memory_length": 4, "num_steps": 16},
     }
 
-    def look(self, run: Run, sizes: dict[str, Any]) -> Measured:
-        corpus, layout = run.corpus("probe"), run.config.layout
-        longest = layout.num_columns - 1
+    def look(self, run: Run, sizes: dict[str, Any]) -> MeasuredTables:
+        dataset, layout = run.dataset("probe"), run.config.layout
+        longest = layout.context_length - 1
         offset = sizes["max_offset"]
         require(0 <= offset <= longest, "measurements.max_offset", f"must be in [0, {longest}]", offset)
         constructed = construct(run, {**sizes, "samples": sizes["construction_samples"]})
-        built = last_token_patterns(constructed, corpus, sizes["construction_samples"])
+        built = last_token_patterns(constructed, dataset, sizes["construction_samples"])
         gathering = gathering_heads(constructed, built)
         first = next(layer for layer, offset in gathering.items() if offset == 1)
-        tables: Measured = {name: [] for name in self.groups["attention"]}
-        for draw, (name, model) in enumerate([*run.beside_twins(), ("constructed", constructed)]):
+        tables: MeasuredTables = {name: [] for name in self.groups["attention"]}
+        for draw, (name, model) in enumerate([*run.compare_with_untrained(), ("constructed", constructed)]):
             own = name == "constructed"
-            patterns = built if own else last_token_patterns(model, corpus, sizes["samples"])
+            patterns = built if own else last_token_patterns(model, dataset, sizes["samples"])
             require(own or len(patterns) >= 2, "model.num_layers", "must be at least 2", len(patterns))
             tables["sources"] += [] if draw else uniform_rows(layout, patterns)
-            found: Measured = {
+            found: MeasuredTables = {
                 "offsets": offset_rows(patterns, offset, gathering),
                 "sources": source_rows(patterns, layout),
             }
@@ -111,23 +111,23 @@ class MultiTaskFig7(PoolFigure):
 # Tables
 
 
-def last_token_patterns(model: nn.Module, corpus: Corpus, num_samples: int) -> Patterns:
+def last_token_patterns(model: nn.Module, dataset: ProcessDataset, num_samples: int) -> Patterns:
     """Attention of the last token in each layer; what a ReLU head gives is not normalised."""
     names = attention_taps(model, "pattern")
     parts: dict[str, list[torch.Tensor]] = {name: [] for name in names}
     with inference_mode(model) as device:
         for begin in range(0, num_samples, BATCH):
-            tokens = corpus[begin : min(begin + BATCH, num_samples)].tokens.to(device)
-            found = capture(model, names, tokens, lambda x: x[:, :, -1].cpu().double())
+            tokens = dataset[begin : min(begin + BATCH, num_samples)].tokens.to(device)
+            found = capture_activations(model, names, tokens, lambda x: x[:, :, -1].cpu().double())
             for name in names:
                 parts[name].append(found[name])
     return {layer: torch.cat(parts[name]).numpy() for layer, name in enumerate(names, 1)}
 
 
-def source_of_columns(layout: Prompts) -> NDArray[np.int64]:
+def source_of_columns(layout: PromptLayout) -> NDArray[np.int64]:
     """Number of the source in `SOURCES` of each column, seen from the last one."""
-    sources = np.full(layout.num_columns, 3)
-    sources[layout.columns] = np.where(layout.sequence_index < layout.sequence_index[-1], 2, 1)
+    sources = np.full(layout.context_length, 3)
+    sources[layout.token_positions] = np.where(layout.sequence_index < layout.sequence_index[-1], 2, 1)
     sources[-1] = 0
     return sources
 
@@ -154,7 +154,7 @@ def offset_rows(patterns: Patterns, max_offset: int, gathering: dict[int, int]) 
     return rows
 
 
-def source_rows(patterns: Patterns, layout: Prompts) -> list[dict]:
+def source_rows(patterns: Patterns, layout: PromptLayout) -> list[dict]:
     """Share of the attention of a layer that falls on each source, all heads: (layer, depth, source, value)."""
     number, rows = source_of_columns(layout), []
     for layer, pattern_BHU in patterns.items():
@@ -167,13 +167,13 @@ def source_rows(patterns: Patterns, layout: Prompts) -> list[dict]:
     return rows
 
 
-def uniform_rows(layout: Prompts, patterns: Patterns) -> list[dict]:
+def uniform_rows(layout: PromptLayout, patterns: Patterns) -> list[dict]:
     """The same for attention that is equal on all columns."""
-    even = {layer: np.ones((1, 1, layout.num_columns)) for layer in patterns}
+    even = {layer: np.ones((1, 1, layout.context_length)) for layer in patterns}
     return [{"network": "uniform"} | row for row in source_rows(even, layout)]
 
 
-def alignment(patterns: Patterns, layout: Prompts, gathering: dict[int, int]) -> tuple[list[dict], list[dict]]:
+def alignment(patterns: Patterns, layout: PromptLayout, gathering: dict[int, int]) -> tuple[list[dict], list[dict]]:
     """Rows of the tables "alignment" and "effects" of a network.
 
     alignment: (constructed_layer, offset, layer, head, value, low, high): the head of the network that puts most
@@ -207,13 +207,13 @@ def carried_rows(model: nn.Module, run: Run, place: Place, num_heads: int, num_s
     ``loss``: nats in the test sequence, ablated less intact, of networks that give laws. ``ablated``: "head", or "others",
     the mean over the other heads of its layer.
     """
-    corpus, tap = run.corpus("probe"), attention_taps(model, "pattern")[place.layer - 1]
-    asked = corpus.layout.predicted
-    end = asked[corpus.layout.sequence_index[asked] == corpus.layout.sequence_index.max()]
-    batch = corpus[0:num_samples]
+    dataset, tap = run.dataset("probe"), attention_taps(model, "pattern")[place.layer - 1]
+    asked = dataset.layout.predicted_observations
+    end = asked[dataset.layout.sequence_index[asked] == dataset.layout.sequence_index.max()]
+    batch = dataset[0:num_samples]
 
     def measure() -> dict[str, NDArray[np.float64]]:
-        right = ProbeData.read(model, corpus, "previous-1", residual_layers(model), num_samples).correct()
+        right = ProbeData.read(model, dataset, "previous-1", residual_layers(model), num_samples).correct()
         found = {"token": -right[:, right.mean(0).argmax()]}
         if not isinstance(model, MultiTaskTransformer):
             found["loss"] = measured(answers(model, batch.tokens, run, end), batch.observations[:, end])["loss"].mean(1)
@@ -336,7 +336,7 @@ def _seeds(rows: Rows) -> str:
 
 
 @claim("multitask-lower-layers-look-nearby")
-def lower_layers_look_nearby(tables: Tables) -> Seen:
+def lower_layers_look_nearby(tables: Tables) -> Measurement:
     tables = in_regime(tables)
 
     def own(part: str, network: str = "trained") -> Rows:
@@ -349,11 +349,11 @@ def lower_layers_look_nearby(tables: Tables) -> Seen:
         f"is {before.effect()}."
     )
     effect = both.less(before, unit="share of attention, lower less upper half")
-    return Seen(effect, text, gates=gates(tables))
+    return Measurement(effect, text, gates=gates(tables))
 
 
 @claim("multitask-copying-heads")
-def copying_heads(tables: Tables) -> Seen:
+def copying_heads(tables: Tables) -> Measurement:
     tables = in_regime(tables)
     rows = tables["alignment"]
     offsets = sorted(rows.values("offset"))
@@ -374,15 +374,15 @@ def copying_heads(tables: Tables) -> Seen:
         text = f"{text} Where they do, the heads cannot build on each other."
     ordered = PerSeed({seed: float(fits) for seed, fits in in_order.items()}).effect("share of seeds", resolution=0.5)
     effects = overlap | ({} if ordered is None else {"layers in order": ordered})
-    return Seen(effects, text, gates=gates(tables), wanted=[f"{offset} back" for offset in offsets])
+    return Measurement(effects, text, gates=gates(tables), required=[f"{offset} back" for offset in offsets])
 
 
 @claim("multitask-gathering-head-carries")
-def gathering_head_carries(tables: Tables) -> Seen:
+def gathering_head_carries(tables: Tables) -> Measurement:
     """A layer below that head may know the token already; then nothing can be lost, whatever the head does."""
     tables = in_regime(tables)
 
-    def lost(network: str, what: str = "token") -> PerSeed[Estimate | None]:
+    def lost(network: str, what: str = "token") -> PerSeed[EstimateWithError | None]:
         rows = tables["carried"].where(network=network, what=what)
         return rows.where(ablated="head").estimates() - rows.where(ablated="others").estimates()
 
@@ -393,7 +393,7 @@ def gathering_head_carries(tables: Tables) -> Seen:
         f"{lost('constructed').effect()}), and the loss in the test sequence rises by "
         f"{lost('trained', 'loss').effect()} nats more."
     )
-    return Seen(effect, text, gates=gates(tables))
+    return Measurement(effect, text, gates=gates(tables))
 
 
 def _in_order(rows: Rows) -> bool:

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from hmmscope import HMM, as_kind, make_process, observability, symmetric_channel
+from hmmscope import HMM, make_process, observability, require_process_type, symmetric_channel
 from hmmscope.analysis import Histories, bootstrap_means
 from hmmscope.inference import fit_decay, memory_certificate, numerical_rank
-from hmmscope.lab import Measured
+from hmmscope.lab import MeasuredTables
 from hmmscope.schema import require
 
 CHAIN, LOW_RANK, HIDDEN = "binary chain", "random, rank 2", "three states, two symbols"
@@ -89,7 +89,7 @@ def _low_rank(seed: int, rank: int, gamma: float) -> HMM:
         seed=seed,
         transition_concentration=0.3,
     )
-    return as_kind(process, HMM)
+    return require_process_type(process, HMM)
 
 
 def memory_rows(names: dict, hmm: HMM, longest: int, past: int) -> list[dict]:
@@ -101,7 +101,7 @@ def memory_rows(names: dict, hmm: HMM, longest: int, past: int) -> list[dict]:
         rows.append(
             names
             | {
-                "rank": numerical_rank(hmm.transition_SS),
+                "rank": numerical_rank(hmm.transition),
                 "mixing": -math.log(_second_eigenvalue(hmm)),
                 "memory_length": length,
                 "histories": len(histories.probability),
@@ -117,7 +117,7 @@ def memory_rows(names: dict, hmm: HMM, longest: int, past: int) -> list[dict]:
 
 def _second_eigenvalue(hmm: HMM) -> float:
     """Absolute value of the second eigenvalue of the transition matrix."""
-    return float(np.sort(np.abs(np.linalg.eigvals(hmm.transition_SS.numpy())))[-2])
+    return float(np.sort(np.abs(np.linalg.eigvals(hmm.transition.numpy())))[-2])
 
 
 def rate_row(names: dict, rows: list[dict]) -> dict:
@@ -159,7 +159,7 @@ def rank_rows(sizes: dict[str, Any]) -> list[dict]:
     return rows
 
 
-def held_bit_tables(sizes: dict[str, Any]) -> Measured:
+def held_bit_tables(sizes: dict[str, Any]) -> MeasuredTables:
     lengths, gammas = sizes["held_lengths"], sizes["held_observabilities"]
     require(all(0 <= gamma < 1 for gamma in gammas), "held_observabilities", "must be in [0, 1)", gammas)
     curves, needed = [], []

@@ -3,7 +3,7 @@
 from typing import Any
 
 from hmmscope import Run, registry
-from hmmscope.lab import Figure, Gate, Seen, Tables, claim
+from hmmscope.lab import Figure, Gate, Measurement, Tables, claim
 from hmmscope_papers.multitask.studies import (
     PromptStudy,
     better,
@@ -18,7 +18,7 @@ from hmmscope_papers.multitask.studies import (
 
 
 @registry.experiment("multitask-heads")
-class Heads(PromptStudy):
+class HeadCountExperiment(PromptStudy):
     """1, 2, 4, ... heads that share one width."""
 
     title = "The number of heads at a fixed width"
@@ -62,7 +62,7 @@ class Heads(PromptStudy):
 
 
 @claim("multitask-more-heads")
-def more_heads(tables: Tables) -> Seen:
+def more_heads(tables: Tables) -> Measurement:
     deep = deepest(tables)
     counts = excess_by(deep, "heads")
     fewest, most, symbols = min(counts), max(counts), tables["end"][0]["symbols"]
@@ -72,4 +72,6 @@ def more_heads(tables: Tables) -> Seen:
         f"Excess over the optimum in nats, by heads: {listed(counts)}; the construction has {2 * symbols} for {symbols} "
         f"symbols. {better(effect, f'The model with {most}', f'that with {fewest}')}"
     )
-    return Seen(effect, text, gates=(Gate.equal_tokens(tables), Gate.flat(tables), depth_matters(tables, "heads")))
+    return Measurement(
+        effect, text, gates=(Gate.equal_tokens(tables), Gate.flat(tables), depth_matters(tables, "heads"))
+    )

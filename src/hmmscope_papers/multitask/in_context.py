@@ -8,17 +8,17 @@ from torch import nn
 
 from hmmscope import (
     HMM,
-    Corpus,
+    ProcessDataset,
     Run,
-    Sequences,
-    as_kind,
+    SequenceLayout,
     entropy_rate,
     evaluate,
     filter_beliefs,
-    likeliest,
     make_process,
     mixing_time,
     registry,
+    require_process_type,
+    stable_argmax,
 )
 from hmmscope.analysis import Score, inference_mode
 from hmmscope.inference import baum_welch_predictions
@@ -28,11 +28,11 @@ from hmmscope.lab import (
     Effect,
     Experiment,
     Figure,
-    Measured,
+    MeasuredTables,
+    Measurement,
     Panel,
     Role,
     Rows,
-    Seen,
     Tables,
     claim,
     curve,
@@ -108,9 +108,9 @@ class InContext(Experiment):
             }
         }
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
         run, length = runs["learner"], sizes["length"]
-        plain = Sequences(length=length)
+        plain = SequenceLayout(length=length)
         networks: dict[str, tuple[nn.Module, Any]] = {
             "trained": (run.model, plain),
             "untrained": (run.untrained(), plain),
@@ -160,13 +160,15 @@ class InContext(Experiment):
 
 def chain_of(mixing: float, noise: float, seed: int) -> HMM:
     """A chain that stays with a probability, seen through noise."""
-    return as_kind(make_process("lazy-chain", stay=mixing, noise=noise, seed=seed), HMM)
+    return require_process_type(make_process("lazy-chain", stay=mixing, noise=noise, seed=seed), HMM)
 
 
 def chain_rows(hmm: HMM, untrained: nn.Module, sizes: dict[str, Any], seed: int) -> list[dict[str, Any]]:
     """The rows of `_predictions` of what needs no training, but for Baum-Welch."""
-    layout, edges = Sequences(length=sizes["length"]), _edges(sizes)
-    score = evaluate(untrained, Corpus(hmm, layout=layout, seed=seed, stream="evaluate"), num_samples=sizes["samples"])
+    layout, edges = SequenceLayout(length=sizes["length"]), _edges(sizes)
+    score = evaluate(
+        untrained, ProcessDataset(hmm, layout=layout, seed=seed, stream="evaluate"), num_samples=sizes["samples"]
+    )
     names = {key: "untrained" if key == "model" else key for key in score.measures}
     return [row for key, network in names.items() for row in binned_score(score, key, network, edges)]
 
@@ -182,17 +184,17 @@ def _predictions(
     rows: list[dict[str, Any]] = []
     edges = _edges(sizes)
     for number, (name, (model, layout)) in enumerate(networks.items()):
-        corpus = Corpus(hmm, layout=layout, seed=seed, stream="evaluate")
-        score = evaluate(model, corpus, num_samples=sizes["samples"], baselines=number == 0)
+        dataset = ProcessDataset(hmm, layout=layout, seed=seed, stream="evaluate")
+        score = evaluate(model, dataset, num_samples=sizes["samples"], baselines=number == 0)
         names = {"model": name} if number else {key: name if key == "model" else key for key in score.measures}
         for key, network in names.items():
             rows += binned_score(score, key, network, edges)
         if isinstance(model, HuggingFaceModel):
             with inference_mode(model) as device:
-                tokens = corpus[0 : sizes["fits"]].tokens.to(device)
-                share = model.share_of_outputs(tokens)[:, layout.columns[1:] - 1].mean(0).cpu().numpy()
+                tokens = dataset[0 : sizes["fits"]].tokens.to(device)
+                share = model.share_of_outputs(tokens)[:, layout.token_positions[1:] - 1].mean(0).cpu().numpy()
             rows += binned(name, "share", np.arange(1, len(share) + 1), share, edges)
-    observations = Corpus(hmm, layout=Sequences(length=sizes["length"]), seed=seed, stream="evaluate")[
+    observations = ProcessDataset(hmm, layout=SequenceLayout(length=sizes["length"]), seed=seed, stream="evaluate")[
         0 : sizes["fits"]
     ].observations
     return rows + baum_welch_rows(hmm, observations, edges)
@@ -233,7 +235,7 @@ def baum_welch_rows(hmm: HMM, observations: torch.Tensor, edges: list[int]) -> l
         observations[:, seen],
     )
     values = {
-        "accuracy": (likeliest(law) == happened).double(),
+        "accuracy": (stable_argmax(law) == happened).double(),
         "loss": -law.gather(2, happened[..., None])[..., 0].log(),
         "excess": (torch.special.xlogy(exact, exact) - torch.special.xlogy(exact, law)).sum(-1),
     }
@@ -289,7 +291,7 @@ def _said(effects: dict[str, Effect]) -> str:
 
 
 @claim("in-context-baum-welch")
-def better_than_baum_welch(tables: Tables) -> Seen:
+def better_than_baum_welch(tables: Tables) -> Measurement:
     rows = tables["convergence"]
     effects = {}
     for name in rows.values("network"):
@@ -301,4 +303,4 @@ def better_than_baum_welch(tables: Tables) -> Seen:
             return ours - fitted
 
         effects[name] = Effect.pooled(list(rows.per_seed(less).values()), "nats")
-    return Seen(effects, f"Network less Baum-Welch: {_said(effects)}.")
+    return Measurement(effects, f"Network less Baum-Welch: {_said(effects)}.")

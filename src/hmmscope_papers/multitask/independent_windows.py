@@ -17,11 +17,11 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from hmmscope import HMM, as_kind, make_process, symmetric_channel
+from hmmscope import HMM, make_process, require_process_type, symmetric_channel
 from hmmscope.analysis import Histories, Windows, bootstrap_means
 from hmmscope.constructions import LeastSquares
 from hmmscope.inference import fit_decay
-from hmmscope.lab import Measured
+from hmmscope.lab import MeasuredTables
 from hmmscope.schema import require
 from hmmscope.seeds import numpy_generator
 
@@ -251,7 +251,7 @@ def _instances(sizes: dict[str, Any]) -> list[tuple[str, HMM]]:
             seed=seed,
             transition_concentration=0.3,
         )
-        found.append((f"seed {seed}", as_kind(low_rank, HMM)))
+        found.append((f"seed {seed}", require_process_type(low_rank, HMM)))
     return found
 
 
@@ -307,7 +307,7 @@ def instance_rows(sizes: dict[str, Any]) -> list[dict]:
     return rows
 
 
-def scaling_tables(sizes: dict[str, Any]) -> Measured:
+def scaling_tables(sizes: dict[str, Any]) -> MeasuredTables:
     """Estimation error of least squares by number of samples, and the slope of its norm."""
     numbers, rows, slopes = sizes["scaling_samples"], [], []
     for i, (label, hmm) in enumerate(_instances(sizes)):
@@ -335,7 +335,7 @@ def scaling_tables(sizes: dict[str, Any]) -> Measured:
     return {"scaling": rows, "slopes": slopes}
 
 
-def convergence_tables(sizes: dict[str, Any]) -> Measured:
+def convergence_tables(sizes: dict[str, Any]) -> MeasuredTables:
     """Distance of the gradient iterates from least squares, beside its bound, and the rate of its decay."""
     rows, rates = [], []
     length, rate = FITTED_MEMORY, 1 / FITTED_MEMORY
@@ -374,7 +374,7 @@ def bound_row(number: int) -> dict:
     concentrations = {
         f"{matrix}_concentration": float(rng.choice([0.1, 0.3, 1.0])) for matrix in ("transition", "emission")
     }
-    hmm = as_kind(
+    hmm = require_process_type(
         make_process("random-hmm", num_states=states, num_symbols=symbols, seed=number, **concentrations), HMM
     )
     samples, steps = round(math.exp(rng.uniform(math.log(10), math.log(10_000)))), int(rng.integers(0, 200))

@@ -6,7 +6,19 @@ from typing import Any
 import numpy as np
 
 from hmmscope import Run, registry
-from hmmscope.lab import Effect, Experiment, Figure, Measured, Rows, Seen, Series, Tables, claim, lines, number
+from hmmscope.lab import (
+    Effect,
+    Experiment,
+    Figure,
+    MeasuredTables,
+    Measurement,
+    Rows,
+    Series,
+    Tables,
+    claim,
+    lines,
+    parameter,
+)
 from hmmscope.schema import require
 from hmmscope_papers.multitask.forgetting import (
     CHAIN,
@@ -63,7 +75,7 @@ class Lemma1(Experiment):
         held_seeds=(3, 8, 16, 32),
     )
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
         if group == "held bit":
             return held_bit_tables(sizes)
         if group == "rank":
@@ -205,11 +217,11 @@ def _held_figure(tables: Tables) -> Figure:
 
 
 @claim("multitask-lemma1-geometric")
-def geometric(tables: Tables) -> Seen:
+def geometric(tables: Tables) -> Measurement:
     rates = Rows(row for row in tables["rates"] if row["observability"] > 0)
     held = always(
         rates,
-        lambda row: row["rate"] > 0 and row["residual"] < math.log(number("straight")),
+        lambda row: row["rate"] > 0 and row["residual"] < math.log(parameter("straight")),
         "family",
         "instance",
         "observability",
@@ -219,12 +231,12 @@ def geometric(tables: Tables) -> Seen:
         f"The slowest of {len(rates)} falls by {min(row['rate'] for row in rates):.3f} nats per observation; all lines are "
         f"straight within a factor of {math.exp(max(row['residual'] for row in rates)):.2f}."
     )
-    return Seen(held, text)
+    return Measurement(held, text)
 
 
 @claim("multitask-lemma1-gamma")
-def power_of_gamma(tables: Tables) -> Seen:
-    weak = Rows(row for row in tables["rates"] if 0 < row["observability"] <= number("weak", WEAK))
+def power_of_gamma(tables: Tables) -> Measurement:
+    weak = Rows(row for row in tables["rates"] if 0 < row["observability"] <= parameter("weak", WEAK))
     families = (CHAIN, LOW_RANK)
     slopes = {name: power_slopes(weak.where(family=name), "observability", "rate") for name in families}
     effects = {name: Effect.pooled(found, "power of gamma") for name, found in slopes.items() if None not in found}
@@ -234,24 +246,28 @@ def power_of_gamma(tables: Tables) -> Seen:
         for row in rows
     )
     text = f"The form d exp(-c gamma^4 L), in L1 distance, holds at all {len(rows)} points with c up to {constant:.2f}."
-    return Seen(effects, text, wanted=families)
+    return Measurement(effects, text, required=families)
 
 
 @claim("multitask-lemma1-rank")
-def factor_of_rank(tables: Tables) -> Seen:
+def factor_of_rank(tables: Tables) -> Measurement:
     rows = tables.get("rank")
     if not rows:
-        return Seen(None, "All processes have rank 2.")
+        return Measurement(None, "All processes have rank 2.")
     first = rows.where(memory_length=1)
     errors = {d: Effect.pooled([row["total_variation"] for row in group]) for d, group in first.by("rank").items()}
     text = f"The error is {'; '.join(f'{error.short()} at rank {d}' for d, error in errors.items())}."
-    return Seen(Effect.pooled(power_slopes(first, "rank", "total_variation"), "power of the rank"), text)
+    return Measurement(Effect.pooled(power_slopes(first, "rank", "total_variation"), "power of the rank"), text)
 
 
 @claim("multitask-lemma1-contraction")
-def contraction(tables: Tables) -> Seen:
+def contraction(tables: Tables) -> Measurement:
     rows = tables["memory"]
     ratio = np.array([row["total_variation"] / row["belief"] for row in rows])
     names = ("family", "instance", "observability")
-    held = always(rows, lambda row: row["excess_over_belief"] <= number("rounding"), *names, unit="share of processes")
-    return Seen(held, f"On average it is off by {ratio.mean():.2f} of that ({ratio.min():.2f} to {ratio.max():.2f}).")
+    held = always(
+        rows, lambda row: row["excess_over_belief"] <= parameter("rounding"), *names, unit="share of processes"
+    )
+    return Measurement(
+        held, f"On average it is off by {ratio.mean():.2f} of that ({ratio.min():.2f} to {ratio.max():.2f})."
+    )

@@ -12,11 +12,17 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from hmmscope import HMM, Prompts, capture
+from hmmscope import HMM, PromptLayout, capture_activations
 from hmmscope.analysis import Histories, attention_taps
-from hmmscope.constructions import LeastSquares, MultiTaskTransformer, Samples, multitask_theorem1, multitask_theorem2
+from hmmscope.constructions import (
+    LeastSquares,
+    MultiTaskTransformer,
+    RegressionSamples,
+    multitask_theorem1,
+    multitask_theorem2,
+)
 from hmmscope.inference import fit_decay, memory_certificate
-from hmmscope.lab import Measured
+from hmmscope.lab import MeasuredTables
 from hmmscope.seeds import torch_generator
 from hmmscope_papers.multitask.independent_windows import generalisation_bound
 
@@ -35,7 +41,7 @@ def prompt_tokens(
 ) -> Int64[Tensor, "one column"]:
     """The columns of one prompt."""
     number, length = demonstrations.shape
-    layout = Prompts(num_demonstrations=number, demonstration_length=length, test_length=len(test))
+    layout = PromptLayout(num_demonstrations=number, demonstration_length=length, test_length=len(test))
     return layout.tokens(torch.cat([demonstrations.flatten(), test])[None], num_symbols)
 
 
@@ -141,7 +147,7 @@ class Population:
         """Root of E||P - W x||^2."""
         return _rms(self.history_law - (self.features @ weights.T)[self.window_of], self.history_probability)
 
-    def sample_misfit(self, samples: Samples) -> float:
+    def sample_misfit(self, samples: RegressionSamples) -> float:
         """(1/n) sum_i ||P_L(x_i) - W_L x_i||^2."""
         return float(self.misfit[self.place[samples.numbers]].mean())
 
@@ -166,7 +172,7 @@ def population(hmm: HMM, memory_length: int, num_futures: int, history_length: i
     return Population(
         memory_length=memory_length,
         num_futures=num_futures,
-        features=Samples.unlabelled(windows.flip(1)[possible], size).features(),
+        features=RegressionSamples.unlabelled(windows.flip(1)[possible], size).features(),
         probability=by_window.sum(1)[possible],
         law=by_window[possible] / by_window[possible].sum(1, keepdim=True),
         history_law=joint[kept] / seen[kept, None],
@@ -180,7 +186,9 @@ def population(hmm: HMM, memory_length: int, num_futures: int, history_length: i
 # Measurements
 
 
-def error_bound(known: Population, samples: Samples, problem: LeastSquares, num_steps: int, rate: float) -> dict:
+def error_bound(
+    known: Population, samples: RegressionSamples, problem: LeastSquares, num_steps: int, rate: float
+) -> dict:
     """Bounds on parts of the error, for windows in the range of Sigma.
 
     generalisation_bound: on the root mean square of ||(W_hat - W_L) x|| over labels, see `decomposition`;
@@ -209,7 +217,7 @@ def sample_row(
 
     `num_futures` is None for Theorem 1.
     """
-    samples = Samples.of(demonstrations, num_symbols, known.memory_length, known.num_futures)
+    samples = RegressionSamples.of(demonstrations, num_symbols, known.memory_length, known.num_futures)
     problem = samples.problem()
     rate = 1 / float(problem.largest)
     weights = problem.descent(num_steps, rate)
@@ -238,7 +246,7 @@ def step_rows(
     num_futures: int | None = None,
 ) -> tuple[list[dict], dict]:
     """max ||(W_hat - W^(s)) x|| over the samples' windows after each gradient layer, its bound, and the fitted rate."""
-    samples = Samples.of(demonstrations, num_symbols, memory_length, num_futures or 1)
+    samples = RegressionSamples.of(demonstrations, num_symbols, memory_length, num_futures or 1)
     problem = samples.problem()
     rate = 1 / float(problem.largest)
     weights, net = trained_in_context(
@@ -285,7 +293,9 @@ def equality_row(net: MultiTaskTransformer, tokens: Int64[Tensor, "batch column"
     }
 
 
-def step_tables(process: Callable[[int], HMM], sizes: dict[str, Any], memory_length: int, length: int) -> Measured:
+def step_tables(
+    process: Callable[[int], HMM], sizes: dict[str, Any], memory_length: int, length: int
+) -> MeasuredTables:
     """`step_rows` of each instance; demonstrations of `length` symbols hold several windows each."""
     rows, rates = [], []
     for instance in range(sizes["instances"]):
@@ -297,7 +307,7 @@ def step_tables(process: Callable[[int], HMM], sizes: dict[str, Any], memory_len
     return {"steps": rows, "step-rates": rates}
 
 
-def sample_tables(process: Callable[[int], HMM], sizes: dict[str, Any], memory_length: int) -> Measured:
+def sample_tables(process: Callable[[int], HMM], sizes: dict[str, Any], memory_length: int) -> MeasuredTables:
     """`sample_row` over numbers of demonstrations, by the Transformer for some and by algebra for many."""
     rows, futures = [], sizes.get("futures")
     for instance in range(sizes["instances"]):
@@ -311,7 +321,7 @@ def sample_tables(process: Callable[[int], HMM], sizes: dict[str, Any], memory_l
     return {"samples": rows}
 
 
-def memory_tables(process: Callable[[int], HMM], sizes: dict[str, Any], first: int) -> Measured:
+def memory_tables(process: Callable[[int], HMM], sizes: dict[str, Any], first: int) -> MeasuredTables:
     """Parts of the error for each memory, of the Transformer with few samples and of its limit, and the decay.
 
     The decay is fitted from memory `first` on. The certificate bounds the total variation for every history, and twice
@@ -324,7 +334,7 @@ def memory_tables(process: Callable[[int], HMM], sizes: dict[str, Any], first: i
             known = population(hmm, memory_length, futures or 1, sizes["history"])
             length, steps = memory_length + known.num_futures, sizes["network_steps"]
             drawn = draw_demonstrations(hmm, sizes["memory_samples"], length, instance)
-            problem = Samples.of(drawn, hmm.num_symbols, memory_length, known.num_futures).problem()
+            problem = RegressionSamples.of(drawn, hmm.num_symbols, memory_length, known.num_futures).problem()
             few = draw_demonstrations(hmm, sizes["memory_network_samples"], length, instance)
             weights, net = trained_in_context(few, hmm.num_symbols, memory_length, steps, futures)
             found.append(
@@ -376,7 +386,7 @@ def block_shuffle_rows(
 
     def seen(shown: Tensor, keys: Tensor) -> tuple[list[Tensor], Tensor]:
         said = prompt_tokens(shown, test, net.num_symbols)
-        found = capture(net, names, said, lambda x: x[0, :, -1, keys].double())
+        found = capture_activations(net, names, said, lambda x: x[0, :, -1, keys].double())
         return [found[name] for name in names], net(said)[0, -1].double()
 
     orders = [torch.arange(number)] + [torch.randperm(number, generator=generator) for _ in range(1, num_permutations)]

@@ -9,19 +9,28 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from hmmscope import Corpus, Mixture, Process, Run, as_kind, as_pairs, registry, strategy_weights
-from hmmscope.analysis import Counting, Crossing, known_component_laws, mean_row
-from hmmscope.inference import optimal_law
+from hmmscope import (
+    Mixture,
+    Process,
+    ProcessDataset,
+    Run,
+    as_composed_cycles,
+    registry,
+    require_process_type,
+    strategy_weights,
+)
+from hmmscope.analysis import LevelCrossing, TunedNgrams, known_component_probs, mean_row
+from hmmscope.inference import optimal_probs
 from hmmscope.lab import (
-    Estimate,
+    EstimateWithError,
     Experiment,
     Figure,
     Gate,
-    Measured,
+    MeasuredTables,
+    Measurement,
     PerSeed,
     Role,
     Rows,
-    Seen,
     Tables,
     claim,
     curve,
@@ -39,7 +48,7 @@ from hmmscope_papers.multitask.predictors import (
     pools_of,
     smoothed,
 )
-from hmmscope_papers.multitask.setting import in_regime, model_columns, pool_columns, setting_rows
+from hmmscope_papers.multitask.training_setting import in_regime, model_columns, pool_columns, setting_rows
 
 #: Nats by which the loss on held-out HMMs has to be above that on the pool for retrieval to have set in, and by which the
 #: loss has to be below that of the best n-gram on HMMs never seen for inference to have.
@@ -58,7 +67,7 @@ class PoolSize(Experiment):
         "pairs that is nearest to them. Where models keep checkpoints, the same is followed over training."
     )
     num_seeds = Experiment.NUM_SEEDS
-    one_by_one = True
+    measure_per_run = True
     groups = {"strategies": ("weights", "left"), "training": ("phases",), "setting": ("setting",)}
     sizes = {
         "smoke": {"samples": 8, "phase_samples": 8, "first_position": 4},
@@ -75,8 +84,8 @@ class PoolSize(Experiment):
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         return multitask_plan(scale, choices["parts"])
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
-        tables: Measured = {name: [] for name in self.groups[group]}
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+        tables: MeasuredTables = {name: [] for name in self.groups[group]}
         look = {
             "strategies": _strategies,
             "training": _phases,
@@ -101,38 +110,38 @@ class PoolSize(Experiment):
         ]
 
 
-def _prompts(run: Run, process: Process) -> Corpus:
-    return Corpus(process, layout=run.config.layout, seed=run.config.seed, stream="evaluate")
+def _prompts(run: Run, process: Process) -> ProcessDataset:
+    return ProcessDataset(process, layout=run.config.layout, seed=run.config.seed, stream="evaluate")
 
 
-def strategy_laws(run: Run, corpus: Corpus, count: int) -> dict[str, Float64[Tensor, "prompt judged symbol"]]:
+def strategy_laws(run: Run, dataset: ProcessDataset, count: int) -> dict[str, Float64[Tensor, "prompt judged symbol"]]:
     """What each strategy says of every observation of the first prompts: ``uniform``, ``unigram``, ``order-1`` and more,
     ``retrieval``, and for pools of pairs ``inference``, the Bayes mixture over all of them."""
     counting = counting_of(run)
     parts = [
-        _strategy_laws(run, corpus, slice(begin, min(begin + BATCH, count)), counting)
+        _strategy_laws(run, dataset, slice(begin, min(begin + BATCH, count)), counting)
         for begin in range(0, count, BATCH)
     ]
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def _strategy_laws(
-    run: Run, corpus: Corpus, samples: slice, counting: Counting
+    run: Run, dataset: ProcessDataset, samples: slice, ngrams: TunedNgrams
 ) -> dict[str, Float64[Tensor, "batch judged symbol"]]:
-    batch = corpus[samples]
-    counted = counting.laws(corpus, batch)
+    batch = dataset[samples]
+    counted = ngrams.probs(dataset, batch)
     del counted[TREE]
-    found = {"uniform": torch.full_like(counted["order-0"], 1 / corpus.num_symbols), "unigram": counted.pop("order-0")}
+    found = {"uniform": torch.full_like(counted["order-0"], 1 / dataset.num_symbols), "unigram": counted.pop("order-0")}
     found |= counted
-    starts, judged = torch.from_numpy(corpus.layout.starts), corpus.layout.predicted
+    starts, judged = torch.from_numpy(dataset.layout.reset_mask), dataset.layout.predicted_observations
     for name, pool in observers_of(run).items():
-        believed = as_pairs(pool) or smoothed(as_kind(pool, Mixture), 0.01)
-        law = optimal_law(believed, batch.observations, starts=starts)[:, judged]
+        believed = as_composed_cycles(pool) or smoothed(require_process_type(pool, Mixture), 0.01)
+        law = optimal_probs(believed, batch.observations, reset_mask=starts)[:, judged]
         found["inference" if name == "prior" else name] = law
     return found
 
 
-def _strategies(run: Run, sizes: dict[str, Any]) -> Measured:
+def _strategies(run: Run, sizes: dict[str, Any]) -> MeasuredTables:
     """Tables "weights" (pool, axis, x, strategy, value, error) and "left" (pool, axis, x, quantity, value).
 
     The axis is the number of demonstrations, at positions of a sequence from ``first_position`` on, or the position in the
@@ -140,11 +149,11 @@ def _strategies(run: Run, sizes: dict[str, Any]) -> Measured:
     """
     weights, left = [], []
     for pool, process in pools_of(run).items():
-        corpus = _prompts(run, process)
-        layout, judged = corpus.layout, corpus.layout.predicted
+        dataset = _prompts(run, process)
+        layout, judged = dataset.layout, dataset.layout.predicted_observations
         laws, law = (
-            strategy_laws(run, corpus, sizes["samples"]),
-            answers(run.model, corpus[0 : sizes["samples"]].tokens, run, judged),
+            strategy_laws(run, dataset, sizes["samples"]),
+            answers(run.model, dataset[0 : sizes["samples"]].tokens, run, judged),
         )
         number, position = layout.sequence_index[judged], layout.position_in_sequence[judged]
         late, last = position >= sizes["first_position"], number == number.max()
@@ -158,12 +167,12 @@ def _strategies(run: Run, sizes: dict[str, Any]) -> Measured:
                 where | {"strategy": name, "value": value, "error": found.error[name]}
                 for name, value in found.value.items()
             ]
-            nearest = min(found.alone.values())
+            nearest = min(found.single_kl.values())
             left += [where | {"quantity": name, "value": v} for name, v in (("left", found.left), ("alone", nearest))]
     return {"weights": weights, "left": left}
 
 
-def _phases(run: Run, sizes: dict[str, Any]) -> Measured:
+def _phases(run: Run, sizes: dict[str, Any]) -> MeasuredTables:
     """Table "phases": (step, shown, effect, value, low, high, samples) at every step that was kept, or the last.
 
     ``shown`` is the prompts per HMM until that step. Over the test sequence: ``retrieval``, loss on held-out HMMs less that
@@ -172,24 +181,24 @@ def _phases(run: Run, sizes: dict[str, Any]) -> Measured:
     """
     training, pools = run.config.training, pools_of(run)
     columns = pool_columns(run)
-    last = run.config.layout.sequence_index[run.config.layout.predicted]
-    end, judged = last == last.max(), run.config.layout.predicted
+    last = run.config.layout.sequence_index[run.config.layout.predicted_observations]
+    end, judged = last == last.max(), run.config.layout.predicted_observations
     known: dict[str, np.ndarray] = {}
     counting = counting_of(run)
     counted: dict[str, np.ndarray] = {}
     batches = {pool: _prompts(run, process)[0 : sizes["phase_samples"]] for pool, process in pools.items()}
     for pool, process in pools.items():
-        corpus, batch = _prompts(run, process), batches[pool]
+        dataset, batch = _prompts(run, process), batches[pool]
         labels = batch.observations[:, judged]
-        loss = {name: _loss(law, labels, end) for name, law in counting.laws(corpus, batch).items()}
-        counted[pool] = loss[Counting.best(loss)]
-        told = known_component_laws(corpus, batch)
+        loss = {name: _loss(law, labels, end) for name, law in counting.probs(dataset, batch).items()}
+        counted[pool] = loss[TunedNgrams.best(loss)]
+        told = known_component_probs(dataset, batch)
         assert told is not None
         known[pool] = _loss(told, labels, end)
     other = "held-out" if "held-out" in pools else "unseen"
     rows = []
-    for step in run.kept_steps()[1:] if training.milestones else [training.num_steps]:
-        model = run.model_at(step) if training.milestones else run.model
+    for step in run.checkpoint_steps()[1:] if training.num_log_checkpoints else [training.num_steps]:
+        model = run.model_at(step) if training.num_log_checkpoints else run.model
         loss = {
             pool: _loss(answers(model, batch.tokens, run, judged), batch.observations[:, judged], end)
             for pool, batch in batches.items()
@@ -351,28 +360,30 @@ def _prompts_said(tables: Tables) -> str:
 
 
 @claim("multitask-switch")
-def switch(tables: Tables) -> Seen:
+def switch(tables: Tables) -> Measurement:
     rows = tables["phases"].where(effect="retrieval")
     last = Rows(row for row in rows if row["shown"] == row["prompts"])
     found = last.per_seed(lambda own: _crossed(own, "prompts", RETRIEVES))
     listed = ", ".join(f"{x:.4g}: {own.effect()}" for x, own in sorted(last.by("prompts").items()))
     text = f"By prompts per HMM, the loss on held-out HMMs is above that on the pool by {listed} nats. {_where(found)}"
     effect = _logs(found).effect("base-2 logarithm of prompts per HMM")
-    return Seen(effect, text, gates=(Gate.equal_tokens(tables),))
+    return Measurement(effect, text, gates=(Gate.equal_tokens(tables),))
 
 
-def _crossed(rows: Rows, key: str, level: float) -> Crossing | None:
+def _crossed(rows: Rows, key: str, level: float) -> LevelCrossing | None:
     """Where one seed's rows cross a level for good."""
     found = sorted(rows, key=lambda row: row[key])
     errors = [row["error"] if "error" in row else (row["high"] - row["low"]) / 3.92 for row in found]
     places = [round(row[key]) if row[key] >= 1 else 1 for row in found]
-    return Crossing.of(places, [row["value"] for row in found], errors, level=level)
+    return LevelCrossing.of(places, [row["value"] for row in found], errors, level=level)
 
 
-def _logs(found: Mapping[Any, Crossing | None]) -> PerSeed[Estimate | None]:
-    return PerSeed({seed: None if one is None else Estimate(one.log2_step, one.error) for seed, one in found.items()})
+def _logs(found: Mapping[Any, LevelCrossing | None]) -> PerSeed[EstimateWithError | None]:
+    return PerSeed(
+        {seed: None if one is None else EstimateWithError(one.log2_step, one.error) for seed, one in found.items()}
+    )
 
 
-def _where(found: Mapping[Any, Crossing | None]) -> str:
+def _where(found: Mapping[Any, LevelCrossing | None]) -> str:
     said = ", ".join("none" if one is None else f"{one.step:,.0f}" for one in found.values())
     return f"It crosses {RETRIEVES:g} nats at this many, by seed: {said}."

@@ -3,7 +3,7 @@
 from typing import Any
 
 from hmmscope import Run, registry
-from hmmscope.lab import Figure, Gate, Seen, Tables, claim
+from hmmscope.lab import Figure, Gate, Measurement, Tables, claim
 from hmmscope.ties import smallest
 from hmmscope_papers.multitask.studies import (
     PromptStudy,
@@ -62,16 +62,18 @@ class Positions(PromptStudy):
 
 
 @claim("multitask-rotary")
-def rotary(tables: Tables) -> Seen:
+def rotary(tables: Tables) -> Measurement:
     deep = deepest(tables)
     kinds = excess_by(deep, "positions")
     others = [kind for kind in kinds if kind != "rotary"]
     text = f"Excess over the optimum in nats: {listed(kinds)}."
     if "rotary" not in kinds or not others:
-        return Seen(None, f"{text} There is nothing to compare.")
+        return Measurement(None, f"{text} There is nothing to compare.")
     best = smallest(others, lambda kind: kinds[kind].value)
     effect = excess_less(
         deep, {"positions": best}, {"positions": "rotary"}, f"excess of {best} less that of rotary, nats"
     )
     text = f"{text} {better(effect, 'Rotary', f'the best other ({best})')}"
-    return Seen(effect, text, gates=(Gate.equal_tokens(tables), Gate.flat(tables), depth_matters(tables, "positions")))
+    return Measurement(
+        effect, text, gates=(Gate.equal_tokens(tables), Gate.flat(tables), depth_matters(tables, "positions"))
+    )

@@ -10,10 +10,19 @@ from jaxtyping import Float64, Int64
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hmmscope import Corpus, Mixture, Process, Prompts, Run, as_kind, as_pairs, likeliest
-from hmmscope.analysis import Counting, Score, known_component_laws, model_laws
-from hmmscope.constructions import Samples
-from hmmscope.inference import optimal_law
+from hmmscope import (
+    Mixture,
+    Process,
+    ProcessDataset,
+    PromptLayout,
+    Run,
+    as_composed_cycles,
+    require_process_type,
+    stable_argmax,
+)
+from hmmscope.analysis import Score, TunedNgrams, known_component_probs, model_probs
+from hmmscope.constructions import RegressionSamples
+from hmmscope.inference import optimal_probs
 from hmmscope.schema import require
 from hmmscope.ties import smallest
 from hmmscope_papers.multitask.models import BATCH
@@ -42,25 +51,25 @@ def last_sequence(score: Score) -> NDArray[np.bool_]:
     return np.asarray(score.demonstrations == score.demonstrations.max())
 
 
-def counting_of(run: Run) -> Counting:
+def counting_of(run: Run) -> TunedNgrams:
     """Counting as it is at its best in the test sequence of other prompts of the run's pool than are judged anywhere."""
-    corpus = Corpus(run.process, layout=run.config.layout, seed=run.config.seed, stream="counting")
-    number = corpus.layout.sequence_index[corpus.layout.predicted]
-    return Counting.tuned(corpus, num_samples=_TUNED_ON, orders=LONGEST, asked=number == number.max())
+    dataset = ProcessDataset(run.process, layout=run.config.layout, seed=run.config.seed, stream="counting")
+    number = dataset.layout.sequence_index[dataset.layout.predicted_observations]
+    return TunedNgrams.tuned(dataset, num_samples=_TUNED_ON, orders=LONGEST, asked=number == number.max())
 
 
 def answers(
     model: nn.Module, tokens: Int64[Tensor, "batch column"], run: Run, asked: NDArray[np.int64]
 ) -> Float64[Tensor, "batch asked symbol"]:
     """What a model says of the observations number `asked` of prompts that are laid out as those of a run."""
-    columns = torch.from_numpy(run.config.layout.columns[asked] - 1)
-    return model_laws(model, tokens[:, :-1], run.process.num_symbols, columns, at_once=BATCH)
+    columns = torch.from_numpy(run.config.layout.token_positions[asked] - 1)
+    return model_probs(model, tokens[:, :-1], run.process.num_symbols, columns, at_once=BATCH)
 
 
 def pools_of(run: Run) -> dict[str, Process]:
     """By name of `POOLS`: the pool of the run, held-out pairs if it is one of pairs, and HMMs that have no part in it."""
     spec: Any = run.config.process
-    if as_pairs(run.process):
+    if as_composed_cycles(run.process):
         other = {"held-out": "held-out", "unseen": "new"}
         return {"pool": run.process} | {name: replace(spec, pool=pool).build() for name, pool in other.items()}
     beyond = replace(spec, first_component=spec.first_component + spec.num_components)
@@ -70,7 +79,7 @@ def pools_of(run: Run) -> dict[str, Process]:
 def observers_of(run: Run) -> dict[str, Process]:
     """Whom a prompt can be believed to come from: ``retrieval``, the pool; ``prior``, any pair of its parts."""
     found: dict[str, Process] = {"retrieval": run.process}
-    if pairs := as_pairs(run.process):
+    if pairs := as_composed_cycles(run.process):
         found["prior"] = replace(pairs.spec, pool="all").build()
     return found
 
@@ -80,7 +89,7 @@ def prompt_score(
     process: Process,
     num_samples: int,
     predictors: Sequence[str] | None = None,
-    counting: Counting | None = None,
+    ngrams: TunedNgrams | None = None,
 ) -> Score:
     """Accuracy and loss of every predictor at every observation of fresh prompts that a process generates.
 
@@ -95,37 +104,37 @@ def prompt_score(
         process: where the prompts come from.
         num_samples: how many.
         predictors: those wanted besides what counts; all by default.
-        counting: `counting_of` the run, if it is known.
+        ngrams: `counting_of` the run, if it is known.
     """
-    corpus = Corpus(process, layout=run.config.layout, seed=run.config.seed, stream="evaluate")
-    asked, parts = corpus.layout.predicted, []
-    counting = counting_of(run) if counting is None else counting
+    dataset = ProcessDataset(process, layout=run.config.layout, seed=run.config.seed, stream="evaluate")
+    asked, parts = dataset.layout.predicted_observations, []
+    ngrams = counting_of(run) if ngrams is None else ngrams
     named = {"trained": "model"}
-    models = [(named.get(name, name), model) for name, model in run.beside_twins()]
+    models = [(named.get(name, name), model) for name, model in run.compare_with_untrained()]
     own_pool = process is run.process
     believed = {
         key: pool
         for name, own in observers_of(run).items()
         if predictors is None or name in predictors
-        for key, pool in ({name: own} if own_pool or as_pairs(own) else _smoothings(name, own)).items()
+        for key, pool in ({name: own} if own_pool or as_composed_cycles(own) else _smoothings(name, own)).items()
     }
-    where, starts = where_of(run), torch.from_numpy(corpus.layout.starts)
+    where, starts = where_of(run), torch.from_numpy(dataset.layout.reset_mask)
     for begin in range(0, num_samples, BATCH):
-        batch = corpus[begin : min(begin + BATCH, num_samples)]
+        batch = dataset[begin : min(begin + BATCH, num_samples)]
         own = [(n, answers(m, batch.tokens, run, asked)) for n, m in models if predictors is None or n in predictors]
         laws: dict[str, Float64[Tensor, "batch judged symbol"]] = {}
         told = predictors is None or "known-component" in predictors
-        known = known_component_laws(corpus, batch) if told else None
-        laws |= counting.laws(corpus, batch) | ({} if known is None else {"known-component": known})
+        known = known_component_probs(dataset, batch) if told else None
+        laws |= ngrams.probs(dataset, batch) | ({} if known is None else {"known-component": known})
         seen = batch.observations.to(where)
-        laws |= {name: optimal_law(pool, seen, starts=starts)[:, asked].cpu() for name, pool in believed.items()}
+        laws |= {name: optimal_probs(pool, seen, reset_mask=starts)[:, asked].cpu() for name, pool in believed.items()}
         labels = batch.observations[:, asked]
         parts.append(_of_networks(own, labels) | {name: measured(law, labels) for name, law in laws.items()})
     measures = {
         name: {metric: np.concatenate([part[name][metric] for part in parts]) for metric in ("accuracy", "loss")}
         for name in parts[0]
     }
-    layout = corpus.layout
+    layout = dataset.layout
     score = Score(measures, layout.sequence_index[asked], layout.position_in_sequence[asked], None)
     tried = [name for name in measures if name.startswith("retrieval ")]
     if tried:
@@ -147,7 +156,7 @@ def _of_networks(laws: list[tuple[str, Tensor]], labels: Tensor) -> dict[str, di
 
 def _smoothings(name: str, pool: Process) -> dict[str, Process]:
     """An observer who believes in the paper's pool elsewhere, one for each share of smoothing."""
-    return {f"{name} {share:g}": smoothed(as_kind(pool, Mixture), share) for share in SMOOTHINGS}
+    return {f"{name} {share:g}": smoothed(require_process_type(pool, Mixture), share) for share in SMOOTHINGS}
 
 
 def smoothed(mixture: Mixture, share: float) -> Mixture:
@@ -160,35 +169,35 @@ def smoothed(mixture: Mixture, share: float) -> Mixture:
     def mix(rows: Tensor) -> Tensor:
         return (1 - share) * rows + share / rows.shape[-1]
 
-    law: Any = mixture.law
+    law: Any = mixture.params
     mixed = replace(law, transition_MSS=mix(law.transition_MSS), emission_MSV=mix(law.emission_MSV))
-    return Mixture.from_law(mixture.weights_M, mixed)
+    return Mixture.from_law(mixture.component_weights, mixed)
 
 
 def constructed_measures(
-    corpus: Corpus, score: Score, sizes: dict[str, Any]
+    dataset: ProcessDataset, score: Score, sizes: dict[str, Any]
 ) -> dict[str, dict[str, NDArray[np.float64]]]:
     """Accuracy of Theorem 1's network at each judged column, by predictor ``theorem1-<memory length>``.
 
     NaN where it does not speak: before the first demonstration, and where its window reaches beyond the sequence. There
     is no loss: a vector that is clipped to a law gives zeros.
     """
-    observations = corpus[0 : sizes["samples"]].observations
-    judged = torch.from_numpy(corpus.layout.predicted)
+    observations = dataset[0 : sizes["samples"]].observations
+    judged = torch.from_numpy(dataset.layout.predicted_observations)
     found = {}
     for memory in sizes["memory_lengths"]:
         accuracy = np.full((len(observations), len(judged)), np.nan)
         for number in range(1, int(score.demonstrations.max()) + 1):
             here = np.flatnonzero((score.demonstrations == number) & (score.positions >= memory))
-            vectors = constructed_vectors(corpus, observations, judged[here], number, memory, sizes["num_steps"])
+            vectors = constructed_vectors(dataset, observations, judged[here], number, memory, sizes["num_steps"])
             labels = observations[:, judged[here]]
-            accuracy[:, here] = (likeliest(vectors.clamp_min(0)) == labels).double().numpy()
+            accuracy[:, here] = (stable_argmax(vectors.clamp_min(0)) == labels).double().numpy()
         found[f"theorem1-{memory}"] = {"accuracy": accuracy}
     return found
 
 
 def constructed_vectors(
-    corpus: Corpus, observations: Int64[Tensor, "batch time"], asked: Int64[Tensor, "judged"], number: int,
+    dataset: ProcessDataset, observations: Int64[Tensor, "batch time"], asked: Int64[Tensor, "judged"], number: int,
     memory_length: int, num_steps: int,
 ) -> Float64[Tensor, "batch judged symbol"]:  # fmt: skip
     """What the network of Theorem 1 for `number` demonstrations says of the observations `asked`.
@@ -196,18 +205,18 @@ def constructed_vectors(
     Its gradient layers are gradient descent on the windows of the demonstrations, so that is what is computed here, with
     the learning rate 1 / memory_length that the network has by default; it equals the network to rounding.
     """
-    layout, num_symbols = corpus.layout, corpus.num_symbols
-    assert isinstance(layout, Prompts)
+    layout, num_symbols = dataset.layout, dataset.num_symbols
+    assert isinstance(layout, PromptLayout)
     length = layout.demonstration_length
     demonstrations = observations[:, : number * length].unflatten(1, (number, length))
-    problem = Samples.of(demonstrations, num_symbols, memory_length).problem()
+    problem = RegressionSamples.of(demonstrations, num_symbols, memory_length).problem()
     weights_BVF = problem.iterates(num_steps, 1 / memory_length)[-1]
     back = torch.arange(1, memory_length + 1)
     windows = observations[:, asked[:, None] - back]
-    return Samples.unlabelled(windows, num_symbols).features() @ weights_BVF.mT
+    return RegressionSamples.unlabelled(windows, num_symbols).features() @ weights_BVF.mT
 
 
 def measured(law: Float64[Tensor, "batch judged symbol"], labels: Int64[Tensor, "batch judged"]) -> dict:
     """Accuracy and loss (sample, judged)."""
     loss = -law.gather(2, labels[..., None])[..., 0].log()
-    return {"accuracy": (likeliest(law) == labels).double().numpy(), "loss": loss.numpy()}
+    return {"accuracy": (stable_argmax(law) == labels).double().numpy(), "loss": loss.numpy()}

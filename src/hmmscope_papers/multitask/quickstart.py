@@ -2,17 +2,17 @@
 
 from typing import Any
 
-from hmmscope import Corpus, Process, Run, probe, registry
-from hmmscope.analysis import Counting
+from hmmscope import Process, ProcessDataset, Run, probe, registry
+from hmmscope.analysis import TunedNgrams
 from hmmscope.lab import (
     Effect,
     Experiment,
     Figure,
-    Measured,
+    MeasuredTables,
+    Measurement,
     Panel,
     Role,
     Rows,
-    Seen,
     Tables,
     claim,
     curve,
@@ -22,7 +22,7 @@ from hmmscope.ties import largest, smallest
 from hmmscope_papers.multitask.fig1 import effects
 from hmmscope_papers.multitask.models import PARTS, multitask_plan
 from hmmscope_papers.multitask.predictors import POOLS, TREE, counting_of, pools_of, prompt_score
-from hmmscope_papers.multitask.setting import looks, pool_columns, spread
+from hmmscope_papers.multitask.training_setting import looks, pool_columns, spread
 
 #: Predictors that are drawn beside the best n-gram; the tables have more.
 _SHOWN = ("known-component", "prior", "retrieval", "model", "untrained", TREE)
@@ -80,8 +80,8 @@ class Quickstart(Experiment):
     def live_process(self, run: Run) -> Process | None:
         return spread(pools_of(run)["unseen"], _LIVE)
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
-        tables: Measured = {name: [] for name in self.groups[group]}
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+        tables: MeasuredTables = {name: [] for name in self.groups[group]}
         for label, run in runs.items():
             where = {"label": label, **pool_columns(run)}
             counting = counting_of(run)
@@ -113,11 +113,11 @@ class Quickstart(Experiment):
 
 def _layers(run: Run, num_samples: int) -> list[dict]:
     """Probes of `_READ`, layer by layer, in the trained network and in its untrained twins."""
-    few = Corpus(spread(run.process, 16), layout=run.config.layout, seed=run.config.seed, stream="probe")
+    few = ProcessDataset(spread(run.process, 16), layout=run.config.layout, seed=run.config.seed, stream="probe")
     rows: list[dict] = []
     for target in _READ:
-        corpus = few if target == "component" else run.corpus("probe")
-        rows += probe(run.model, corpus, target=target, num_samples=num_samples, shuffled_labels=False)
+        dataset = few if target == "component" else run.dataset("probe")
+        rows += probe(run.model, dataset, target=target, num_samples=num_samples, shuffled_labels=False)
     return rows
 
 
@@ -222,17 +222,17 @@ def _shown(prompts: float) -> str:
 
 
 @claim("quickstart-counting")
-def beyond_counting(tables: Tables) -> Seen:
+def beyond_counting(tables: Tables) -> Measurement:
     return _better(tables, "counting")
 
 
 @claim("quickstart-retrieval")
-def beyond_retrieval(tables: Tables) -> Seen:
+def beyond_retrieval(tables: Tables) -> Measurement:
     return _better(tables, "retrieval")
 
 
 @claim("quickstart-layers")
-def layers_hold(tables: Tables) -> Seen:
+def layers_hold(tables: Tables) -> Measurement:
     rows = tables["layers"].where(prompts=min(tables["layers"].values("prompts")))
     best = {target: largest(rows.where(target=target), lambda row: row["accuracy"]) for target in _READ}
     said = ", ".join(
@@ -240,12 +240,12 @@ def layers_hold(tables: Tables) -> Seen:
     )
     one = best["previous-1"]
     if one["share"] is None:
-        return Seen(None, f"{said}; what training added is not identifiable.")
+        return Measurement(None, f"{said}; what training added is not identifiable.")
     share = Effect(value=one["share"], low=one["share_low"], high=one["share_high"], unit="of what these leave, 1 back")
-    return Seen(share, f"{said}.")
+    return Measurement(share, f"{said}.")
 
 
-def _better(tables: Tables, than: str) -> Seen:
+def _better(tables: Tables, than: str) -> Measurement:
     """Whether the learner is better on HMMs never seen, in nats and in accuracy, in words that follow both intervals."""
     prompts = min(tables["effects"].values("prompts"))
     own = tables["effects"].where(prompts=prompts, network="trained", pool="unseen")
@@ -258,8 +258,8 @@ def _better(tables: Tables, than: str) -> Seen:
     losses, accuracies = (_end(tables, prompts, "unseen", metric) for metric in ("loss", "accuracy"))
     beside = "retrieval"
     if than == "counting":
-        losses = {"counting": losses[Counting.best(losses)], **losses}
-        accuracies = {"counting": accuracies[Counting.best(accuracies, "accuracy")], **accuracies}
+        losses = {"counting": losses[TunedNgrams.best(losses)], **losses}
+        accuracies = {"counting": accuracies[TunedNgrams.best(accuracies, "accuracy")], **accuracies}
         beside = "counting"
     sides = _side(nats), _side(right)
     says = {(1, 1): "Yes", (1, 0): "In nats alone", (0, 1): "In accuracy alone", (0, 0): "No difference is seen"}
@@ -267,7 +267,7 @@ def _better(tables: Tables, than: str) -> Seen:
         f"{says.get(sides, 'No')}: {losses['model']:.2f} nats, {than} {losses[beside]:.2f}; right in "
         f"{accuracies['model']:.2f}, {than} in {accuracies[beside]:.2f}, {right} more often."
     )
-    return Seen(nats, text)
+    return Measurement(nats, text)
 
 
 def _side(effect: Effect) -> int:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from hmmscope import Run, registry
-from hmmscope.lab import PREDICTORS, Figure, Gate, Panel, PerSeed, Seen, Tables, claim, curve, heatmap, lines
+from hmmscope.lab import PREDICTORS, Figure, Gate, Measurement, Panel, PerSeed, Tables, claim, curve, heatmap, lines
 from hmmscope_papers.multitask.studies import CYCLES, PromptStudy, depth_matters, excess_by, listed, prompt_config
 
 #: Each scale: HMMs of a pool, and symbols, which divide every rank.
@@ -71,7 +71,7 @@ class Rank(PromptStudy):
 
 
 @claim("multitask-layers-by-rank")
-def layers_by_rank(tables: Tables) -> Seen:
+def layers_by_rank(tables: Tables) -> Measurement:
     rows = tables["end"].where(predictor="model", metric="excess")
     ranks, layers = (sorted(rows.values(key)) for key in ("rank", "layers"))
 
@@ -88,4 +88,6 @@ def layers_by_rank(tables: Tables) -> Seen:
         f"Excess over the optimum in nats, by layers, at {each}. Depth gains {high.effect()} at rank {ranks[-1]} and "
         f"{low.effect()} at rank {ranks[0]}."
     )
-    return Seen(effect, text, gates=(Gate.equal_tokens(tables), Gate.flat(tables), depth_matters(tables, "rank")))
+    return Measurement(
+        effect, text, gates=(Gate.equal_tokens(tables), Gate.flat(tables), depth_matters(tables, "rank"))
+    )

@@ -7,7 +7,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hmmscope import Corpus, Mixture, Prompts, Run, as_kind, attention_map, capture, evaluate, probe
+from hmmscope import (
+    Mixture,
+    ProcessDataset,
+    PromptLayout,
+    Run,
+    attention_map,
+    capture_activations,
+    evaluate,
+    probe,
+    require_process_type,
+)
 from hmmscope.analysis import (
     bootstrap_means,
     bootstrap_ratio,
@@ -16,8 +26,8 @@ from hmmscope.analysis import (
     linear_cka,
     residual_layers,
 )
-from hmmscope.constructions import LeastSquares, MultiTaskTransformer, Samples, multitask_theorem1
-from hmmscope.lab import Measured
+from hmmscope.constructions import LeastSquares, MultiTaskTransformer, RegressionSamples, multitask_theorem1
+from hmmscope.lab import MeasuredTables
 from hmmscope.ties import largest
 from hmmscope_papers.multitask.models import BATCH, MAX_DISTANCE
 from hmmscope_papers.multitask.predictors import where_of
@@ -32,7 +42,7 @@ def construct(run: Run, sizes: dict[str, Any]) -> MultiTaskTransformer:
     It is on the device of the run's model.
     """
     layout = run.config.layout
-    assert isinstance(layout, Prompts)
+    assert isinstance(layout, PromptLayout)
     network = multitask_theorem1(
         run.process.num_symbols,
         sizes["memory_length"],
@@ -48,13 +58,13 @@ def construct(run: Run, sizes: dict[str, Any]) -> MultiTaskTransformer:
 
 def _regressions(run: Run, sizes: dict[str, Any]) -> LeastSquares:
     """The least-squares problem of each prompt's demonstrations."""
-    observations = run.corpus("probe")[0 : sizes["samples"]].observations
-    return Samples.of(_demonstrations(run, observations), _symbols(run), sizes["memory_length"]).problem()
+    observations = run.dataset("probe")[0 : sizes["samples"]].observations
+    return RegressionSamples.of(_demonstrations(run, observations), _symbols(run), sizes["memory_length"]).problem()
 
 
 def _demonstrations(run: Run, observations: Tensor) -> Tensor:
     layout = run.config.layout
-    assert isinstance(layout, Prompts)
+    assert isinstance(layout, PromptLayout)
     shape = (layout.num_demonstrations, layout.demonstration_length)
     return observations[:, : shape[0] * shape[1]].unflatten(1, shape)
 
@@ -67,7 +77,7 @@ def scores_of_networks(networks: Mapping[str, nn.Module], run: Run, sizes: dict[
     """How well each predicts the end of the test sequence, whose window lies inside it."""
     rows = []
     for name, network in networks.items():
-        score = evaluate(network, run.corpus("probe"), num_samples=sizes["samples"], baselines=name == "trained")
+        score = evaluate(network, run.dataset("probe"), num_samples=sizes["samples"], baselines=name == "trained")
         last = score.demonstrations == score.demonstrations.max()
         kept = last & (score.positions >= sizes["memory_length"])
         for predictor in ("model", "optimum", "order-1", "order-3") if name == "trained" else ("model",):
@@ -88,33 +98,35 @@ def scores_of_networks(networks: Mapping[str, nn.Module], run: Run, sizes: dict[
 
 
 def probes_of_networks(networks: Mapping[str, nn.Module], run: Run, sizes: dict[str, Any]) -> list[dict]:
-    process = as_kind(run.process, Mixture)
+    process = require_process_type(run.process, Mixture)
     few = process.first(min(sizes["probe_components"], len(process)))
-    wanted = [("component", Corpus(few, layout=run.config.layout, seed=run.config.seed, stream="probe"))]
-    wanted += [(f"previous-{k}", run.corpus("probe")) for k in range(MAX_DISTANCE + 1)]
+    wanted = [("component", ProcessDataset(few, layout=run.config.layout, seed=run.config.seed, stream="probe"))]
+    wanted += [(f"previous-{k}", run.dataset("probe")) for k in range(MAX_DISTANCE + 1)]
     rows = []
     for name, network in networks.items():
-        for target, corpus in wanted:
+        for target, dataset in wanted:
             found = probe(
                 network,
-                corpus,
+                dataset,
                 target=target,
                 num_samples=sizes["probe_samples"],
                 shuffled_labels=False,
                 seed=run.config.seed,
-                num_twins=TWINS if name == "trained" else 0,
+                num_controls=TWINS if name == "trained" else 0,
             )
             last = max(row["layer"] for row in found)
             rows += [{"network": name, "depth": row["layer"] / last} | row for row in found]
     return rows
 
 
-def attention_of_networks(networks: Mapping[str, nn.Module], corpus: Corpus, sizes: dict[str, Any]) -> Measured:
+def attention_of_networks(
+    networks: Mapping[str, nn.Module], dataset: ProcessDataset, sizes: dict[str, Any]
+) -> MeasuredTables:
     """Attention by offset of every head, and its overlap with the heads of the construction that gather."""
     offsets: list[dict] = []
     profiles: dict[tuple[str, int, int], list[float]] = {}
     for name, network in networks.items():
-        rows = attention_map(network, corpus, num_samples=min(128, sizes["samples"]), max_offset=16)
+        rows = attention_map(network, dataset, num_samples=min(128, sizes["samples"]), max_offset=16)
         offsets += [{"network": name} | row for row in rows if row["kind"] == "offset"]
         for row in rows:
             if row["kind"] == "offset":
@@ -147,18 +159,20 @@ def _features(network: nn.Module, tokens: Tensor, columns: Tensor) -> Tensor:
     with inference_mode(network) as device:
         for begin in range(0, len(tokens), BATCH):
             part = tokens[begin : begin + BATCH].to(device)
-            found = capture(network, names, part, lambda x: x[:, columns].flatten(0, 1).cpu().double())
+            found = capture_activations(network, names, part, lambda x: x[:, columns].flatten(0, 1).cpu().double())
             for name in names:
                 parts[name].append(found[name])
     return torch.stack([torch.cat(parts[name]) for name in names])
 
 
-def similarity_of_networks(networks: Mapping[str, nn.Module], corpus: Corpus, sizes: dict[str, Any]) -> list[dict]:
+def similarity_of_networks(
+    networks: Mapping[str, nn.Module], dataset: ProcessDataset, sizes: dict[str, Any]
+) -> list[dict]:
     """Centred kernel alignment of each layer with each layer of the construction, at the end of the test sequence."""
-    tokens, layout = corpus[0 : sizes["samples"]].tokens, corpus.layout
+    tokens, layout = dataset[0 : sizes["samples"]].tokens, dataset.layout
     inside = layout.position_in_sequence >= sizes["memory_length"] - 1
     last = layout.sequence_index == layout.sequence_index[-1]
-    columns = torch.from_numpy(layout.columns[inside & last])
+    columns = torch.from_numpy(layout.token_positions[inside & last])
     features = {name: _features(network, tokens, columns) for name, network in networks.items()}
     size = features["trained"].shape[1] // sizes["chunks"]
     rows = []
@@ -193,17 +207,17 @@ def steps_of_networks(networks: Mapping[str, nn.Module], run: Run, sizes: dict[s
     The base is what a linear map of the last symbol and of the frequencies in the prompt explains; then the change that
     step t makes to the prediction, (W^(t) - W^(t-1)) x, is added to it. R² on the prompts that the map was not fitted to.
     """
-    corpus, num_symbols, memory = run.corpus("probe"), _symbols(run), sizes["memory_length"]
-    batch = corpus[0 : sizes["samples"]]
+    dataset, num_symbols, memory = run.dataset("probe"), _symbols(run), sizes["memory_length"]
+    batch = dataset[0 : sizes["samples"]]
     problems = _regressions(run, sizes)
     rate = float(1 / problems.largest.max())
-    x = Samples.unlabelled(batch.observations[:, -memory:].flip(1), num_symbols).features()
+    x = RegressionSamples.unlabelled(batch.observations[:, -memory:].flip(1), num_symbols).features()
     iterates = [problems.descent(t, rate) for t in range(sizes["num_steps"] + 1)]
     said = [(weights @ x[..., None])[..., 0] for weights in iterates]
     one_hot = torch.nn.functional.one_hot(batch.observations, num_symbols).double()
     base = torch.cat([one_hot[:, -1], one_hot.mean(1)], 1)
     train = torch.arange(len(base)) < (3 * len(base)) // 4
-    column = torch.tensor([corpus.layout.num_columns - 1])
+    column = torch.tensor([dataset.layout.context_length - 1])
     rows = []
     for name in ("trained", "untrained"):
         stream = _features(networks[name], batch.tokens, column)

@@ -16,7 +16,7 @@ from hmmscope.lab import (
     Effect,
     Experiment,
     Gate,
-    Measured,
+    MeasuredTables,
     Panel,
     Rows,
     Tables,
@@ -139,8 +139,8 @@ def end_rows(run: Run, num_samples: int, *, baselines: bool = True) -> list[dict
     Predictors are those of `evaluate`, and ``untrained``: the same model before training. Intervals are 95 % bootstrap
     intervals over samples.
     """
-    score = evaluate(run.model, run.corpus(), num_samples=num_samples, baselines=baselines)
-    twin = evaluate(run.untrained(), run.corpus(), num_samples=num_samples, baselines=False)
+    score = evaluate(run.model, run.dataset(), num_samples=num_samples, baselines=baselines)
+    twin = evaluate(run.untrained(), run.dataset(), num_samples=num_samples, baselines=False)
     measures = score.measures | {"untrained": twin.measures["model"]}
     last = last_sequence(score)
     return [
@@ -170,7 +170,7 @@ class PromptStudy(Experiment):
     def setting(self, run: Run) -> dict[str, Any]:
         """The columns that say what was varied."""
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
         found = [(self.setting(run), end_rows(run, sizes["samples"])) for run in runs.values()]
         return {"end": [setting | row for setting, rows in found for row in rows]}
 

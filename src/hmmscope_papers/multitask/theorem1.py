@@ -6,26 +6,35 @@ from typing import Any
 import numpy as np
 import torch
 
-from hmmscope import HMM, Corpus, Prompts, Run, evaluate, registry, stationary_distribution, symmetric_channel
+from hmmscope import (
+    HMM,
+    ProcessDataset,
+    PromptLayout,
+    Run,
+    evaluate,
+    registry,
+    stationary_distribution,
+    symmetric_channel,
+)
 from hmmscope.analysis import bootstrap_means
-from hmmscope.constructions import Samples
+from hmmscope.constructions import RegressionSamples
 from hmmscope.lab import (
     PREDICTORS,
     Effect,
     Experiment,
     Figure,
     Gate,
-    Measured,
+    MeasuredTables,
+    Measurement,
     Panel,
     Rows,
-    Seen,
     Tables,
     claim,
     curve,
     heatmap,
     level,
     lines,
-    number,
+    parameter,
 )
 from hmmscope.seeds import numpy_generator
 from hmmscope_papers.multitask.networks import (
@@ -127,7 +136,7 @@ class Theorem1(Experiment):
         shuffle_samples=(2, 36, 36, 64),
     )
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
         match group:
             case "equality":
                 return {"equality": _equality(sizes)}
@@ -174,7 +183,7 @@ def _equality(sizes: dict[str, Any]) -> list[dict]:
     rows = []
     for instance in range(sizes["equality_instances"]):
         for memory_length in (1, 2, 3):
-            tokens = Corpus(process(instance), layout=Prompts(**SHAPE), seed=instance)[0:2].tokens
+            tokens = ProcessDataset(process(instance), layout=PromptLayout(**SHAPE), seed=instance)[0:2].tokens
             for variant, changes in variants.items():
                 net = build_network(NUM_SYMBOLS, memory_length, sizes["equality_steps"], None, **SHAPE, **changes)
                 rows.append(equality_row(net, tokens, instance=instance, variant=variant))
@@ -185,8 +194,8 @@ def _depth(sizes: dict[str, Any]) -> list[dict]:
     rows = []
     for memory_length in sizes["depth_lengths"]:
         shape = {"num_demonstrations": 2, "demonstration_length": memory_length + 2, "test_length": memory_length}
-        layout = Prompts(**shape)
-        tokens = Corpus(process(0), layout=layout)[0:2].tokens
+        layout = PromptLayout(**shape)
+        tokens = ProcessDataset(process(0), layout=layout)[0:2].tokens
         for steps in (1, 4):
             net = build_network(NUM_SYMBOLS, memory_length, steps, None, **shape)
             row = equality_row(net, tokens)
@@ -201,7 +210,7 @@ def _heads(sizes: dict[str, Any]) -> list[dict]:
     rows = []
     for instance in range(sizes["failure_instances"]):
         drawn = draw_demonstrations(process(instance), sizes["demonstrations"], STEPS_LENGTH, instance)
-        samples = Samples.of(drawn, NUM_SYMBOLS, SAMPLE_MEMORY)
+        samples = RegressionSamples.of(drawn, NUM_SYMBOLS, SAMPLE_MEMORY)
         problem = samples.problem()
         x_NF, rate = samples.features().unique(dim=0), 1 / float(problem.largest)
         for num_heads in range(NUM_SYMBOLS, 2 * NUM_SYMBOLS + 1):
@@ -219,11 +228,11 @@ def _heads(sizes: dict[str, Any]) -> list[dict]:
 def _positions(sizes: dict[str, Any]) -> list[dict]:
     """Share of history slots that hold a wrong token, with position vectors that a matrix shifts or does not."""
     rows = []
-    columns = Prompts(**SHAPE).num_columns
+    columns = PromptLayout(**SHAPE).context_length
     choices = [("rotating pair", "column", 2)]
     choices += [("absolute", "absolute", width) for width in (*sizes["position_widths"], columns)]
     for instance in range(sizes["failure_instances"]):
-        tokens = Corpus(process(instance), layout=Prompts(**SHAPE), seed=instance)[0:2].tokens
+        tokens = ProcessDataset(process(instance), layout=PromptLayout(**SHAPE), seed=instance)[0:2].tokens
         for label, positions, width in choices:
             changes = {"position_seed": instance} if positions == "absolute" else {}
             net = build_network(
@@ -253,8 +262,8 @@ def _in_context(sizes: dict[str, Any]) -> list[dict]:
     """The causal network scored like a trained model: every column predicts from what is to its left."""
     shape = {"num_demonstrations": sizes["context_demonstrations"], "demonstration_length": 16, "test_length": 16}
     net = build_network(NUM_SYMBOLS, SAMPLE_MEMORY, sizes["network_steps"], None, **shape, causal=True)
-    corpus = Corpus(process(0), layout=Prompts(**shape), stream="evaluate")
-    score = evaluate(net, corpus, num_samples=sizes["context_samples"])
+    dataset = ProcessDataset(process(0), layout=PromptLayout(**shape), stream="evaluate")
+    score = evaluate(net, dataset, num_samples=sizes["context_samples"])
     whole, rows = score.positions >= SAMPLE_MEMORY, []
     for predictor, measures in score.measures.items():
         for metric in ("accuracy", "total_variation"):  # losses are infinite where the vector gives no probability
@@ -367,7 +376,7 @@ claims_of_theorem(1)
 
 
 @claim("multitask-theorem1-depth")
-def depth(tables: Tables) -> Seen:
+def depth(tables: Tables) -> Measurement:
     rows = tables["depth"]
 
     def right(row: dict[str, Any]) -> bool:
@@ -376,12 +385,12 @@ def depth(tables: Tables) -> Seen:
     text = (
         f"{sum(map(right, rows))} of {len(rows)} networks do, with memories up to {max(rows.values('memory_length'))}."
     )
-    return Seen(always(rows, right, "memory_length", "steps", unit="share of networks"), text)
+    return Measurement(always(rows, right, "memory_length", "steps", unit="share of networks"), text)
 
 
 @claim("multitask-theorem1-content")
-def content(tables: Tables) -> Seen:
-    gathering = number("gathering")
+def content(tables: Tables) -> Measurement:
+    gathering = parameter("gathering")
     upper = Rows(row for row in tables["shuffle"] if row["layer"] == 0 or row["layer"] > gathering)
     lower = Rows(row for row in tables["shuffle"] if 1 <= row["layer"] <= gathering)
     early = Effect.pooled([float(np.mean([row["value"] for row in rows])) for rows in lower.by("instance").values()])
@@ -395,10 +404,12 @@ def content(tables: Tables) -> Seen:
         f"by {said.short()} of their size, and the prediction by at least {least:.2g}; those of "
         f"the gathering layers then by at most {max(row['content'] for row in lower):.1e}."
     )
-    held = always(upper, lambda row: row["value"] < number("rounding", ROUNDING), "instance", unit="share of prompts")
+    held = always(
+        upper, lambda row: row["value"] < parameter("rounding", ROUNDING), "instance", unit="share of prompts"
+    )
     moved = "how much the same changes move the logits of the gathering layers, of their size,"
     other = "how much other demonstrations at the same places move the logits of the layers above, of their size,"
-    half = number("moved")
-    return Seen(
+    half = parameter("moved")
+    return Measurement(
         held, text, (Gate.regime(early.value, half, math.inf, moved), Gate.regime(said.value, half, math.inf, other))
     )

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from hmmscope import HMM, Corpus, Prompts, Run, as_kind, make_process, observability, registry
-from hmmscope.lab import Experiment, Figure, Measured, Rows, Seen, Tables, claim, lines
+from hmmscope import HMM, ProcessDataset, PromptLayout, Run, make_process, observability, registry, require_process_type
+from hmmscope.lab import Experiment, Figure, MeasuredTables, Measurement, Rows, Tables, claim, lines
 from hmmscope_papers.multitask.networks import (
     build_network,
     draw_demonstrations,
@@ -47,7 +47,7 @@ def process(instance: int) -> HMM:
         return HMM([1 / 3] * 3, transition, [[0.9, 0.1], [0.5, 0.5], [0.1, 0.9]])
     concentrations = {"transition_concentration": 0.5, "emission_concentration": 0.5}
     sizes = {"num_states": 3, "num_symbols": NUM_SYMBOLS, "rank": 3}
-    return as_kind(make_process("low-rank-hmm", **sizes, **concentrations, seed=instance), HMM)
+    return require_process_type(make_process("low-rank-hmm", **sizes, **concentrations, seed=instance), HMM)
 
 
 @registry.experiment(NAME)
@@ -90,7 +90,7 @@ class Theorem2(Experiment):
         depth_futures=([1, 2, 3], FUTURES, FUTURES, [*FUTURES, 9]),
     )
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
         match group:
             case "equality":
                 return {"equality": _equality(sizes)}
@@ -133,7 +133,7 @@ def _equality(sizes: dict[str, Any]) -> list[dict]:
     shape = {"num_demonstrations": 12, "demonstration_length": 7, "test_length": 6}
     rows = []
     for instance in range(sizes["equality_instances"]):
-        tokens = Corpus(process(instance), layout=Prompts(**shape), seed=instance)[0:2].tokens
+        tokens = ProcessDataset(process(instance), layout=PromptLayout(**shape), seed=instance)[0:2].tokens
         for futures in (1, 2, 3):
             for variant, changes in variants.items():
                 net = build_network(NUM_SYMBOLS, 3, sizes["equality_steps"], futures, **shape, **changes)
@@ -169,7 +169,7 @@ def _depth(sizes: dict[str, Any]) -> list[dict]:
     rows = []
     for memory, futures in itertools.product(sizes["depth_memories"], sizes["depth_futures"]):
         shape = {"num_demonstrations": 2, "demonstration_length": memory + futures, "test_length": memory}
-        tokens = Corpus(process(0), layout=Prompts(**shape))[0:1].tokens
+        tokens = ProcessDataset(process(0), layout=PromptLayout(**shape))[0:1].tokens
         for steps in (1, 4):
             row = equality_row(build_network(NUM_SYMBOLS, memory, steps, futures, **shape), tokens)
             kept = ("memory_length", "futures", "steps", "layers", "heads", "width", "gather_error")
@@ -209,7 +209,7 @@ claims_of_theorem(2)
 
 
 @claim("multitask-theorem2-depth")
-def depth(tables: Tables) -> Seen:
+def depth(tables: Tables) -> Measurement:
     rows = tables["depth"]
 
     def right(row: dict[str, Any]) -> bool:
@@ -217,4 +217,4 @@ def depth(tables: Tables) -> Seen:
         return sizes and row["gather_error"] == 0
 
     text = f"{sum(map(right, rows))} of {len(rows)} networks do, with k up to {max(rows.values('futures'))}."
-    return Seen(always(rows, right, "memory_length", "futures", "steps", unit="share of networks"), text)
+    return Measurement(always(rows, right, "memory_length", "futures", "steps", unit="share of networks"), text)

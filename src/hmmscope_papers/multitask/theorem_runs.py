@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from hmmscope.lab import Effect, Figure, Gate, Panel, Rows, Seen, Series, Tables, claim, lines, number
+from hmmscope.lab import Effect, Figure, Gate, Measurement, Panel, Rows, Series, Tables, claim, lines, parameter
 from hmmscope_papers.theorems import always, band, plain, power_slopes
 
 #: As many rounding errors of a sum as a network's answer may have.
@@ -161,17 +161,17 @@ def _weakly_revealing(tables: Tables) -> list[Gate]:
     blind = max(row["upper"] for row in rows.where(futures=1))
     seeing = min(row["lower"] for row in rows.where(futures=2))
     return [
-        Gate.regime(blind, 0.0, number("blind"), "the observability of one symbol"),
-        Gate.regime(seeing, number("seeing"), 1.0, "the observability of two symbols together"),
+        Gate.regime(blind, 0.0, parameter("blind"), "the observability of one symbol"),
+        Gate.regime(seeing, parameter("seeing"), 1.0, "the observability of two symbols together"),
     ]
 
 
-def _descent(tables: Tables) -> Seen:
+def _descent(tables: Tables) -> Measurement:
     rows = tables["equality"]
     exact = Rows(row for row in rows if row["variant"] not in ("softmax gap 20", "float32", "causal"))
 
     def same(row: dict[str, Any]) -> bool:
-        return row["gather_error"] == 0 and max(row["weights_error"], row["prediction_error"]) < number(
+        return row["gather_error"] == 0 and max(row["weights_error"], row["prediction_error"]) < parameter(
             "rounding", ROUNDING
         )
 
@@ -187,26 +187,26 @@ def _descent(tables: Tables) -> Seen:
         f"{', '.join(f'{name} {value:.0e}' for name, value in others.items())}."
     )
     kinds = ("instance", "memory_length", "futures")
-    return Seen(always(exact, same, *kinds, unit="share of processes and windows"), text)
+    return Measurement(always(exact, same, *kinds, unit="share of processes and windows"), text)
 
 
-def _steps(tables: Tables) -> Seen:
-    most = max(tables["steps"].values("steps")) / number("layers_to_see", LAYERS_TO_SEE)
+def _steps(tables: Tables) -> Measurement:
+    most = max(tables["steps"].values("steps")) / parameter("layers_to_see", LAYERS_TO_SEE)
     rates = Rows(row for row in tables["step-rates"] if row["condition"] <= most)
     text = (
         f"{len(rates)} of {len(tables['step-rates'])} processes have a condition number of at most {most:.1f}, so that "
         f"{max(tables['steps'].values('steps'))} layers are enough to see the rate."
     )
     if not rates:
-        return Seen(None, text)
+        return Measurement(None, text)
     ratios = [row["measured"] / row["stated"] if "measured" in row else None for row in rates]
     if all(ratio is None for ratio in ratios):
-        return Seen(None, f"{text} There are too few layers to fit a rate.")
-    return Seen(Effect.pooled(ratios, "times the stated rate"), text, _weakly_revealing(tables))
+        return Measurement(None, f"{text} There are too few layers to fit a rate.")
+    return Measurement(Effect.pooled(ratios, "times the stated rate"), text, _weakly_revealing(tables))
 
 
-def _bounds(tables: Tables) -> Seen:
-    steps = Rows(row for row in tables["steps"] if row["error"] > number("rounding", ROUNDING))
+def _bounds(tables: Tables) -> Measurement:
+    steps = Rows(row for row in tables["steps"] if row["error"] > parameter("rounding", ROUNDING))
     draws = Rows(row for row in tables["samples"] if row["covered"])
     parts = {"generalisation": "generalisation_bound", "estimation": "estimation_bound", "total": "bound"}
     shares = Rows(
@@ -225,10 +225,10 @@ def _bounds(tables: Tables) -> Seen:
         f"error is at most {largest['generalisation']:.2f} of its own, with the steps that are missing "
         f"{largest['estimation']:.2f}, and the total error {largest['total']:.2f} of the whole bound."
     )
-    return Seen(effects, text)
+    return Measurement(effects, text)
 
 
-def _samples(tables: Tables) -> Seen:
+def _samples(tables: Tables) -> Measurement:
     rows = tables["samples"]
     by_process = [
         _mean(power_slopes(group, "samples", "generalisation", "draw"))
@@ -236,7 +236,7 @@ def _samples(tables: Tables) -> Seen:
     ]
     differ = max(row["difference"] for row in rows.where(road="Transformer"))
     text = f"Of {len(by_process)} processes. Weights of the Transformer and of plain algebra differ by {differ:.1e} at most."
-    return Seen(Effect.pooled(by_process, "exponent of n"), text, _weakly_revealing(tables))
+    return Measurement(Effect.pooled(by_process, "exponent of n"), text, _weakly_revealing(tables))
 
 
 def _mean(values: list[float | None]) -> float | None:
@@ -244,7 +244,7 @@ def _mean(values: list[float | None]) -> float | None:
     return sum(found) / len(found) if len(found) == len(values) else None
 
 
-def _memory(tables: Tables) -> Seen:
+def _memory(tables: Tables) -> Measurement:
     rows, rates = tables["memory"], tables["memory-rates"]
     ends = [rows.where(memory_length=pick(rows.values("memory_length"))) for pick in (min, max)]
     limits, few = ([float(np.median([row[c] for row in part])) for part in ends] for c in ("limit", "network_total"))
@@ -256,6 +256,6 @@ def _memory(tables: Tables) -> Seen:
         f"with linearity in one-hots in the way; with {rows[0]['network_samples']} samples it goes from {few[0]:.3f} to "
         f"{few[1]:.3f}."
     )
-    return Seen(
+    return Measurement(
         Effect.pooled([row["rate"] for row in rates], "nats per symbol of memory"), text, _weakly_revealing(tables)
     )

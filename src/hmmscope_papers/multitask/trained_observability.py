@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
-from hmmscope import HMM, Run, as_kind, registry
-from hmmscope.lab import Experiment, Figure, Measured, Panel, Rows, Seen, Tables, claim, curve, lines
+from hmmscope import HMM, Run, registry, require_process_type
+from hmmscope.lab import Experiment, Figure, MeasuredTables, Measurement, Panel, Rows, Tables, claim, curve, lines
 from hmmscope.schema import require
 from hmmscope_papers.multitask.studies import untrained_answers, window_config
 from hmmscope_papers.multitask.windows import (
@@ -20,7 +20,7 @@ WEAK = 0.6
 
 
 @registry.experiment("multitask-observability")
-class Observability(Experiment):
+class ObservabilityExperiment(Experiment):
     """A decoder for each observability and memory, over the same hidden chain."""
 
     title = "Error against observability"
@@ -54,18 +54,18 @@ class Observability(Experiment):
             for k in choices["lengths"]
         }
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
         errors, rates = [], []
         by_gamma: dict[float, dict[int, Run]] = {}
         for run in runs.values():
-            by_gamma.setdefault(run.config.process.observability, {})[run.config.layout.num_columns - 1] = run
+            by_gamma.setdefault(run.config.process.observability, {})[run.config.layout.context_length - 1] = run
         for gamma, memories in by_gamma.items():
             first = next(iter(memories.values()))
             histories = histories_of(first, max(max(memories), 4), sizes["histories"])
             rows = [row for k, run in memories.items() for row in window_rows(run, histories, k)]
             errors += [{"observability": gamma} | row for row in rows]
             rank = {"observability": gamma, "rank": first.config.process.rank}
-            rates.append(rank | exact_rate(histories, as_kind(first.process, HMM), [1, 2, 3, 4]))
+            rates.append(rank | exact_rate(histories, require_process_type(first.process, HMM), [1, 2, 3, 4]))
         return {"errors": errors, "rates": rates}
 
     def figures(self, tables: Tables) -> list[Figure]:
@@ -111,23 +111,23 @@ class Observability(Experiment):
 
 
 @claim("multitask-observability-rate")
-def observability_rate(tables: Tables) -> Seen:
+def observability_rate(tables: Tables) -> Measurement:
     rates = tables["rates"]
     slope = rates.per_seed(_rate_slope).effect("nats an observation per unit of observability")
     each = {gamma: own.effect("rate") for gamma, own in sorted(rates.by("observability").items())}
     listed = ", ".join(f"{gamma:g}: {rate}" for gamma, rate in each.items() if rate is not None)
-    return Seen(slope, f"Rate of decay of the exact memory error, by observability: {listed}. {_slowed(rates)}")
+    return Measurement(slope, f"Rate of decay of the exact memory error, by observability: {listed}. {_slowed(rates)}")
 
 
 @claim("multitask-observability-exponent")
-def exponent(tables: Tables) -> Seen:
+def exponent(tables: Tables) -> Measurement:
     rates = tables["rates"]
     by_seed = rates.per_seed(exponent_of)
     effect = by_seed.effect("exponent of gamma")
     have = [value for value in by_seed.values() if value is not None]
     found = f"{len(have)} of {len(by_seed)} seeds have an exponent"
     said = f"{found}: {', '.join(f'{value:.1f}' for value in have)}." if have else f"{found}."
-    return Seen(effect, f"{said} {_slowed(rates.where(observability=_weak(rates)))}")
+    return Measurement(effect, f"{said} {_slowed(rates.where(observability=_weak(rates)))}")
 
 
 def exponent_of(rows: Rows) -> float | None:

@@ -19,10 +19,10 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from hmmscope import HMM, Run, as_kind, stationary_distribution
-from hmmscope.analysis import Histories, mean_row, model_laws
+from hmmscope import HMM, Run, require_process_type, stationary_distribution
+from hmmscope.analysis import Histories, mean_row, model_probs
 from hmmscope.inference import fit_decay
-from hmmscope.lab import Role, Rows, number
+from hmmscope.lab import Role, Rows, parameter
 
 #: Observations before the longest window, so that the whole past is as good as an endless one.
 PAST = 40
@@ -39,7 +39,7 @@ _ROUNDING = 1e-9
 
 def histories_of(run: Run, longest: int, num_samples: int) -> Histories:
     """Histories of a run's HMM that no model was trained on, long enough for windows of `longest` observations."""
-    return Histories.sampled(as_kind(run.process, HMM), PAST + longest, num_samples, run.config.seed)
+    return Histories.sampled(require_process_type(run.process, HMM), PAST + longest, num_samples, run.config.seed)
 
 
 def window_rows(run: Run, histories: Histories, memory: int) -> list[dict[str, Any]]:
@@ -55,9 +55,9 @@ def window_rows(run: Run, histories: Histories, memory: int) -> list[dict[str, A
     best_NV = histories.remembered(memory)[1]
     alone_NV = (stationary_distribution(run.process) @ law.symbols()[0]).expand_as(exact_NV)
     laws = {
-        "model": model_laws(run.model, windows, size, last, at_once=4096)[:, 0],
+        "model": model_probs(run.model, windows, size, last, at_once=4096)[:, 0],
         "memory": best_NV,
-        "untrained": model_laws(run.untrained(), windows, size, last, at_once=4096)[:, 0],
+        "untrained": model_probs(run.untrained(), windows, size, last, at_once=4096)[:, 0],
         "stationary": alone_NV,
     }
     rows = []
@@ -90,7 +90,7 @@ def exact_rate(histories: Histories, hmm: HMM, lengths: list[int]) -> dict[str, 
     errors = [float(histories.distances(length).prediction.mean()) for length in lengths]
     used = [(length, error) for length, error in zip(lengths, errors, strict=True) if error > _ROUNDING]
     rate = fit_decay(*zip(*used, strict=True), first=used[0][0]).rate if len(used) >= 2 else None
-    eigenvalues = np.sort(np.abs(np.linalg.eigvals(hmm.transition_SS.numpy())))
+    eigenvalues = np.sort(np.abs(np.linalg.eigvals(hmm.transition.numpy())))
     mixing = -math.log(max(eigenvalues[-2], 1e-300)) if len(eigenvalues) > 1 else None
     return {"rate": rate, "mixing": mixing}
 
@@ -106,7 +106,7 @@ def by_memory(rows: Rows, predictor: str, metric: str) -> dict[int, float]:
 
 def decay_rate(errors: Mapping[int, float]) -> float | None:
     """-d ln(error) / dk; None below two lengths with an error above rounding."""
-    points = {float(k): math.log(error) for k, error in errors.items() if error > number("rounding", _ROUNDING)}
+    points = {float(k): math.log(error) for k, error in errors.items() if error > parameter("rounding", _ROUNDING)}
     return -fitted_line(points)[0] if len(points) > 1 else None
 
 
@@ -115,7 +115,7 @@ def exponential_rather(errors: Mapping[int, float]) -> float | None:
 
     The root of the mean squared deviation of ln(error) from the best line in ln(k), less that from the best line in k.
     """
-    points = {float(k): math.log(error) for k, error in errors.items() if error > number("rounding", _ROUNDING)}
+    points = {float(k): math.log(error) for k, error in errors.items() if error > parameter("rounding", _ROUNDING)}
     if len(points) < 3:
         return None
     return fitted_line({math.log(k): y for k, y in points.items()})[1] - fitted_line(points)[1]

@@ -57,7 +57,7 @@ def read_cards(folder: str | Path) -> list[dict[str, Any]]:
             card = _read_card(path)
             if path.name != _file_name(card):
                 raise DamagedError(
-                    f"{path}: is not the card of its name; copy it again with --keep ({_file_name(card)})"
+                    f"{path}: is not the card of its name; copy it again with --copy-card ({_file_name(card)})"
                 )
             found.append(card)
     if not found:
@@ -75,7 +75,7 @@ def _is_finished(path: Path) -> bool:
 
 def _read_card(path: Path, *, own: bool = False) -> dict[str, Any]:
     """A card of this version that has what a leaderboard shows."""
-    card = store.read_json(path, own=own)
+    card = store.read_json(path, managed=own)
     if not isinstance(card, dict) or "bench" not in card:
         raise InputError(f"{path}: is no card of HMM-bench")
     if card["bench"] != VERSION:
@@ -98,7 +98,7 @@ def holds_cards(names: Iterable[str]) -> bool:
     return any(map(_KEPT.fullmatch, names))
 
 
-def check_board(folder: Path) -> tuple[str, seals.Survey]:
+def check_board(folder: Path) -> tuple[str, seals.SealReport]:
     """Compare cards with their names, score submissions again, and compare a leaderboard with both.
 
     Returns:
@@ -115,7 +115,7 @@ def check_board(folder: Path) -> tuple[str, seals.Survey]:
     beyond: list[str] = []
     for path in sorted(folder.iterdir()):
         if _is_submission(path):
-            found = seals.survey(path)
+            found = seals.seal_report(path)
             covered += [f"{path.name}/{name}" for name in found.covered]
             beyond += [f"{path.name}/{name}" for name in found.beyond]
         elif path.is_dir():
@@ -123,10 +123,10 @@ def check_board(folder: Path) -> tuple[str, seals.Survey]:
                 follows = one.name in made and _cells(store.read_text(one, limit=1 << 26)) == _cells(made[one.name])
                 (covered if follows else beyond).append(one.relative_to(folder).as_posix())
         elif path.name in made and _cells(store.read_text(path, limit=1 << 26)) != _cells(made[path.name]):
-            raise DamagedError(f"{path}: does not follow from the cards; make it again with --board {folder}")
+            raise DamagedError(f"{path}: does not follow from the cards; make it again with --leaderboard {folder}")
         else:
             (covered if path.name in made or path.suffix == ".json" else beyond).append(path.name)
-    told = seals.Survey(tuple(covered), tuple(beyond), 0, "cards")
+    told = seals.SealReport(tuple(covered), tuple(beyond), 0, "cards")
     said = [
         f"{len(cards)} card{'s' * (len(cards) != 1)} of HMM-bench {VERSION}",
         *([f"{len(again)} submission{'s' * (len(again) != 1)} scored again"] if again else []),
@@ -196,7 +196,7 @@ def keep_card(submission: Path, folder: Path) -> Path:
     seal = seals.open_sealed(submission) if (submission / ENTRY).is_file() else None
     if seal is None:
         raise InputError(f"{submission}: not a finished submission")
-    card = store.read_json(submission / CARD, own=True) | {"seal": seal.digest}
+    card = store.read_json(submission / CARD, managed=True) | {"seal": seal.digest}
     return write_card(card, folder)
 
 

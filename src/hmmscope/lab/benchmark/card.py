@@ -7,7 +7,7 @@ import numpy as np
 
 from hmmscope.analysis.intervals import student_quantile
 from hmmscope.lab.benchmark.scoring import FLOORS, SCORES
-from hmmscope.lab.benchmark.tasks import BUDGETS, VERSION, Task
+from hmmscope.lab.benchmark.tasks import BUDGETS, VERSION, BenchmarkTask
 from hmmscope.reprs import html_rows
 
 
@@ -50,7 +50,7 @@ class Card:
 
 
 def make_card(
-    about: dict[str, Any], tasks: Sequence[Task], measured: dict[str, list[dict[str, Any]]]
+    about: dict[str, Any], tasks: Sequence[BenchmarkTask], measured: dict[str, list[dict[str, Any]]]
 ) -> dict[str, Any]:
     """The card of what was measured.
 

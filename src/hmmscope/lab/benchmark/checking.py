@@ -12,9 +12,9 @@ from torch import Tensor
 
 from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.lab.benchmark.card import as_text, make_card
-from hmmscope.lab.benchmark.entries import Declared, Entry
+from hmmscope.lab.benchmark.entries import BenchmarkEntry, Declared
 from hmmscope.lab.benchmark.recompute import in_child, recompute
-from hmmscope.lab.benchmark.scoring import Samples, score
+from hmmscope.lab.benchmark.scoring import ScoredSamples, score
 from hmmscope.lab.benchmark.submission import (
     CARD,
     ENTRY,
@@ -28,7 +28,7 @@ from hmmscope.lab.benchmark.submission import (
     weights_digest,
     why_not_ranked,
 )
-from hmmscope.lab.benchmark.tasks import BUDGETS, VERSION, Budget, Task, tasks_of
+from hmmscope.lab.benchmark.tasks import BUDGETS, VERSION, BenchmarkTask, Budget, tasks_of
 from hmmscope.lab.model_file import ModelFile
 from hmmscope.schema import parse_spec, require_path
 from hmmscope.storage import disk, seals, store
@@ -71,12 +71,12 @@ def check_submission(folder: str | Path, *, run: Any = None) -> str:
         ResourceError: the model file exceeds the limits of its process.
     """
     path = require_path("folder", folder)
-    about = store.read_json(path / ENTRY, own=True) if (path / ENTRY).is_file() else None
+    about = store.read_json(path / ENTRY, managed=True) if (path / ENTRY).is_file() else None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise InputError(f"{path}: not the folder of a submission")
     if about.get("bench") != VERSION:
         raise RefusedError(f"{path}: is of HMM-bench {about.get('bench')}, and this is {VERSION}")
-    found = seals.survey(path)
+    found = seals.seal_report(path)
     if found.kind is None:
         raise RefusedError(f"{path}: has no seal, so it is not finished; go on with benchmark --resume")
     tasks, budget = _check_entry(path / ENTRY, about)
@@ -89,8 +89,8 @@ def check_submission(folder: str | Path, *, run: Any = None) -> str:
             _check_part(path / "tasks" / f"{task.name}-{seed}", task, seed, budget)
     stated = {key: value for key, value in about.items() if key not in ("format", "bench")}
     card = make_card(stated, tasks, read_measured(path, tasks, about["seeds"]))
-    _same(store.read_json(path / CARD, own=True), card, str(path / CARD))
-    if _without_words(disk.read_bytes(path / TEXT, own=True).decode(errors="replace"), tasks) != _without_words(
+    _same(store.read_json(path / CARD, managed=True), card, str(path / CARD))
+    if _without_words(disk.read_bytes(path / TEXT, managed=True).decode(errors="replace"), tasks) != _without_words(
         as_text(card), tasks
     ):
         raise DamagedError(f"{path / TEXT}: is not what {CARD} says")
@@ -104,7 +104,7 @@ def check_submission(folder: str | Path, *, run: Any = None) -> str:
     return f"{path}: {about['name']}, {about['track']} track: {len(parts)} scores again {how}; {found}"
 
 
-def _check_entry(path: Path, about: dict[str, Any]) -> tuple[tuple[Task, ...], Budget]:
+def _check_entry(path: Path, about: dict[str, Any]) -> tuple[tuple[BenchmarkTask, ...], Budget]:
     """The tasks and the budget of an entry, which must be one that `benchmark` writes."""
 
     def none_has(key: str) -> DamagedError:
@@ -116,7 +116,7 @@ def _check_entry(path: Path, about: dict[str, Any]) -> tuple[tuple[Task, ...], B
     try:
         tasks = tasks_of(about["track"], about["entered"])
         declared = parse_spec(Declared, about["declared"], "declared")
-        Entry(name=about["name"], make=lambda ports, seed: None, training=about["training"], declared=declared)
+        BenchmarkEntry(name=about["name"], make=lambda ports, seed: None, training=about["training"], declared=declared)
     except (InputError, TypeError) as error:
         raise DamagedError(f"{path}: {error}") from None
     budget = replace(BUDGETS[about["track"]], num_steps=about["num_steps"])
@@ -136,7 +136,7 @@ def _check_entry(path: Path, about: dict[str, Any]) -> tuple[tuple[Task, ...], B
 def _check_copy(path: Path, digest: str) -> None:
     """The model file that stands in the submission must be the one that was entered; without one there must be none."""
     copy = path / SOURCE
-    found = hashlib.sha256(disk.read_bytes(copy, own=True)).hexdigest() if os.path.lexists(copy) else ""
+    found = hashlib.sha256(disk.read_bytes(copy, managed=True)).hexdigest() if os.path.lexists(copy) else ""
     if found != digest:
         what = (
             "is missing" if not found else "was not entered" if not digest else "is not the model file that was entered"
@@ -168,14 +168,14 @@ def _refuse_bytecode(path: Path) -> None:
             raise DamagedError(f"{one}: is bytecode, which no submission holds; remove it")
 
 
-def _check_part(part: Path, task: Task, seed: int, budget: Budget) -> None:
+def _check_part(part: Path, task: BenchmarkTask, seed: int, budget: Budget) -> None:
     """One task and seed, without the model."""
-    measured = store.read_json(part / MEASURED, own=True)
+    measured = store.read_json(part / MEASURED, managed=True)
     for key, kind in _MEASURED.items():
         value: Any = measured.get(key) if isinstance(measured, dict) else None
         if type(value) is not kind or (kind in (int, float) and not 0 <= value < inf):
             raise DamagedError(f"{part / MEASURED}: {key} is {str(value)[:60]}, which no part has")
-    weights = store.read_tensors(part / WEIGHTS, own=True)
+    weights = store.read_tensors(part / WEIGHTS, managed=True)
     digest = weights_digest(weights)
     if digest != measured["weights"]:
         raise DamagedError(f"{part / WEIGHTS}: are not the weights of {MEASURED}, by which its samples were drawn")
@@ -184,20 +184,20 @@ def _check_part(part: Path, task: Task, seed: int, budget: Budget) -> None:
         raise DamagedError(
             f"{part / MEASURED}: parameters is {measured['parameters']}, and {WEIGHTS} has {most} numbers"
         )
-    samples = Samples.of(task, digest)
+    samples = ScoredSamples.of(task, digest)
     config = task.config("lstm", budget, {}, seed)
     expected = {
         "task": task.name,
         "seed": seed,
         "samples": samples.trained.digest(4),
-        "tokens": training_tokens(config.training, config.layout.num_columns, config.layout.num_observations),
+        "tokens": training_tokens(config.training, config.layout.context_length, config.layout.num_observations),
     }
     for key, value in expected.items():
         if measured.get(key) != value:
             raise DamagedError(
                 f"{part / MEASURED}: {key} is {str(measured.get(key))[:60]}, and must be {str(value)[:60]}"
             )
-    stored = store.read_tensors(part / PREDICTIONS, own=True)
+    stored = store.read_tensors(part / PREDICTIONS, managed=True)
     try:
         again = score(task, samples, stored)
     except InputError as error:
@@ -205,7 +205,7 @@ def _check_part(part: Path, task: Task, seed: int, budget: Budget) -> None:
     _same(measured["scores"], again, f"{part / MEASURED}: scores")
 
 
-def _run_again(path: Path, about: dict[str, Any], run: Any, tasks: tuple[Task, ...], budget: Budget) -> None:
+def _run_again(path: Path, about: dict[str, Any], run: Any, tasks: tuple[BenchmarkTask, ...], budget: Budget) -> None:
     """Compare what the model gives with the stored weights: a file's in a process of its own."""
     parts = [(task, seed) for task in tasks for seed in range(about["seeds"])]
     with tempfile.TemporaryDirectory() as scratch:
@@ -214,20 +214,22 @@ def _run_again(path: Path, about: dict[str, Any], run: Any, tasks: tuple[Task, .
             in_child(path, run, out, [f"{task.name}-{seed}" for task, seed in parts])
         else:
             recompute(path, run, out)
-        chosen = store.read_json(out / ENTRY, own=False)
+        chosen = store.read_json(out / ENTRY, managed=False)
         for key in ("training", "layers", "declared"):
             _same(about[key], chosen.get(key) if isinstance(chosen, dict) else chosen, f"{path / ENTRY}: {key}")
         for task, seed in parts:
             part, again = path / "tasks" / f"{task.name}-{seed}", out / f"{task.name}-{seed}"
-            measured = store.read_json(part / MEASURED, own=True)
+            measured = store.read_json(part / MEASURED, managed=True)
             _same(
-                measured["parameters"], store.read_json(again / MEASURED, own=False), f"{part / MEASURED}: parameters"
+                measured["parameters"],
+                store.read_json(again / MEASURED, managed=False),
+                f"{part / MEASURED}: parameters",
             )
-            stored, found = (store.read_tensors(one / PREDICTIONS, own=False) for one in (part, again))
-            _require_alike(part, task, Samples.of(task, measured["weights"]), stored, found)
+            stored, found = (store.read_tensors(one / PREDICTIONS, managed=False) for one in (part, again))
+            _require_alike(part, task, ScoredSamples.of(task, measured["weights"]), stored, found)
 
 
-def _require_alike(part: Path, task: Task, samples: Samples, stored: Stored, found: Stored) -> None:
+def _require_alike(part: Path, task: BenchmarkTask, samples: ScoredSamples, stored: Stored, found: Stored) -> None:
     """DamagedError where stored predictions are not what the model gives."""
     if found.keys() != stored.keys():
         raise DamagedError(f"{part / PREDICTIONS}: has {sorted(stored)}, and the model gives {sorted(found)}")
@@ -244,7 +246,7 @@ def _require_alike(part: Path, task: Task, samples: Samples, stored: Stored, fou
             raise DamagedError(f"{part / PREDICTIONS}: {name} is up to {apart:.2g} from what the model says")
 
 
-def _without_words(text: str, tasks: tuple[Task, ...]) -> tuple[list[str], list[str], str]:
+def _without_words(text: str, tasks: tuple[BenchmarkTask, ...]) -> tuple[list[str], list[str], str]:
     """Return the contents of a card in lines: the rows of the tasks, the other numbers, and the name of the model."""
     lines = text.splitlines()
     rows = [line for line in lines if line.split(" ")[0] in {task.name for task in tasks}]

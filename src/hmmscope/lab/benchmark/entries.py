@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from hmmscope.analysis.initialization import FIX
-from hmmscope.analysis.twins import draw_twins
+from hmmscope.analysis.untrained_controls import draw_controls
 from hmmscope.errors import InputError
 from hmmscope.lab.model_file import ModelFile, as_script
-from hmmscope.models.base import Ports
+from hmmscope.models.base import ModelIO
 from hmmscope.registry import entries
 from hmmscope.schema import parse_spec, require, shown, unknown_name
 from hmmscope.seeds import derived_seed
@@ -46,7 +46,7 @@ class Declared:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class BenchmarkEntry:
     """A model as it is entered.
 
     Attributes:
@@ -60,7 +60,7 @@ class Entry:
     """
 
     name: str
-    make: Callable[[Ports, int], Any]
+    make: Callable[[ModelIO, int], Any]
     training: Mapping[str, Any] = field(default_factory=dict)
     layers: tuple[str, ...] | None = None
     declared: Declared = field(default_factory=Declared)
@@ -80,21 +80,21 @@ class Entry:
         return "" if self.source is None else hashlib.sha256(self.source).hexdigest()
 
 
-def entry_of(model: Any, *, name: str | None = None) -> Entry:
+def entry_of(model: Any, *, name: str | None = None) -> BenchmarkEntry:
     """What is entered by a module, a class or function, a registered name (or its fields), or the path of a file.
 
-    A class or function is called with what a task needs, of ``num_tokens``, ``num_outputs``, ``max_length`` (columns of the
-    longest sample) and, for vectors, ``input_width`` in the place of ``num_tokens``; with those that it names. A module is
+    A class or function is called with what a task needs, of ``vocab_size``, ``num_outputs``, ``max_length`` (columns of the
+    longest sample) and, for vectors, ``input_width`` in the place of ``vocab_size``; with those that it names. A module is
     copied for every task, so it must know as many tokens and give as many outputs as the largest of them; for further seeds
     its weights are drawn afresh.
 
     Raises:
         InputError: what is none of these, or a file without such a function; one line says what is missing.
     """
-    if isinstance(model, Entry):
+    if isinstance(model, BenchmarkEntry):
         return model
     if isinstance(model, nn.Module):
-        return Entry(name=name or type(model).__name__, make=_copies(model))
+        return BenchmarkEntry(name=name or type(model).__name__, make=_copies(model))
     if isinstance(model, str | Path) and str(model).endswith(".py"):
         model = ModelFile.read(Path(model))
     if isinstance(model, ModelFile):
@@ -102,22 +102,22 @@ def entry_of(model: Any, *, name: str | None = None) -> Entry:
     if isinstance(model, str | Mapping):
         return _registered({"name": model} if isinstance(model, str) else model, name)
     if callable(model):
-        return Entry(name=str(name or getattr(model, "__name__", "model")), make=_calls(model))
+        return BenchmarkEntry(name=str(name or getattr(model, "__name__", "model")), make=_calls(model))
     rule = "must be a module, a class or function that makes one, a registered name, or a file that ends in .py"
     raise InputError(f"model: {rule}, got {shown(model)}")
 
 
-def _registered(given: Mapping[str, Any], name: str | None) -> Entry:
+def _registered(given: Mapping[str, Any], name: str | None) -> BenchmarkEntry:
     """A registered model, with the fields that are given beside its name."""
     model, fields = given.get("name"), {key: value for key, value in given.items() if key != "name"}
     if not isinstance(model, str) or model not in entries("model"):
         raise unknown_name("model", model, [*entries("model"), "a file that ends in .py"])
     spec = parse_spec(entries("model")[model], fields, "model")
     chosen = {key: getattr(spec, key) for key in fields}
-    return Entry(name=name or model, make=lambda ports, seed: {"name": model, **chosen}, fields=chosen)
+    return BenchmarkEntry(name=name or model, make=lambda ports, seed: {"name": model, **chosen}, fields=chosen)
 
 
-def _from_file(file: ModelFile, name: str | None) -> Entry:
+def _from_file(file: ModelFile, name: str | None) -> BenchmarkEntry:
     """The entry in a file, which is run: `build`, and NAME, TRAINING, LAYERS, DECLARED where they are there."""
     path = file.path
     if siblings := file.siblings():
@@ -133,7 +133,7 @@ def _from_file(file: ModelFile, name: str | None) -> Entry:
     require(isinstance(training, Mapping), f"{path}: TRAINING", "must be a mapping", training)
     named = layers is None or (isinstance(layers, list | tuple) and all(isinstance(one, str) for one in layers))
     require(named, f"{path}: LAYERS", "must be a list of names", layers)
-    return Entry(
+    return BenchmarkEntry(
         name=name or str(getattr(module, "NAME", path.stem)),
         make=_calls(build, path),
         training=dict(training),
@@ -143,19 +143,19 @@ def _from_file(file: ModelFile, name: str | None) -> Entry:
     )
 
 
-def _calls(build: Callable[..., Any], path: Path | None = None) -> Callable[[Ports, int], Any]:
+def _calls(build: Callable[..., Any], path: Path | None = None) -> Callable[[ModelIO, int], Any]:
     """Call a function of a file at `path` with the sizes that it names, under the seed, and return its module."""
     named = inspect.signature(build).parameters
     takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in named.values())
 
-    def make(ports: Ports, seed: int) -> Any:
+    def make(ports: ModelIO, seed: int) -> Any:
         sizes = {
-            "num_tokens": ports.num_tokens,
+            "num_tokens": ports.vocab_size,
             "num_outputs": ports.num_outputs,
             "max_length": ports.max_length,
             "input_width": ports.input_width,
         }
-        if ports.num_tokens is None and not (takes_all or "input_width" in named):
+        if ports.vocab_size is None and not (takes_all or "input_width" in named):
             raise InputError("build: reads no vectors; real numbers need the argument input_width")
         given = {key: size for key, size in sizes.items() if takes_all or key in named}
         with torch.random.fork_rng(devices=[]), nullcontext() if path is None else as_script(path):
@@ -168,15 +168,15 @@ def _calls(build: Callable[..., Any], path: Path | None = None) -> Callable[[Por
     return make
 
 
-def _copies(module: nn.Module) -> Callable[[Ports, int], Any]:
+def _copies(module: nn.Module) -> Callable[[ModelIO, int], Any]:
     """Copies of a module; for seeds from 1 on with other first weights."""
 
-    def make(ports: Ports, seed: int) -> nn.Module:
-        if ports.num_tokens is None:
+    def make(ports: ModelIO, seed: int) -> nn.Module:
+        if ports.vocab_size is None:
             raise InputError("model: reads tokens, and here are vectors; enter a function build(...)")
         if seed == 0:
             return copy.deepcopy(module)
-        twins = draw_twins(module, seed=seed)
+        twins = draw_controls(module, seed=seed)
         if not twins.models:
             reason = (
                 twins.reason.removeprefix("not identifiable: ").removesuffix(f"; {FIX}").removesuffix(f", or {FIX}")

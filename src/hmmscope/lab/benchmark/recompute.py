@@ -20,14 +20,14 @@ from typing import Any
 
 from hmmscope.errors import DamagedError, HmmscopeError, InputError, RefusedError, ResourceError, code_and_line
 from hmmscope.lab.benchmark.entries import entry_of
-from hmmscope.lab.benchmark.scoring import SCORED, Samples, predict
+from hmmscope.lab.benchmark.scoring import SCORED, ScoredSamples, predict
 from hmmscope.lab.benchmark.submission import ENTRY, MEASURED, PREDICTIONS, WEIGHTS, chosen_by, config_of, controls_of
 from hmmscope.lab.benchmark.tasks import BUDGETS, tasks_of
 from hmmscope.lab.benchmark.trial import require_causal
 from hmmscope.lab.model_file import ModelFile, kept_running, one_line
 from hmmscope.models.base import parameter_count
-from hmmscope.models.given import unwrapped
-from hmmscope.runs.pipeline import fresh_model
+from hmmscope.models.user_module import unwrapped
+from hmmscope.runs.pipeline import untrained_model
 from hmmscope.storage import store
 from hmmscope.training.state import load_weights
 
@@ -46,18 +46,18 @@ def recompute(path: Path, run: Any, out: Path) -> None:
         InputError: a model that fails.
         DamagedError: weights of another model, or answers that depend on what comes later.
     """
-    about = store.read_json(path / ENTRY, own=True)
+    about = store.read_json(path / ENTRY, managed=True)
     entry = entry_of(run, name=about["name"])
     store.write_json(out / ENTRY, chosen_by(entry))
     budget = replace(BUDGETS[about["track"]], num_steps=about["num_steps"])
     for task in tasks_of(about["track"], about["entered"]):
         for seed in range(about["seeds"]):
             part, again = path / "tasks" / f"{task.name}-{seed}", out / f"{task.name}-{seed}"
-            samples = Samples.of(task, store.read_json(part / MEASURED, own=True)["weights"])
-            model = unwrapped(fresh_model(config_of(entry, task, budget, seed), samples.trained.process))
+            samples = ScoredSamples.of(task, store.read_json(part / MEASURED, managed=True)["weights"])
+            model = unwrapped(untrained_model(config_of(entry, task, budget, seed), samples.trained.process))
             parameters = parameter_count(model)
             try:
-                load_weights(model, store.read_tensors(part / WEIGHTS, own=True))
+                load_weights(model, store.read_tensors(part / WEIGHTS, managed=True))
             except Exception as error:
                 line = " ".join(str(error).split())[:200]
                 raise DamagedError(f"{part / WEIGHTS}: are not of the model that is given: {line}") from None
@@ -108,7 +108,7 @@ def in_child(path: Path, file: ModelFile, out: Path, parts: list[str]) -> None:
             f"files of {FILE >> 20:,} MiB"
         )
     if (out / _ERROR).is_file():
-        told = store.read_json(out / _ERROR, own=False)
+        told = store.read_json(out / _ERROR, managed=False)
         number, line = (told.get("code"), str(told.get("line"))) if isinstance(told, dict) else (2, str(told))
         raise _ERRORS.get(number if isinstance(number, int) else 2, InputError)(line)
     wanted = [ENTRY, *(f"{part}/{name}" for part in parts for name in (MEASURED, PREDICTIONS))]

@@ -9,18 +9,18 @@ import torch
 from torch import nn
 from torch.nn.functional import log_softmax
 
-from hmmscope.analysis.activations import judged_answers, layers_read
-from hmmscope.analysis.counting import Counting, other_samples
+from hmmscope.analysis.activations import layers_read, target_probs
 from hmmscope.analysis.fit_length import crossing_length
 from hmmscope.analysis.geometry import ExactBeliefs
 from hmmscope.analysis.initialization import Controls
 from hmmscope.analysis.layer_curves import resampled_curves
-from hmmscope.analysis.twins import draw_twins, share_beyond
+from hmmscope.analysis.ngrams import TunedNgrams, other_samples
+from hmmscope.analysis.untrained_controls import draw_controls, explained_beyond_controls
 from hmmscope.axes import Float64, Tensor
-from hmmscope.corpora.corpus import Batch, Corpus
-from hmmscope.corpora.targets import NextObservation, Target
+from hmmscope.datasets.process_dataset import Batch, ProcessDataset
+from hmmscope.datasets.targets import NextObservation, Target
 from hmmscope.errors import InputError
-from hmmscope.lab.benchmark.tasks import LONGER, READ, SCORED, TIMES, Task
+from hmmscope.lab.benchmark.tasks import LONGER, READ, SCORED, TIMES, BenchmarkTask
 
 #: Of the evaluation loss, below which a position is fitted.
 ERROR_RATE = 0.1
@@ -32,7 +32,7 @@ _TOGETHER = 32
 
 
 @dataclass(frozen=True)
-class Samples:
+class ScoredSamples:
     """The samples that a submission is scored on: they are drawn by the digest of its weights.
 
     Attributes:
@@ -40,25 +40,25 @@ class Samples:
         first: number of the first sample, which is drawn too: fresh pools have other HMMs there.
     """
 
-    trained: Corpus
-    longest: Corpus
+    trained: ProcessDataset
+    longest: ProcessDataset
     first: int
 
     @classmethod
-    def of(cls, task: Task, digest: str) -> "Samples":
+    def of(cls, task: BenchmarkTask, digest: str) -> "ScoredSamples":
         """Of a task, by the sha256 of the weights."""
         seed, first = int(digest[:8], 16), int(digest[8:16], 16)
         return cls(task.corpus(seed), task.corpus(seed, TIMES), first)
 
-    def batch(self, corpus: Corpus, count: int) -> Batch:
+    def batch(self, dataset: ProcessDataset, count: int) -> Batch:
         """The first `count` samples."""
-        return corpus[self.first : self.first + count]
+        return dataset[self.first : self.first + count]
 
 
 def predict(
     model: nn.Module,
-    task: Task,
-    samples: Samples,
+    task: BenchmarkTask,
+    samples: ScoredSamples,
     layers: tuple[str, ...] | None,
     controls: Controls | None = None,
 ) -> dict[str, Tensor]:
@@ -66,15 +66,15 @@ def predict(
 
     Returns:
         Logarithms of laws, or vectors, float32: ``trained`` and ``longest`` (sample, judged, output), and ``untrained`` on
-        the first samples. With `Task.reads`, and if layers are found and can be drawn afresh, ``read`` (1 + twins, example,
-        state): the belief as it is read from the layer that fits the training examples best, on test samples.
+        the first samples. With `BenchmarkTask.reads`, and if layers are found and can be drawn afresh, ``read`` (1 + twins,
+        example, state): the belief as it is read from the layer that fits the training examples best, on test samples.
     """
     found = {"trained": _answers(model, task, samples, samples.trained, SCORED)}
     with suppress(InputError):  # a model may know no positions so far
         found["longest"] = _answers(model, task, samples, samples.longest, LONGER)
     twins: tuple[nn.Module, ...] = ()
     with suppress(InputError):  # what makes the module may make the same one each time
-        twins = draw_twins(model, controls=controls).models
+        twins = draw_controls(model, controls=controls).models
     if twins:
         found["untrained"] = _answers(twins[0], task, samples, samples.trained, LONGER)
         if task.reads:
@@ -86,9 +86,11 @@ def predict(
     return found
 
 
-def _answers(model: nn.Module, task: Task, samples: Samples, corpus: Corpus, count: int) -> Tensor:
-    asked = task.asked(corpus)
-    answers = answers_on(model, asked, samples.batch(corpus, count))
+def _answers(
+    model: nn.Module, task: BenchmarkTask, samples: ScoredSamples, dataset: ProcessDataset, count: int
+) -> Tensor:
+    asked = task.asked(dataset)
+    answers = answers_on(model, asked, samples.batch(dataset, count))
     return (answers.log() if asked.kind == "law" else answers).float()
 
 
@@ -98,17 +100,19 @@ def answers_on(model: nn.Module, asked: Target, batch: Batch) -> Float64[Tensor,
     for begin in range(0, len(batch.tokens), _TOGETHER):
         rows = slice(begin, begin + _TOGETHER)
         part = Batch(batch.tokens[rows], batch.observations[rows], batch.states[rows], None)
-        parts.append(judged_answers(model, part, asked, 0))
+        parts.append(target_probs(model, part, asked, 0))
     return torch.cat(parts)
 
 
-def _exact(samples: Samples) -> ExactBeliefs:
+def _exact(samples: ScoredSamples) -> ExactBeliefs:
     """Of samples for what is read, by their own numbers, from 0 on."""
     task = samples.trained
-    return ExactBeliefs.of(Corpus(task.process, layout=task.layout, seed=task.seed, stream="probe"), READ)
+    return ExactBeliefs.of(ProcessDataset(task.process, layout=task.layout, seed=task.seed, stream="probe"), READ)
 
 
-def _read(model: nn.Module, twins: tuple[nn.Module, ...], samples: Samples, layers: tuple[str, ...] | None) -> Tensor:
+def _read(
+    model: nn.Module, twins: tuple[nn.Module, ...], samples: ScoredSamples, layers: tuple[str, ...] | None
+) -> Tensor:
     exact, values = _exact(samples), []
     names = layers_read(model, layers)
     for one in (model, *twins):
@@ -117,7 +121,7 @@ def _read(model: nn.Module, twins: tuple[nn.Module, ...], samples: Samples, laye
     return torch.stack(values).float()
 
 
-def score(task: Task, samples: Samples, stored: dict[str, Tensor]) -> dict[str, Any]:
+def score(task: BenchmarkTask, samples: ScoredSamples, stored: dict[str, Tensor]) -> dict[str, Any]:
     """The scores of stored predictions, with the floors and controls that stand beside them.
 
     ``excess``: mean KL divergence from the optimum, nats an answer (of vectors the squared error against it);
@@ -159,7 +163,7 @@ def score(task: Task, samples: Samples, stored: dict[str, Tensor]) -> dict[str, 
     return found | {f"floor_{name}": floors[name] for name in FLOORS}
 
 
-def _beyond(task: Task, samples: Samples, stored: dict[str, Tensor], length: int) -> dict[str, float]:
+def _beyond(task: BenchmarkTask, samples: ScoredSamples, stored: dict[str, Tensor], length: int) -> dict[str, float]:
     """The scores on the longest samples."""
     asked_long, batch_long = task.asked(samples.longest), samples.batch(samples.longest, LONGER)
     exact_long = asked_long.optimum(batch_long)
@@ -190,20 +194,20 @@ def _excess(asked: Target, answers: Tensor, exact: Tensor) -> Tensor:
     return (torch.special.xlogy(exact, exact) - torch.special.xlogy(exact, answers.clamp_min(2.0**-60))).sum(-1)
 
 
-def _constant(task: Task, samples: Samples) -> Tensor:
+def _constant(task: BenchmarkTask, samples: ScoredSamples) -> Tensor:
     """The mean exact answer on samples of the training process that nobody is scored on."""
-    corpus = task.corpus(0, stream="counting", scored=False)
-    exact = task.asked(corpus).optimum(corpus[0:SCORED])
+    dataset = task.corpus(0, stream="counting", scored=False)
+    exact = task.asked(dataset).optimum(dataset[0:SCORED])
     return exact.mean((0, 1))
 
 
-def _counting(asked: Target, samples: Samples, batch: Batch, exact: Tensor) -> float | None:
+def _counting(asked: Target, samples: ScoredSamples, batch: Batch, exact: Tensor) -> float | None:
     """The excess of the best predictor that counts in the sample, chosen on other samples."""
     if not isinstance(asked, NextObservation):
         return None
     others = other_samples(samples.trained)
     assert others is not None
-    laws = Counting.tuned(others).laws(samples.trained, batch)
+    laws = TunedNgrams.tuned(others).probs(samples.trained, batch)
     return min(_excess(asked, law, exact).mean().item() for law in laws.values())
 
 
@@ -226,13 +230,13 @@ def _fitted(asked: Target, batch: Batch, answers: Tensor, exact: Tensor) -> floa
     return crossing_length([losses], sorted(by_position), ERROR_RATE) / max(by_position)
 
 
-def _beliefs(samples: Samples) -> tuple[Tensor, Tensor]:
+def _beliefs(samples: ScoredSamples) -> tuple[Tensor, Tensor]:
     """The exact beliefs (sample, time, state) of what is read, of the samples that fit a map and of those that test it."""
     belief = _exact(samples).belief.unflatten(0, (READ, -1))
     return belief[: 3 * READ // 4], belief[3 * READ // 4 :]
 
 
-def _share(samples: Samples, read: Tensor) -> float | None:
+def _share(samples: ScoredSamples, read: Tensor) -> float | None:
     """The share of the exact belief that is read beyond untrained twins, from the beliefs that were read."""
     train, test = _beliefs(samples)
     if read.ndim != 3 or read.shape[1:] != test.flatten(0, 1).shape or len(read) < 4 or read.isnan().any():
@@ -241,4 +245,4 @@ def _share(samples: Samples, read: Tensor) -> float | None:
     errors = (read.double().unflatten(1, test.shape[:2]) - test).square().sum((2, 3)).numpy()
     means = resampled_curves(np.concatenate([errors, spread[None]]).T)
     left = means[:, :-1] / means[:, -1:]
-    return share_beyond(left[:, 0], left[:, 1:], len(test)).value
+    return explained_beyond_controls(left[:, 0], left[:, 1:], len(test)).value

@@ -13,16 +13,16 @@ from torch import nn
 from hmmscope.analysis.initialization import Controls
 from hmmscope.errors import InputError, RefusedError
 from hmmscope.lab.benchmark.card import Card, as_text, make_card
-from hmmscope.lab.benchmark.entries import Entry, entry_of
-from hmmscope.lab.benchmark.scoring import SCORED, Samples, predict, score
-from hmmscope.lab.benchmark.tasks import BUDGETS, TIMES, VERSION, Budget, Task, tasks_of
+from hmmscope.lab.benchmark.entries import BenchmarkEntry, entry_of
+from hmmscope.lab.benchmark.scoring import SCORED, ScoredSamples, predict, score
+from hmmscope.lab.benchmark.tasks import BUDGETS, TIMES, VERSION, BenchmarkTask, Budget, tasks_of
 from hmmscope.lab.benchmark.trial import in_a_line, require_causal, try_entry
 from hmmscope.lab.model_file import kept_running
 from hmmscope.lab.tasks.plans import in_words
 from hmmscope.models.base import parameter_count
-from hmmscope.models.given import GivenModelSpec, unwrapped
+from hmmscope.models.user_module import UserModuleSpec, unwrapped
 from hmmscope.runs.config import RunConfig
-from hmmscope.runs.pipeline import fresh_model, ports_of
+from hmmscope.runs.pipeline import model_io_of, untrained_model
 from hmmscope.runs.training import train
 from hmmscope.schema import require, require_path, spec_to_data
 from hmmscope.storage import disk, seals, store
@@ -56,7 +56,7 @@ def benchmark(
     Args:
         model: what is entered, see `hmmscope.lab.benchmark.entries.entry_of`: any module, a class or function that makes
             one, a registered name or a mapping of it and its fields, or the path of a file with a function
-            ``build(num_tokens, num_outputs, max_length)``.
+            ``build(vocab_size, num_outputs, max_length)``.
         out: a new folder for the submission; by default one of the model's name in ``hmm-bench``.
         track: "light" (eight tasks) or "full".
         seeds: how many; each trains anew.
@@ -92,7 +92,7 @@ def benchmark(
     with disk.holding(path / "lock"):
         if os.path.lexists(path / seals.SEAL):
             seals.open_sealed(path)
-            return Card(store.read_json(path / CARD, own=True), path)
+            return Card(store.read_json(path / CARD, managed=True), path)
         for task in chosen:
             for seed in range(seeds):
                 part = path / "tasks" / f"{task.name}-{seed}"
@@ -110,11 +110,11 @@ def benchmark(
     return Card(card, path)
 
 
-def read_measured(path: Path, tasks: tuple[Task, ...], seeds: int) -> dict[str, list[dict[str, Any]]]:
+def read_measured(path: Path, tasks: tuple[BenchmarkTask, ...], seeds: int) -> dict[str, list[dict[str, Any]]]:
     """What was measured, by task and seed."""
     folder = path / "tasks"
     return {
-        task.name: [store.read_json(folder / f"{task.name}-{seed}" / MEASURED, own=True) for seed in range(seeds)]
+        task.name: [store.read_json(folder / f"{task.name}-{seed}" / MEASURED, managed=True) for seed in range(seeds)]
         for task in tasks
     }
 
@@ -124,7 +124,7 @@ def weights_digest(weights: dict[str, Any]) -> str:
     return hashlib.sha256(store.tensor_bytes(weights)).hexdigest()
 
 
-def _about(entry: Entry, budget: Budget, tasks: tuple[Task, ...], seeds: int) -> dict[str, Any]:
+def _about(entry: BenchmarkEntry, budget: Budget, tasks: tuple[BenchmarkTask, ...], seeds: int) -> dict[str, Any]:
     """What fixes a submission, but for its weights."""
     why = why_not_ranked(budget, tasks)
     return {
@@ -142,14 +142,14 @@ def _about(entry: Entry, budget: Budget, tasks: tuple[Task, ...], seeds: int) ->
     }
 
 
-def why_not_ranked(budget: Budget, tasks: tuple[Task, ...]) -> str:
+def why_not_ranked(budget: Budget, tasks: tuple[BenchmarkTask, ...]) -> str:
     """What of a submission is not the track's; empty for one that is ranked."""
     if budget != BUDGETS[budget.track]:
         return f"{budget.num_steps} steps a task"
     return "" if tasks == tasks_of(budget.track) else "some tasks only"
 
 
-def chosen_by(entry: Entry) -> dict[str, Any]:
+def chosen_by(entry: BenchmarkEntry) -> dict[str, Any]:
     """What whoever enters chose and declared."""
     return {
         "training": {key: list(value) if isinstance(value, tuple) else value for key, value in entry.training.items()},
@@ -158,7 +158,7 @@ def chosen_by(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _open(path: Path, about: dict[str, Any], entry: Entry, resume: bool) -> None:
+def _open(path: Path, about: dict[str, Any], entry: BenchmarkEntry, resume: bool) -> None:
     """The folder of the submission: a new one, or that of the same entry."""
     document = {"format": FORMAT, "bench": VERSION, **about}
     if os.path.lexists(path):
@@ -166,7 +166,7 @@ def _open(path: Path, about: dict[str, Any], entry: Entry, resume: bool) -> None
             raise RefusedError(f"{path}: exists; choose another --out or add --resume")
         if not os.path.lexists(path / ENTRY):
             raise InputError(f"{path}: not the folder of a submission")
-        before = store.read_json(path / ENTRY, own=True)
+        before = store.read_json(path / ENTRY, managed=True)
         differ = [
             key for key in document if key != "not_ranked" and before.get(key) != document[key]
         ]  # "ranked" says it
@@ -181,10 +181,10 @@ def _open(path: Path, about: dict[str, Any], entry: Entry, resume: bool) -> None
         store.make_folder(folder / "tasks")
 
 
-def config_of(entry: Entry, task: Task, budget: Budget, seed: int) -> RunConfig:
+def config_of(entry: BenchmarkEntry, task: BenchmarkTask, budget: Budget, seed: int) -> RunConfig:
     """The training of the model that is entered, made for the sizes of a task."""
     longest = task.corpus(0, TIMES)
-    sizes = ports_of(RunConfig(process=task.process, layout=longest.layout, target=task.target), task.asked(longest))
+    sizes = model_io_of(RunConfig(process=task.process, layout=longest.layout, target=task.target), task.asked(longest))
     try:
         model = entry.make(sizes, seed)
         return task.config(model, budget, dict(entry.training), seed)
@@ -192,23 +192,25 @@ def config_of(entry: Entry, task: Task, budget: Budget, seed: int) -> RunConfig:
         raise in_a_line(task, error) from error
 
 
-def controls_of(entry: Entry, task: Task, budget: Budget, seed: int) -> Controls | None:
+def controls_of(entry: BenchmarkEntry, task: BenchmarkTask, budget: Budget, seed: int) -> Controls | None:
     """A function that makes the module of an entry untrained, by another seed at each call; None for a registered model."""
     process = task.corpus(0).process
     seeds = count(seed + 1)
-    if not isinstance(config_of(entry, task, budget, seed).model, GivenModelSpec):
+    if not isinstance(config_of(entry, task, budget, seed).model, UserModuleSpec):
         return None
-    return lambda: unwrapped(fresh_model(config_of(entry, task, budget, next(seeds)), process))
+    return lambda: unwrapped(untrained_model(config_of(entry, task, budget, next(seeds)), process))
 
 
-def _enter(entry: Entry, task: Task, budget: Budget, seed: int, path: Path, part: Path) -> dict[str, Any]:
+def _enter(
+    entry: BenchmarkEntry, task: BenchmarkTask, budget: Budget, seed: int, path: Path, part: Path
+) -> dict[str, Any]:
     """Train and score one task and seed, and put what there is of it into the submission, all at once."""
     began = time.process_time()
     config = config_of(entry, task, budget, seed)
     work = path / "work" / part.name
     store.make_folder(work.parent)
     before, clock = path / "work" / f"{part.name}.json", time.process_time()
-    earlier = store.read_json(before, own=True)["seconds"] if os.path.lexists(before) else 0.0
+    earlier = store.read_json(before, managed=True)["seconds"] if os.path.lexists(before) else 0.0
     try:
         run = train(config, work, resume=os.path.lexists(work), num_samples=2)
     except BaseException:  # what was spent is counted when it goes on
@@ -218,13 +220,13 @@ def _enter(entry: Entry, task: Task, budget: Budget, seed: int, path: Path, part
     model: nn.Module = run.model
     weights = {name: value.clone() for name, value in model.state_dict().items()}
     digest = weights_digest(weights)
-    samples = Samples.of(task, digest)
+    samples = ScoredSamples.of(task, digest)
     try:
         stored = predict(model, task, samples, entry.layers, controls_of(entry, task, budget, seed))
         require_causal(model, task, samples, SCORED)
     except InputError as error:
         raise in_a_line(task, error) from None
-    columns, length = config.layout.num_columns, config.layout.num_observations
+    columns, length = config.layout.context_length, config.layout.num_observations
     measured = {
         "task": task.name,
         "seed": seed,

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.layouts import Layout
-from hmmscope.corpora.targets import Target, make_target
+from hmmscope.datasets.layouts import Layout
+from hmmscope.datasets.process_dataset import ProcessDataset
+from hmmscope.datasets.targets import Target, make_target
 from hmmscope.errors import DamagedError
 from hmmscope.lab.benchmark.frozen import DIGESTS, WORDS
 from hmmscope.processes.process import Process
@@ -29,7 +29,7 @@ SCORED, LONGER, READ = 128, 32, 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class BenchmarkTask:
     """One task.
 
     Attributes:
@@ -65,13 +65,13 @@ class Task:
         found: Layout = replace(layout, length=times * layout.length)
         return found
 
-    def corpus(self, seed: int, times: int = 1, *, stream: str = "test", scored: bool = True) -> Corpus:
+    def corpus(self, seed: int, times: int = 1, *, stream: str = "test", scored: bool = True) -> ProcessDataset:
         """Samples of the task."""
-        return Corpus(self.generator(scored=scored), layout=self.laid_out(times), seed=seed, stream=stream)
+        return ProcessDataset(self.generator(scored=scored), layout=self.laid_out(times), seed=seed, stream=stream)
 
-    def asked(self, corpus: Corpus) -> Target:
+    def asked(self, dataset: ProcessDataset) -> Target:
         """What is asked of a model on these samples."""
-        return make_target(self.target, corpus.process, corpus.layout)
+        return make_target(self.target, dataset.process, dataset.layout)
 
     def config(self, model: Any, budget: "Budget", training: dict[str, Any], seed: int) -> RunConfig:
         """The training of a model on the task."""
@@ -155,9 +155,9 @@ def _sequences(length: int) -> dict[str, Any]:
     return {"name": "sequences", "length": length, "placeholder": True}
 
 
-def _group(name: str, group: str, about: str, **fields: Any) -> Task:
+def _group(name: str, group: str, about: str, **fields: Any) -> BenchmarkTask:
     process = {"name": "word-problem", "group": group, "num_generators": 0 if group == "Z2" else 2}
-    return Task(
+    return BenchmarkTask(
         name=name,
         kind="state tracking",
         about=about,
@@ -168,10 +168,10 @@ def _group(name: str, group: str, about: str, **fields: Any) -> Task:
     )
 
 
-def _forgetting(speed: str, follow: float, **fields: Any) -> Task:
+def _forgetting(speed: str, follow: float, **fields: Any) -> BenchmarkTask:
     process = {"name": "aliased-cycles", "num_states": 8, "num_symbols": 4, "follow": follow, "show": 0.9}
     about = f"A noisy cycle of 8 states and 4 symbols that is followed with probability {follow}: it forgets {speed}ly."
-    return Task(
+    return BenchmarkTask(
         name=f"forget-{speed}",
         kind="forgetting",
         about=about,
@@ -192,7 +192,7 @@ TASKS = (
     _forgetting("quick", 0.6),
     _forgetting("middling", 0.9),
     _forgetting("slow", 0.99, light=True),
-    Task(
+    BenchmarkTask(
         name="asked-rarely",
         kind="sparse supervision",
         about="Cyclic-HARD: the state shows once in sixteen actions, and is certain to who has followed all of them.",
@@ -200,7 +200,7 @@ TASKS = (
         layout=_sequences(32),
         light=True,
     ),
-    Task(
+    BenchmarkTask(
         name="composed",
         kind="in context",
         about="A pair of a cycle and an emission, of 12 states and 6 symbols, that was never seen in training.",
@@ -208,7 +208,7 @@ TASKS = (
         scored={"pool": "held-out"},
         layout=_sequences(48),
     ),
-    Task(
+    BenchmarkTask(
         name="markov",
         kind="in context",
         about="A Markov chain of four symbols that is new in every sample.",
@@ -216,7 +216,7 @@ TASKS = (
         layout=_sequences(48),
         light=True,
     ),
-    Task(
+    BenchmarkTask(
         name="told",
         kind="HMM in the prompt",
         about="An HMM of 2 states and 2 symbols, new in every sample, whose matrices stand in the prompt.",
@@ -225,7 +225,7 @@ TASKS = (
         light=True,
         reads=True,
     ),
-    Task(
+    BenchmarkTask(
         name="mess3",
         kind="belief geometry",
         about="Mess3, whose beliefs fill a fractal.",
@@ -234,7 +234,7 @@ TASKS = (
         light=True,
         reads=True,
     ),
-    Task(
+    BenchmarkTask(
         name="rrxor",
         kind="belief geometry",
         about="Random-random-XOR: two fair bits, then their exclusive or.",
@@ -243,7 +243,7 @@ TASKS = (
         light=True,
         reads=True,
     ),
-    Task(
+    BenchmarkTask(
         name="linear-gaussian",
         kind="real numbers",
         about="A linear system in two dimensions with orthogonal matrices and unit noise; the optimum is the Kalman filter.",
@@ -253,7 +253,7 @@ TASKS = (
 )
 
 
-def tasks_of(track: str, names: Sequence[str] | None = None) -> tuple[Task, ...]:
+def tasks_of(track: str, names: Sequence[str] | None = None) -> tuple[BenchmarkTask, ...]:
     """The tasks of a track, or those of them that are named.
 
     Raises:

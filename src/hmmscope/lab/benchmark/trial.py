@@ -7,20 +7,20 @@ from torch import nn
 
 from hmmscope.analysis.activations import check_layers
 from hmmscope.analysis.rehearsing import rehearsed
-from hmmscope.corpora.corpus import Batch
+from hmmscope.datasets.process_dataset import Batch
 from hmmscope.errors import HmmscopeError, InputError
-from hmmscope.lab.benchmark.scoring import Samples, answers_on
-from hmmscope.lab.benchmark.tasks import Task
-from hmmscope.models.given import unwrapped
+from hmmscope.lab.benchmark.scoring import ScoredSamples, answers_on
+from hmmscope.lab.benchmark.tasks import BenchmarkTask
+from hmmscope.models.user_module import unwrapped
 from hmmscope.runs.config import RunConfig
-from hmmscope.runs.pipeline import fresh_model
+from hmmscope.runs.pipeline import untrained_model
 
 #: Largest difference of two probabilities, or vectors, that is rounding.
 ROUNDING = 1e-3
 _TRIED = 32
 
 
-def in_a_line(task: Task, error: BaseException) -> HmmscopeError:
+def in_a_line(task: BenchmarkTask, error: BaseException) -> HmmscopeError:
     """What a model raised on a task; what is not its fault (a full disk, damaged data) stays as it is."""
     if isinstance(error, HmmscopeError) and not isinstance(error, InputError):
         return error
@@ -28,16 +28,16 @@ def in_a_line(task: Task, error: BaseException) -> HmmscopeError:
     return InputError(f"{task.name}: {' '.join(told.split())[:300]}")
 
 
-def try_entry(config: RunConfig, task: Task, layers: tuple[str, ...] | None) -> None:
+def try_entry(config: RunConfig, task: BenchmarkTask, layers: tuple[str, ...] | None) -> None:
     """Read some samples with the untrained model.
 
     Raises:
         InputError: no weights to train, weights that are not real numbers, layers that it does not have, a model that
             changes when it is only asked, or what `require_causal` refuses.
     """
-    samples = Samples.of(task, "0" * 16)
+    samples = ScoredSamples.of(task, "0" * 16)
     try:
-        model = unwrapped(fresh_model(config, samples.trained.process))
+        model = unwrapped(untrained_model(config, samples.trained.process))
         _require_weights(model)
         before = {name: value.clone() for name, value in model.state_dict().items()}
         for line in rehearsed(model, samples.trained, task.asked(samples.trained)):
@@ -63,13 +63,13 @@ def _require_weights(model: nn.Module) -> None:
         raise InputError("model: has weights that are not real numbers")
 
 
-def require_causal(model: nn.Module, task: Task, samples: Samples, count: int) -> None:
+def require_causal(model: nn.Module, task: BenchmarkTask, samples: ScoredSamples, count: int) -> None:
     """InputError if an answer changes when what comes later does, or when it is asked again.
 
     In each of `count` samples what follows one column, another in each, is that of the sample before.
     """
     asked, batch = task.asked(samples.trained), samples.batch(samples.trained, count)
-    columns = torch.from_numpy(asked.columns)
+    columns = torch.from_numpy(asked.token_positions)
     last = columns[torch.arange(count) % len(columns)]
     later = torch.arange(batch.tokens.shape[1]) > last[:, None]
     later = later.reshape(*later.shape, *(1 for _ in batch.tokens.shape[2:]))

@@ -43,7 +43,7 @@ class Case:
     Attributes:
         claim: its record.
         effects: by name.
-        gates, spent, redrawn: see `hmmscope.lab.evidence.claim.Seen`.
+        gates, spent, redrawn: see `hmmscope.lab.evidence.claim.Measurement`.
         drifts: of the effects; None where they do not count.
         power: whether the rule has to show that its verdict is no matter of chance.
     """
@@ -81,7 +81,7 @@ class Case:
         gates = tuple(gate for gate in self.gates if gate.concerns(names))
         if self.drifts is not None:
             drifts = {name: self.drifts.get(name) for name in known}
-            gates += (Gate.settled(rule, known, drifts),)
+            gates += (Gate.converged_by_rule(rule, known, drifts),)
         verdict, decides, missing = all_of(rule, known, tuple(name for name in names if name))
         why = self._untested(verdict, missing, gates)
         if why:
@@ -91,15 +91,15 @@ class Case:
                 rule,
                 known,
                 verdict,
-                there=self.claim.aim,
-                none=self.claim.none,
+                effect_if_true=self.claim.aim,
+                effect_if_false=self.claim.effect_if_false,
                 least=self.claim.least_power,
                 redrawn=self.redrawn,
             )
             gates += (able,)
             if not able.is_open:
                 return self._at_budget(Judged("not tested", decides, gates, f"power: {able.text}", power=shares))
-            low = limited in CONFIRMED and shares is not None and shares.there < self.claim.least_power
+            low = limited in CONFIRMED and shares is not None and shares.power < self.claim.least_power
             why = "Low power: the size is uncertain." if low else ""
             return self._at_budget(Judged(limited, decides, gates, why, power=shares))
         return self._at_budget(Judged(verdict, decides, gates, _undecided(verdict, known.get(decides))))

@@ -45,15 +45,15 @@ def level() -> float:
     return _LEVEL.get()
 
 
-class Estimate(NamedTuple):
+class EstimateWithError(NamedTuple):
     """A value with the standard error that its samples give it; zero where it is exact."""
 
     value: float
     error: float = 0.0
 
-    def __sub__(self, other: "Estimate") -> "Estimate":
+    def __sub__(self, other: "EstimateWithError") -> "EstimateWithError":
         """The difference of two estimates from different samples."""
-        return Estimate(self.value - other.value, math.hypot(self.error, other.error))
+        return EstimateWithError(self.value - other.value, math.hypot(self.error, other.error))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,11 +85,14 @@ class Effect:
     values: tuple[float, ...] = field(default=(), compare=False, repr=False)
 
     @staticmethod
-    def pooled(values: Sequence[float | Estimate | None], unit: str = "", *, resolution: float = 0.0) -> "Effect":
+    def pooled(
+        values: Sequence[float | EstimateWithError | None], unit: str = "", *, resolution: float = 0.0
+    ) -> "Effect":
         """The mean of one value a seed, with the wider of the intervals over seeds and over samples.
 
         Args:
-            values: one a seed, finite; an `Estimate` where the samples' error is known, None where the seed lacks it.
+            values: one a seed, finite; an `EstimateWithError` where the samples' error is known, None where the seed lacks
+                it.
             unit: of the values.
             resolution: least difference that the measurement can show, such as 1 for counts; half of it is the least
                 half-width.
@@ -97,7 +100,9 @@ class Effect:
         Raises:
             ValueError: no seed has the number.
         """
-        found = [one if isinstance(one, Estimate) else Estimate(one) for one in values if one is not None]
+        found = [
+            one if isinstance(one, EstimateWithError) else EstimateWithError(one) for one in values if one is not None
+        ]
         if not found:
             raise ValueError("no seed has this number")
         count = len(found)

@@ -1,6 +1,6 @@
 """What a figure shows, apart from how it is drawn: experiments make these, `hmmscope.lab.report` draws them.
 
-A `Figure` is a row of panels: `Lines`, `Bars`, a `Heatmap`, a `Cloud` of points, or an `Explorer`, whose curves the
+A `Figure` is a row of panels: `Lines`, `Bars`, a `Heatmap`, a `DenseScatter` of points, or an `Explorer`, whose curves the
 reader of the page chooses. A `Series` carries its role, from which both renderers take the look. So a model is
 drawn alike in every figure, and so is the optimum it is judged against.
 
@@ -75,7 +75,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """One coordinate system of a figure: `Lines`, `Bars`, `Heatmap`, `Cloud` or `Explorer`."""
+    """One coordinate system of a figure: `Lines`, `Bars`, `Heatmap`, `DenseScatter` or `Explorer`."""
 
     title: str
 
@@ -190,10 +190,10 @@ class Heatmap(Panel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cloud(Panel):
+class DenseScatter(Panel):
     """Tens of thousands of points in the unit square, each with its colour, in frames that a slider goes through.
 
-    Numbers are packed (`hmmscope.lab.evidence.clouds`): three bytes a point, in base64.
+    Numbers are packed (`hmmscope.lab.evidence.scatter_data`): three bytes a point, in base64.
 
     Args:
         title: short, or empty; shown above the panel.
@@ -328,7 +328,7 @@ class Explorer(Panel):
         return next(curve.values[index] for curve in self.curves if curve.values[index])
 
 
-_KINDS = {"lines": Lines, "bars": Bars, "heatmap": Heatmap, "cloud": Cloud, "explorer": Explorer}
+_KINDS = {"lines": Lines, "bars": Bars, "heatmap": Heatmap, "cloud": DenseScatter, "explorer": Explorer}
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?", re.ASCII)
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")

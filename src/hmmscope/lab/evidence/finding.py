@@ -1,7 +1,7 @@
 """What was found of a claim: the one record that experiments write, the ledger gathers and pages show."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hmmscope.errors import InputError
@@ -63,7 +63,7 @@ class Finding:
         verdict: see `verdicts`.
         claim: its name.
         source: paper and place; "ours" of a question that no paper answers.
-        reading: what was measured for it, and the rule of the verdict.
+        operationalization: what was measured for it, and the rule of the verdict.
         value, low, high: the effect that decides, with its 95 % interval.
         unit: of the effect.
         p: of the hypothesis that the effect is at the bound of the rule.
@@ -83,7 +83,7 @@ class Finding:
     verdict: Verdict
     claim: str = ""
     source: str = ""
-    reading: str = ""
+    operationalization: str = field(default="", metadata={"stored": "reading"})
     value: float | None = None
     low: float | None = None
     high: float | None = None
@@ -110,7 +110,9 @@ class Finding:
         """The finding as it may be told of a scale: of `UNJUDGED` it has neither verdict nor number nor what was seen."""
         if scale != UNJUDGED:
             return self
-        kept = {name: getattr(self, name) for name in ("title", "claim", "source", "reading", "rule_version")}
+        kept = {
+            name: getattr(self, name) for name in ("title", "claim", "source", "operationalization", "rule_version")
+        }
         return Finding(text="Not tested: smoke.", verdict="not tested", **kept)
 
     def number(self) -> str:

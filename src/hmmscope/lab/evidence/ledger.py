@@ -3,7 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,12 @@ from typing import Any
 from hmmscope.errors import DamagedError, InputError
 from hmmscope.lab.evidence.claim import Claim, claims_of
 from hmmscope.lab.evidence.effects import false_discovery
-from hmmscope.lab.evidence.examined import turns
 from hmmscope.lab.evidence.finding import Finding, asked_by
 from hmmscope.lab.evidence.power import Power
 from hmmscope.lab.evidence.protocol import PROTOCOL, read_protocol
 from hmmscope.lab.evidence.records import deviations, folder_of, present
 from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.lab.evidence.sensitivity import sensitivity
 from hmmscope.lab.evidence.verdicts import DECIDED, VERDICTS
 from hmmscope.schema import to_stored
 from hmmscope.storage import packed, seals, store
@@ -30,14 +30,14 @@ EXPLORATORY = ("smoke", "small")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stated:
+class RecordedClaim:
     """What a ledger says of a claim, where the experiment that states it is not imported; see `Claim`."""
 
     name: str
     experiment: str
     source: str
-    says: str
-    reading: str
+    claim_text: str = field(metadata={"stored": "says"})
+    operationalization: str = field(metadata={"stored": "reading"})
     rule: str | None
 
     @property
@@ -45,15 +45,15 @@ class Stated:
         return self.rule is None
 
 
-def stated(claim: Claim) -> Stated:
+def recorded_claim(claim: Claim) -> RecordedClaim:
     """A claim as its ledger has it."""
     rule = None if claim.rule is None else str(claim.rule)
-    names = ("name", "experiment", "source", "says", "reading")
-    return Stated(**{name: getattr(claim, name) for name in names}, rule=rule)
+    names = ("name", "experiment", "source", "claim_text", "operationalization")
+    return RecordedClaim(**{name: getattr(claim, name) for name in names}, rule=rule)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class LedgerRow:
     """A line of the ledger: a claim and what a folder says of it.
 
     Attributes:
@@ -68,12 +68,12 @@ class Entry:
         sealed: whether the folder has a seal, which says that it is as it was written.
         differs: what differs from the paper.
         scope: what the verdict is about, in words.
-        turns: what turns the verdict, see `examined.turns`; None where it was not asked.
+        sensitivity: what turns the verdict, see `examined.sensitivity`; None where it was not asked.
         power: of the rule, see `hmmscope.lab.evidence.power`; None where it was not asked, or nothing tells it.
         one_of_several: whether another folder stands beside it for the same claim, so that the folder must be said.
     """
 
-    claim: Claim | Stated
+    claim: Claim | RecordedClaim
     finding: Finding | None = None
     folder: str = ""
     scale: str = ""
@@ -86,7 +86,7 @@ class Entry:
     sealed: bool = True
     differs: tuple[str, ...] = ()
     scope: str = ""
-    turns: tuple[str, ...] | None = None
+    sensitivity: tuple[str, ...] | None = None
     power: Power | None = None
     one_of_several: bool = False
 
@@ -97,8 +97,8 @@ class Entry:
     def row(self) -> dict[str, Any]:
         """Plain data, the same for every kind of output."""
         claim, finding = self.claim, self.finding
-        row: dict[str, Any] = {"claim": claim.name, "source": claim.source, "says": claim.says}
-        row |= {"reading": claim.reading, "rule": None if claim.rule is None else str(claim.rule)}
+        row: dict[str, Any] = {"claim": claim.name, "source": claim.source, "says": claim.claim_text}
+        row |= {"reading": claim.operationalization, "rule": None if claim.rule is None else str(claim.rule)}
         row |= {"experiment": claim.experiment}
         if finding is None:
             return row
@@ -111,7 +111,7 @@ class Entry:
         row |= {"folder": self.folder, "scale": self.scale, "seeds": self.seeds, "exploratory": self.exploratory}
         row |= {"budget": finding.budget, "differs": list(self.differs)} | ({"scope": self.scope} if self.scope else {})
         row |= {
-            "fragile": None if self.turns is None else list(self.turns),
+            "fragile": None if self.sensitivity is None else list(self.sensitivity),
             "power": self.power and list(self.power),
         }
         row |= {"parts": [part.to_data() for part in finding.parts]} if finding.parts else {}
@@ -121,8 +121,8 @@ class Entry:
 
 
 def ledger(
-    folders: Sequence[Path], known: Sequence[Stated] = (), source: str = "", *, examined: bool = False
-) -> list[Entry]:
+    folders: Sequence[Path], known: Sequence[RecordedClaim] = (), source: str = "", *, examined: bool = False
+) -> list[LedgerRow]:
     """The claims that the experiments in `folders` decide, in the order of the folders, with q over all of them.
 
     Of one claim at several scales the largest counts, and a single seed only where there are not several elsewhere; at the
@@ -132,7 +132,7 @@ def ledger(
         folders: of experiments.
         known: what is claimed, to take the verdicts of sealed folders as they are, if `source`, a digest of the code, says
             that the same code made them; all others are judged from their tables.
-        source: see `hmmscope.machine.source_digest`.
+        source: see `hmmscope.system_info.source_digest`.
         examined: whether to judge again under other choices and by simulation, see `examined`.
 
     Raises:
@@ -165,25 +165,25 @@ def ledger(
     ]
 
 
-def _examined(entry: Entry, path: Path) -> Entry:
+def _examined(entry: LedgerRow, path: Path) -> LedgerRow:
     """The entry with what other choices and simulation say of it."""
     claim = entry.claim
     if not isinstance(claim, Claim) or claim.is_question:
         return entry
     _, tables = read_tables(path)
-    return replace(entry, turns=tuple(turns(claim, tables)), power=claim.power(claim.seen(tables)))
+    return replace(entry, sensitivity=tuple(sensitivity(claim, tables)), power=claim.power(claim.measured(tables)))
 
 
-def _size(entry: Entry) -> tuple[bool, bool, int]:
+def _size(entry: LedgerRow) -> tuple[bool, bool, int]:
     """A finished experiment counts before one that goes on, several seeds before one, and then the larger scale."""
     return entry.finished, entry.seeds != 1, SCALES.index(entry.scale) if entry.scale in SCALES else -1
 
 
-def _entries(folder: Path, known: Sequence[Stated], source: str) -> list[Entry]:
+def _entries(folder: Path, known: Sequence[RecordedClaim], source: str) -> list[LedgerRow]:
     about, seal = _opened(folder)
     seeds = about.get("whole_seeds", about.get("config", {}).get("seeds"))
     return [
-        Entry(
+        LedgerRow(
             claim=one,
             finding=finding,
             folder=folder.name,
@@ -202,7 +202,7 @@ def _entries(folder: Path, known: Sequence[Stated], source: str) -> list[Entry]:
     ]
 
 
-def _differs(claim: Claim | Stated, about: Mapping[str, Any]) -> tuple[str, ...]:
+def _differs(claim: Claim | RecordedClaim, about: Mapping[str, Any]) -> tuple[str, ...]:
     folder = folder_of(claim.measure.__module__) if isinstance(claim, Claim) else None
     if folder is None or not isinstance(claim, Claim):
         return ()
@@ -212,8 +212,8 @@ def _differs(claim: Claim | Stated, about: Mapping[str, Any]) -> tuple[str, ...]
 
 
 def _sealed(
-    folder: Path, about: Mapping[str, Any], seal: seals.Seal | None, known: Sequence[Stated], source: str
-) -> list[tuple[Stated, Finding]]:
+    folder: Path, about: Mapping[str, Any], seal: seals.Seal | None, known: Sequence[RecordedClaim], source: str
+) -> list[tuple[RecordedClaim, Finding]]:
     """The verdicts that the folder was sealed with, if the code that is here made them; else nothing."""
     made = None if seal is None else seal.bound.get("measured_by")
     if not known or seal is None or "judged_again" in seal.bound or "whole_seeds" in about:
@@ -222,7 +222,7 @@ def _sealed(
         return []
     if "protocol" in about or any(isinstance(mark, str) for mark in about.get("rules", {}).values()):
         return []  # what is fixed by them is compared with the record of the claim
-    data = store.read_json(folder / "findings.json", own=True)
+    data = store.read_json(folder / "findings.json", managed=True)
     kept = {one.claim: one for one in map(Finding.from_data, data)}
     wanted = [one for one in known if one.experiment == about["experiment"]]
     return [(one, kept[one.name]) for one in wanted] if all(one.name in kept for one in wanted) else []
@@ -233,7 +233,7 @@ def _judged(folder: Path, about: dict[str, Any]) -> list[tuple[Claim, Finding]]:
     tables = tables_of(folder, about)
     for one in claims_of(name):
         try:
-            found.append((one, one.judge(tables).at(scale)))
+            found.append((one, one.evaluate(tables).at(scale)))
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
             rule = "its tables are not those of this version"
             raise DamagedError(f"{folder}: {one.name}: {rule} ({type(error).__name__}: {error})") from error
@@ -242,7 +242,7 @@ def _judged(folder: Path, about: dict[str, Any]) -> list[tuple[Claim, Finding]]:
     return found
 
 
-def _exploratory(claim: Claim | Stated, finding: Finding, about: dict[str, Any], folder: Path) -> str | None:
+def _exploratory(claim: Claim | RecordedClaim, finding: Finding, about: dict[str, Any], folder: Path) -> str | None:
     """Why a verdict is no confirmation: the scale, or a rule that is not the one fixed before the data."""
     if claim.is_question:
         return None
@@ -260,7 +260,7 @@ def _exploratory(claim: Claim | Stated, finding: Finding, about: dict[str, Any],
     return None if known else "the rule was written after its data were seen"
 
 
-def _against_protocol(claim: Claim | Stated, about: Mapping[str, Any], folder: Path) -> str | None:
+def _against_protocol(claim: Claim | RecordedClaim, about: Mapping[str, Any], folder: Path) -> str | None:
     """Why the data were not taken by a protocol that names the rule as it is now."""
     protocol = read_protocol(folder / PROTOCOL)
     if protocol.digest != about["protocol"]:
@@ -314,7 +314,7 @@ def _opened(folder: Path) -> tuple[dict[str, Any], seals.Seal | None]:
     if not os.path.lexists(path) or not os.path.lexists(folder / "findings.json"):
         raise InputError(f"{folder}: not the folder of a finished experiment")
     seal = seals.open_sealed(folder)
-    about: dict[str, Any] = store.read_json(path, own=True)
+    about: dict[str, Any] = store.read_json(path, managed=True)
     store.check_format(about, "experiment", path)
     if not isinstance(about.get("experiment"), str):
         raise DamagedError(f"{path}: must be a mapping with the name of an experiment")
@@ -333,23 +333,23 @@ def tables_of(folder: Path, about: Mapping[str, Any]) -> Tables:
 # What a ledger is written as
 
 
-def as_text(entries: Sequence[Entry]) -> list[str]:
+def as_text(entries: Sequence[LedgerRow]) -> list[str]:
     """For a terminal: a claim, its verdict and effect, and what was seen."""
     lines = []
     for entry in entries:
         claim, finding = entry.claim, entry.finding
         lines.append(f"{claim.name}  {asked_by(claim.source)}  ({claim.experiment})")
-        lines.append(f"  {claim.says}")
+        lines.append(f"  {claim.claim_text}")
         if finding is not None:
             lines.append(f"  -> {', '.join(part for part in _verdict(entry) if part)}")
             lines += [f"     {finding.text}", *(f"     {part}" for part in finding.parts)]
-        if entry.turns is not None and not claim.is_question:
-            turned = f"; turned by {', '.join(entry.turns)}" if entry.turns else ""
+        if entry.sensitivity is not None and not claim.is_question:
+            turned = f"; turned by {', '.join(entry.sensitivity)}" if entry.sensitivity else ""
             lines.append(f"     power {entry.power or 'not known'}{turned}")
     return [*lines, summary(entries)]
 
 
-def as_markdown(entries: Sequence[Entry]) -> list[str]:
+def as_markdown(entries: Sequence[LedgerRow]) -> list[str]:
     """For documentation: a table for each experiment."""
     lines = [summary(entries)]
     for (experiment, where), group in groupby(entries, lambda entry: (entry.claim.experiment, entry.where())):
@@ -365,18 +365,18 @@ def as_markdown(entries: Sequence[Entry]) -> list[str]:
         )
         lines += [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
         for entry in group:
-            cells = [f"{entry.claim.says} ({asked_by(entry.claim.source)})", *[""] * 6]
+            cells = [f"{entry.claim.claim_text} ({asked_by(entry.claim.source)})", *[""] * 6]
             if entry.finding is not None:
-                number, rest = entry.finding.number(), law_of(entry.finding)
+                number, rest = entry.finding.number(), scaling_law_of(entry.finding)
                 verdict = f"**{_verdict(entry)[0]}**{marks(entry)}"
                 each = f" By part: {'; '.join(map(str, entry.finding.parts))}." if entry.finding.parts else ""
                 cells[1:4] = [verdict, f"{number}{'; ' * bool(rest)}{rest}", entry.finding.text + each]
-                cells[4:] = [str(entry.power or ""), ", ".join(entry.turns or ()), "; ".join(entry.differs)]
+                cells[4:] = [str(entry.power or ""), ", ".join(entry.sensitivity or ()), "; ".join(entry.differs)]
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return lines
 
 
-def summary(entries: Sequence[Entry]) -> str:
+def summary(entries: Sequence[LedgerRow]) -> str:
     """How many of each verdict."""
     counts: Counter[str] = Counter(entry.finding.verdict for entry in entries if entry.finding is not None)
     if not counts:
@@ -384,36 +384,40 @@ def summary(entries: Sequence[Entry]) -> str:
     said = f"{len(entries)} claims: " + ", ".join(f"{counts[v]} {v}" for v in VERDICTS if counts[v])
     late = sum(entry.exploratory is not None for entry in entries)
     said += f"; {late} exploratory" if late else ""
-    if all(entry.turns is None for entry in entries):
+    if all(entry.sensitivity is None for entry in entries):
         return said
-    return f"{said}; {sum(bool(entry.turns) for entry in entries)} fragile"
+    return f"{said}; {sum(bool(entry.sensitivity) for entry in entries)} fragile"
 
 
-def _verdict(entry: Entry) -> tuple[str, str, str, str]:
+def _verdict(entry: LedgerRow) -> tuple[str, str, str, str]:
     finding = entry.finding
     assert finding is not None
     about = ", ".join(part for part in (entry.scope, finding.budget) if part)
     at = f" {about}" if about and finding.verdict in DECIDED else ""
     verdict = f"INVALID ({entry.invalid})" if entry.invalid else f"{finding.verdict}{at}"
-    return verdict, finding.number(), law_of(finding), place(entry)
+    return verdict, finding.number(), scaling_law_of(finding), place(entry)
 
 
-def place(entry: Entry) -> str:
+def place(entry: LedgerRow) -> str:
     """``small, 3 seeds (exploratory), in FOLDER``."""
     return entry.where() + marks(entry)
 
 
-def marks(entry: Entry) -> str:
+def marks(entry: LedgerRow) -> str:
     """What has to be said beside a verdict: `` (exploratory), in FOLDER``, or nothing."""
     words = [
         word
-        for word, said in (("exploratory", entry.exploratory), ("fragile", entry.turns), ("unsealed", not entry.sealed))
+        for word, said in (
+            ("exploratory", entry.exploratory),
+            ("fragile", entry.sensitivity),
+            ("unsealed", not entry.sealed),
+        )
         if said
     ]
     return (f" ({', '.join(words)})" if words else "") + f", in {entry.folder}" * entry.one_of_several
 
 
-def law_of(finding: Finding) -> str:
+def scaling_law_of(finding: Finding) -> str:
     """``p 0.003, q 0.01`` and how many seeds would decide."""
     parts = [f"{name} {value:.2g}" for name, value in (("p", finding.p), ("q", finding.q)) if value is not None]
     if finding.verdict == "inconclusive" and finding.value is not None:

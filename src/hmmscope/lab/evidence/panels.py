@@ -19,7 +19,7 @@ from hmmscope.lab.evidence.figure import Bars, Heatmap, Lines, Role, Series
 from hmmscope.lab.evidence.rows import Rows
 
 #: Name and role of a series.
-Look = tuple[str, Role]
+NameAndRole = tuple[str, Role]
 
 
 def curve(

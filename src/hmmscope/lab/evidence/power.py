@@ -58,24 +58,24 @@ class Power(NamedTuple):
     """Shares of simulated experiments.
 
     Attributes:
-        there: the rule says "reproduced" of the paper's effect.
+        power: the rule says "reproduced" of the paper's effect.
         denied: it says "not reproduced" of the paper's effect, which is false.
         confirmed: it says "reproduced", or so in sign, of none, which is false.
     """
 
-    there: float
+    power: float
     denied: float
     confirmed: float
 
     def __str__(self) -> str:
-        return f"{self.there:.2f}; false denials {self.denied:.2f}, false confirmations {self.confirmed:.2f}"
+        return f"{self.power:.2f}; false denials {self.denied:.2f}, false confirmations {self.confirmed:.2f}"
 
 
 def power_of(
     rule: Rule,
     effects: Mapping[str, Effect],
-    there: float | None = None,
-    none: float | None = None,
+    effect_if_true: float | None = None,
+    effect_if_false: float | None = None,
     redrawn: Redrawn | None = None,
 ) -> Power | None:
     """By simulation at the seeds that were used; None where nothing tells it.
@@ -83,15 +83,16 @@ def power_of(
     Args:
         rule: of each effect; all must bear the claim out.
         effects: with the spread that was seen.
-        there: the effect that the paper prints; by default twice what matters.
-        none: the effect that is none; by default that at the bound, or the mirror image of the paper's where the bound is
+        effect_if_true: the effect that the paper prints; by default twice what matters.
+        effect_if_false: the effect that is none; by default that at the bound, or the mirror image of the paper's where the
+        bound is
             all that matters.
         redrawn: see `Redrawn`.
     """
     if isinstance(rule, Always) and effects:
         count = min(effect.num_seeds for effect in effects.values())
         return Power(float(rule.least**count <= level() / 2), 0.0, rule.least**count)
-    aims = targets(rule, there, none)
+    aims = targets(rule, effect_if_true, effect_if_false)
     if aims is None or not effects or any(effect.num_seeds < 2 for effect in effects.values()):
         return None
     if redrawn is None and any(_error(effect) is None for effect in effects.values()):
@@ -107,20 +108,22 @@ def power_of(
 
 
 def chances(
-    rule: Rule, effects: Mapping[str, Effect], there: float | None = None, none: float | None = None
+    rule: Rule, effects: Mapping[str, Effect], effect_if_true: float | None = None, effect_if_false: float | None = None
 ) -> tuple[float, float] | None:
     """Return how often a rule confirms the paper's effect, or its sign, and how often it denies an effect of zero.
 
     Both are fractions of simulated experiments; None if neither can be simulated, see `power_of`.
     """
-    aims = targets(rule, there, none)
+    aims = targets(rule, effect_if_true, effect_if_false)
     if aims is None or not effects or any(one.num_seeds < 2 or _error(one) is None for one in effects.values()):
         return None
     said, denied = (_verdicts(rule, effects, aim, None) for aim in aims)
     return sum(one in CONFIRMED for one in said) / len(said), denied.count("not reproduced") / len(denied)
 
 
-def targets(rule: Rule, there: float | None = None, none: float | None = None) -> tuple[float, float] | None:
+def targets(
+    rule: Rule, effect_if_true: float | None = None, effect_if_false: float | None = None
+) -> tuple[float, float] | None:
     """The effect of the paper, and that of none; None where nothing says how large either is."""
     match rule:
         case Within():
@@ -129,16 +132,16 @@ def targets(rule: Rule, there: float | None = None, none: float | None = None) -
             found = (rule.bound, rule.bound + 2 * rule.margin)
         case Above() | Below():
             side = 1 if isinstance(rule, Above) else -1
-            if rule.matters:
-                found = (rule.bound + 2 * side * rule.matters, rule.bound)
+            if rule.smallest_effect:
+                found = (rule.bound + 2 * side * rule.smallest_effect, rule.bound)
             elif rule.bound:
                 found = (rule.bound + side * abs(rule.bound), rule.bound - side * abs(rule.bound))
             else:
                 found = (None, None)
         case _:
             return None
-    present = found[0] if there is None else there
-    absent = found[1] if none is None else none
+    present = found[0] if effect_if_true is None else effect_if_true
+    absent = found[1] if effect_if_false is None else effect_if_false
     return None if present is None or absent is None else (present, absent)
 
 
@@ -147,8 +150,8 @@ def powered(
     effects: Mapping[str, Effect],
     verdict: Verdict,
     *,
-    there: float | None,
-    none: float | None,
+    effect_if_true: float | None,
+    effect_if_false: float | None,
     least: float,
     redrawn: Redrawn | None = None,
 ) -> tuple[Gate, Power | None, Verdict]:
@@ -157,9 +160,9 @@ def powered(
     Args:
         verdict: that the rule gives.
         least: the power below which "reproduced" is said of the sign alone.
-        there, none, redrawn: see `power_of`.
+        effect_if_true, effect_if_false, redrawn: see `power_of`.
     """
-    found = power_of(rule, effects, there, none, redrawn)
+    found = power_of(rule, effects, effect_if_true, effect_if_false, redrawn)
     seen = (MOST_FALSE, least)
     if found is None:
         text = (
@@ -172,10 +175,10 @@ def powered(
     if found.confirmed > MOST_FALSE:
         text = f"of no effect the rule says so, falsely, in {found.confirmed:.2f} of simulated experiments"
         return Gate("power", False, text, seen), found, verdict
-    text = f"the rule says so in {found.there:.2f} of simulated experiments with the effect that is looked for"
-    if found.there >= least:
+    text = f"the rule says so in {found.power:.2f} of simulated experiments with the effect that is looked for"
+    if found.power >= least:
         return Gate("power", True, f"{text}, and in {found.confirmed:.2f} without", seen), found, verdict
-    enough = None if redrawn is not None else seeds_enough(rule, effects, there, none)
+    enough = None if redrawn is not None else seeds_enough(rule, effects, effect_if_true, effect_if_false)
     more = f"; {enough} seeds would have a power of {PLANNED:g}" if enough else ""
     held = all(rule.holds_by_sign(effect) for effect in effects.values())
     bound = (
@@ -186,10 +189,14 @@ def powered(
 
 
 def seeds_enough(
-    rule: Rule, effects: Mapping[str, Effect], there: float | None, none: float | None, wanted: float = PLANNED
+    rule: Rule,
+    effects: Mapping[str, Effect],
+    effect_if_true: float | None,
+    effect_if_false: float | None,
+    wanted: float = PLANNED,
 ) -> int | None:
     """The least number of seeds of the same spread with which a rule has a power; None if no number up to 100 has."""
-    aims = targets(rule, there, none)
+    aims = targets(rule, effect_if_true, effect_if_false)
     if aims is None or any(effect.error is None or not effect.degrees for effect in effects.values()):
         return None
 

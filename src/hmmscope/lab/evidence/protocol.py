@@ -31,7 +31,7 @@ class Protocol:
     """A protocol as it was read.
 
     Attributes:
-        experiment, scale, plan: what is run, see `hmmscope.lab.experiments.planning.Plan.to_data`.
+        experiment, scale, plan: what is run, see `hmmscope.lab.experiments.planning.ExperimentPlan.to_data`.
         measurement: version of what the experiment measures.
         rules: by claim: version, says, reading, and what of the record a verdict depends on, see `entry_of`.
         data: its bytes.
@@ -74,15 +74,15 @@ class Protocol:
 def entry_of(record: Record) -> dict[str, Any]:
     """What a protocol says of a rule."""
     rule = None if record.rule is None else {"name": record.rule.name, **spec_to_data(record.rule)}
-    numbers = {"rule": rule, "level": record.level, "numbers": spec_to_data(dict(record.numbers))}
+    numbers = {"rule": rule, "level": record.level, "numbers": spec_to_data(dict(record.parameters))}
     numbers |= {
         "printed": record.printed,
-        "there": record.there,
-        "none": record.none,
+        "there": record.effect_if_true,
+        "none": record.effect_if_false,
         "least_power": record.least_power,
         "more_budget_could_help": record.more_budget_could_help,
     }
-    return {"version": record.version, "says": record.says, "reading": record.reading, **numbers}
+    return {"version": record.version, "says": record.claim_text, "reading": record.operationalization, **numbers}
 
 
 def read_protocol(path: Path) -> Protocol:
@@ -92,7 +92,7 @@ def read_protocol(path: Path) -> Protocol:
         InputError: there is no such file.
         DamagedError: it is no protocol.
     """
-    data = disk.read_bytes(path, own=False)
+    data = disk.read_bytes(path, managed=False)
     found = store.parse(data, str(path))
     kinds = {"experiment": str, "scale": str, "plan": dict, "measurement": int, "rules": dict}
     if not isinstance(found, dict) or found.get("format") != FORMAT:

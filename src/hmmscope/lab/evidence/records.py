@@ -20,10 +20,10 @@ A folder "claims" beside the modules that measure has one file an experiment, ``
     more_budget_could_help = true                  # of claims on training: only then "not at this budget" may be said
     printed = 1.0                                  # the effect that the paper prints, where it does
     printed_in = "§4.3: the exponential 2^L scaling, as evident in the figure"
-    numbers = { rate = 0.1 }                       # what the function that measures asks for: ``number("rate")``
+    numbers = { rate = 0.1 }                       # what the function that measures asks for: ``parameter("rate")``
 
-The version is the identity of a rule. What a rule does is kept in `tests/evidence/acts`: effects, gates and verdicts on
-frozen tables. A test says when a version has to be raised, and when it must not be.
+The version is the identity of a rule. What a rule does is kept in `tests/evidence/golden_verdicts`: effects, gates and
+verdicts on frozen tables. A test says when a version has to be raised, and when it must not be.
 """
 
 import tomllib
@@ -52,7 +52,7 @@ _DEVIATIONS = "deviations.toml"
 _HEAD = ("experiment", "level", "measurement", "budget", "scope")
 
 
-class Numbers(dict[str, Any]):
+class RuleParameters(dict[str, Any]):
     """Numbers by name, read as ``numbers.rate``."""
 
     def __getattr__(self, name: str) -> Any:
@@ -67,7 +67,7 @@ _JUDGED: ContextVar[Mapping[str, Any] | None] = ContextVar("judged", default=Non
 
 @contextmanager
 def judged_by(numbers: Mapping[str, Any]) -> Iterator[None]:
-    """The numbers of a record are those that `number` gives in here."""
+    """The numbers of a record are those that `parameter` gives in here."""
     before = _JUDGED.set(numbers)
     try:
         yield
@@ -75,7 +75,7 @@ def judged_by(numbers: Mapping[str, Any]) -> Iterator[None]:
         _JUDGED.reset(before)
 
 
-def number(name: str, outside: Any = None) -> Any:
+def parameter(name: str, outside: Any = None) -> Any:
     """A number of the record that judges here and now, such as a threshold of a gate that several claims share.
 
     Args:
@@ -102,7 +102,8 @@ class Record:
         level: share of the law outside of the intervals of the effects.
         printed: the effect that the paper prints, where it prints one; see `hmmscope.lab.evidence.power`.
         printed_in: where the paper prints it.
-        there, none: the effects at which its power is asked, where the paper prints none, and where twice what matters and
+        effect_if_true, effect_if_false: the effects at which its power is asked, where the paper prints none, and where
+        twice what matters and
             the bound are not the right ones.
         least_power: share of simulated experiments about the paper's effect below which "reproduced" is said of the sign
             alone, see `hmmscope.lab.evidence.power`.
@@ -110,16 +111,16 @@ class Record:
         more_budget_could_help: whether what is claimed, and not seen, may be seen after more training; None of claims that
             are not about training, and where nothing says so.
         budget: that a model of the paper was trained on, by currency (a column of the table "runs").
-        numbers: what the function that measures asks for, see `number`.
+        parameters: what the function that measures asks for, see `parameter`.
         once: versions by the marks that older files have of them.
-        stands: of attacks that may leave the claim decided, why, by their names; see `tests/evidence/attacks.py`.
+        stands: of attacks that may leave the claim decided, why, by their names; see `tests/evidence/adversarial_tables.py`.
     """
 
     name: str
     experiment: str
     source: str
-    says: str
-    reading: str
+    claim_text: str = field(metadata={"stored": "says"})
+    operationalization: str = field(metadata={"stored": "reading"})
     rule: Rule | None = None
     about: About = "training"
     proved: bool = False
@@ -127,13 +128,13 @@ class Record:
     level: float = ALPHA
     printed: float | None = None
     printed_in: str = ""
-    there: float | None = None
-    none: float | None = None
+    effect_if_true: float | None = field(default=None, metadata={"stored": "there"})
+    effect_if_false: float | None = field(default=None, metadata={"stored": "none"})
     least_power: float = LEAST_POWER
     more_budget_could_help: bool | None = None
     budget: Mapping[str, float] = field(default_factory=dict)
     scope: Mapping[str, str] = field(default_factory=dict)
-    numbers: Numbers = field(default_factory=Numbers)
+    parameters: RuleParameters = field(default_factory=RuleParameters, metadata={"stored": "numbers"})
     once: Mapping[str, int] = field(default_factory=dict)
     stands: Mapping[str, str] = field(default_factory=dict)
 
@@ -149,7 +150,7 @@ class Record:
     @property
     def aim(self) -> float | None:
         """The effect at which the power is asked; None where it is twice what matters."""
-        return self.there if self.printed is None else self.printed
+        return self.effect_if_true if self.printed is None else self.printed
 
     def __post_init__(self) -> None:
         if self.about not in _ABOUT:
@@ -163,7 +164,7 @@ class Record:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasurementVersion:
     """What an experiment measures: its version, and versions by the marks that older files have of them."""
 
     version: int = 1
@@ -192,7 +193,7 @@ def present(once: Mapping[str, int], mark: Any) -> Any:
     return once.get(mark, mark) if isinstance(mark, str) else mark
 
 
-def measured(folder: Path, experiment: str) -> Measured | None:
+def measured(folder: Path, experiment: str) -> MeasurementVersion | None:
     """What an experiment measures, by its file in a folder of claims; None without a file."""
     path = folder / f"{experiment}.toml"
     if not path.is_file():
@@ -200,7 +201,7 @@ def measured(folder: Path, experiment: str) -> Measured | None:
     found = _read(path).get("measurement", {})
     has_version = isinstance(found, dict) and isinstance(found.get("version"), int)
     require(has_version, f"{path}: measurement", "must have a version", found)
-    return Measured(**by_field(Measured, found))
+    return MeasurementVersion(**by_field(MeasurementVersion, found))
 
 
 @cache
@@ -256,7 +257,7 @@ def _record(name: str, data: dict[str, Any]) -> Record:
         raise unknown_name("key", unknown, known)
     missing = next((key for key in ("experiment", "source", "says", "reading", "version") if key not in data), None)
     require(missing is None, str(missing), "is required", "none")
-    made = data | {"rule": rule_of(data.get("rule")), "numbers": Numbers(data.get("numbers", {}))}
+    made = data | {"rule": rule_of(data.get("rule")), "numbers": RuleParameters(data.get("numbers", {}))}
     if data.get("about", "training") == "training" and data.get("rule") is not None:
         helps = data.get("more_budget_could_help")
         require(

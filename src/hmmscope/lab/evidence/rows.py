@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from hmmscope.lab.evidence.effects import ALPHA, Effect, Estimate, quantile
+from hmmscope.lab.evidence.effects import ALPHA, Effect, EstimateWithError, quantile
 from hmmscope.ties import largest
 
 T = TypeVar("T")
@@ -91,14 +91,14 @@ class Rows(list[dict[str, Any]]):
             made.append(names | {value: effect.value, "low": low, "high": high, "seeds": len(of_seed)})
         return made
 
-    def estimates(self, value: str = "value") -> "PerSeed[Estimate | None]":
+    def estimates(self, value: str = "value") -> "PerSeed[EstimateWithError | None]":
         """The number of each seed with the error that its samples give it; None where the seed has only missing values.
 
         Several rows of one seed are averaged. The error is the column ``error``, or that of the interval of the row.
         """
         return self.per_seed(lambda own: _estimate([row for row in own if row.get(value) is not None], value))
 
-    def mean(self, value: str = "value") -> Estimate:
+    def mean(self, value: str = "value") -> EstimateWithError:
         """The mean of a column, with the error that its samples give it.
 
         Raises:
@@ -135,16 +135,18 @@ class Rows(list[dict[str, Any]]):
     def beyond_twins(self, read: str) -> str:
         """``0.91 [0.88, 0.94] of what untrained twins leave``, where it is read best in each seed; empty without twins.
 
-        The rows are of one model and target by layer, with the columns of `analysis.twins`.
+        The rows are of one model and target by layer, with the columns of `analysis.controls`.
 
         Args:
             read: the column by which a layer is best, "accuracy" or "r2".
         """
 
-        def share(own: Rows) -> Estimate | None:
+        def share(own: Rows) -> EstimateWithError | None:
             best = largest(own, lambda row: row[read])
             known = best["share"] is not None
-            return Estimate(best["share"], (best["share_high"] - best["share_low"]) / _WIDTH) if known else None
+            return (
+                EstimateWithError(best["share"], (best["share_high"] - best["share_low"]) / _WIDTH) if known else None
+            )
 
         known = Rows(row for row in self if row.get("twins") is not None)
         if not known:
@@ -203,11 +205,11 @@ def _same_but_seed(one: list[Any], other: list[Any]) -> bool:
     return len(one) == len(other) and all(bare(a) == bare(b) for a, b in zip(one, other, strict=True))
 
 
-def _estimate(rows: list[dict[str, Any]], value: str) -> Estimate | None:
+def _estimate(rows: list[dict[str, Any]], value: str) -> EstimateWithError | None:
     if not rows:
         return None
     errors = [_error(row) for row in rows]
-    return Estimate(math.fsum(row[value] for row in rows) / len(rows), math.hypot(*errors) / len(rows))
+    return EstimateWithError(math.fsum(row[value] for row in rows) / len(rows), math.hypot(*errors) / len(rows))
 
 
 def _error(row: Mapping[str, Any]) -> float:

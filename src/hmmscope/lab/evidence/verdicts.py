@@ -92,18 +92,18 @@ class Rule(ABC):
 class Above(Rule):
     """The effect is above a bound, by as much as matters.
 
-    Reproduced if the whole interval is at least `matters` above the bound; in sign, if it is above the bound and an effect
-    that would not matter lies in it. Not reproduced if the whole interval stays below bound + matters: the effect is of the
-    other sign, or too small to matter.
+    Reproduced if the whole interval is at least `smallest_effect` above the bound; in sign, if it is above the bound and an
+    effect that would not matter lies in it. Not reproduced if the whole interval stays below bound + matters: the effect is
+    of the other sign, or too small to matter.
     """
 
     name: ClassVar[str] = "above"
 
     bound: float = 0.0
-    matters: float = 0.0
+    smallest_effect: float = field(default=0.0, metadata={"stored": "matters"})
 
     def decide(self, low: float, value: float, high: float) -> Verdict:
-        least = self.bound + self.matters
+        least = self.bound + self.smallest_effect
         if high < least or (high == least == self.bound):
             return "not reproduced"
         if low <= self.bound:
@@ -114,7 +114,7 @@ class Above(Rule):
         return effect.sign_low is not None and rounded(effect.sign_low) > self.bound
 
     def __str__(self) -> str:
-        return f"above {self.bound:g}" + (f", by at least {self.matters:g}" if self.matters else "")
+        return f"above {self.bound:g}" + (f", by at least {self.smallest_effect:g}" if self.smallest_effect else "")
 
 
 @dataclass(frozen=True)
@@ -124,16 +124,16 @@ class Below(Rule):
     name: ClassVar[str] = "below"
 
     bound: float = 0.0
-    matters: float = 0.0
+    smallest_effect: float = field(default=0.0, metadata={"stored": "matters"})
 
     def decide(self, low: float, value: float, high: float) -> Verdict:
-        return Above(-self.bound, self.matters).decide(-high, -value, -low)
+        return Above(-self.bound, self.smallest_effect).decide(-high, -value, -low)
 
     def holds_by_sign(self, effect: Effect) -> bool:
         return effect.sign_high is not None and rounded(effect.sign_high) < self.bound
 
     def __str__(self) -> str:
-        return f"below {self.bound:g}" + (f", by at least {self.matters:g}" if self.matters else "")
+        return f"below {self.bound:g}" + (f", by at least {self.smallest_effect:g}" if self.smallest_effect else "")
 
 
 @dataclass(frozen=True)
@@ -291,7 +291,7 @@ class Gate:
         return Gate.converged(changes, margin, "loss")
 
     @staticmethod
-    def settled(rule: Rule, effects: Mapping[str, Effect], drifts: Mapping[str, float | None]) -> "Gate":
+    def converged_by_rule(rule: Rule, effects: Mapping[str, Effect], drifts: Mapping[str, float | None]) -> "Gate":
         """Whether a verdict would outlast training twice as long, at the pace of the last doubling of the training.
 
         What grows with the logarithm of the training never is flat, and need not be: the question is whether it could still
@@ -358,7 +358,7 @@ class Gate:
         return Gate("regime", is_open, f"{what} is {value:.4g}, {inside} {low:.4g} to {high:.4g}", (value, low, high))
 
     @staticmethod
-    def room(available: float, needed: float, what: str) -> "Gate":
+    def headroom(available: float, needed: float, what: str) -> "Gate":
         """Whether the range of outcomes allows the effect."""
         is_open = available >= needed
         short = "" if is_open else f" where {needed:.3g} are needed"

@@ -11,14 +11,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hmmscope.lab.evidence.claim import Claim, Seen, claims_of
+from hmmscope.lab.evidence.claim import Claim, Measurement, claims_of
 from hmmscope.lab.evidence.effects import Effect
 from hmmscope.lab.evidence.finding import UNJUDGED
 from hmmscope.lab.evidence.ledger import SCALES, read_about, read_tables
 from hmmscope.lab.evidence.power import PLANNED, chances, seeds_enough
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.evidence.verdicts import Always, Gate
-from hmmscope.lab.experiments.planning import Plan
+from hmmscope.lab.experiments.planning import ExperimentPlan
 from hmmscope.storage.seals import open_sealed
 
 #: Folder of kept tables, from the root of the repository: <scale>/<experiment>, and beside it <experiment>@<setting>.
@@ -86,7 +86,7 @@ class Outlook:
         return f"can {word} {', '.join(self.parts)} alone: {reasons}" if self.parts else f"cannot {word}: {reasons}"
 
 
-def outlooks(plan: Plan, kept: Sequence[Path] | None = None) -> list[Outlook]:
+def outlooks(plan: ExperimentPlan, kept: Sequence[Path] | None = None) -> list[Outlook]:
     """Return the prospects of a plan for each claim of its experiment.
 
     Args:
@@ -97,7 +97,7 @@ def outlooks(plan: Plan, kept: Sequence[Path] | None = None) -> list[Outlook]:
     return [_outlook(plan, claim, folders) for claim in claims_of(plan.experiment.name)]
 
 
-def kept_folders(plan: Plan) -> list[Path]:
+def kept_folders(plan: ExperimentPlan) -> list[Path]:
     """The folders in `RESULTS` of an experiment: those of the plan's scale first, then the largest scales."""
     scales = sorted(SCALES, key=lambda scale: (scale != plan.scale, -SCALES.index(scale)))
     name = plan.experiment.name
@@ -105,7 +105,7 @@ def kept_folders(plan: Plan) -> list[Path]:
     return [folder for some in found for folder in sorted(some) if (folder / "findings.json").is_file()]
 
 
-def decision_lines(plan: Plan, kept: Sequence[Path] | None = None) -> Iterator[str]:
+def decision_lines(plan: ExperimentPlan, kept: Sequence[Path] | None = None) -> Iterator[str]:
     """For a dry run: how many claims the plan can decide, then each."""
     folders = kept_folders(plan) if kept is None else list(kept)
     found = outlooks(plan, folders)
@@ -119,7 +119,7 @@ def decision_lines(plan: Plan, kept: Sequence[Path] | None = None) -> Iterator[s
         yield from one.lines()
 
 
-def warning_of(plan: Plan) -> str | None:
+def warning_of(plan: ExperimentPlan) -> str | None:
     """A line for a plan that can decide none of its claims; None for others, and at the scale that never decides."""
     if plan.scale == UNJUDGED:
         return None
@@ -130,9 +130,9 @@ def warning_of(plan: Plan) -> str | None:
     return f"warning: this plan can decide none of its {len(found)} claims ({why}); --dry-run prints every gate"
 
 
-def _outlook(plan: Plan, claim: Claim, folders: Sequence[Path]) -> Outlook:
+def _outlook(plan: ExperimentPlan, claim: Claim, folders: Sequence[Path]) -> Outlook:
     whole, effects, covered, missing = _measured(plan, claim, folders)
-    with claim.judging():
+    with claim.measuring():
         fixed = list(plan.experiment.planned_gates(plan.configs, claim)) if plan.configs else []
     gates = [*_of_scale(plan), *_of_seeds(plan, claim), *fixed]
     gates += [Gate("measured", False, f"{name} is not in the plan").about(name) for name in missing]
@@ -151,8 +151,8 @@ def _outlook(plan: Plan, claim: Claim, folders: Sequence[Path]) -> Outlook:
 
 
 def _measured(
-    plan: Plan, claim: Claim, folders: Sequence[Path]
-) -> tuple[list[Seen], dict[str, Effect], tuple[str, ...], tuple[str, ...]]:
+    plan: ExperimentPlan, claim: Claim, folders: Sequence[Path]
+) -> tuple[list[Measurement], dict[str, Effect], tuple[str, ...], tuple[str, ...]]:
     """Return the kept measurements of a claim, the effects that the plan measures, and names covered and missing."""
     whole, effects, parts = [], dict[str, Effect](), dict[str, None]()
     names, told = dict[str, None](), dict[str, None]()
@@ -162,7 +162,7 @@ def _measured(
         if seen is None:
             continue
         whole.append(seen)
-        names |= dict.fromkeys((*seen.wanted, *(name for name in seen.by_name() if name)))
+        names |= dict.fromkeys((*seen.required, *(name for name in seen.by_name() if name)))
         told |= dict.fromkeys(
             (*seen.parts, *(name for gate in seen.gates if gate.name == "learned" for name in gate.of))
         )
@@ -194,20 +194,20 @@ def _of_two_seeds(folder: Path) -> Tables:
     return {name: Rows(row for row in rows if row.get("seed") in kept) for name, rows in tables.items()}
 
 
-def _seen(claim: Claim, tables: Tables | None) -> Seen | None:
+def _seen(claim: Claim, tables: Tables | None) -> Measurement | None:
     """Return the measurement of a claim; None where the tables lack its rows."""
     try:
-        return None if tables is None else claim.seen(tables)
+        return None if tables is None else claim.measured(tables)
     except _LACKING:
         return None
 
 
-def _of_scale(plan: Plan) -> Iterator[Gate]:
+def _of_scale(plan: ExperimentPlan) -> Iterator[Gate]:
     if plan.scale == UNJUDGED:
         yield Gate("regime", False, f"scale {UNJUDGED} checks that everything runs and has no verdicts")
 
 
-def _of_seeds(plan: Plan, claim: Claim) -> Iterator[Gate]:
+def _of_seeds(plan: ExperimentPlan, claim: Claim) -> Iterator[Gate]:
     if plan.seeds is None or isinstance(claim.rule, Always):
         return
     count = len(plan.seeds)
@@ -215,7 +215,7 @@ def _of_seeds(plan: Plan, claim: Claim) -> Iterator[Gate]:
         yield Gate("seeds", count > 1, f"{count} seeds" if count > 1 else "one seed decides nothing")
 
 
-def _of_same_plan(plan: Plan, claim: Claim, folders: Sequence[Path]) -> list[Gate]:
+def _of_same_plan(plan: ExperimentPlan, claim: Claim, folders: Sequence[Path]) -> list[Gate]:
     """The ratios that kept tables of the same trainings have, whatever their seeds."""
     same = next((folder for folder in folders if plan.configs and _trainings(folder) == plan.to_data()["runs"]), None)
     seen = None if same is None else _seen(claim, _of_two_seeds(same))
@@ -232,12 +232,16 @@ def _of_power(claim: Claim, effects: dict[str, Effect], count: int) -> Iterator[
     if claim.rule is None or not claim.asks_power:
         return
     for name, effect in effects.items():
-        with claim.judging():
-            found = chances(claim.rule, {name: effect.with_seeds(count)}, claim.aim, claim.none)
+        with claim.measuring():
+            found = chances(claim.rule, {name: effect.with_seeds(count)}, claim.aim, claim.effect_if_false)
             if found is None:
                 continue
             few = max(found) < PLANNED
-            enough = seeds_enough(claim.rule, {name: effect.with_seeds(2)}, claim.aim, claim.none) if few else None
+            enough = (
+                seeds_enough(claim.rule, {name: effect.with_seeds(2)}, claim.aim, claim.effect_if_false)
+                if few
+                else None
+            )
         text = (
             f"by kept spreads {count} seeds confirm the paper's effect in {found[0]:.2f} of simulated experiments and deny "
             f"none in {found[1]:.2f}"

@@ -31,7 +31,7 @@ SEED_INTERVALS = (
 )
 
 #: The tables of a measurement, to be written: plain rows by name.
-Measured = dict[str, list[dict[str, Any]]]
+MeasuredTables = dict[str, list[dict[str, Any]]]
 
 
 class Experiment(ABC):
@@ -44,7 +44,7 @@ class Experiment(ABC):
     title: str
     summary: str
     #: Each model is measured and kept by itself, as an experiment of many hours needs it, see `cells`.
-    one_by_one: bool = False
+    measure_per_run: bool = False
 
     #: How many seeds the experiments on trained models have at each scale.
     NUM_SEEDS = {"smoke": 2, "small": 3, "medium": 5, "gpu": 3, "paper": 1}
@@ -54,7 +54,7 @@ class Experiment(ABC):
     sizes: dict[str, dict[str, Any]]
 
     #: Columns of the tables that tell its networks of a seed apart.
-    networks: tuple[str, ...] = ()
+    run_columns: tuple[str, ...] = ()
 
     #: Version of what `measure` makes, where no record of claims has one: raised when it makes other rows of the same
     #: models, never otherwise. Parts of another version are not taken over.
@@ -88,11 +88,12 @@ class Experiment(ABC):
         return None
 
     def cells(self, labels: list[str]) -> dict[str, list[str]]:
-        """Which models of a seed are measured together, by name, in the order of work: all in one part, or `one_by_one`.
+        """Which models of a seed are measured together, by name, in the order of work: all in one part, or
+        `measure_per_run`.
 
         A part that is measured is kept.
         """
-        return {label: [label] for label in labels} if self.one_by_one else {ALL: labels}
+        return {label: [label] for label in labels} if self.measure_per_run else {ALL: labels}
 
     def measurements(self, scale: str) -> dict[str, Any]:
         """Sizes of the measurements, shown as facts; by default the row of `sizes`."""
@@ -102,7 +103,7 @@ class Experiment(ABC):
     groups: dict[str, tuple[str, ...]]
 
     @abstractmethod
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
         """The tables of one measurement: of all models, or of those of one seed if it is seeded."""
 
     @abstractmethod
@@ -117,7 +118,7 @@ class Experiment(ABC):
         """
         return untrained(tables)
 
-    def by_counting(self, tables: Tables) -> Tables | None:
+    def with_ngrams_only(self, tables: Tables) -> Tables | None:
         """The tables as they would be had the networks learned to count and no more; None where nothing was counted."""
         return counting(tables)
 
@@ -136,7 +137,7 @@ class Experiment(ABC):
 
     def findings(self, tables: Tables) -> list[Finding]:
         """What was found: the verdicts of all claims that the experiment decides."""
-        return [claim.judge(tables) for claim in claims_of(self.name)] + self.notes(tables)
+        return [claim.evaluate(tables) for claim in claims_of(self.name)] + self.notes(tables)
 
     def notes(self, tables: Tables) -> list[Finding]:
         """Further findings, of which nothing was claimed."""

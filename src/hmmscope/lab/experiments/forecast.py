@@ -3,10 +3,10 @@
 import json
 from collections.abc import Iterator, Sequence
 
-from hmmscope.lab.experiments.planning import Plan, plan_of
+from hmmscope.lab.experiments.planning import ExperimentPlan, plan_of
 from hmmscope.runs.config import RunConfig
-from hmmscope.runs.dry_run import BY_COUNT, BY_COUNT_GPU, Estimate, estimate
-from hmmscope.runs.room import duration
+from hmmscope.runs.dry_run import BY_COUNT, BY_COUNT_GPU, ResourceEstimate, estimate
+from hmmscope.runs.resources import duration
 
 #: Scales whose trainings are for a GPU.
 ON_GPU = ("gpu", "paper")
@@ -49,7 +49,7 @@ def forecast(
     yield f"measures     with {sizes}: its time comes on top"
 
 
-def _time(plan: Plan, counted: dict[str, Estimate], repeats: int, measure: bool) -> Iterator[str]:
+def _time(plan: ExperimentPlan, counted: dict[str, ResourceEstimate], repeats: int, measure: bool) -> Iterator[str]:
     """The time of all trainings, one after the other: on a GPU at the scales that are for one, else on this processor."""
     on_gpu = [found.gpu_seconds for found in counted.values()]
     here = [found.seconds for found in counted.values()]
@@ -72,11 +72,11 @@ def _time(plan: Plan, counted: dict[str, Estimate], repeats: int, measure: bool)
         yield f"time         about {duration(repeats * total)} of {by} to train, {BY_COUNT}; --measure times steps"
 
 
-def _seed_of(plan: Plan) -> dict[str, RunConfig]:
+def _seed_of(plan: ExperimentPlan) -> dict[str, RunConfig]:
     return plan.configs if plan.seeds is None else plan.of_seed(plan.seeds[0])
 
 
-def _training_time(plan: Plan, counted: dict[str, Estimate]) -> tuple[float, int]:
+def _training_time(plan: ExperimentPlan, counted: dict[str, ResourceEstimate]) -> tuple[float, int]:
     """Seconds of all trainings of a seed, one after the other, and how many shapes were timed."""
     per_token: dict[str, float] = {}
     total = 0.0

@@ -4,9 +4,9 @@
     OUT/tables/<name>.jsonl         the rows of all parts that there are, in order
     OUT/parts.jsonl                 the parts in that order: how each was made, and how many rows of each table are its own
 
-`Kept` reads parts back from tables/ and parts.jsonl alone, so that an experiment goes on from its small files: on another
-machine, without weights. A part is taken if its models have the same configurations, its measurements the same sizes, and
-its measurement has the version of today. A version is a whole number in the record of the experiment, see
+`StoredParts` reads parts back from tables/ and parts.jsonl alone, so that an experiment goes on from its small files: on
+another machine, without weights. A part is taken if its models have the same configurations, its measurements the same
+sizes, and its measurement has the version of today. A version is a whole number in the record of the experiment, see
 `hmmscope.lab.evidence.records`; it is raised when rows on frozen tiny models change, and never otherwise.
 """
 
@@ -21,17 +21,17 @@ from pathlib import Path
 from typing import Any
 
 from hmmscope.errors import DamagedError, HmmscopeError, InputError
-from hmmscope.lab.evidence.records import Measured as Measurement
+from hmmscope.lab.evidence.records import MeasurementVersion as Measurement
 from hmmscope.lab.evidence.records import folder_of, measured
-from hmmscope.lab.experiments.experiment import ALL, Experiment, Measured
+from hmmscope.lab.experiments.experiment import ALL, Experiment, MeasuredTables
 from hmmscope.lab.experiments.timing import timed
 from hmmscope.lab.sweeps.grid import config_digest
-from hmmscope.machine import machine_line
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.pipeline import Run
 from hmmscope.storage import store
 from hmmscope.storage.packed import INDEX, by_part, read_tables
 from hmmscope.storage.seals import digests, open_sealed
+from hmmscope.system_info import machine_line
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Part:
         Raises:
             DamagedError: it is not as it was written.
         """
-        found = store.read_json(self.path(out), own=True)
+        found = store.read_json(self.path(out), managed=True)
         # A part without a digest is one of before there were any.
         if not isinstance(found, dict) or found.pop("sha256", _digest(found)) != _digest(found):
             raise DamagedError(f"{self.path(out)}: altered; remove it to have it measured again")
@@ -81,7 +81,7 @@ class Part:
     def write(
         self,
         out: Path,
-        tables: Measured,
+        tables: MeasuredTables,
         *,
         machine: str | None = None,
         created: str | None = None,
@@ -118,19 +118,21 @@ def measurement_of(experiment: Experiment) -> Measurement:
     return Measurement(version=experiment.measurement) if found is None else found
 
 
-def measured_in(out: Path, experiment: Experiment, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+def measured_in(
+    out: Path, experiment: Experiment, runs: dict[str, Run], group: str, sizes: dict[str, Any]
+) -> MeasuredTables:
     """The tables of one measurement; the time that it took is written down in `out`."""
     with timed(out, f"measuring {group}".removesuffix(" measurements")):
         return _measure(experiment, runs, group, sizes)
 
 
-def _measure(experiment: Experiment, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+def _measure(experiment: Experiment, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
     return experiment.measure(runs, group, sizes)
 
 
 def write_tables(out: Path, names: Sequence[str], parts: Sequence[Part]) -> None:
     """Put the tables together from the parts that are there, with the seed in every row, and write the index."""
-    tables: Measured = {name: [] for name in names}
+    tables: MeasuredTables = {name: [] for name in names}
     index = []
     for part in parts:
         if not part.is_in(out):
@@ -147,7 +149,7 @@ def write_tables(out: Path, names: Sequence[str], parts: Sequence[Part]) -> None
     store.write_table(out / INDEX, index)
 
 
-class Made:
+class BuildRecord:
     """What the tables of an experiment without seeds were made by: made.json, which says when they may be used again.
 
     Args:
@@ -160,7 +162,7 @@ class Made:
         self._out, self._by = out, {"measurement": measurement, "runs": digests(runs)}
         self._groups: dict[str, Any] = {}
         if os.path.lexists(out / "made.json"):
-            self._groups = store.read_json(out / "made.json", own=True)
+            self._groups = store.read_json(out / "made.json", managed=True)
             if not isinstance(self._groups, dict):
                 raise DamagedError(f"{out / 'made.json'}: must be a mapping; remove it to have all measured again")
 
@@ -180,7 +182,7 @@ class Made:
         store.write_json(self._out / "made.json", self._groups)
 
 
-class Kept:
+class StoredParts:
     """The parts in the small files of an experiment.
 
     Args:
@@ -195,13 +197,13 @@ class Kept:
     def __init__(self, folder: Path, name: str, scale: str) -> None:
         for file in ("experiment.json", INDEX):
             if not (folder / file).is_file():
-                raise InputError(f"--from {folder}: has no {file}; give the folder of an experiment with seeds")
+                raise InputError(f"--reuse {folder}: has no {file}; give the folder of an experiment with seeds")
         open_sealed(folder)
-        self.folder, self.about = folder, store.read_json(folder / "experiment.json", own=True)
+        self.folder, self.about = folder, store.read_json(folder / "experiment.json", managed=True)
         store.check_format(self.about, "experiment", folder / "experiment.json")
         found = (self.about.get("experiment"), self.about.get("scale"))
         if found != (name, scale):
-            raise InputError(f"--from {folder}: holds {found[0]} at scale {found[1]}, not {name} at scale {scale}")
+            raise InputError(f"--reuse {folder}: holds {found[0]} at scale {found[1]}, not {name} at scale {scale}")
         self._made: dict[tuple[int, str], dict[str, Any]] = {}
         self._read()
 

@@ -17,7 +17,7 @@ _OWN_SECTIONS = ("plan", "measurements")
 
 
 @dataclass(frozen=True)
-class Plan:
+class ExperimentPlan:
     """An experiment with all numbers in place."""
 
     experiment: Experiment
@@ -40,14 +40,14 @@ class Plan:
         return data | {"measurements": self.sizes}
 
     @classmethod
-    def from_data(cls, name: str, scale: str, data: dict[str, Any]) -> "Plan":
+    def from_data(cls, name: str, scale: str, data: dict[str, Any]) -> "ExperimentPlan":
         """The plan of an experiment whose folder has this, see `to_data`."""
         configs = {label: config_from_data(config) for label, config in data["runs"].items()}
         seeds = tuple(data["seeds"]) if "seeds" in data else None
         return cls(experiment_named(name), scale, data.get("plan", {}), data["measurements"], configs, seeds)
 
 
-def plan_of(name: str, scale: str, overrides: dict[str, str], seeds: int | Sequence[int] | None) -> Plan:
+def plan_of(name: str, scale: str, overrides: dict[str, str], seeds: int | Sequence[int] | None) -> ExperimentPlan:
     """The plan of an experiment, with everything that can be checked before any work.
 
     Raises:
@@ -83,7 +83,7 @@ def plan_of(name: str, scale: str, overrides: dict[str, str], seeds: int | Seque
             planned = getattr(registry.entries(section).get(planned), "name", planned)  # as data have it
             if got != planned:
                 raise InputError(f"{section}.name: {name} measures {planned}, got {got!r}; change its numbers only")
-    return Plan(experiment, scale, choices, sizes, configs, chosen)
+    return ExperimentPlan(experiment, scale, choices, sizes, configs, chosen)
 
 
 def _known(experiment: Experiment, section: str, key: str) -> list[Any]:

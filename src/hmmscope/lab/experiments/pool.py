@@ -14,11 +14,11 @@ from pathlib import Path
 import torch
 
 from hmmscope.errors import ResourceError
-from hmmscope.lab.sweeps.grid import Point, check_run, run_name
+from hmmscope.lab.sweeps.grid import GridPoint, check_run, run_name
 from hmmscope.lab.sweeps.run_task import RunTask
 from hmmscope.lab.sweeps.sweeping import run_sweep
 from hmmscope.lab.sweeps.table import Board
-from hmmscope.lab.tasks.driver import Here
+from hmmscope.lab.tasks.driver import InProcessExecutor
 from hmmscope.lab.tasks.executors import ExecutorOptions
 from hmmscope.runs.config import RunConfig
 from hmmscope.runs.dry_run import require_room
@@ -43,12 +43,12 @@ def train_in_pool(
         InputError, NonFiniteError, Interrupted: see `hmmscope.runs.training.train`.
     """
     in_order = sorted(configs, key=lambda config: config.training.num_steps if config.training.schedule == "wsd" else 0)
-    points = {run_name(config): Point(run_name(config), {"seed": config.seed}, config) for config in in_order}
+    points = {run_name(config): GridPoint(run_name(config), {"seed": config.seed}, config) for config in in_order}
     wanted = [point for name, point in points.items() if not RunTask(pool, name).is_done()]
     require_room([point.config for point in wanted], pool, here=executor is None or executor.name == "local")
     if wanted:
         if executor is None:
-            rows = run_sweep(wanted, pool, Here(quiet=quiet), retries=0, shared=True)
+            rows = run_sweep(wanted, pool, InProcessExecutor(quiet=quiet), retries=0, shared=True)
         else:
             with Board(pool, wanted, quiet=quiet) as board:
                 rows = run_sweep(wanted, pool, executor.make(pool), watcher=board, shared=True)

@@ -17,13 +17,13 @@ from typing import Any
 from hmmscope.errors import InputError, RefusedError
 from hmmscope.lab.evidence.claim import claims_of
 from hmmscope.lab.evidence.protocol import FORMAT, PROTOCOL, Protocol, entry_of, read_protocol
-from hmmscope.lab.experiments.parts import Kept, measurement_of
-from hmmscope.lab.experiments.planning import Plan
+from hmmscope.lab.experiments.parts import StoredParts, measurement_of
+from hmmscope.lab.experiments.planning import ExperimentPlan
 from hmmscope.storage import store
 from hmmscope.storage.rundir import config_difference
 
 
-def protocol_data(plan: Plan) -> dict[str, Any]:
+def protocol_data(plan: ExperimentPlan) -> dict[str, Any]:
     """The protocol of a plan by the rules and the measurement as they are now."""
     name = plan.experiment.name
     return {
@@ -36,7 +36,7 @@ def protocol_data(plan: Plan) -> dict[str, Any]:
     }
 
 
-def write_protocol(plan: Plan, path: Path) -> str:
+def write_protocol(plan: ExperimentPlan, path: Path) -> str:
     """Write the protocol of a plan as a new file, and return its digest.
 
     Raises:
@@ -49,7 +49,7 @@ def write_protocol(plan: Plan, path: Path) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def handed_on(given: Protocol | None, kept: Kept | None) -> tuple[Protocol | None, dict[str, str]]:
+def handed_on(given: Protocol | None, kept: StoredParts | None) -> tuple[Protocol | None, dict[str, str]]:
     """The protocol of a new folder, and what its experiment.json says of it; without one that of what it goes on from."""
     if given is not None:
         return given, {"protocol": given.digest, "begun": datetime.now(UTC).isoformat(timespec="seconds")}
@@ -58,7 +58,7 @@ def handed_on(given: Protocol | None, kept: Kept | None) -> tuple[Protocol | Non
     return read_protocol(kept.folder / PROTOCOL), {key: kept.about[key] for key in ("protocol", "begun")}
 
 
-def protocol_for(plan: Plan, path: Path) -> Protocol:
+def protocol_for(plan: ExperimentPlan, path: Path) -> Protocol:
     """The protocol in a file, which must be that of the plan by the rules and the measurement as they are now.
 
     Raises:

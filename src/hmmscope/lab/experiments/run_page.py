@@ -12,8 +12,8 @@ from hmmscope.lab.evidence.panels import curve, lines
 from hmmscope.lab.evidence.rows import Rows
 from hmmscope.lab.evidence.verdicts import answer
 from hmmscope.lab.experiments.experiment import INTERVALS
-from hmmscope.lab.experiments.looks import PREDICTORS
-from hmmscope.models.given import GivenModelSpec, model_name
+from hmmscope.lab.experiments.series_styles import PREDICTORS
+from hmmscope.models.user_module import UserModuleSpec, model_name
 from hmmscope.runs.pipeline import Run
 from hmmscope.storage import store
 from hmmscope.storage.rundir import read_journal
@@ -98,7 +98,7 @@ def description(run: Run) -> Description:
     Raises:
         InputError: the run is not finished; the line says how to go on with it.
     """
-    own = isinstance(run.config.model, GivenModelSpec)
+    own = isinstance(run.config.model, UserModuleSpec)
     goes_on = f"in Python, hs.train(..., {str(run.path)!r}, model=..., resume=True) goes on with it"
     if not own:
         goes_on = f"hmmscope train {run.path} --out {run.path} --resume goes on with it"
@@ -136,7 +136,7 @@ def description(run: Run) -> Description:
     )
     records = read_journal(run.path / "metrics.jsonl")
     training = training_figure(records, run.summary["training_floor"], target.unit)
-    title = run.process.title or run.process.in_words()
+    title = run.process.title or run.process.describe()
     about = {
         "format": store.FORMATS["experiment"],
         "experiment": "train",
@@ -160,12 +160,12 @@ def run_facts(runs: dict[str, Run]) -> list[dict[str, str]]:
     facts = []
     for label, run in runs.items():
         prefix = f"{label}: " if len(runs) > 1 else ""
-        summary, corpus = run.summary or {}, run.corpus()
-        tokens = training_tokens(run.config.training, corpus.layout.num_columns, corpus.layout.num_observations)
+        summary, dataset = run.summary or {}, run.dataset()
+        tokens = training_tokens(run.config.training, dataset.layout.context_length, dataset.layout.num_observations)
         once = "" if run.config.training.num_trajectories else ", each seen once"
         facts += [
-            {"name": f"{prefix}process", "value": run.process.in_words()},
-            {"name": f"{prefix}tokens in a sample", "value": f"{corpus.layout.num_columns:,}"},
+            {"name": f"{prefix}process", "value": run.process.describe()},
+            {"name": f"{prefix}tokens in a sample", "value": f"{dataset.layout.context_length:,}"},
             {
                 "name": f"{prefix}model",
                 "value": f"{model_name(run.config.model)}, {summary['parameters']:,} parameters",

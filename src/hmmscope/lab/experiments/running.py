@@ -25,23 +25,23 @@ from hmmscope import __version__, registry
 from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.lab.evidence.ledger import rules_of
 from hmmscope.lab.evidence.protocol import PROTOCOL, Protocol
+from hmmscope.lab.experiments.derived_findings import invalid_of, write_results
 from hmmscope.lab.experiments.failures import Failures
-from hmmscope.lab.experiments.judging import invalid_of, write_results
-from hmmscope.lab.experiments.parts import Kept, Made, measured_in, measurement_of
-from hmmscope.lab.experiments.planning import Plan, plan_of
+from hmmscope.lab.experiments.parts import BuildRecord, StoredParts, measured_in, measurement_of
+from hmmscope.lab.experiments.planning import ExperimentPlan, plan_of
 from hmmscope.lab.experiments.pool import default_executor, train_in_pool
 from hmmscope.lab.experiments.protocols import handed_on, protocol_for
 from hmmscope.lab.experiments.run_page import run_facts
 from hmmscope.lab.experiments.seeded import PartTask, Seeded
 from hmmscope.lab.experiments.timing import timed
-from hmmscope.lab.tasks.driver import Executor, Here, Watcher, do_tasks
+from hmmscope.lab.tasks.driver import Executor, InProcessExecutor, ProgressListener, do_tasks
 from hmmscope.lab.tasks.executors import ExecutorOptions
 from hmmscope.lab.tasks.plans import in_words
 from hmmscope.lab.tasks.task import Outcome
-from hmmscope.machine import environment
 from hmmscope.runs.training import train
 from hmmscope.storage import disk, seals, store
 from hmmscope.storage.rundir import config_difference
+from hmmscope.system_info import environment
 from hmmscope.text import say as say_aloud
 from hmmscope.text import tell
 
@@ -95,7 +95,7 @@ def run_experiment(
     wrong = next((option for option, value in given.items() if value is not None), None)
     if plan.seeds is None and wrong is not None:
         raise InputError(f"{wrong}: {name} is not a seeded experiment; leave it out")
-    before = None if kept is None else Kept(kept, name, scale)
+    before = None if kept is None else StoredParts(kept, name, scale)
     pool = out.parent / "trained" if trained is None else trained
     fixed = None if protocol is None else protocol_for(plan, protocol)
     _claim_folder(out, plan, resume, overrides, seeds, trained, before, fixed)
@@ -108,7 +108,7 @@ def run_experiment(
     with disk.holding(out / "lock"):
         store.remove_leftovers(out)
         work.left()  # a part that is damaged is refused before anything is changed
-        with disk.staying(out, "experiment.json"), seals.taken_off(out):
+        with disk.staying(out, "experiment.json"), seals.unsealed(out):
             if plan.seeds is None:
                 facts, invalid = _run_once(plan, out, say, quiet)
                 write_results(plan.experiment, out, facts, invalid, [out / "runs" / label for label in plan.configs])
@@ -130,7 +130,9 @@ def _seal(out: Path, runs: Sequence[Path]) -> None:
 # Training and measuring
 
 
-def _run_once(plan: Plan, out: Path, say: Callable[[str], None], quiet: bool) -> tuple[list[dict], str | None]:
+def _run_once(
+    plan: ExperimentPlan, out: Path, say: Callable[[str], None], quiet: bool
+) -> tuple[list[dict], str | None]:
     """Train into OUT/runs and measure; facts, and why the numbers cannot be right."""
     experiment, runs = plan.experiment, {}
     with Failures(f"{experiment.name}: training") as failures:
@@ -140,7 +142,7 @@ def _run_once(plan: Plan, out: Path, say: Callable[[str], None], quiet: bool) ->
             with failures.of(label), timed(out, "training"):
                 runs[label] = train(config, out / "runs" / label, resume=True, quiet=quiet)
     store.make_folder(out / "tables")
-    made = Made(out, measurement_of(experiment).version, [out / "runs" / label for label in runs])
+    made = BuildRecord(out, measurement_of(experiment).version, [out / "runs" / label for label in runs])
     with Failures(f"{experiment.name}: measuring") as failures:
         for group, names in experiment.groups.items():
             if made.has(group):
@@ -155,7 +157,7 @@ def _run_once(plan: Plan, out: Path, say: Callable[[str], None], quiet: bool) ->
     return facts, invalid_of({label: run.summary for label, run in runs.items()})
 
 
-class _Parts(Watcher):
+class _Parts(ProgressListener):
     """Writes what the parts so far give whenever one is done, and keeps what failed."""
 
     def __init__(self, work: Seeded, failures: Failures) -> None:
@@ -185,10 +187,10 @@ def _run_seeds(work: Seeded, where: ExecutorOptions | None, seeds: Sequence[int]
             with failures.of("training"), timed(work.out, "training"):
                 train_in_pool(configs, work.pool, where, quiet=work.quiet)
             left = [part for part in left if work.is_trained(part)]  # the runs of others are among those that failed
-        executor: Executor = Here(quiet=work.quiet)
+        executor: Executor = InProcessExecutor(quiet=work.quiet)
         if where is not None and len(left) > 1 and registry.is_installed(type(plan.experiment)):
-            executor = replace(where, silence=None).make(work.out)
-        retries = 0 if isinstance(executor, Here) else 1
+            executor = replace(where, heartbeat_timeout=None).make(work.out)
+        retries = 0 if isinstance(executor, InProcessExecutor) else 1
         do_tasks([PartTask.of(work, part) for part in left], executor, retries=retries, watcher=_Parts(work, failures))
         with failures.of("what the page computes live"):
             work.write_live()
@@ -202,12 +204,12 @@ def _run_seeds(work: Seeded, where: ExecutorOptions | None, seeds: Sequence[int]
 
 def _claim_folder(
     out: Path,
-    plan: Plan,
+    plan: ExperimentPlan,
     resume: bool,
     overrides: dict[str, str] | None,
     seeds: int | Sequence[int] | None,
     trained: Path | None,
-    kept: Kept | None,
+    kept: StoredParts | None,
     protocol: Protocol | None,
 ) -> None:
     """Make the folder with experiment.json, or check that it holds the same plan."""
@@ -217,7 +219,7 @@ def _claim_folder(
             raise RefusedError(f"{out}: exists; choose another --out or add --resume")
         if not path.exists():
             raise RefusedError(f"{out}: exists and is not the folder of an experiment; choose another --out")
-        before = store.read_json(path, own=True)
+        before = store.read_json(path, managed=True)
         store.check_format(before, "experiment", path)
         if not isinstance(before.get("config"), dict):
             raise DamagedError(f"{path}: must be a mapping with a mapping 'config'")
@@ -234,7 +236,7 @@ def _claim_folder(
         listed = "" if isinstance(seeds, int) else ",".join(map(str, seeds)) + "," * (len(seeds) == 1)
         command.append(f"--seeds {listed}" if listed else f"--num-seeds {seeds}")
     if trained is not None:
-        command.append(f"--trained {trained.name}")
+        command.append(f"--pool {trained.name}")
     description: dict[str, Any] = {
         "format": store.FORMATS["experiment"],
         "experiment": experiment.name,

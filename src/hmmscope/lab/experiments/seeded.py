@@ -9,12 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from hmmscope.corpora.targets import make_target
-from hmmscope.lab.experiments.experiment import Measured
+from hmmscope.datasets.targets import make_target
+from hmmscope.lab.experiments.derived_findings import invalid_of, write_results
+from hmmscope.lab.experiments.experiment import MeasuredTables
 from hmmscope.lab.experiments.failures import phase
-from hmmscope.lab.experiments.judging import invalid_of, write_results
-from hmmscope.lab.experiments.parts import Kept, Part, measured_in, measurement_of, write_tables
-from hmmscope.lab.experiments.planning import Plan
+from hmmscope.lab.experiments.parts import Part, StoredParts, measured_in, measurement_of, write_tables
+from hmmscope.lab.experiments.planning import ExperimentPlan
 from hmmscope.lab.experiments.pool import train_in_pool
 from hmmscope.lab.experiments.timing import timed
 from hmmscope.lab.sweeps.grid import run_name
@@ -22,8 +22,8 @@ from hmmscope.lab.sweeps.run_task import RunTask
 from hmmscope.lab.tasks.task import Task
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.dry_run import budget
-from hmmscope.runs.live import live_data
-from hmmscope.runs.pipeline import Run, load_run, ports_of
+from hmmscope.runs.page_export import live_data
+from hmmscope.runs.pipeline import Run, load_run, model_io_of
 from hmmscope.storage import seals, store
 from hmmscope.storage.rundir import RunDir, read_journal
 from hmmscope.text import say as say_aloud
@@ -42,7 +42,7 @@ class Seeded:
         quiet: show no progress.
     """
 
-    plan: Plan
+    plan: ExperimentPlan
     out: Path
     pool: Path
     say: Callable[[str], None]
@@ -51,7 +51,7 @@ class Seeded:
     @classmethod
     def at(cls, out: Path, pool: Path) -> "Seeded":
         """The experiment whose folder is `out`, for a worker, which says all in its log."""
-        about = store.read_json(out / "experiment.json", own=True)
+        about = store.read_json(out / "experiment.json", managed=True)
         return _seeded(out, pool, json.dumps([about["experiment"], about["scale"], about["config"]]))
 
     @cached_property
@@ -69,7 +69,7 @@ class Seeded:
     @cached_property
     def protocol(self) -> str | None:
         """Digest of the protocol by which it runs."""
-        found: str | None = store.read_json(self.out / "experiment.json", own=True).get("protocol")
+        found: str | None = store.read_json(self.out / "experiment.json", managed=True).get("protocol")
         return found
 
     def left(self) -> list[Part]:
@@ -80,7 +80,7 @@ class Seeded:
         """Whether the pool has all its models."""
         return all(RunTask(self.pool, run_name(config)).is_done() for config in part.configs.values())
 
-    def take(self, kept: Kept) -> None:
+    def take(self, kept: StoredParts) -> None:
         """Take over what is kept."""
         for part in self.left():
             why = kept.give(part, self.out, self.plan.sizes)
@@ -94,7 +94,7 @@ class Seeded:
         with timed(self.out, "training"):
             folders = train_in_pool(list(part.configs.values()), self.pool, quiet=quiet)
         runs = {label: _where_trained(folder) for label, folder in zip(part.configs, folders, strict=True)}
-        tables: Measured = {}
+        tables: MeasuredTables = {}
         for group in experiment.groups:
             self.say(f"{experiment.name}: measuring {group}, {part}")
             with phase(f"measuring {group}"):
@@ -152,7 +152,7 @@ def _where_trained(folder: Path) -> Run:
 @functools.lru_cache(maxsize=1)
 def _seeded(out: Path, pool: Path, about: str) -> Seeded:
     name, scale, config = json.loads(about)
-    return Seeded(Plan.from_data(name, scale, config), out, pool, say_aloud, True)
+    return Seeded(ExperimentPlan.from_data(name, scale, config), out, pool, say_aloud, True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,7 +205,7 @@ def run_row(label: str, folder: Path) -> dict[str, Any]:
     opened = RunDir.open(folder)
     config, summary = config_from_data(opened.config), opened.done or {}
     kept = ("parameters", "steps", "loss", "bayes_loss", "excess", "excess_low", "excess_high", "invalid")
-    ports = ports_of(config, make_target(config.target, config.process.build(), config.layout))
+    ports = model_io_of(config, make_target(config.target, config.process.build(), config.layout))
     samples, tokens, flops = budget(config, ports)
     spent = {"sequences": samples, "tokens": tokens, "flops": flops}
     records = read_journal(folder / "timing.jsonl")

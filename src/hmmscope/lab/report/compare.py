@@ -6,7 +6,7 @@ from dataclasses import replace
 from hmmscope.lab.evidence.figure import (
     MOST_CHOICES,
     Bars,
-    Cloud,
+    DenseScatter,
     Explorer,
     ExplorerCurve,
     Figure,
@@ -15,7 +15,7 @@ from hmmscope.lab.evidence.figure import (
     Panel,
     Series,
 )
-from hmmscope.lab.report.wording import shorten
+from hmmscope.lab.report.formatting import shorten
 
 _REFERENCES = ("optimum", "ceiling", "baseline")
 
@@ -72,7 +72,7 @@ def _merge(panels: Mapping[str, Panel]) -> Sequence[Panel]:
         return []
     if isinstance(first, Heatmap):
         return _heatmaps({label: panel for label, panel in panels.items() if isinstance(panel, Heatmap)})
-    if isinstance(first, Cloud):
+    if isinstance(first, DenseScatter):
         return [replace(panel, title=_title(label, panel)) for label, panel in panels.items()]
     if isinstance(first, Explorer):
         if len(first.choices) == MOST_CHOICES:

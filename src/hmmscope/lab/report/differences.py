@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hmmscope.lab.evidence.verdicts import VERDICTS
-from hmmscope.lab.report.folder import Experiment, Finding
-from hmmscope.lab.report.wording import format_cell, format_interval
+from hmmscope.lab.report.folder import ExperimentFolder, Finding
+from hmmscope.lab.report.formatting import format_cell, format_interval
 
 #: Most rows of the table of differences.
 MOST_ROWS = 40
 
 
-def config_rows(experiments: Sequence[Experiment]) -> list[list[str]]:
+def config_rows(experiments: Sequence[ExperimentFolder]) -> list[list[str]]:
     """Rows of a key and its value in each run, for keys whose values differ; no rows if all are equal.
 
     What is the same change in all models of the plan, as the number of steps, is one row.
@@ -47,13 +47,13 @@ def finding_view(finding: Finding) -> dict[str, Any]:
     return vars(finding) | {"value": value, "interval": interval}
 
 
-def finding_rows(experiments: Sequence[Experiment]) -> list[dict[str, Any]]:
+def finding_rows(experiments: Sequence[ExperimentFolder]) -> list[dict[str, Any]]:
     """Findings by title, each with that of every run, or None where it has none of this title."""
     found = [{one.title: finding_view(one) for one in experiment.findings} for experiment in experiments]
     return [{"title": title, "runs": [one.get(title) for one in found]} for title in _keys(found)]
 
 
-def num_seeds(experiment: Experiment) -> int | None:
+def num_seeds(experiment: ExperimentFolder) -> int | None:
     """How many seeds a seeded experiment has; None if it is not seeded."""
     seeds = experiment.config.get("seeds")
     return len(seeds) if isinstance(seeds, list) else None

@@ -8,8 +8,8 @@ from pathlib import Path
 import matplotlib
 
 from hmmscope.lab.evidence.figure import Figure
-from hmmscope.lab.report import explorer, plots, series_look, shared_axes
-from hmmscope.lab.report import wording as text
+from hmmscope.lab.report import explorer, plots, series_style, shared_axes
+from hmmscope.lab.report import formatting as text
 from hmmscope.storage import disk, seals, store
 
 
@@ -22,7 +22,7 @@ def draw_folder(folder: Path) -> list[Path]:
     written, stayed = [], []
     endings = [f".{ending}" for ending in plots.STYLES["paper"].endings]
     for source in sorted((folder / "figures").glob("*.json")):
-        data = store.read_json(source, own=True)
+        data = store.read_json(source, managed=True)
         figure = Figure.from_data(data)
         mark = hashlib.sha256(store.json_bytes(data, str(source)) + _code()).hexdigest()
         if all(_has(source.with_suffix(ending), mark) for ending in endings):
@@ -40,7 +40,7 @@ def draw_folder(folder: Path) -> list[Path]:
 def _code() -> bytes:
     """What draws: these modules, and the version of matplotlib."""
     files = b"".join(
-        Path(str(module.__file__)).read_bytes() for module in (explorer, series_look, plots, shared_axes, text)
+        Path(str(module.__file__)).read_bytes() for module in (explorer, series_style, plots, shared_axes, text)
     )
     return hashlib.sha256(files).digest() + matplotlib.__version__.encode()
 
@@ -49,4 +49,4 @@ def _has(path: Path, mark: str) -> bool:
     """Whether a drawing is there and has this mark."""
     if not os.path.isfile(path) or os.path.islink(path):
         return False
-    return mark.encode() in disk.read_bytes(path, own=False)
+    return mark.encode() in disk.read_bytes(path, managed=False)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from hmmscope.lab.evidence.figure import Explorer, ExplorerCurve, Figure, Lines, Series
-from hmmscope.lab.report.series_look import Key, Look, looks_of
+from hmmscope.lab.report.series_style import Key, SeriesStyle, styles_of
 
 #: Most curves shown at once: of what is studied, and of references to it.
 MOST_CURVES, MOST_REFERENCES = 16, 6
@@ -23,18 +23,18 @@ class View:
     Attributes:
         open: indices of choices, ascending.
         keys: role and name of each curve.
-        looks: by key.
+        styles: by key.
     """
 
     open: tuple[int, ...]
     keys: tuple[Key, ...]
-    looks: dict[Key, Look]
+    styles: dict[Key, SeriesStyle]
 
 
 def view(panel: Explorer, open_choices: tuple[int, ...]) -> View:
     """The view in which these choices are at "all"."""
     keys = tuple((curve.role, _name(panel, curve, open_choices)) for curve in panel.curves)
-    return View(open_choices, keys, looks_of(keys))
+    return View(open_choices, keys, styles_of(keys))
 
 
 def views(panel: Explorer) -> list[View]:

@@ -11,7 +11,7 @@ from hmmscope.lab.evidence.derived import figures_of
 from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.rows import as_tables
-from hmmscope.lab.report.state_picture import read_fitted
+from hmmscope.lab.report.state_diagram import read_fitted
 from hmmscope.lab.tasks.plans import as_written_now
 from hmmscope.schema import parse_spec, require_path
 from hmmscope.storage import packed, seals, store
@@ -62,7 +62,7 @@ NOT_TOLD = {"verdict": "not told", "text": "it was not measured", "r2": None, "t
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class StoredTable:
     """The rows of tables/NAME.jsonl, or of what is kept of it, see `hmmscope.storage.packed`."""
 
     name: str
@@ -70,7 +70,7 @@ class Table:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Experiment:
+class ExperimentFolder:
     """All that a page shows of one folder; `path` is where it was read, `live` what live.json holds, if it is there, and
     `fitted` what fitted.json does."""
 
@@ -79,12 +79,12 @@ class Experiment:
     config: Mapping[str, Any]
     findings: tuple[Finding, ...]
     figures: tuple[Figure, ...]
-    tables: tuple[Table, ...]
+    tables: tuple[StoredTable, ...]
     live: dict[str, Any] | None = None
     fitted: dict[str, Any] | None = None
 
 
-def read_experiment(folder: Path) -> Experiment:
+def read_experiment(folder: Path) -> ExperimentFolder:
     """The experiment in `folder`; figures and tables in the order of their names.
 
     Raises:
@@ -98,7 +98,7 @@ def read_experiment(folder: Path) -> Experiment:
         _refuse_other(folder)
     seal = seals.open_sealed(folder, weights=False)
     about_path, findings_path = _present(folder / "experiment.json"), _present(folder / "findings.json")
-    about = store.read_json(about_path, own=True)
+    about = store.read_json(about_path, managed=True)
     store.check_format(about, "experiment", about_path)
     if not isinstance(about.get("config"), dict):
         raise DamagedError(f"{about_path}: must be a mapping with a mapping 'config'")
@@ -107,7 +107,7 @@ def read_experiment(folder: Path) -> Experiment:
         about.pop(key, None)
     about.pop("format", None)
     whole, seeds = about.pop("whole_seeds", None), config.get("seeds")
-    findings = store.read_json(findings_path, own=True)
+    findings = store.read_json(findings_path, managed=True)
     described = _with_facts(_parse(About, about, about_path), folder / "timing" / "facts.json")
     notes = [] if seal else [Fact(name="seal", value=UNSEALED)]
     if whole is not None:
@@ -115,7 +115,7 @@ def read_experiment(folder: Path) -> Experiment:
             raise DamagedError(f"{about_path}: whole_seeds: must be a list, and config.seeds another")
         notes = [Fact(name="unfinished", value=f"{len(whole)} of {len(seeds)} seeds so far; {CONTINUED}")]
     tables = packed.read_tables(folder)
-    return Experiment(
+    return ExperimentFolder(
         path=folder,
         about=replace(described, command=as_written_now(described.command), facts=(*described.facts, *notes)),
         config=config,
@@ -123,7 +123,7 @@ def read_experiment(folder: Path) -> Experiment:
         figures=_figures(folder, described.experiment, tables),
         live=_read_live(folder / "live.json"),
         fitted=read_fitted(folder / "fitted.json"),
-        tables=tuple(Table(name=name, rows=rows) for name, rows in tables.items()),
+        tables=tuple(StoredTable(name=name, rows=rows) for name, rows in tables.items()),
     )
 
 
@@ -134,12 +134,12 @@ def described(
     figures: Sequence[Figure],
     *,
     sealed: bool,
-) -> Experiment:
+) -> ExperimentFolder:
     """What a page shows of a folder that holds no description of its own, as that of a run; `about` as experiment.json."""
     parts = {key: value for key, value in about.items() if key not in ("format", "config")}
     known = _parse(About, parts, folder)
     notes = () if sealed else (Fact(name="seal", value=UNSEALED),)
-    return Experiment(
+    return ExperimentFolder(
         path=folder,
         about=replace(known, facts=(*known.facts, *notes)),
         config=about["config"],
@@ -158,7 +158,7 @@ def _figures(folder: Path, experiment: str, tables: Mapping[str, list[dict[str, 
 
 def _with_facts(about: About, timing: Path) -> About:
     """With where the time went."""
-    found = store.read_json(timing, own=True) if timing.is_file() else []
+    found = store.read_json(timing, managed=True) if timing.is_file() else []
     if not isinstance(found, list):
         raise DamagedError(f"{timing}: must be a list of facts")
     return replace(about, facts=(*about.facts, *(_parse(Fact, fact, timing) for fact in found)))
@@ -174,7 +174,7 @@ def _refuse_other(folder: Path) -> None:
 
 
 def _read_figure(path: Path) -> Figure:
-    data = store.read_json(_present(path), own=True)
+    data = store.read_json(_present(path), managed=True)
     try:
         return Figure.from_data(data, "figure")
     except InputError as error:
@@ -185,7 +185,7 @@ def _read_live(path: Path) -> dict[str, Any] | None:
     """The data of a live section; the script that reads it checks the rest."""
     if not os.path.lexists(path):
         return None
-    data = store.read_json(_present(path), own=True)
+    data = store.read_json(_present(path), managed=True)
     parts = ("model", "tensors", "process", "layout", "readouts")
     if not isinstance(data, dict) or any(part not in data for part in parts):
         raise DamagedError(f"{path}: must be a mapping with {', '.join(parts)}")

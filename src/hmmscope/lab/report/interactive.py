@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from hmmscope.lab.evidence.figure import Bars, Cloud, Explorer, Figure, Heatmap, Lines, Panel
-from hmmscope.lab.report import series_look
+from hmmscope.lab.evidence.figure import Bars, DenseScatter, Explorer, Figure, Heatmap, Lines, Panel
+from hmmscope.lab.report import series_style
 from hmmscope.lab.report.explorer import MOST_CURVES, MOST_REFERENCES, REFERENCES, views
-from hmmscope.lab.report.series_look import Key, Look
-from hmmscope.lab.report.wording import shorten
+from hmmscope.lab.report.formatting import shorten
+from hmmscope.lab.report.series_style import Key, SeriesStyle
 from hmmscope.text import visible
 
 _MOST_ROWS = 14  # labels along y of a heat map
@@ -14,12 +14,12 @@ _MOST_ROWS = 14  # labels along y of a heat map
 
 def figure_data(figure: Figure) -> dict[str, Any]:
     """Names, looks and values of all panels. Series refer to looks by number."""
-    found, columns = series_look.looks(figure), series_look.columns(figure)
+    found, columns = series_style.styles(figure), series_style.columns(figure)
     return {
         "name": figure.name,
         "columns": columns,
         "bars": not any(isinstance(panel, Lines) for panel in figure.panels),
-        "looks": [look_data(*one) for one in found.items()],
+        "looks": [style_data(*one) for one in found.items()],
         "panels": [panel_data(panel, list(found), columns) for panel in figure.panels],
         "colours": _colours(figure),
     }
@@ -29,13 +29,13 @@ def _colours(figure: Figure) -> list[str]:
     """Colours of clouds; an empty text where they are those of the cloud before."""
     found, before = [], ""
     for panel in figure.panels:
-        own = panel.colours if isinstance(panel, Cloud) else before
+        own = panel.colours if isinstance(panel, DenseScatter) else before
         found.append("" if own == before else own)
         before = own
     return found
 
 
-def look_data(key: Key, how: Look) -> dict[str, Any]:
+def style_data(key: Key, how: SeriesStyle) -> dict[str, Any]:
     """A name in the legend, and how it is drawn."""
     role, name = key
     return {
@@ -44,10 +44,10 @@ def look_data(key: Key, how: Look) -> dict[str, Any]:
         "color": how.color,
         "width": 1.25 * how.width,
         "dash": [1.25 * length for length in how.dash],
-        "path": series_look.MARKER_PATHS.get(how.marker, ""),
+        "path": series_style.MARKER_PATHS.get(how.marker, ""),
         "opacity": how.opacity,
         "level": how.level,
-        "mark": role in series_look.MARKS,
+        "mark": role in series_style.MARKS,
     }
 
 
@@ -57,14 +57,14 @@ def panel_data(panel: Panel, order: list[Key], columns: int = 1) -> dict[str, An
         return {"kind": "explorer", "title": visible(panel.title), **_axes(panel), **_explorer(panel)}
     if isinstance(panel, Lines | Bars):
         values = [
-            {"look": order.index(series_look.key(one)), "x": one.x, "y": one.y, "low": one.low, "high": one.high}
+            {"look": order.index(series_style.key(one)), "x": one.x, "y": one.y, "low": one.low, "high": one.high}
             for one in panel.series
         ]
         kind = {"kind": "lines", **_axes(panel)} if isinstance(panel, Lines) else {"kind": "bars", **_bar_axes(panel)}
         return {**kind, "title": visible(panel.title), "series": values}
     if isinstance(panel, Heatmap):
         return {"kind": "heatmap", "title": visible(panel.title), **_heatmap(panel, columns)}
-    assert isinstance(panel, Cloud)
+    assert isinstance(panel, DenseScatter)
     options = {"name": visible(panel.slider), "options": [visible(one) for one in panel.frames]}
     kept = {"places": panel.places, "outline": panel.outline, "corners": [visible(one) for one in panel.corners]}
     last = len(panel.frames) - 1
@@ -80,8 +80,8 @@ def _axes(panel: Lines | Explorer) -> dict[str, Any]:
         "log_y": panel.log_y,
         "y_min": panel.y_min,
         "y_max": panel.y_max,
-        "floor": series_look.log_floor_of(curves) if panel.log_y else None,
-        "ticks": series_look.log_ticks(x for curve in curves for x in curve.x) if panel.log_x else None,
+        "floor": series_style.log_floor_of(curves) if panel.log_y else None,
+        "ticks": series_style.log_ticks(x for curve in curves for x in curve.x) if panel.log_x else None,
         "whole": all(x.is_integer() for curve in curves for x in curve.x),
     }
 
@@ -93,10 +93,10 @@ def _bar_axes(panel: Bars) -> dict[str, Any]:
 
 
 def _heatmap(panel: Heatmap, columns: int) -> dict[str, Any]:
-    name, low, high = series_look.color_range(panel)
+    name, low, high = series_style.color_range(panel)
     shown = {
-        "x": series_look.thinned(panel.x, series_look.MOST_LABELS[columns]),
-        "y": series_look.thinned(panel.y, _MOST_ROWS),
+        "x": series_style.thinned(panel.x, series_style.MOST_LABELS[columns]),
+        "y": series_style.thinned(panel.y, _MOST_ROWS),
     }
     labels = {"x": [visible(one) for one in panel.x], "y": [visible(one) for one in panel.y]}
     return {
@@ -116,9 +116,9 @@ def _explorer(panel: Explorer) -> dict[str, Any]:
     numbers = [{value: i for i, value in enumerate(panel.options(choice))} for choice in panel.choices]
     shown = {}
     for view in views(panel):
-        order = {one: i for i, one in enumerate(view.looks)}
+        order = {one: i for i, one in enumerate(view.styles)}
         shown[str(sum(1 << i for i in view.open))] = {
-            "looks": [look_data(*one) for one in view.looks.items()],
+            "looks": [style_data(*one) for one in view.styles.items()],
             "of": [order[one] for one in view.keys],
         }
     return {

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from hmmscope.lab.evidence.ledger import Entry, law_of, place, summary
+from hmmscope.lab.evidence.ledger import LedgerRow, place, scaling_law_of, summary
 from hmmscope.lab.evidence.verdicts import VERDICTS
 from hmmscope.lab.report.page import policy, resource, template
 
@@ -20,7 +20,7 @@ class Page:
     error: str | None
 
 
-def render_ledger(entries: Sequence[Entry], pages: Sequence[Page] = ()) -> str:
+def render_ledger(entries: Sequence[LedgerRow], pages: Sequence[Page] = ()) -> str:
     """The page as text: a claim each, with its rule, what was seen, and the gates before it; to be filtered by verdict."""
     links = {page.name: page.link for page in pages}
     script = resource("ledger.js")
@@ -31,7 +31,7 @@ def render_ledger(entries: Sequence[Entry], pages: Sequence[Page] = ()) -> str:
         row |= {"number": "", "law": "", "place": place(entry)}
         row["link"] = links.get(entry.claim.experiment)
         if finding is not None:
-            row |= {"number": finding.number(), "law": law_of(finding)}
+            row |= {"number": finding.number(), "law": scaling_law_of(finding)}
         rows.append(row)
     return template("ledger.html.j2").render(
         rows=rows,

@@ -79,7 +79,7 @@ _SIZES = (
 _TWINS = "the same network with other first weights and no training"
 
 
-def in_words(layer: str) -> str:
+def described_layer(layer: str) -> str:
     """``residual.1, the output of layer 1,``: layers have these names in models of all kinds."""
     stem, _, number = layer.rpartition(".")
     if stem != "residual" or not number.isdecimal():
@@ -100,8 +100,8 @@ def sentence(data: dict[str, Any]) -> str:
         size = next(word for least, word in _SIZES if beliefs["r2"] >= least)
         twins = "" if beliefs["twins"] is None else f", and its untrained twins, {_TWINS}, have {beliefs['twins']:.3f}"
         found.append(
-            f"An affine map of {in_words(beliefs['best'])} gives {size} of the belief: R² is {beliefs['r2']:.3f}, where 1 "
-            f"would be all of it{twins}."
+            f"An affine map of {described_layer(beliefs['best'])} gives {size} of the belief: R² is {beliefs['r2']:.3f}, "
+            f"where 1 would be all of it{twins}."
         )
         beyond = _BEYOND["nothing" if nothing and beliefs["verdict"] == "more" else beliefs["verdict"]]
         found.append(f"{beyond}: {beliefs['text'].removeprefix('not told: ').removeprefix('not identifiable: ')}.")

@@ -20,7 +20,7 @@ from markupsafe import Markup
 from hmmscope.errors import InputError
 from hmmscope.lab.evidence.figure import Explorer, Figure, Lines
 from hmmscope.lab.evidence.finding import UNJUDGED, asked_by
-from hmmscope.lab.report import wording as text
+from hmmscope.lab.report import formatting as text
 from hmmscope.lab.report.compare import compare
 from hmmscope.lab.report.differences import (
     MOST_ROWS,
@@ -30,9 +30,9 @@ from hmmscope.lab.report.differences import (
     num_seeds,
     verdict_summary,
 )
-from hmmscope.lab.report.folder import Experiment, Table, read_experiment
+from hmmscope.lab.report.folder import ExperimentFolder, StoredTable, read_experiment
 from hmmscope.lab.report.interactive import figure_data
-from hmmscope.lab.report.state_picture import picture
+from hmmscope.lab.report.state_diagram import picture
 from hmmscope.storage import seals, store
 from hmmscope.text import visible
 
@@ -60,14 +60,14 @@ def write_page(folders: list[Path], out: Path) -> Path:
     return write_page_of([read_experiment(Path(folder)) for folder in folders], Path(out))
 
 
-def write_page_of(experiments: list[Experiment], out: Path) -> Path:
+def write_page_of(experiments: list[ExperimentFolder], out: Path) -> Path:
     """The same of experiments that were read."""
     store.write_text(out, render_page(experiments))
     seals.cover(out)
     return out
 
 
-def render_page(experiments: list[Experiment]) -> str:
+def render_page(experiments: list[ExperimentFolder]) -> str:
     """The page as text."""
     labels = _labels([experiment.path for experiment in experiments])
     figures: list[dict[str, Any]] = []
@@ -99,7 +99,7 @@ def render_page(experiments: list[Experiment]) -> str:
     )
 
 
-def _together(experiments: list[Experiment], labels: list[str]) -> dict[str, Any] | None:
+def _together(experiments: list[ExperimentFolder], labels: list[str]) -> dict[str, Any] | None:
     """What the page says of several runs of one experiment; None where there is one run, or they are of several."""
     if len(experiments) == 1 or len({one.about.experiment for one in experiments}) > 1:
         return None
@@ -113,7 +113,7 @@ def _together(experiments: list[Experiment], labels: list[str]) -> dict[str, Any
     }
 
 
-def _section(experiment: Experiment, label: str, data: list[dict[str, Any]], anchor: str) -> dict[str, Any]:
+def _section(experiment: ExperimentFolder, label: str, data: list[dict[str, Any]], anchor: str) -> dict[str, Any]:
     findings = [finding_view(finding) for finding in experiment.findings]
     figures = [figure_view(figure, data, anchor, experiment.about.experiment) for figure in experiment.figures]
     return {
@@ -156,7 +156,7 @@ def figure_view(figure: Figure, data: list[dict[str, Any]], section: str, experi
     }
 
 
-def _table(table: Table, label: str) -> dict[str, Any]:
+def _table(table: StoredTable, label: str) -> dict[str, Any]:
     columns = list(dict.fromkeys(column for row in table.rows for column in row))
     shown = table.rows[:NUM_ROWS]
     numeric = {column: all(isinstance(row.get(column), int | float | None) for row in shown) for column in columns}

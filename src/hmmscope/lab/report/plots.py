@@ -26,13 +26,13 @@ from matplotlib.patches import Patch
 from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from hmmscope.lab.evidence.clouds import unpack_colours, unpack_places
-from hmmscope.lab.evidence.figure import Bars, Cloud, Explorer, Figure, Heatmap, Lines, Panel
-from hmmscope.lab.report import latex, series_look
+from hmmscope.lab.evidence.figure import Bars, DenseScatter, Explorer, Figure, Heatmap, Lines, Panel
+from hmmscope.lab.evidence.scatter_data import unpack_colours, unpack_places
+from hmmscope.lab.report import latex, series_style
 from hmmscope.lab.report.explorer import first_text, without_choices
-from hmmscope.lab.report.series_look import Key, Look
+from hmmscope.lab.report.formatting import shorten
+from hmmscope.lab.report.series_style import Key, SeriesStyle
 from hmmscope.lab.report.shared_axes import share_axes
-from hmmscope.lab.report.wording import shorten
 from hmmscope.text import visible
 
 
@@ -87,16 +87,16 @@ _SIZES = {
 _STYLE = {
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
-    "axes.titlecolor": series_look.INK,
-    "axes.labelcolor": series_look.INK,
-    "axes.edgecolor": series_look.GREY,
+    "axes.titlecolor": series_style.INK,
+    "axes.labelcolor": series_style.INK,
+    "axes.edgecolor": series_style.GREY,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.axisbelow": True,
-    "xtick.color": series_look.GREY,
-    "ytick.color": series_look.GREY,
-    "xtick.labelcolor": series_look.INK,
-    "ytick.labelcolor": series_look.INK,
+    "xtick.color": series_style.GREY,
+    "ytick.color": series_style.GREY,
+    "xtick.labelcolor": series_style.INK,
+    "ytick.labelcolor": series_style.INK,
     "pdf.fonttype": 42,
     "svg.fonttype": "none",
     "svg.hashsalt": "hmmscope",
@@ -167,7 +167,7 @@ def _by_latex(style: Style) -> bool:
 
 def _has_picture(figure: Figure) -> bool:
     """Whether some panel has more points or cells than strokes are drawn for."""
-    clouds = (len(unpack_places(panel.places[-1])) for panel in figure.panels if isinstance(panel, Cloud))
+    clouds = (len(unpack_places(panel.places[-1])) for panel in figure.panels if isinstance(panel, DenseScatter))
     cells = (len(panel.z) * len(panel.x) for panel in figure.panels if isinstance(panel, Heatmap))
     return max(clouds, default=0) > _MOST_POINTS or max(cells, default=0) > _MOST_CELLS
 
@@ -179,9 +179,9 @@ def _sized(value: float) -> float:
 
 def _draw(chosen: Figure, style: Style) -> Canvas:
     figure = without_choices(chosen)
-    columns = series_look.columns(figure)
+    columns = series_style.columns(figure)
     rows = math.ceil(len(figure.panels) / columns)
-    found = series_look.looks(figure)
+    found = series_style.styles(figure)
     width = style.column if columns == 1 else style.page
     names = [_wrapped(name, width) for _, name in found]
     legend_columns = _legend_columns(names, width)
@@ -219,28 +219,28 @@ def _draw_titles(axes: Axes, title: str, panel: Panel, width: float) -> None:
     if text:
         axes.annotate(
             _plain(text), (0, 1), (0, 3), xycoords="axes fraction", textcoords="offset points", fontsize=_sized(7),
-            color=series_look.GREY, va="bottom",
+            color=series_style.GREY, va="bottom",
         )  # fmt: skip
     if title:
         said = _plain(_wrapped(title, width - _sized(0.12), _sized(_SIZES["axes.titlesize"]), "bold"))
         axes.set_title(said, pad=_sized(4 + 9 * (text.count("\n") + bool(text))))
 
 
-def _draw_panel(axes: Axes, panel: Panel, found: Mapping[Key, Look], width: float) -> None:
+def _draw_panel(axes: Axes, panel: Panel, found: Mapping[Key, SeriesStyle], width: float) -> None:
     if isinstance(panel, Lines):
         _draw_lines(axes, panel, found)
     elif isinstance(panel, Bars):
         _draw_bars(axes, panel, found, width)
     elif isinstance(panel, Heatmap):
         _draw_heatmap(axes, panel, width)
-    elif isinstance(panel, Cloud):
+    elif isinstance(panel, DenseScatter):
         _draw_cloud(axes, panel)
 
 
-def _draw_lines(axes: Axes, panel: Lines, found: Mapping[Key, Look]) -> None:
-    floor = series_look.log_floor(panel) if panel.log_y else -np.inf
+def _draw_lines(axes: Axes, panel: Lines, found: Mapping[Key, SeriesStyle]) -> None:
+    floor = series_style.log_floor(panel) if panel.log_y else -np.inf
     for series in panel.series:
-        how = found[series_look.key(series)]
+        how = found[series_style.key(series)]
         x, y = np.array(series.x), np.array(series.y)
         if series.low is not None and series.high is not None:
             low, high = np.maximum(series.low, floor), np.maximum(series.high, floor)
@@ -251,21 +251,21 @@ def _draw_lines(axes: Axes, panel: Lines, found: Mapping[Key, Look]) -> None:
             y,
             **_line(how),
             marker=marks,
-            markevery=max(1, len(x) // series_look.MOST_MARKERS),
+            markevery=max(1, len(x) // series_style.MOST_MARKERS),
             zorder=2 + how.level,
             clip_on=how.marker != "ring",
         )
     axes.set_xlabel(_plain(panel.x_label))
     axes.set_ylabel(_plain(panel.y_label))
     axes.set_axisbelow(True)
-    axes.grid(axis="y", color=series_look.RULE, linewidth=_sized(0.6))
+    axes.grid(axis="y", color=series_style.RULE, linewidth=_sized(0.6))
     if panel.log_x:
         axes.set_xscale("log", nonpositive="mask")
     elif all(x.is_integer() for series in panel.series for x in series.x):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
     if panel.log_y:
         axes.set_yscale("log", nonpositive="mask")
-    ticks = series_look.log_ticks(x for series in panel.series for x in series.x) if panel.log_x else None
+    ticks = series_style.log_ticks(x for series in panel.series for x in series.x) if panel.log_x else None
     if ticks:
         axes.set_xticks(ticks, [_short(tick, None) for tick in ticks])
         axes.xaxis.set_minor_locator(NullLocator())
@@ -283,19 +283,19 @@ def _draw_lines(axes: Axes, panel: Lines, found: Mapping[Key, Look]) -> None:
 def _log_ticks(axis: Axis) -> None:
     """1, 2 and 5 of each power on few decades, or round numbers: Matplotlib's 2 × 10⁵, 3 × 10⁵, ... run into each other."""
     low, high = axis.get_view_interval()
-    if series_look.few_decades((low, high)):
+    if series_style.few_decades((low, high)):
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)) if high >= 5 * low else MaxNLocator(5))
         axis.set_major_formatter(FuncFormatter(_short))
     axis.set_minor_formatter(NullFormatter())
 
 
-def _draw_bars(axes: Axes, panel: Bars, found: Mapping[Key, Look], width: float) -> None:
-    bars = [series for series in panel.series if series.role not in series_look.MARKS]
+def _draw_bars(axes: Axes, panel: Bars, found: Mapping[Key, SeriesStyle], width: float) -> None:
+    bars = [series for series in panel.series if series.role not in series_style.MARKS]
     positions = np.arange(len(panel.categories))
     for series in panel.series:
-        how = found[series_look.key(series)]
+        how = found[series_style.key(series)]
         y = np.array(series.y)
-        if series.role in series_look.MARKS:
+        if series.role in series_style.MARKS:
             axes.hlines(
                 y, positions - 0.42, positions + 0.42, colors=how.color, linewidth=_sized(how.width),
                 linestyle=(0, tuple(map(_sized, how.dash))), zorder=5,
@@ -307,27 +307,27 @@ def _draw_bars(axes: Axes, panel: Bars, found: Mapping[Key, Look], width: float)
         if series.low is not None and series.high is not None:
             error = np.maximum(0, [y - np.array(series.low), np.array(series.high) - y])
             thick, cap = _sized(0.8), _sized(1.5)
-            axes.errorbar(x, y, error, fmt="none", ecolor=series_look.INK, elinewidth=thick, capsize=cap, zorder=4)
+            axes.errorbar(x, y, error, fmt="none", ecolor=series_style.INK, elinewidth=thick, capsize=cap, zorder=4)
     axes.set_xlim(-0.5, len(positions) - 0.5)
     axes.set_ylabel(_plain(panel.y_label))
-    axes.grid(axis="y", color=series_look.RULE, linewidth=_sized(0.6))
+    axes.grid(axis="y", color=series_style.RULE, linewidth=_sized(0.6))
     axes.tick_params(axis="x", length=0)
     _x_labels(axes, panel.categories, list(range(len(positions))), width)
     axes.set_ylim(panel.y_min, panel.y_max)
 
 
 def _draw_heatmap(axes: Axes, panel: Heatmap, width: float) -> None:
-    name, low, high = series_look.color_range(panel)
-    colors = matplotlib.colormaps[name].with_extremes(bad=series_look.MISSING)
+    name, low, high = series_style.color_range(panel)
+    colors = matplotlib.colormaps[name].with_extremes(bad=series_style.MISSING)
     values = np.ma.masked_invalid([[np.nan if value is None else value for value in row] for row in panel.z])
     image = axes.pcolormesh(values, cmap=colors, vmin=low, vmax=high, rasterized=values.size > _MOST_CELLS)
-    axes.set_facecolor(series_look.MISSING)
+    axes.set_facecolor(series_style.MISSING)
     axes.invert_yaxis()
     axes.tick_params(length=0)
-    rows = series_look.thinned(panel.y, 12)
+    rows = series_style.thinned(panel.y, 12)
     axes.set_yticks([row + 0.5 for row in rows], [_plain(one) for one in shorten([panel.y[row] for row in rows])])
     _x_labels(
-        axes, panel.x, series_look.thinned(panel.x, 12 if width > 3 else series_look.MOST_LABELS[3]), width, shift=0.5
+        axes, panel.x, series_style.thinned(panel.x, 12 if width > 3 else series_style.MOST_LABELS[3]), width, shift=0.5
     )
     axes.set_xlabel(_plain(panel.x_label))
     axes.set_ylabel(_plain(panel.y_label))
@@ -340,7 +340,7 @@ def _draw_heatmap(axes: Axes, panel: Heatmap, width: float) -> None:
     bar.set_label(_plain(panel.z_label))
 
 
-def _draw_cloud(axes: Axes, panel: Cloud) -> None:
+def _draw_cloud(axes: Axes, panel: DenseScatter) -> None:
     """Points, and around beliefs their triangle; thousands of points are a picture in the PDF."""
     places, colours = unpack_places(panel.places[-1]), unpack_colours(panel.colours)
     size = _sized(min(3.0, max(0.35, 10 / len(places) ** 0.35))) ** 2
@@ -350,12 +350,12 @@ def _draw_cloud(axes: Axes, panel: Cloud) -> None:
     if not panel.corners:
         return
     corners = unpack_places(panel.outline)
-    axes.fill(*corners.T, fill=False, edgecolor=series_look.GREY, linewidth=_sized(0.6), zorder=0)
+    axes.fill(*corners.T, fill=False, edgecolor=series_style.GREY, linewidth=_sized(0.6), zorder=0)
     for (x, y), name in zip(corners, panel.corners, strict=True):
         above = y > corners[:, 1].mean()
         axes.annotate(
             _plain(name), (x, y), (0, _sized(3 if above else -3)), textcoords="offset points", ha="center",
-            va="bottom" if above else "top", fontsize=_sized(7.5), color=series_look.INK, annotation_clip=False,
+            va="bottom" if above else "top", fontsize=_sized(7.5), color=series_style.INK, annotation_clip=False,
         )  # fmt: skip
 
 
@@ -370,7 +370,7 @@ def _x_labels(axes: Axes, labels: tuple[str, ...], shown: list[int], width: floa
     axes.set_xticks([i + shift for i in shown], [_plain(one) for one in short], **turned)  # type: ignore[arg-type]
 
 
-def _line(how: Look) -> dict[str, Any]:
+def _line(how: SeriesStyle) -> dict[str, Any]:
     return {
         "color": how.color,
         "linewidth": _sized(how.width),
@@ -381,8 +381,8 @@ def _line(how: Look) -> dict[str, Any]:
     }
 
 
-def _handle(one: Key, how: Look, bars: bool) -> Line2D | Patch:
-    if bars and one[0] not in series_look.MARKS:
+def _handle(one: Key, how: SeriesStyle, bars: bool) -> Line2D | Patch:
+    if bars and one[0] not in series_style.MARKS:
         return Patch(color=how.color)
     marker = _MARKERS.get(how.marker, "P") if how.marker else ""
     return Line2D([], [], **_line(how), marker=marker)

@@ -44,7 +44,7 @@ def fitted_hmm(
     longest = data[int(data.lengths.argmax())][None, :LENGTH]
     path, beliefs_TS = most_likely_states(hmm, longest).states[0].tolist(), smooth_beliefs(hmm, longest)[0]
     place = {state: number for number, state in enumerate(shown)}
-    emission = hmm.emission_SV.tolist()
+    emission = hmm.emission.tolist()
     return {
         "why": f"The HMM of {chosen} state{'s' * (chosen != 1)}, "
         + ("the number with the smallest BIC." if sizes else "which predicts best."),
@@ -57,7 +57,7 @@ def fitted_hmm(
             }
             for s in shown
         ],
-        "moves": [[steady(p) for p in row] for row in hmm.transition_SS[shown][:, shown].tolist()],
+        "moves": [[steady(p) for p in row] for row in hmm.transition[shown][:, shown].tolist()],
         "symbols": ["?" if v == MISSING else symbols[v] for v in longest[0].tolist()],
         "path": [place.get(s, -1) for s in path],
         "beliefs": torch.round(beliefs_TS[:, shown], decimals=3).tolist(),

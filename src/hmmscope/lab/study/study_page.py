@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hmmscope import ties
-from hmmscope.analysis.twins import LEAST_SHARE
+from hmmscope.analysis.untrained_controls import LEAST_SHARE
 from hmmscope.inference.monte_carlo import FEW
 from hmmscope.lab.evidence.effects import Effect
 from hmmscope.lab.evidence.figure import Bars, Figure, Series
@@ -12,7 +12,7 @@ from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.panels import curve, level, lines
 from hmmscope.lab.evidence.rows import Rows
 from hmmscope.lab.evidence.verdicts import answer
-from hmmscope.lab.study.said_of_fit import figures_of_fit
+from hmmscope.lab.study.fit_summary import figures_of_fit
 from hmmscope.ties import descending
 
 SUMMARY = (

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hmmscope.analysis.counting import TREE
 from hmmscope.analysis.intervals import bootstrap_ratio
-from hmmscope.corpora.corpus import Corpus
+from hmmscope.analysis.ngrams import TREE
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.inference.baum_welch import BaumWelchFit
 from hmmscope.inference.evidence import evidence
 from hmmscope.inference.loop_inputs import flat_sequences
@@ -35,7 +35,7 @@ def per_symbol(losses: Curves) -> tuple[float, float, float]:
 
 def grams(data: SequenceData, size: int) -> NDArray[np.int64]:
     """Numbers of all n-grams of a size, within sequences and between gaps."""
-    flat, place = data.flat.astype(np.int64), data.reach
+    flat, place = data.flat.astype(np.int64), data.steps_since_gap
     code = np.zeros(len(flat), np.int64)
     for back in range(size):
         code[back:] += flat[: len(flat) - back] * data.num_symbols**back
@@ -123,7 +123,7 @@ def num_states(
 def searched(one: BaumWelchFit) -> dict[str, Any]:
     """What is noted of a fit: its criterion and its search."""
     about = {"bic": one.bic, "log_likelihood": one.log_likelihood, "restarts": one.num_restarts}
-    return about | {"agreed": one.agreed, "iterations": one.num_iterations, "converged": one.converged}
+    return about | {"agreed": one.restarts_agree, "iterations": one.num_iterations, "converged": one.converged}
 
 
 def opponent(searches: dict[int, dict[str, Any]], validation: dict[str, Curves]) -> int:
@@ -154,10 +154,10 @@ def positions(losses: dict[str, Curves]) -> Iterator[dict[str, Any]]:
                 yield about | {"pieces": int(reached.sum())}
 
 
-def contexts(corpus: Corpus, gain: Curves) -> list[dict[str, Any]]:
+def contexts(dataset: ProcessDataset, gain: Curves) -> list[dict[str, Any]]:
     """Where the network gains most over the HMM, and where it loses: by the symbols before, the largest sums first."""
-    data, num_symbols = corpus.process.data, corpus.num_symbols
-    seen = corpus[0 : len(gain)].observations.numpy().astype(np.int64)
+    data, num_symbols = dataset.process.data, dataset.num_symbols
+    seen = dataset[0 : len(gain)].observations.numpy().astype(np.int64)
     rows = []
     for k in range(1, _CONTEXT + 1):
         if seen.shape[1] <= k or num_symbols**k >= 2**62:

@@ -56,7 +56,7 @@ _MAX_POINTS = 100_000
 
 
 @dataclass(frozen=True)
-class Point:
+class GridPoint:
     """One run of a grid.
 
     Attributes:
@@ -75,7 +75,7 @@ def config_digest(config: RunConfig) -> str:
 
     ``training.device`` and ``training.engine`` are left out: "auto" becomes another one on another machine, and a sweep
     that moves there must find its runs again. Of a process in a file the digest stands for the path, see `pinned`.
-    Everything else is in; ``training.milestones`` where there are any.
+    Everything else is in; ``training.num_log_checkpoints`` where there are any.
     """
     data = config.to_data()
     if data["process"].get("digest"):
@@ -96,7 +96,7 @@ def run_name(config: RunConfig) -> str:
     return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', label)}-{config_digest(config)[:12]}"
 
 
-def read_grid(path: Path) -> list[Point]:
+def read_grid(path: Path) -> list[GridPoint]:
     """The points of a grid file; a base that is a file lies relative to it."""
     data = read_yaml(path)
     if isinstance(data, dict) and isinstance(data.get("base"), str) and _is_file(data["base"]):
@@ -104,7 +104,7 @@ def read_grid(path: Path) -> list[Point]:
     return expand(data)
 
 
-def expand(data: object, overrides: Mapping[str, str] | None = None) -> list[Point]:
+def expand(data: object, overrides: Mapping[str, str] | None = None) -> list[GridPoint]:
     """The points of a grid, in order: combinations first, then `also`; the seeds of each together.
 
     Args:
@@ -141,7 +141,7 @@ def expand(data: object, overrides: Mapping[str, str] | None = None) -> list[Poi
                 contents[config.process] = pinned(config).process
             config = replace(config, process=contents[config.process])
             varied = {column: names.get(column, _value(config, column)) for column in columns}
-            points.append(Point(run_name(config), varied | {"seed": config.seed}, config))
+            points.append(GridPoint(run_name(config), varied | {"seed": config.seed}, config))
     first: dict[str, int] = {}
     for number, point in enumerate(points):
         if point.name in first:
@@ -302,7 +302,7 @@ def check_run(path: Path, config: RunConfig) -> None:
 # The folder of a sweep: grid.json says which runs it has.
 
 
-def make_folder(out: Path, points: list[Point], *, shared: bool = False) -> None:
+def make_folder(out: Path, points: list[GridPoint], *, shared: bool = False) -> None:
     """Make the folder of a sweep, or with `shared` of a pool, with its grid.json, unless there is one.
 
     Raises:
@@ -338,7 +338,7 @@ def changing_grid(out: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def extend_folder(out: Path, points: list[Point], *, shared: bool = False) -> None:
+def extend_folder(out: Path, points: list[GridPoint], *, shared: bool = False) -> None:
     """Have grid.json say that the sweep is of these points, which it may have been of in part.
 
     Args:
@@ -364,7 +364,7 @@ def extend_folder(out: Path, points: list[Point], *, shared: bool = False) -> No
             store.write_json(out / "grid.json", _document(kind, others + data))
 
 
-def begin_work(out: Path, points: Iterable[Point]) -> None:
+def begin_work(out: Path, points: Iterable[GridPoint]) -> None:
     """Take the seal off before any of these runs is trained, if one of them is to be."""
     if any(not os.path.lexists(out / "runs" / point.name / "done.json") for point in points):
         with changing_grid(out):
@@ -375,11 +375,11 @@ def _document(kind: str, points: list[dict[str, Any]]) -> dict[str, Any]:
     return {"format": store.FORMATS["grid"], "kind": kind, "points": points}
 
 
-def _data(points: list[Point]) -> list[dict[str, Any]]:
+def _data(points: list[GridPoint]) -> list[dict[str, Any]]:
     return [{"name": p.name, "varied": p.varied, "config": p.config.to_data()} for p in points]
 
 
-def load_points(out: Path) -> list[Point]:
+def load_points(out: Path) -> list[GridPoint]:
     """The points of a sweep from its grid.json.
 
     Raises:
@@ -389,7 +389,7 @@ def load_points(out: Path) -> list[Point]:
     return [_point(out, data) for data in _read_grid(out)["points"]]
 
 
-def load_point(out: Path, name: str) -> Point:
+def load_point(out: Path, name: str) -> GridPoint:
     """One point by its name."""
     for data in _read_grid(out)["points"]:
         if data["name"] == name:
@@ -402,7 +402,7 @@ def _read_grid(out: Path) -> dict[str, Any]:
     path = out / "grid.json"
     if not os.path.lexists(path):
         raise InputError(f"{out}: not the folder of a sweep (it has no grid.json)")
-    document = store.read_json(path, own=True)
+    document = store.read_json(path, managed=True)
     store.check_format(document, "grid", path)
     points = document.get("points")
     keys = {"name", "varied", "config"}
@@ -423,7 +423,7 @@ def _read_config(text: str) -> tuple[RunConfig, str]:
     return config, run_name(config)
 
 
-def _point(out: Path, data: dict[str, Any]) -> Point:
+def _point(out: Path, data: dict[str, Any]) -> GridPoint:
     path = out / "grid.json"
     try:
         config, name = _read_config(json.dumps(data["config"]))
@@ -433,4 +433,4 @@ def _point(out: Path, data: dict[str, Any]) -> Point:
         raise DamagedError(
             f"{path}: {shown(data['name'])}: holds another configuration; altered, or made by another version; {_ANEW}"
         )
-    return Point(data["name"], data["varied"], config)
+    return GridPoint(data["name"], data["varied"], config)

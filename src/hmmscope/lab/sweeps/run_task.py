@@ -13,10 +13,10 @@ import torch
 
 from hmmscope.errors import HmmscopeError, RefusedError
 from hmmscope.lab.sweeps.grid import check_run, load_point, load_points
-from hmmscope.lab.tasks.task import Busy, Heartbeat, Task
+from hmmscope.lab.tasks.task import Heartbeat, Task, TaskLocked
+from hmmscope.runs.compile_ahead import warm_up
 from hmmscope.runs.config import RunConfig
 from hmmscope.runs.training import train
-from hmmscope.runs.warming import warm_up
 from hmmscope.storage import disk, store
 from hmmscope.storage.rundir import RunDir
 
@@ -46,11 +46,11 @@ class RunTask(Task):
 
     def in_use(self) -> bool:
         """Whether a process holds the run's lock. (It looks by a shared lock of an instant: who is refused the lock because
-        of it is `Busy`, and tried again.)"""
+        of it is `TaskLocked`, and tried again.)"""
         path = self.folder / "lock"
         if not os.path.lexists(path):
             return False
-        with disk.reading(path, own=True) as file:
+        with disk.reading(path, managed=True) as file:
             try:
                 fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -71,11 +71,11 @@ class RunTask(Task):
         """With its step and its process."""
         step, process = None, ""
         unknown = suppress(OSError, HmmscopeError, LookupError, ValueError, TypeError)
-        with unknown, disk.reading(self.folder / "metrics.jsonl", own=True) as file:
+        with unknown, disk.reading(self.folder / "metrics.jsonl", managed=True) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
             step = int(json.loads(file.read(_TAIL).splitlines()[-1])["step"])
         with suppress(HmmscopeError):
-            process = disk.read_bytes(self.folder / "lock", own=True, limit=1000).decode(errors="replace").strip()
+            process = disk.read_bytes(self.folder / "lock", managed=True, limit=1000).decode(errors="replace").strip()
         return replace(super().heartbeat(silent), step=step, process=process)
 
     def prepare(self) -> None:
@@ -91,11 +91,11 @@ class RunTask(Task):
                 return
             try:
                 begin = shorter(self.out, point.config)
-                train(_as_begun(point.config, self.folder), self.folder, begin=begin, resume=True, quiet=quiet)
+                train(_as_begun(point.config, self.folder), self.folder, warm_start=begin, resume=True, quiet=quiet)
             except RefusedError as error:
                 if not _same_run(self.folder, point.config):
                     raise
-                raise Busy(str(error)) from error
+                raise TaskLocked(str(error)) from error
 
 
 def shorter(out: Path, config: RunConfig) -> Path | None:

@@ -4,20 +4,20 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from hmmscope.lab.sweeps.grid import Point, begin_work, extend_folder, load_points, make_folder
+from hmmscope.lab.sweeps.grid import GridPoint, begin_work, extend_folder, load_points, make_folder
 from hmmscope.lab.sweeps.run_task import RunTask, taking_part
 from hmmscope.lab.sweeps.table import table_rows, write_results
-from hmmscope.lab.tasks.driver import Executor, Watcher, do_tasks
+from hmmscope.lab.tasks.driver import Executor, ProgressListener, do_tasks
 from hmmscope.storage.seals import open_sealed
 
 
 def run_sweep(
-    points: Sequence[Point],
+    points: Sequence[GridPoint],
     out: Path,
     executor: Executor,
     *,
     retries: int = 2,
-    watcher: Watcher | None = None,
+    watcher: ProgressListener | None = None,
     shared: bool = False,
 ) -> list[dict]:
     """Train every point of a grid, and write OUT/table.jsonl.
@@ -51,7 +51,7 @@ def run_sweep(
     return table_rows(out, points)
 
 
-def _is_finished(out: Path, points: Sequence[Point]) -> bool:
+def _is_finished(out: Path, points: Sequence[GridPoint]) -> bool:
     """Whether the folder has all these runs, sealed, and cannot be written; there is then nothing to write."""
     if not os.path.lexists(out / "grid.json") or os.access(out, os.W_OK):
         return False

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from hmmscope.errors import DamagedError, HmmscopeError, InputError
-from hmmscope.lab.sweeps.grid import SUMMARY, Point, changing_grid, check_run, load_points
+from hmmscope.lab.sweeps.grid import SUMMARY, GridPoint, changing_grid, check_run, load_points
 from hmmscope.lab.sweeps.run_task import RunTask
-from hmmscope.lab.tasks.driver import Watcher
+from hmmscope.lab.tasks.driver import ProgressListener
 from hmmscope.lab.tasks.task import Heartbeat, Outcome
-from hmmscope.machine import environment
 from hmmscope.storage import seals, store
 from hmmscope.storage.rundir import RunDir
+from hmmscope.system_info import environment
 from hmmscope.text import in_a_line, tell
 from hmmscope.training.progress import live_console
 
@@ -23,7 +23,7 @@ DOUBTFUL = ("damaged", "unsealed")
 SILENT = 600.0
 
 
-def table_rows(out: Path, points: Sequence[Point]) -> list[dict[str, Any]]:
+def table_rows(out: Path, points: Sequence[GridPoint]) -> list[dict[str, Any]]:
     """One row for each point: ``run``, what varies, ``seed``, ``state``, ``reason``, and the summary of the run.
 
     The rows depend on configurations and results alone: not on the engine, on the order in which the runs ended, or on how
@@ -102,7 +102,7 @@ def _cell(value: object) -> str:
     return "" if value is None else str(value)
 
 
-class Board(Watcher):
+class Board(ProgressListener):
     """Shows a sweep while it runs: a live table on a terminal, elsewhere a line for each run that ends.
 
     Use it as a context manager.
@@ -113,7 +113,7 @@ class Board(Watcher):
         quiet: show nothing.
     """
 
-    def __init__(self, out: Path, points: Sequence[Point], *, quiet: bool = False) -> None:
+    def __init__(self, out: Path, points: Sequence[GridPoint], *, quiet: bool = False) -> None:
         self._out, self._points, self._quiet = out, points, quiet
         self._live: Any = None
         self._best, self._best_name = math.inf, ""
@@ -164,7 +164,7 @@ class Board(Watcher):
                 self._told.discard(name)
             elif name not in self._told:
                 self._told.add(name)
-                self._line(f"silent   {name}: {beat}; --silence SECONDS has such runs killed and tried again")
+                self._line(f"silent   {name}: {beat}; --heartbeat-timeout SECONDS has such runs killed and tried again")
 
     def _see(self, name: str) -> float | None:
         """The excess of a run, if it is done; the least one is kept."""

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 from hmmscope.errors import FullDiskError, ResourceError
-from hmmscope.lab.tasks.task import Heartbeat, Outcome, Task, Watch, attempt
+from hmmscope.lab.tasks.task import Heartbeat, Outcome, StallTimer, Task, attempt
 from hmmscope.schema import require
 from hmmscope.training.signals import Interrupted, deferred_signals
 
@@ -45,7 +45,7 @@ class Executor(Protocol):
         """Tell all workers to save and stop, and wait for them."""
 
 
-class Here:
+class InProcessExecutor:
     """The executor that is this process, one task after the other. A signal ends it as it ends the work itself."""
 
     def __init__(self, *, quiet: bool) -> None:
@@ -75,7 +75,7 @@ class Here:
         """There is nobody else to tell."""
 
 
-class Watcher:
+class ProgressListener:
     """Is told what happens; see `table.Board`."""
 
     def update(self, counts: dict[str, int]) -> None:
@@ -91,7 +91,9 @@ class Watcher:
         """What the tasks at work last said, now and then."""
 
 
-def do_tasks(tasks: Sequence[Task], executor: Executor, *, retries: int, watcher: Watcher | None = None) -> None:
+def do_tasks(
+    tasks: Sequence[Task], executor: Executor, *, retries: int, watcher: ProgressListener | None = None
+) -> None:
     """Do all that is not done, and stop the executor; each that failed has a record of its failure.
 
     Args:
@@ -108,9 +110,9 @@ def do_tasks(tasks: Sequence[Task], executor: Executor, *, retries: int, watcher
     require(0 <= retries <= 1000, "retries", "must be in [0, 1000]", retries)
     try:
         signals: AbstractContextManager[Sequence[int]]
-        signals = nullcontext(()) if isinstance(executor, Here) else deferred_signals()
+        signals = nullcontext(()) if isinstance(executor, InProcessExecutor) else deferred_signals()
         with signals as received:
-            _Loop(tasks, executor, retries, watcher or Watcher()).run(received)
+            _Loop(tasks, executor, retries, watcher or ProgressListener()).run(received)
     finally:
         executor.stop()
 
@@ -118,7 +120,7 @@ def do_tasks(tasks: Sequence[Task], executor: Executor, *, retries: int, watcher
 class _Loop:
     """The state of the loop."""
 
-    def __init__(self, tasks: Sequence[Task], executor: Executor, retries: int, watcher: Watcher) -> None:
+    def __init__(self, tasks: Sequence[Task], executor: Executor, retries: int, watcher: ProgressListener) -> None:
         self._tasks = {task.name: task for task in tasks}
         self._executor, self._retries, self._watcher = executor, retries, watcher
         self._waiting = [task for task in tasks if not task.is_done()]
@@ -128,7 +130,7 @@ class _Loop:
         self._attempts: Counter[str] = Counter()
         self._saved = {task.name: task.saved() for task in self._waiting}
         self._looked, self._listened = 0.0, time.monotonic()
-        self._watches: dict[str, Watch] = {}
+        self._watches: dict[str, StallTimer] = {}
         for task in self._waiting:
             task.clear_failure()
 
@@ -209,5 +211,5 @@ class _Loop:
             self._listened = time.monotonic()
             names = sorted([*self._begun, *(task.name for task in self._elsewhere)])
             at_work = [self._tasks[name] for name in names if self._tasks[name].in_use()]
-            self._watches = {task.name: self._watches.get(task.name) or Watch(task) for task in at_work}
+            self._watches = {task.name: self._watches.get(task.name) or StallTimer(task) for task in at_work}
             self._watcher.at_work({task.name: task.heartbeat(self._watches[task.name].silent()) for task in at_work})

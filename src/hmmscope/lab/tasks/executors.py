@@ -22,7 +22,8 @@ class ExecutorOptions:
         gpus: of each worker (Ray: a fraction; Slurm: whole).
         address: of a Ray cluster.
         slurm: options of sbatch, ``partition=gpu``.
-        silence: seconds without a step after which a worker is killed, and its task tried again; None for any time.
+        heartbeat_timeout: seconds without a step after which a worker is killed, and its task tried again; None for any
+        time.
     """
 
     name: str = "local"
@@ -30,7 +31,7 @@ class ExecutorOptions:
     gpus: float = 0.0
     address: str | None = None
     slurm: Sequence[str] = ()
-    silence: float | None = None
+    heartbeat_timeout: float | None = None
 
     def __post_init__(self) -> None:
         if self.name not in EXECUTORS:
@@ -43,22 +44,28 @@ class ExecutorOptions:
             raise InputError(
                 "gpus: the local executor leaves GPUs to training.device; use --executor ray to share them out"
             )
-        if self.silence is not None and not 1 <= self.silence <= 1e9:
-            raise InputError(f"silence: must be at least 1 second, got {self.silence:g}")
+        if self.heartbeat_timeout is not None and not 1 <= self.heartbeat_timeout <= 1e9:
+            raise InputError(f"heartbeat_timeout: must be at least 1 second, got {self.heartbeat_timeout:g}")
         pairs(self.slurm, "slurm")
 
     def make(self, out: Path) -> Executor:
         """The executor of the tasks in `out`."""
         if self.name == "local":
-            return LocalExecutor(self.jobs, silence=self.silence)
+            return LocalExecutor(self.jobs, heartbeat_timeout=self.heartbeat_timeout)
         if self.name == "ray":
             from hmmscope.lab.tasks.ray import RayExecutor
 
-            return RayExecutor(self.jobs, address=self.address, gpus=self.gpus, silence=self.silence)
+            return RayExecutor(
+                self.jobs, address=self.address, gpus=self.gpus, heartbeat_timeout=self.heartbeat_timeout
+            )
         from hmmscope.lab.tasks.slurm import SlurmExecutor
 
         return SlurmExecutor(
-            out, self.jobs, gpus=self.gpus, parameters=pairs(self.slurm, "slurm"), silence=self.silence
+            out,
+            self.jobs,
+            gpus=self.gpus,
+            parameters=pairs(self.slurm, "slurm"),
+            heartbeat_timeout=self.heartbeat_timeout,
         )
 
 

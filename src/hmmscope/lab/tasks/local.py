@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import astuple, replace
 
 from hmmscope.errors import HmmscopeError
-from hmmscope.lab.tasks.task import GRACE, Outcome, Task, Watch
+from hmmscope.lab.tasks.task import GRACE, Outcome, StallTimer, Task
 from hmmscope.schema import require
 from hmmscope.storage import disk, store
 
@@ -87,11 +87,11 @@ class Job:
     Args:
         server: forks it.
         task: what it does.
-        silence: seconds without a sign of it after which it is killed; None for as long as it takes.
+        heartbeat_timeout: seconds without a sign of it after which it is killed; None for as long as it takes.
     """
 
-    def __init__(self, server: ForkServer, task: Task, silence: float | None = None) -> None:
-        self._task, self._silence = task, silence
+    def __init__(self, server: ForkServer, task: Task, heartbeat_timeout: float | None = None) -> None:
+        self._task, self._silence = task, heartbeat_timeout
         store.make_folder(task.log.parent)
         log = disk.open_own(task.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
@@ -100,7 +100,7 @@ class Job:
         finally:
             os.close(log)
         self._told = b""
-        self._watch = Watch(task)
+        self._watch = StallTimer(task)
 
     @property
     def pid(self) -> int | None:
@@ -166,7 +166,7 @@ class Job:
 
     def _said(self) -> dict[int, str]:
         """Its last line of each error by exit code, without the folder, so that it is the same wherever that lies."""
-        with suppress(HmmscopeError), disk.reading(self._task.log, own=True) as file:
+        with suppress(HmmscopeError), disk.reading(self._task.log, managed=True) as file:
             file.seek(max(self._begin, os.fstat(file.fileno()).st_size - _TAIL))
             lines = file.read(_TAIL).decode(errors="replace").splitlines()
             found = [match for line in lines if (match := _SAID.match(line.replace(f"{self._task.out}/", "")))]
@@ -187,12 +187,12 @@ def _server() -> ForkServer:
     return ForkServer()
 
 
-def attend(task: Task, silence: float | None = None) -> tuple[str, int, str]:
+def attend(task: Task, heartbeat_timeout: float | None = None) -> tuple[str, int, str]:
     """Run a worker to its end: the fields of `Outcome`. On an exception it is told to stop, and waited for.
 
     What executors send to other machines; paths must mean the same there.
     """
-    job = Job(_server(), task, silence)
+    job = Job(_server(), task, heartbeat_timeout)
     try:
         while (outcome := job.poll()) is None:
             time.sleep(0.05)
@@ -208,11 +208,11 @@ class LocalExecutor:
 
     Args:
         jobs: how many at a time; by default as many as processors that this process may use.
-        silence: seconds without a step after which a worker is killed, and its task tried again.
+        heartbeat_timeout: seconds without a step after which a worker is killed, and its task tried again.
     """
 
-    def __init__(self, jobs: int | None = None, *, silence: float | None = None) -> None:
-        self._silence, self._server = silence, ForkServer()
+    def __init__(self, jobs: int | None = None, *, heartbeat_timeout: float | None = None) -> None:
+        self._silence, self._server = heartbeat_timeout, ForkServer()
         self._slots = jobs if jobs is not None else len(os.sched_getaffinity(0))
         require(1 <= self._slots <= 1024, "jobs", "must be in [1, 1024]", jobs)
         self._jobs: list[Job] = []

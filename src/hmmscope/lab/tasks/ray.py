@@ -23,7 +23,7 @@ class RayExecutor:
         address: of a running cluster ("auto", "host:6379", "ray://host:10001"); by default Ray is started here and ended
             with the work.
         gpus: of each task; a fraction lets several share one.
-        silence: seconds without a step after which a worker is killed, and its task tried again.
+        heartbeat_timeout: seconds without a step after which a worker is killed, and its task tried again.
 
     Raises:
         InputError: Ray is not installed.
@@ -36,7 +36,7 @@ class RayExecutor:
         *,
         address: str | None = None,
         gpus: float = 0.0,
-        silence: float | None = None,
+        heartbeat_timeout: float | None = None,
     ) -> None:
         try:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -46,7 +46,7 @@ class RayExecutor:
         require(address is None or jobs is None, "jobs", "is said by the cluster at --address", jobs)
         require(jobs is None or 1 <= jobs <= 1024, "jobs", "must be in [1, 1024]", jobs)
         require(0 <= gpus <= 64, "gpus", "must be in [0, 64]", gpus)
-        self._ray, self._silence = ray, silence
+        self._ray, self._silence = ray, heartbeat_timeout
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
         if address is None:
             processors = jobs if jobs is not None else len(os.sched_getaffinity(0))

@@ -18,12 +18,12 @@ _SECONDS_BETWEEN_LOOKS = 5.0
 _SECONDS_FOR_A_RESULT = 60.0
 
 
-class Attendant:
+class SlurmWorker:
     """What a Slurm job does: start a worker and wait for it. Before a preemption or the time limit, have it save."""
 
-    def __init__(self, silence: float | None = None) -> None:
+    def __init__(self, heartbeat_timeout: float | None = None) -> None:
         self._job: Job | None = None
-        self._silence = silence
+        self._silence = heartbeat_timeout
 
     def __call__(self, task: Task) -> tuple[str, int, str]:
         """The fields of `Outcome`, as `local.attend` gives them."""
@@ -39,7 +39,7 @@ class Attendant:
         if self._job is not None:
             self._job.terminate()
             self._job.wait(GRACE)
-        return DelayedSubmission(Attendant(self._silence), task)
+        return DelayedSubmission(SlurmWorker(self._silence), task)
 
 
 class SlurmExecutor:
@@ -53,7 +53,7 @@ class SlurmExecutor:
         gpus: whole GPUs of each job.
         parameters: of sbatch by their names there, ``{"partition": "gpu", "time": "120", "account": "a"}``.
         cluster: "slurm"; or "local" and "debug", submitit's stand-ins without a queue.
-        silence: seconds without a step after which a worker is killed, and its task tried again.
+        heartbeat_timeout: seconds without a step after which a worker is killed, and its task tried again.
 
     Raises:
         InputError: submitit is not installed, or does not know a parameter.
@@ -68,7 +68,7 @@ class SlurmExecutor:
         gpus: float = 0,
         parameters: Mapping[str, str] | None = None,
         cluster: str = "slurm",
-        silence: float | None = None,
+        heartbeat_timeout: float | None = None,
     ) -> None:
         try:
             import submitit
@@ -76,7 +76,7 @@ class SlurmExecutor:
             raise InputError("executor: submitit is not installed; pip install 'hmmscope[slurm]'") from None
         require(jobs is None or 1 <= jobs <= 10_000, "jobs", "must be in [1, 10000]", jobs)
         require(gpus == int(gpus) and 0 <= gpus <= 64, "gpus", "must be a whole number for Slurm", gpus)
-        self._out, self._cluster, self._silence = out.absolute(), cluster, silence
+        self._out, self._cluster, self._silence = out.absolute(), cluster, heartbeat_timeout
         options: dict[str, Any] = {"name": "hmmscope", "tasks_per_node": 1, "cpus_per_task": 1, "timeout_min": 60}
         if gpus:
             options["gpus_per_node"] = int(gpus)
@@ -109,7 +109,7 @@ class SlurmExecutor:
     def submit(self, tasks: Sequence[Task]) -> None:
         """Submit these as one job array, a job for each."""
         try:
-            jobs = self._executor.map_array(Attendant(self._silence), list(tasks))
+            jobs = self._executor.map_array(SlurmWorker(self._silence), list(tasks))
         except Exception as error:  # FailedJobError, and whatever sbatch does to it
             raise ResourceError(f"executor: sbatch refused: {' '.join(str(error).split())[:300]}") from error
         self._jobs |= dict(zip(tasks, jobs, strict=True))

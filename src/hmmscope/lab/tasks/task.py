@@ -34,7 +34,7 @@ GRACE = 30.0
 State = Literal["done", "failed", "running", "partial", "waiting"]
 
 
-class Busy(Exception):
+class TaskLocked(Exception):
     """Another process is at work on the task."""
 
 
@@ -112,7 +112,7 @@ class Task(ABC):
     def heartbeat(self, silent: float | None = None) -> "Heartbeat":
         """How far it is, how long ago it was last seen to change, and where it runs.
 
-        Who has watched it says how long it has been `silent`, see `Watch`; else the clock of its files says so.
+        Who has watched it says how long it has been `silent`, see `StallTimer`; else the clock of its files says so.
         """
         if silent is None:
             silent = time.time() - max((changed for changed, _ in self.signs()), default=0) / 1e9
@@ -172,7 +172,7 @@ class Task(ABC):
         """The record of `write_failure`, or None."""
         if not os.path.lexists(self.failure_path):
             return None
-        record = store.read_json(self.failure_path, own=True)
+        record = store.read_json(self.failure_path, managed=True)
         if not isinstance(record, dict) or record.keys() != {"reason", "exit_code", "attempts"}:
             raise DamagedError(f"{self.failure_path}: not the record of a failure")
         return record
@@ -201,7 +201,7 @@ def attempt(task: Task, quiet: bool) -> Outcome:
     try:
         task.do(quiet=quiet)
         return Outcome(task.name, 0, "")
-    except Busy as error:
+    except TaskLocked as error:
         return Outcome(task.name, BUSY, str(error))
     except FullDiskError as error:
         raise FullDiskError(f"{task}: {error}") from error
@@ -227,7 +227,7 @@ class Heartbeat:
         )
 
 
-class Watch:
+class StallTimer:
     """How long nothing of a task has been seen to change.
 
     It is counted by a clock that nobody sets, from the last look that saw a change: neither a wall clock that jumps nor the

@@ -9,7 +9,7 @@ from typing import Any
 from hmmscope import registry
 from hmmscope.errors import InputError
 from hmmscope.lab.verbs.export import export
-from hmmscope.lab.verbs.options import Analyse
+from hmmscope.lab.verbs.options import AnalyseOptions
 from hmmscope.lab.verbs.sources import find_process
 from hmmscope.runs import development
 from hmmscope.runs.pipeline import load_run
@@ -18,7 +18,7 @@ from hmmscope.storage import seals, store
 from hmmscope.text import say
 
 
-def analyse(options: Analyse) -> None:
+def analyse(options: AnalyseOptions) -> None:
     """Run an instrument on the trained model, or at all steps that stayed, and write and print the table; or export it."""
     if options.export is not None:
         given = [name for name in options.beyond_defaults() if name not in ("export", "quiet", "run")]
@@ -30,7 +30,7 @@ def analyse(options: Analyse) -> None:
     _instrument(options, options.instrument)
 
 
-def _instrument(asked: Analyse, instrument: str) -> None:
+def _instrument(asked: AnalyseOptions, instrument: str) -> None:
     sequences, overrides, quiet, reading = asked.sequences, asked.overrides, asked.quiet, asked.reading()
     tool = registry.lookup("instrument", instrument)
     known = {
@@ -53,19 +53,21 @@ def _instrument(asked: Analyse, instrument: str) -> None:
     elif instrument != "curves":
         raise InputError("--sequences: nobody knows the states of given sequences; the instrument for them is curves")
     loaded = load_run(asked.run)
-    corpus = loaded.corpus("probe") if sequences is None else loaded.corpus_of(sequences, **reading)
-    if corpus.process.data is not None and sequences is not None and not quiet:
-        say(corpus.process.data.describe())
+    dataset = loaded.dataset("probe") if sequences is None else loaded.dataset_of(sequences, **reading)
+    if dataset.process.data is not None and sequences is not None and not quiet:
+        say(dataset.process.data.describe())
     if instrument == "curves":  # what the run was trained for, unless told otherwise
         trained_for = {"target": loaded.config.target, "block_length": loaded.config.training.block_length}
         options = trained_for | options
-    if asked.over_training:
-        rows = development.over_training(loaded, tool, corpus=corpus, **options)
+    if asked.over_checkpoints:
+        rows = development.over_training(loaded, tool, dataset=dataset, **options)
     else:
-        rows = tool(loaded.model, corpus, **options)
+        rows = tool(loaded.model, dataset, **options)
     about = "" if sequences is None else f"-{Path(sequences).name}"
     named = (
-        about + "-over-training" * asked.over_training + "".join(f"-{key}-{value}" for key, value in overrides.items())
+        about
+        + "-over-training" * asked.over_checkpoints
+        + "".join(f"-{key}-{value}" for key, value in overrides.items())
     )
     path = loaded.path / "analysis" / f"{_file_name(instrument + named)}.jsonl"
     store.make_folder(path.parent)

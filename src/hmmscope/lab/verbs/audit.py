@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hmmscope.errors import DamagedError
-from hmmscope.lab.evidence.ledger import Entry, read_about
+from hmmscope.lab.evidence.ledger import LedgerRow, read_about
 from hmmscope.lab.evidence.protocol import PROTOCOL, NoHistoryError, committed, read_protocol
 from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope.lab.experiments.parts import INDEX, measurement_of
@@ -17,7 +17,7 @@ from hmmscope.storage import store
 _NOTED = "by the rules that its run noted when it began, before there were protocols"
 
 
-def audit(entries: Sequence[Entry], folders: Sequence[Path]) -> list[str]:
+def audit(entries: Sequence[LedgerRow], folders: Sequence[Path]) -> list[str]:
     """Lines about the verdicts and the parts of folders.
 
     Raises:
@@ -38,13 +38,13 @@ def audit(entries: Sequence[Entry], folders: Sequence[Path]) -> list[str]:
     return lines + _parts(folders)
 
 
-def _folder(entry: Entry, folders: Sequence[Path]) -> Path:
+def _folder(entry: LedgerRow, folders: Sequence[Path]) -> Path:
     """Where an entry was read."""
     own = [one for one in folders if entry.folder in (one.name, str(one))]
     return next(one for one in own if read_about(one).get("scale") == entry.scale)
 
 
-def _why(entry: Entry, folders: Sequence[Path]) -> str:
+def _why(entry: LedgerRow, folders: Sequence[Path]) -> str:
     """How a verdict stands to its data."""
     if entry.exploratory is not None:
         return f"exploratory: {entry.exploratory}"

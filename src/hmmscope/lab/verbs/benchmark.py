@@ -10,17 +10,17 @@ from hmmscope.lab.benchmark.entries import entry_of
 from hmmscope.lab.benchmark.submission import benchmark as enter
 from hmmscope.lab.benchmark.tasks import BUDGETS, VERSION, tasks_of
 from hmmscope.lab.experiments.failures import Failures
-from hmmscope.lab.verbs.endings import require_ours
-from hmmscope.lab.verbs.options import Benchmark
+from hmmscope.lab.verbs.options import BenchmarkOptions
+from hmmscope.lab.verbs.output_paths import require_ours
 from hmmscope.lab.verbs.seed_lists import refused
 from hmmscope.storage import store
 from hmmscope.text import say
 
 
-def benchmark(options: Benchmark) -> None:
+def benchmark(options: BenchmarkOptions) -> None:
     """Enter models, each into a folder of its own, and print their cards; or read submissions and write the leaderboard."""
-    if options.board is not None:
-        _make_board(options, options.board)
+    if options.leaderboard is not None:
+        _make_board(options, options.leaderboard)
         return
     if "seeds" in options.overrides:
         raise refused(options.overrides["seeds"], "the bench has no lists of seeds")
@@ -41,7 +41,7 @@ def benchmark(options: Benchmark) -> None:
                 _enter(options, model, one, chosen)
 
 
-def _enter(options: Benchmark, model: str, entered: Any, tasks: tuple[str, ...] | None) -> None:
+def _enter(options: BenchmarkOptions, model: str, entered: Any, tasks: tuple[str, ...] | None) -> None:
     """Enter one model, and print its card."""
     name = Path(model).stem if model.endswith(".py") else model
     alone = len(options.models) == 1 and options.out is not None
@@ -58,11 +58,11 @@ def _enter(options: Benchmark, model: str, entered: Any, tasks: tuple[str, ...] 
     )
     say(as_text(card.data))
     say(f"submission: {folder}")
-    if options.keep is not None:
-        say(f"card: {keep_card(folder, Path(options.keep))}")
+    if options.copy_card is not None:
+        say(f"card: {keep_card(folder, Path(options.copy_card))}")
 
 
-def _fields(options: Benchmark) -> dict[str, str]:
+def _fields(options: BenchmarkOptions) -> dict[str, str]:
     """What is chosen of registered models."""
     for key in options.overrides:
         if not key.startswith("model."):
@@ -74,7 +74,7 @@ def _fields(options: Benchmark) -> dict[str, str]:
     return {key.removeprefix("model."): value for key, value in options.overrides.items()}
 
 
-def _make_board(options: Benchmark, board: str) -> None:
+def _make_board(options: BenchmarkOptions, board: str) -> None:
     """Print the leaderboard, and write its page."""
     if options.models:
         raise InputError("board: reads submissions; give no model with it")

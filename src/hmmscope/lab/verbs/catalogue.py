@@ -44,7 +44,7 @@ def listed(plural: str) -> str:
 
 def meaning(name: str) -> None:
     """Print what a name means."""
-    from hmmscope.lab.verbs.endings import HMM_FILES
+    from hmmscope.lab.verbs.output_paths import HMM_FILES
 
     kept = catalogue()
     if kept and name in kept["show"]:
@@ -65,15 +65,15 @@ def catalogue() -> dict[str, Any] | None:
 
 def make_catalogue() -> dict[str, Any]:
     """What `show` and `claims` print, by importing everything."""
-    from hmmscope.lab.evidence.ledger import Entry, as_text, stated
+    from hmmscope.lab.evidence.ledger import LedgerRow, as_text, recorded_claim
     from hmmscope.processes.files import shipped_processes
 
     names = [name for kind in _KINDS.values() for name in registry.entries(kind)]
     return {
         "digest": registry.digest(),
         "list": {plural: _listed(plural) for plural in (*_KINDS, "presets")},
-        "claims": "\n".join(as_text([Entry(claim=claim) for claim in registry.in_order("claim")])) + "\n",
-        "stated": [to_stored(stated(claim)) for claim in registry.in_order("claim")],
+        "claims": "\n".join(as_text([LedgerRow(claim=claim) for claim in registry.in_order("claim")])) + "\n",
+        "stated": [to_stored(recorded_claim(claim)) for claim in registry.in_order("claim")],
         "show": {name: _printed(_show, name) for name in [*names, *registry.sizes(), *shipped_processes(), *PRESETS]},
     }
 
@@ -102,7 +102,7 @@ def _listed(plural: str) -> str:
 
 def _show(name: str) -> None:
     from hmmscope.lab.evidence.finding import asked_by
-    from hmmscope.lab.verbs.endings import HMM_FILES
+    from hmmscope.lab.verbs.output_paths import HMM_FILES
     from hmmscope.processes.files import load_process, shipped_processes
     from hmmscope.runs.config import config_from_data
 
@@ -111,8 +111,8 @@ def _show(name: str) -> None:
         if entry is not None:
             if singular == "claim":
                 source = asked_by(entry.source)
-                say(f"claim {name}: {entry.says}\n\n{source}; decided by the experiment {entry.experiment}\n")
-                say(f"{entry.reading}\nRule: {entry.rule or 'none: a question, answered or open'}")
+                say(f"claim {name}: {entry.claim_text}\n\n{source}; decided by the experiment {entry.experiment}\n")
+                say(f"{entry.operationalization}\nRule: {entry.rule or 'none: a question, answered or open'}")
             else:
                 _show_experiment(name) if singular == "experiment" else _show_entry(name, singular, entry)
             return
@@ -129,7 +129,7 @@ def _show(name: str) -> None:
     if name not in shipped_processes() and Path(name).suffix not in HMM_FILES:
         raise unknown_name("name", name, known)
     loaded = load_process(name)
-    say(f"{type(loaded).__name__}: {in_a_line(loaded.in_words())}")
+    say(f"{type(loaded).__name__}: {in_a_line(loaded.describe())}")
     if loaded.source:
         say(f"\n{in_a_line(loaded.source)}")
     card = loaded.card()
@@ -139,8 +139,8 @@ def _show(name: str) -> None:
         names = getattr(loaded, kind, None) or ()
         if names:
             say(f"  {kind:<16} {', '.join(map(in_brief, names[:20]))}{', ...' * (len(names) > 20)}")
-    if loaded.reading is not None:
-        say(f"  {'fitted to':<16} sequences read with {in_a_line(loaded.reading.flags())}")
+    if loaded.read_options is not None:
+        say(f"  {'fitted to':<16} sequences read with {in_a_line(loaded.read_options.flags())}")
     say(f"  {'digest':<16} {loaded.digest}")
 
 
@@ -150,7 +150,7 @@ def _first_line(thing: object) -> str:
 
 def _in_a_line(kind: str, entry: Any) -> str:
     """What a registered thing is."""
-    said = {"experiment": "title", "claim": "says"}.get(kind)
+    said = {"experiment": "title", "claim": "claim_text"}.get(kind)
     return getattr(entry, said) if said else _first_line(entry)
 
 

@@ -7,14 +7,14 @@ from hmmscope.lab.benchmark.board import check_board, is_board
 from hmmscope.lab.benchmark.checking import check_submission
 from hmmscope.lab.benchmark.submission import ENTRY
 from hmmscope.lab.verbs.doctor import doctor
-from hmmscope.lab.verbs.first_calls import compile_all
-from hmmscope.lab.verbs.options import Check
+from hmmscope.lab.verbs.options import CheckOptions
+from hmmscope.lab.verbs.precompile import compile_all
 from hmmscope.lab.verbs.verify import verify
 from hmmscope.storage import disk
 from hmmscope.text import say
 
 
-def check(options: Check) -> int:
+def check(options: CheckOptions) -> int:
     """Check the seal of each folder and what follows from its files; without a folder, the installation.
 
     Submissions are scored again from what is stored in them, or with `run` from the model too. A folder that holds

@@ -5,17 +5,17 @@ from pathlib import Path
 
 from hmmscope import registry
 from hmmscope.errors import InputError
-from hmmscope.lab.evidence.ledger import Entry, Stated, as_markdown, as_text, ledger
+from hmmscope.lab.evidence.ledger import LedgerRow, RecordedClaim, as_markdown, as_text, ledger
 from hmmscope.lab.verbs.catalogue import catalogue
-from hmmscope.lab.verbs.endings import new_file
-from hmmscope.lab.verbs.options import Claims
-from hmmscope.machine import source_digest
+from hmmscope.lab.verbs.options import ClaimsOptions
+from hmmscope.lab.verbs.output_paths import new_file
 from hmmscope.schema import by_field
 from hmmscope.storage import store
+from hmmscope.system_info import source_digest
 from hmmscope.text import say
 
 
-def claims(options: Claims) -> None:
+def claims(options: ClaimsOptions) -> None:
     """Print the claims; or with folders of experiments the ledger, and write it if asked to, or what is fixed of it.
 
     `examine` judges again under other choices and finds the power of the rules by simulation.
@@ -30,7 +30,7 @@ def claims(options: Claims) -> None:
         there = _measured([Path(folder) for folder in folders])
         say("\n".join(audit(ledger(there), there)))
         return
-    if options.examine and not folders:
+    if options.sensitivity and not folders:
         raise InputError("claims --examine: give folders of experiments")
     if out is not None:
         new_file(out, (".md", ".html", ".json", ".jsonl"))
@@ -39,11 +39,11 @@ def claims(options: Claims) -> None:
         say(kept["claims"], end="")
         return
     if folders:
-        known = [Stated(**by_field(Stated, one)) for one in kept["stated"]] if kept else []
+        known = [RecordedClaim(**by_field(RecordedClaim, one)) for one in kept["stated"]] if kept else []
         there, source = _measured([Path(folder) for folder in folders]), source_digest() if known else ""
-        entries = ledger(there, examined=True) if options.examine else ledger(there, known, source)
+        entries = ledger(there, examined=True) if options.sensitivity else ledger(there, known, source)
     else:
-        entries = [Entry(claim=claim) for claim in registry.in_order("claim")]
+        entries = [LedgerRow(claim=claim) for claim in registry.in_order("claim")]
     if out is not None:
         path, rows = Path(out), [entry.row() for entry in entries]
         match path.suffix:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hmmscope.analysis.screening import screen
+from hmmscope.analysis.ngram_reach import ngram_reach
 from hmmscope.axes import Tensor
-from hmmscope.corpora.layouts import Prompts
+from hmmscope.datasets.layouts import PromptLayout
 from hmmscope.errors import InputError
 from hmmscope.inference.entropy import block_entropies
 from hmmscope.inference.memory import MAX_ENUMERATED
@@ -29,10 +29,10 @@ from hmmscope.inference.process_facts import (
     observability_in_words,
     process_facts,
 )
-from hmmscope.lab.verbs.endings import new_file
-from hmmscope.lab.verbs.options import Ask
+from hmmscope.lab.verbs.options import InferOptions
+from hmmscope.lab.verbs.output_paths import new_file
 from hmmscope.lab.verbs.sources import find_process
-from hmmscope.processes.answers import COMPONENTS, MIXING, STATES, WORDS
+from hmmscope.processes.capabilities import COMPONENTS, MIXING, STATES, WORDS
 from hmmscope.processes.process import Process
 from hmmscope.schema import require, to_stored
 from hmmscope.seeds import check_seed
@@ -46,7 +46,7 @@ _ENUMERATED = 2**16
 _MARGIN = 16
 
 #: What is refused before the process is built; beyond 64 observations there are too many blocks of two symbols.
-_MOST = {"blocks": 64, "steps": 64, "memory": 10_000, "time": 10**6, "mixed_states": 2**53}
+_MOST = {"block_entropies": 64, "observability": 64, "memory": 10_000, "horizon": 10**6, "mixed_states": 2**53}
 
 Section = tuple[list[str], dict[str, Any]]
 
@@ -56,23 +56,23 @@ class FactOptions:
     """What is asked for besides the cheap facts; zero for no.
 
     Attributes:
-        blocks: longest block of observations whose entropy is wanted.
-        steps: gamma_k for k up to this.
+        block_entropies: longest block of observations whose entropy is wanted.
+        observability: gamma_k for k up to this.
         memory: longest memory whose error is wanted.
-        time: observations seen when a memory is judged; chosen if zero.
+        horizon: observations seen when a memory is judged; chosen if zero.
         mixing: whether the mixing time is wanted.
         mixed_states: where to stop looking for mixed states.
-        screen: "NxL" for what counting reaches in prompts of N demonstrations of L observations; empty for no.
+        ngram_baselines: "NxL" for what counting reaches in prompts of N demonstrations of L observations; empty for no.
         samples, seed: sequences for what has to be sampled.
     """
 
-    blocks: int = 0
-    steps: int = 0
+    block_entropies: int = 0
+    observability: int = 0
     memory: int = 0
-    time: int = 0
+    horizon: int = 0
     mixing: bool = False
     mixed_states: int = 0
-    screen: str = ""
+    ngram_baselines: str = ""
     samples: int = 1000
     seed: int = 0
 
@@ -82,11 +82,18 @@ class FactOptions:
             require(0 <= getattr(self, name) <= most, name, f"must be in [0, {most}]", getattr(self, name))
         require(self.samples >= 2, "samples", "must be at least 2", self.samples)
         rule = "must be demonstrations x their length, such as 5x8"
-        require(not self.screen or bool(re.fullmatch(r"\d{1,6}x\d{1,6}", self.screen)), "screen", rule, self.screen)
-        require(not self.time or self.time >= self.memory > 0, "time", "must be at least the memory", self.time)
+        require(
+            not self.ngram_baselines or bool(re.fullmatch(r"\d{1,6}x\d{1,6}", self.ngram_baselines)),
+            "ngram_baselines",
+            rule,
+            self.ngram_baselines,
+        )
+        require(
+            not self.horizon or self.horizon >= self.memory > 0, "horizon", "must be at least the memory", self.horizon
+        )
 
 
-def facts(asked: Ask) -> None:
+def facts(asked: InferOptions) -> None:
     """Print the facts, and write them as JSON if asked to."""
     options = FactOptions(**{one.name: getattr(asked, one.name) for one in dataclasses.fields(FactOptions)})
     if asked.out is not None:
@@ -95,14 +102,14 @@ def facts(asked: Ask) -> None:
     built = _component(found, asked.component)
     for option, (question, _) in _SECTIONS.items():
         if getattr(options, option):
-            built.require(question, f"--{option.replace('_', '-')}")
-    if options.screen and not (WORDS in built.by_law or built.a_few(1)):
-        raise InputError(f"process: --screen is for HMMs and pools of them, not for {type(built).__name__}")
+            built.require_capability(question, f"--{option.replace('_', '-')}")
+    if options.ngram_baselines and not (WORDS in built.uses_hmm_inference or built.subsample_components(1)):
+        raise InputError(f"process: --ngram-baselines is for HMMs and pools of them, not for {type(built).__name__}")
     lines, data = _about(built, options)
     if not lines:
         raise InputError(f"process: no facts about {type(built).__name__}")
     observed = "observed coordinates" if built.real_valued else "symbols"
-    kind = "dimensions" if WORDS in built.by_law and built.law.signed else "states"
+    kind = "dimensions" if WORDS in built.uses_hmm_inference and built.params.signed else "states"
     say(f"{asked.process}: {built.num_states} {kind}, {built.num_symbols} {observed}")
     say("\n".join(lines))
     if asked.out is not None:
@@ -115,8 +122,8 @@ def _component(process: Process, component: int | None) -> Process:
     """The process itself, or the component of a mixture that was asked for."""
     if component is None:
         return process
-    process.require(COMPONENTS, "--component")
-    count = len(process.weights_M)
+    process.require_capability(COMPONENTS, "--component")
+    count = len(process.component_weights)
     if not 0 <= component < count:
         raise InputError(f"component: must be in [0, {count}), got {component}")
     return process.component(component)
@@ -124,20 +131,23 @@ def _component(process: Process, component: int | None) -> Process:
 
 def _about(process: Process, options: FactOptions) -> Section:
     """What is asked for, last what is told of every process of its kind."""
-    if WORDS in process.by_law:
+    if WORDS in process.uses_hmm_inference:
         return _sections(process, options)
-    if options.screen:
+    if options.ngram_baselines:
         return _screen(process, options)
     said = dict(process_facts(process))
     lines = [f"  {name:<16} {value}" for name, value in said.items()]
-    if COMPONENTS not in process.by_law:
+    if COMPONENTS not in process.uses_hmm_inference:
         return lines, process.facts_data()
-    return [*lines, "  of one of them   --component 0"], {"weights": process.weights_M.tolist(), "components": said}
+    return [*lines, "  of one of them   --component 0"], {
+        "weights": process.component_weights.tolist(),
+        "components": said,
+    }
 
 
 def _sections(hmm: Process, options: FactOptions) -> Section:
     asked = [section for option, (_, section) in _SECTIONS.items() if getattr(options, option)]
-    more = [section(hmm, options) for section in [*asked, *([_screen] if options.screen else [])]]
+    more = [section(hmm, options) for section in [*asked, *([_screen] if options.ngram_baselines else [])]]
     lines, data = _basic(hmm)  # last: it compiles kernels, for which what is refused need not wait
     for more_lines, more_data in more:
         lines, data = lines + more_lines, data | more_data
@@ -151,7 +161,7 @@ def _basic(hmm: Process) -> Section:
         "stationary_law": None if found.stationary is None else found.stationary.tolist(),
         "entropy_rate": None if found.entropy is None else to_stored(found.entropy),
         "observability": None if found.observability is None else _plain(found.observability),
-        "least_dimension" if hmm.law.signed else "transition_rank": found.rank,
+        "least_dimension" if hmm.params.signed else "transition_rank": found.rank,
     }
 
 
@@ -161,7 +171,7 @@ def _plain(record: Any) -> dict[str, Any]:
 
 
 def _blocks(hmm: Process, options: FactOptions) -> Section:
-    found = block_entropies(hmm, options.blocks)
+    found = block_entropies(hmm, options.block_entropies)
     columns = {"block": found.block.tolist(), "myopic": found.myopic.tolist()}
     if found.informed is not None:
         columns["informed"] = found.informed.tolist()
@@ -174,7 +184,9 @@ def _blocks(hmm: Process, options: FactOptions) -> Section:
 
 
 def _steps(hmm: Process, options: FactOptions) -> Section:
-    found = [affordable_observability(hmm, steps) for steps in range(options.steps, 0, -1)][::-1]  # too many: at once
+    found = [affordable_observability(hmm, steps) for steps in range(options.observability, 0, -1)][
+        ::-1
+    ]  # too many: at once
     lines = ["observability of k observations", *(f"  {f.steps:>4} {observability_in_words(f)}" for f in found)]
     return lines, {"observability_steps": [_plain(record) for record in found]}
 
@@ -201,8 +213,8 @@ def _mixing_words(found: MixingTime) -> str:
 
 def _memory(hmm: Process, options: FactOptions) -> Section:
     """Errors of all memories up to the longest, the decay fitted to them, and the certificates."""
-    time = options.time or _affordable_time(hmm, options.memory)
-    exact = hmm.num_symbols ** min(time, 64) <= (MAX_ENUMERATED if options.time else _ENUMERATED)
+    time = options.horizon or _affordable_time(hmm, options.memory)
+    exact = hmm.num_symbols ** min(time, 64) <= (MAX_ENUMERATED if options.horizon else _ENUMERATED)
     lengths, errors = list(range(1, options.memory + 1)), []
     for length in lengths:
         errors.append(
@@ -210,7 +222,7 @@ def _memory(hmm: Process, options: FactOptions) -> Section:
             if exact
             else sampled_memory_error(hmm, length, time, num_samples=options.samples, seed=options.seed)
         )
-    if STATES not in hmm.by_law:
+    if STATES not in hmm.uses_hmm_inference:
         bounds = [1.0] * len(lengths)  # nothing is known to hold of every history
     else:
         bounds = [memory_certificate(hmm, length) for length in lengths]
@@ -273,10 +285,10 @@ def _mixed(hmm: Process, options: FactOptions) -> Section:
 
 def _screen(process: Process, options: FactOptions) -> Section:
     """What counting reaches in prompts, beside the optimum."""
-    demonstrations, length = map(int, options.screen.split("x"))
-    layout = Prompts(num_demonstrations=demonstrations, demonstration_length=length, test_length=length)
+    demonstrations, length = map(int, options.ngram_baselines.split("x"))
+    layout = PromptLayout(num_demonstrations=demonstrations, demonstration_length=length, test_length=length)
     first = min(4, length - 1)
-    found = screen(process, layout, num_samples=options.samples, first_position=first, seed=options.seed)
+    found = ngram_reach(process, layout, num_samples=options.samples, first_position=first, seed=options.seed)
     return [f"after {demonstrations} demonstrations of {length}, from position {first} on", *found.lines()], {
         "screening": found.rows(),
         "screening_chance": found.chance,
@@ -286,8 +298,8 @@ def _screen(process: Process, options: FactOptions) -> Section:
 
 #: What each option asks of a process, and what answers it.
 _SECTIONS: dict[str, tuple[str, Callable[[Process, FactOptions], Section]]] = {
-    "blocks": (WORDS, _blocks),
-    "steps": (STATES, _steps),
+    "block_entropies": (WORDS, _blocks),
+    "observability": (STATES, _steps),
     "mixing": (MIXING, _mixing),
     "memory": (WORDS, _memory),
     "mixed_states": (WORDS, _mixed),

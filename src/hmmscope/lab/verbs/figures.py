@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hmmscope.errors import DamagedError, InputError
-from hmmscope.lab.report.folder import Experiment
+from hmmscope.lab.report.folder import ExperimentFolder
 from hmmscope.lab.report.plots import STYLES, figure_files
 from hmmscope.schema import unknown_name
 from hmmscope.storage import store
@@ -16,7 +16,7 @@ from hmmscope.text import say
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
-def write_figures(found: Sequence[Experiment], out: Path, *, style: str, quiet: bool) -> None:
+def write_figures(found: Sequence[ExperimentFolder], out: Path, *, style: str, quiet: bool) -> None:
     """Draw the figures of experiments into a folder: EXPERIMENT-FIGURE, as when a page gives one away."""
     if style not in STYLES:
         raise unknown_name("style", style, STYLES)

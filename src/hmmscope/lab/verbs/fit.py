@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from hmmscope.errors import InputError
-from hmmscope.lab.verbs.endings import HMM_FILES, new_file
-from hmmscope.lab.verbs.options import Fit
+from hmmscope.lab.verbs.options import FitOptions
+from hmmscope.lab.verbs.output_paths import HMM_FILES, new_file
 from hmmscope.processes.process import Process
 from hmmscope.runs import fitting
 from hmmscope.schema import parse_value
@@ -15,7 +15,7 @@ from hmmscope.sequences.streaming import SequenceStream
 from hmmscope.text import say
 
 
-def fit(options: Fit) -> None:
+def fit(options: FitOptions) -> None:
     """Fit an HMM to the sequences of a file and save it where every other verb finds it."""
     new_file(options.out, HMM_FILES)
     if options.forecast and not options.posterior:
@@ -67,7 +67,7 @@ def fit(options: Fit) -> None:
         say(f"HMM: {options.out}")
 
 
-def said_of(found: fitting.Fit, options: Fit) -> None:
+def said_of(found: fitting.FitResult, options: FitOptions) -> None:
     """What is asked for besides: how far the file is from the fit, intervals, goodness of fit, what comes next."""
     if found.fits and options.emission in (None, "symbols"):  # numbers are on no grid
         distance = found.final.hmm.quantisation_distance
@@ -75,8 +75,8 @@ def said_of(found: fitting.Fit, options: Fit) -> None:
     posterior = found.posterior(options.posterior, seed=options.seed) if options.posterior else None
     for line in posterior.lines() if posterior else ():
         say(line)
-    if options.check:
-        for line in (posterior or found).check(options.check, seed=options.seed).lines():
+    if options.goodness_of_fit:
+        for line in (posterior or found).check(options.goodness_of_fit, seed=options.seed).lines():
             say(line)
     if posterior and options.forecast:
         numbers = found.hmm.real_valued
@@ -87,7 +87,7 @@ def said_of(found: fitting.Fit, options: Fit) -> None:
             say(f"  +{row['step']}  {names[row['outcome']]}  {row['mean']:.4f} [{row['low']:.4f}, {row['high']:.4f}]")
 
 
-def _outcomes(hmm: Process, options: Fit) -> Sequence[str]:
+def _outcomes(hmm: Process, options: FitOptions) -> Sequence[str]:
     """What symbols are called, or the coordinates of numbers: as the columns that were asked for."""
     if not hmm.real_valued:
         return hmm.symbols or [str(v) for v in range(hmm.num_symbols)]

@@ -9,9 +9,9 @@ from torch import nn
 from hmmscope.analysis.initialization import Controls, made_controls
 from hmmscope.errors import InputError
 from hmmscope.interop import from_huggingface
-from hmmscope.lab.looking.looking import look as look_at
 from hmmscope.lab.model_file import ModelFile, as_script, imports_beside, kept_running, one_line
-from hmmscope.lab.verbs.options import Look
+from hmmscope.lab.model_page.model_page import look as look_at
+from hmmscope.lab.verbs.options import LookOptions
 from hmmscope.lab.verbs.pages import is_run, page_place
 from hmmscope.runs.pipeline import load_run
 from hmmscope.storage.rundir import RunDir
@@ -19,7 +19,7 @@ from hmmscope.text import say
 
 
 @kept_running()
-def look(options: Look) -> None:
+def look(options: LookOptions) -> None:
     """Write the page of a run, of a model in the layout of Hugging Face, or of a model that a Python file makes."""
     place = page_place(options.out)
     named = None if options.layers is None else options.layers.split(",")

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 #: Groups of options, as help shows them.
-READING, EXECUTION = "how sequences are read", "where runs are trained"
-OF_SEQUENCES, OF_PROCESS = "about given sequences", "about the process itself"
+READING, EXECUTION = "input options", "execution options"
+OF_SEQUENCES, OF_PROCESS = "questions about sequences", "questions about the process"
 
 
 def said(text: str, default: Any = None, **how: Any) -> Any:
@@ -32,7 +32,7 @@ class Options:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Changing(Options):
+class OverrideOptions(Options):
     """What takes ``--section.key VALUE``, or fields of a process.
 
     Attributes:
@@ -43,7 +43,7 @@ class Changing(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class SequenceInputOptions:
     """How a file of sequences is read; see `hmmscope.SequenceData`."""
 
     unit: str | None = said(
@@ -67,26 +67,26 @@ class Reading:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Executed:
+class ExecutionOptions:
     """Where runs are trained; see `hmmscope.lab.tasks.executors`."""
 
     executor: str | None = said("local (the default), ray or slurm", metavar="EXECUTOR", group=EXECUTION)
     jobs: int | None = said("runs at a time (default: as many as processors)", metavar="N", group=EXECUTION)
     gpus: float = said("of each run (ray: a fraction; slurm: whole)", 0.0, metavar="G", group=EXECUTION)
-    silence: float | None = said(
-        "kill a run without a step for S seconds, and try it again", metavar="S", group=EXECUTION
+    heartbeat_timeout: float | None = said(
+        "restart a run that makes no progress for S seconds", metavar="S", group=EXECUTION
     )
     address: str | None = said("of a Ray cluster (default: one is started here)", metavar="HOST:PORT", group=EXECUTION)
     slurm: tuple[str, ...] = said("of sbatch: partition=gpu time=120", (), metavar="KEY=VALUE", group=EXECUTION)
 
     def execution(self) -> dict[str, Any]:
         """Keywords of `ExecutorOptions`."""
-        asked = {one.name: getattr(self, one.name) for one in fields(Executed) if one.name != "executor"}
+        asked = {one.name: getattr(self, one.name) for one in fields(ExecutionOptions) if one.name != "executor"}
         return {"name": self.executor or "local"} | asked
 
 
 @dataclass(frozen=True, kw_only=True)
-class Show:
+class ShowOptions:
     """what there is, and what a name means: its documentation, fields and defaults"""
 
     name: str | None = given(
@@ -97,7 +97,7 @@ class Show:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run(Executed, Changing):
+class RunOptions(ExecutionOptions, OverrideOptions):
     """an experiment, or all of a paper: train, measure, draw, write the page"""
 
     experiment: str = given(
@@ -110,22 +110,22 @@ class Run(Executed, Changing):
     measure: bool = said("with --dry-run: time a few training steps on this machine", False)
     num_seeds: int | None = said("of a seeded experiment, how many seeds: 0 to N-1", metavar="N")
     seeds: str | None = said("of a seeded experiment, which seeds: 0,5,7, or for one 7,", metavar="A,B")
-    trained: str | None = said("its pool of trained runs (default: the folder trained beside DIR)", metavar="DIR")
-    first: int | None = said("leave all but N seeds of the plan for later (--resume)", metavar="N")
+    pool: str | None = said("its pool of trained runs (default: the folder trained beside DIR)", metavar="DIR")
+    only_first: int | None = said("run the first N seeds only; --resume runs the rest", metavar="N")
     measure_only: bool = said("train nothing; measure what its pool has (--resume)", False)
-    kept: str | None = said("small files of it, whose parts are not trained again", metavar="DIR", flags=("--from",))
+    reuse: str | None = said("small files of it, whose parts are not trained again", metavar="DIR", flags=("--reuse",))
     protocol: str | None = said(
         "what is fixed before the data; with --dry-run it is written, and nothing run", metavar="FILE"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(Reading, Changing):
+class TrainOptions(SequenceInputOptions, OverrideOptions):
     """train one model and say how far from the optimum it ends"""
 
     config: str = given("a YAML file, a run's folder, a preset, a process, or a file of sequences (--process.cut ...)")
     out: str | None = said("a new folder", metavar="DIR")
-    begin: str | None = said("take over the steps that a shorter run has in common with it", metavar="RUN")
+    warm_start: str | None = said("reuse the steps shared with a shorter run", metavar="RUN")
     resume: bool = said("go on with the same run in DIR", False)
     dry_run: bool = said("say what it takes (tokens, FLOPs, memory, time); train nothing", False)
     measure: bool = said("with --dry-run: time a few training steps on this machine", False)
@@ -133,7 +133,7 @@ class Train(Reading, Changing):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sweep(Executed, Changing):
+class SweepOptions(ExecutionOptions, OverrideOptions):
     """many runs from a grid, here or on a cluster; again to go on"""
 
     grid: str | None = given(
@@ -145,13 +145,13 @@ class Sweep(Executed, Changing):
     vary: tuple[str, ...] = said("training.learning_rate=1e-3,3e-4 ...", (), metavar="KEY=A,B")
     num_seeds: int | None = said("how many seeds: 0 to N-1", metavar="N")
     seeds: str | None = said("which seeds: 0,5,7, or for one 7,", metavar="A,B")
-    instances: bool = said("each seed also draws another process", False)
+    vary_process: bool = said("each seed also draws another process", False)
     retries: int = said("further attempts at a run that failed", 2, metavar="N")
     dry_run: bool = said("list the runs; train nothing", False)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample(Changing):
+class SampleOptions(OverrideOptions):
     """sequences of a process, the same bits everywhere"""
 
     process: str = given()
@@ -163,8 +163,8 @@ class Sample(Changing):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask(Reading, Changing):
-    """exact answers of a process: what follows from its matrices, or about given sequences
+class InferOptions(SequenceInputOptions, OverrideOptions):
+    """exact inference: properties of a process, or answers about sequences
 
     Options outside of the groups are for both.
     """
@@ -182,22 +182,24 @@ class Ask(Reading, Changing):
     seed: int = said("of what is drawn", 0)
     allow_drop_tiny: bool = said("round probabilities below 2^-32 to zero", False)
     smooth: bool = said("also the belief about each state given all observations", False, group=OF_SEQUENCES)
-    viterbi: bool = said("also the likeliest path of states", False, group=OF_SEQUENCES)
+    viterbi: bool = said("also the most likely state path (Viterbi)", False, group=OF_SEQUENCES)
     paths: int = said("also N draws of the path of states", 0, metavar="N", group=OF_SEQUENCES)
     ngrams: int = said("also n-gram counts of the sequence, n to N", 0, metavar="N", group=OF_SEQUENCES)
     forecast: int = said("also the law of each of the N next symbols", 0, metavar="N", group=OF_SEQUENCES)
     component: int | None = said("which one of a mixture", metavar="M", group=OF_PROCESS)
-    blocks: int = said("entropies of blocks up to N observations", 0, metavar="N", group=OF_PROCESS)
-    steps: int = said("observability of up to K observations", 0, metavar="K", group=OF_PROCESS)
+    block_entropies: int = said("entropies of blocks up to N observations", 0, metavar="N", group=OF_PROCESS)
+    observability: int = said("observability of up to K observations", 0, metavar="K", group=OF_PROCESS)
     mixing: bool = said("the mixing time of the belief", False, group=OF_PROCESS)
-    time: int = said("observations seen when a memory is judged", 0, metavar="T", group=OF_PROCESS)
+    horizon: int = said("observations seen when a memory is judged", 0, metavar="T", group=OF_PROCESS)
     mixed_states: int = said("the beliefs one can come to, up to N", 0, metavar="N", group=OF_PROCESS)
-    screen: str = said("what counting reaches after N demonstrations of L", "", metavar="NxL", group=OF_PROCESS)
+    ngram_baselines: str = said(
+        "what counting reaches after N demonstrations of L", "", metavar="NxL", group=OF_PROCESS
+    )
     samples: int = said("sequences for what has to be sampled", 1000, metavar="N", group=OF_PROCESS)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fit(Reading, Options):
+class FitOptions(SequenceInputOptions, Options):
     """an HMM fitted to sequences by expectation maximisation (Baum-Welch)"""
 
     observations: str = given("a file of sequences: text, FASTA, .csv, .jsonl, .npz, .safetensors, .parquet")
@@ -214,14 +216,14 @@ class Fit(Reading, Options):
     seed: int = said("of the starts", 0)
     stream: bool = said("read the file part by part, each once: it may exceed memory", False)
     posterior: int = said("also the 95 % interval of every entry, from N draws of each of 4 chains", 0, metavar="N")
-    check: int = said("also goodness of fit beside N simulations", 0, metavar="N")
+    goodness_of_fit: int = said("also goodness of fit beside N simulations", 0, metavar="N")
     forecast: int = said(
         "also the law of each of the N next symbols, with intervals (with --posterior)", 0, metavar="N"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study(Reading, Changing):
+class StudyOptions(SequenceInputOptions, OverrideOptions):
     """sequences of your own: entropies, n-grams, HMMs and networks on one axis, and a page"""
 
     data: str = given("a file of sequences: text, FASTA, .csv, .jsonl, .npz, .safetensors, .parquet")
@@ -233,12 +235,12 @@ class Study(Reading, Changing):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Analyse(Reading, Changing):
+class AnalyseOptions(SequenceInputOptions, OverrideOptions):
     """point an instrument at a trained run, or hand the run to Hugging Face"""
 
     run: str = given("the folder of a run")
     instrument: str | None = given("see hmmscope show instruments", default=None)
-    over_training: bool = said("at every step whose checkpoint has stayed (training.milestones)", False)
+    over_checkpoints: bool = said("at every step whose checkpoint has stayed (training.num_log_checkpoints)", False)
     sequences: str | None = said(
         "with curves: on sequences of your own, beside the optimum of the run's process", metavar="FILE"
     )
@@ -246,19 +248,19 @@ class Analyse(Reading, Changing):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claims(Options):
+class ClaimsOptions(Options):
     """the ledger: what the papers claim, and what experiments found of it"""
 
     folders: tuple[str, ...] = given("folders of experiments (default: list the claims)", metavar="RUN", default=())
     audit: bool = said("say which verdicts were fixed before their data, and by which history", False)
-    examine: bool = said(
+    sensitivity: bool = said(
         "the power of each rule by simulation, and what turns its verdict: margins, error rates, seeds left out", False
     )
     out: str | None = said("write the ledger as a new .md, .html, .json or .jsonl", metavar="FILE")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report(Options):
+class ReportOptions(Options):
     """one offline page from the folders of experiments or runs; or their figures as files"""
 
     folders: tuple[str, ...] = given(metavar="DIR")
@@ -268,7 +270,7 @@ class Report(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look(Options):
+class LookOptions(Options):
     """one model beside its exact optimum, on one page; where it can, the page computes the model"""
 
     model: str = given("the folder of a run or of a Hugging Face model, or FILE.py:NAME of one of your own")
@@ -284,7 +286,7 @@ class Look(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Benchmark(Changing):
+class BenchmarkOptions(OverrideOptions):
     """HMM-bench: enter a model, or make the leaderboard; without a model, what it asks"""
 
     models: tuple[str, ...] = given(
@@ -298,12 +300,12 @@ class Benchmark(Changing):
     tasks: str | None = said("some of the track's; the submission is not ranked then", metavar="A,B")
     steps: int | None = said("of each training; the submission is not ranked then", metavar="N")
     resume: bool = said("go on with the same entry in DIR", False)
-    board: str | None = said("read submissions or cards in DIR, and write the leaderboard", metavar="DIR")
-    keep: str | None = said("copy the card, without weights, into DIR", metavar="DIR")
+    leaderboard: str | None = said("read submissions or cards in DIR, and write the leaderboard", metavar="DIR")
+    copy_card: str | None = said("copy the card, without weights, into DIR", metavar="DIR")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check(Options):
+class CheckOptions(Options):
     """whether folders are as they were written and their numbers follow; without one, this installation"""
 
     folders: tuple[str, ...] = given(
@@ -321,18 +323,18 @@ class Check(Options):
 
 #: The verbs in the order in which help lists them. They are what a person types, whatever the records are called.
 VERBS: dict[str, type] = {
-    "show": Show,
-    "run": Run,
-    "train": Train,
-    "sweep": Sweep,
-    "sample": Sample,
-    "ask": Ask,
-    "fit": Fit,
-    "study": Study,
-    "analyse": Analyse,
-    "claims": Claims,
-    "report": Report,
-    "look": Look,
-    "benchmark": Benchmark,
-    "check": Check,
+    "show": ShowOptions,
+    "run": RunOptions,
+    "train": TrainOptions,
+    "sweep": SweepOptions,
+    "sample": SampleOptions,
+    "infer": InferOptions,
+    "fit": FitOptions,
+    "study": StudyOptions,
+    "analyse": AnalyseOptions,
+    "claims": ClaimsOptions,
+    "report": ReportOptions,
+    "look": LookOptions,
+    "benchmark": BenchmarkOptions,
+    "check": CheckOptions,
 }

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from hmmscope import registry
 from hmmscope.errors import InputError, code_and_line
-from hmmscope.lab.report.folder import Experiment, described, read_experiment
-from hmmscope.lab.verbs.endings import require_ours
+from hmmscope.lab.report.folder import ExperimentFolder, described, read_experiment
+from hmmscope.lab.verbs.output_paths import require_ours
 from hmmscope.storage import seals
 from hmmscope.storage.disk import refuse_special
 
 if TYPE_CHECKING:
-    from hmmscope.lab.looking.looking import Look
+    from hmmscope.lab.model_page.model_page import ModelPage
     from hmmscope.runs.pipeline import Run
 
 
@@ -21,7 +21,7 @@ def is_run(folder: Path) -> bool:
     return os.path.lexists(folder / "config.json")
 
 
-def read_folder(folder: Path) -> Experiment:
+def read_folder(folder: Path) -> ExperimentFolder:
     """What a page that compares shows of the folder of an experiment or of a finished run; nothing is written.
 
     Raises:
@@ -51,11 +51,11 @@ def page_place(out: str, made: str | None = None) -> Path:
 
 
 @registry.page("look")
-def look_of_run(run: "Run", out: str | Path | None = None) -> "Look":
+def look_of_run(run: "Run", out: str | Path | None = None) -> "ModelPage":
     """The look of a finished run, and its page where `out` says so."""
     place = None if out is None else page_place(os.fspath(out))
     try:
-        from hmmscope.lab.looking.looking import look
+        from hmmscope.lab.model_page.model_page import look
     except ModuleNotFoundError as error:
         raise InputError(code_and_line(error)[1]) from error
     return look(run, out=place)

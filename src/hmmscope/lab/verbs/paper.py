@@ -11,9 +11,9 @@ from hmmscope.lab.experiments.running import run_experiment
 from hmmscope.lab.report.ledger_page import Page, render_ledger
 from hmmscope.lab.tasks.executors import ExecutorOptions
 from hmmscope.lab.verbs.findings import show_page
-from hmmscope.machine import environment
 from hmmscope.schema import unknown_name
 from hmmscope.storage import seals, store
+from hmmscope.system_info import environment
 from hmmscope.text import say
 
 #: How the names of a paper's experiments begin.

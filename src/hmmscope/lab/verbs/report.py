@@ -5,12 +5,12 @@ from pathlib import Path
 from hmmscope.errors import InputError
 from hmmscope.lab.report.page import write_page_of
 from hmmscope.lab.verbs.figures import write_figures
-from hmmscope.lab.verbs.options import Report
+from hmmscope.lab.verbs.options import ReportOptions
 from hmmscope.lab.verbs.pages import is_run, look_of_run, page_place, read_folder
 from hmmscope.text import say
 
 
-def report(options: Report) -> None:
+def report(options: ReportOptions) -> None:
     """Write one page: of one run its look, of experiments and of several runs what they found, compared.
 
     With `figures`, their figures as files, and a page only if asked to.

@@ -6,18 +6,18 @@ from pathlib import Path
 from hmmscope.errors import InputError
 from hmmscope.lab.experiments.decidable import decision_lines, warning_of
 from hmmscope.lab.experiments.forecast import forecast
-from hmmscope.lab.experiments.planning import Plan, plan_of
+from hmmscope.lab.experiments.planning import ExperimentPlan, plan_of
 from hmmscope.lab.experiments.protocols import write_protocol
 from hmmscope.lab.experiments.running import run_experiment
 from hmmscope.lab.tasks.executors import ExecutorOptions
 from hmmscope.lab.verbs.findings import show_page
-from hmmscope.lab.verbs.options import Executed, Run
+from hmmscope.lab.verbs.options import ExecutionOptions, RunOptions
 from hmmscope.lab.verbs.paper import PREFIXES, paper
 from hmmscope.lab.verbs.seed_lists import chosen_seeds
 from hmmscope.text import say, tell
 
 
-def run(options: Run) -> None:
+def run(options: RunOptions) -> None:
     """Run an experiment and write its page; of a paper, every one of it, see `hmmscope.lab.verbs.paper`."""
     name = options.experiment
     if name in PREFIXES:
@@ -39,18 +39,18 @@ def run(options: Run) -> None:
     warning = None if options.quiet else warning_of(plan_of(name, options.scale, options.overrides, seeds))
     if warning is not None:
         tell(warning)
-    asked = {one.name for one in fields(Executed)} & {*options.beyond_defaults()}
+    asked = {one.name for one in fields(ExecutionOptions)} & {*options.beyond_defaults()}
     folder = run_experiment(
         name,
         options.scale,
         Path(options.out),
         overrides=options.overrides,
         seeds=seeds,
-        trained=_path(options.trained),
+        trained=_path(options.pool),
         executor=ExecutorOptions(**options.execution()) if asked else None,
         resume=options.resume,
-        kept=_path(options.kept),
-        first=options.first,
+        kept=_path(options.reuse),
+        first=options.only_first,
         measure_only=options.measure_only,
         protocol=_path(options.protocol),
         quiet=options.quiet,
@@ -61,12 +61,12 @@ def run(options: Run) -> None:
     show_page(folder)
 
 
-def _say_decisions(plan: Plan) -> None:
+def _say_decisions(plan: ExperimentPlan) -> None:
     for line in decision_lines(plan):
         say(line)
 
 
-def _run_paper(options: Run) -> None:
+def _run_paper(options: RunOptions) -> None:
     taken = ("experiment", "scale", "out", "resume", "jobs", "quiet")
     beyond = [one for one in options.beyond_defaults() if one not in taken] + [*options.overrides]
     if beyond:

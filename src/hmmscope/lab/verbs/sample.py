@@ -9,31 +9,31 @@ import numpy as np
 import torch
 
 from hmmscope.axes import Tensor
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.layouts import Sequences
+from hmmscope.datasets.layouts import SequenceLayout
+from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.errors import InputError
-from hmmscope.lab.verbs.endings import new_file
-from hmmscope.lab.verbs.options import Sample
+from hmmscope.lab.verbs.options import SampleOptions
+from hmmscope.lab.verbs.output_paths import new_file
 from hmmscope.lab.verbs.sources import find_process
-from hmmscope.machine import require_memory
 from hmmscope.processes.process import Process
 from hmmscope.sequences.data import SequenceData
 from hmmscope.storage import store
+from hmmscope.system_info import require_memory
 from hmmscope.text import say
 
 
-def sample(options: Sample) -> None:
+def sample(options: SampleOptions) -> None:
     """Print or write sequences."""
     num_samples, length, first, out = options.num_samples, options.length, options.first, options.out
     if num_samples < 0 or first < 0:
         raise InputError(f"num_samples: and first must be at least 0, got {num_samples} and {first}")
     if out is not None:
         new_file(out, (".txt", ".jsonl", ".npz", ".safetensors"))
-    layout = Sequences(length=length)
+    layout = SequenceLayout(length=length)
     require_memory("sample", 8 * 4 * num_samples * (length + 1))
     built = find_process(options.process, options.overrides)
-    corpus = Corpus(built, layout=layout, seed=options.seed)
-    batch = corpus[first : first + num_samples]
+    dataset = ProcessDataset(built, layout=layout, seed=options.seed)
+    batch = dataset[first : first + num_samples]
     if out is None:
         for line in _as_text(built, batch.observations):
             say(line)
@@ -60,7 +60,7 @@ def sample(options: Sample) -> None:
         case ".safetensors":
             store.write_tensors(path, arrays, {"sequences": json.dumps(_alphabet(built))})
     if not options.quiet:
-        say(f"{num_samples} sequences of {length} -> {path}; the first 100 have digest {corpus.digest(100)}")
+        say(f"{num_samples} sequences of {length} -> {path}; the first 100 have digest {dataset.digest(100)}")
 
 
 def _require_equal(text: str, process: Process, observations: Tensor) -> None:

@@ -1,11 +1,11 @@
 """The verb `show`: what there is, and what a name means."""
 
 from hmmscope.lab.verbs.catalogue import KINDS, listed, meaning
-from hmmscope.lab.verbs.options import Show
+from hmmscope.lab.verbs.options import ShowOptions
 from hmmscope.text import say
 
 
-def show(options: Show) -> None:
+def show(options: ShowOptions) -> None:
     """Print the names of everything or of a kind, a line each, or what one name means."""
     if options.name is None or options.name in KINDS:
         for plural in KINDS if options.name is None else (options.name,):

@@ -12,11 +12,11 @@ import torch
 from hmmscope import registry
 from hmmscope.axes import Tensor
 from hmmscope.errors import InputError
-from hmmscope.lab.verbs.endings import HMM_FILES
+from hmmscope.lab.verbs.output_paths import HMM_FILES
 from hmmscope.processes.files import load_process, shipped_processes
 from hmmscope.processes.make import built
 from hmmscope.processes.process import Process
-from hmmscope.runs.number_files import TABLES, read_number_file
+from hmmscope.runs.vector_files import TABLES, read_number_file
 from hmmscope.schema import unknown_name
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.gaps import Missing
@@ -90,7 +90,7 @@ def read_observations(path: Path, process: Process, **reading: Any) -> tuple[lis
             raise InputError(f"{other}: is for symbols, and {path.name} is read as vectors")
         vectors = _read_vectors(path, process.num_symbols, Missing.of(reading.get("missing")))
         return vectors, f"{path.name}: {len(vectors)} sequences of vectors"
-    data = SequenceData(path, like=process, **reading)
+    data = SequenceData(path, symbols_from=process, **reading)
     return [sequence[None] for sequence in data], data.describe()
 
 
@@ -98,7 +98,7 @@ def _is_plain(path: Path, process: Process, reading: Mapping[str, Any]) -> bool:
     """Whether an .npz has arrays of a person's own, and not the sequences of vectors that this library writes."""
     if path.suffix.lower() != ".npz":
         return False
-    names, kept = read_npz(path).keys(), process.reading
+    names, kept = read_npz(path).keys(), process.read_options
     own = kept is not None and kept.column in names
     return own or reading.get("column") is not None or "observations" not in names or "lengths" in names
 
@@ -108,7 +108,7 @@ def _read_numbers(path: Path, process: Process, reading: Mapping[str, Any]) -> t
     if reading.get("unit") is not None:
         raise InputError(f"unit: is for symbols, and {path.name} is read as numbers")
     asked = {name: reading.get(name) for name in ("column", "group", "missing", "axis")}
-    (rows, lengths), how, _ = read_number_file(path, like=process.reading, **asked)
+    (rows, lengths), how, _ = read_number_file(path, symbols_from=process.read_options, **asked)
     if rows.shape[1] != process.num_symbols:
         rule = f"has {rows.shape[1]} coordinates, and the process {process.num_symbols}"
         raise InputError(f"{path.name}: {rule}; --column names those to read")
@@ -125,7 +125,7 @@ def _read_vectors(path: Path, num_coordinates: int, missing: Missing) -> list[Te
         )
     rows: list[Any]
     if path.suffix == ".jsonl":
-        rows = [row.get("observations") for row in store.read_table(path, own=False)]
+        rows = [row.get("observations") for row in store.read_table(path, managed=False)]
     else:
         arrays: Mapping[str, Any] = read_npz(path) if path.suffix == ".npz" else store.read_tensors(path)
         if "observations" not in arrays:

@@ -3,11 +3,11 @@
 from hmmscope.errors import InputError
 from hmmscope.lab.report.drawing import draw_folder
 from hmmscope.lab.report.page import write_page
-from hmmscope.lab.study import conduct as studies
-from hmmscope.lab.study.conduct import StudySpec, prepare
+from hmmscope.lab.study import run_study as studies
+from hmmscope.lab.study.run_study import StudySpec, prepare
 from hmmscope.lab.tasks.plans import in_words
 from hmmscope.lab.verbs.findings import print_findings_of
-from hmmscope.lab.verbs.options import Study
+from hmmscope.lab.verbs.options import StudyOptions
 from hmmscope.lab.verbs.seed_lists import refused
 from hmmscope.runs.dry_run import as_text, estimate
 from hmmscope.schema import parse_spec
@@ -15,7 +15,7 @@ from hmmscope.sequences.data import SequenceData
 from hmmscope.text import say, tell
 
 
-def study(options: Study) -> None:
+def study(options: StudyOptions) -> None:
     """Study the sequences of a file, print what was found, and write the page; or say what that would take."""
     overrides = dict(options.overrides)
     if "seeds" in overrides:

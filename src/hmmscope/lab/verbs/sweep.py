@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from hmmscope.errors import InputError, ResourceError
-from hmmscope.lab.sweeps.grid import GRID_KEYS, Point, expand, load_points, read_grid
+from hmmscope.lab.sweeps.grid import GRID_KEYS, GridPoint, expand, load_points, read_grid
 from hmmscope.lab.sweeps.run_task import RunTask
 from hmmscope.lab.sweeps.sweeping import run_sweep
 from hmmscope.lab.sweeps.table import DOUBTFUL, Board, table_rows, table_text
 from hmmscope.lab.tasks.executors import ExecutorOptions, pairs
 from hmmscope.lab.tasks.plans import in_words
-from hmmscope.lab.verbs.options import Sweep
+from hmmscope.lab.verbs.options import SweepOptions
 from hmmscope.lab.verbs.seed_lists import chosen_seeds
 from hmmscope.lab.verbs.train import run_config
 from hmmscope.runs.config import read_yaml
@@ -19,11 +19,11 @@ from hmmscope.runs.dry_run import require_room
 from hmmscope.text import say, tell
 
 
-def sweep(options: Sweep) -> None:
+def sweep(options: SweepOptions) -> None:
     """Run a grid, or go on with it, and print its table; or print the table of one as it is now."""
     where, out, table = ExecutorOptions(**options.execution()), options.out, options.table
     seeds = chosen_seeds(options.num_seeds, options.seeds)
-    flags = bool(options.base or options.vary or seeds is not None or options.instances or options.overrides)
+    flags = bool(options.base or options.vary or seeds is not None or options.vary_process or options.overrides)
     if table is not None:
         if options.grid or flags or out or options.dry_run:
             raise InputError("table: prints the table of a sweep that is there; give nothing else with it")
@@ -62,7 +62,7 @@ def _refuse_doubtful(rows: Sequence[dict[str, Any]]) -> None:
         )
 
 
-def _points(options: Sweep, flags: bool, seeds: int | tuple[int, ...] | None) -> Sequence[Point]:
+def _points(options: SweepOptions, flags: bool, seeds: int | tuple[int, ...] | None) -> Sequence[GridPoint]:
     grid, out = options.grid, options.out
     if grid is not None and not flags:
         if not _is_yaml(grid):
@@ -77,7 +77,7 @@ def _points(options: Sweep, flags: bool, seeds: int | tuple[int, ...] | None) ->
     if grid is not None and options.base is not None:
         raise InputError(f"grid: is {grid}, and so is --base; give one of them")
     base = grid or options.base
-    data: dict[str, Any] = {"base": None if base is None else _configuration(base), "instances": options.instances}
+    data: dict[str, Any] = {"base": None if base is None else _configuration(base), "instances": options.vary_process}
     data["vary"] = {key: values.split(",") for key, values in pairs(options.vary, "vary").items()}
     if seeds is not None:
         data["seeds"] = str(seeds) if isinstance(seeds, int) else [str(seed) for seed in seeds]
@@ -90,8 +90,8 @@ def _configuration(base: str) -> dict[str, Any]:
         data = read_yaml(Path(base))
         if isinstance(data, dict) and set(GRID_KEYS) & set(data):
             raise InputError(
-                f"grid: {base} is a grid and says all; give no --vary, --num-seeds, --seeds, --instances or --section.key "
-                "with it, or a configuration in its place"
+                f"grid: {base} is a grid and leaves nothing open; give no --vary, --num-seeds, --seeds, --vary-process or "
+                "--section.key with it, or a configuration in its place"
             )
     return run_config(base, {}).to_data()
 

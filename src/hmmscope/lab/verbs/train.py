@@ -10,12 +10,12 @@ from hmmscope import registry
 from hmmscope.errors import InputError
 from hmmscope.lab.experiments.run_page import description
 from hmmscope.lab.verbs.findings import print_findings
-from hmmscope.lab.verbs.options import Train
+from hmmscope.lab.verbs.options import TrainOptions
 from hmmscope.lab.verbs.sources import find_process
 from hmmscope.processes.files import shipped_processes
-from hmmscope.processes.from_file import GivenSpec
-from hmmscope.processes.given_sequences import DataSpec
+from hmmscope.processes.from_file import ObjectSpec
 from hmmscope.processes.make import process_data
+from hmmscope.processes.recorded_sequences import DataSpec
 from hmmscope.runs import pipeline, training
 from hmmscope.runs.config import RunConfig, config_from_data, configure, load_config
 from hmmscope.runs.presets import PRESETS, preset
@@ -23,7 +23,7 @@ from hmmscope.schema import unknown_name
 from hmmscope.text import say
 
 
-def train(options: Train) -> None:
+def train(options: TrainOptions) -> None:
     """Train one model, and print how far from its optimum it ends; or say what that would take."""
     reading = {name: value for name, value in options.reading().items() if value is not None}
     configured, out, quiet = run_config(options.config, options.overrides, reading), options.out, options.quiet
@@ -36,8 +36,8 @@ def train(options: Train) -> None:
         raise InputError("out: give a new folder for the run, --out DIR (or --dry-run)")
     if isinstance(configured.process, DataSpec) and not quiet:
         say(configured.process.build().data.describe())
-    begin, resume, tracker = options.begin, options.resume, options.tracker
-    trained = training.train(configured, out, begin=begin, resume=resume, quiet=quiet, tracker=tracker)
+    begin, resume, tracker = options.warm_start, options.resume, options.tracker
+    trained = training.train(configured, out, warm_start=begin, resume=resume, quiet=quiet, tracker=tracker)
     found = description(trained)
     print_findings(found.findings, invalid=found.about["invalid"])
     say(f"run: {trained.path}   page: hmmscope look {trained.path} -o look.html")
@@ -57,8 +57,8 @@ def run_config(source: str, overrides: dict[str, str], reading: Mapping[str, Any
 def _run_config(source: str, overrides: dict[str, str], reading: Mapping[str, Any]) -> RunConfig:
     if (Path(source) / "config.json").is_file():
         config = load_config(Path(source) / "config.json", overrides)
-        if isinstance(config.process, GivenSpec):  # its folder has a copy
-            config = replace(config, process=GivenSpec.of(pipeline.read_run(source).process))
+        if isinstance(config.process, ObjectSpec):  # its folder has a copy
+            config = replace(config, process=ObjectSpec.of(pipeline.read_run(source).process))
         return config
     if Path(source).suffix in (".yaml", ".yml"):
         return load_config(Path(source), overrides)

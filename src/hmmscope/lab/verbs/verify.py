@@ -12,15 +12,15 @@ from hmmscope.interop.huggingface import RECORD, from_huggingface, read_record
 from hmmscope.lab.benchmark.board import check_board, holds_cards, is_board
 from hmmscope.lab.benchmark.checking import check_submission
 from hmmscope.lab.evidence.ledger import read_tables, with_versions
+from hmmscope.lab.experiments.derived_findings import derive_findings
 from hmmscope.lab.experiments.experiment import experiment_named
-from hmmscope.lab.experiments.judging import judgements
-from hmmscope.lab.experiments.parts import Kept
+from hmmscope.lab.experiments.parts import StoredParts
 from hmmscope.lab.experiments.seeded import run_row
-from hmmscope.lab.study.conduct import judgements_of
+from hmmscope.lab.study.run_study import findings_of
 from hmmscope.lab.sweeps.grid import check_run, load_points
 from hmmscope.lab.sweeps.run_task import RunTask
 from hmmscope.lab.sweeps.table import table_rows
-from hmmscope.models.given import GivenModelSpec
+from hmmscope.models.user_module import UserModuleSpec
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.pipeline import load_run
 from hmmscope.storage import disk, packed, seals, store
@@ -59,13 +59,13 @@ def verify(folders: Sequence[str], quiet: bool) -> None:
         if inside and not quiet:
             there = {path: path.relative_to(folder).as_posix() for path in sorted(_files(folder))}
             beyond = tuple(name for path, name in there.items() if path not in covered)
-            found = seals.Survey(tuple({*there.values()} - {*beyond}), beyond)
+            found = seals.SealReport(tuple({*there.values()} - {*beyond}), beyond)
             say(f"{folder}: {len(inside)} folder{'s' * (len(inside) != 1)} of ours inside; {found}")
     if unsealed:
         raise RefusedError(f"{unsealed[0]}: has no seal, so nothing says that its files are as they were written")
 
 
-def _verified(folder: Path) -> tuple[str, seals.Survey]:
+def _verified(folder: Path) -> tuple[str, seals.SealReport]:
     sealed = os.path.lexists(folder / seals.SEAL)
     if not sealed and is_board(folder):
         return check_board(folder)
@@ -73,7 +73,7 @@ def _verified(folder: Path) -> tuple[str, seals.Survey]:
     if kind == "export":
         said, found = _export(folder)
     else:
-        found = seals.survey(folder)
+        found = seals.seal_report(folder)
         kind = found.kind or kind
         many = len(found.covered)
         begin = (f"{many} files are as they were" if many != 1 else "1 file is as it was") + " sealed"
@@ -114,11 +114,11 @@ def _kind_of(folder: Path) -> str:
     raise InputError(f"{folder}: not the folder of a run, an experiment, a sweep, a pool or an export")
 
 
-def _export(folder: Path) -> tuple[list[str], seals.Survey]:
+def _export(folder: Path) -> tuple[list[str], seals.SealReport]:
     """Its files, as its manifest says; and that the weights have the shapes of the configuration."""
     read_record(folder)
     manifest = store.read_manifest(folder, exact=False)
-    if disk.read_bytes(folder / store.MANIFEST, own=True) != store.json_bytes(manifest, store.MANIFEST):
+    if disk.read_bytes(folder / store.MANIFEST, managed=True) != store.json_bytes(manifest, store.MANIFEST):
         raise DamagedError(f"{folder / store.MANIFEST}: altered (a space or another character that changes no value)")
     covered = {*manifest["files"]}
     if RECORD not in covered:
@@ -126,7 +126,7 @@ def _export(folder: Path) -> tuple[list[str], seals.Survey]:
     from_huggingface(folder)
     covered |= {store.MANIFEST}
     beyond = sorted({path.name for path in folder.iterdir()} - covered)
-    found = seals.Survey(tuple(sorted(covered)), tuple(beyond), kind="export")
+    found = seals.SealReport(tuple(sorted(covered)), tuple(beyond), kind="export")
     return ["the weights have the shapes that the configuration says", str(found)], found
 
 
@@ -134,13 +134,13 @@ def _run(folder: Path) -> list[str]:
     """The score again, from the weights."""
     opened = RunDir.open(folder)
     summary, config = opened.done, config_from_data(opened.config)
-    if isinstance(config.model, GivenModelSpec):
+    if isinstance(config.model, UserModuleSpec):
         return ["the score is of a module that was handed over, and not computed again"]
     run = load_run(folder)
     if summary is None:
         return ["not finished; its newest checkpoint is whole"]
     held = {"num_samples": summary.get("num_samples", 256), "block_length": config.training.block_length}
-    score = evaluate(run.model, run.corpus("evaluate"), target=run.target, **held)
+    score = evaluate(run.model, run.dataset("evaluate"), target=run.target, **held)
     _same(summary["loss"], score.loss, f"{folder / 'done.json'}: loss", _WEIGHTS)
     return [f"the loss of its weights on {held['num_samples']} samples is {score.loss:.6f} again"]
 
@@ -148,18 +148,18 @@ def _run(folder: Path) -> list[str]:
 def _experiment(folder: Path) -> list[str]:
     """Figures and findings again, from the tables; tables from their parts, rows of runs from the runs beside."""
     if os.path.lexists(folder / INDEX) and not os.path.lexists(folder / "findings.json"):
-        about = store.read_json(folder / "experiment.json", own=True)
-        parts = Kept(folder, about.get("experiment"), about.get("scale")).num_parts
+        about = store.read_json(folder / "experiment.json", managed=True)
+        parts = StoredParts(folder, about.get("experiment"), about.get("scale")).num_parts
         return [f"not finished; its tables hold {parts} parts, as its index says"]
     about, tables = read_tables(folder)
     if about["experiment"] == "study":
-        derived = judgements_of(tables, about["config"]["study"]["seeds"])
+        derived = findings_of(tables, about["config"]["study"]["seeds"])
     else:
-        derived = judgements(experiment_named(about["experiment"]), tables, about["scale"])
+        derived = derive_findings(experiment_named(about["experiment"]), tables, about["scale"])
     if packed.is_packed(folder):
         derived = {"findings.json": derived["findings.json"]}
     for name, data in derived.items():
-        stored = store.read_json(folder / name, own=True)
+        stored = store.read_json(folder / name, managed=True)
         if name == "findings.json":
             stored = sorted(with_versions(stored, about["experiment"]), key=_claim)
             data = sorted(data, key=_claim)

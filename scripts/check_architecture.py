@@ -1,0 +1,774 @@
+"""How the house stands, counted from its source. With ``--check`` it fails where something is above its limit.
+
+    python scripts/check_architecture.py [--check] [--write]
+
+With ``--write`` the parts of CONTRIBUTING.md that say the same are made from the tables here.
+
+A section is a function from the modules to the places that count, with the most that there may be. What is counted is
+said in the docstring of the function. Add a section by adding it to `SECTIONS`.
+"""
+
+import argparse
+import ast
+import io
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import tokenize
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import FrameType
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE, PAPERS = ROOT / "src" / "hmmscope", ROOT / "src" / "hmmscope_papers"
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+
+#: Text of every module by its path: ``models/base.py`` of hmmscope, and ``hmmscope_papers/limits/fig2.py``.
+Modules = Mapping[str, str]
+
+
+def sources() -> dict[str, str]:
+    """Every module of the three rings."""
+    own = {str(path.relative_to(PACKAGE)): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
+    return own | {str(path.relative_to(PAPERS.parent)): path.read_text() for path in sorted(PAPERS.rglob("*.py"))}
+
+
+def module_name(path: str) -> str:
+    """``models/base.py`` as ``hmmscope.models.base``."""
+    parts = path.removesuffix(".py").split("/")
+    package = [] if parts[0] == PAPERS.name else ["hmmscope"]
+    return ".".join([*package, *parts[: -1 if parts[-1] == "__init__" else None]])
+
+
+def ring(path: str) -> str:
+    """The ring that a module belongs to: papers, lab or library."""
+    first = path.partition("/")[0]
+    return {PAPERS.name: "papers", "lab": "lab"}.get(first, "library")
+
+
+def of_ring(name: str) -> Callable[[Modules], list[str]]:
+    """The lines of a ring."""
+
+    def lines(modules: Modules) -> list[str]:
+        """Lines of Python, blank ones too."""
+        return [line for path, text in modules.items() if ring(path) == name for line in text.splitlines()]
+
+    return lines
+
+
+def outward(modules: Modules) -> list[str]:
+    """Imports from a ring of one that is further out; only the two front doors may name the lab."""
+    order = ("library", "lab", "papers")
+    found = []
+    for path, text in modules.items():
+        own = order.index(ring(path))
+        for one in read(path, text).imports:
+            target = "papers" if one.name.startswith(PAPERS.name) else "lab" if lab(one.name) else "library"
+            if order.index(target) > own and path not in ("__init__.py", "__main__.py"):
+                found.append(f"{path}:{one.line}: {one.name}")
+    return found
+
+
+def lab(name: str) -> bool:
+    """Whether a dotted name is of the lab."""
+    return f"{name}.".startswith("hmmscope.lab.")
+
+
+def paper_names(modules: Modules) -> list[str]:
+    """The names of library and lab that the papers use: imported ones, and attributes of imported modules."""
+    doors = {module_name(path) for path in modules}
+    return sorted(
+        {name for path, text in modules.items() if ring(path) == "papers" for name in used(path, text, doors)}
+    )
+
+
+def private_paper_names(modules: Modules) -> list[str]:
+    """Those of `paper_names` that are not public."""
+    return sorted(set(paper_names(modules)) - public(modules))
+
+
+def public(modules: Modules) -> set[str]:
+    """What a front door gives: names that ``hmmscope``, ``hmmscope.lab`` and the packages that they name have in their
+    ``__init__.py``, and what modules define that these name. What makes a door, `hmmscope.facade`, is no name of it."""
+    found: set[str] = set()
+    left, doors = ["hmmscope", "hmmscope.lab"], {module_name(path): path for path in modules}
+    while left:
+        door = left.pop()
+        path, text = doors[door], modules[doors[door]]
+        names = [one.name for one in read(path, text).imports if one.name.split(".")[0] == "hmmscope"]
+        names = [name for name in names if not name.startswith("hmmscope.facade.")]
+        if not path.endswith("__init__.py"):
+            found |= {f"{door}.{name}" for name in read(path, text).defined if not name.startswith("_")}
+            continue
+        left += [name for name in names if name in doors]
+        found |= {f"{door}.{name.rpartition('.')[2]}" for name in names if name not in doors}
+    return found
+
+
+def used(path: str, text: str, doors: set[str]) -> set[str]:
+    """Dotted names of library and lab that a module uses; of a module that it imports, the attributes that it asks for.
+
+    A module that is handed on, or whose attributes are asked for by a text, is a name itself. `doors` are all modules.
+    """
+    found, known = set[str](), dict[str, str]()
+    for one in read(path, text).imports:
+        if one.name.split(".")[0] != "hmmscope":
+            continue
+        if one.name in doors and one.known_as:
+            # ``import a.b`` makes the name a known, ``import a.b as c`` and ``from a import b`` all of it
+            known[one.known_as] = "hmmscope" if one.known_as == "hmmscope" else one.name
+        else:
+            found.add(one.name)
+    for first, *attributes in (chain.split(".") for chain in read(path, text).chains):
+        if first in known:
+            name = known[first]
+            while attributes and name in doors:
+                name = f"{name}.{attributes.pop(0)}"
+            found.add(name)
+    return found
+
+
+def twice(modules: Modules) -> list[str]:
+    """Names of modules that stand twice or more."""
+    names = [path.rpartition("/")[2] for path in modules if not path.endswith("__init__.py")]
+    return sorted({name for name in names if names.count(name) > 1})
+
+
+def kept_megabytes(modules: Modules) -> list[str]:
+    """A place for each megabyte (1000 kB) of results/ that is begun."""
+    size = sum(path.stat().st_size for path in (ROOT / "results").rglob("*") if path.is_file())
+    return ["results/"] * -(-size // 1_000_000)
+
+
+def long_modules(modules: Modules) -> list[str]:
+    """Modules of more than 450 lines."""
+    lengths = {path: len(text.splitlines()) for path, text in modules.items()}
+    return [f"{path}: {length} lines" for path, length in lengths.items() if length > MAX_LINES]
+
+
+def long_functions(modules: Modules) -> list[str]:
+    """Functions of more than 80 lines."""
+    return [
+        f"{path}:{line}: {name}, {length} lines"
+        for path, text in modules.items()
+        for line, name, length in read(path, text).functions
+        if length > MAX_FUNCTION
+    ]
+
+
+MAX_LINES, MAX_FUNCTION = 450, 80
+
+
+def undefined(modules: Modules) -> list[str]:
+    """Names that nothing defines, as ruff finds them (F821), but for those in texts: axes of tensors are such."""
+    with tempfile.TemporaryDirectory() as folder:
+        for path, text in modules.items():
+            place = Path(folder, path)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text)
+        words = ["check", "--isolated", "--exit-zero", "--select", "F821", "--output-format", "json", "."]
+        found = json.loads(
+            subprocess.run([sys.executable, "-m", "ruff", *words], cwd=folder, check=True, capture_output=True).stdout
+        )
+        places = [
+            (Path(one["filename"]).relative_to(Path(folder).resolve()).as_posix(), one["location"], one["message"])
+            for one in found
+        ]
+    return [
+        f"{path}:{at['row']}: {said}"
+        for path, at, said in places
+        if (at["row"], at["column"] - 1) not in _texts(modules[path])
+    ]
+
+
+@cache
+def _texts(text: str) -> frozenset[tuple[int, int]]:
+    """Rows and columns of a module that are of literal texts."""
+    literal = (one for one in tokenize.generate_tokens(io.StringIO(text).readline) if one.type == tokenize.STRING)
+    return frozenset(
+        (row, column)
+        for one in literal
+        if "f" not in one.string[: one.string.find(one.string[-1])].lower()
+        for row in range(one.start[0], one.end[0] + 1)
+        for column in range(
+            one.start[1] if row == one.start[0] else 0, one.end[1] if row == one.end[0] else MAX_COLUMNS
+        )
+    )
+
+
+#: Longer than any line.
+MAX_COLUMNS = 200
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Layout
+
+#: Small modules at the top, that everything may build on.
+SMALL = {"errors", "facade", "schema", "registry", "seeds", "axes", "text", "ties"}
+PROBABILITY = {"kernels", "processes", "inference", "emissions", "datasets", "sequences"}
+COMPONENTS = PROBABILITY | {"models", "training", "analysis"}
+#: What the frame of experiments and the papers build on.
+LABORATORY = SMALL | COMPONENTS | {"constructions", "runs", "storage", "system_info", "interop", "reprs"}
+
+#: Of each package, and each module at the top: what it holds, and what its modules may import besides each other.
+LAYOUT: dict[str, tuple[str, set[str]]] = {
+    "errors": ("errors with exit codes, each one line", set()),
+    "facade": ("packages whose names are imported on first use", set()),
+    "axes": ("legend of the letters of shapes", set()),
+    "text": ("what fits on one line", set()),
+    "ties": ("choices among equals that rounding does not turn", set()),
+    "schema": ("specs from plain data, strictly", {"errors"}),
+    "registry": ("lookup by name, of packages elsewhere too", {"errors", "schema"}),
+    "seeds": ("named random streams", {"errors", "schema"}),
+    "system_info": ("memory, disk and versions of this machine", {"errors"}),
+    "storage": ("every byte read or written; a run on disk", {"errors", "system_info"}),
+    "kernels": (
+        "Philox, alias tables, loops of sampling, counting and inference: plain and compiled twins",
+        {"errors", "axes", "storage"},
+    ),
+    "sequences": (
+        "sequences of one's own: reading, encoding, streaming",
+        SMALL - {"registry"} | {"storage", "system_info", "reprs"},
+    ),
+    "processes": ("what generates", SMALL | {"kernels", "sequences", "storage", "system_info", "reprs"}),
+    "models": ("maps from tokens; they know nothing of HMMs", SMALL | {"reprs"}),
+    "inference": (
+        "what an ideal observer knows (float64)",
+        SMALL - {"registry"} | {"kernels", "processes", "sequences", "system_info", "reprs"},
+    ),
+    "emissions": (
+        "states that emit numbers: families of laws, one filter, and their fit",
+        SMALL | {"kernels", "processes", "inference", "sequences", "reprs"},
+    ),
+    "constructions": ("weights from theorems", SMALL | {"models", "processes", "system_info", "reprs"}),
+    "datasets": (
+        "samples as tokens, and what is asked of them",
+        SMALL | {"kernels", "processes", "inference", "sequences", "reprs"},
+    ),
+    "engine": ("the compiled loops of a training", {"errors", "kernels"}),
+    "training": (
+        "objective, schedule, loop",
+        SMALL - {"registry"} | {"models", "datasets", "storage", "engine", "reprs"},
+    ),
+    "reprs": ("how objects print", set()),
+    "analysis": ("instruments; they know nothing of trainers", SMALL | PROBABILITY | {"models", "reprs"}),
+    "runs": (
+        "a run from its configuration, and from its folder",
+        SMALL | COMPONENTS | {"constructions", "storage", "system_info", "reprs"},
+    ),
+    "sklearn": (
+        "estimators of scikit-learn",
+        {"errors", "schema", "axes", "kernels", "processes", "inference", "emissions"},
+    ),
+    "interop": (
+        "other people's HMMs and models",
+        SMALL - {"facade", "ties", "seeds"} | {"processes", "emissions", "models", "datasets", "storage", "reprs"},
+    ),
+    "lab.evidence": (
+        "rows, effects, rules, gates, claims, ledger, panels: one vocabulary from tables to verdicts",
+        {"errors", "schema", "registry", "storage", "ties"},
+    ),
+    "lab.model_file": ("a user's file with a model, run from the bytes that were hashed", {"errors", "storage"}),
+    "lab.tasks": (
+        "runs and parts of measurements as tasks; who does them: this process, forked workers, Ray, Slurm",
+        {"errors", "schema", "storage", "training"},
+    ),
+    "lab.sweeps": (
+        "many runs, here or on a cluster",
+        SMALL - {"registry", "axes"} | {"training", "runs", "storage", "system_info", "lab.tasks"},
+    ),
+    "lab.experiments": (
+        "what experiments share: plan, parts, pool, running them",
+        LABORATORY | {"lab.evidence", "lab.tasks", "lab.sweeps"},
+    ),
+    "lab.worker": (
+        "the process that does tasks, and its fork server",
+        {"errors", "text", "system_info", "lab.tasks", "lab.sweeps", "lab.experiments"},
+    ),
+    "lab.study": (
+        "sequences whose law nobody knows",
+        SMALL | COMPONENTS | {"runs", "storage", "system_info", "reprs", "lab.evidence", "lab.experiments"},
+    ),
+    "lab.benchmark": (
+        "HMM-bench: tasks that are frozen, and submissions that anybody can score again",
+        SMALL | COMPONENTS | {"runs", "storage", "reprs", "lab.tasks", "lab.model_file"},
+    ),
+    "lab.model_page": (
+        "one model beside its optimum, on one page",
+        SMALL | COMPONENTS | {"runs", "storage", "reprs", "lab.experiments", "lab.report"},
+    ),
+    "lab.report": (
+        "files to a page; it knows nothing of models and trainers",
+        {"errors", "schema", "storage", "ties", "text", "lab.evidence", "lab.tasks"},
+    ),
+    "lab.verbs": (
+        "one function a verb",
+        SMALL
+        | COMPONENTS
+        | {"interop", "runs", "storage", "system_info"}
+        | {
+            "lab.model_file",
+            "lab.tasks",
+            "lab.sweeps",
+            "lab.evidence",
+            "lab.experiments",
+            "lab.study",
+            "lab.model_page",
+            "lab.report",
+            "lab.benchmark",
+        },
+    ),
+    "lab.cli": ("the command line", {"errors", "text", "schema", "lab.verbs"}),
+    "hmmscope_papers": (
+        "`limits`, `multitask`, `beliefs`, `header`: one file an experiment, and its claims in `claims/`; public names only",
+        LABORATORY | {"lab.evidence", "lab.experiments"},
+    ),
+    "__main__": ("`python -m hmmscope`", {"lab.cli", "text"}),
+}
+
+MAY_IMPORT = {name: allowed for name, (_, allowed) in LAYOUT.items()}
+
+
+def layout_part() -> str:
+    """The table of packages for CONTRIBUTING."""
+    small = ", ".join(f"`{name}`" for name in LAYOUT if name in SMALL)
+    lines = [f"The *small* ones are {small}.", "", "| | holds | may import |", "|---|---|---|"]
+    for name, (holds, allowed) in LAYOUT.items():
+        words = [f"`{other}`" for other in LAYOUT if other in allowed]
+        if len(SMALL - allowed) <= 1:
+            but = "".join(f" but `{other}`" for other in SMALL - allowed)
+            words = [f"small{but}", *(f"`{other}`" for other in LAYOUT if other in allowed - SMALL)]
+        lines.append(f"| `{name}` | {holds} | {', '.join(words) or 'nothing'} |")
+    return "\n".join(lines)
+
+
+def limits_part() -> str:
+    """The table of limits for CONTRIBUTING."""
+    lines, above = ["| what is counted | at most |", "|---|---|"], ""
+    for section in SECTIONS:
+        inner = section.name.startswith(" ")
+        name = f"{above}, {section.name.strip()}" if inner else section.name
+        above = above if inner else section.name
+        if section.most is not None:
+            lines.append(f"| {name} | {section.most} |")
+    return "\n".join(lines)
+
+
+#: What stands in CONTRIBUTING between ``<!-- name: ... -->`` and ``<!-- end -->``.
+PARTS = {"layout": layout_part, "limits": limits_part}
+
+
+def _part(name: str) -> re.Pattern[str]:
+    return re.compile(
+        rf"(?<=<!-- {name}: made by scripts/check_architecture.py --write -->\n\n).*?(?=\n\n<!-- end -->)", re.DOTALL
+    )
+
+
+def parts_that_differ(modules: Modules, page: Path = CONTRIBUTING) -> list[str]:
+    """Parts of CONTRIBUTING that are not what is made from the tables here."""
+    text = page.read_text("utf-8")
+    found = {name: _part(name).search(text) for name in PARTS}
+    return [
+        f"{name}: run python scripts/check_architecture.py --write"
+        for name, made in PARTS.items()
+        if (here := found[name]) is None or here[0] != made()
+    ]
+
+
+def write_parts(page: Path = CONTRIBUTING) -> None:
+    """Make the parts of CONTRIBUTING anew."""
+    text = page.read_text("utf-8")
+    for name, made in PARTS.items():
+        part = _part(name).search(text)
+        assert part is not None, f"CONTRIBUTING has no place for {name}"
+        text = text[: part.start()] + made() + text[part.end() :]
+    page.write_text(text, "utf-8")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is read in a module: all at once, for parsing takes the time
+
+
+@dataclass(frozen=True)
+class Import:
+    """One name that a module imports.
+
+    Attributes:
+        line: where.
+        name: dotted; names in ``from package import name`` are appended.
+        known_as: the name in the module.
+        at_import: whether it runs when the module is imported: not in a function, not for type checkers.
+        at_all: whether it ever runs: not for type checkers.
+    """
+
+    line: int
+    name: str
+    known_as: str
+    at_import: bool
+    at_all: bool = True
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the sections ask of a module.
+
+    Attributes:
+        imports: by statements, and by `import_module` of a text that stands there.
+        attributes: (line, of what, name) of those that begin with a single underscore.
+        chains: dotted names, ``a.b.c``, from a name through its attributes.
+        defined: functions and classes at the top.
+        functions: (line, name, lines) of all.
+        bases: of each class, the last parts of the names of its bases.
+        asked: (line, names) of each question whether something is of a kind, by the names that it asks for. `ANY_KIND`
+            is among them where it asks for whatever only some kinds have.
+    """
+
+    imports: tuple[Import, ...]
+    attributes: tuple[tuple[int, str, str], ...]
+    chains: frozenset[str]
+    defined: tuple[str, ...]
+    functions: tuple[tuple[int, str, int], ...]
+    bases: Mapping[str, frozenset[str]]
+    asked: tuple[tuple[int, frozenset[str]], ...]
+
+
+ANY_KIND = "*"
+
+
+@cache
+def read(path: str, text: str) -> Reading:
+    """Read a module."""
+    tree = ast.parse(text)
+    imports: list[Import] = []
+    attributes: list[tuple[int, str, str]] = []
+    chains: set[str] = set()
+    functions: list[tuple[int, str, int]] = []
+    bases: dict[str, frozenset[str]] = {}
+    asked: list[tuple[int, frozenset[str]]] = []
+    left: list[tuple[ast.AST, bool, bool]] = [(tree, True, True)]
+    while left:
+        node, at_import, at_all = left.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            at_import = False
+            if not isinstance(node, ast.Lambda):
+                functions.append((node.lineno, node.name, (node.end_lineno or node.lineno) - node.lineno + 1))
+        elif isinstance(node, ast.If):
+            at_all = at_all and "TYPE_CHECKING" not in ast.unparse(node.test)
+            at_import = at_import and at_all
+        elif isinstance(node, ast.ClassDef):
+            bases[node.name] = frozenset(ast.unparse(base).rpartition(".")[2] for base in node.bases)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            imports += [Import(*of, at_import, at_all) for of in _imported(path, node)]
+        elif isinstance(node, ast.Name | ast.Attribute):
+            parts = _dotted(node).split(".")
+            named = parts[0] != NAMELESS  # or what is inside has its turn
+            for at in range(1 if named else len(parts) - 1, len(parts)):
+                if parts[at].startswith("_") and not parts[at].startswith("__"):
+                    attributes.append((node.lineno, ".".join(parts[:at]), parts[at]))
+            if named:
+                chains.add(".".join(parts))
+                continue
+        elif isinstance(node, ast.Call) and _dotted(node.func).endswith(("import_module", "__import__")):
+            texts = [one.value for one in node.args[:1] if isinstance(one, ast.Constant)]
+            imports += [Import(node.lineno, str(name), "", at_import, at_all) for name in texts]
+        if names := _kinds_asked_for(node):
+            asked.append((getattr(node, "lineno", 1), names))
+        left += [(child, at_import, at_all) for child in ast.iter_child_nodes(node)]
+    imports.sort(key=lambda one: one.line)
+    defined = tuple(node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef))
+    return Reading(tuple(imports), tuple(attributes), frozenset(chains), defined, tuple(functions), bases, tuple(asked))
+
+
+#: In place of what is no name, in the chain of the attributes of it.
+NAMELESS = "()"
+
+
+def _dotted(node: ast.AST) -> str:
+    if isinstance(node, ast.Attribute):
+        return f"{_dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else NAMELESS
+
+
+def _imported(path: str, node: ast.Import | ast.ImportFrom) -> Iterator[tuple[int, str, str]]:
+    """Line, name and the name in the module of what a statement imports."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            yield node.lineno, alias.name, alias.asname or alias.name.split(".")[0]
+        return
+    base = node.module or ""
+    if node.level:
+        own = module_name(path).split(".")
+        parents = own if path.endswith("__init__.py") else own[:-1]
+        base = ".".join([*parents[: len(parents) - node.level + 1], *([base] if base else [])])
+    for alias in node.names:
+        yield node.lineno, f"{base}.{alias.name}", alias.asname or alias.name
+
+
+def _kinds_asked_for(node: ast.AST) -> frozenset[str]:
+    """The names of what may be kinds of process, if the node asks whether something is of one."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) >= 2:
+        if node.func.id in ("isinstance", "issubclass"):
+            return _names(node.args[1])
+        if node.func.id == "hasattr":
+            of = ast.unparse(node.args[0]).rpartition(".")[2].removesuffix("()")
+            return frozenset({ANY_KIND} if of in ("process", "hmm", "mixture", "law") else ())
+    if isinstance(node, ast.MatchClass):
+        return _names(node.cls)
+    if isinstance(node, ast.Compare):
+        sides = [node.left, *node.comparators]
+        texts = {side.value for side in sides if isinstance(side, ast.Constant) and isinstance(side.value, str)}
+        if not any(ast.unparse(side).startswith("type(") for side in sides if texts):
+            texts = set()
+        return frozenset(texts).union(
+            *(_names(side) for side in sides if isinstance(side, ast.Name | ast.Attribute | ast.Tuple))
+        )
+    return frozenset()
+
+
+def _names(node: ast.AST) -> frozenset[str]:
+    inside = list(ast.walk(node))
+    return frozenset(one.id for one in inside if isinstance(one, ast.Name)) | frozenset(
+        one.attr for one in inside if isinstance(one, ast.Attribute)
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Circles
+
+
+def circles(modules: Modules) -> list[str]:
+    """Sets of modules each of which imports the others, directly or not, whenever that is: late imports count too.
+
+    An import for type checkers does not, nor does the front door ``hmmscope/__init__.py``, which names what stands
+    outward and imports it when it is asked for.
+    """
+    names = {module_name(path) for path in modules} - {"hmmscope"}
+    graph: dict[str, set[str]] = {}
+    for path, text in modules.items():
+        own = module_name(path)
+        if own in names:
+            imported = {one.name for one in read(path, text).imports if one.at_all}
+            inside = {name if name in names else name.rpartition(".")[0] for name in imported}
+            graph[own] = inside & names - {own}
+    reached = {name: _reached(name, graph) for name in names}
+    found = {tuple(sorted(b for b in reached[a] if a in reached[b])) for a in names if a in reached[a]}
+    return [" <-> ".join(name.removeprefix("hmmscope.") for name in circle) for circle in sorted(found)]
+
+
+def _reached(name: str, graph: Mapping[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    left = set(graph[name])
+    while left:
+        found |= left
+        left = set().union(*(graph[other] for other in left)) - found
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Kinds of process
+
+#: Where kinds may be told apart.
+KINDS_MAY_BE_KNOWN = ("processes/", "kernels/")
+
+
+def kinds_of_process(modules: Modules) -> set[str]:
+    """Names of the classes that derive from `Process`, and of the forms of their laws."""
+    bases = {name: of for path, text in modules.items() for name, of in read(path, text).bases.items()}
+    found = {"Process", "StateEmitting", "EdgeEmitting"} & set(bases)
+    while more := {name for name, of in bases.items() if of & found} - found:
+        found |= more
+    return found
+
+
+def kind_tests(modules: Modules) -> list[str]:
+    """Questions after the kind of a process: `isinstance`, `issubclass`, `match`, comparisons of a kind or of its name,
+    and `hasattr` or `getattr` of a ``process``, ``hmm``, ``mixture`` or ``law``."""
+    kinds = kinds_of_process(modules) | {ANY_KIND}
+    return [
+        f"{path}:{line}: {text.splitlines()[line - 1].strip()}"
+        for path, text in modules.items()
+        for line, names in read(path, text).asked
+        if names & kinds
+    ]
+
+
+def kind_tests_elsewhere(modules: Modules) -> list[str]:
+    """Those of `kind_tests` that stand outside of `KINDS_MAY_BE_KNOWN`."""
+    return [place for place in kind_tests(modules) if not place.startswith(KINDS_MAY_BE_KNOWN)]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Rooms
+
+
+@dataclass
+class Call:
+    """A call of a function of hmmscope, by another one of hmmscope."""
+
+    module: str
+    function: str
+    caller: "Call | None"
+
+
+#: What a sequence becomes on its way, by the function that does it: its configuration, a process, a model, a batch of the
+#: stream of training samples, a loss, a step of the optimiser.
+TURNS = (
+    ("source", "hmmscope.registry", "build_spec"),
+    ("process", "hmmscope.processes.textbook", "Mess3Spec.build"),
+    ("model", "hmmscope.models.base", "EncodedModel.__init__"),
+    ("batch", "hmmscope.processes.process", "Process.sample_paths"),
+    ("loss", "hmmscope.datasets.target_base", "Target.loss"),
+    ("step", "torch.optim.adamw", "adamw"),
+)
+
+
+class _FirstStep(BaseException):
+    """The optimiser takes its first step."""
+
+
+@cache
+def calls_to_first_step() -> tuple[tuple[Call, ...], tuple[Call, ...]]:
+    """The calls of hmmscope within ``hmmscope.train`` before the first step of the optimiser, and those that are turns.
+
+    A small training by the torch engine is traced, of a process by its name and the model that is the default.
+    """
+    import hmmscope
+    import hmmscope.runs.training as entry
+
+    calls: list[Call] = []
+    turns: list[Call] = []
+    open_calls: dict[FrameType, Call] = {}
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        module, function = frame.f_globals.get("__name__", ""), frame.f_code.co_qualname
+        if event != "call" or not (module.startswith("hmmscope.") or function == "adamw"):
+            return
+        above = frame.f_back
+        while above is not None and above not in open_calls:
+            above = above.f_back
+        if above is None and (module, function) != (entry.__name__, "train"):
+            return
+        call = Call(module, function, None if above is None else open_calls[above])
+        turn = next((name for name, *where in TURNS if where == [module, function]), None)
+        wanted = {"source": ("kind", "process"), "batch": ("stream", "train")}.get(turn or "")
+        if turn and (wanted is None or frame.f_locals.get(wanted[0]) == wanted[1]):
+            turns.append(call)
+        if turn == "step":
+            sys.setprofile(None)
+            raise _FirstStep
+        open_calls[frame] = call
+        calls.append(call)
+
+    with tempfile.TemporaryDirectory() as folder, suppress(_FirstStep):
+        training = {"engine": "torch", "batch_size": 2, "num_grains": 1, "device": "cpu", "evaluate_samples": 2}
+        sys.setprofile(note)
+        try:
+            hmmscope.train("mess3", f"{folder}/run", length=4, num_steps=1, training=training)
+        finally:
+            sys.setprofile(None)
+    assert len({(turn.module, turn.function) for turn in turns}) == len(TURNS), "a turn has another name now"
+    return tuple(calls), tuple(turns)
+
+
+def on_the_way() -> list[Call]:
+    """The calls that are open at one of the turns."""
+    found = {id(call): call for turn in calls_to_first_step()[1] for call in _to_the_top(turn)}
+    return list(found.values())
+
+
+def _to_the_top(call: "Call | None") -> Iterator[Call]:
+    while call is not None:
+        if call.module.startswith("hmmscope."):
+            yield call
+        call = call.caller
+
+
+def rooms(modules: Modules) -> list[str]:
+    """Modules that the way from ``hmmscope.train`` to the first step of the optimiser leads through.
+
+    The way is what becomes of a source: each of `TURNS` happens within calls of functions, from `train` down, and their
+    modules are the rooms. What a function on the way asks of others besides (disk, memory, progress, the score of other
+    samples) is not the way; `rooms_beside` counts it.
+    """
+    return sorted({call.module for call in on_the_way()})
+
+
+def rooms_beside(modules: Modules) -> list[str]:
+    """Further modules of which a function on that way calls one directly before the first step."""
+    way = {id(call) for call in on_the_way()}
+    return sorted({call.module for call in calls_to_first_step()[0] if id(call.caller) in way} - set(rooms(modules)))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is printed and held
+
+
+@dataclass(frozen=True)
+class Section:
+    """Something that is counted.
+
+    Attributes:
+        name: of what is counted.
+        find: the places where it is.
+        most: how many there may be; None where there is no limit.
+    """
+
+    name: str
+    find: Callable[[Modules], list[str]]
+    most: int | None = None
+
+    def line(self, count: int) -> str:
+        """The count beside its limit."""
+        return f"{self.name:<34} {count:>6}" + ("" if self.most is None else f"   at most {self.most}")
+
+
+SECTIONS = (
+    Section("lines of the library", of_ring("library")),
+    Section("lines of the lab", of_ring("lab")),
+    Section("lines of the papers", of_ring("papers")),
+    Section("imports outward through the rings", outward, 0),
+    Section("names that the papers use", paper_names, 120),
+    Section("  that are not public", private_paper_names, 0),
+    Section("names of modules that stand twice", twice, 8),
+    Section("modules of more than 450 lines", long_modules, 0),
+    Section("functions of more than 80 lines", long_functions, 0),
+    Section("rooms from train to its first step", rooms, 12),
+    Section("  rooms beside that way", rooms_beside),
+    Section("megabytes in results/", kept_megabytes, 16),
+    Section("names that nothing defines", undefined, 0),
+    Section("circles of imports", circles, 0),
+    Section("parts of CONTRIBUTING that differ", parts_that_differ, 0),
+    Section("tests of the kind of a process", kind_tests, 20),
+    Section("  outside of processes and kernels", kind_tests_elsewhere, 0),
+)
+
+
+def above(found: Mapping[Section, list[str]]) -> Iterator[str]:
+    """A line for each section that is above its limit, and one for each place of it."""
+    for section, places in found.items():
+        if section.most is not None and len(places) > section.most:
+            yield section.line(len(places))
+            yield from (f"  {place}" for place in places)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="fail where something is above its limit")
+    parser.add_argument("--write", action="store_true", help="make the parts of CONTRIBUTING.md anew")
+    options, modules = parser.parse_args(), sources()
+    if options.write:
+        write_parts()
+    found = {section: section.find(modules) for section in SECTIONS}
+    print("\n".join(section.line(len(places)) for section, places in found.items()))
+    wrong = list(above(found)) if options.check else []
+    print("\n".join(wrong), file=sys.stderr, end="\n" if wrong else "")
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

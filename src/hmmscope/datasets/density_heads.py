@@ -1,0 +1,169 @@
+"""Density heads: the outputs of a network as a mixture of simple laws of the next vector.
+
+Outputs are, for each of K laws, the logarithm of a weight and what the law is made of; vectors are centred and scaled first,
+so that outputs of zero say what is true of all observations together. Densities are of the vectors as they are, in nats.
+"""
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+
+from hmmscope.axes import Float, Float64, Tensor
+from hmmscope.errors import InputError
+from hmmscope.processes.vector_process import VectorProcess
+from hmmscope.schema import require
+
+_LOG_2PI = math.log(2 * math.pi)
+#: Laws of a head unless told otherwise, at most.
+MOST_LAWS = 16
+
+
+class DensityHead(ABC):
+    """A mixture of K laws by the outputs of a network.
+
+    Attributes:
+        num_mixture_components: K.
+        num_outputs: of the network, K * (1 + numbers of a law).
+    """
+
+    def __init__(self, process: VectorProcess, num_laws: int) -> None:
+        require(1 <= num_laws <= 1024, "target", "must have 1 to 1024 laws", num_laws)
+        self.process, self.num_mixture_components = process, num_laws
+        self.centre, self.width = process.scale
+        self.num_coordinates = process.num_symbols
+
+    @property
+    @abstractmethod
+    def numbers(self) -> int:
+        """Numbers of a law."""
+
+    @property
+    def num_outputs(self) -> int:
+        return self.num_mixture_components * (1 + self.numbers)
+
+    @abstractmethod
+    def each(self, numbers: Tensor, vectors: Tensor) -> Tensor:
+        """log density of the vectors (..., coordinate) by each law (..., law, number)."""
+
+    @abstractmethod
+    def centres(self, numbers: Tensor) -> Tensor:
+        """Mean of each law (..., law, coordinate)."""
+
+    def log_density(
+        self, outputs: Float[Tensor, "*batch output"], vectors: Float[Tensor, "*batch coordinate"]
+    ) -> Float[Tensor, "*batch"]:
+        """log sum_k weight_k density_k(vector), nats."""
+        parts = outputs.unflatten(-1, (self.num_mixture_components, -1))
+        return torch.logsumexp(parts[..., 0].log_softmax(-1) + self.each(parts[..., 1:], vectors), -1)
+
+    def mean(self, outputs: Float[Tensor, "*batch output"]) -> Float[Tensor, "*batch coordinate"]:
+        """sum_k weight_k mean_k."""
+        parts = outputs.unflatten(-1, (self.num_mixture_components, -1))
+        return (parts[..., 0].softmax(-1)[..., None] * self.centres(parts[..., 1:])).sum(-2)
+
+
+class GaussianHead(DensityHead):
+    """Laws are N(mean, (AᵀA)^-1): a mean, the logarithms of the diagonal of the lower triangular A, and what is below it.
+
+    log density = sum_y log A_yy - |A (z - mean)|^2 / 2 - Y/2 log 2 pi - sum_y log width_y,   z = (vector - centre) / width
+    """
+
+    @property
+    def numbers(self) -> int:
+        return self.num_coordinates * (self.num_coordinates + 3) // 2
+
+    def each(self, numbers: Tensor, vectors: Tensor) -> Tensor:
+        count, like = self.num_coordinates, numbers
+        scaled = (vectors - self.centre.to(vectors)) / self.width.to(vectors)
+        away = scaled.to(like)[..., None, :] - numbers[..., :count]
+        logs, below = numbers[..., count : 2 * count], numbers[..., 2 * count :]
+        rows, columns = torch.tril_indices(count, count, -1, device=like.device)
+        turned = away * logs.exp()
+        if len(rows):
+            turned = turned.index_add(-1, rows, below * away[..., columns])
+        constant = 0.5 * count * _LOG_2PI + float(self.width.log().sum())
+        return logs.sum(-1) - 0.5 * turned.square().sum(-1) - constant
+
+    def centres(self, numbers: Tensor) -> Tensor:
+        return self.centre.to(numbers) + self.width.to(numbers) * numbers[..., : self.num_coordinates]
+
+
+class PoissonHead(DensityHead):
+    """Laws are independent counts, Poisson(centre_y exp(number_y))."""
+
+    @property
+    def numbers(self) -> int:
+        return self.num_coordinates
+
+    def each(self, numbers: Tensor, vectors: Tensor) -> Tensor:
+        logs = numbers + self.centre.log().to(numbers)
+        counts = vectors.to(numbers)[..., None, :]
+        return (counts * logs - logs.exp() - torch.lgamma(counts + 1)).sum(-1)
+
+    def centres(self, numbers: Tensor) -> Tensor:
+        return self.centre.to(numbers) * numbers.exp()
+
+
+class SymbolsHead(DensityHead):
+    """Laws are independent symbols, one a channel, each P(v) ∝ share of v over all observations * exp(number_v)."""
+
+    def __init__(self, process: VectorProcess, num_laws: int) -> None:
+        super().__init__(process, num_laws)
+        self.shares: list[Tensor] = process.shares  # type: ignore[attr-defined]
+        self.sizes = [len(share) for share in self.shares]
+
+    @property
+    def numbers(self) -> int:
+        return sum(self.sizes)
+
+    def _logs(self, numbers: Tensor) -> list[Tensor]:
+        """log P of each symbol of each channel (..., law, symbol)."""
+        parts = zip(numbers.split(self.sizes, -1), self.shares, strict=True)
+        return [(part + share.log().to(part)).log_softmax(-1) for part, share in parts]
+
+    def each(self, numbers: Tensor, vectors: Tensor) -> Tensor:
+        seen = vectors.long().unbind(-1)
+        logs = [
+            log.gather(-1, symbol[..., None, None].expand(*log.shape[:-1], 1))[..., 0]
+            for log, symbol in zip(self._logs(numbers), seen, strict=True)
+        ]
+        return torch.stack(logs).sum(0)
+
+    def centres(self, numbers: Tensor) -> Tensor:
+        means = [log.exp() @ torch.arange(log.shape[-1]).to(log) for log in self._logs(numbers)]
+        return torch.stack(means, -1)
+
+
+#: Heads by the density of a process.
+HEADS: dict[str, type[DensityHead]] = {"gaussian": GaussianHead, "poisson": PoissonHead, "symbols": SymbolsHead}
+
+
+def laws_asked(target: str) -> int | None:
+    """How many laws the name of a target asks for: ``density-3``; None for ``density``, which leaves it to the process.
+
+    Raises:
+        InputError: anything else behind the word.
+    """
+    word, _, count = target.partition("-")
+    if word != "density" or (count and not count.isdecimal()):
+        raise InputError(f"target: a density is density, or density-K of K laws, got {target!r}")
+    return int(count) if count else None
+
+
+def head_of(process: VectorProcess, num_laws: int | None = None) -> DensityHead:
+    """The head for a process: with as many laws as its next observation has, up to 16, unless told otherwise.
+
+    Raises:
+        InputError: a process whose observations no head describes.
+    """
+    if process.density not in HEADS:
+        raise InputError(f"target: no density head for {type(process).__name__}; use belief")
+    return HEADS[process.density](
+        process, min(process.num_mixture_components, MOST_LAWS) if num_laws is None else num_laws
+    )
+
+
+def joined(log_densities: Float64[Tensor, "*batch"], means: Float64[Tensor, "*batch coordinate"]) -> Tensor:
+    """What is kept of a density: its logarithm at what happened, and its mean (..., 1 + coordinate)."""
+    return torch.cat([log_densities[..., None], means], -1)

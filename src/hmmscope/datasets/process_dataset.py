@@ -1,0 +1,247 @@
+"""A corpus: sample i of (process, layout, seed, stream) has the same bits wherever and however it is asked for."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.datasets.batches import ProcessStream
+from hmmscope.datasets.layouts import Layout, SequenceLayout
+from hmmscope.errors import InputError, ResourceError
+from hmmscope.kernels.philox import CORPUS_VERSION, MAX_SAMPLES
+from hmmscope.processes.make import as_process
+from hmmscope.processes.process import Process
+from hmmscope.reprs import Shown, html_table
+from hmmscope.schema import require, shown, spec_to_data, unknown_name
+from hmmscope.seeds import STREAMS, check_seed
+from hmmscope.sequences.data import SequenceData
+from hmmscope.sequences.gaps import MISSING
+
+Index = int | slice | Sequence[int] | NDArray[np.integer] | Tensor
+
+
+@dataclass(frozen=True, repr=False)
+class Batch(Shown):
+    """Some samples of a corpus.
+
+    Attributes:
+        tokens: what a model reads (batch, column), the last token where an observation is missing; of processes of vectors
+            (batch, column, coordinate), centred and scaled by `process.scale`.
+        observations: the symbols, or vectors, without delimiters (batch, time).
+        states: the hidden states behind them (batch, time).
+        components: the mixture component of each sample (batch,), or None for a single process.
+    """
+
+    tokens: Int64[Tensor, "batch column"] | Float64[Tensor, "batch column observed"]
+    observations: Int64[Tensor, "batch time"] | Float64[Tensor, "batch time observed"]
+    states: Int64[Tensor, "batch time"] | Float64[Tensor, "batch time hidden"]
+    components: Int64[Tensor, "batch"] | None
+
+
+#: How a training loop of somebody else reads a corpus.
+_LOADED = "DataLoader(corpus.stream(batch_size=64), batch_size=None)"
+
+
+class ProcessDataset:
+    """Samples 0, 1, 2, ... (up to 2^40) of a process; nothing is stored.
+
+    Args:
+        process: what generates; or given sequences, of which samples are windows; or the name or path of either.
+        length: observations a sample, for the plain layout. Of given sequences by default the longest, up to 256.
+        seed: in [0, 2^32).
+        layout: another layout (`PromptLayout`), instead of `length`.
+        stream: the random stream ("corpus", "train", "evaluate", "probe"); streams of one seed are independent.
+        device: where batches are made and stay; the same bits everywhere. On a GPU nothing is copied from the host.
+
+    ``corpus[0:1024]``, ``corpus[[5, 3]]`` and ``corpus[7]`` give a `Batch`; ``corpus.stream(64)`` gives batches without end.
+
+    Attributes:
+        stream_name: the random stream.
+    """
+
+    __iter__ = None  # a corpus has no end
+
+    def __init__(
+        self,
+        process: Process | SequenceData | str | Path,
+        length: int | None = None,
+        seed: int = 0,
+        *,
+        layout: Layout | None = None,
+        stream: str = "corpus",
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if length is not None and layout is not None:
+            raise InputError("length: give either a length or a layout")
+        check_seed(seed)
+        if stream not in STREAMS:
+            raise unknown_name("stream", stream, STREAMS)
+        self.process, self.seed, self.stream_name = as_process(process), seed, stream
+        if length is None and layout is None:
+            length = self.process.window
+            if length is None:
+                raise InputError("length: give a length or a layout")
+        self.device = _device(device)
+        self.layout = SequenceLayout(length=length) if layout is None else layout.of(self.process)  # type: ignore[arg-type]
+        if has_gaps(self.process) and not isinstance(self.layout, SequenceLayout):
+            raise InputError("layout: sequences with missing observations have the layout sequences")
+
+    @property
+    def num_symbols(self) -> int:
+        return self.process.num_symbols
+
+    @property
+    def vocab_size(self) -> int:
+        """Size of the vocabulary of `tokens`: symbols, a delimiter if the layout has one, a missing observation if any."""
+        return vocab_size(self.process, self.layout)
+
+    def __repr__(self) -> str:
+        return f"ProcessDataset({self.process!r}, {self.layout!r}, seed={self.seed}, stream={self.stream_name!r})"
+
+    def different(self, num_samples: int) -> int:
+        """`num_samples`, or fewer if the samples from 0 on repeat before: windows of given sequences come to an end."""
+        different = self.process.num_different(self.stream_name, self.layout.num_observations)
+        return num_samples if different is None else min(num_samples, different)
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "process": repr(self.process),
+            "layout": repr(self.layout),
+            "seed": self.seed,
+            "stream": self.stream_name,
+        }
+        return html_table("Corpus", facts | {"tokens of a sample": self.layout.context_length})
+
+    def on(self, device: torch.device | str) -> "ProcessDataset":
+        """The same samples, made on another device."""
+        return ProcessDataset(self.process, seed=self.seed, layout=self.layout, stream=self.stream_name, device=device)
+
+    def stream(
+        self,
+        batch_size: int | None = None,
+        rank: int = 0,
+        world: int = 1,
+        *,
+        num_samples: int | None = None,
+        first: int = 0,
+        exact: bool = True,
+    ) -> ProcessStream:
+        """Batches with their exact answers for a training loop of your own: an iterable data set, see `ProcessStream`."""
+        return ProcessStream(self, batch_size, rank, world, num_samples=num_samples, first=first, exact=exact)
+
+    def __len__(self) -> int:
+        raise TypeError(f"a corpus has no end; take {_LOADED}, or of some samples corpus[0:1024]")
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __getitem__(self, index: Index) -> Batch:
+        if self.device.type == "cpu":
+            paths = self.process.sample_paths(_indices(index), self.layout.reset_mask, self.seed, self.stream_name)
+        else:
+            samples = _indices_on(index, self.device)
+            paths = self.process.sample_paths_on(samples, self.layout.reset_mask, self.seed, self.stream_name)
+        if not (self.process.real_valued or self.process.data is not None):
+            self._check_drawn(paths.observations)
+        told = paths.components if self.layout.header_format else None
+        header = None if told is None else self.process.encode_header(told)
+        tokens = self.layout.tokens(self.process.standardize(paths.observations), self.num_symbols, header)
+        if has_gaps(self.process):
+            tokens = tokens.masked_fill(tokens == MISSING, self.vocab_size - 1)
+        return Batch(tokens, *paths)
+
+    def _check_drawn(self, observations: Tensor) -> None:
+        """InputError for symbols of a kind with a sampler of its own that its process does not have."""
+        if self.process.has_custom_sampler and observations.numel():
+            low, high = (int(end) for end in observations.aminmax())
+            inside = low >= 0 and high < self.num_symbols
+            require(inside, "sample_paths", f"must draw symbols in [0, {self.num_symbols})", (low, high))
+
+    def digest(self, num_samples: int) -> str:
+        """sha256 of the first samples (observations, states, components, little-endian) and of what they depend on."""
+        header = f"hmmscope-corpus/{CORPUS_VERSION}/{self.process.params_digest}/{self.layout.digest_name}"
+        sha = hashlib.sha256(f"{header}/{self._layout_data}/{self.seed}/{self.stream_name}/{num_samples}".encode())
+        for first in range(0, num_samples, 4096):
+            batch = self[first : min(first + 4096, num_samples)]
+            for part in (batch.observations, batch.states, batch.components):
+                if part is not None:
+                    sha.update(part.cpu().numpy().astype("<f8" if part.is_floating_point() else "<i8").tobytes())
+        return sha.hexdigest()
+
+    @property
+    def _layout_data(self) -> dict:
+        """Fields of the layout; a switch that is off is left out, so that a new one changes no digest."""
+        return {field: value for field, value in spec_to_data(self.layout).items() if value is not False}
+
+
+def has_gaps(process: Process) -> bool:
+    """Whether it is of sequences in which observations are missing."""
+    return process.data is not None and process.data.num_missing > 0
+
+
+def vocab_size(process: Process, layout: Layout) -> int:
+    """Size of the vocabulary: that of the layout, and behind it a token for a missing observation where there are any."""
+    return layout.of(process).vocab_size(process.num_symbols) + has_gaps(process)
+
+
+def check_dataset(dataset: object) -> None:
+    """InputError, which says how to make one, unless it is a corpus."""
+    if not isinstance(dataset, ProcessDataset):
+        how = "make one, hmmscope.ProcessDataset(process, length=...); of sequences of your own with stream='evaluate'"
+        raise InputError(f"dataset: must be a corpus, got {shown(dataset)}; {how}")
+
+
+def _device(device: torch.device | str) -> torch.device:
+    """With its number, so that one device has one name; ResourceError for a GPU that is not there."""
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise InputError(f"device: must be cpu, cuda or cuda:NUMBER, got {device!r}") from None
+    if found.type != "cuda":
+        return found
+    count = torch.cuda.device_count()
+    number = found.index if found.index is not None else torch.cuda.current_device() if count else 0
+    if number >= count:
+        raise ResourceError(f"device: {found} was asked for and {count} CUDA devices are present; use cpu")
+    return torch.device("cuda", number)
+
+
+def _indices_on(index: Index, device: torch.device) -> Int64[Tensor, "batch"]:
+    """Sample numbers on a device; those of a slice are made there."""
+    if isinstance(index, slice):
+        start, stop, step = _ends(index)
+        return torch.arange(start, max(start, stop), step, device=device)
+    return torch.from_numpy(_indices(index)).to(device)
+
+
+def _ends(index: slice) -> tuple[int, int, int]:
+    ends = (index.start or 0, index.stop, index.step or 1)
+    if not all(isinstance(end, int | np.integer) and end >= 0 for end in ends):
+        raise InputError(
+            f"index: a slice needs an end and no negative numbers, got {index.start}:{index.stop}:{index.step}"
+        )
+    start, stop, step = ends
+    if stop > MAX_SAMPLES:
+        raise InputError(f"index: samples are numbered from 0 to 2^40 - 1, got {start}..{stop - 1}")
+    return int(start), int(stop), int(step)
+
+
+def _indices(index: Index) -> NDArray[np.int64]:
+    if isinstance(index, slice):
+        return np.arange(*_ends(index), dtype=np.int64)
+    if isinstance(index, Tensor):
+        index = index.cpu()
+    try:
+        array = np.atleast_1d(np.asarray(index))
+    except (ValueError, TypeError):
+        array = np.array(None)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise InputError(f"index: must be a sample number, a slice or a list of sample numbers, got {index!r}")
+    if array.size and not 0 <= int(array.min()) <= int(array.max()) < MAX_SAMPLES:
+        raise InputError(f"index: samples are numbered from 0 to 2^40 - 1, got {array.min()}..{array.max()}")
+    return array.astype(np.int64)

@@ -1,0 +1,215 @@
+"""What targets share: where answers are judged, their loss, and how far they are from the exact answer."""
+
+from abc import ABC, abstractmethod
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+
+from hmmscope.axes import Bool, Float, Float64, Int64, Tensor
+from hmmscope.datasets.layouts import Layout
+from hmmscope.datasets.process_dataset import Batch, ProcessDataset
+from hmmscope.errors import InputError
+from hmmscope.inference.optimal import optimal_probs
+from hmmscope.processes.process import Process
+
+#: The label of columns where nothing is asked.
+PADDING = -100
+
+Labels = Int64[Tensor, "batch judged"] | Float[Tensor, "batch judged output"]
+
+
+class Target(ABC):
+    """What a model of a process is asked for at some of its columns.
+
+    Attributes:
+        kind: "law" (logits of a probability distribution, cross-entropy), "vector" (mean squared error, averaged over
+            coordinates) or "density" (outputs of a `DensityHead`, -log density).
+        num_outputs: symbols, states or coordinates.
+        token_positions: token columns whose outputs are judged (judged,).
+        positions: number of observations of the sequence that are known there (judged,).
+        sequences: number of earlier sequences in the sample (judged,).
+        unit: of the loss.
+        exact: whether an exact answer is known; if not, there is no `optimum`.
+        ragged: whether samples may have different numbers of labels, see `evaluated`.
+        no_optimum_reason: why there is none.
+        device: where laws of symbols are computed; None for where the samples are.
+    """
+
+    exact: bool = True
+    ragged: bool = False
+    no_optimum_reason: str | None = None
+    device: torch.device | None = None
+    kind: Literal["law", "vector", "density"]
+    num_outputs: int
+    token_positions: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    sequences: NDArray[np.int64]
+
+    def __init__(self, process: Process, layout: Layout) -> None:
+        self.process, self.layout = process, layout.of(process)
+        self._columns: dict[torch.device, Tensor] = {}
+
+    def on(self, layout: Layout) -> "Target":
+        """The same asked of samples with another layout."""
+        other = type(self)(self.process, layout)
+        other.device = self.device
+        return other
+
+    def token_positions_on(self, device: torch.device) -> Int64[Tensor, "judged"]:
+        """`token_positions` on a device, copied there once."""
+        if device not in self._columns:
+            self._columns[device] = torch.from_numpy(self.token_positions).to(device)
+        return self._columns[device]
+
+    @property
+    def unit(self) -> str:
+        return "mean squared error" if self.kind == "vector" else "nats"
+
+    @abstractmethod
+    def labels(self, batch: Batch) -> Labels:
+        """What the loss compares with: symbols, or laws or vectors, of each judged column."""
+
+    @abstractmethod
+    def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
+        """The exact answer of an observer who knows the process."""
+
+    def answer(
+        self, outputs: Float[Tensor, "batch judged output"], labels: Labels
+    ) -> Float64[Tensor, "batch judged n"]:
+        """What outputs say, to be held against `optimum`: a law, a vector, or what is kept of a density."""
+        return outputs.double().softmax(-1) if self.kind == "law" else outputs.double()
+
+    def mean(self, outputs: Float[Tensor, "*batch output"]) -> Float[Tensor, "*batch coordinate"]:
+        """The vector that outputs expect; of targets whose kind is no law."""
+        return outputs
+
+    def loss(self, outputs: Float[Tensor, "batch judged output"], labels: Labels) -> Float[Tensor, ""]:
+        """Mean over judged columns: cross-entropy of logits in nats, or squared error averaged over coordinates."""
+        outputs = at_least_float32(outputs)
+        if self.kind == "vector":
+            return F.mse_loss(outputs, labels.to(outputs))
+        flat = labels.flatten(0, 1)
+        return F.cross_entropy(outputs.flatten(0, 1), flat.to(outputs) if flat.is_floating_point() else flat)
+
+    def num_labels(self, batch: Batch) -> int:
+        """The number of labels of a batch, over which `loss` is the mean."""
+        return int(self.evaluated(batch).sum()) if self.ragged else len(batch.tokens) * len(self.token_positions)
+
+    def loss_terms(
+        self, answer: Float64[Tensor, "batch judged output"], labels: Labels
+    ) -> Float64[Tensor, "batch judged"]:
+        """The loss at each judged column of an answer that is a law (not logits) or a vector."""
+        if self.kind == "vector":
+            return (answer - labels).square().mean(-1)
+        if not labels.is_floating_point():
+            return -answer.gather(2, labels[..., None])[..., 0].log()
+        return -(labels * answer.log().where(labels > 0, 0.0)).sum(-1)
+
+    def distance_terms(
+        self, answer: Float64[Tensor, "batch judged output"], optimum: Float64[Tensor, "batch judged output"]
+    ) -> Float64[Tensor, "batch judged"]:
+        """The evaluation loss at each judged column: how far a law (not logits) or a vector is from the exact answer.
+
+        Of laws the total variation, in [0, 1]; of vectors the Euclidean distance, for linear processes divided by
+        max(1, norm of the exact answer).
+
+        Source: [Limits] App. C.1.
+        """
+        if self.kind == "law":
+            return 0.5 * (answer - optimum).abs().sum(-1)
+        distance = (answer - optimum).norm(dim=-1)
+        if self.process.real_valued:
+            distance = distance / optimum.norm(dim=-1).clamp_min(1.0)
+        return distance
+
+    def happened(self, batch: Batch) -> Int64[Tensor, "batch judged"] | None:
+        """What `optimum` is the law of, as it happened; None where it is no law, or of nothing that samples hold."""
+        return None
+
+    def counted(self, batch: Batch) -> Bool[Tensor, "batch judged"]:
+        """Where the evaluation loss is taken: where something is asked, but for processes that say after which symbol."""
+        return self.evaluated(batch)
+
+    def evaluated(self, batch: Batch) -> Bool[Tensor, "batch judged"]:
+        """Where something is asked: everywhere, but of given sequences, which end and have gaps."""
+        return torch.ones(len(batch.tokens), len(self.token_positions), dtype=torch.bool, device=batch.tokens.device)
+
+    def lower_bound_terms(self, batch: Batch) -> Float64[Tensor, "batch judged"]:
+        """The loss of the exact answer at each judged column: no model's mean can stay below its mean."""
+        labels = self.labels(batch)
+        return self.loss_terms(self.optimum(batch), labels.double() if labels.is_floating_point() else labels)
+
+    def lower_bound(self, dataset: ProcessDataset, num_samples: int) -> float | None:
+        """Least possible mean loss on samples 0 .. num_samples - 1; None where it is not known."""
+        return self.lower_bound_terms(dataset[0:num_samples]).mean().item()
+
+
+def at_least_float32(outputs: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Return outputs in float32, or in float64 if they are."""
+    return outputs if outputs.dtype == torch.float64 else outputs.float()
+
+
+def complete(observations: Tensor) -> Tensor:
+    """The observations; InputError where entries of vectors are missing."""
+    if observations.is_floating_point() and bool(observations.isnan().any()):
+        raise InputError(
+            "observations: entries are missing (NaN), and networks read complete numbers alone; train on a process that "
+            "emits all, and leave gaps to hmmscope.fit and filters, which sum over them"
+        )
+    return observations
+
+
+class BeforeEachObservation(Target):
+    """Each observation that some column precedes."""
+
+    def __init__(self, process: Process, layout: Layout) -> None:
+        super().__init__(process, layout)
+        layout = self.layout
+        kept = layout.predicted_observations
+        self.kept = slice(layout.num_observations - len(kept), None)  # all but those that no column precedes
+        self.num_outputs = process.num_symbols
+        self.token_positions = layout.token_positions[kept] - 1
+        self.positions = layout.position_in_sequence[kept]
+        self.sequences = layout.sequence_index[kept]
+
+    def labels(self, batch: Batch) -> Labels:
+        return complete(batch.observations)[:, self.kept]
+
+    def answer_of(self, observer: Process, batch: Batch) -> Float64[Tensor, "batch judged output"]:
+        """What an ideal observer says who believes that the samples come from a process of symbols."""
+        starts, seen = torch.from_numpy(self.layout.reset_mask), batch.observations
+        law = optimal_probs(observer, seen.to(self.device or seen.device), reset_mask=starts)
+        return law[:, self.kept].to(seen.device)
+
+
+class AfterEachObservation(Target):
+    """After each observation, and at each delimiter, where nothing of the sequence is known yet."""
+
+    def __init__(self, process: Process, layout: Layout) -> None:
+        super().__init__(process, layout)
+        layout = self.layout
+        after = layout.token_positions
+        before = layout.token_positions[layout.reset_mask] - 1 if layout.has_prefix else after[:0]
+        columns = np.concatenate([after, before])
+        positions = np.concatenate([layout.position_in_sequence + 1, np.zeros(len(before), np.int64)])
+        sequences = np.concatenate([layout.sequence_index, np.arange(len(before))])
+        order = np.argsort(columns)
+        self.order, self.num_before = order, len(before)
+        self.token_positions, self.positions, self.sequences = columns[order], positions[order], sequences[order]
+
+    def labels(self, batch: Batch) -> Labels:
+        complete(batch.observations)
+        return self.optimum(batch)
+
+    def with_first_state(self, batch: Batch) -> Int64[Tensor, "batch judged"]:
+        """The hidden states, and at a delimiter the first one of the sequence that follows."""
+        first = batch.states[:, torch.from_numpy(self.layout.reset_mask).nonzero()[:, 0]][:, : self.num_before]
+        return torch.cat([batch.states, first], 1)[:, self.order]
+
+    def with_start(self, answers_BTN: Tensor, start_N: Tensor) -> Tensor:
+        """The answers after observations, with the one before the first put in at the delimiters."""
+        before = start_N.to(answers_BTN.device).expand(len(answers_BTN), self.num_before, -1)
+        return torch.cat([answers_BTN, before], 1)[:, self.order]

@@ -1,0 +1,224 @@
+"""What a model is asked for: the next observation or the belief, with its loss, its exact answer and its floor."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from hmmscope.axes import Bool, Float, Float64, Int64, Tensor
+from hmmscope.datasets.density_heads import laws_asked
+from hmmscope.datasets.headers import observe_decoded
+from hmmscope.datasets.layouts import Layout
+from hmmscope.datasets.process_dataset import Batch, ProcessDataset
+from hmmscope.datasets.target_base import PADDING as PADDING
+from hmmscope.datasets.target_base import AfterEachObservation, BeforeEachObservation, at_least_float32
+from hmmscope.datasets.target_base import Labels as Labels
+from hmmscope.datasets.target_base import Target as Target
+from hmmscope.datasets.vector_targets import NextDensity, NextVector, ProductVector, VectorBelief
+from hmmscope.errors import InputError
+from hmmscope.inference.fast import belief_states
+from hmmscope.processes.capabilities import PATHS, STATES, VECTORS
+from hmmscope.processes.process import Process
+from hmmscope.processes.recorded_sequences import RecordedSequences
+from hmmscope.schema import unknown_name
+from hmmscope.sequences.data import SequenceData
+from hmmscope.sequences.gaps import MISSING
+
+TARGETS = ("observation", "belief", "density")
+
+
+class NextObservation(BeforeEachObservation):
+    """The law of the next observation; delimiters are never asked for.
+
+    The exact answer is that of the process, or of its prior where it has one.
+    """
+
+    kind = "law"
+
+    def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
+        return self.answer_of(self.process if self.process.prior is None else self.process.prior.process, batch)
+
+    def happened(self, batch: Batch) -> Int64[Tensor, "batch judged"] | None:
+        return batch.observations[:, self.kept]
+
+    def counted(self, batch: Batch) -> Bool[Tensor, "batch judged"]:
+        symbol = self.process.evaluated_after
+        if symbol is None:
+            return super().counted(batch)
+        before = torch.nn.functional.pad(batch.observations[:, :-1], (1, 0), value=-1)
+        before[:, self.layout.reset_mask] = -1
+        return before[:, self.kept] == symbol
+
+
+class HeaderNextObservation(NextObservation):
+    """The next observation of an HMM that the header tells: the exact answer is its filter."""
+
+    def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
+        return observe_decoded(self.process, self.layout, batch).predicted_observation[:, self.kept]
+
+
+class UnknownNextObservation(NextObservation):
+    """The next observation of a process whose best answer nobody knows."""
+
+    exact = False
+
+    def __init__(self, process: Process, layout: Layout) -> None:
+        super().__init__(process, layout)
+        self.no_optimum_reason = process.no_optimum_reason
+
+    def lower_bound(self, dataset: ProcessDataset, num_samples: int) -> None:
+        return None
+
+    def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
+        raise InputError(f"process: no exact answer for {self.process!r}: {self.no_optimum_reason}")
+
+
+class RecordedNextObservation(BeforeEachObservation):
+    """The next symbol of given sequences, as far as they go; nobody knows its law, unless a process is said to be it."""
+
+    kind = "law"
+    ragged = True
+
+    def __init__(self, process: Process, layout: Layout) -> None:
+        super().__init__(process, layout)
+        self.exact = process.prior is not None
+        self.no_optimum_reason = None if self.exact else "nobody knows the law of given sequences"
+
+    def lower_bound(self, dataset: ProcessDataset, num_samples: int) -> float | None:
+        return self.lower_bound_terms(dataset[0:num_samples]).nanmean().item() if self.exact else None
+
+    def labels(self, batch: Batch) -> Labels:
+        """Symbols; `PADDING` where nothing is asked: beyond the end of a sequence, and where an observation is missing."""
+        return super().labels(batch).where(self.evaluated(batch), PADDING)
+
+    def evaluated(self, batch: Batch) -> Bool[Tensor, "batch judged"]:
+        return (batch.states[:, self.kept] >= 0) & (super().labels(batch) != MISSING)
+
+    def loss(self, outputs: Float[Tensor, "batch judged output"], labels: Labels) -> Float[Tensor, ""]:
+        flat = at_least_float32(outputs.flatten(0, 1))
+        total = F.cross_entropy(flat, labels.flatten(0, 1), ignore_index=PADDING, reduction="sum")
+        return total / (labels != PADDING).sum().clamp_min(1)
+
+    def loss_terms(
+        self, answer: Float64[Tensor, "batch judged output"], labels: Labels
+    ) -> Float64[Tensor, "batch judged"]:
+        """As for every target; NaN where nothing is asked."""
+        asked = labels != PADDING
+        return super().loss_terms(answer, labels.where(asked, 0)).where(asked, torch.nan)
+
+    def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
+        """Where nothing is asked symbol 0 is certain."""
+        if self.process.prior is None:
+            raise InputError("process: given sequences have no known law, so no exact answer; fit an HMM to them")
+        padding = torch.eye(self.num_outputs, dtype=torch.float64)[0]
+        return self.answer_of(self.process.prior.process, batch).where(self.evaluated(batch)[..., None], padding)
+
+    def happened(self, batch: Batch) -> Int64[Tensor, "batch judged"] | None:
+        return super().labels(batch).where(self.evaluated(batch), 0) if self.exact else None
+
+
+class Belief(AfterEachObservation):
+    """The law of the hidden state given the observations so far; the loss is the cross-entropy with it."""
+
+    kind = "law"
+
+    def __init__(self, process: Process, layout: Layout) -> None:
+        super().__init__(process, layout)
+        self.num_outputs = process.num_states
+
+    def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
+        starts = torch.from_numpy(self.layout.reset_mask)
+        beliefs = belief_states(self.process, batch.observations, reset_mask=starts)
+        return self.with_start(beliefs, self.process.params.initial_MS[0])
+
+    def happened(self, batch: Batch) -> Int64[Tensor, "batch judged"] | None:
+        """The hidden states, where states emit; at a delimiter the first one of the sequence that follows."""
+        if not self.process.params.states_emit:
+            return None
+        return self.with_first_state(batch)
+
+
+class HeaderBelief(Belief):
+    """The same of the HMM that the header tells."""
+
+    def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
+        beliefs = observe_decoded(self.process, self.layout, batch).beliefs
+        return self.with_start(beliefs, self.process.params.initial_MS[0])
+
+
+def check_target(name: str, field: str = "target") -> None:
+    """InputError, about that field, unless a target has that name."""
+    if not isinstance(name, str) or (not name.startswith("density-") and name not in TARGETS):
+        raise unknown_name(field, name, TARGETS)
+    if name.startswith("density"):
+        laws_asked(name)
+
+
+def make_target(name: str, process: Process, layout: Layout) -> Target:
+    """The target called `name` of a process in a layout.
+
+    "observation": the next symbol, or for a linear process the next vector;
+    "belief": the law of the hidden state, or for a product of matrices the vector itself;
+    "density", "density-K": the density of the next vector, as a mixture of K laws (by default as many as the process has).
+
+    Raises:
+        InputError: an unknown name, or a process that has no such answer.
+
+    Source: [Limits] §2.2 and App. C (belief inference and next-observation prediction).
+    """
+    check_target(name)
+    if process.data is not None:
+        if name != "observation":
+            raise InputError("target: of given sequences nobody knows the hidden state; use observation")
+        return RecordedNextObservation(process, layout)
+    if name.startswith("density"):
+        return NextDensity(process, layout, laws_asked(name))
+    if layout.of(process).header_format is not None:
+        return HeaderNextObservation(process, layout) if name == "observation" else HeaderBelief(process, layout)
+    if name == "observation":
+        if process.real_valued:
+            return NextVector(process, layout)
+        return (
+            NextObservation(process, layout)
+            if process.no_optimum_reason is None
+            else UnknownNextObservation(process, layout)
+        )
+    if STATES in process.uses_hmm_inference:
+        return Belief(process, layout)
+    if process.real_valued and PATHS in process.capabilities():
+        return VectorBelief(process, layout)
+    if VECTORS in process.capabilities():
+        return ProductVector(process, layout)
+    raise InputError(f"target: a {type(process).__name__} has no exact belief to ask for; use observation")
+
+
+def dataset_of(source: Any, process: Process, layout: Layout, *, seed: int = 0, **reading: Any) -> ProcessDataset:
+    """Sequences that are given, as samples of a layout, with the optimum of a process that they are taken to come from.
+
+    Each sequence is a sample; of one that is longer than the layout it is the beginning.
+
+    Args:
+        source: `SequenceData`, or what it is made of.
+        process: its symbols are the alphabet, and how its sequences were read is how these are; where nobody knows its
+            optimum, there is none of the sequences either.
+        layout: of plain sequences.
+        seed: of their order.
+        reading: `unit`, `column`, `group`, `axis`, `missing` and `lengths`, as for `SequenceData`.
+
+    Raises:
+        InputError: what `SequenceData` refuses, another alphabet than that of the process, prompts, or a process of vectors.
+    """
+    asked = make_target("observation", process, layout)
+    if asked.kind != "law" or len(layout.sequence_lengths) > 1:
+        raise InputError(
+            "sequences: can be scored where a model reads one sequence of symbols a sample (layout sequences)"
+        )
+    data = source
+    if not isinstance(source, SequenceData):
+        data = SequenceData(source, symbols_from=process, **reading)
+    elif source.symbols != process.symbols:
+        raise InputError("sequences: must have the symbols of the process; SequenceData(..., symbols=process.symbols)")
+    law = (process if process.prior is None else process.prior.process) if asked.exact else None
+    begun = RecordedSequences(data.prefixes(layout.num_observations), law)
+    return ProcessDataset(begun, layout=replace(layout, length=begun.data.longest), seed=seed)  # type: ignore[type-var]

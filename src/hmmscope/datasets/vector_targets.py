@@ -1,0 +1,113 @@
+"""What a model of vectors is asked for: the next one, its density, the belief about the state; and driven vectors."""
+
+import torch
+
+from hmmscope.axes import Float, Float64, Int64, Tensor
+from hmmscope.datasets.density_heads import head_of, joined
+from hmmscope.datasets.layouts import Layout
+from hmmscope.datasets.process_dataset import Batch
+from hmmscope.datasets.target_base import AfterEachObservation, BeforeEachObservation, at_least_float32
+from hmmscope.errors import InputError
+from hmmscope.processes.process import Process
+
+
+class NextVector(BeforeEachObservation):
+    """The next observation of a process of vectors; the exact answer is its conditional mean."""
+
+    kind = "vector"
+
+    def __init__(self, process: Process, layout: Layout) -> None:
+        super().__init__(process, layout)
+        if len(layout.sequence_lengths) > 1:
+            raise InputError("layout: a linear process is asked in single sequences; use the layout sequences")
+
+    def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
+        return self.process.observe(batch.observations).predicted_observation[:, self.kept]
+
+
+class NextDensity(BeforeEachObservation):
+    """The density of the next observation of a process of vectors; the exact answer is that of its filter.
+
+    Answers are (log density at what happened, mean). Their loss is -log density, and the excess the difference of two such:
+    its mean is the KL divergence of the exact density from the other.
+
+    Args:
+        process: of vectors.
+        layout: of the samples.
+        num_mixture_components: of the mixture; by default as many as the process has.
+    """
+
+    kind = "density"
+
+    def __init__(self, process: Process, layout: Layout, num_laws: int | None = None) -> None:
+        super().__init__(process, layout)
+        if not process.real_valued:
+            raise InputError(
+                f"target: density is for vectors, and {type(process).__name__} has symbols; use observation"
+            )
+        self.head = head_of(process, num_laws)  # type: ignore[arg-type]
+        self.num_outputs = self.head.num_outputs
+
+    def on(self, layout: Layout) -> "NextDensity":
+        return NextDensity(self.process, layout, self.head.num_mixture_components)
+
+    def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged kept"]:
+        found = self.process.observe(batch.observations.cpu(), reset_mask=torch.from_numpy(self.layout.reset_mask))
+        return joined(found.log_likelihood_terms, found.predicted_observation)[:, self.kept]
+
+    def answer(
+        self, outputs: Float[Tensor, "batch judged output"], labels: Float[Tensor, "batch judged coordinate"]
+    ) -> Float64[Tensor, "batch judged n"]:
+        outputs, labels = outputs.double(), labels.to(outputs.device).double()
+        return joined(self.head.log_density(outputs, labels), self.head.mean(outputs))
+
+    def mean(self, outputs: Float[Tensor, "*batch output"]) -> Float[Tensor, "*batch coordinate"]:
+        return self.head.mean(outputs)
+
+    def loss(
+        self, outputs: Float[Tensor, "batch judged output"], labels: Float[Tensor, "batch judged coordinate"]
+    ) -> Float[Tensor, ""]:
+        return -self.head.log_density(at_least_float32(outputs), labels).mean()
+
+    def loss_terms(
+        self, answer: Float64[Tensor, "batch judged kept"], labels: Float[Tensor, "batch judged coordinate"]
+    ) -> Float64[Tensor, "batch judged"]:
+        return -answer[..., 0]
+
+    def distance_terms(
+        self, answer: Float64[Tensor, "batch judged kept"], optimum: Float64[Tensor, "batch judged kept"]
+    ) -> Float64[Tensor, "batch judged"]:
+        """The Euclidean distance of the means, each coordinate over its width."""
+        return ((answer - optimum)[..., 1:] / self.head.width).norm(dim=-1)
+
+
+class VectorBelief(AfterEachObservation):
+    """The law of the hidden state of a process whose states emit vectors; the loss is the cross-entropy with it."""
+
+    kind = "law"
+
+    def __init__(self, process: Process, layout: Layout) -> None:
+        super().__init__(process, layout)
+        self.num_outputs = process.num_states
+
+    def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
+        found = self.process.observe(batch.observations.cpu(), reset_mask=torch.from_numpy(self.layout.reset_mask))
+        return self.with_start(found.probs["belief"], self.process.initial)  # type: ignore[attr-defined]
+
+    def happened(self, batch: Batch) -> Int64[Tensor, "batch judged"]:
+        return self.with_first_state(batch)
+
+
+class ProductVector(AfterEachObservation):
+    """The vector that the symbols have multiplied so far."""
+
+    kind = "vector"
+
+    def __init__(self, process: Process, layout: Layout) -> None:
+        super().__init__(process, layout)
+        self._start_D = process.driving_matrices()[1]
+        self.num_outputs = len(self._start_D)
+
+    def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
+        vectors = self.process.vectors(batch.observations, reset_mask=torch.from_numpy(self.layout.reset_mask))
+        return self.with_start(vectors, self._start_D)

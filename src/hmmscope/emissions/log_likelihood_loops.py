@@ -1,0 +1,212 @@
+"""Log-likelihoods that are given, through the compiled loops of symbols: few states side by side in registers.
+
+An observation has a row of S numbers, which `hmmscope.kernels.simd_over_states` reads where symbols have a row of a table:
+as exp(row - its largest entry), without a copy. What floats lose is lost only where it cannot matter:
+
+Where every state leads to every other with a probability of 1e-20 or more, the law before an observation has no entry below
+that; so entries that vanish are negligible now and later. Elsewhere what falls below 1e-200 is marked, and a sequence in
+which it may count later is doubtful, for the caller to go over in logarithms. Transitions below 1e-100 are taken as that,
+the states that they lead to are marked always, and then 1e-100 is the bound.
+"""
+
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hmmscope.errors import InputError
+from hmmscope.inference.counts import BLOCK_BYTES, BLOCKS, LEAST
+from hmmscope.inference.loop_inputs import PackedSequences, in_blocks
+from hmmscope.kernels import log_space, simd_over_states
+from hmmscope.kernels.vectors import padded_size
+
+#: Up to so many states.
+MOST = simd_over_states.MOST
+
+_NO_SYMBOLS, _NOTHING = np.empty(0, np.int64), np.empty(0)
+#: Logarithms of probabilities are multiples of one over this where paths are compared.
+_GRID = 2.0**36
+
+
+class ChainParams(NamedTuple):
+    """A chain as the loops take it.
+
+    Attributes:
+        initial, transition: (S,) and (S, S), as they are.
+        every: steps between two divisions.
+        smallest: what is below is marked; 0 if nothing has to be.
+    """
+
+    initial: NDArray[np.float64]
+    transition: NDArray[np.float64]
+    every: int
+    smallest: float
+
+    @property
+    def states(self) -> tuple[int, ...]:
+        return (0,) * len(self.initial)
+
+    def padded(self, table: NDArray[np.float64], filling: float = 0.0) -> NDArray[np.float64]:
+        """A table with rows as wide as a vector, flat."""
+        wide = np.full((*table.shape[:-1], padded_size(len(self.initial))), filling)
+        wide[..., : len(self.initial)] = table
+        return wide.ravel()
+
+    def log_params(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Of the two."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.initial), np.log(self.transition)
+
+    def steps(self) -> NDArray[np.float64]:
+        """The transitions by which laws are moved."""
+        return np.where(_tiny(self.transition), 1e-100, self.transition)
+
+    def fragile(self) -> NDArray[np.float64]:
+        """Ones for the states that tiny transitions lead to, if these count."""
+        return np.any(_tiny(self.transition), axis=0) * np.float64(self.smallest > 0)
+
+
+def law_of(initial: NDArray[np.float64], transition: NDArray[np.float64]) -> ChainParams:
+    """Of rows that sum to one."""
+    if float(transition.min()) >= 1e-20:
+        return ChainParams(initial, transition, 8, 0.0)
+    return ChainParams(initial, transition, 1, 1e-100 if bool(_tiny(transition).any()) else 1e-200)
+
+
+def _tiny(transition: NDArray[np.float64]) -> NDArray[np.bool_]:
+    return (transition > 0) & (transition < 1e-100)
+
+
+class FilterOutput(NamedTuple):
+    """What the loops have found, by observation (N, ..) and sequence (n,); see `simd_over_states.forward_given`."""
+
+    beliefs: NDArray[np.float64]
+    predicted: NDArray[np.float64]
+    terms: NDArray[np.float64]
+    totals: NDArray[np.float64]
+    underflow_risk: NDArray[np.bool_]
+
+
+class SufficientStatistics(NamedTuple):
+    """Expected numbers of first states (S,) and of moves (S, S)."""
+
+    initial: NDArray[np.float64]
+    transitions: NDArray[np.float64]
+
+
+class LogLikelihoodBatch:
+    """Sequences of rows of log-likelihoods.
+
+    Args:
+        params: of S states, at most `MOST`.
+        rows: log P(o | state) (N, S).
+        offsets, lengths: of the sequences (n,), at least one observation each.
+        reset_mask: (T,), true where a new sequence begins.
+        numbers: of the sequences in their batch (n,).
+    """
+
+    def __init__(
+        self,
+        law: ChainParams,
+        rows: NDArray[np.float64],
+        offsets: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        reset_mask: NDArray[np.bool_],
+        numbers: NDArray[np.int64],
+    ) -> None:
+        self.params, self.rows = law, np.ascontiguousarray(rows, np.float64)
+        self.work = PackedSequences(_NO_SYMBOLS, offsets, lengths, numbers, np.ascontiguousarray(reset_mask))
+
+    @cached_property
+    def _whole(self) -> bool:
+        return int(self.work.lengths.sum()) == len(self.rows)
+
+    def _empty(self, *shape: int) -> NDArray[np.float64]:
+        """Zeros where there is padding between sequences, which nobody writes to."""
+        return np.empty(shape) if self._whole else np.zeros(shape)
+
+    def _forward(self, part: slice, found: FilterOutput, norms: NDArray[np.float64], tops: NDArray[np.float64]) -> None:
+        law, own = self.params, self.work.part(part)
+        with np.errstate(divide="ignore"):
+            laws = [law.padded(law.initial), law.padded(np.log(law.initial), -np.inf), law.padded(law.fragile())]
+        good = simd_over_states.forward_given(
+            *(law.states, np.concatenate(laws), law.padded(law.steps())),
+            *(self.rows.ravel(), *own[1:3], own.starts, law.every, law.smallest),
+            *(
+                found.beliefs.ravel(),
+                found.predicted.ravel(),
+                norms,
+                tops,
+                found.totals[part],
+                found.underflow_risk[part],
+            ),
+        )
+        if not good:
+            raise InputError("log_likelihoods: must be numbers or -inf")
+
+    def _found(self, *, predict: bool = False) -> FilterOutput:
+        count, size = self.rows.shape
+        beliefs, predicted = self._empty(count, size), self._empty(count if predict else 0, size)
+        number = len(self.work.rows)
+        return FilterOutput(beliefs, predicted, _NOTHING, np.empty(number), np.zeros(number, np.bool_))
+
+    def filtered(self) -> FilterOutput:
+        """By the forward filter; beliefs of a doubtful sequence are not to be used."""
+        found, count = self._found(predict=True), len(self.rows)
+        norms, tops = np.empty(count) if self._whole else np.ones(count), np.zeros(count)
+        in_blocks(self.work, len(self.work.rows), lambda part: self._forward(part, found, norms, tops), together=1)
+        with np.errstate(divide="ignore"):
+            terms = np.log(norms, out=norms)
+        terms += tops
+        return found._replace(terms=terms)
+
+    def smoothed(self, sums: SufficientStatistics | None = None) -> FilterOutput:
+        """Beliefs are those given all observations; the expected numbers are added to `sums`.
+
+        Neither is to be used of a doubtful sequence, or of one whose total is -inf; these are not in the sums.
+        """
+        law, found, work = self.params, self._found(), self.work
+        norms, size = np.empty(len(self.rows)), len(law.initial)
+        transposed, parts = law.padded(np.ascontiguousarray(law.steps().T)), {}
+
+        def run(part: slice) -> None:
+            self._forward(part, found, norms, _NOTHING)
+            sure = ~found.underflow_risk[part] & (found.totals[part] > -np.inf)
+            own = work.part(part).part(sure)
+            first = np.zeros(size if sums else 0)
+            pairs = np.zeros((size, size) if sums else (0, 0))
+            parts[part.start] = first, pairs
+            simd_over_states.backward(
+                *(law.states, transposed, self.rows, _NO_SYMBOLS, *own[1:3], own.starts, found.beliefs.ravel(), norms),
+                *(found.beliefs.ravel(), _NOTHING, first, pairs.ravel(), _NOTHING),
+            )
+
+        rows = max(1, BLOCK_BYTES // (8 * size * int(work.lengths.max(initial=1))))
+        blocks = min(BLOCKS, 1 + len(self.rows) // LEAST)  # the same sums for any number of threads
+        in_blocks(work, rows, run, together=1, shares=blocks)
+        for begin in sorted(parts) if sums else ():
+            for total, own in zip(sums or (), parts[begin], strict=True):
+                total += own
+        if sums:
+            sums.transitions[:] *= law.transition
+        return found
+
+    def viterbi(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """States of the likeliest paths (N,), -1 where there is none, and their log-probabilities (n,)."""
+        law, work = self.params, self.work
+        exact = law.log_params()
+        first, steps = (law.padded(np.rint(part * _GRID) / _GRID, -np.inf) for part in exact)
+        paths, logs = np.full(len(self.rows), -1), np.empty(len(work.rows))
+        longest = int(work.lengths.max(initial=0))
+
+        def run(part: slice) -> None:
+            own, pointers = work.part(part), np.empty(longest * padded_size(len(law.initial)), np.uint8)
+            simd_over_states.likeliest(
+                *(law.states, first, steps, self.rows, _NO_SYMBOLS, *own[1:3], own.starts, False),
+                *(pointers, paths, logs[part]),
+            )
+            log_space.path_totals(*exact, self.rows, *own[1:3], own.starts, paths, logs[part])
+
+        in_blocks(work, len(work.rows), run, together=1)
+        return paths, logs

@@ -1,0 +1,200 @@
+"""States that emit several symbols at once, one in each channel."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.emissions.conjugate import DirichletRows, refuse_others
+from hmmscope.emissions.emission_hmm import EmissionHMM
+from hmmscope.errors import InputError
+from hmmscope.inference.free_parameters import num_free
+from hmmscope.processes.probability_rows import laws_of, numbers_of
+from hmmscope.schema import is_count, require, shown
+
+#: Least probability of a symbol in a fit: from here on the compiled loops see in time what could underflow.
+_SMALLEST = 2.0**-40
+
+
+class MultichannelHMM(EmissionHMM):
+    """Channel c of observation_t is a symbol 0 to sizes[c] - 1, by the law of the state; independent given the state
+
+    An observation is a vector of whole numbers, one a channel; NaN is a channel that is missing.
+
+    Attributes:
+        emissions: of every channel, `[i, v]` = P(symbol v given state i).
+        sizes: numbers of symbols (channel,).
+
+    Args:
+        initial, transition: as of every `EmissionHMM`.
+        emissions: a list with a matrix (S, V) for each channel; or all side by side (S, sum of V), with `sizes`.
+        sizes: of the channels, if `emissions` are side by side.
+        states, title, source: as of every `EmissionHMM`.
+
+    Raises:
+        InputError: a wrong shape, or rows that are no laws.
+    """
+
+    stored_name = "ChannelsHMM"
+
+    density = "symbols"
+    probability_arrays = ("initial", "transition", "emissions")
+    file_format = "hmmscope-channels-hmm"
+    file_arrays = ("initial", "transition", "emissions", "sizes")
+    file_fields = ("states", "title", "source", "reading")
+
+    def __init__(
+        self,
+        initial: object,
+        transition: object,
+        emissions: Any,
+        sizes: Any = None,
+        *,
+        states: Sequence[str] | None = None,
+        title: str = "",
+        source: str = "",
+    ) -> None:
+        super().__init__(initial, transition, states=states, title=title, source=source)
+        if sizes is not None:
+            counts = [int(size) for size in numbers_of("sizes", sizes, (None,)).tolist()]
+            together = numbers_of("emissions", emissions, (self.num_states, None))
+            require(
+                min(counts) >= 1 and sum(counts) == together.shape[1],
+                "sizes",
+                f"must sum to {together.shape[1]}",
+                sizes,
+            )
+            emissions = together.split(counts, 1)
+        elif not isinstance(emissions, list | tuple) or not len(emissions):
+            raise InputError(f"emissions: must be a list with a matrix for each channel, got {shown(emissions)}")
+        self.channels = [
+            laws_of(f"emissions[{channel}]", matrix, (self.num_states, None))
+            for channel, matrix in enumerate(emissions)
+        ]
+        self.emissions = torch.cat(self.channels, 1)
+        self.sizes = torch.tensor([channel.shape[1] for channel in self.channels])
+        self.num_symbols = self.num_draws = len(self.channels)
+
+    @property
+    def means(self) -> Float64[Tensor, "state coordinate"]:
+        """Mean number of the symbol in each channel."""
+        return torch.stack([law @ torch.arange(law.shape[1], dtype=torch.float64) for law in self.channels], 1)
+
+    @property
+    def variances(self) -> Float64[Tensor, "state coordinate"]:
+        squares = [law @ torch.arange(law.shape[1], dtype=torch.float64).square() for law in self.channels]
+        return (torch.stack(squares, 1) - self.means.square()).clamp_min(1e-12)
+
+    @property
+    def shares(self) -> list[Float64[Tensor, "symbol"]]:
+        """Share of each symbol over the first 64 observations, of each channel; never quite zero."""
+        return [(self.occupancy @ law).clamp_min(_SMALLEST) for law in self.channels]
+
+    def num_free(self, positive: Mapping[str, Tensor]) -> dict[str, int]:
+        allowed = positive.get("emissions", torch.ones_like(self.emissions))
+        return {"emissions": sum(num_free(own.numpy()) for own in self.rows_of("emissions", allowed))}
+
+    def rows_of(self, name: str, array: Tensor) -> Sequence[Tensor]:
+        return array.split(self.sizes.tolist(), 1) if name == "emissions" else [array]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"sizes": self.sizes.tolist()}
+
+    def _emits(self, state: int) -> str:
+        return "; ".join(
+            f"channel {c}: {int(law[state].argmax())} {float(law[state].max()):.3f}"
+            for c, law in enumerate(self.channels)
+        )
+
+    def vectors_of(self, observations: object) -> Float64[Tensor, "batch time coordinate"]:
+        found = super().vectors_of(observations)
+        for channel, size in enumerate(self.sizes.tolist()):
+            if bool((found[..., channel] >= size).any()):
+                most = float(found[..., channel].nan_to_num(0.0).max())
+                raise InputError(f"observations: symbols of channel {channel} must be in [0, {size}), got {most:g}")
+        return found
+
+    @classmethod
+    def checked(cls, observations: Float64[Tensor, "*batch coordinate"]) -> Float64[Tensor, "*batch coordinate"]:
+        bad = (observations < 0) | (observations != observations.floor()) & ~observations.isnan()
+        if bool(bad.any()):
+            value = float(observations[bad][0])
+            raise InputError(f"observations: must be symbols, whole numbers of at least 0, got {value:g}")
+        return observations
+
+    def log_likelihoods(self, observations: Float64[Tensor, "*batch coordinate"]) -> Float64[Tensor, "*batch state"]:
+        """sum over channels of log P(symbol | state); nothing of a channel that is missing."""
+        total = observations.new_zeros((*observations.shape[:-1], self.num_states))
+        for channel, law in enumerate(self.channels):
+            symbols = observations[..., channel]
+            each = law.T.log()[symbols.nan_to_num(0.0).long()]
+            total = total + each.masked_fill(symbols.isnan()[..., None], 0.0)
+        return total
+
+    def emit(
+        self, states: Int64[Tensor, "*batch"], uniforms: Float64[Tensor, "*batch draw"]
+    ) -> Float64[Tensor, "*batch coordinate"]:
+        drawn = []
+        for channel, law in enumerate(self.channels):
+            cumulated = law.cumsum(1)
+            most = (cumulated < cumulated[:, -1:]).sum(1)[states]
+            drawn.append(torch.minimum((cumulated[states] <= uniforms[..., channel, None]).sum(-1), most))
+        return torch.stack(drawn, -1).double()
+
+    @classmethod
+    def initialize(
+        cls,
+        observations: Float64[Tensor, "row coordinate"],
+        num_states: int,
+        random: np.random.Generator,
+        *,
+        sizes: Sequence[int] | None = None,
+        min_variance: Float64[Tensor, "coordinate"],
+    ) -> Self:
+        """Dirichlet(1) rows; sizes by the largest symbols that occur, if they are not given."""
+        counts = _sizes_of(observations) if sizes is None else sizes
+        good = np.ndim(counts) == 1 and len(counts) == observations.shape[1] and all(map(is_count, counts))
+        rule = f"must be a list of {observations.shape[1]} whole numbers, the symbols of each channel"
+        require(good, "sizes", rule, sizes)
+        for channel, (count, seen) in enumerate(zip(counts, _sizes_of(observations), strict=True)):
+            require(seen <= count, "sizes", f"must be at least {seen} for channel {channel}", count)
+        uniform = np.full((num_states, num_states), 1 / num_states)
+        return cls(uniform[0], uniform, [random.dirichlet(np.ones(count), num_states) for count in counts])
+
+    def m_step(
+        self,
+        observations: Float64[Tensor, "row coordinate"],
+        occupancy: Float64[Tensor, "row state"],
+        min_variance: Tensor,
+    ) -> dict[str, Any]:
+        """Shares of the visits with each symbol."""
+        found = []
+        for channel, law in enumerate(self.channels):
+            seen = ~observations[:, channel].isnan()
+            counts = torch.zeros(law.shape[1], self.num_states, dtype=torch.float64)
+            counts.index_add_(0, observations[seen, channel].long(), occupancy[seen])
+            total = counts.sum(0)[:, None]
+            share = torch.where(total > 0, counts.T / total.where(total > 0, 1.0), law)
+            share = share.where(share >= _SMALLEST, 0.0)
+            found.append(share / share.sum(1, keepdim=True))
+        return {"emissions": torch.cat(found, 1)}
+
+    @classmethod
+    def conjugate(
+        cls,
+        observations: Float64[Tensor, "row coordinate"],
+        *,
+        sizes: Sequence[int] | None = None,
+        prior_strength: float = 1.0,
+        **others: Any,
+    ) -> DirichletRows:
+        """Rows that are uniform before; sizes by the largest symbols that occur, if they are not given."""
+        refuse_others(others, ("prior_strength",))
+        return DirichletRows(tuple(sizes or _sizes_of(observations)), prior_strength)
+
+
+def _sizes_of(observations: Float64[Tensor, "row coordinate"]) -> list[int]:
+    return [int(most) + 1 for most in observations.nan_to_num(0.0).amax(0).tolist()]

@@ -1,0 +1,133 @@
+"""P(observations | number of states) where states emit numbers, under conjugate priors."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.emissions.conjugate import Conjugate
+from hmmscope.emissions.emission_hmm import EmissionHMM
+from hmmscope.inference.em import Model, can_run_side_by_side, counts_of_several
+from hmmscope.inference.evidence import Array, Evidence, Law, Rows, floored, no_moves, sampled, share_of
+from hmmscope.inference.loop_inputs import PackedSequences, flat_sequences
+from hmmscope.reprs import Shown
+from hmmscope.seeds import numpy_generator
+
+#: Observations times states times features, or states where these are more, beyond which nothing is computed: about a
+#: minute of one core.
+MOST = 1_000_000
+#: Logarithm of the least likelihood beside that of the likeliest state: less is lost in no sum, for no move is below 1e-12.
+_LEAST = -180.0
+
+#: Numbers of a table of likelihoods that are made at a time, if eight models do not need more.
+_ROOM = 2**16
+
+
+def vector_evidence(
+    model: EmissionHMM,
+    observations: Float64[Tensor, "row coordinate"],
+    lengths: Int64[Tensor, "sequence"],
+    laws: Conjugate,
+    num_threads: int | None = None,
+    seed: int = 0,
+) -> Evidence | None:
+    """log P or log density of all observations given the number of states, nats.
+
+    Rows of the chain are drawn from uniform laws, what states emit from `laws`. Of one state in closed form, else by
+    `hmmscope.inference.evidence.sampled`.
+
+    Args:
+        model: fitted to the observations, or to most of them.
+        observations: one sequence after the other; NaN where an entry is missing.
+        lengths: of the sequences.
+        laws: see `EmissionHMM.conjugate`.
+        num_threads: as many as torch has by default.
+        seed: of the draws.
+
+    Returns:
+        None of more than eight states, where there is more to do than `MOST`, or for a very long sequence.
+    """
+    size, features = model.num_states, laws.features(observations)
+    if size == 1:
+        return Evidence(float(laws.log_marginal(features.sum(0, keepdim=True))), 0.0)
+    work = flat_sequences(np.arange(len(features)), lengths.numpy())
+    if not can_run_side_by_side(size, work) or len(features) * size * max(size, features.shape[1]) > MOST:
+        return None
+    arrays = {name: value.numpy()[None] for name, value in model.file_tensors().items()}
+    fit = *floored((arrays["initial"], arrays["transition"])), *(arrays[name] for name in laws.names)
+    numbers = VectorEmissions(work, features, laws, size, num_threads)
+    return sampled(numbers, fit, numpy_generator(seed, "evidence", size))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class VectorEmissions(Shown):
+    """See `hmmscope.inference.evidence.Emissions`; counts are sums of features (N, S, F).
+
+    Attributes:
+        work: sequences of the numbers of rows.
+        features: (row, F).
+        laws: the prior.
+        size: S.
+        num_threads: of expectations.
+    """
+
+    work: PackedSequences
+    features: Float64[Tensor, "row feature"]
+    laws: Conjugate
+    size: int
+    num_threads: int | None
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        return self.work.lengths
+
+    def nothing(self, count: int) -> Rows:
+        return *no_moves(count, self.size), np.zeros((count, self.size, self.features.shape[1]))
+
+    def likelihood(self, share: int) -> Law:
+        part = share_of(self.work, share).packed()
+        own = self.features[torch.from_numpy(part.symbols)]
+        work = part._replace(symbols=np.arange(len(own)))
+
+        beside = 8 * max(1, _ROOM // (8 * own.shape[0] * self.size))
+
+        def some(rows: Rows) -> tuple[Array, ...]:
+            logs_NSR = self._natural(rows[2:]) @ own.T
+            largest_NR = logs_NSR.amax(1, keepdim=True)
+            table = (logs_NSR - largest_NR).clamp_min_(_LEAST).exp_().numpy()
+            found = counts_of_several(Model(rows[0], rows[1], table), work, self.num_threads)
+            statistics = torch.from_numpy(found.emissions.swapaxes(1, 2)) @ own
+            return found.logs + largest_NR.sum((1, 2)).numpy(), found.initial, found.transitions, statistics.numpy()
+
+        def law(rows: Rows) -> tuple[Array, Rows]:
+            begins = range(0, len(rows[0]), beside)
+            parts = [some(tuple(part[begin : begin + beside] for part in rows)) for begin in begins]
+            logs, *counts = map(np.concatenate, zip(*parts, strict=True))
+            return logs, tuple(counts)
+
+        return law
+
+    def draw(self, counts: Rows, random: np.random.Generator) -> Rows:
+        found = self.laws.draw(torch.from_numpy(counts[0]), random)
+        return tuple(found[name].numpy() for name in self.laws.names)
+
+    def log_density(self, laws: Rows, counts: Rows) -> Array:
+        statistics = torch.from_numpy(counts[0])
+        whole = (self._natural(laws) * statistics).sum((1, 2)) - self.laws.log_marginal(statistics)
+        found: Array = whole.numpy()
+        return found
+
+    def likeness(self, laws: Rows, fit: Rows) -> Array:
+        found: Array = (self.laws.moments(self._named(laws)) @ self._natural(fit)[0].T).numpy()
+        return found
+
+    def _named(self, laws: Rows) -> Mapping[str, Tensor]:
+        return {
+            name: torch.from_numpy(np.ascontiguousarray(own)) for name, own in zip(self.laws.names, laws, strict=True)
+        }
+
+    def _natural(self, laws: Rows) -> Tensor:
+        return self.laws.natural(self._named(laws))

@@ -1,0 +1,328 @@
+"""Expectation maximisation step by step, from one start or from several that climb side by side."""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hmmscope.errors import InputError
+from hmmscope.inference.counts import BLOCKS, LEAST, Counts, add_counts
+from hmmscope.inference.free_parameters import num_free, restricted
+from hmmscope.inference.loop_inputs import PackedSequences, Tables
+from hmmscope.kernels import simd_over_models
+from hmmscope.processes.hmm import HMM
+
+Array = NDArray[np.float64]
+
+#: Parts of a model.
+PARTS = ("initial", "transition", "emission")
+
+#: Smaller probabilities become zero: from here on the compiled loops see in time what could underflow.
+_SMALLEST = 2.0**-40
+
+#: Models climb side by side up to this many states, and where beliefs of the longest sequence have so many numbers.
+MOST_STATES, MOST_BELIEFS = 8, 2**24
+#: Observations of a block, of which there are more than usual rather than longer ones.
+MOST = 2**22
+_LANES = len(simd_over_models.BESIDE)
+
+
+class Model(NamedTuple):
+    """Parameters in floats, quantised only when all is done; of several models with an axis before the others.
+
+    Attributes:
+        initial, transition, emission: (..., S), (..., S, S), (..., S, V).
+    """
+
+    initial: Array
+    transition: Array
+    emission: Array
+
+    @classmethod
+    def of(cls, hmm: HMM) -> "Model":
+        return cls(hmm.initial.numpy(), hmm.transition.numpy(), hmm.emission.numpy())
+
+    @classmethod
+    def several(cls, models: Sequence["Model"]) -> "Model":
+        """Models of one shape as one."""
+        return cls(*map(np.stack, zip(*models, strict=True)))
+
+    def chosen(self, which: Any) -> "Model":
+        """One of several, or some."""
+        return Model(*(part[which] for part in self))
+
+    def tables(self, *, gaps: bool = False) -> Tables:
+        """For the compiled loops; with `gaps` with one symbol more, that stands for a missing observation."""
+        emission_SV = np.pad(self.emission, ((0, 0), (0, 1)), constant_values=1.0) if gaps else self.emission
+        emission_VS = np.ascontiguousarray(emission_SV.T)
+        return Tables(self.initial * emission_VS, np.ascontiguousarray(self.transition[None]), emission_VS)
+
+
+@dataclass(frozen=True)
+class MStepSettings:
+    """Constraints of every maximization step.
+
+    Attributes:
+        pseudo_count: added to expected counts.
+        fixed: parts that stay.
+        classes: of states that have one emission law each; None if no states are tied.
+        support: where each part may be positive; None if it may be everywhere.
+    """
+
+    pseudo_count: float
+    fixed: frozenset[str]
+    classes: NDArray[np.int64] | None = field(repr=False)
+    support: tuple[NDArray[np.bool_], ...] | None = field(default=None, repr=False)
+
+    def maximise(self, model: Model, counts: Counts) -> Model:
+        """The model of largest expected log-posterior; probabilities of zero stay zero, rows without counts stay."""
+        found, visits = [], np.swapaxes(counts.emissions, -1, -2)
+        for part, before, count in zip(PARTS, model, (counts.initial, counts.transitions, visits), strict=True):
+            if part in self.fixed:
+                found.append(before)
+                continue
+            allowed = before > 0
+            if part == "emission" and self.classes is not None:
+                count = (self.classes[:, None] == self.classes).astype(np.float64) @ np.where(allowed, count, 0.0)
+            weight = np.where(allowed, count + self.pseudo_count, 0.0)
+            total = weight.sum(-1, keepdims=True)
+            share = np.divide(weight, total, where=total > 0, out=before.copy())
+            share[share < _SMALLEST] = 0.0
+            found.append(share / share.sum(-1, keepdims=True))
+        return Model(*found)
+
+    def tied(self, model: Model) -> Model:
+        """States of one class with the emission law of its first, and with the zeros of all of them."""
+        if self.classes is None or "emission" in self.fixed:
+            return model
+        names, first, inverse = np.unique(self.classes, return_index=True, return_inverse=True)
+        allowed = np.stack([(model.emission[self.classes == name] > 0).all(0) for name in names])
+        return model._replace(emission=restricted(model.emission[first], allowed)[inverse])
+
+    def restricted(self, model: Model) -> Model:
+        """With zeros outside the support."""
+        if self.support is None:
+            return model
+        return Model(*(restricted(part, allowed) for part, allowed in zip(model, self.support, strict=True)))
+
+    def num_free(self, model: Model) -> dict[str, int]:
+        """Free probabilities of each part of a model of this shape: none of fixed parts, tied laws once, no zeros."""
+        support = tuple(np.ones(part.shape, np.bool_) for part in model) if self.support is None else self.support
+        found = {part: 0 if part in self.fixed else num_free(own) for part, own in zip(PARTS, support, strict=True)}
+        if self.classes is not None and "emission" not in self.fixed:
+            found["emission"] = num_free(support[2][np.unique(self.classes, return_index=True)[1]])
+        return found
+
+    @property
+    def num_zeros(self) -> dict[str, int]:
+        """Number of probabilities of each part that are fixed at zero."""
+        if self.support is None:
+            return dict.fromkeys(PARTS, 0)
+        return {part: int((~own).sum()) for part, own in zip(PARTS, self.support, strict=True)}
+
+    def kept(self, model: Model, start: HMM | None) -> Model:
+        """With the fixed parts as `start` has them."""
+        if start is None:
+            return model
+        parts = zip(PARTS, Model.of(start), model, strict=True)
+        return Model(*(given if part in self.fixed else own for part, given, own in parts))
+
+    def log_prior(self, model: Model) -> Array:
+        """Log density of the free parts under Dirichlet(1 + pseudo_count) rows, up to a constant, of each model (...)."""
+        free = [rows for part, rows in zip(PARTS, model, strict=True) if part not in self.fixed]
+        total = np.zeros(model.initial.shape[:-1])
+        if self.pseudo_count and self.classes is not None and "emission" not in self.fixed:
+            free[-1] = model.emission[..., np.unique(self.classes, return_index=True)[1], :]
+        for rows in free if self.pseudo_count else ():
+            logs = np.log(np.where(rows > 0, rows, 1.0))
+            total += logs.reshape(*total.shape, -1).sum(-1)
+        return np.asarray(self.pseudo_count * total)
+
+
+class EMResult(NamedTuple):
+    """Model at the end of a restart, and its number of iterations."""
+
+    model: Model
+    log_likelihood: float
+    num_iterations: int
+    converged: bool
+
+
+class EMRunner(NamedTuple):
+    """How expectation maximisation goes.
+
+    Attributes:
+        work: sequences; the symbol V is a missing one.
+        m_step: of maximisation.
+        num_threads: of an expectation.
+    """
+
+    work: PackedSequences
+    m_step: MStepSettings
+    num_threads: int
+
+    def __call__(
+        self, model: Model, max_iterations: int, tolerance: float, callback: Callable[[int], object] = bool
+    ) -> EMResult:
+        """From one model, until a step gains less than `tolerance` nats an observation, or for so many steps."""
+        num_tokens, before, iteration = int(self.work.lengths.sum()), -np.inf, 0
+        while True:
+            counts = expect(model, self.work, self.num_threads)
+            score = float(counts.logs.sum())
+            reached = score + float(self.m_step.log_prior(model))
+            converged = reached - before < tolerance * num_tokens
+            if converged or iteration == max_iterations:
+                return EMResult(model, score, iteration, converged)
+            model, before, iteration = self.m_step.maximise(model, counts), reached, iteration + 1
+            callback(1)
+
+    def side_by_side(
+        self,
+        models: Sequence[Model],
+        max_iterations: int,
+        tolerance: float,
+        callback: Callable[[int], object] = bool,
+    ) -> list[EMResult]:
+        """The same from several models, side by side: where each ends does not depend on the others."""
+        num_tokens, iteration, going = int(self.work.lengths.sum()), 0, np.arange(len(models))
+        ends: dict[int, EMResult] = {}
+        now, before = Model.several(models), np.full(len(models), -np.inf)
+        expectation = _SideBySide(self.work, now, self.num_threads)
+        while True:
+            counts = expectation.counts(now)
+            reached = counts.logs + self.m_step.log_prior(now)
+            converged = reached - before < tolerance * num_tokens
+            ending = converged | (iteration == max_iterations)
+            for place in np.flatnonzero(ending).tolist():
+                number, score = int(going[place]), float(counts.logs[place])
+                ends[number] = EMResult(now.chosen(place), score, iteration, bool(converged[place]))
+            if ending.all():
+                return [ends[number] for number in range(len(models))]
+            left = ~ending
+            counts = Counts(*(part[left] for part in counts))
+            now, before, going = self.m_step.maximise(now.chosen(left), counts), reached[left], going[left]
+            iteration += 1
+            callback(len(going))
+
+
+def counts_of(model: Model, work: PackedSequences, num_threads: int | None = None) -> Counts:
+    """Expected counts under one model; the log-likelihood of a sequence that it forbids is -inf."""
+    size, num_symbols = model.emission.shape
+    gaps = int(work.symbols.max(initial=0)) == num_symbols
+    visits = np.zeros((num_symbols + gaps, size))
+    counts = Counts(np.zeros(size), np.zeros((size, size)), visits, np.zeros(len(work.rows)))
+    add_counts(model.tables(gaps=gaps), work, counts, num_threads)
+    return counts._replace(emissions=visits[:num_symbols])
+
+
+def expect(model: Model, work: PackedSequences, num_threads: int) -> Counts:
+    """Expected counts under a model; InputError if it forbids a sequence."""
+    counts = counts_of(model, work, num_threads)
+    if (counts.logs == -np.inf).any():
+        row = int(work.rows[np.flatnonzero(counts.logs == -np.inf)[0]])
+        raise InputError(f"start: forbids observations[{row}], and expectation maximisation keeps zeros")
+    return counts
+
+
+def counts_of_several(models: Model, work: PackedSequences, num_threads: int | None = None) -> Counts:
+    """Expected counts under each of several models, whose axis is first; `logs` are those of all sequences together.
+
+    Raises:
+        InputError: a model that forbids a sequence.
+    """
+    threads = torch.get_num_threads() if num_threads is None else num_threads
+    if can_run_side_by_side(models.initial.shape[1], work):
+        return _SideBySide(work, models, threads).counts(models)
+    each = [expect(models.chosen(number), work, threads) for number in range(len(models.initial))]
+    return Counts(*map(np.stack, zip(*((*one[:3], one.logs.sum()) for one in each), strict=True)))
+
+
+def can_run_side_by_side(num_states: int, work: PackedSequences) -> bool:
+    """Whether several models climb faster side by side than one after the other."""
+    return num_states <= MOST_STATES and int(work.lengths[0]) * num_states * _LANES <= MOST_BELIEFS
+
+
+class _SideBySide:
+    """Expected counts under several models, eight at a time, of blocks of sequences.
+
+    Args:
+        work: sequences.
+        models: of the shape that all will have.
+        num_threads: eights and blocks that are gone through at once.
+    """
+
+    def __init__(self, work: PackedSequences, models: Model, num_threads: int) -> None:
+        num_models, size, self.num_symbols = models.emission.shape
+        self.work = work
+        self.rows = rows = self.num_symbols + (int(work.symbols.max(initial=0)) == self.num_symbols)
+        count = max(BLOCKS, len(work.symbols) // MOST)
+        blocks = min(count, 1 + len(work.symbols) // LEAST, len(work.rows))  # the same sums for any number of threads
+        cuts = np.linspace(0, len(work.rows), blocks + 1).round().astype(int).tolist()
+        self.blocks = [work.part(slice(begin, end)) for begin, end in itertools.pairwise(cuts)]
+        self.num_threads = max(1, min(num_threads, -(-num_models // _LANES) * blocks))
+        self.shapes: list[tuple[int, ...]] = [(size,), (size, size), (rows, size), (), ()]
+        self.ends = [0, *itertools.accumulate(map(math.prod, self.shapes))]
+        numbers = (int(work.lengths[0]) * (size + 1) * _LANES, (size + 2) * size * _LANES)
+        self.rooms = [split(*numbers) for _ in range(self.num_threads)]
+
+    def counts(self, models: Model) -> Counts:
+        """With an axis for the models first; `logs` are those of all sequences together."""
+        count, blocks, threads = len(models.initial), len(self.blocks), self.num_threads
+        eights = [self._eight(models.chosen(slice(begin, begin + _LANES))) for begin in range(0, count, _LANES)]
+        tasks = [(eight, block) for eight in eights for block in self.blocks]
+
+        def run(thread: int) -> list[Array]:
+            return [self._counted(*task, self.rooms[thread]) for task in tasks[thread::threads]]
+
+        if threads == 1:
+            found = run(0)
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                parts = list(pool.map(run, range(threads)))
+            found = [parts[place % threads][place // threads] for place in range(len(tasks))]
+        sums = [sum(found[begin + 1 : begin + blocks], found[begin]) for begin in range(0, len(tasks), blocks)]
+        together = np.concatenate([one.reshape(-1, _LANES).T for one in sums])[:count]
+        first, pairs, visits, logs, doubts = (
+            together[:, begin:end].reshape(count, *shape)
+            for (begin, end), shape in zip(itertools.pairwise(self.ends), self.shapes, strict=True)
+        )
+        counts = Counts(first, pairs * models.transition, visits[:, : self.num_symbols], logs)
+        for place in np.flatnonzero(doubts).tolist():
+            careful = expect(models.chosen(place), self.work, threads)
+            for part, own in zip(counts, (*careful[:3], careful.logs.sum()), strict=True):
+                part[place] = own
+        return counts
+
+    def _eight(self, models: Model) -> list[Array]:
+        """Tables of up to eight models for the compiled loop; the first fills the lanes that are left."""
+        lanes = np.zeros(_LANES, np.int64)
+        lanes[: len(models.initial)] = np.arange(len(models.initial))
+        pairs, visits = ((*shape, _LANES) for shape in self.shapes[1:3])
+        first, step, emission = split(math.prod(visits), math.prod(pairs), math.prod(visits))
+        emission.reshape(visits)[: self.num_symbols] = models.emission[lanes].transpose(2, 1, 0)
+        emission.reshape(visits)[self.num_symbols :] = 1.0  # of a missing observation
+        np.multiply(models.initial[lanes].T, emission.reshape(visits), out=first.reshape(visits))
+        step.reshape(pairs)[:] = models.transition[lanes].transpose(1, 2, 0)
+        return [first, step, emission]
+
+    def _counted(self, tables: list[Array], block: PackedSequences, room: list[Array]) -> Array:
+        """First states, sums of pairs, visits, log-likelihoods, doubts of some sequences, one behind the other."""
+        (whole,) = split(self.ends[-1] * _LANES)
+        whole[:] = 0.0
+        found = [whole[begin * _LANES : end * _LANES] for begin, end in itertools.pairwise(self.ends)]
+        simd_over_models.counts(simd_over_models.BESIDE, *tables, *block.packed()[:3], *room, *found)
+        return whole
+
+
+def split(*counts: int) -> list[Array]:
+    """Arrays of so many numbers, multiples of eight, one behind the other; every eight lie in one line of a cache."""
+    whole = np.empty(sum(counts) + 8)
+    aligned = whole[-whole.ctypes.data // 8 % 8 :]
+    ends = list(itertools.accumulate(counts))
+    return [aligned[end - count : end] for end, count in zip(ends, counts, strict=True)]

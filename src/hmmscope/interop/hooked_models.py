@@ -1,0 +1,321 @@
+"""Other people's models with our taps: activations under our names, to be listened to and replaced.
+
+The model itself is not changed: what passes through it passes through our taps during a call only.
+"""
+
+import inspect
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from hmmscope.axes import Float, Float64, Int64, Tensor
+from hmmscope.errors import InputError
+from hmmscope.models.base import HookPoint, ModelIO, SequenceModel, check_inputs, evaluating
+from hmmscope.models.hooks import (
+    AttentionHookPoint,
+    AttentionHooks,
+    FunctionInterceptor,
+    ModuleHooks,
+    Pass,
+    eager,
+    reading,
+    writing,
+)
+from hmmscope.schema import require
+
+#: How many tokens a model is shown to find its parts; no head is as wide.
+_REHEARSED = 5
+
+
+class HookedModel(SequenceModel):
+    """A model of another library behind our interface.
+
+    Activations are those of our `Decoder`: ``residual.0`` is what the first layer reads, ``residual.<l>`` what layer l
+    writes; ``blocks.<l>.attention`` and ``blocks.<l>.mlp`` what these write into the stream (l from 0);
+    ``blocks.<l>.attention.logits`` (batch, head, query, key) before the softmax, -inf where a query may not look,
+    ``.pattern`` after it, and ``.mixed`` (batch, time, width) what the heads give. What is put in the place of one
+    changes the answer.
+
+    With a cache the tokens so far are kept and read again at every call: the same values, without the speed.
+
+    Args:
+        model: the other library's.
+        vocabulary: tokens that it reads, and logits that it gives.
+        max_length: positions that it has, None for no limit.
+        num_symbols: outputs; logits beyond them are cut off. Default: all.
+        symbols: instead, the token of each symbol; the outputs are the logits of these.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        vocabulary: int,
+        max_length: int | None,
+        num_symbols: int | None,
+        symbols: Sequence[int] | None,
+    ) -> None:
+        super().__init__()
+        if symbols is not None:
+            require(num_symbols is None, "num_symbols", "is the number of `symbols`; give one of them", num_symbols)
+            known = len(set(symbols)) == len(symbols) > 0 and all(0 <= token < vocabulary for token in symbols)
+            require(known, "symbols", f"must be different tokens in [0, {vocabulary})", list(symbols)[:20])
+            num_symbols = len(symbols)
+        num_outputs = vocabulary if num_symbols is None else num_symbols
+        require(1 <= num_outputs <= vocabulary, "num_symbols", f"must be in [1, {vocabulary}]", num_outputs)
+        self.model_io = ModelIO(num_outputs=num_outputs, vocab_size=vocabulary, max_length=max_length)
+        self.num_symbols, self.vocab_size = num_outputs, vocabulary
+        self.model, self.training = (
+            model,
+            model.training,
+        )  # an instrument that puts the mode back leaves the model as it was
+        self._outputs = slice(num_outputs) if symbols is None else list(symbols)
+
+    def forward(
+        self,
+        inputs: Int64[Tensor, "batch time"],
+        positions: Int64[Tensor, "*batch time"] | None = None,
+        *,
+        feedback: Float[Tensor, "batch time feedback"] | None = None,
+        cache: dict[str, Any] | None = None,
+    ) -> Float[Tensor, "batch time output"]:
+        """Outputs at every position; see `SequenceModel.forward`."""
+        check_inputs(self.model_io, inputs, feedback)
+        time = inputs.shape[1]
+        if cache is not None:
+            if positions is None:
+                begin = cache["inputs"].shape[1] if cache else 0
+                positions = torch.arange(begin, begin + time, device=inputs.device)
+            positions = positions.expand(len(inputs), -1)
+            if cache:
+                inputs = torch.cat([cache["inputs"], inputs], 1)
+                positions = torch.cat([cache["positions"], positions], 1)
+            cache["inputs"], cache["positions"] = inputs, positions
+        with self.connected():
+            outputs = self._wanted(inputs, None if positions is None else positions.expand(len(inputs), -1))
+        return outputs[:, -time:]
+
+    def __repr__(self) -> str:
+        taps = sum(isinstance(module, HookPoint) for module in self.modules())
+        read = f"{type(self.model).__name__}, {self.vocab_size} tokens read, {self.num_symbols} predicted"
+        return f"{type(self).__name__}({read}, {len(list(self.residual)) - 1} layers, {taps} taps)"
+
+    def share_of_outputs(self, inputs: Int64[Tensor, "batch time"]) -> Float64[Tensor, "batch time"]:
+        """Probability that the whole model gives to its outputs together, the rest going to other tokens."""
+        check_inputs(self.model_io, inputs, None)
+        return self._logits(inputs, None).double().softmax(-1)[..., self._outputs].sum(-1)
+
+    @contextmanager
+    def connected(self) -> Iterator[nn.Module]:
+        """The other library's model, while what passes through it passes through the taps."""
+        with ExitStack() as stack:
+            self._connect(stack)
+            yield self.model
+
+    @abstractmethod
+    def _connect(self, stack: ExitStack) -> None:
+        """Until the stack is left, what passes through the model passes through the taps."""
+
+    @abstractmethod
+    def _logits(self, inputs: Tensor, positions: Tensor | None) -> Tensor:
+        """Logits of all tokens (batch, time, vocabulary)."""
+
+    def _wanted(self, inputs: Tensor, positions: Tensor | None) -> Tensor:
+        """Logits of the outputs (batch, time, output)."""
+        return self._logits(inputs, positions)[..., self._outputs]
+
+
+class HuggingFaceModel(HookedModel):
+    """A causal language model of transformers; see `HookedModel` for its activations.
+
+    Names of the parts are found by what they do on a few tokens: attention is the part of a layer that takes a softmax
+    over keys, and the only other part with matrices is the MLP. Where a layer has other parts (a Mamba mixer, several
+    maps) they keep their names, ``blocks.<l>.mixer``; where nothing takes such a softmax there is no ``attention``.
+    Fused attention shows neither logits nor pattern, so while somebody listens to these it runs as plain ("eager") one,
+    the same to rounding.
+
+    Args:
+        model: maps ``input_ids`` to an object with ``.logits``.
+        num_symbols: outputs; logits beyond them are cut off. Default: all.
+        symbols: instead, the token of each symbol; the outputs are the logits of these.
+        layers: the name of the list of layers; by default the first one as long as its configuration says.
+
+    Raises:
+        InputError: an encoder-decoder, outputs that are not among the logits, layers that are not found, or a model that
+            fails on a few tokens.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        num_symbols: int | None = None,
+        symbols: Sequence[int] | None = None,
+        layers: str | None = None,
+    ) -> None:
+        config: Any = getattr(model, "config", None)
+        if getattr(config, "is_encoder_decoder", False):
+            raise InputError(f"model: {type(model).__name__} is an encoder-decoder; a causal language model is needed")
+        head = getattr(model, "get_output_embeddings", None)
+        if head is None or head() is None:
+            raise InputError(f"model: {type(model).__name__} has no head that gives logits of tokens")
+        text = config.get_text_config() if hasattr(config, "get_text_config") else config
+        vocabulary = getattr(text, "vocab_size", None)
+        if not isinstance(vocabulary, int):
+            raise InputError(f"model: {type(model).__name__} has no config.vocab_size, so it reads no tokens")
+        limit = getattr(text, "max_position_embeddings", None)
+        max_length = limit if isinstance(limit, int) and limit > 0 else None
+        super().__init__(model, vocabulary, max_length, num_symbols, symbols)
+        path = _layers_of(model, getattr(text, "num_hidden_layers", None), layers)
+        self._layers = [f"{path}.{number}" for number in range(len(model.get_submodule(path)))]  # type: ignore[arg-type]
+        self.residual = nn.ModuleList(HookPoint() for _ in range(len(self._layers) + 1))
+        accepted = inspect.signature(model.forward).parameters
+        self._options = {"use_cache": False} if "use_cache" in accepted else {}
+        self._placed = {"position_ids", "attention_mask"} & set(accepted)
+        self._parts = self._found_parts()
+        self.blocks = nn.ModuleList(
+            nn.ModuleDict(
+                {name: HookPoint() if part.out is None else AttentionHookPoint() for name, part in parts.items()}
+            )
+            for parts in self._parts
+        )
+
+    def _logits(self, inputs: Tensor, positions: Tensor | None) -> Tensor:
+        placed = {}
+        if (
+            positions is not None and "position_ids" in self._placed
+        ):  # without a mask they are taken for packed sequences
+            whole = {"position_ids": positions, "attention_mask": torch.ones_like(inputs)}
+            placed = {name: whole[name] for name in self._placed}
+        found: Tensor = self.model(input_ids=inputs, **self._options, **placed).logits
+        return found
+
+    def _wanted(self, inputs: Tensor, positions: Tensor | None) -> Tensor:
+        """The head computes the logits of the symbols alone: a whole vocabulary is a third of a small model's work."""
+        head: Any = self.model.get_output_embeddings()  # type: ignore[operator]
+        if not isinstance(self._outputs, list) or type(head) is not nn.Linear:
+            return super()._wanted(inputs, positions)
+        whole: dict[str, Any] = dict(head._parameters)
+        head._parameters.update({name: None if rows is None else rows[self._outputs] for name, rows in whole.items()})
+        try:
+            return self._logits(inputs, positions)
+        finally:
+            head._parameters.update(whole)
+
+    def _connect(self, stack: ExitStack) -> None:
+        layers = [self.model.get_submodule(path) for path in self._layers]
+        stack.callback(layers[0].register_forward_pre_hook(reading(self.residual[0]), with_kwargs=True).remove)
+        for layer, tap in zip(layers, self.residual[1:], strict=True):
+            stack.callback(layer.register_forward_hook(writing(tap)).remove)
+        within: dict[nn.Module, ModuleHooks] = {}
+        for layer, parts, taps in zip(layers, self._parts, self.blocks, strict=True):
+            for name, part in parts.items():
+                tap, module = taps[name], layer.get_submodule(part.path)  # type: ignore[index]
+                if tap.is_hooked:
+                    stack.callback(module.register_forward_hook(writing(tap)).remove)
+                if part.out is None:
+                    continue
+                if tap.mixed.is_hooked:
+                    out = module.get_submodule(part.out)
+                    stack.callback(out.register_forward_pre_hook(reading(tap.mixed), with_kwargs=True).remove)
+                if tap.is_read:
+                    within[module] = AttentionHooks(tap)
+        if within:
+            stack.enter_context(eager(self.model))
+            stack.enter_context(FunctionInterceptor(within))
+
+    def _found_parts(self) -> list[dict[str, "_Part"]]:
+        """What writes into the stream in each layer, by our name, from what is called on a few tokens."""
+        layers = [self.model.get_submodule(path) for path in self._layers]
+        called: list[list[str]] = [[] for _ in layers]  # modules with matrices of their own, in order
+        attending: list[list[str]] = [[] for _ in layers]  # children that take a softmax over keys
+        device = next((p.device for p in self.model.parameters()), None)
+        tokens = torch.zeros(
+            1, min(_REHEARSED, self.model_io.max_length or _REHEARSED), dtype=torch.int64, device=device
+        )
+        try:
+            with evaluating(self.model), torch.no_grad(), ExitStack() as stack:
+                stack.enter_context(eager(self.model))
+                within: dict[nn.Module, ModuleHooks] = {}
+                for layer, own_called, own_attending in zip(layers, called, attending, strict=True):
+                    for name, child in layer.named_children():
+                        within[child] = _Noting(own_attending, name, tokens.shape[1])
+                    for path, module in layer.named_modules():
+                        if path and any(p.ndim > 1 for p in module.parameters(recurse=False)):
+                            stack.callback(module.register_forward_pre_hook(_calling(own_called, path)).remove)
+                stack.enter_context(FunctionInterceptor(within))
+                self._logits(tokens, None)
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200]
+            raise InputError(
+                f"model: {type(self.model).__name__} fails on tokens {tuple(tokens.shape)}: {reason}"
+            ) from error
+        return [_parts_of(*found) for found in zip(called, attending, strict=True)]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of a layer.
+
+    Attributes:
+        path: its name in the layer.
+        out: of attention the name in it of the map that mixes what the heads give; otherwise None.
+    """
+
+    path: str
+    out: str | None = None
+
+
+def _parts_of(called: list[str], attending: list[str]) -> dict[str, _Part]:
+    """Parts by our name: attention and MLP where there is one of each, the others by their own."""
+    children = list(dict.fromkeys(path.partition(".")[0] for path in called))
+    found = {}
+    for child in children:
+        inside = [path.partition(".")[2] for path in called if path.partition(".")[0] == child]
+        if attending == [child]:
+            found["attention"] = _Part(child, inside[-1])
+        elif len(attending) == 1 and len(children) == 2:
+            found["mlp"] = _Part(child)
+        else:
+            found[child] = _Part(child)
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What passes through taps
+
+
+def _calling(called: list[str], path: str) -> Callable[..., None]:
+    def note(module: nn.Module, args: tuple) -> None:
+        called.append(path)
+
+    return note
+
+
+class _Noting(ModuleHooks):
+    """Notes softmaxes over keys."""
+
+    def __init__(self, attending: list[str], name: str, length: int) -> None:
+        self._attending, self._name, self._length = attending, name, length
+
+    def softmax(self, softmax: Pass, logits: Tensor) -> Tensor:
+        if logits.shape[2:] == (self._length, self._length) and self._name not in self._attending:
+            self._attending.append(self._name)
+        return softmax(logits)
+
+
+def _layers_of(model: nn.Module, count: int | None, name: str | None) -> str:
+    """The name of the list of layers."""
+    lists = {path: module for path, module in model.named_modules() if isinstance(module, nn.ModuleList) and path}
+    if name is None:
+        fitting = [path for path, module in lists.items() if len(module) and len(module) == count]
+        if not fitting:
+            raise InputError(f"layers: none found in {type(model).__name__}; name one of {', '.join(lists) or 'none'}")
+        return fitting[0]
+    if not len(lists.get(name, [])):
+        raise InputError(f"layers: {name!r} is no list of layers; there are {', '.join(lists) or 'none'}")
+    return name

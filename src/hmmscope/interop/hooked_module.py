@@ -1,0 +1,308 @@
+"""Any module from tokens to logits with our taps: its stream and its attention, found by what it does on a few tokens."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from hmmscope.axes import Tensor
+from hmmscope.errors import InputError
+from hmmscope.models.base import HookPoint
+from hmmscope.models.failing import POSITION_LIMITS, read_number
+from hmmscope.models.hooks import (
+    AttentionHookPoint,
+    AttentionHooks,
+    FunctionInterceptor,
+    ModuleHooks,
+    Pass,
+    reading,
+    writing,
+)
+from hmmscope.models.rehearsal import undisturbed
+
+#: Samples and positions that a module is shown, so that the two axes are told apart; fewer positions for short contexts.
+_SIZES = ((2, 5), (2, 4), (2, 3), (3, 2), (2, 1))
+
+
+class HookedModule(nn.Module):
+    """A module of one's own behind our names. It is not changed: what passes through it passes through taps during a call::
+
+        residual.0      what the first layer reads
+        residual.<l>    what layer l writes, (batch, time, feature), also where the module has time first
+        blocks.<l>.attention.logits, .pattern (batch, head, query, key) and .mixed (batch, time, width), l from 0, where a
+                        layer takes one softmax over keys: written out, ``torch.nn.MultiheadAttention``, or
+                        ``scaled_dot_product_attention``
+
+    Layers are, whatever is found first: the members of the longest list of modules that each give (batch, time, feature);
+    recurrent modules, each of their layers by itself; the modules at the top that give (batch, time, feature), but for the
+    one that gives the logits. Names of the module's own parts stay what they are.
+
+    Args:
+        module: from tokens (batch, time) to logits.
+
+    Raises:
+        InputError: it fails on a few tokens, or no layers are found.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module, self.training = module, module.training
+        self._begin, self._layers, self._attended = _TracedCalls(module).layers()
+        self.residual = nn.ModuleList(HookPoint() for _ in range(len(self._layers) + 1))
+        self.blocks = nn.ModuleList(nn.ModuleDict() for _ in self._layers)
+        for place, block in zip(self._layers, self.blocks, strict=True):
+            if place.path in self._attended:
+                block.add_module("attention", AttentionHookPoint(mixed=self._attended[place.path].mixed))
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        """What the module gives."""
+        with self.connected():
+            return self.module(*inputs, **options)
+
+    @contextmanager
+    def connected(self) -> Iterator[nn.Module]:
+        """The module, while what passes through it passes through the taps."""
+        within: dict[nn.Module, ModuleHooks] = {}
+        between: dict[nn.Module, list[tuple[HookPoint, bool]]] = {}
+        with ExitStack() as stack:
+            first = self.module.get_submodule(self._begin.path)
+            hook = reading(self.residual[0], time_first=self._begin.time_first)
+            stack.callback(first.register_forward_pre_hook(hook, with_kwargs=True).remove)
+            for place, tap, block in zip(self._layers, self.residual[1:], self.blocks, strict=True):
+                part = self.module.get_submodule(place.path)
+                if place.last:
+                    hook_after = writing(tap, time_first=place.time_first)
+                    stack.callback(part.register_forward_hook(hook_after).remove)
+                else:
+                    between.setdefault(part, []).append((tap, place.time_first))  # type: ignore[arg-type]
+                attention: Any
+                for attention in block.children():
+                    if attention.is_hooked:
+                        writer = self.module.get_submodule(self._attended[place.path].path)
+                        stack.callback(
+                            writer.register_forward_hook(writing(attention, time_first=place.time_first)).remove
+                        )
+                    if attention.is_hooked_within:
+                        within[part] = AttentionHooks(attention)
+            heard = {part: taps for part, taps in between.items() if any(tap.is_hooked for tap, _ in taps)}
+            within |= {part: _Between(taps) for part, taps in heard.items()}
+            if within:
+                stack.enter_context(FunctionInterceptor(within))
+            yield self.module
+
+    def __repr__(self) -> str:
+        heads = sum(isinstance(part, AttentionHookPoint) for part in self.modules())
+        return f"HookedModule({type(self.module).__name__}, {len(self._layers)} layers, {heads} with attention)"
+
+
+@dataclass(frozen=True)
+class _StreamLocation:
+    """Where the stream can be heard.
+
+    Attributes:
+        path: the name of a module.
+        time_first: whether activations are (time, batch, feature) there.
+        last: whether the module itself gives it; else a layer within the module does.
+    """
+
+    path: str
+    time_first: bool = False
+    last: bool = True
+
+
+@dataclass(frozen=True)
+class _Attended:
+    """The part of a layer that takes a softmax over keys.
+
+    Attributes:
+        path: the name of a module.
+        mixed: whether what the heads give can be heard.
+    """
+
+    path: str
+    mixed: bool
+
+
+class _Between(ModuleHooks):
+    """Layers within a recurrent module through their taps."""
+
+    def __init__(self, taps: list[tuple[HookPoint, bool]]) -> None:
+        self._taps = taps
+
+    def between(self, layer: int, states: Tensor) -> Tensor:
+        tap, time_first = self._taps[layer]
+        found: Tensor = tap(states.transpose(0, 1)).transpose(0, 1) if time_first else tap(states)
+        return found
+
+
+class _Attention(ModuleHooks):
+    """Counts softmaxes over keys, and those whose heads are given on as they are mixed."""
+
+    def __init__(self, samples: int, positions: int) -> None:
+        self.count, self.shown, self._sizes = 0, 0, (samples, positions, positions)
+
+    def softmax(self, softmax: Pass, logits: Tensor) -> Tensor:
+        self.count += (logits.shape[0], *logits.shape[2:]) == self._sizes
+        return softmax(logits)
+
+    def mixed(self, mixed: Tensor) -> Tensor:
+        self.shown += 1
+        return mixed
+
+
+class _TracedCalls:
+    """What a module calls on a few tokens, in order, and with which shapes."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        limit = read_number(module, POSITION_LIMITS)
+        first: Exception | None = None
+        for samples, positions in [*_SIZES, *([] if limit is None else [(2 + (limit[1] == 2), limit[1])])]:
+            try:
+                self._run(samples, positions)
+                return
+            except Exception as error:
+                first = first or error
+        reason, name = " ".join(str(first).split())[:200], type(module).__name__
+        raise InputError(f"model: {name} fails on tokens {_SIZES[0]}: {reason}") from first
+
+    def layers(self) -> tuple[_StreamLocation, list[_StreamLocation], dict[str, "_Attended"]]:
+        """What the first layer reads, what each layer gives, and of layers that attend once the part that does it."""
+        for candidates in (self._longest_list(), self._recurrent(), self._top()):
+            if candidates:
+                first = candidates[0]
+                once = [place.path for place in candidates if self.attention[place.path].count == 1]
+                return (
+                    _StreamLocation(first.path, self.read[first.path]),
+                    candidates,
+                    {path: self._attends(path) for path in once},
+                )
+        raise InputError(f"layers: none of the modules of {type(self.module).__name__} gives (batch, time, feature)")
+
+    def _attends(self, path: str) -> "_Attended":
+        """The part of a layer that attends, or the layer itself."""
+        parts = [f"{path}.{name}" for name, _ in self.module.get_submodule(path).named_children()]
+        part = next((part for part in parts if self.attention[part].count and part in self.given), path)
+        return _Attended(part, self.attention[path].shown == 1)
+
+    def _longest_list(self) -> list[_StreamLocation]:
+        """Layers of the longest list whose members are each called once and give one width."""
+        best: list[str] = []
+        for path, part in self.module.named_modules():
+            if not isinstance(part, nn.ModuleList | nn.Sequential):
+                continue
+            names = [f"{path}.{name}" if path else name for name, _ in part.named_children()]
+            blocks = [name for name in names if name in self.given and name in self.read]
+            same = len({self.given[name] for name in blocks}) == 1 and len({*map(self._kind, names)}) == 1
+            plain = all(self._kind(name).startswith("torch.nn.modules.") for name in blocks) and not any(
+                isinstance(self.module.get_submodule(name), nn.TransformerEncoderLayer | nn.RNNBase) for name in blocks
+            )
+            if len(blocks) == len(names) > len(best) and same and not plain:
+                best = blocks
+        if any(isinstance(self.module.get_submodule(name), nn.RNNBase) for name in best):
+            return []  # each may have layers of its own
+        return [_StreamLocation(name, self.given[name][0]) for name in sorted(best, key=self.called.index)]
+
+    def _kind(self, name: str) -> str:
+        cls = type(self.module.get_submodule(name))
+        return f"{cls.__module__}.{cls.__qualname__}"
+
+    def _recurrent(self) -> list[_StreamLocation]:
+        found = []
+        for name in self.called:
+            part = self.module.get_submodule(name)
+            if isinstance(part, nn.RNNBase) and name in self.given and name in self.read:
+                within = part.num_layers if not part.bidirectional else 1
+                time_first = self.given[name][0]
+                found += [_StreamLocation(name, time_first, last=layer == within - 1) for layer in range(within)]
+        return found
+
+    def _top(self) -> list[_StreamLocation]:
+        """The called modules at the top, or in the only one of them, that give a stream; the last one gives the logits."""
+        prefix = ""
+        while True:
+            depth = prefix.count(".") + bool(prefix)
+            own = [name for name in self.called if name.startswith(prefix) and name[len(prefix) :].count(".") == 0]
+            found = [name for name in own if name in self.given and name in self.read]
+            if len(found) > 1:
+                return [_StreamLocation(name, self.given[name][0]) for name in found[:-1]]
+            inside = found or own
+            deeper = [name for name in self.called if inside and name.startswith(f"{inside[0]}.")]
+            if not deeper or depth > 20:
+                return []
+            prefix = f"{inside[0]}."
+
+    def _run(self, samples: int, positions: int) -> None:
+        """One forward pass without gradients, after which the module is as it was."""
+        self.sizes = samples, positions
+        self.given: dict[str, tuple[bool, int]] = {}  # whether time comes first, and the width; once for each sample
+        self.called: list[str] = []
+        self.read: dict[str, bool] = {}  # whether what is read has time first
+        device = next((p.device for p in self.module.parameters()), None)
+        tokens = torch.zeros(samples, positions, dtype=torch.int64, device=device)
+        times: dict[str, int] = {}
+        parts = [(name, part) for name, part in self.module.named_modules() if name]
+        listeners: dict[nn.Module, ModuleHooks] = {}
+        self.attention = {
+            name: _Attention(samples, positions) for name, _ in parts
+        }  # softmaxes over keys in each module
+        with undisturbed(self.module), ExitStack() as stack:
+            for name, part in parts:
+                before, after = self._reads(name), self._gives(name, times)
+                stack.callback(part.register_forward_pre_hook(before, with_kwargs=True).remove)
+                stack.callback(part.register_forward_hook(after).remove)
+                listeners[part] = _Chain(name, self.attention)
+            stack.enter_context(FunctionInterceptor(listeners))
+            self.module(tokens)
+        for name, count in times.items():
+            if count > 1:  # once a symbol: what it gives is no stream
+                self.given.pop(name, None)
+
+    def _reads(self, name: str) -> Any:
+        def note(module: nn.Module, args: tuple, options: dict[str, Any]) -> None:
+            found = args[0] if args else next(iter(options.values()), None)
+            axes = self._axes_of(found)
+            if axes is not None:
+                self.read[name] = axes
+            elif isinstance(found, Tensor) and not found.is_floating_point() and found.ndim == 2:
+                self.read.pop(name, None)
+
+        return note
+
+    def _gives(self, name: str, times: dict[str, int]) -> Any:
+        def note(module: nn.Module, args: tuple, output: Any) -> None:
+            first = output[0] if isinstance(output, tuple) else output
+            times[name] = times.get(name, 0) + 1
+            axes = self._axes_of(first)
+            if axes is not None:
+                self.called += [] if name in self.called else [name]
+                self.given[name] = (axes, first.shape[2])
+
+        return note
+
+    def _axes_of(self, x: Any) -> bool | None:
+        """Return whether time comes first in a stream (batch, time, feature); None for anything else."""
+        if not isinstance(x, Tensor) or x.ndim != 3 or not x.is_floating_point():
+            return None
+        return {self.sizes: False, self.sizes[::-1]: True}.get((x.shape[0], x.shape[1]))
+
+
+class _Chain(ModuleHooks):
+    """A softmax counts for the module in which it is taken and for all around it."""
+
+    def __init__(self, name: str, counts: dict[str, _Attention]) -> None:
+        parts = name.split(".")
+        self._around = [counts[own] for end in range(len(parts)) if (own := ".".join(parts[: end + 1])) in counts]
+
+    def softmax(self, softmax: Pass, logits: Tensor) -> Tensor:
+        for count in self._around:
+            count.softmax(lambda given: given, logits)
+        return softmax(logits)
+
+    def mixed(self, mixed: Tensor) -> Tensor:
+        for count in self._around:
+            count.mixed(mixed)
+        return mixed

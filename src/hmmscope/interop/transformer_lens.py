@@ -1,0 +1,114 @@
+"""Our decoders in TransformerLens, and its models with our taps."""
+
+import importlib
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from torch import nn
+
+from hmmscope.axes import Tensor
+from hmmscope.errors import InputError, ResourceError
+from hmmscope.interop.hooked_models import HookedModel
+from hmmscope.interop.huggingface import to_huggingface
+from hmmscope.models.base import HookPoint
+from hmmscope.models.hooks import AttentionHookPoint, Pass, minus_infinity, writing
+
+#: Their hook points of a layer by our names.
+_POINTS = {
+    "attention": "hook_attn_out",
+    "attention.logits": "attn.hook_attn_scores",
+    "attention.pattern": "attn.hook_pattern",
+    "attention.mixed": "attn.hook_z",
+    "mlp": "hook_mlp_out",
+}
+
+
+def to_transformer_lens(thing: Any, *, max_length: int | None = None) -> Any:
+    """A TransformerLens model with the logits of a run's model or of a decoder, without a tokenizer.
+
+    ``blocks.<l>.hook_resid_pre`` is ``residual.<l>``, the last block's ``hook_resid_post`` the last tap, and
+    ``blocks.<l>.attn.hook_pattern`` is ``blocks.<l>.attention.pattern``. Nothing is centred or folded beyond what
+    `as_exported` says; ``enable_compatibility_mode()`` of the result does that.
+
+    Args:
+        thing: a `Run`, or a decoder.
+        max_length: positions of a model that has no limit of its own (default: its ports' max_length).
+
+    Returns:
+        A ``transformer_lens.model_bridge.TransformerBridge``, in the type and on the device of the model.
+
+    Raises:
+        InputError: the architecture has no layout that TransformerLens reads; one line names the field.
+        ResourceError: TransformerLens 4 is not installed.
+    """
+    try:
+        sources = importlib.import_module("transformer_lens.model_bridge.sources")
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("transformer_lens"):
+            raise
+        raise ResourceError("this needs TransformerLens 4: pip install 'hmmscope[lens]'") from None
+    model = to_huggingface(thing, max_length=max_length)
+    architecture = type(model).__name__
+    return sources.build_bridge_from_module(model, architecture, hf_config=model.config, model_name="hmmscope")
+
+
+class TransformerLensModel(HookedModel):
+    """A model of TransformerLens; see `HookedModel` for its activations, which are its hook points by our names.
+
+    A hook point that it lacks (an MLP, say) is a tap that it lacks.
+
+    Args:
+        model: a ``TransformerBridge``, or any model with ``cfg`` and ``hook_dict`` that maps tokens to logits.
+        num_symbols: outputs; logits beyond them are cut off. Default: all.
+        symbols: instead, the token of each symbol; the outputs are the logits of these.
+
+    Raises:
+        InputError: no such model, or outputs that are not among the logits.
+    """
+
+    def __init__(
+        self, model: nn.Module, *, num_symbols: int | None = None, symbols: Sequence[int] | None = None
+    ) -> None:
+        config: Any = getattr(model, "cfg", None)
+        if config is None or not hasattr(model, "hook_dict"):
+            raise InputError(
+                f"model: {type(model).__name__} is no model of TransformerLens; it has no cfg or hook_dict"
+            )
+        super().__init__(model, config.d_vocab, getattr(config, "n_ctx", None), num_symbols, symbols)
+        depth, points = config.n_layers, self._points()
+        self._names = {"residual.0": "blocks.0.hook_resid_pre"}
+        self._names |= {f"residual.{layer + 1}": f"blocks.{layer}.hook_resid_post" for layer in range(depth)}
+        self.residual, self.blocks = nn.ModuleList(HookPoint() for _ in range(depth + 1)), nn.ModuleList()
+        for layer in range(depth):
+            there = {own: name for own, point in _POINTS.items() if (name := f"blocks.{layer}.{point}") in points}
+            self._names |= {f"blocks.{layer}.{own}": name for own, name in there.items()}
+            parts = {
+                own: AttentionHookPoint() if f"{own}.pattern" in there else HookPoint()
+                for own in there
+                if "." not in own
+            }
+            self.blocks.append(nn.ModuleDict(parts))
+
+    def _points(self) -> dict[str, nn.Module]:
+        found: dict[str, nn.Module] = self.model.hook_dict  # type: ignore[assignment]
+        return found
+
+    def _logits(self, inputs: Tensor, positions: Tensor | None) -> Tensor:
+        placed = {} if positions is None else {"position_ids": positions}
+        found: Tensor = self.model(inputs, **placed)
+        return found
+
+    def _connect(self, stack: ExitStack) -> None:
+        points = self._points()
+        for own, name in self._names.items():
+            tap: Any = self.get_submodule(own)
+            if tap.is_hooked:
+                stack.callback(points[name].register_forward_hook(writing(_as_ours(tap, own))).remove)
+
+
+def _as_ours(tap: nn.Module, own: str) -> Pass:
+    """A tap on what has another form there: masks, and heads (batch, time, head, head width)."""
+    if own.endswith(".logits"):
+        return lambda given: tap(minus_infinity(given))
+    return (lambda given: tap(given.flatten(2)).view_as(given)) if own.endswith(".mixed") else tap

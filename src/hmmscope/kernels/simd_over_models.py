@@ -1,0 +1,152 @@
+"""Expected counts under eight models of one shape side by side, one a lane: restarts of one fit see the same sequences.
+
+A step of one sequence under one model is a chain of instructions, and the processor waits. Eight chains fill it. Tables are
+flat: a number of each model for each entry, (..., lane). Formulas are those of `hmmscope.kernels.simd_over_sequences`; sums
+are divided out every eight steps as in `hmmscope.kernels.simd_over_states`; and no lane knows of the others.
+"""
+
+import math
+
+import numpy as np
+
+from hmmscope.kernels.compiling import kernel
+from hmmscope.kernels.vectors import filled, fused, load, over, plus, put, times, where_positive
+
+#: Lanes.
+BESIDE = (0,) * 8
+
+#: Steps between two divisions, the smallest entry that is in no doubt then, and terms of a sum before it is added up.
+_EVERY, _SMALLEST, _TERMS = 8, 1e-100, 1024
+
+
+@kernel()
+def forward(  # type: ignore[no-untyped-def]
+    beside, first, step, emission, symbols, beliefs, norms, law, following, product, logs, doubtful
+):
+    """The filter of one sequence: beliefs (T, S, lane) and P(o_t | past) (T, lane); log-likelihoods are added to `logs`.
+
+    Args:
+        beside: `BESIDE`.
+        first: P(o_0 = v, state 0 = s) (V, S, lane).
+        step, emission: (S, S, lane), (V, S, lane).
+        symbols: (T,).
+        law, following, product: working memory (S, lane), (S, lane), (lane,).
+        logs: (lane,).
+        doubtful: (lane,), true from then on where an entry is below 1e-100, or a symbol is impossible.
+    """
+    lanes = len(beside)
+    size = len(law) // lanes
+    last = filled(beside, 1.0)
+    product[:] = 1.0
+    for t in range(len(symbols)):
+        row = symbols[t] * size * lanes
+        norm = filled(beside, 0.0)
+        for j in range(size):
+            if t == 0:
+                now = load(beside, first, row + j * lanes)
+            else:
+                now = times(load(beside, law, 0), load(beside, step, j * lanes))
+                for i in range(1, size):
+                    now = fused(load(beside, law, i * lanes), load(beside, step, (i * size + j) * lanes), now)
+                now = times(now, load(beside, emission, row + j * lanes))
+            put(beside, now, following, j * lanes)
+            norm = plus(norm, now)
+        inverse = over(filled(beside, 1.0), norm)
+        place = t * size * lanes
+        for j in range(size):
+            put(beside, times(load(beside, following, j * lanes), inverse), beliefs, place + j * lanes)
+        put(beside, over(norm, last), norms, t * lanes)
+        last = norm
+        if t % _EVERY == _EVERY - 1 or t + 1 == len(symbols):
+            last = filled(beside, 1.0)
+            put(beside, times(load(beside, product, 0), norm), product, 0)
+            for lane in range(lanes):
+                if not product[lane] > 0.0:
+                    doubtful[lane] = True
+                elif product[lane] < 1e-100:
+                    logs[lane] += math.log(product[lane])
+                    product[lane] = 1.0
+            for j in range(size):
+                for lane in range(lanes):
+                    entry = beliefs[place + j * lanes + lane]
+                    law[j * lanes + lane] = entry
+                    doubtful[lane] |= 0.0 < entry < _SMALLEST
+        else:
+            law, following = following, law
+    for lane in range(lanes):
+        logs[lane] += math.log(product[lane]) if product[lane] > 0.0 else -np.inf
+
+
+@kernel()
+def backward(  # type: ignore[no-untyped-def]
+    beside, step, emission, symbols, beliefs, norms, ahead, weight, sums, firsts, pairs, visits
+):
+    """Expected counts of one sequence, from what `forward` wrote.
+
+    Args:
+        beside, step, emission, symbols, beliefs, norms: as of `forward`.
+        ahead, weight, sums: working memory (S, lane), (S, lane), (S, S, lane).
+        firsts, visits: added to, (S, lane), (V, S, lane).
+        pairs: sums over time of belief_t(i) weight_{t+1}(j), added to, (S, S, lane).
+    """
+    lanes = len(beside)
+    size = len(ahead) // lanes
+    one = filled(beside, 1.0)
+    sums[:] = 0.0
+    for t in range(len(symbols) - 1, -1, -1):
+        place, row = t * size * lanes, symbols[t] * size * lanes
+        whole = filled(beside, 0.0)
+        for i in range(size):
+            now = load(beside, beliefs, place + i * lanes)
+            mean = one
+            if t + 1 < len(symbols):
+                mean = filled(beside, 0.0)
+                for j in range(size):
+                    entry, other = (i * size + j) * lanes, load(beside, weight, j * lanes)
+                    mean = fused(load(beside, step, entry), other, mean)
+                    put(beside, fused(now, other, load(beside, sums, entry)), sums, entry)
+                mean = where_positive(now, mean)
+            put(beside, mean, ahead, i * lanes)
+            whole = fused(now, mean, whole)
+        scale = over(one, whole)  # one up to rounding, which must not add up over time
+        inverse = over(scale if t % _EVERY == 0 and t + 1 < len(symbols) else one, load(beside, norms, t * lanes))
+        for i in range(size):
+            mean, entry = load(beside, ahead, i * lanes), i * lanes
+            joint = times(times(load(beside, beliefs, place + entry), mean), scale)
+            put(beside, plus(load(beside, visits, row + entry), joint), visits, row + entry)
+            if t == 0:
+                put(beside, plus(load(beside, firsts, entry), joint), firsts, entry)
+            put(beside, times(times(mean, inverse), load(beside, emission, row + entry)), weight, entry)
+        if t % _TERMS == 0:
+            for place in range(len(sums)):
+                pairs[place] += sums[place]
+            sums[:] = 0.0
+
+
+@kernel()
+def counts(  # type: ignore[no-untyped-def]
+    beside, first, step, emission, symbols, offsets, lengths, room, small, firsts, pairs, visits, logs, doubts
+):
+    """Expected counts of sequences in a flat array of symbols, and their log-likelihoods; see `forward` and `backward`.
+
+    Args:
+        offsets, lengths: of the sequences (n,).
+        room: working memory, (longest, S + 1, lane).
+        small: working memory (S + 2, S, lane).
+        doubts: (lane,), one where a lane is in doubt.
+        beside, first, step, emission, symbols, firsts, pairs, visits, logs: as of the two.
+    """
+    lanes = len(beside)
+    size = len(firsts) // lanes
+    law, following = small[: size * lanes], small[size * lanes : 2 * size * lanes]
+    sums = small[2 * size * lanes :]
+    product = np.empty(lanes)
+    doubtful = np.zeros(lanes, np.bool_)
+    longest = len(room) // ((size + 1) * lanes)
+    beliefs, norms = room[: longest * size * lanes], room[longest * size * lanes :]
+    for n in range(len(offsets)):
+        own = symbols[offsets[n] : offsets[n] + lengths[n]]
+        forward(beside, first, step, emission, own, beliefs, norms, law, following, product, logs, doubtful)
+        backward(beside, step, emission, own, beliefs, norms, law, following, sums, firsts, pairs, visits)
+    for lane in range(lanes):
+        doubts[lane] = 1.0 if doubtful[lane] else 0.0

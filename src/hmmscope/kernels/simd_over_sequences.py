@@ -1,0 +1,394 @@
+"""Compiled dynamic programs for few states: filter, smoother, expected counts, likeliest paths, mixtures.
+
+Sequences go side by side, one a lane, so that every inner loop is vector instructions whatever the number of states. A
+law is (state, lane). The number of lanes is the length of the tuple `width`, which the compiler takes from its type.
+
+A process is three tables, the same for states that emit and for transitions that emit:
+
+    first (V, S)          P(o_0 = v, state 0 = s)
+    step (1 or V, S, S)   the transition matrix, or a matrix for each symbol where transitions emit
+    emission (V or 0, S)  P(symbol | state); no rows where transitions emit
+
+    joint_t = first[o_t] where a sequence starts, else (belief_{t-1} @ step) * emission[o_t], or belief_{t-1} @ step[o_t]
+
+Sequences are (offset, length) in one flat array of symbols, so a batch, a ragged batch and all windows of a batch are
+the same to these loops. What is known after symbol n of the flat array is written to row n.
+
+An entry that falls below `smallest` may vanish later: its sequence is marked as doubtful, for the caller to go over again
+by `hmmscope.kernels.underflow_safe`. A sum of zero in a sequence that is not doubtful means probability zero: one step
+shrinks a positive entry by no more than 2^-64, and every `every` steps entries are looked at.
+"""
+
+import math
+
+import numba
+import numpy as np
+
+from hmmscope.kernels.compiling import kernel, part
+
+#: Lanes for many sequences, and for a few.
+WIDE, NARROW = (0,) * 32, (0,) * 4
+
+_FAST = {"contract", "reassoc"}
+#: A part of a kernel.
+inlined = part(fastmath=_FAST, forceinline=True)
+_kernel = kernel(fastmath=_FAST)
+
+
+@inlined
+def move(width, law, matrix, target):  # type: ignore[no-untyped-def]
+    """target_j = sum_i law_i matrix_ij."""
+    for j in range(matrix.shape[1]):
+        sums = target[j]
+        for lane in range(len(width)):
+            sums[lane] = 0.0
+    add_moved(width, law, matrix, target)
+
+
+@inlined
+def add_moved(width, law, matrix, target):  # type: ignore[no-untyped-def]
+    """target_j += sum_i law_i matrix_ij, four rows of `law` at a time."""
+    size = law.shape[0]
+    for j in range(matrix.shape[1]):
+        sums, i = target[j], 0
+        while i + 4 <= size:
+            w0, w1, w2, w3 = matrix[i, j], matrix[i + 1, j], matrix[i + 2, j], matrix[i + 3, j]
+            a, b, c, d = law[i], law[i + 1], law[i + 2], law[i + 3]
+            for lane in range(len(width)):
+                sums[lane] += (a[lane] * w0 + b[lane] * w1) + (c[lane] * w2 + d[lane] * w3)
+            i += 4
+        while i < size:
+            weight, row = matrix[i, j], law[i]
+            for lane in range(len(width)):
+                sums[lane] += row[lane] * weight
+            i += 1
+
+
+@inlined
+def move_by_symbol(width, law, matrices, seen, target):  # type: ignore[no-untyped-def]
+    """target_j = sum_i law_i matrices_vij, with the symbol v that each lane sees."""
+    size = law.shape[0]
+    flat = matrices.ravel()
+    target[:] = 0.0
+    for i in range(size):
+        row = law[i]
+        for j in range(size):
+            sums, place = target[j], np.uint64(i * size + j)
+            for lane in range(len(width)):
+                sums[lane] += row[lane] * flat[np.uint64(seen[lane]) * np.uint64(size) + place]
+
+
+@inlined
+def arrive(width, first, step, emission, seen, begins, alive, law, following, norm, scale):  # type: ignore[no-untyped-def]
+    """Turn laws after the last symbol into laws after this one, with sum one or zero; `norm` is what they summed to.
+
+    first and emission are flat, scale is working memory.
+    """
+    size = law.shape[0]
+    for lane in range(len(width)):
+        norm[lane] = 0.0
+    if begins:
+        for i in range(size):
+            row = law[i]
+            for lane in range(len(width)):
+                row[lane] = alive[lane] * first[np.uint64(seen[lane]) + np.uint64(i)]
+                norm[lane] += row[lane]
+    elif len(emission) == 0:
+        move_by_symbol(width, law, step, seen, following)
+        for i in range(size):
+            row, other = law[i], following[i]
+            for lane in range(len(width)):
+                row[lane] = other[lane]
+                norm[lane] += other[lane]
+    else:
+        move(width, law, step[0], following)
+        for i in range(size):
+            row, other = law[i], following[i]
+            for lane in range(len(width)):
+                row[lane] = other[lane] * emission[np.uint64(seen[lane]) + np.uint64(i)]
+                norm[lane] += row[lane]
+    for lane in range(len(width)):
+        scale[lane] = 1.0 / norm[lane] if norm[lane] > 0.0 else 0.0
+    for i in range(size):
+        row = law[i]
+        for lane in range(len(width)):
+            row[lane] *= scale[lane]
+
+
+@inlined
+def doubt(width, law, smallest, found):  # type: ignore[no-untyped-def]
+    """Mark lanes with a positive entry below `smallest`."""
+    for i in range(law.shape[0]):
+        row = law[i]
+        for lane in range(len(width)):
+            found[lane] |= np.int64(0.0 < row[lane] < smallest)
+
+
+@numba.njit(nogil=True, fastmath=_FAST, forceinline=True)  # a fifth faster in float32 than as a part
+def _write(law, offset, length, t, lanes, rows):  # type: ignore[no-untyped-def]
+    """Put the law of each lane into its row of a flat array."""
+    size = law.shape[0]
+    for lane in range(lanes):
+        if t < length[lane]:
+            place = (offset[lane] + t) * size
+            for i in range(size):
+                rows[place + i] = law[i, lane]
+
+
+@inlined
+def look(width, symbols, offset, length, t, size, seen):  # type: ignore[no-untyped-def]
+    """The symbol of each lane at time t, times `size`: where its row begins; beyond the end, its last one."""
+    for lane in range(len(width)):
+        last = length[lane] - 1
+        seen[lane] = symbols[offset[lane] + (t if t < last else last)] * size
+
+
+@inlined
+def group(width, offsets, lengths, begin, offset, length):  # type: ignore[no-untyped-def]
+    """Offsets and lengths of the sequences from `begin` on; lanes without one repeat the last. The least and most length."""
+    shortest, longest = lengths[begin], lengths[begin]
+    for lane in range(len(width)):
+        row = min(begin + lane, len(offsets) - 1)
+        offset[lane], length[lane] = offsets[row], lengths[row]
+        shortest, longest = min(shortest, length[lane]), max(longest, length[lane])
+    return shortest, longest
+
+
+@inlined
+def _multiply_in(norm, product, totals, begin, lanes):  # type: ignore[no-untyped-def]
+    """Multiply the sums of a step into `product`; before that is lost, its logarithm is added to the totals."""
+    least = 1.0
+    for lane in range(len(norm)):
+        product[lane] *= norm[lane] if norm[lane] > 0.0 else 1.0
+        least = min(least, product[lane])
+    if least < 1e-100:
+        for lane in range(lanes):
+            totals[begin + lane] += math.log(product[lane])
+        product[:] = 1.0
+
+
+@inlined
+def _look_ahead(width, law, prediction, opening, begins, alive, mix):  # type: ignore[no-untyped-def]
+    """The law of the next symbol, which may begin a sequence."""
+    if begins:
+        for v in range(len(opening)):
+            for lane in range(len(width)):
+                mix[v, lane] = opening[v] * alive[lane]
+    else:
+        move(width, law, prediction, mix)
+
+
+@inlined
+def _end(law, mix, doubts, length, t, begin, lanes, ends, beliefs, ahead, doubtful):  # type: ignore[no-untyped-def]
+    """What is known of the sequences that end here; law and prediction only to the rows in `ends`."""
+    for lane in range(lanes):
+        if t + 1 == length[lane]:
+            doubtful[begin + lane] = doubts[lane] > 0
+            if len(ends):
+                place = ends[begin + lane]
+                for i in range(law.shape[0]):
+                    beliefs[place, i] = law[i, lane]
+                for v in range(ahead.shape[1]):
+                    ahead[place, v] = mix[v, lane]
+
+
+@_kernel
+def forward(  # type: ignore[no-untyped-def]
+    width,
+    first,
+    step,
+    emission,
+    opening,
+    prediction,
+    openers,
+    symbols,
+    offsets,
+    lengths,
+    starts,
+    smallest,
+    every,
+    ends,
+    beliefs,
+    norms,
+    ahead,
+    totals,
+    doubtful,
+):
+    """The filter. Lengths are at least 1; opening (V,) and prediction (S, V) are laws of the first and the next symbol.
+
+    Written where the array has rows: beliefs (N, S), sums P(o_t | past) (N,), laws of the next symbol (N, V),
+    log-likelihoods (n,); and doubtful (n,) in any case. If `ends` (n,) has rows, beliefs and laws are written at the end
+    of each sequence only, to that row. `openers` takes the place of `symbols` at the first step, where `first` may have
+    a row for each group of symbols.
+    """
+    size, many = first.shape[1], len(width)
+    law, following = np.zeros((size, many), first.dtype), np.empty((size, many), first.dtype)
+    norm, alive = np.empty(many, np.float64), np.empty(many, first.dtype)
+    product, doubts = np.empty(many, np.float64), np.zeros(many, np.int64)
+    scale, opened, likelihood = np.empty(many, first.dtype), first.ravel(), emission.ravel()
+    offset, length, seen = np.empty(many, np.int64), np.empty(many, np.int64), np.empty(many, np.int64)
+    mix = np.empty((len(opening), many), first.dtype)
+    rows, laws = beliefs.ravel(), ahead.ravel()
+    throughout = len(ends) == 0
+    for begin in range(0, len(offsets), many):
+        lanes = min(many, len(offsets) - begin)
+        shortest, longest = group(width, offsets, lengths, begin, offset, length)
+        alive[:], product[:], doubts[:] = 1.0, 1.0, 0
+        for t in range(longest):
+            look(width, openers if t == 0 else symbols, offset, length, t, size, seen)
+            arrive(width, opened, step, likelihood, seen, starts[t], alive, law, following, norm, scale)
+            if t % every == every - 1:
+                doubt(width, law, smallest, doubts)
+            if t >= shortest:
+                for lane in range(many):
+                    if t >= length[lane]:  # beyond its end: nothing is counted
+                        norm[lane] = 1.0
+            for lane in range(many):
+                alive[lane] = alive[lane] if norm[lane] > 0.0 else 0.0
+            if len(totals):
+                _multiply_in(norm, product, totals, begin, lanes)
+            if len(norms):
+                for lane in range(lanes):
+                    if t < length[lane]:
+                        norms[offset[lane] + t] = norm[lane]
+            ending = t + 1 >= shortest
+            if len(laws) and (throughout or ending):
+                begins = t + 1 < len(starts) and starts[t + 1]
+                _look_ahead(width, law, prediction, opening, begins, alive, mix)
+            if throughout and len(rows):
+                _write(law, offset, length, t, lanes, rows)
+            if throughout and len(laws):
+                _write(mix, offset, length, t, lanes, laws)
+            if ending:
+                _end(law, mix, doubts, length, t, begin, lanes, ends, beliefs, ahead, doubtful)
+        if len(totals):
+            for lane in range(lanes):
+                totals[begin + lane] += math.log(product[lane]) if alive[lane] > 0.0 else -np.inf
+
+
+@inlined
+def _read(width, rows, offset, length, t, whole, lanes, law):  # type: ignore[no-untyped-def]
+    """The law of each lane from its row of a flat array; zero beyond its end, which no lane is if it is `whole`."""
+    size = law.shape[0]
+    if whole:
+        for lane in range(len(width)):
+            place = (offset[lane] + t) * size
+            for i in range(size):
+                law[i, lane] = rows[place + i]
+    else:
+        for lane in range(len(width)):
+            inside = lane < lanes and t < length[lane]
+            for i in range(size):
+                law[i, lane] = rows[(offset[lane] + t) * size + i] if inside else 0.0
+
+
+@inlined
+def _count_pairs(width, now, weight, sums):  # type: ignore[no-untyped-def]
+    """sums_ij += now_i weight_j in each lane."""
+    for i in range(sums.shape[0]):
+        one = now[i]
+        for j in range(weight.shape[0]):
+            into, other = sums[i, j], weight[j]
+            for lane in range(len(width)):
+                into[lane] += one[lane] * other[lane]
+
+
+@inlined
+def _smooth(width, now, ahead, weight, length, t, ends, total, scale):  # type: ignore[no-untyped-def]
+    """Turn `now` into the smoothed law now * ahead, of sum one, and `ahead` and `weight` into what made it so."""
+    size = now.shape[0]
+    total[:] = 0.0
+    for i in range(size):
+        one, other = now[i], ahead[i]
+        for lane in range(len(width)):
+            total[lane] += one[lane] * other[lane]
+    for lane in range(len(width)):  # the sum is one up to rounding, which must not add up over time
+        scale[lane] = 1.0 / total[lane] if total[lane] > 0.0 else 0.0
+        scale[lane] = 1.0 if ends or t + 1 >= length[lane] else scale[lane]
+    for i in range(size):
+        one, other, into = now[i], ahead[i], weight[i]
+        for lane in range(len(width)):
+            other[lane] = other[lane] * scale[lane] if one[lane] > 0.0 else 0.0
+            into[lane] = other[lane]
+            one[lane] *= other[lane]
+
+
+@_kernel
+def backward(  # type: ignore[no-untyped-def]
+    width,
+    transposed,
+    emission,
+    symbols,
+    offsets,
+    lengths,
+    starts,
+    beliefs,
+    norms,
+    smoothed,
+    weights,
+    first_counts,
+    pair_counts,
+    symbol_counts,
+):
+    """The smoother and the expected counts, from what `forward` left in `beliefs` and `norms`.
+
+        weight_t(j) = emission[o_t](j) * ahead_t(j) / norm_t      ahead_{t-1}(i) = sum_j step_ij weight_t(j), 1 at the end
+        smoothed_t = belief_t * ahead_t                           pair_t(i, j) = belief_t(i) step_ij weight_{t+1}(j)
+
+    Weights of impossible states are zero, so nothing overflows: ahead_t(i) is at most 1 / belief_t(i).
+
+    Written where the array has rows: smoothed (N, S), weights (N, S). Added to where it has rows: expected numbers of
+    first states (S,), sums over time of belief_t(i) weight_{t+1}(j) (S, S), and visits of states with symbols (V, S).
+    `transposed` is step with its last two axes exchanged. Sequences of probability zero give zeros before they die.
+    """
+    size, many = beliefs.shape[1], len(width)
+    now, ahead, weight = np.zeros((size, many)), np.zeros((size, many)), np.zeros((size, many))
+    total, scale = np.empty(many), np.empty(many)
+    sums = np.zeros((size if len(pair_counts) else 0, size, many))
+    offset, length, seen = np.empty(many, np.int64), np.empty(many, np.int64), np.empty(many, np.int64)
+    rows, likelihood, visits = beliefs.ravel(), emission.ravel(), symbol_counts.ravel()
+    for begin in range(0, len(offsets), many):
+        lanes = min(many, len(offsets) - begin)
+        shortest, longest = group(width, offsets, lengths, begin, offset, length)
+        for t in range(longest - 1, -1, -1):
+            _read(width, rows, offset, length, t, t < shortest and lanes == many, lanes, now)
+            ends = t + 1 == longest or starts[t + 1]
+            if ends:
+                ahead[:] = 1.0
+            else:
+                _count_pairs(width, now, weight, sums)
+                if len(likelihood):
+                    move(width, weight, transposed[0], ahead)
+                else:
+                    move_by_symbol(width, weight, transposed, seen, ahead)
+                if t + 1 >= shortest:
+                    for lane in range(many):
+                        if t + 1 >= length[lane]:
+                            ahead[:, lane] = 1.0
+            look(width, symbols, offset, length, t, size, seen)
+            _smooth(width, now, ahead, weight, length, t, ends, total, scale)
+            for lane in range(lanes):
+                if t >= length[lane]:
+                    continue
+                place = offset[lane] + t
+                inverse = 1.0 / norms[place] if norms[place] > 0.0 else 0.0
+                for i in range(size):
+                    weight[i, lane] *= inverse
+                if len(likelihood):
+                    for i in range(size):
+                        weight[i, lane] *= likelihood[seen[lane] + i]
+                if len(weights):
+                    for i in range(size):
+                        weights[place, i] = weight[i, lane]
+                if len(smoothed):
+                    for i in range(size):
+                        smoothed[place, i] = now[i, lane]
+                if len(visits):
+                    for i in range(size):
+                        visits[seen[lane] + i] += now[i, lane]
+                if starts[t] and len(first_counts):
+                    for i in range(size):
+                        first_counts[i] += now[i, lane]
+    for i in range(sums.shape[0]):
+        for j in range(size):
+            pair_counts[i, j] += sums[i, j].sum()

@@ -1,0 +1,138 @@
+"""Very many points as text: three bytes a point, in base64; and where and in which colours beliefs are drawn."""
+
+import base64
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hmmscope.lab.evidence.figure import DenseScatter
+from hmmscope.lab.evidence.rows import Rows
+
+#: Steps of a coordinate in the unit interval.
+STEPS = 4096
+
+
+#: Where certainty of the first, second and third of three states lies, in a square that leaves room around the triangle.
+CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, 0.75**0.5]]) / 1.28 + [0.14 / 1.28, (1 - 0.75**0.5 / 1.28) / 2]
+#: Colours of certainty in each of three states, which differ for colour-blind readers too.
+CERTAIN = np.array([[216, 27, 96], [30, 136, 229], [224, 161, 0]]) / 255
+
+
+def over_three_states(values: ArrayLike) -> bool:
+    """Whether these vectors (point, coordinate) are laws over three states."""
+    laws = np.asarray(values, np.float64)
+    return laws.shape[1] == 3 and bool((laws >= 0).all() and (np.abs(laws.sum(1) - 1) < 1e-9).all())
+
+
+def belief_colours(beliefs: ArrayLike) -> NDArray[np.float64]:
+    """Red, green and blue (point, 3) of beliefs (point, 3) over three states: the colours of certainty, mixed alike."""
+    return np.clip(np.asarray(beliefs, np.float64) @ CERTAIN, 0, 1)
+
+
+class BeliefPlane:
+    """The unit square in which beliefs are drawn, and what is read for them: a triangle of three states, else the two
+    directions in which the beliefs vary most.
+
+    Args:
+        beliefs: (point, state), which fill most of the square.
+    """
+
+    def __init__(self, beliefs: ArrayLike) -> None:
+        self.beliefs = np.asarray(beliefs, np.float64)
+        self.onto = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, 3**0.5 / 2]])
+        if self.beliefs.shape[1] != 3:
+            self.onto = np.linalg.svd(self.beliefs - self.beliefs.mean(0), full_matrices=False)[2][:2].T
+        places = self.beliefs @ self.onto
+        low, high = places.min(0), places.max(0)
+        self.middle, self.size = (low + high) / 2, 1.15 * float((high - low).max())
+
+    def places(self, values: ArrayLike, most: int | None = None) -> str:
+        """`pack_places` of vectors (point, state): the first so many."""
+        return pack_places((((np.asarray(values, np.float64) @ self.onto) - self.middle) / self.size + 0.5)[:most])
+
+    def corners(self) -> str:
+        """`pack_places` of certainty in each of three states; empty of other beliefs."""
+        return self.places(np.eye(3)) if over_three_states(self.beliefs) else ""
+
+    def colours(self, most: int | None = None) -> str:
+        """`pack_colours` of certainty, mixed, of three states; else of the ranks of three coordinates, so that all shades
+        are used.
+        """
+        if over_three_states(self.beliefs):
+            return pack_colours(belief_colours(self.beliefs)[:most])
+        ranks = self.beliefs[:, :3].argsort(0, kind="stable").argsort(0) / max(1, len(self.beliefs) - 1)
+        return pack_colours((0.1 + 0.75 * ranks)[:most])
+
+    @staticmethod
+    def panel(rows: Rows, side: str, title: str, slider: str = "") -> DenseScatter:
+        """Packed points of one side, such as a layer or a step each, with a slider over them.
+
+        Args:
+            rows: (side, at, points); those of the sides "colours" and, of three states, "corners" are for all.
+            side: which of the others.
+            title: of the panel.
+            slider: what its frames are.
+        """
+        own, corners = sorted(rows.where(side=side), key=lambda row: row["at"]), rows.where(side="corners")
+        return DenseScatter(
+            title=title,
+            slider=slider,
+            frames=tuple(f"{row['at']:g}" for row in own),
+            places=tuple(row["points"] for row in own),
+            colours=rows.one(side="colours")["points"],
+            corners=("A", "B", "C") if corners else (),
+            outline=corners[0]["points"] if corners else "",
+        )
+
+    @staticmethod
+    def triangle(title: str, beliefs: ArrayLike, exact: ArrayLike, states: Sequence[str] = "ABC") -> DenseScatter:
+        """Beliefs over three states as points in the triangle whose corners are certainty; any number of them.
+
+        Args:
+            title: short; shown above the panel.
+            beliefs: (point, 3), to be placed. What is read from a network may lie outside.
+            exact: (point, 3), the exact beliefs, which give each point its colour in every panel of a figure.
+            states: three names.
+        """
+        return DenseScatter(
+            title=title,
+            slider="",
+            frames=("",),
+            places=(pack_places(np.asarray(beliefs, np.float64) @ CORNERS),),
+            colours=pack_colours(belief_colours(exact)),
+            corners=tuple(states),
+            outline=pack_places(CORNERS),
+        )
+
+
+def pack_places(places: ArrayLike) -> str:
+    """Points (point, 2) of the unit square, each coordinate in 12 bits; what lies outside is put on the edge."""
+    steps = np.clip(np.asarray(places, np.float64) * STEPS, 0, STEPS - 1).astype(np.uint32)
+    joint = steps[:, 0] << 12 | steps[:, 1]
+    return _text(np.stack([joint >> 16, joint >> 8, joint], 1))
+
+
+def unpack_places(text: str) -> NDArray[np.float64]:
+    """The points (point, 2) of `pack_places`, in the middle of their steps."""
+    high, middle, low = _bytes(text).T.astype(np.uint32)
+    steps = np.stack([high << 4 | middle >> 4, (middle & 15) << 8 | low], 1)
+    return (steps + 0.5) / STEPS
+
+
+def pack_colours(colours: ArrayLike) -> str:
+    """Red, green and blue (point, 3) in [0, 1]."""
+    return _text(np.clip(np.asarray(colours, np.float64) * 255 + 0.5, 0, 255))
+
+
+def unpack_colours(text: str) -> NDArray[np.float64]:
+    """The colours (point, 3) of `pack_colours`."""
+    return _bytes(text) / 255
+
+
+def _text(values: NDArray) -> str:
+    return base64.b64encode(values.astype(np.uint8).tobytes()).decode()
+
+
+def _bytes(text: str) -> NDArray[np.uint8]:
+    return np.frombuffer(base64.b64decode(text, validate=True), np.uint8).reshape(-1, 3)

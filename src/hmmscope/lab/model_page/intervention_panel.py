@@ -1,0 +1,91 @@
+"""One intervention, computed beforehand: the belief that is read from a layer is moved towards a state, step by step."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from hmmscope import registry
+from hmmscope.analysis.activations import model_probs, read_stream
+from hmmscope.analysis.belief_interventions import belief_interventions, exact_answers, writing
+from hmmscope.analysis.geometry import BELIEF, RIDGE, belief_targets, belief_times, fit_affine
+from hmmscope.analysis.interventions import add, intervene
+from hmmscope.datasets.process_dataset import ProcessDataset
+from hmmscope.text import in_digits
+
+#: Steps of the way, states that are pushed to, and samples that the map is fitted to.
+STEPS, MOST_STATES, SAMPLES = 10, 8, 512
+#: Samples of `used`, of which the last quarter are changed, and positions in each.
+USED, POSITIONS = 256, 2
+
+
+def pushed(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, Any]:
+    """What the model answers where the belief at one position of one layer is moved towards each state.
+
+    At share a of the way to state s the belief b' = (1 - a) b + a e_s is to be read there, and x + (b' - read(x)) G stands
+    in the place of x; see `belief_interventions`. Beside the model's answer stands that of an observer who believes b'.
+
+    The process is one HMM.
+    """
+    process = dataset.process
+    taken, times = registry.adapted(model, [layer]), belief_times(dataset)
+    stream = read_stream(taken, dataset, times, [layer], SAMPLES)[0].double()
+    belief = belief_targets(dataset, times, SAMPLES)[BELIEF]
+    fit = fit_affine(stream[None], belief, RIDGE)
+    read_DS = (fit.weights / fit.scale.transpose(1, 2))[0]
+    centred = stream - stream.mean(0)
+    back_SD = writing(read_DS, centred.T @ centred / len(stream))
+    here = (3 * len(times)) // 4
+    batch = dataset[SAMPLES : SAMPLES + 1]
+    x = read_stream(taken, dataset, times[here : here + 1], [layer], 1, first=SAMPLES)[0].double()
+    before = fit(x[None])[0, 0]
+    exact = belief_targets(dataset, times[here : here + 1], 1, first=SAMPLES)[BELIEF][0]
+    states = range(min(process.num_states, MOST_STATES))
+    shares = torch.arange(STEPS + 1, dtype=torch.float64) / STEPS
+    corners = torch.eye(process.num_states, dtype=torch.float64)
+    wanted_NS = torch.cat([(1 - shares)[:, None] * exact + shares[:, None] * corners[state] for state in states])
+    change_ND = (wanted_NS - before) @ back_SD
+    column = int(dataset.layout.token_positions[times[here]])
+    tokens, last = batch.tokens[:, : column + 1].expand(len(wanted_NS), -1), slice(-1, None)
+    with intervene(taken, {layer: add(change_ND[:, None, :].float(), positions=column)}):
+        laws = model_probs(taken, tokens, dataset.num_symbols, last)[:, 0]
+    free = model_probs(taken, tokens[:1], dataset.num_symbols, last)[0, 0]
+    wanted = exact_answers(
+        process.params, wanted_NS[:, None], torch.zeros(len(wanted_NS), dtype=torch.int64), "observation"
+    )
+    symbols = process.symbols or tuple(map(str, range(process.num_symbols)))
+    names = process.states or tuple(map(str, range(process.num_states)))
+    return {
+        "layer": layer,
+        "symbols": [str(symbol) for symbol in symbols],
+        "states": [str(names[state]) for state in states],
+        "steps": STEPS,
+        "seen": [str(symbols[int(symbol)]) for symbol in batch.observations[0, : int(times[here]) + 1]],
+        "free": _rounded(free),
+        "belief": _rounded(exact),
+        "model": _rounded(laws.unflatten(0, (len(states), STEPS + 1))),
+        "exact": _rounded(wanted[:, 0].unflatten(0, (len(states), STEPS + 1))),
+    }
+
+
+def used(model: nn.Module, dataset: ProcessDataset, layer: str) -> dict[str, Any]:
+    """Over many held-out sequences: how far the answer goes where the belief of another sequence is written into a layer.
+
+    The share of the way to the answer that this belief calls for, in total variation, beside that of random changes of the
+    same length; see `belief_interventions`.
+    """
+    asked: dict[str, Any] = {"num_samples": USED, "num_positions": POSITIONS, "interventions": ("set",)}
+    rows = belief_interventions(model, dataset, layers=[layer], **asked)
+    rows = [row for row in rows if row["metric"] == "total_variation"]
+    own, random = (next(row for row in rows if row["subspace"] == name) for name in ("belief", "random"))
+    kept = ("value", "low", "high")
+    found = {"layer": layer, "samples": own["samples"], "positions": POSITIONS} | {key: own[key] for key in kept}
+    return found | {"random": {key: random[key] for key in kept}, "text": _said(own), "random_text": _said(random)}
+
+
+def _said(row: dict[str, Any]) -> str:
+    return in_digits(row["value"], row["low"], row["high"])
+
+
+def _rounded(values: torch.Tensor) -> Any:
+    return values.double().mul(1e5).round().div(1e5).tolist()

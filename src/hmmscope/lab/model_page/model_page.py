@@ -1,0 +1,224 @@
+"""`look`: from a model and what it was trained on to its page."""
+
+import html
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from hmmscope.analysis.activations import check_layers
+from hmmscope.analysis.belief_map import dataset_for
+from hmmscope.analysis.initialization import Controls
+from hmmscope.analysis.rehearsing import already_rehearsed, rehearsed
+from hmmscope.analysis.untrained_controls import NUM_TWINS, UntrainedControls, draw_controls
+from hmmscope.datasets.process_dataset import ProcessDataset
+from hmmscope.datasets.targets import make_target
+from hmmscope.errors import InputError
+from hmmscope.lab.experiments.run_page import description
+from hmmscope.lab.model_page.page_measurements import PageInputs, measured
+from hmmscope.lab.report.folder import UNSEALED
+from hmmscope.lab.report.look_page import render_look, write_look
+from hmmscope.models.user_module import model_name
+from hmmscope.processes.process import Process
+from hmmscope.runs.pipeline import Run, load_run
+from hmmscope.schema import require, require_count, require_path, shown
+from hmmscope.sequences.data import SequenceData
+from hmmscope.storage import seals
+
+#: Held-out samples at most, of which losses need far fewer.
+MOST_SAMPLES = 2**20
+#: What stands before training where a run has kept its first weights, and where it has not.
+FIRST_WEIGHTS, A_TWIN = "this network with its first weights", "an untrained network of the same architecture"
+
+
+@dataclass(frozen=True, repr=False)
+class ModelPage:
+    """A model beside its optimum: what was measured, and its page.
+
+    Attributes:
+        data: everything that the page shows.
+        path: of the page, where it was written.
+    """
+
+    data: dict[str, Any]
+    path: Path | None = None
+
+    @property
+    def losses(self) -> list[dict[str, Any]]:
+        """Rows (name, role, value, low, high): the optimum, the model, counting, untrained twins."""
+        return list(self.data["losses"])
+
+    @property
+    def layers(self) -> list[dict[str, Any]]:
+        """Rows of R² by layer, of the model, its twins and before training, and the share beyond the twins."""
+        beliefs = self.data["beliefs"]
+        drawn = ("after", "before")
+        return (
+            [] if beliefs is None else [{k: v for k, v in row.items() if k not in drawn} for row in beliefs["layers"]]
+        )
+
+    @property
+    def warnings(self) -> list[str]:
+        """Warnings about a user's model, one line each; models of this library have none."""
+        return list(self.data["warnings"])
+
+    @property
+    def unknown(self) -> list[str]:
+        """What the page cannot know, a sentence each."""
+        return list(self.data["unknown"])
+
+    def html(self) -> str:
+        """The page."""
+        return render_look(self.data)
+
+    def save(self, out: str | Path) -> Path:
+        """Write the page, at once and whole.
+
+        Raises:
+            InputError: `out` does not end in .html.
+        """
+        return write_look(self.data, Path(out))
+
+    def __repr__(self) -> str:
+        rows = ", ".join(f"{row['name']} {row['value']:.4f}" for row in self.losses)
+        beliefs = self.data["beliefs"]
+        read = f"; belief in {beliefs['best']}: {beliefs['text']}" if beliefs else ""
+        where = f"; page: {self.path}" if self.path else ""
+        told = "".join(f"; warning: {line}" for line in self.warnings)
+        about = f"{self.data['name']} on {self.data['process']}, length {self.data['length']}"
+        return f"Look({about}: {rows} {self.data['unit']}{read}{told}{where})"
+
+    def _repr_html_(self) -> str:
+        """The page inline, in a frame of its own."""
+        page = html.escape(self.html(), quote=True)
+        frame = "width:100%;height:760px;border:1px solid #ccc;border-radius:8px"
+        return f'<iframe title="hmmscope look" sandbox="allow-scripts" style="{frame}" srcdoc="{page}"></iframe>'
+
+
+def look(
+    model: nn.Module | Run | str | Path,
+    process: Process | ProcessDataset | SequenceData | str | Path | None = None,
+    out: str | Path | None = None,
+    *,
+    layers: Sequence[str] | None = None,
+    length: int | None = None,
+    num_samples: int = 256,
+    num_points: int = 4000,
+    num_controls: int = NUM_TWINS,
+    controls: Controls | None = None,
+    seed: int = 0,
+) -> ModelPage:
+    """Look at one model beside its exact optimum: one offline page, or inline in a notebook.
+
+    The page has the loss beside the optimum, counting at its best and untrained twins; belief maps by layer with a switch
+    between before and after training, and what training added to them; attention; and one intervention to drag. Where the
+    page can compute the model (our decoders and recurrent networks, modules of one's own that are an embedding, an RNN, LSTM
+    or GRU, and a head), it does so on symbols of the reader's; of others it shows what was computed. What it cannot know
+    stands on it.
+
+    Args:
+        model: any module from tokens (batch, time) to logits, of transformers or TransformerLens, a construction; a run, or
+            the folder of one.
+        process: what the model was trained on: a process, its name or file, a corpus, or sequences. Of a run its own.
+        out: where the page is written, ending in .html.
+        layers: names of modules in which the belief is read; by default the residual stream.
+        length: observations of a sample, as in training; needed where a module stands beside a process, unless the module
+            states the length of its training, as models of runs do (`hmmscope.analysis.belief_map.dataset_for`).
+        num_samples: held-out samples of the losses.
+        num_points: beliefs that are drawn.
+        num_controls: untrained twins, at least three; 0 for none.
+        controls: a function without arguments that makes the untrained module, ``lambda: Mine()``; without it twins
+            are drawn as `draw_controls` says.
+        seed: of samples and twins.
+
+    Raises:
+        InputError: no model, process or length, a model that does not fit the process, or `out` without .html.
+    """
+    if out is not None and require_path("out", out).suffix not in (".html", ".htm"):
+        raise InputError(f"out: must end in .html, got {os.fspath(out)!r}")
+    require_count("num_points", num_points, 100)
+    require(1 <= num_samples <= MOST_SAMPLES, "num_samples", f"must be in [1, {MOST_SAMPLES}]", num_samples)
+    given = load_run(model) if isinstance(model, str | Path) else model
+    made = _made(given) if isinstance(given, Run) else None
+    if isinstance(given, Run):
+        subject = _of_run(given, process, num_controls, controls, length)
+    elif isinstance(given, nn.Module):
+        subject = _of_module(given, process, num_controls, controls, length, seed)
+    else:
+        raise InputError(f"model: must be a module, a run or the folder of a run, got {shown(model)}")
+    with already_rehearsed():
+        check_layers(subject.model, layers or ())
+        data = measured(subject, num_samples=num_samples, num_points=num_points, layers=layers) | {"made": made}
+    return ModelPage(data, None if out is None else write_look(data, Path(out)))
+
+
+def _of_module(
+    model: nn.Module, process: Any, num_controls: int, controls: Controls | None, length: int | None, seed: int
+) -> PageInputs:
+    """A model alone: nobody knows its first weights, so a twin stands before training."""
+    probe = dataset_for(model, process, length, seed)
+    layout = probe.layout
+    target = make_target("observation", probe.process, layout)
+    lines = rehearsed(model, probe, target)
+    held_out, training = (
+        ProcessDataset(probe.process, layout=layout, seed=probe.seed, stream=s) for s in ("evaluate", "train")
+    )
+    twins = draw_controls(model, num_controls, seed=seed, controls=controls)
+    return PageInputs(
+        model=model,
+        name=type(model).__name__,
+        probe=probe,
+        held_out=held_out,
+        training=training,
+        target=target,
+        block_length=0,
+        controls=twins,
+        before=_first(twins),
+        before_is=A_TWIN,
+        warnings=lines,
+    )
+
+
+def _of_run(run: Run, process: Any, num_controls: int, controls: Controls | None, length: int | None) -> PageInputs:
+    """A run on its own process and layout."""
+    if process is not None or length is not None:
+        raise InputError("process: a run has its own, and its own length; look at run.model to choose others")
+    block_length = run.config.training.block_length
+    lines = () if block_length else rehearsed(run.model, run.dataset("probe"), run.target)
+    before = run.untrained()
+    twins = draw_controls(run.model, num_controls, seed=run.config.seed, controls=controls, first=before)
+    return PageInputs(
+        model=run.model,
+        name=model_name(run.config.model),
+        probe=run.dataset("probe"),
+        held_out=run.dataset("evaluate"),
+        training=run.dataset("train"),
+        target=run.target,
+        block_length=block_length,
+        controls=twins,
+        before=before,
+        before_is=FIRST_WEIGHTS,
+        steps=run.config.training.num_steps,
+        warnings=lines,
+    )
+
+
+def _made(run: Run) -> dict[str, Any]:
+    """What a run's files say of it: its curves, facts, configuration, and what makes it again."""
+    found = description(run)
+    sealed = seals.open_sealed(run.path, weights=False) is not None
+    return {
+        "name": run.path.name,
+        "figures": found.figures,
+        "facts": [*found.about["facts"], *([] if sealed else [{"name": "seal", "value": UNSEALED}])],
+        "command": found.about["command"],
+        "config": json.dumps(found.about["config"], indent=2, ensure_ascii=False),
+    }
+
+
+def _first(twins: UntrainedControls) -> nn.Module | None:
+    return twins.models[0] if twins.models else None

@@ -1,0 +1,117 @@
+"""What the page of a study says of the HMM of BIC: whether data look like it, how sure it is, what comes next."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hmmscope.errors import InputError
+from hmmscope.inference.gibbs import Chains, DirichletPrior
+from hmmscope.lab.evidence.effects import Effect
+from hmmscope.lab.evidence.figure import Bars, Figure, Series
+from hmmscope.lab.evidence.panels import curve, lines
+from hmmscope.lab.evidence.rows import Rows
+from hmmscope.processes.hmm import HMM
+from hmmscope.runs.goodness import goodness_of_fit
+from hmmscope.runs.posterior import FitData
+from hmmscope.sequences.data import SequenceData
+
+#: Draws of each of two chains, and the products of numbers they may take; without them entries have no intervals.
+CHAINS, MOST = Chains(num_draws=200, num_chains=2, warm_up=100), 2e10
+#: Data sets that are simulated, steps that are forecast, symbols of a forecast, entries of an array that are shown.
+SIMULATIONS, STEPS, SYMBOLS, ENTRIES = 100, 12, 5, 24
+
+
+def tables_of_fit(hmm: HMM, train: SequenceData) -> dict[str, list[dict[str, Any]]]:
+    """The tables `goodness`, `entries` and `forecast`; the last two are empty where draws would take too long.
+
+    Args:
+        hmm: with the number of states that BIC chose.
+        train: what it was fitted to.
+    """
+    material, models = FitData(train, restricted=False), [hmm]
+    entries: list[dict[str, Any]] = []
+    ahead: list[dict[str, Any]] = []
+    sweeps = CHAINS.num_chains * (CHAINS.warm_up + CHAINS.num_draws)
+    if sweeps * train.num_observations * hmm.num_states**2 <= MOST:
+        try:
+            posterior = material.posterior(hmm, DirichletPrior(), CHAINS, {})
+        except InputError:  # matching of labels needs scipy
+            posterior = None
+        if posterior is not None:
+            models = posterior.models(SIMULATIONS)
+            entries = [row | {"entry": ">".join(map(str, row["entry"]))} for row in posterior.table()]
+            entries = [row | {key: None for key, value in row.items() if value != value} for row in entries]
+            names = train.symbols or [str(v) for v in range(train.num_symbols)]
+            rows = posterior.forecast(material.sequences[-1], STEPS).table()
+            ahead = [row | {"symbol": names[row["outcome"]]} for row in rows]
+    found = goodness_of_fit(models, material.sequences, SIMULATIONS)
+    shown = [
+        row | {"p": found.p_values[row["family"]], "adjusted": found.adjusted[row["family"]]} for row in found.rows
+    ]
+    return {"goodness": shown, "entries": entries, "forecast": ahead}
+
+
+def figures_of_fit(tables: Mapping[str, Sequence[dict[str, Any]]]) -> list[Figure]:
+    """Their figures; none of a study that was made before there were such tables."""
+    found = []
+    if tables.get("goodness"):
+        found.append(_goodness(tables["goodness"]))
+    if tables.get("entries"):
+        found.append(_entries(tables["entries"]))
+    if tables.get("forecast"):
+        found.append(_forecast(tables["forecast"]))
+    return found
+
+
+def _goodness(rows: Sequence[dict[str, Any]]) -> Figure:
+    panels = []
+    for family in dict.fromkeys(row["family"] for row in rows):
+        own = Rows([row | {"x": x} for x, row in enumerate((row for row in rows if row["family"] == family), 1)])
+        of_data = curve(own, "x", "data", "model", bands=False, pool=False)
+        simulated = curve(own, "x", "simulated, 95 %", "ceiling", y="mean", pool=False)
+        label = {"runs": "length of the run (the last: or longer)", "autocorrelation": "lag"}
+        x_label = label.get(family, "n-grams, the most frequent first")
+        title = f"{family}, p {own[0]['adjusted']:.2g}"
+        panels.append(lines(title, of_data, simulated, x_label=x_label, y_label="share"))
+    return Figure(
+        name="goodness",
+        title="Whether the training part looks like the HMM of BIC",
+        caption=f"Shares in the training part, and bands with 95 % of {SIMULATIONS} simulated ones of the same lengths. p "
+        "is of the largest deviation of a family, times the number of families.",
+        panels=tuple(panels),
+    )
+
+
+def _entries(rows: Sequence[dict[str, Any]]) -> Figure:
+    panels = []
+    for array in ("transition", "emission"):
+        own = sorted((row for row in rows if row["array"] == array), key=lambda row: -row["mean"])[:ENTRIES]
+        effects = [Effect(value=row["mean"], low=row["low"], high=row["high"]) for row in own]
+        series = (Series.of(effects, "posterior", "model"),)
+        panels.append(
+            Bars(title=array, y_label="probability", categories=tuple(row["entry"] for row in own), series=series)
+        )
+    return Figure(
+        name="entries",
+        title="How sure the entries of the HMM of BIC are",
+        caption="Posterior means and 95 % intervals by Gibbs sampling under uniform rows, labels matched to the fit; the "
+        "largest entries. i>j of transitions is from state i to j, of emissions symbol j in state i.",
+        panels=tuple(panels),
+    )
+
+
+def _forecast(rows: Sequence[dict[str, Any]]) -> Figure:
+    last = max(row["step"] for row in rows)
+    order = sorted((row for row in rows if row["step"] == last), key=lambda row: -row["mean"])[:SYMBOLS]
+    series = [
+        curve(
+            Rows([one for one in rows if one["outcome"] == row["outcome"]]), "step", row["symbol"], y="mean", pool=False
+        )
+        for row in order
+    ]
+    return Figure(
+        name="forecast",
+        title="What comes after the last training piece",
+        caption="Probability of the symbols that are likeliest in the end, by the HMM of BIC; bands are 95 % intervals over "
+        "the posterior of its parameters.",
+        panels=(lines("", *series, x_label="steps ahead", y_label="probability"),),
+    )

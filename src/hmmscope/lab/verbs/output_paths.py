@@ -1,0 +1,39 @@
+"""Where verbs may write, and how files are called."""
+
+import os
+import sys
+from pathlib import Path
+
+from hmmscope.errors import InputError, RefusedError
+from hmmscope.storage import disk, seals
+
+#: Endings of files with a process.
+HMM_FILES = (".json", ".npz", ".safetensors")
+#: In the head of every page, and within how many bytes.
+GENERATOR, _BEGINNING = '<meta name="generator" content="hmmscope">', 4096
+
+
+def new_file(out: str, endings: tuple[str, ...] | None = None) -> None:
+    """Refuse, before any work, a file that exists or cannot be made."""
+    path = Path(out)
+    if endings and path.suffix not in endings:
+        listed = f"{', '.join(endings[:-1])} or {endings[-1]}" if len(endings) > 1 else endings[0]
+        raise InputError(f"out: must end in {listed}, got {out!r}")
+    if os.path.lexists(path):
+        raise RefusedError(f"{path}: exists; choose another --out")
+    if not os.path.isdir(path.parent):
+        raise InputError(f"out: there is no folder {path.parent}")
+
+
+def require_ours(path: Path, mark: str = GENERATOR) -> None:
+    """Refuse a file in whose place another of ours would come, if it does not begin as ours do."""
+    if not os.path.lexists(path):
+        return
+    with disk.reading(path, managed=False, limit=sys.maxsize) as file:
+        if mark.encode() not in file.read(_BEGINNING):
+            raise RefusedError(f"{path}: exists, and hmmscope did not write it; choose another name")
+
+
+def under_seal(out: str) -> None:
+    """What a verb wrote into a sealed folder comes under the folder's second seal."""
+    seals.cover(Path(out))

@@ -1,0 +1,317 @@
+"""What `ask` says of given sequences: exact answers."""
+
+import math
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hmmscope.axes import Tensor
+from hmmscope.errors import InputError
+from hmmscope.inference.continuations import forecast as forecast_of
+from hmmscope.inference.missing import missing_probs
+from hmmscope.inference.optimal import observe, observe_with_memory
+from hmmscope.inference.paths import most_likely_states, sample_state_paths
+from hmmscope.inference.smoothing import smooth_beliefs
+from hmmscope.inference.stable_argmax import stable_argmax as likeliest_choice
+from hmmscope.kernels.context_counts import context_counts, ngram_laws
+from hmmscope.lab.verbs.options import InferOptions
+from hmmscope.lab.verbs.output_paths import new_file
+from hmmscope.lab.verbs.sources import find_process, likeliest, read_observations
+from hmmscope.processes.capabilities import FORECASTS, GAPS, MEMORY, PATHS, PREDICTIONS, SMOOTHING
+from hmmscope.processes.process import Process
+from hmmscope.schema import require
+from hmmscope.seeds import check_seed
+from hmmscope.sequences.gaps import MISSING
+from hmmscope.storage import store
+from hmmscope.system_info import require_memory
+from hmmscope.text import in_brief, say
+from hmmscope.ties import steady
+
+#: Positions of a path that are printed, and sequences.
+_SHOWN, _SHOWN_SEQUENCES = 30, 10
+#: Missing observations of a sequence whose laws are printed.
+_SHOWN_GAPS = 5
+#: Bytes that a number takes in a row of the table.
+_NUMBER_BYTES = 40
+
+
+#: What options ask of a process.
+_ASKED = {"smooth": SMOOTHING, "viterbi": PATHS, "paths": PATHS, "memory": MEMORY, "forecast": FORECASTS}
+
+
+@dataclass(frozen=True)
+class SequenceQuestions:
+    """What is asked for besides the filter; zero for no.
+
+    Attributes:
+        smooth, viterbi: the belief about each state, and the likeliest path, given all observations.
+        paths: draws of the hidden path given all observations.
+        memory: observations that an observer keeps.
+        ngrams: largest n of the n-gram baselines (n - 1 symbols of context).
+        seed: of the draws.
+        forecast: steps that are looked ahead.
+    """
+
+    smooth: bool
+    viterbi: bool
+    paths: int
+    memory: int
+    ngrams: int
+    seed: int
+    forecast: int = 0
+
+
+def oracle(asked: InferOptions) -> None:
+    """Print the likelihood of all, and that, the final belief and the prediction of the first ones; write all positions to
+    a table."""
+    for name in ("paths", "memory", "ngrams", "forecast"):
+        require(getattr(asked, name) >= 0, name, "must be at least 0", getattr(asked, name))
+    check_seed(asked.seed)
+    wanted, out, quiet = (
+        SequenceQuestions(**{one.name: getattr(asked, one.name) for one in fields(SequenceQuestions)}),
+        asked.out,
+        asked.quiet,
+    )
+    assert asked.observations is not None
+    if out is not None:
+        new_file(out, (".jsonl",))
+    built = find_process(asked.process, asked.overrides, allow_drop_tiny=asked.allow_drop_tiny)
+    built.require_capability(PREDICTIONS)
+    for name, question in _ASKED.items():
+        if getattr(wanted, name):
+            built.require_capability(question, f"--{name}")
+    if asked.ngrams and built.real_valued:
+        raise InputError("process: --ngrams counts symbols, not vectors")
+    sequences, understood = read_observations(Path(asked.observations), built, **asked.reading())
+    if not quiet:
+        say(understood)
+    _require_rows(built, sequences, wanted, kept=out is not None)
+    table: list[dict] = []
+    lines: list[str] = []
+    total, impossible = 0.0, 0
+    for number, sequence in enumerate(sequences):
+        rows, said = _filtered(built, sequence)
+        said += _extras(built, sequence, rows, wanted, number)
+        own = math.fsum(row.get("log_likelihood", 0.0) for row in rows)
+        total, impossible = total + own, impossible + (own == -math.inf)
+        if number < _SHOWN_SEQUENCES:
+            gaps = sequence.shape[1] - _made(sequence)
+            also = f" and {gaps} missing" if gaps else ""
+            lines.append(f"sequence {number + 1}: {_made(sequence)} observations{also}, {said[0]}")
+            lines += [f"  {line}" for line in said[1:]]
+        if out is not None:
+            table += [{"sequence": number + 1} | row for row in rows]
+    _say_all(built, sequences, total, impossible)
+    for line in lines:
+        say(line)
+    if len(sequences) > _SHOWN_SEQUENCES:
+        more = "" if out is not None else "; --out TABLE.jsonl writes all"
+        say(f"and {len(sequences) - _SHOWN_SEQUENCES} more sequences{more}")
+    if out is not None:
+        for row in table:
+            for key in ("log_likelihood", "memory_log_likelihood"):
+                if row.get(key) == -torch.inf:
+                    row[key] = None
+        store.write_table(Path(out), table)
+        if not quiet:
+            say(f"table: {out} (log_likelihood null means -inf)")
+
+
+def _say_all(process: Process, sequences: list[Tensor], total: float, impossible: int) -> None:
+    """The log-likelihood of several sequences together, in a line."""
+    if len(sequences) > 1:
+        count = sum(map(_made, sequences))
+        noun = "log-density" if process.real_valued else "log-likelihood"
+        each = f"{impossible} of them impossible" if impossible else f"{steady(total / count):.6f} per observation"
+        say(f"{len(sequences)} sequences, {count} observations: {noun} {steady(total):.6f} nats ({each})")
+
+
+def _made(sequence: Tensor) -> int:
+    """Observations that are not missing, of vectors those of which a coordinate is there."""
+    gone = sequence.isnan().all(2) if sequence.ndim == 3 else sequence == MISSING
+    return sequence.shape[1] - int(gone.sum())
+
+
+def _require_rows(process: Process, sequences: list[Tensor], wanted: SequenceQuestions, *, kept: bool) -> None:
+    """ResourceError if the rows of all sequences, or of the longest where none are kept, cannot fit."""
+    lengths = [sequence.shape[1] for sequence in sequences]
+    size = process.num_components or process.num_states
+    beliefs = 1 + wanted.smooth + (2 if wanted.memory else 0)
+    numbers = beliefs * size + (2 if wanted.memory else 1) * process.num_symbols + wanted.paths
+    numbers += wanted.ngrams * process.num_symbols
+    ahead = wanted.forecast * (process.num_symbols + process.num_states) * (len(lengths) if kept else 1)
+    if process.real_valued:
+        numbers += size**2 + process.num_symbols
+    positions = sum(lengths) if kept else max(lengths)
+    advice = "give fewer or shorter sequences, or ask for less"
+    require_memory(
+        f"oracle: {positions} positions", _NUMBER_BYTES * (numbers * positions + wanted.paths * size + ahead), advice
+    )
+
+
+def _filtered(process: Process, sequence: Tensor) -> tuple[list[dict], list[str]]:
+    """Rows of what is known after each observation, and what is said: a first line, and what the last position knows."""
+    found = observe(process, sequence)
+    known = {**found.probs, **found.vectors}
+    columns = {
+        "observation": sequence,
+        "log_likelihood": found.log_likelihood_terms,
+        **known,
+        "next_observation": found.next_observation,
+    }
+    values = zip(*(column[0].tolist() for column in columns.values()), strict=True)
+    rows = [{"position": t, **dict(zip(columns, row, strict=True))} for t, row in enumerate(values)]
+    for row in rows:
+        row["observation"] = _plain(row["observation"])
+    total = math.fsum(row["log_likelihood"] for row in rows)
+    first = f"{'log-density' if process.real_valued else 'log-likelihood'} {_nats(total)}"
+    symbols = tuple(map(in_brief, process.symbols or map(str, range(process.num_symbols))))
+    impossible = [t for t, row in enumerate(rows) if row["log_likelihood"] == -math.inf]
+    if impossible:
+        seen = rows[impossible[0]]["observation"]
+        name = _coordinates(seen) if process.real_valued else symbols[seen]
+        return rows, [f"{first}; impossible from observation {impossible[0]} ({name}) on"]
+    last = rows[-1]
+    said = [f"{first} ({_digits(total / max(1, _made(sequence)))} per observation)"]
+    said += [f"{name}: {likeliest(last[name], process.states if name == 'belief' else None)}" for name in found.probs]
+    said += [f"{name}: {_coordinates(last[name])}" for name in found.vectors if found.vectors[name].ndim == 3]
+    ahead = last["next_observation"]
+    return rows, [*said, f"next: {_coordinates(ahead) if process.real_valued else likeliest(ahead, symbols)}"]
+
+
+def _plain(observation: Any) -> Any:
+    """A symbol or a vector as a table has it: null for what is missing."""
+    if isinstance(observation, list):
+        return [None if math.isnan(value) else value for value in observation]
+    return None if observation == MISSING else observation
+
+
+def _coordinates(vector: list[float], count: int = 8) -> str:
+    return ", ".join(map(_digits, vector[:count])) + (", ..." if len(vector) > count else "")
+
+
+def _digits(value: float) -> str:
+    return f"{steady(value):z.6f}"
+
+
+def _nats(value: float) -> str:
+    return f"{_digits(value)} nats"
+
+
+def _extras(process: Process, tokens: Tensor, rows: list[dict], wanted: SequenceQuestions, number: int) -> list[str]:
+    """What was asked for besides the filter: added to the rows, and said in a line each."""
+    lines = []
+    possible = rows[-1]["log_likelihood"] > -torch.inf
+    names = tuple(map(in_brief, process.states or map(str, range(process.num_states))))
+    has_gaps = not process.real_valued and GAPS in process.capabilities() and _made(tokens) < tokens.shape[1]
+    for add, asked in (
+        (_gaps, has_gaps),
+        (_smooth, wanted.smooth),
+        (_viterbi, wanted.viterbi),
+        (_paths, wanted.paths),
+    ):
+        said = add(process, tokens, rows, names, wanted, number) if asked else []
+        lines += said if possible else []  # an impossible sequence has zeros and -1
+    if wanted.memory:
+        lines += _memory(process, tokens, rows, wanted.memory)
+    if wanted.ngrams:
+        lines += _ngrams(process, tokens, rows, wanted.ngrams)
+    if wanted.forecast and possible:
+        lines += _forecast(process, tokens, rows, wanted.forecast)
+    return lines
+
+
+def _gaps(
+    process: Process, tokens: Tensor, rows: list[dict], names: tuple[str, ...], wanted: SequenceQuestions, number: int
+) -> list[str]:
+    """The law of each missing observation given all that were made: added to its row, and said of the first ones."""
+    laws, places = missing_probs(process, tokens)[0], (tokens[0] == MISSING).nonzero()[:, 0].tolist()
+    symbols = tuple(map(in_brief, process.symbols or map(str, range(process.num_symbols))))
+    for t in places:
+        rows[t]["missing_law"] = laws[t].tolist()
+    said = [f"missing observation {t}: {likeliest(laws[t].tolist(), symbols)}" for t in places[:_SHOWN_GAPS]]
+    return said + [f"and {len(places) - _SHOWN_GAPS} more missing"] * (len(places) > _SHOWN_GAPS)
+
+
+def _dots(rows: list[dict]) -> str:
+    return " ..." if len(rows) > _SHOWN else ""
+
+
+def _smooth(
+    process: Process, tokens: Tensor, rows: list[dict], names: tuple[str, ...], wanted: SequenceQuestions, number: int
+) -> list[str]:
+    beliefs = smooth_beliefs(process, tokens)[0]
+    for row, belief in zip(rows, beliefs.tolist(), strict=True):
+        row["smoothed"] = belief
+    best = likeliest_choice(beliefs[:_SHOWN]).tolist()
+    said = (f"{names[s]} {steady(float(beliefs[t, s])):.3f}" for t, s in enumerate(best))
+    return [f"smoothed: {', '.join(said)}{_dots(rows)}"]
+
+
+def _viterbi(
+    process: Process, tokens: Tensor, rows: list[dict], names: tuple[str, ...], wanted: SequenceQuestions, number: int
+) -> list[str]:
+    path = most_likely_states(process, tokens)
+    states = path.states[0].tolist()
+    for row, state in zip(rows, states, strict=True):
+        row["viterbi"] = state
+    said = " ".join(names[s] for s in states[:_SHOWN])
+    of = "" if path.component is None else f" of component {int(path.component[0])}"
+    return [f"likeliest path{of}: {said}{_dots(rows)} (log-probability {_digits(float(path.log_probability[0]))})"]
+
+
+def _paths(
+    process: Process, tokens: Tensor, rows: list[dict], names: tuple[str, ...], wanted: SequenceQuestions, number: int
+) -> list[str]:
+    """Draws of the hidden path, numbered by the sequence, so that they do not depend on the other sequences."""
+    drawn = sample_state_paths(process, tokens, num_paths=wanted.paths, seed=wanted.seed, indices=[number])[:, 0]
+    for row, states in zip(rows, drawn.T.tolist(), strict=True):
+        row["paths"] = states
+    return [
+        f"path {k}: {' '.join(names[s] for s in states[:_SHOWN])}{_dots(rows)}"
+        for k, states in enumerate(drawn.tolist())
+    ]
+
+
+def _memory(process: Process, tokens: Tensor, rows: list[dict], length: int) -> list[str]:
+    """What an observer knows who remembers `length` observations."""
+    kept = observe_with_memory(process, tokens, length)
+    columns = {"log_likelihood": kept.log_likelihood_terms, **kept.probs, **kept.vectors}
+    columns["next_observation"] = kept.next_observation
+    for name, column in columns.items():
+        for row, value in zip(rows, column[0].tolist(), strict=True):
+            row[f"memory_{name}"] = value
+    total = float(kept.log_likelihood_terms.sum())
+    symbols = tuple(map(in_brief, process.symbols or map(str, range(process.num_symbols))))
+    ahead = likeliest(rows[-1]["memory_next_observation"], symbols)
+    return [
+        f"with {length} observations of memory: log-likelihood {_nats(total)} "
+        f"({_digits(total / max(1, _made(tokens)))} per observation), next: {ahead or 'nothing, the window is impossible'}"
+    ]
+
+
+def _forecast(process: Process, tokens: Tensor, rows: list[dict], steps: int) -> list[str]:
+    """The law of each of the next observations: a row for each behind the others, and a line."""
+    ahead = forecast_of(process, tokens, steps)
+    symbols = tuple(map(in_brief, process.symbols or map(str, range(process.num_symbols))))
+    lines = []
+    for k, (law, states) in enumerate(zip(ahead.observations[0].tolist(), ahead.states[0].tolist(), strict=True)):
+        rows.append({"position": tokens.shape[1] + k, "forecast": law, "forecast_state": states})
+        if k < _SHOWN:
+            lines.append(f"in {k + 1} step{'s' * (k > 0)}: {likeliest(law, symbols)}")
+    return [*lines, *["..."] * (steps > _SHOWN)]
+
+
+def _ngrams(process: Process, tokens: Tensor, rows: list[dict], count: int) -> list[str]:
+    """Log-likelihoods of what n-gram counts of the sequence itself predict, contexts of 0 to count - 1 symbols."""
+    counts = context_counts(tokens.numpy(), np.arange(tokens.shape[1]), process.num_symbols, count - 1)
+    predicted = torch.from_numpy(ngram_laws(counts, [1.0] * count))[0]
+    terms_TK = predicted.gather(2, tokens[0].clamp_min(0)[:, None, None].expand(-1, count, 1))[..., 0].log()
+    terms_TK = terms_TK.masked_fill((tokens[0] == MISSING)[:, None], 0.0)
+    for row, terms in zip(rows, terms_TK.tolist(), strict=True):
+        row["ngram_log_likelihood"] = terms
+    said = ", ".join(map(_digits, (terms_TK.sum(0) / max(1, _made(tokens))).tolist()))
+    return [f"n-grams, n = 1 to {count}: {said} per observation"]

@@ -1,0 +1,279 @@
+"""What passes through modules that were not made to be listened to: attention of any make, layers within a recurrent module.
+
+Functions of torch that attention and recurrent layers go through are taken by what listens, while it listens.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from hmmscope.axes import Tensor
+from hmmscope.models.base import HookPoint
+
+#: Every attention that is not fused goes through one of these.
+_SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
+#: Modules of several recurrent layers go through one of these.
+_RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
+
+#: From what a module reads or gives to what stands in its place.
+Pass = Callable[[Tensor], Tensor]
+
+
+class AttentionHookPoint(HookPoint):
+    """What attention writes into the stream; inside are the taps of our own `Attention`.
+
+    Args:
+        mixed: whether what the heads give can be heard.
+    """
+
+    def __init__(self, *, mixed: bool = True) -> None:
+        super().__init__()
+        self.logits, self.pattern = HookPoint(), HookPoint()
+        self.mixed = HookPoint() if mixed else None
+
+    @property
+    def is_read(self) -> bool:
+        """Whether somebody listens to what only a plain softmax shows."""
+        return self.logits.is_hooked or self.pattern.is_hooked
+
+    @property
+    def is_hooked_within(self) -> bool:
+        """Whether somebody listens to what a fused attention does not show."""
+        return self.is_read or (self.mixed is not None and self.mixed.is_hooked)
+
+
+class ModuleHooks:
+    """What is done with the functions that are called inside of a module; by default nothing."""
+
+    def softmax(self, softmax: Pass, logits: Tensor) -> Tensor:
+        """Of logits (batch, head, query, key)."""
+        return softmax(logits)
+
+    def mixed(self, mixed: Tensor) -> Tensor:
+        """What the heads give (batch, head, query, head width)."""
+        return mixed
+
+    def between(self, layer: int, states: Tensor) -> Tensor:
+        """What a recurrent layer within a module gives to the next one, in the order of axes of the module."""
+        return states
+
+
+class AttentionHooks(ModuleHooks):
+    """Attention through the taps of one layer."""
+
+    def __init__(self, tap: AttentionHookPoint) -> None:
+        self._tap = tap
+
+    def softmax(self, softmax: Pass, logits: Tensor) -> Tensor:
+        found: Tensor = self._tap.pattern(softmax(self._tap.logits(minus_infinity(logits))))
+        return found
+
+    def mixed(self, mixed: Tensor) -> Tensor:
+        if self._tap.mixed is None or not self._tap.mixed.is_hooked:
+            return mixed
+        flat = self._tap.mixed(mixed.transpose(1, 2).flatten(2))
+        return flat.unflatten(2, (mixed.shape[1], -1)).transpose(1, 2)
+
+
+class FunctionInterceptor(TorchFunctionMode):
+    """Attention and recurrent layers that are computed inside of a module of `within` go to what listens there."""
+
+    def __init__(self, within: Mapping[nn.Module, ModuleHooks]) -> None:
+        super().__init__()
+        self._within = within
+        self._inside: list[ModuleHooks] = []
+        self._handles: list[Any] = []
+
+    def __enter__(self) -> "FunctionInterceptor":
+        for module, listener in self._within.items():
+            self._handles.append(module.register_forward_pre_hook(lambda *_, own=listener: self._inside.append(own)))
+            self._handles.append(module.register_forward_hook(lambda *_: self._left(), always_call=True))
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        for handle in self._handles:
+            handle.remove()
+
+    def _left(self) -> None:
+        self._inside.pop()
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
+        options = kwargs or {}
+        if not self._inside:
+            return func(*args, **options)
+        here = self._inside[-1]
+        if func in _SOFTMAX and args and args[0].ndim == 4:
+            return here.softmax(lambda logits: func(logits, *args[1:], **options), args[0])
+        if func is F.scaled_dot_product_attention:
+            return _plainly(here, *args, **options)
+        if func is F.multi_head_attention_forward:
+            plain = _heads(here, *args, **options)
+            return func(*args, **options) if plain is None else plain
+        if func in _RECURRENT and len(args) == 9 and args[4] > 1 and not args[7]:
+            return _layer_by_layer(here, func, *args)
+        return func(*args, **options)
+
+
+def _plainly(
+    here: ModuleHooks,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Attention with its logits and its pattern as tensors; the arguments are those of torch's fused one."""
+    if enable_gqa:
+        key, value = (part.repeat_interleave(query.shape[-3] // part.shape[-3], -3) for part in (key, value))
+    logits = query @ key.transpose(-2, -1) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    if is_causal:
+        future = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).triu(1)
+        logits = logits.masked_fill(future, -torch.inf)
+    if attn_mask is not None:
+        masked = attn_mask.dtype == torch.bool
+        logits = logits.masked_fill(~attn_mask, -torch.inf) if masked else logits + attn_mask
+    pattern = here.softmax(lambda given: given.softmax(-1), logits) if logits.ndim == 4 else logits.softmax(-1)
+    mixed = F.dropout(pattern, dropout_p, training=dropout_p > 0) @ value
+    return here.mixed(mixed) if mixed.ndim == 4 else mixed
+
+
+def _heads(
+    here: ModuleHooks,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    width: int,
+    num_heads: int,
+    in_weight: Tensor | None,
+    in_bias: Tensor | None,
+    bias_k: Tensor | None,
+    bias_v: Tensor | None,
+    add_zero_attn: bool,
+    dropout_p: float,
+    out_weight: Tensor,
+    out_bias: Tensor | None,
+    training: bool = True,
+    key_padding_mask: Tensor | None = None,
+    need_weights: bool = True,
+    attn_mask: Tensor | None = None,
+    use_separate_proj_weight: bool = False,
+    average_attn_weights: bool = True,
+    is_causal: bool = False,
+    **others: Any,
+) -> tuple[Tensor, Tensor | None] | None:
+    """What ``torch.nn.MultiheadAttention`` computes, time first; None where it is asked for more than plain attention."""
+    more = bias_k is not None or bias_v is not None or add_zero_attn or use_separate_proj_weight
+    if more or in_weight is None or query.ndim != 3 or key_padding_mask is not None or key.shape != query.shape:
+        return None
+    time, batch = query.shape[:2]
+    biases = [None] * 3 if in_bias is None else in_bias.chunk(3)
+    parts = zip((query, key, value), in_weight.chunk(3), biases, strict=True)
+    q, k, v = (F.linear(x, weight, bias).unflatten(2, (num_heads, -1)).permute(1, 2, 0, 3) for x, weight, bias in parts)
+    mask = attn_mask
+    if mask is not None and mask.dtype == torch.bool:
+        mask = ~mask  # theirs says where one may not look
+    if mask is not None and mask.ndim == 3:
+        mask = mask.view(batch, num_heads, time, time)
+    seen: list[Tensor] = []
+
+    class Kept(ModuleHooks):
+        def softmax(self, softmax: Pass, logits: Tensor) -> Tensor:
+            seen.append(here.softmax(softmax, logits))
+            return seen[-1]
+
+        def mixed(self, mixed: Tensor) -> Tensor:
+            return here.mixed(mixed)
+
+    rate = dropout_p if training else 0.0
+    mixed = _plainly(Kept(), q, k, v, mask, rate, is_causal and mask is None)
+    out = F.linear(mixed.permute(2, 0, 1, 3).flatten(2), out_weight, out_bias)
+    return out, None if not need_weights else seen[0].mean(1) if average_attn_weights else seen[0]
+
+
+def _layer_by_layer(
+    here: ModuleHooks,
+    func: Callable[..., Any],
+    x: Tensor,
+    begin: Any,
+    weights: Any,
+    bias: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> Any:
+    """The layers of one recurrent module, one after the other; the same numbers to rounding."""
+    states = tuple(begin) if isinstance(begin, tuple | list) else (begin,)
+    ends: list[tuple[Tensor, ...]] = []
+    each = len(weights) // num_layers
+    for layer in range(num_layers):
+        first = tuple(state[layer : layer + 1].contiguous() for state in states)
+        own = list(weights[layer * each : (layer + 1) * each])
+        given = first if len(first) > 1 else first[0]
+        x, *last = func(x, given, own, bias, 1, 0.0, train, False, batch_first)
+        ends.append(tuple(last))
+        if layer + 1 < num_layers:
+            x = F.dropout(here.between(layer, x), dropout, training=train)
+    return (x, *(torch.cat(parts) for parts in zip(*ends, strict=True)))
+
+
+def minus_infinity(logits: Tensor) -> Tensor:
+    """Logits with -inf where a mask left about the lowest number of their type, but where all keys are masked."""
+    hidden = logits <= torch.finfo(logits.dtype).min / 2
+    return logits.masked_fill(hidden & ~hidden.all(-1, keepdim=True), -torch.inf)
+
+
+@contextmanager
+def eager(model: nn.Module) -> Iterator[None]:
+    """A model of transformers with plain attention."""
+    configs: dict[int, Any] = {
+        id(found): found for module in model.modules() if (found := getattr(module, "config", None))
+    }
+    kinds = [(config, getattr(config, "_attn_implementation", None)) for config in configs.values()]
+    before = [(config, kind) for config, kind in kinds if kind is not None]
+    try:
+        for config, _ in before:
+            config._attn_implementation = "eager"
+        yield
+    finally:
+        for config, own in before:
+            config._attn_implementation = own
+
+
+def writing(tap: Pass, *, time_first: bool = False) -> Callable[..., Any]:
+    """A hook that passes what a module gives, or the first of it, through a tap (batch, time, ...)."""
+
+    def wrote(module: nn.Module, args: tuple, output: Any) -> Any:
+        if isinstance(output, tuple):
+            return (_placed(tap, output[0], time_first), *output[1:])
+        return _placed(tap, output, time_first)
+
+    return wrote
+
+
+def reading(tap: Pass, *, time_first: bool = False) -> Callable[..., Any]:
+    """A hook that passes what a module reads first through a tap (batch, time, ...)."""
+
+    def read(module: nn.Module, args: tuple, options: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        if args:
+            return (_placed(tap, args[0], time_first), *args[1:]), options
+        name = "hidden_states" if "hidden_states" in options else next(iter(options))
+        return args, options | {name: _placed(tap, options[name], time_first)}
+
+    return read
+
+
+def _placed(tap: Pass, activation: Tensor, time_first: bool) -> Tensor:
+    return tap(activation.transpose(0, 1)).transpose(0, 1) if time_first else tap(activation)

@@ -1,0 +1,235 @@
+"""Architectures that the transformers library has: state spaces, linear recurrences, and a Llama to compare with."""
+
+from dataclasses import dataclass
+
+import torch
+
+from hmmscope import registry
+from hmmscope.models.base import ModelIO, check_sizes
+from hmmscope.models.transformers_model import TransformersModel
+from hmmscope.schema import require
+
+
+@registry.model("mamba")
+@dataclass(frozen=True, kw_only=True)
+class MambaSpec:
+    """Mamba: a selective state space model (Gu and Dao 2023). Needs ``pip install 'hmmscope[models]'``.
+
+    Attributes:
+        num_layers: mixer blocks.
+        width: of the residual stream.
+        state_size: numbers of state for each inner channel.
+        expand: inner channels, as a multiple of `width`.
+        kernel_size: of the convolution before the recurrence.
+    """
+
+    num_layers: int = 4
+    width: int = 128
+    state_size: int = 16
+    expand: int = 2
+    kernel_size: int = 4
+
+    def __post_init__(self) -> None:
+        check_sizes(self, "num_layers", "width", "state_size", "expand", "kernel_size")
+
+    def build(self, model_io: ModelIO, generator: torch.Generator) -> TransformersModel:
+        fields = {
+            "num_hidden_layers": self.num_layers,
+            "state_size": self.state_size,
+            "expand": self.expand,
+            "conv_kernel": self.kernel_size,
+        }
+        return TransformersModel(
+            "MambaConfig", fields, "MambaModel", width=self.width, model_io=model_io, generator=generator
+        )
+
+
+@registry.model("mamba2")
+@dataclass(frozen=True, kw_only=True)
+class Mamba2Spec:
+    """Mamba-2: state space duality (Dao and Gu 2024). Needs ``pip install 'hmmscope[models]'``.
+
+    Attributes:
+        num_layers: mixer blocks.
+        num_heads: of each block; each has expand * width / num_heads channels and one decay.
+        width: of the residual stream.
+        state_size: numbers of state for each inner channel.
+        expand: inner channels, as a multiple of `width`.
+        kernel_size: of the convolution before the recurrence.
+        chunk_length: positions that the recurrence takes at once; inputs are padded to a multiple.
+    """
+
+    num_layers: int = 4
+    num_heads: int = 4
+    width: int = 128
+    state_size: int = 64
+    expand: int = 2
+    kernel_size: int = 4
+    chunk_length: int = 64
+
+    def __post_init__(self) -> None:
+        check_sizes(self, "num_layers", "num_heads", "width", "state_size", "expand", "kernel_size", "chunk_length")
+        rule = f"times expand must be a multiple of num_heads = {self.num_heads}"
+        require(self.width * self.expand % self.num_heads == 0, "width", rule, self.width)
+
+    def build(self, model_io: ModelIO, generator: torch.Generator) -> TransformersModel:
+        fields = {
+            "num_hidden_layers": self.num_layers,
+            "num_heads": self.num_heads,
+            "head_dim": self.width * self.expand // self.num_heads,
+            "n_groups": 1,
+            "state_size": self.state_size,
+            "expand": self.expand,
+            "conv_kernel": self.kernel_size,
+            "chunk_size": self.chunk_length,
+        }
+        return TransformersModel(
+            "Mamba2Config", fields, "Mamba2Model", width=self.width, model_io=model_io, generator=generator
+        )
+
+
+@registry.model("xlstm")
+@dataclass(frozen=True, kw_only=True)
+class XLSTMSpec:
+    """xLSTM of mLSTM blocks, those with a matrix memory (Beck et al. 2024). Needs ``pip install 'hmmscope[models]'``.
+
+    Attributes:
+        num_layers: blocks, each a memory and a gated MLP of about 8/3 times the width.
+        num_heads: memories of each block.
+        width: of the residual stream; a multiple of twice the number of heads.
+    """
+
+    num_layers: int = 4
+    num_heads: int = 4
+    width: int = 128
+
+    def __post_init__(self) -> None:
+        check_sizes(self, "num_layers", "num_heads", "width")
+        rule = f"must be a multiple of 2 * num_heads = {2 * self.num_heads}"
+        require(self.width % (2 * self.num_heads) == 0, "width", rule, self.width)
+
+    def build(self, model_io: ModelIO, generator: torch.Generator) -> TransformersModel:
+        fields = {
+            "num_hidden_layers": self.num_layers,
+            "num_heads": self.num_heads,
+            "mode": "inference",  # the other modes take multiples of a chunk only; gradients are the same
+            "autocast_kernel_dtype": "float32",
+        }
+        return TransformersModel(
+            "xLSTMConfig", fields, "xLSTMModel", width=self.width, model_io=model_io, generator=generator
+        )
+
+
+@registry.model("rwkv")
+@dataclass(frozen=True, kw_only=True)
+class RWKVSpec:
+    """RWKV, version 4 (Peng et al. 2023). Needs ``pip install 'hmmscope[models]'``.
+
+    Attributes:
+        num_layers: blocks, at least 2 (the first decays are spread over the layers).
+        width: of the residual stream, at least 2.
+        mlp_ratio: width of the channel mixing's hidden layer, as a multiple of `width`.
+    """
+
+    num_layers: int = 4
+    width: int = 128
+    mlp_ratio: int = 4
+
+    def __post_init__(self) -> None:
+        check_sizes(self, "num_layers", "width", "mlp_ratio")
+        require(self.num_layers >= 2, "num_layers", "must be at least 2", self.num_layers)
+        require(self.width >= 2, "width", "must be at least 2", self.width)
+
+    def build(self, model_io: ModelIO, generator: torch.Generator) -> TransformersModel:
+        fields = {
+            "num_hidden_layers": self.num_layers,
+            "intermediate_size": self.mlp_ratio * self.width,
+            "context_length": max(1024, model_io.max_length or 0),
+            "rescale_every": 0,  # otherwise weights change whenever training mode does
+        }
+        return TransformersModel(
+            "RwkvConfig", fields, "RwkvModel", width=self.width, model_io=model_io, generator=generator
+        )
+
+
+@registry.model("gated-deltanet")
+@dataclass(frozen=True, kw_only=True)
+class GatedDeltaNetSpec:
+    """Gated delta rule networks (Yang et al. 2024): the linear layers of Qwen3.5 and none of its attention.
+
+    Needs ``pip install 'hmmscope[models]'``.
+
+    Attributes:
+        num_layers: blocks, each a gated delta rule and a gated MLP.
+        num_heads: of each block; keys and values have width / num_heads coordinates.
+        width: of the residual stream; a multiple of the number of heads.
+        mlp_ratio: width of the gated MLP's hidden layer, as a multiple of `width`.
+        kernel_size: of the convolution before the recurrence.
+        chunk_length: positions that the recurrence takes at once; inputs are padded to a multiple.
+    """
+
+    num_layers: int = 4
+    num_heads: int = 4
+    width: int = 128
+    mlp_ratio: float = 8 / 3
+    kernel_size: int = 4
+    chunk_length: int = 64
+
+    def __post_init__(self) -> None:
+        check_sizes(self, "num_layers", "num_heads", "width", "mlp_ratio", "kernel_size", "chunk_length")
+        rule = f"must be a multiple of num_heads = {self.num_heads}"
+        require(self.width % self.num_heads == 0, "width", rule, self.width)
+
+    def build(self, model_io: ModelIO, generator: torch.Generator) -> TransformersModel:
+        fields = {
+            "num_hidden_layers": self.num_layers,
+            "layer_types": ["linear_attention"] * self.num_layers,
+            "num_attention_heads": self.num_heads,
+            "num_key_value_heads": self.num_heads,
+            "intermediate_size": round(self.mlp_ratio * self.width),
+            "linear_conv_kernel_dim": self.kernel_size,
+            "linear_key_head_dim": self.width // self.num_heads,
+            "linear_value_head_dim": self.width // self.num_heads,
+            "linear_num_key_heads": self.num_heads,
+            "linear_num_value_heads": self.num_heads,
+        }
+        name = ("Qwen3_5TextConfig", fields, "Qwen3_5TextModel")
+        options = {"chunk_size": self.chunk_length}
+        return TransformersModel(*name, width=self.width, model_io=model_io, generator=generator, options=options)
+
+
+@registry.model("llama")
+@dataclass(frozen=True, kw_only=True)
+class LlamaSpec:
+    """Llama (Touvron et al. 2023): rotary positions, gated MLP, RMS norms. Needs ``pip install 'hmmscope[models]'``.
+
+    Attributes:
+        num_layers: blocks.
+        num_heads: heads of each block.
+        width: of the residual stream; a multiple of twice the number of heads.
+        mlp_ratio: width of the gated MLP's hidden layer, as a multiple of `width`; with 8/3 a block has the 12 width^2
+            weights of a `DecoderSpec` with 4.
+    """
+
+    num_layers: int = 4
+    num_heads: int = 4
+    width: int = 128
+    mlp_ratio: float = 8 / 3
+
+    def __post_init__(self) -> None:
+        check_sizes(self, "num_layers", "num_heads", "width", "mlp_ratio")
+        rule = f"must be a multiple of 2 * num_heads = {2 * self.num_heads}"
+        require(self.width % (2 * self.num_heads) == 0, "width", rule, self.width)
+
+    def build(self, model_io: ModelIO, generator: torch.Generator) -> TransformersModel:
+        fields = {
+            "num_hidden_layers": self.num_layers,
+            "num_attention_heads": self.num_heads,
+            "num_key_value_heads": self.num_heads,
+            "intermediate_size": round(self.mlp_ratio * self.width),
+            "max_position_embeddings": max(2048, model_io.max_length or 0),
+            "attn_implementation": "sdpa",
+        }
+        name = ("LlamaConfig", fields, "LlamaModel")
+        placed = {"reads_positions": True, "attention": "self_attn"}
+        return TransformersModel(*name, width=self.width, model_io=model_io, generator=generator, **placed)  # type: ignore[arg-type]

@@ -1,0 +1,173 @@
+"""Modules that were handed over: any map from tokens (batch, time) to logits (batch, time, symbol) as a model of ours."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from hmmscope import registry
+from hmmscope.axes import Float, Tensor
+from hmmscope.errors import InputError
+from hmmscope.models.base import ModelIO, SequenceModel
+from hmmscope.schema import shown
+from hmmscope.seeds import derived_seed
+
+
+def raw_logits(output: Any) -> Any:
+    """Return what a module gave as logits: a tensor, the first of a tuple, or ``logits`` of an object or a dict."""
+    logits = output["logits"] if isinstance(output, dict) and "logits" in output else getattr(output, "logits", output)
+    return logits[0] if isinstance(logits, tuple) and logits else logits
+
+
+def logits_of(output: Any, inputs: Tensor, num_outputs: int) -> Float[Tensor, "batch time output"]:
+    """The logits in what a module gave: a tensor, a tuple that begins with one, or ``logits`` of an object or a dict.
+
+    Outputs beyond `num_outputs` (a delimiter) are cut off: probabilities are then given that a symbol follows.
+
+    Raises:
+        InputError: no tensor (batch, time, output), or fewer outputs than symbols.
+    """
+    logits, (batch, time) = raw_logits(output), inputs.shape[:2]
+    if not isinstance(logits, Tensor) or logits.ndim != 3 or logits.shape[:2] != (batch, time):
+        found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        rule = f"model: must map tokens {tuple(inputs.shape)} to logits (batch, time, symbol), got {found}"
+        if isinstance(logits, Tensor) and logits.ndim == 3 and logits.shape[:2] == (time, batch):
+            rule += ": batch and time are exchanged; return logits.transpose(0, 1)"
+        elif isinstance(logits, Tensor) and logits.ndim == 3 and (logits.shape[0], logits.shape[2]) == (batch, time):
+            rule += ": time stands last, in the place of the symbols; return logits.transpose(1, 2)"
+        raise InputError(rule)
+    if logits.shape[2] < num_outputs:
+        raise InputError(f"model: gives {logits.shape[2]} logits, the corpus has {num_outputs} symbols")
+    return logits[..., :num_outputs]
+
+
+class Function(nn.Module):
+    """A plain function from tokens to logits, as a module."""
+
+    stored_name = "hmmscope.models.user_module.Function"
+
+    def __init__(self, function: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, inputs: Tensor) -> Any:
+        return self.function(inputs)
+
+
+def as_module(model: Any) -> nn.Module:
+    """A module as it is, and a function from tokens to logits as a module.
+
+    Raises:
+        InputError: neither.
+    """
+    if isinstance(model, nn.Module):
+        return model
+    if not callable(model) or isinstance(model, type):
+        raise InputError(f"model: must be a torch module or a function of tokens, got {shown(model)}")
+    return Function(model)
+
+
+class UserModule(SequenceModel):
+    """A module of the user, which is trained in place.
+
+    What is random in it (its dropout) draws in training from the global generator; that is set for each step and put
+    back, so that a run is a function of its seed.
+
+    Args:
+        module: tokens (batch, time), or vectors (batch, time, coordinate), to logits; see `logits_of`.
+        model_io: what goes in and comes out.
+        seed: of what is random in it.
+    """
+
+    def __init__(self, module: nn.Module, model_io: ModelIO, seed: int) -> None:
+        super().__init__()
+        self.model_io, self.num_symbols, self.vocab_size = model_io, model_io.num_outputs, model_io.vocab_size
+        self.module, self.residual, self._seed, self._step = module, nn.ModuleList(), seed, (0, 0)
+
+    def set_step(self, step: int, stream: int = 0) -> None:
+        self._step = (step, stream)
+
+    def forward(
+        self,
+        inputs: Tensor,
+        positions: Tensor | None = None,
+        *,
+        feedback: Tensor | None = None,
+        cache: dict[str, Any] | None = None,
+    ) -> Float[Tensor, "batch time output"]:
+        """As every model; without positions, feedback and cache, of which a module knows nothing."""
+        if feedback is not None or cache is not None:
+            raise InputError("model: a module that was handed over takes no feedback; train it without block_length")
+        if not self.training:
+            return logits_of(self.module(inputs), inputs, self.model_io.num_outputs)
+        step, stream = self._step
+        devices = [inputs.device] if inputs.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(derived_seed(self._seed, f"given/{stream}", step))  # noqa: TID251 - put back at the end
+            return logits_of(self.module(inputs), inputs, self.model_io.num_outputs)
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The module that was handed over, or the model itself."""
+    return model.module if isinstance(model, UserModule) else model
+
+
+@registry.model("given")
+@dataclass(frozen=True, kw_only=True)
+class UserModuleSpec:
+    """A module that was handed over. A configuration has its class and shapes; a run's folder has its first weights.
+
+    Attributes:
+        class_name: of the module, with its package.
+        shapes: ``name 3x4`` of every parameter.
+    """
+
+    class_name: str
+    shapes: tuple[str, ...]
+    module: Any = field(default=None, init=False, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, module: nn.Module) -> "UserModuleSpec":
+        """The spec of an object."""
+        name = vars(type(module)).get("stored_name") or f"{type(module).__module__}.{type(module).__qualname__}"
+        if any(nn.parameter.is_lazy(one) for one in module.parameters()):
+            raise InputError("model: has lazy modules; give their sizes")
+        shapes = tuple(f"{key} {'x'.join(map(str, p.shape)) or 1}" for key, p in module.named_parameters())
+        spec = cls(class_name=name, shapes=shapes)
+        object.__setattr__(spec, "module", module)
+        return spec
+
+    def with_module(self, module: nn.Module) -> "UserModuleSpec":
+        """This spec with its module in hand again.
+
+        Raises:
+            InputError: a module of other parameters.
+        """
+        other = UserModuleSpec.of(module)
+        if other.shapes != self.shapes:
+            odd = next(iter(set(self.shapes) ^ set(other.shapes)), "their order")
+            raise InputError(f"model: is not the {self.class_name} of the run, their parameters differ: {shown(odd)}")
+        object.__setattr__(other, "class_name", self.class_name)
+        return other
+
+    def refusal(self, path: Any) -> str:
+        """Why a run cannot be loaded without its module, and what can be done, in a line."""
+        name = model_name(self)
+        return (
+            f"{path}: its model is a {name} of your own, which only Python can build: run = hs.load_run({str(path)!r}, "
+            f"model={name}(...)), then run.report(), hs.probe(run.model, run.corpus('probe'), ...) and the other "
+            f"instruments; on the command line, hmmscope look FILE.py:{name} {path}"
+        )
+
+    def build(self, model_io: ModelIO, generator: torch.Generator) -> UserModule:
+        if self.module is None:
+            raise InputError(f"model: is a {self.class_name} that was handed over; hand it over again")
+        return UserModule(self.module, model_io, int(torch.randint(2**32, (), generator=generator)))
+
+
+def model_name(spec: Any) -> str:
+    """What a model is called: its registered name, or the class of a module that was handed over."""
+    name: str = spec.class_name.rpartition(".")[2] if isinstance(spec, UserModuleSpec) else spec.name
+    return name

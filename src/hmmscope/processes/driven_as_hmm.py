@@ -1,0 +1,61 @@
+"""Input-driven systems as HMMs whose states emit: pairs (state, symbol)."""
+
+from typing import Literal
+
+import torch
+
+from hmmscope.errors import InputError
+from hmmscope.kernels.fixed_order import product, total
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.labelled import LabelledHMM
+
+
+def augment(process: LabelledHMM, pairing: Literal["post", "pre"] = "post") -> HMM:
+    """The same process with hidden states (s, v), number v * num_states + s, which emit their v.
+
+    post: transition[(s, v), (s', v')] = labelled[v', s, s'];  initial[(s', v')] = sum_s initial[s] * labelled[v', s, s']
+    pre:  transition[(s, v), (s', v')] = P(s' | s, v) * P(v' | s');  initial[(s, v)] = initial[s] * P(v | s)
+
+    with P(v | s) = sum_j labelled[v, s, j] and P(s' | s, v) = labelled[v, s, s'] / P(v | s). In `post` the pair at time t
+    is (state after observation t, observation t): its filter gives the belief of the labelled process in the block of
+    the symbol just seen. In `pre` it is (state before observation t, observation t), and the state that observation t
+    leads to belongs to the pair at t + 1.
+
+    Source: [Limits] Prop. A.1, where the kernel of `pre` is printed with the trajectory of `post`: these two do not
+    agree. Either pairing alone has exactly the law of the system, up to rounding to multiples of 2^-32 (`post` with
+    uniform symbols: none, the integers are the same).
+
+    Raises:
+        InputError: another pairing.
+    """
+    num_symbols, num_states = process.num_symbols, process.num_states
+    labelled_VSS = process.labelled
+    symbol_VS = torch.from_numpy(total(labelled_VSS.permute(2, 0, 1).numpy()))
+    if pairing == "post":
+        block = labelled_VSS.transpose(0, 1).flatten(1)
+        initial = torch.from_numpy(product(process.initial[None].numpy(), block.numpy()))[0]
+        transition = block.repeat(num_symbols, 1)
+    elif pairing == "pre":
+        # A pair of probability zero is never entered; its row only has to be a law.
+        own = torch.eye(num_states, dtype=torch.float64)
+        arrive_VSS = torch.where(symbol_VS[:, :, None] > 0, labelled_VSS / symbol_VS[:, :, None], own)
+        transition = (arrive_VSS[:, :, None, :] * symbol_VS[None, None]).flatten(2).flatten(0, 1)
+        initial = (symbol_VS * process.initial).flatten()
+    else:
+        raise InputError(f"pairing: must be post or pre, got {pairing!r}")
+    return HMM(
+        initial,
+        transition,
+        torch.eye(num_symbols, dtype=torch.float64).repeat_interleave(num_states, 0),
+        symbols=process.symbols,
+        states=_pairs(process),
+        title=f"{process.title or 'process'}, states paired with symbols ({pairing})",
+        source=process.source,
+        allow_drop_tiny=True,
+    )
+
+
+def _pairs(process: LabelledHMM) -> list[str] | None:
+    if process.states is None or process.symbols is None:
+        return None
+    return [f"{state},{symbol}" for symbol in process.symbols for state in process.states]

@@ -1,0 +1,370 @@
+"""The arrays of a family of hidden Markov models, component first, in the two forms that processes come in.
+
+Inference asks a law for what it needs by the methods below, and does not look which form it has.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import torch
+
+from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.kernels import cpu
+from hmmscope.reprs import Shown
+from hmmscope.system_info import require_memory
+
+#: How far sums of signed laws may be from one, and a probability below zero; below it a probability counts as zero.
+ROUNDING = 1e-12
+
+#: From laws of the state that emits next (component, batch, state), and symbols, to P(symbol, state).
+Absorb = Callable[[Tensor, Tensor], Tensor]
+
+
+class HMMParams(Shown, ABC):
+    """The arrays of components over the same states and symbols.
+
+    Attributes:
+        digest_name: what digests of processes call this form. It never changes, whatever the class is called; a class that
+            does not set it has its own name there.
+        file_arrays: what files call the arrays.
+        initial_MS: law of the state that emits first, or before the first transition that emits.
+        states_emit: whether states emit, or transitions.
+        signed: whether entries may be negative, so that vectors are no laws of states; see `GeneralisedHMM`.
+        sample: the compiled sampler of this form.
+    """
+
+    digest_name: ClassVar[str] = "Law"
+    file_arrays: ClassVar[tuple[str, ...]]
+    states_emit: ClassVar[bool]
+    signed: ClassVar[bool] = False
+    sample: ClassVar[Callable[..., Any]]
+
+    initial_MS: Float64[Tensor, "component state"]
+    # of one of the forms
+    transition_MSS: Float64[Tensor, "component state state"]
+    emission_MSV: Float64[Tensor, "component state symbol"]
+    labelled_MVSS: Float64[Tensor, "component symbol state state"]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "digest_name" not in vars(cls):
+            cls.digest_name = cls.__name__
+
+    @abstractmethod
+    def rows(self) -> tuple[Tensor, ...]:
+        """The arrays, each stochastic along its last axis: the initial law first."""
+
+    @abstractmethod
+    def symbols(self) -> Float64[Tensor, "component state symbol"]:
+        """P(next symbol | state that is about to emit)."""
+
+    @abstractmethod
+    def transitions(self) -> Float64[Tensor, "component state state"]:
+        """P(next state | state)."""
+
+    @abstractmethod
+    def after(self, beliefs: Float64[Tensor, "component batch state"]) -> Float64[Tensor, "component batch state"]:
+        """Law of the state that emits next, from that of the state after an observation."""
+
+    @abstractmethod
+    def transition(self, beliefs: Float64[Tensor, "*batch state"]) -> Float64[Tensor, "*batch state"]:
+        """`after` in the first component."""
+
+    @abstractmethod
+    def predictive(self) -> Float64[Tensor, "component state symbol"]:
+        """P(next symbol | state after an observation)."""
+
+    @abstractmethod
+    def predictive_in(self, component: int) -> Float64[Tensor, "state symbol"]:
+        """`predictive` of a component."""
+
+    @abstractmethod
+    def steps(self) -> Float64[Tensor, "symbol state state"]:
+        """`[v, i, j]` = P(emit v, and j emits next | i is about to emit), of the first component.
+
+        For states that emit, emission[i, v] * transition[i, j]: a product of multiples of 2^-32, so not itself one.
+        """
+
+    @abstractmethod
+    def arrivals(self) -> Float64[Tensor, "symbol state state"]:
+        """`[v, i, j]` = P(observation v, and state j | the state before is i), of the first component."""
+
+    @abstractmethod
+    def tables(self, component: int) -> tuple[Tensor, Tensor, Tensor]:
+        """P(observation 0, state 0) (V, S), steps (1 or V, S, S) and what is multiplied after a step (V or 0, S)."""
+
+    def all_tables(self) -> tuple[Tensor, Tensor, Tensor]:
+        """`tables` of all components, each with them as its first axis."""
+        each = [self.tables(component) for component in range(len(self.initial_MS))]
+        first, steps, after = (torch.stack(part) for part in zip(*each, strict=True))
+        return first, steps, after
+
+    @abstractmethod
+    def absorber(self) -> Absorb:
+        """What takes up an observation: for each component the same symbols (1, batch), or its own (component, batch)."""
+
+    @abstractmethod
+    def factors(
+        self, components: Int64[Tensor, "row"], symbols: Int64[Tensor, "row"]
+    ) -> tuple[Float64[Tensor, "row state state"], Float64[Tensor, "row state"]]:
+        """Of chosen components and symbols the matrix of a step, and what its result is multiplied by."""
+
+    @abstractmethod
+    def from_each_state(self) -> "HMMParams":
+        """Of the first component a family with one component for each state, where it stands before the first transition."""
+
+    @abstractmethod
+    def contractions(self, memory_length: int) -> tuple[Float64[Tensor, "matrix state state"], int]:
+        """Matrices, of the first component, that beliefs are multiplied by while so much is seen, and how often but once."""
+
+    @abstractmethod
+    def with_gaps(self) -> "HMMParams":
+        """The same with one symbol more, V, that stands for a missing observation: whatever it was, summed over.
+
+        It is read, and never predicted: `symbols`, `predictive` and `num_symbols` are those of the V others.
+        """
+
+    @property
+    def num_symbols(self) -> int:
+        """V."""
+        return self.symbols().shape[2]
+
+    def arrays(self) -> dict[str, Tensor]:
+        """The arrays by their names in files."""
+        arrays = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
+        return dict(zip(self.file_arrays, arrays, strict=True))
+
+    def _made(self, *arrays: Tensor) -> "HMMParams":
+        return type(self)(*arrays)
+
+    def with_initial(self, initial_MS: Float64[Tensor, "component state"]) -> "HMMParams":
+        """The same from other initial laws."""
+        return self._made(initial_MS, *list(self.arrays().values())[1:])
+
+    def select(self, components: Int64[Tensor, "chosen"]) -> "HMMParams":
+        """The family of the chosen components."""
+        return self._made(*(array[components] for array in self.arrays().values()))
+
+    def to(self, device: torch.device) -> "HMMParams":
+        """The same on a device."""
+        return self._made(*(array.to(device) for array in self.arrays().values()))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class StateEmissionParams(HMMParams):
+    """States emit: state_0 ~ initial, state_{t+1} ~ transition[state_t], observation_t ~ emission[state_t].
+
+    Every entry is a multiple of 2^-32 and rows sum to one.
+    """
+
+    digest_name: ClassVar[str] = "StateEmitting"
+    file_arrays: ClassVar[tuple[str, ...]] = ("initial", "transition", "emission")
+    states_emit: ClassVar[bool] = True
+    sample: ClassVar[Callable[..., Any]] = staticmethod(cpu.sample_paths)
+
+    initial_MS: Float64[Tensor, "component state"]
+    transition_MSS: Float64[Tensor, "component state state"]
+    emission_MSV: Float64[Tensor, "component state symbol"]
+
+    def rows(self) -> tuple[Tensor, ...]:
+        return self.initial_MS, self.transition_MSS, self.emission_MSV
+
+    def symbols(self) -> Float64[Tensor, "component state symbol"]:
+        return self.emission_MSV
+
+    def transitions(self) -> Float64[Tensor, "component state state"]:
+        return self.transition_MSS
+
+    def after(self, beliefs: Float64[Tensor, "component batch state"]) -> Float64[Tensor, "component batch state"]:
+        return torch.bmm(beliefs, self.transition_MSS)
+
+    def transition(self, beliefs: Float64[Tensor, "*batch state"]) -> Float64[Tensor, "*batch state"]:
+        return beliefs @ self.transition_MSS[0]
+
+    def predictive(self) -> Float64[Tensor, "component state symbol"]:
+        return self.transition_MSS @ self.symbols()
+
+    def predictive_in(self, component: int) -> Float64[Tensor, "state symbol"]:
+        return self.transition_MSS[component] @ self.symbols()[component]
+
+    def with_gaps(self) -> HMMParams:
+        ones_MS1 = torch.ones_like(self.emission_MSV[..., :1])
+        return _StatesWithGaps(self.initial_MS, self.transition_MSS, torch.cat([self.emission_MSV, ones_MS1], 2))
+
+    def steps(self) -> Float64[Tensor, "symbol state state"]:
+        num_states, num_symbols = self.emission_MSV.shape[1:]
+        require_memory("steps", 8 * num_symbols * num_states**2)
+        return self.emission_MSV[0].T[:, :, None] * self.transition_MSS[0]
+
+    def arrivals(self) -> Float64[Tensor, "symbol state state"]:
+        return self.transition_MSS[0] * self.emission_MSV[0].T[:, None]
+
+    def tables(self, component: int) -> tuple[Tensor, Tensor, Tensor]:
+        emission_VS = self.emission_MSV[component].T
+        return self.initial_MS[component] * emission_VS, self.transition_MSS[component][None], emission_VS
+
+    def all_tables(self) -> tuple[Tensor, Tensor, Tensor]:
+        emission_MVS = self.emission_MSV.transpose(1, 2)
+        return self.initial_MS[:, None] * emission_MVS, self.transition_MSS[:, None], emission_MVS
+
+    def absorber(self) -> Absorb:
+        emission_MVS = self.emission_MSV.transpose(1, 2).contiguous()
+        component_M1 = torch.arange(len(emission_MVS), device=emission_MVS.device)[:, None]
+        return lambda following, symbols_MB: following * emission_MVS[component_M1, symbols_MB]
+
+    def factors(self, components: Int64[Tensor, "row"], symbols: Int64[Tensor, "row"]) -> tuple[Tensor, Tensor]:
+        return self.transition_MSS[components], self.emission_MSV[components, :, symbols]
+
+    def from_each_state(self) -> "StateEmissionParams":
+        size = self.initial_MS.shape[1]
+        transition_SSS, emission_SSV = (rows.expand(size, -1, -1) for rows in (self.transition_MSS, self.emission_MSV))
+        return StateEmissionParams(self.transition_MSS[0], transition_SSS, emission_SSV)
+
+    def contractions(self, memory_length: int) -> tuple[Float64[Tensor, "matrix state state"], int]:
+        return self.transition_MSS[:1], memory_length
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class EdgeEmissionParams(HMMParams):
+    """Transitions emit: from a start state drawn from initial, (observation_t, state_t) ~ labelled[:, state_{t-1}].
+
+    ``labelled[m, v, i, j]`` = P(emit v and go to j given i) in component m; multiples of 2^-32; for each i the entries
+    over (v, j) sum to one. State t is the state after observation t; the start state is not among them.
+    """
+
+    digest_name: ClassVar[str] = "EdgeEmitting"
+    file_arrays: ClassVar[tuple[str, ...]] = ("initial", "labelled")
+    states_emit: ClassVar[bool] = False
+    sample: ClassVar[Callable[..., Any]] = staticmethod(cpu.sample_edges)
+
+    initial_MS: Float64[Tensor, "component state"]
+    labelled_MVSS: Float64[Tensor, "component symbol state state"]
+
+    def rows(self) -> tuple[Tensor, ...]:
+        """Initial law, and for each state its law over (symbol, next state), symbol-major."""
+        return self.initial_MS, self.labelled_MVSS.transpose(1, 2).flatten(2)
+
+    @property
+    def num_symbols(self) -> int:
+        return self.labelled_MVSS.shape[1]
+
+    def symbols(self) -> Float64[Tensor, "component state symbol"]:
+        return self.labelled_MVSS.sum(-1).transpose(1, 2)
+
+    def transitions(self) -> Float64[Tensor, "component state state"]:
+        return self.labelled_MVSS.sum(1)
+
+    def after(self, beliefs: Float64[Tensor, "component batch state"]) -> Float64[Tensor, "component batch state"]:
+        return beliefs
+
+    def transition(self, beliefs: Float64[Tensor, "*batch state"]) -> Float64[Tensor, "*batch state"]:
+        return beliefs
+
+    def predictive(self) -> Float64[Tensor, "component state symbol"]:
+        return self.symbols()
+
+    def predictive_in(self, component: int) -> Float64[Tensor, "state symbol"]:
+        return self.symbols()[component]
+
+    def steps(self) -> Float64[Tensor, "symbol state state"]:
+        return self.labelled_MVSS[0]
+
+    def arrivals(self) -> Float64[Tensor, "symbol state state"]:
+        return self.labelled_MVSS[0]
+
+    def tables(self, component: int) -> tuple[Tensor, Tensor, Tensor]:
+        labelled_VSS = self.labelled_MVSS[component]
+        first_VS = (self.initial_MS[component][:, None] * labelled_VSS).sum(1)
+        return first_VS, labelled_VSS, first_VS[:0]
+
+    def absorber(self) -> Absorb:
+        def absorb(following: Tensor, symbols_MB: Tensor) -> Tensor:
+            if len(symbols_MB) == len(self.labelled_MVSS) and symbols_MB.shape[1] == 1:
+                component_M = torch.arange(len(symbols_MB), device=symbols_MB.device)
+                chosen_MSS = self.labelled_MVSS[component_M, symbols_MB[:, 0]]
+                return torch.bmm(following, chosen_MSS)
+            joint = torch.empty_like(following)
+            for symbol in symbols_MB[0].unique().tolist():
+                rows = (symbols_MB[0] == symbol).nonzero()[:, 0]
+                joint[:, rows] = torch.bmm(following[:, rows], self.labelled_MVSS[:, symbol])
+            return joint
+
+        return absorb
+
+    def factors(self, components: Int64[Tensor, "row"], symbols: Int64[Tensor, "row"]) -> tuple[Tensor, Tensor]:
+        chosen = self.labelled_MVSS[components, symbols]
+        return chosen, torch.ones_like(chosen[:, 0])
+
+    def from_each_state(self) -> HMMParams:
+        size = self.initial_MS.shape[1]
+        eye = torch.eye(size, dtype=torch.float64)
+        return self._made(eye, self.labelled_MVSS.expand(size, -1, -1, -1))
+
+    def contractions(self, memory_length: int) -> tuple[Float64[Tensor, "matrix state state"], int]:
+        return self.labelled_MVSS[0], memory_length - 1
+
+    def with_gaps(self) -> HMMParams:
+        kind = _SignedWithGaps if self.signed else _EdgesWithGaps
+        summed_M1SS = self.labelled_MVSS.sum(1, keepdim=True)
+        return kind(self.initial_MS, torch.cat([self.labelled_MVSS, summed_M1SS], 1))
+
+
+class SignedParams(EdgeEmissionParams):
+    """The same with entries of any sign, as long as no word has a negative probability: see `GeneralisedHMM`."""
+
+    digest_name: ClassVar[str] = "Signed"
+    signed: ClassVar[bool] = True
+
+
+class _StatesWithGaps(StateEmissionParams):
+    """The last column of the emissions, ones, is of a missing observation."""
+
+    digest_name: ClassVar[str] = "_StatesWithGaps"
+
+    def symbols(self) -> Float64[Tensor, "component state symbol"]:
+        return self.emission_MSV[..., :-1]
+
+
+class _EdgesWithGaps(EdgeEmissionParams):
+    """The last matrix, the sum of the others, is of a missing observation."""
+
+    digest_name: ClassVar[str] = "_EdgesWithGaps"
+
+    @property
+    def num_symbols(self) -> int:
+        return self.labelled_MVSS.shape[1] - 1
+
+    def symbols(self) -> Float64[Tensor, "component state symbol"]:
+        return self.labelled_MVSS[:, :-1].sum(-1).transpose(1, 2)
+
+    def transitions(self) -> Float64[Tensor, "component state state"]:
+        return self.labelled_MVSS[:, -1]
+
+
+class _SignedWithGaps(_EdgesWithGaps):
+    digest_name: ClassVar[str] = "_SignedWithGaps"
+    signed: ClassVar[bool] = True
+
+
+def seeing(law: HMMParams, observations: Int64[Tensor, "*batch"]) -> HMMParams:
+    """The law that reads these checked observations: with `HMMParams.with_gaps` where one of them is missing."""
+    return law.with_gaps() if any_missing(observations, law.num_symbols) else law
+
+
+def any_missing(observations: Int64[Tensor, "*batch"], num_symbols: int) -> bool:
+    """Whether one of these checked observations is the symbol behind the last."""
+    return observations.numel() > 0 and int(observations.max()) == num_symbols
+
+
+def symbol_probs(law: HMMParams) -> Float64[Tensor, "component state symbol"]:
+    """P(next symbol | state that is about to emit)."""
+    return law.symbols()
+
+
+def stack(laws: list[HMMParams]) -> HMMParams:
+    """Families of one form as one family."""
+    first = type(laws[0])
+    assert all(type(law) is first for law in laws)
+    return first(*(torch.cat(parts) for parts in zip(*(law.arrays().values() for law in laws), strict=True)))

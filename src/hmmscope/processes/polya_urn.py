@@ -1,0 +1,57 @@
+"""The exact Bayes predictor of Markov chains whose rows are drawn from a Dirichlet law: Pólya's urns."""
+
+import torch
+
+from hmmscope.axes import Float64, Int, Tensor
+from hmmscope.processes.observations import check_observations
+from hmmscope.schema import require
+from hmmscope.sequences.encoding import Alphabet
+from hmmscope.system_info import require_memory_on
+
+
+def dirichlet_chain_predictions(
+    observations: Int[Tensor, "batch time"], num_symbols: int, concentration: float, *, reset_mask: object = None
+) -> Float64[Tensor, "batch time symbol"]:
+    """P(o_t | o_0..o_{t-1}) for a chain whose rows are independent draws of Dirichlet(concentration, ..., concentration).
+
+    A row has seen counts n_ij of steps from i to j; its posterior is Dirichlet(concentration + n_i), whose mean is
+
+    P(o_t = j | o_0..o_{t-1}) = (concentration + n_ij) / (V * concentration + sum_j n_ij),  i = o_{t-1}
+
+    and 1 / V where a sequence starts. Steps from one sequence to the next are none. Chains here have rows that are rounded
+    to multiples of 2^-32 after the draw, which no prediction of this size can tell.
+
+    Source: the Pólya urn scheme; for in-context learning Edelman et al. (2024).
+
+    Args:
+        observations: symbols in [0, V), shape (batch, time); every row has a chain of its own.
+        num_symbols: V.
+        concentration: of the symmetric Dirichlet law, positive.
+        reset_mask: optional mask (time,), true where a new sequence of the same chain begins; the first is true.
+
+    Raises:
+        InputError: a symbol outside [0, V), bad starts, or a concentration that is not positive.
+        ResourceError: the counts (batch, V, V) would not fit in memory.
+
+    Cost: O(batch * time * V), memory O(batch * V * (time + V)).
+    """
+    require(concentration > 0, "concentration", "must be positive", concentration)
+    observations, mask = check_observations(observations, Alphabet(None, num_symbols), reset_mask)
+    batch, time = observations.shape
+    require_memory_on(
+        observations.device, "dirichlet_chain_predictions", 8 * batch * num_symbols * (time + num_symbols)
+    )
+    counts_BVV = torch.full(
+        (batch, num_symbols, num_symbols), float(concentration), dtype=torch.float64, device=observations.device
+    )
+    predicted = counts_BVV.new_empty(batch, time, num_symbols)
+    rows = torch.arange(batch, device=observations.device)
+    for t in range(time):
+        if mask[t]:
+            predicted[:, t] = 1 / num_symbols
+            continue
+        before = observations[:, t - 1]
+        urn_BV = counts_BVV[rows, before]
+        predicted[:, t] = urn_BV / urn_BV.sum(1, keepdim=True)
+        counts_BVV[rows, before, observations[:, t]] += 1
+    return predicted

@@ -1,0 +1,198 @@
+"""Sequences that are given, as what generates: samples are windows of them, and nobody knows their law."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hmmscope import registry
+from hmmscope.axes import Tensor
+from hmmscope.errors import DamagedError, InputError
+from hmmscope.kernels.random_arrays import random_permutations, uniforms
+from hmmscope.processes.process import PriorProcess, Process, SampledPaths, check_samples
+from hmmscope.schema import parse_spec, require, shown
+from hmmscope.seeds import check_seed, philox_key
+from hmmscope.sequences.data import SequenceData
+from hmmscope.sequences.encoding import Alphabet, apart, encode_numbers
+from hmmscope.sequences.gaps import MISSING
+from hmmscope.sequences.read_options import ReadOptions
+
+#: Streams of training, and streams of judgement, which is on other sequences.
+TRAINING, JUDGING = ("train", "counting"), ("evaluate", "probe", "test")
+
+
+class RecordedSequences(Process):
+    """Windows of given sequences. The stream "train" has their `train` part, "test" their `test` part, and "evaluate" and
+    "probe" their `validation` part.
+
+    A window is a piece of one sequence, as long as the sample; where the sequence ends before, the rest of the sample is
+    padding: symbol 0 with state -1. A missing observation is `hmmscope.MISSING`. All other states are zeros, for nothing is
+    known of them.
+
+    "train":   each sample draws a piece, ceil(n / length) of them for a sequence of n, and where in the sequence it lies
+    others:    the pieces themselves, side by side, each once in an order drawn from the seed; then again from the first
+
+    Args:
+        data: the sequences.
+        law: the process that they are taken to come from, if one is known: the optimum is that of its observer.
+
+    Raises:
+        InputError: another number of symbols than `law` has; of the streams that need a split, too few sequences for one
+            (see `SequenceData.split`).
+    """
+
+    stored_name = "GivenSequences"
+
+    num_states = 1
+    no_optimum_reason = "given sequences have no known law; fit an HMM to them"
+    file_format = "hmmscope-sequences"
+    file_arrays = ("tokens", "lengths", "num_symbols")
+    file_fields = ("symbols", "title", "split_seed", "reading", "gaps")
+
+    def __init__(self, data: SequenceData, law: Process | None = None) -> None:
+        if law is not None:
+            require(data.num_symbols == law.num_symbols, "symbols", f"must be {law.num_symbols}", data.num_symbols)
+            self.prior = PriorProcess(law, 1.0)
+        self.data, self.num_symbols, self.symbols = data, data.num_symbols, data.symbols
+        self.title, self.read_options = data.title, data.read_options
+        self._pieces: dict[tuple[str, int], NDArray[np.int64]] = {}
+
+    @property
+    def window(self) -> int:
+        """Observations of a sample where nobody says how many: those of the longest sequence, from 2 to 256."""
+        return max(2, min(256, self.data.longest))
+
+    @cached_property
+    def digest(self) -> str:
+        """That of the data."""
+        return self.data.digest
+
+    @cached_property
+    def params_digest(self) -> str:
+        """That of the data, names included."""
+        return self.data.digest
+
+    def part(self, stream: str) -> SequenceData:
+        """The sequences that a stream takes its windows from."""
+        if stream in TRAINING:
+            return self.data.train
+        if stream == "test":
+            return self.data.test
+        return self.data.validation if stream in JUDGING else self.data
+
+    def num_different(self, stream: str, length: int) -> int | None:
+        """The number of windows of that length; no end in a stream of training, which draws them."""
+        return None if stream in TRAINING else len(self._windows(stream, length))
+
+    def _windows(self, stream: str, length: int) -> NDArray[np.int64]:
+        """(piece, [sequence, begin]); a last piece of one symbol is left out if its sequence has others."""
+        if (stream, length) not in self._pieces:
+            pieces = [
+                (number, begin)
+                for number, count in enumerate(self.part(stream).lengths.tolist())
+                for begin in range(0, count, length)
+                if begin == 0 or count - begin > 1
+            ]
+            self._pieces[stream, length] = np.array(pieces, dtype=np.int64)
+        return self._pieces[stream, length]
+
+    def sample_paths(
+        self, indices: NDArray[np.int64], reset_mask: NDArray[np.bool_], seed: int, stream: str = "corpus"
+    ) -> SampledPaths:
+        """As for every process; `states` are 0, and -1 beyond the end of a sequence.
+
+        Raises:
+            InputError: more than one sequence a sample.
+        """
+        check_samples(indices)
+        if int(reset_mask.sum()) > 1:
+            raise InputError("layout: given sequences come one a sample; use the layout sequences")
+        length, part, key = len(reset_mask), self.part(stream), philox_key(seed, stream)
+        windows = self._windows(stream, length)
+        if stream in TRAINING:
+            drawn = uniforms(key, indices, 1, 2)[:, 0]
+            chosen = windows[np.minimum((drawn[:, 0] * len(windows)).astype(np.int64), len(windows) - 1)]
+            room = np.maximum(part.lengths.numpy()[chosen[:, 0]] - length, 0) + 1
+            chosen = np.stack([chosen[:, 0], np.minimum((drawn[:, 1] * room).astype(np.int64), room - 1)], 1)
+        else:
+            order = random_permutations(key, np.zeros(1, np.int64), 1, len(windows))[0, 0]
+            chosen = windows[order[indices % len(windows)]]
+        observations = torch.zeros(len(indices), length, dtype=torch.int64)
+        states = torch.full_like(observations, -1)
+        for row, (number, begin) in enumerate(chosen.tolist()):
+            piece = part[number][begin : begin + length]
+            observations[row, : len(piece)] = piece
+            states[row, : len(piece)] = 0
+        return SampledPaths(observations, states, None)
+
+    def file_tensors(self) -> dict[str, Tensor]:
+        return {"tokens": torch.from_numpy(np.array(self.data.flat)), "lengths": self.data.lengths}
+
+    def file_texts(self) -> dict[str, Any]:
+        plain = {"num_symbols": self.num_symbols, "title": self.title, "split_seed": self.data.seed}
+        reading = {"reading": self.data.read_options.to_data()} if self.data.read_options.to_data() else {}
+        reading |= {"gaps": True} if self.data.num_missing else {}
+        return plain | reading | ({} if self.symbols is None else {"symbols": list(self.symbols)})
+
+    @classmethod
+    def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "RecordedSequences":
+        rows = apart(data["tokens"], data["lengths"])
+        given = data.get("symbols")
+        alphabet = Alphabet.of(given if given is not None else data["num_symbols"])
+        require(alphabet.count == data["num_symbols"], "symbols", "must be num_symbols names", shown(given))
+        if data.get("gaps"):
+            rows = [np.where(row == alphabet.count, MISSING, row.astype(np.int64)) for row in rows]
+        encoded = encode_numbers(rows, alphabet, "sequences as saved", lambda number: f"sequence {number + 1}")
+        reading = parse_spec(ReadOptions, data.get("reading", {}), "reading")
+        encoded = replace(encoded, read_options=reading)
+        title, seed = data.get("title", ""), check_seed(data.get("split_seed", 0))
+        return cls(SequenceData.from_encoded(encoded, title, seed))
+
+    def __repr__(self) -> str:
+        return f"RecordedSequences({self.data!r})"
+
+
+@registry.process("data")
+@dataclass(frozen=True, kw_only=True)
+class DataSpec:
+    """Sequences from a file: text, FASTA, CSV, JSON lines, NPZ, safetensors, Parquet. Nobody knows their law.
+
+    Attributes:
+        path: the file.
+        unit, column, group, axis, missing: how it is read, see `hmmscope.SequenceData`; empty to find out.
+        symbols: names of the symbols; none for those that occur.
+        cut: cut sequences into pieces of this length before they are split; 0 to leave them.
+        split_seed: of the split into training, validation and test.
+        digest: what the sequences must have, or empty.
+    """
+
+    #: A run keeps a copy of the process in its folder.
+    keeps_copy: ClassVar[bool] = True
+
+    path: str
+    unit: str = ""
+    column: str = ""
+    group: str = ""
+    axis: int | None = None
+    missing: tuple[str, ...] = ()
+    symbols: tuple[str, ...] = ()
+    cut: int = 0
+    split_seed: int = 0
+    digest: str = ""
+
+    def __post_init__(self) -> None:
+        check_seed(self.split_seed, "split_seed")
+        require(self.cut >= 0, "cut", "must be at least 0", self.cut)
+
+    def build(self) -> RecordedSequences:
+        given: dict[str, Any] = {name: getattr(self, name) or None for name in ("unit", "column", "group")}
+        asked = given | {"axis": self.axis, "missing": self.missing or None, "symbols": self.symbols or None}
+        data = SequenceData(self.path, **asked, seed=self.split_seed)
+        found = RecordedSequences(data.cut(self.cut) if self.cut else data)
+        if self.digest and found.digest != self.digest:
+            raise DamagedError(f"{self.path}: has changed (its digest is {found.digest[:12]}, not {self.digest[:12]})")
+        return found

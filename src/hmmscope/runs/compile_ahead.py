@@ -1,0 +1,41 @@
+"""Compilation and loading of the compiled engine ahead of the processes that will need it."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from hmmscope.datasets.process_dataset import ProcessDataset
+from hmmscope.datasets.targets import make_target
+from hmmscope.models.base import build_model
+from hmmscope.runs.config import RunConfig
+from hmmscope.runs.pipeline import engine_of, model_io_of
+from hmmscope.training.distributed import ProcessGroup
+from hmmscope.training.engines import make_engine
+from hmmscope.training.state import Moments, resolve_device
+
+
+def warm_up(configs: Iterable[RunConfig], seen: set[type] | None = None) -> None:
+    """Compile what these runs will need of the compiled engine, once for all processes that start later on this machine.
+
+    Those that are forked from this one find it loaded.
+
+    It takes 10 to 15 s on a new machine and next to nothing afterwards. One step of the first run of each architecture is
+    computed, unless its kind is among those `seen`; nothing is written but the compiler's cache.
+    """
+    seen = set() if seen is None else seen
+    for config in configs:
+        spec, kind = config.training, type(config.model)
+        if kind in seen or spec.engine == "torch" or resolve_device(spec.device, spec.engine) != "cpu":
+            continue
+        process = config.process.build()
+        target = make_target(config.target, process, config.layout)
+        ports = model_io_of(config, target)
+        if engine_of(replace(config, training=replace(spec, device="cpu")), ports).engine == "torch":
+            continue
+        seen.add(kind)
+        spec = replace(
+            spec, device="cpu", engine="compiled", batch_size=1, accumulation_steps=1, num_trajectories=0, curriculum=()
+        )
+        model = build_model(config.model, ports, config.seed)
+        engine, moments = make_engine(model, spec, ProcessGroup()), Moments()
+        dataset = ProcessDataset(process, layout=config.layout, seed=config.seed, stream="corpus")
+        engine.take(moments, dataset[0:1], target, 0)

@@ -1,0 +1,259 @@
+"""Numbers as observations: how arrays are read as sequences of vectors, and which families of emissions there are."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.emissions.emission_hmm import EmissionHMM
+from hmmscope.emissions.fit_emissions_em import EmissionFit, fit_emissions
+from hmmscope.emissions.gaussian import GaussianHMM
+from hmmscope.emissions.gaussian_mixture import GaussianMixtureHMM
+from hmmscope.emissions.multichannel import MultichannelHMM
+from hmmscope.emissions.poisson import PoissonHMM
+from hmmscope.emissions.vector_evidence import vector_evidence
+from hmmscope.errors import InputError
+from hmmscope.inference.num_states import (
+    StateCountPosterior,
+    by_bic,
+    choice_reason,
+    held_out_mean,
+    summed,
+    support_of,
+    units_of,
+)
+from hmmscope.schema import refuse_masked, shown, unknown_name
+from hmmscope.seeds import numpy_generator
+
+#: Families by name, and which of their options `hmmscope.fit` takes.
+FAMILIES: dict[str, tuple[type[EmissionHMM], tuple[str, ...]]] = {
+    "gaussian": (GaussianHMM, ("covariance_type",)),
+    "gaussian-mixture": (GaussianMixtureHMM, ("covariance_type", "num_gaussians")),
+    "poisson": (PoissonHMM, ()),
+    "channels": (MultichannelHMM, ("sizes",)),
+}
+#: What `hmmscope.fit` knows: an HMM of symbols, and these.
+EMISSIONS = ("symbols", *FAMILIES)
+#: Of fewer sequences or blocks nothing is held out; the shortest block.
+LEAST_PARTS, SHORTEST = 20, 16
+
+
+class Vectors(NamedTuple):
+    """Sequences of vectors, one after the other.
+
+    Attributes:
+        rows: (row, coordinate); NaN is missing.
+        lengths: of the sequences, at least 1 each.
+    """
+
+    rows: Float64[Tensor, "row coordinate"]
+    lengths: Int64[Tensor, "sequence"]
+
+
+def emission_of(source: Any, asked: str | None) -> str:
+    """The emission that is asked for; else "gaussian" for arrays of numbers that are not all whole, and "symbols"."""
+    if asked is not None:
+        if asked not in EMISSIONS:
+            raise unknown_name("emission", asked, EMISSIONS)
+        return asked
+    arrays = source if isinstance(source, list | tuple) else [source]
+    for one in arrays:
+        if isinstance(one, Tensor | np.ndarray):
+            found = _array_of(one.compressed() if isinstance(one, np.ma.MaskedArray) else one)
+            if found.dtype.kind == "f" and bool((found != np.floor(found))[np.isfinite(found)].any()):
+                return "gaussian"
+    return "symbols"
+
+
+def read_vectors(source: Any, *, axis: int | None = None, lengths: Any = None) -> Vectors:
+    """Arrays as sequences of vectors.
+
+    (time,) and (time, 1) are one sequence of numbers, (sequence, time, coordinate) are sequences, a list holds one array a
+    sequence. Two dimensions can be read in three ways, and something has to say in which: `lengths`, which sum to the rows,
+    says that each row is an observation, as in hmmlearn; `axis` says that each entry is one, and along which axis time runs.
+
+    Raises:
+        InputError: what is no array of numbers, or can be read in several ways; an infinite number; bad lengths.
+    """
+    if isinstance(source, list | tuple) and len(source) and all(np.ndim(one) in (1, 2) for one in source):
+        parts = [_numbers(one) for one in source]
+        if lengths is not None or axis is not None:
+            raise InputError("lengths, axis: are for one array; these are sequences already")
+        return _together([part[:, None] if part.ndim == 1 else part for part in parts])
+    array = _numbers(source)
+    if array.ndim == 3 and axis is None:
+        if lengths is None:
+            return _together(list(array))
+        counts = _counts(lengths)
+        if len(counts) != len(array) or max(counts) > array.shape[1]:
+            raise InputError(f"lengths: must be {len(array)} whole numbers in [1, {array.shape[1]}]")
+        return _together([row[:count] for row, count in zip(array, counts, strict=True)])
+    if array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1 and axis is None):
+        array = array.reshape(-1, 1)
+        lengths = [len(array)] if lengths is None else lengths
+    elif array.ndim == 2 and axis in (0, 1):
+        return _together([row[:, None] for row in (array.T if axis == 0 else array)])
+    if array.ndim != 2 or axis is not None:
+        raise InputError(
+            f"source: must be numbers (sequence, time, coordinate), got {tuple(array.shape)} with axis={axis}"
+        )
+    if lengths is None:
+        rows, columns = array.shape
+        raise InputError(
+            f"source: numbers {tuple(array.shape)} can be read in three ways: with lengths=[{rows}] as {rows} observations "
+            f"of {columns} coordinates, with axis=0 as {columns} sequences of {rows} numbers, with axis=1 as {rows} of "
+            f"{columns}"
+        )
+    counts = _counts(lengths)
+    if sum(counts) != len(array):
+        raise InputError(f"lengths: must sum to the {len(array)} rows, got {sum(counts)}")
+    return _together(list(array.split(counts)))
+
+
+def _numbers(one: Any) -> Float64[Tensor, "..."]:
+    """An array of numbers, masked entries as NaN."""
+    try:
+        if isinstance(one, np.ma.MaskedArray):
+            one = np.ma.filled(one.astype(np.float64), np.nan)
+        array = _array_of(one)
+        if array.dtype.kind in "mMc":
+            raise TypeError
+        found = torch.from_numpy(np.array(array, dtype=np.float64))
+    except (ValueError, TypeError):
+        raise InputError(f"source: must be numbers, got {shown(one)}") from None
+    if bool(found.isinf().any()):
+        raise InputError(f"source{found.isinf().nonzero()[0].tolist()}: is not finite; a missing entry is NaN")
+    return found
+
+
+def _array_of(one: Any) -> NDArray[Any]:
+    """As an array of numpy; numpy has no bfloat16."""
+    if not isinstance(one, Tensor):
+        return np.asarray(one)
+    one = one.detach().cpu()
+    return (one.double() if one.dtype == torch.bfloat16 else one).numpy()
+
+
+def _counts(lengths: Any) -> list[int]:
+    refuse_masked("lengths", lengths)
+    counts = np.asarray(lengths)
+    if counts.ndim != 1 or counts.dtype.kind not in "iu" or (counts < 1).any():
+        raise InputError(f"lengths: must be whole numbers of at least 1, got {shown(lengths)}")
+    return counts.tolist()
+
+
+def _together(parts: list[Tensor]) -> Vectors:
+    if len({part.shape[1] for part in parts}) != 1 or not all(map(len, parts)):
+        raise InputError("source: sequences must have observations, and all of them as many coordinates")
+    return Vectors(torch.cat(parts), torch.tensor(list(map(len, parts))))
+
+
+def fit_vectors(
+    data: Vectors, sizes: list[int], emission: str, options: dict[str, Any], more: dict[str, Any]
+) -> dict[int, EmissionFit]:
+    """The fit of each number of states.
+
+    Args:
+        data: what is fitted.
+        sizes: numbers of states.
+        emission: of `FAMILIES`.
+        options: of `fit_emissions`.
+        more: what is left: options of the family, and `floor`.
+
+    Raises:
+        InputError: an option that the family has not, and as `fit_emissions`.
+    """
+    family, known = FAMILIES[emission]
+    for name in more:
+        if name not in (*known, "min_variance"):
+            raise unknown_name("fit", name, (*known, "min_variance", "axis", "lengths"))
+    return {size: fit_emissions(family, data.rows, data.lengths, size, **options, **more) for size in sizes}
+
+
+def held_out(data: Vectors, seed: int) -> tuple[Vectors, Vectors | None, str]:
+    """What is fitted, a fifth that judges numbers of states, and how it was cut, in words.
+
+    Sequences are held out, and where there are fewer than twenty, blocks of a fiftieth of all observations, sixteen at
+    least. Of fewer than twenty blocks nothing is.
+    """
+    parts, how = list(data.rows.split(data.lengths.tolist())), ""
+    if len(parts) < LEAST_PARTS:
+        size = max(SHORTEST, -(-len(data.rows) // 50))
+        parts = [block for part in parts for block in part.split(size)]
+        how = f"; held out were blocks of {size} observations"
+    if len(parts) < LEAST_PARTS:
+        return data, None, "; nothing could be held out"
+    chosen = set(numpy_generator(seed, "held-out").permutation(len(parts))[: len(parts) // 5].tolist())
+    judges = [part for number, part in enumerate(parts) if number in chosen]
+    if all(bool(part.isnan().all()) for part in judges):
+        return data, None, "; nothing could be held out"
+    rest = [part for number, part in enumerate(parts) if number not in chosen]
+    return _together(rest), _together(judges), f"{how}; then fitted on to all"
+
+
+def choose_vectors(
+    data: Vectors,
+    judges: Vectors | None,
+    sizes: list[int],
+    emission: str,
+    options: dict[str, Any],
+    more: dict[str, Any],
+) -> tuple[int, dict[str, Any]]:
+    """The number of states by BIC, and the attributes of `hmmscope.runs.fitting.FitResult` that tell of the choice.
+
+    Args:
+        judges: what numbers of states are judged by besides; None holds a part of `data` out, if there is a choice.
+        data, sizes, emission, options, more: as of `fit_vectors`.
+    """
+    apart, cut = data, ""
+    if judges is not None and judges.rows.shape[1] != data.rows.shape[1]:
+        raise InputError(f"validation: must have {data.rows.shape[1]} coordinates, got {judges.rows.shape[1]}")
+    if judges is None and len(sizes) > 1:
+        apart, judges, cut = held_out(data, options["seed"])
+    fits = fit_vectors(apart, sizes, emission, options, more)
+    if len(sizes) == 1:
+        return sizes[0], {"fits": fits, "whole": None}
+    bics = {size: one.bic for size, one in fits.items()}
+    restricted = any(options.get(name) for name in ("fixed", "start"))
+    support = by_bic(bics, "parts of the model are not free") if restricted else _support(data, fits, bics)
+    found: dict[str, Any] = {"fits": fits, "whole": None, "support": support, "num_fitted": len(apart.rows)}
+    if judges is None:
+        best, reason = choice_reason(bics, {}, np.empty(0, np.int64), support)
+    else:
+        units = units_of(judges.lengths.numpy())
+        seen = summed((~judges.rows.isnan()).any(1).numpy(), np.concatenate(units))
+        logs = {size: _judged(one.hmm, judges, units) for size, one in fits.items()}
+        scores = {size: held_out_mean(own, seen) for size, own in logs.items()}
+        found["held_out"] = {size: one.mean for size, one in scores.items()}
+        found["held_out_errors"] = {size: one.error for size, one in scores.items()}
+        best, reason = choice_reason(bics, logs, seen, support, "an observation")
+    if apart is not data:
+        again = options | {"start": fits[best].hmm, "num_restarts": 1}
+        found["whole"] = fit_vectors(data, [best], emission, again, more)[best]
+    return best, found | {"reason": reason + cut}
+
+
+def _support(data: Vectors, fits: dict[int, EmissionFit], bics: dict[int, float]) -> StateCountPosterior:
+    """By the evidence of all observations, under the priors of `hmmscope.runs.fitting.FitResult.posterior`."""
+    model = next(iter(fits.values())).hmm
+    try:
+        laws = type(model).conjugate(data.rows, **model.options)
+    except InputError as error:
+        return by_bic(bics, str(error).removeprefix("posterior: "))
+    return support_of(bics, lambda size: vector_evidence(fits[size].hmm, data.rows, data.lengths, laws))
+
+
+def _judged(hmm: EmissionHMM, data: Vectors, units: list[NDArray[np.int64]]) -> NDArray[np.float64]:
+    """Log density of each block of held-out sequences given what comes before it there, nats."""
+    parts = data.rows.split(data.lengths.tolist())
+    terms = [hmm.observe(part[None]).log_likelihood_terms[0] for part in parts]
+    return summed(torch.cat(terms).numpy(), np.concatenate(units))
+
+
+def refuse(emission: str, **given: Any) -> None:
+    """InputError for an option that is given and is for symbols only."""
+    for name, value in given.items():
+        if value not in (None, False, ()):
+            raise InputError(f"{name}: is for symbols, and emission is {emission!r}")

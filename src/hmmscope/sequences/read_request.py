@@ -1,0 +1,370 @@
+"""What a caller asks for, and what follows from it for rows, tables and text of any source."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hmmscope.errors import InputError
+from hmmscope.schema import listed, shown, unknown_name
+from hmmscope.sequences.encoding import (
+    UNITS,
+    Alphabet,
+    Encoded,
+    encode_lines,
+    encode_numbers,
+    encode_words,
+    whole_lengths,
+    within,
+)
+from hmmscope.sequences.gaps import FOR_NUMBERS, MISSING, USUAL_GAPS, Missing, is_nothing
+from hmmscope.sequences.large import MAX_SYMBOLS, smallest, too_sparse
+from hmmscope.sequences.read_options import ReadOptions
+
+#: A number, as tables write it.
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+#: Of files of sequences.
+FORMAT = "hmmscope-sequences"
+#: The field that is taken if nothing is said, as `hmmscope sample` writes it.
+OBSERVATIONS = "observations"
+
+
+class ReadRequest:
+    """What the caller says about a source, and where errors are.
+
+    Args:
+        what: the source, for messages.
+        alphabet: what is known of the symbols.
+        read_options: what is asked for.
+        lengths: of padded rows, or of the sequences that one row is cut into.
+        kept: how other sequences were read that these are to be like: it decides what `read_options` leaves open. Its unit
+        is
+            for text, and its column and group are for tables that have that column.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        alphabet: Alphabet,
+        read_options: ReadOptions | None = None,
+        lengths: object = None,
+        kept: ReadOptions | None = None,
+    ) -> None:
+        self.what, self.alphabet, self.lengths = what, alphabet, lengths
+        self.read_options, self.kept = read_options or ReadOptions(), kept or ReadOptions()
+        self.unit = self.read_options.unit or self.kept.unit
+        if self.unit is not None and self.unit not in UNITS:
+            raise unknown_name("unit", self.unit, UNITS)
+        column, group = self.read_options.column, self.read_options.group
+        self.column, self.group, self.axis = _named(column), _named(group), self.read_options.axis
+        if self.axis is None:
+            self.axis = self.kept.axis
+        self.missing = alphabet.missing
+        self.own = False  # whether its file is one of this library's
+        self.has_gaps = False  # whether its file says that V stands for a missing observation
+        self.row_numbers: Sequence[int] | None = None  # of the rows of a file, as an editor or spreadsheet counts them
+        self.has_axes = False  # whether it is an array of two dimensions, whose axis of time matters
+
+    def understood(self, found: Encoded) -> Encoded:
+        """What was found, with how it was read: what was asked for, what was kept and applied, and the unit of its text."""
+        reading = replace(
+            found.read_options,
+            column=self.column,
+            group=self.group,
+            axis=self.axis if self.has_axes else None,
+            missing=self.missing.names or None,
+        )
+        asked, kept = self.read_options.to_data(), self.kept.to_data()
+        found_now = reading.to_data()
+        applied = {name: value for name, value in found_now.items() if name not in asked and kept.get(name) == value}
+        how = f"{found.how}; read as those of the process, {ReadOptions(**applied).flags()}" if applied else found.how
+        gaps = [name for name in found.symbols or () if name.lower() in USUAL_GAPS and self.alphabet.names is None]
+        if gaps:
+            how += f"; {' and '.join(gaps)} too, unless --missing {','.join(gaps)}"
+        return replace(found, read_options=reading, how=how)
+
+    def choose(self, fields: Iterable[object]) -> list[str]:
+        """The names of the columns or arrays; of what was kept, the column is taken where they have it."""
+        names = [str(field) for field in fields]
+        if self.column is None and self.kept.column in names:
+            self.column, self.group = self.kept.column, self.group or self.kept.group
+        if self.group is not None and self.column is None:
+            raise InputError("group: needs column, the column of the symbols")
+        return names
+
+    def of_file(self, header: Mapping[str, Any]) -> Alphabet | None:
+        """Take the alphabet that a file states; where the caller names another one, that is returned, to be renamed to."""
+        self._check_header(header)
+        self.own = "format" in header
+        if header.get("gaps"):
+            self.has_gaps, self.missing = True, replace(self.missing, nothing=True)
+            self.alphabet = replace(self.alphabet, missing=self.missing)
+        given, wanted = header.get("symbols", header.get("num_symbols")), self.alphabet
+        if given is None or (wanted.count is not None and (wanted.names is None or not isinstance(given, list))):
+            return None
+        self.alphabet = Alphabet.of(given, self.missing)
+        return None if wanted.count is None or wanted.names == self.alphabet.names else wanted
+
+    def _check_header(self, header: Mapping[str, Any]) -> None:
+        """InputError for a format, version, list of names or number that is not as this library writes it."""
+        found = header.get("format", FORMAT)
+        if found != FORMAT:
+            raise InputError(f"{self.what}: holds a process ({shown(found)}), not sequences")
+        if header.get("version", 1) != 1:
+            raise InputError(f"{self.what}: version: must be 1 of {FORMAT}, got {shown(header['version'])}")
+        names, count = header.get("symbols"), header.get("num_symbols")
+        if names is not None and not isinstance(names, list):
+            raise InputError(f"{self.what}: symbols: must be a list of names, got {shown(names)}")
+        try:
+            known = Alphabet.of(names).count
+            Alphabet.of(count)
+        except InputError as error:
+            raise InputError(f"{self.what}: {error}") from None
+        if known is not None and count is not None and known != count:
+            raise InputError(f"{self.what}: num_symbols: must be the number of names, {known}, got {shown(count)}")
+
+    def field(self, fields: list[str]) -> str:
+        """The field to take: the one asked for, `observations`, or the only one."""
+        if self.column is not None:
+            if self.column not in fields:
+                raise unknown_name("column", self.column, fields)
+            return self.column
+        if OBSERVATIONS in fields or len(fields) == 1:
+            return OBSERVATIONS if OBSERVATIONS in fields else fields[0]
+        found = listed(fields) or "nothing"
+        raise InputError(
+            f"{self.what}: holds no array '{OBSERVATIONS}' but {found}; choose one with column= (--column)"
+        )
+
+    def at(self, noun: str) -> Callable[[int], str]:
+        """Names row `number`; the whole source for -1. Rows of a file are named by their number there."""
+        known = self.row_numbers if noun == "row" else None
+        return lambda n: self.what if n < 0 else f"{self.what}: {noun} {n + 1 if known is None else known[n]}"
+
+    def numbers(self, rows: Sequence[Any], how: str, noun: str = "sequence") -> Encoded:
+        return encode_numbers(within(rows, self.lengths), self.alphabet, how, self.at(noun))
+
+    def whole(self, array: NDArray[Any], lengths: object, how: str) -> Encoded | None:
+        """What `numbers` makes of the rows of an array (sequence, time), or of the sequences that one row is cut into.
+
+        Nothing else of its size is made, and an array that nobody can write to, of the smallest type, is kept as it is.
+        None if something may be missing, or is no symbol.
+        """
+        plain = array.dtype.kind in "iu" and array.ndim == 2 and not isinstance(array, np.ma.MaskedArray)
+        if not plain or not array.size or self.missing.names or (lengths is not None and len(array) != 1):
+            return None
+        counts = np.full(len(array), array.shape[1]) if lengths is None else whole_lengths(lengths)
+        least, most = int(array.min()), int(array.max())
+        count = most + 1 if self.alphabet.count is None else self.alphabet.count
+        if counts.min(initial=1) < 1 or counts.sum() != array.size or least < 0 or not most < count <= MAX_SYMBOLS:
+            return None
+        if too_sparse(self.alphabet.count, count, array.size):
+            return None
+        flat, kind = array.reshape(-1), smallest(count)
+        beginning = " ".join(map(str, flat[: min(20, int(counts[0]))].tolist()))
+        kept = flat if flat.dtype == kind and not array.flags.writeable else flat.astype(kind)
+        return Encoded(np.asarray(kept), counts, self.alphabet.names, count, how, beginning)
+
+    def words(self, rows: Sequence[list[str]], how: str, noun: str = "sequence") -> Encoded:
+        kept = [list(row) for row in within(rows, self.lengths)]
+        if not kept:
+            raise InputError(f"{self.what}: holds no sequence")
+        return encode_words(kept, self.alphabet, how, self.at(noun))
+
+    def lines(self, lines: list[str], noun: str = "line", unit: str | None = None) -> Encoded:
+        if self.lengths is not None:
+            raise InputError(f"{self.what}: lengths: are of arrays and lists of symbols, not of text")
+        return encode_lines(lines, self.alphabet, unit or self._unit_of(lines), self.what, self.at(noun))
+
+    def _unit_of(self, texts: Sequence[object]) -> str | None:
+        """The unit that is asked for, or was kept; "lines" is kept only where one of the texts at least is a symbol."""
+        if self.read_options.unit is None and self.unit == "lines" and self.alphabet.count is not None:
+            symbols = {*(self.alphabet.names or map(str, range(self.alphabet.count))), *self.missing.names}
+            return self.unit if any(str(text).strip() in symbols for text in texts) else None
+        return self.unit
+
+    def characters(self, lines: list[str], noun: str) -> Encoded:
+        """Text whose symbols are characters whatever was kept of other text, unless another unit is asked for."""
+        return self.lines(lines, noun, self.read_options.unit or "characters")
+
+    def rows(self, rows: Sequence[Any], how: str, noun: str = "sequence") -> Encoded:
+        """Rows of any kind: texts, lists of names, or lists of numbers."""
+        values = [plain(row) for row in rows]
+        if not values:
+            raise InputError(f"{self.what}: holds no sequence")
+        if any(isinstance(row, str) for row in values) and self._names(values):
+            return self._texts(values, noun)
+        if all(self._is_number(row) or (is_nothing(row) and not isinstance(row, list)) for row in values):
+            return self.numbers([values], "one sequence of numbers", noun)
+        if not all(isinstance(row, list | tuple) for row in values):
+            odd = next(k for k, row in enumerate(values) if not isinstance(row, list | tuple))
+            raise InputError(f"{self.at(noun)(odd)}: must be a list of symbols or a text, got {shown(values[odd])}")
+        return self.cells(self.along(values), how, noun)
+
+    def cells(self, values: Sequence[Any], how: str, noun: str = "sequence") -> Encoded:
+        """Lists of names, or lists of numbers."""
+        if self._names(word for row in values for word in row):
+            return self.words(values, f"{how} of names", noun)
+        return self.numbers(values, f"{how} of numbers", noun)
+
+    def _texts(self, values: list[Any], noun: str) -> Encoded:
+        """Texts; with the unit "lines" the symbols of one sequence, of which some may be missing.
+
+        Raises:
+            InputError: an empty one, or None, that is no missing symbol.
+        """
+        whole = self._unit_of(values) == "lines"
+        for number, value in enumerate(values):
+            empty = is_nothing(value) or not str(value).strip()
+            if whole and empty and not self.missing.has(value):
+                raise InputError(f"{self.at(noun)(number)}: {_emptiness(value)}; {self.missing.advice(value)}")
+            if not whole and (empty or not isinstance(value, str)):
+                advice = "leave it out, or say unit='lines' (--unit) if each is one symbol"
+                raise InputError(f"{self.at(noun)(number)}: {_emptiness(value)}; {advice}")
+        if not whole:
+            return self.lines(values, noun)
+        cells = [value.strip() if isinstance(value, str) else value for value in values]
+        return replace(self._symbols([cells], UNITS["lines"]), read_options=ReadOptions(unit="lines"))
+
+    def _symbols(self, rows: list[list[Any]], how: str) -> Encoded:
+        """Rows of cells of a table: names, or whole numbers, also as text, unless these are given as names."""
+        has = self.missing.has
+        seen = [value for row in rows for value in row if not has(value)]
+        words = all(isinstance(value, str) for value in seen)
+        if not words or (self.alphabet.names is None and all(map(is_whole, seen))):
+            return self.numbers([[MISSING if has(value) else int(value) for value in row] for row in rows], how)
+        return self.words(rows, how)
+
+    def along(self, values: list[Any]) -> list[Any]:
+        """Lists along the axis of time; lists of one symbol each may be one sequence, as a column of an array is.
+
+        Raises:
+            InputError: several of them, where neither axis nor lengths say, with both readings.
+        """
+        if self.own or self.lengths is not None or len(values) < 2 or any(len(row) != 1 for row in values):
+            return values
+        if self.axis is None:
+            raise InputError(
+                f"{self.what}: {len(values)} lists of one symbol can be read in two ways: with axis=0 as one sequence of "
+                f"{len(values)}, or with axis=1 as {len(values)} of 1; choose one (--axis)"
+            )
+        self.has_axes = True
+        return values if self.axis == 1 else [[row[0] for row in values]]
+
+    def _is_number(self, value: object) -> bool:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+
+    def _names(self, values: Iterable[object]) -> bool:
+        """Whether these are names, but for what is missing or no value."""
+        return all(isinstance(value, str) or is_nothing(value) or self.missing.has(value) for value in values)
+
+    def table(self, fields: Iterable[object], take: Callable[[str], Any]) -> Encoded:
+        """A table's column of sequences, or with `group` of symbols, whose rows of one group are a sequence in their order.
+
+        Args:
+            fields: names of the columns.
+            take: gives a column by its name.
+        """
+        names = self.choose(fields)
+        name = self.field(names)
+        for one in (name, self.group):
+            if names.count(str(one)) > 1:
+                raise InputError(f"{self.what}: column: {names.count(str(one))} columns are named {shown(one)}")
+        column, values = f"column {_short(name)}", self._cells(take, name)
+        if self.unit is None and self.alphabet.names is None and _decimals(values, self.missing):
+            raise InputError(
+                f"{self.what}: {column}: holds numbers with decimals, no symbols; {FOR_NUMBERS}; if each value is one "
+                "symbol say unit='lines' (--unit)"
+            )
+        if self.group is None:
+            if self.unit == "lines":
+                self._no_gap(values, column)
+            found = self.rows(values, column, "row")
+            return found if found.read_options.unit is None else replace(found, how=f"{column}: {found.how}")
+        if self.group not in names:
+            raise unknown_name("group", self.group, names)
+        keys = self._cells(take, self.group)
+        if len(keys) != len(values):
+            raise InputError(
+                f"{self.what}: column {_short(self.group)} has {len(keys)} rows, and {column} {len(values)}"
+            )
+        self._no_gap(keys, f"column {_short(self.group)}", "a row without a group; leave it out")
+        self._no_gap(values, column)
+        grouped: dict[Any, list[Any]] = {}
+        for number, (key, value) in enumerate(zip(keys, values, strict=True)):
+            if isinstance(key, list | dict):
+                raise InputError(
+                    f"{self.at('row')(number)}: column {self.group}: must be a name or number, got {shown(key)}"
+                )
+            grouped.setdefault(key, []).append(value)
+        rows, how = list(grouped.values()), f"{column}, a sequence for each {_short(self.group)}"
+        seen = [value for row in rows for value in row if not self.missing.has(value)]
+        words = all(isinstance(value, str) for value in seen)
+        whole = (float.is_integer(v) if isinstance(v, float) else isinstance(v, int) and v is not True for v in seen)
+        if not words and not all(whole):
+            raise InputError(f"{self.what}: {column}: with group= each row must be one name or whole number")
+        return self._symbols(rows, how)
+
+    def _cells(self, take: Callable[[str], Any], name: str) -> list[Any]:
+        """A column as a list of plain values: of pyarrow, polars, pandas, datasets, NumPy, or any iterable."""
+        column = take(name)
+        cells = plain(column)
+        if isinstance(cells, str) or not isinstance(cells, Iterable):
+            raise InputError(f"{self.what}: column {name}: must be a list of rows, got {shown(column)}")
+        return list(cells)
+
+    def _no_gap(self, cells: list[Any], column: str, advice: str = "") -> None:
+        """Refuse an empty cell where each row has one symbol: it would be a symbol, or the end of a sequence."""
+        for number, cell in enumerate(cells):
+            empty = is_nothing(cell) or (isinstance(cell, str) and not cell.strip())
+            if empty and (advice or not self.missing.has(cell)):
+                said = f"{column}: {_emptiness(cell)}; {advice or self.missing.advice(cell)}"
+                raise InputError(f"{self.at('row')(number)}: {said}")
+
+    def no_group(self) -> None:
+        """Refuse a group where there are no columns."""
+        if self.read_options.group is not None:
+            raise InputError(f"{self.what}: group: has no columns; it is for tables with one observation a row")
+
+
+def _named(column: Any) -> str | None:
+    """The name of a column; frames have numbers too."""
+    return column if column is None else str(column)
+
+
+def _decimals(values: Sequence[object], missing: Missing) -> bool:
+    """Whether these are texts of numbers, of which one at least has a point or an exponent."""
+    seen = [str(value).strip() for value in values if not (is_nothing(value) or missing.has(value))]
+    texts = all(isinstance(value, str) or is_nothing(value) or missing.has(value) for value in values)
+    return texts and bool(seen) and all(map(_NUMBER.fullmatch, seen)) and any(set(one) & set(".eE") for one in seen)
+
+
+def plain(values: Any) -> Any:
+    """As Python's own lists, numbers and texts, of any library; masked is `MISSING`, whole numbers (time, 1) a column."""
+    if isinstance(values, np.ma.MaskedArray) and values.dtype.kind in "iubf":
+        values = Missing().marked(values) if np.ma.is_masked(values) else values.data
+    elif isinstance(values, list | tuple) and any(value is np.ma.masked for value in values):
+        whole = all(value is np.ma.masked or isinstance(value, int | np.integer) for value in values)
+        return [(MISSING if whole else None) if value is np.ma.masked else value for value in values]
+    if getattr(values, "ndim", 0) == 2 and values.shape[1] == 1 and "int" in str(getattr(values, "dtype", "")):
+        values = values.reshape(-1)
+    methods = (getattr(values, method, None) for method in ("to_pylist", "as_py", "to_list", "tolist"))
+    return next((method for method in methods if method is not None), lambda: values)()
+
+
+def _emptiness(value: object) -> str:
+    """What is said of a text that is no symbol."""
+    return f"is {value}" if is_nothing(value) else "is empty" if not str(value).strip() else f"is {shown(value)}"
+
+
+def _short(name: str) -> str:
+    """The name of a column as it is said."""
+    return name if len(name) <= 100 else f"{name[:97]}..."
+
+
+def is_whole(cell: str) -> bool:
+    """Whether a cell of a table is a whole number as numbers are written; 01 is the name of another symbol than 1."""
+    return cell.isascii() and cell.isdigit() and len(cell) <= 9 and (cell == "0" or cell[0] != "0")

@@ -1,0 +1,90 @@
+"""Counts: each state has a mean count of every feature."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.utils import Tags
+
+from hmmscope.axes import Float64, Tensor
+from hmmscope.emissions.poisson import PoissonHMM as PoissonProcess
+from hmmscope.sklearn.encoded import Array
+from hmmscope.sklearn.vector_estimator import RealValuedHMM
+
+
+class PoissonHMM(RealValuedHMM):
+    """A hidden Markov model whose states emit counts, in the place of `hmmlearn.hmm.PoissonHMM`.
+
+    lambda_i = (lambdas_prior + n mean_i) / (lambdas_weight + n),   mean_i = sum_t w_ti x_t / sum_t w_ti,   n = rows of X
+
+    Source: Zucchini, MacDonald and Langrock (2016); the interface and the prior are those of hmmlearn 0.3.
+
+    Args:
+        n_components: number of states S.
+        startprob_prior, transmat_prior: of Dirichlet rows, numbers or arrays; 1 is no prior.
+        lambdas_prior, lambdas_weight: of the mean counts, as above.
+        algorithm, random_state, n_iter, tol, verbose, implementation, n_init: as `CategoricalHMM`.
+        params, init_params: letters of "s" (start), "t" (transitions), "l" (mean counts).
+
+    Attributes:
+        startprob_, transmat_, monitor_: as `CategoricalHMM`.
+        lambdas_: mean counts (S, feature).
+    """
+
+    parts = RealValuedHMM.parts | {"l": "lambdas_"}
+    arrays = {"rates": "lambdas_"}
+    lambdas_: Array
+    lambdas_prior: Any
+    lambdas_weight: Any
+
+    def __init__(
+        self,
+        n_components: int = 1,
+        startprob_prior: Any = 1.0,
+        transmat_prior: Any = 1.0,
+        lambdas_prior: Any = 0.0,
+        lambdas_weight: Any = 0.0,
+        algorithm: str = "viterbi",
+        random_state: Any = None,
+        n_iter: int = 10,
+        tol: float = 1e-2,
+        verbose: bool = False,
+        params: str = "stl",
+        init_params: str = "stl",
+        implementation: str = "log",
+        n_init: int = 1,
+    ) -> None:
+        self._take(locals())
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.positive_only = True
+        return tags
+
+    def process(self) -> PoissonProcess:
+        return PoissonProcess(self.startprob_, self.transmat_, self.lambdas_)
+
+    def _check_emissions(self) -> None:
+        self.lambdas_ = np.atleast_2d(self.lambdas_)
+        self.process()
+
+    def _read(self, X: Any, *, fitting: bool) -> Array:
+        found = super()._read(X, fitting=fitting)
+        PoissonProcess.checked(torch.from_numpy(found))
+        return found
+
+    def _begin_emissions(self, X: NDArray[Any], random: np.random.RandomState) -> dict[str, Array]:
+        mean, variance = np.nanmean(X), np.nanvar(X)
+        shape = (self.n_components, X.shape[1])
+        if not variance:  # all counts are one number
+            return {"lambdas_": np.full(shape, mean)}
+        return {"lambdas_": random.gamma(shape=mean**2 / variance, scale=variance / mean, size=shape)}
+
+    def _maximise_emissions(self, X: NDArray[Any], visits: Float64[Tensor, "row state"]) -> None:
+        if "l" in self.params:
+            weights, gaps = visits.numpy(), np.isnan(X)
+            total, count = weights.T @ (~gaps).astype(np.float64), weights.sum()
+            sums = weights.T @ np.where(gaps, 0.0, X)
+            mean = np.divide(sums, total, out=np.array(self.lambdas_, np.float64), where=total > 0)
+            self.lambdas_ = np.maximum((self.lambdas_prior + count * mean) / (self.lambdas_weight + count), 1e-300)

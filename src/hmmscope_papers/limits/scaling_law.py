@@ -1,0 +1,440 @@
+"""How the fit length on Cyclic-DET grows with training, by depth: annealed budgets, a law, and what it says of the paper's.
+
+A training at a constant rate has no end of its own, and one whose rate falls has only its last point. So the budgets are
+branches of one trunk: constant up to 400, 800, 1600, ... steps, and from each of these linear to zero over a fifth as many.
+Only annealed ends count.
+"""
+
+import math
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+from hmmscope import Run, registry
+from hmmscope.lab import (
+    Effect,
+    Experiment,
+    Figure,
+    Gate,
+    MeasuredTables,
+    Measurement,
+    Rows,
+    ScalingLaw,
+    Series,
+    Tables,
+    claim,
+    curve,
+    level,
+    lines,
+    parameter,
+)
+from hmmscope_papers.limits.lengths import final_losses, fit_lengths, length_of
+from hmmscope_papers.limits.tables import layers_of, log2_length, model_name, relabelled
+from hmmscope_papers.limits.trainings import identity, label_of, limits_config
+
+TASK = "cyclic-det"
+#: Learning rates by length of the sequences and layers (0 is the RNN), where they were chosen for this schedule:
+#: scripts/choose_rates.py took of three the one with the least mean evaluation loss of annealed budgets, with seed 100.
+RATES: dict[int, dict[int, float]] = {32: {0: 0.008, 1: 0.004, 2: 0.004, 3: 0.004, 5: 0.004}}
+
+
+@registry.experiment("limits-law")
+class LimitsLaw(Experiment):
+    """Annealed budgets of Cyclic-DET by depth, in instances that all depths and budgets share."""
+
+    title = "Fit length as a law of depth and training"
+    summary = (
+        "Transformers of growing depth and the RNN follow five states under two permutations that generate A5. One trunk "
+        "is trained at a constant learning rate, and copies of it are annealed at budgets that double, so that each point "
+        "is a training that has come to its end. Depths and budgets share their instances. A straight law in the logarithm "
+        "of the sequences and one that saturates are fitted to all budgets but the largest, tested on it, and asked at the "
+        "paper's budget; the interval is the union of both."
+    )
+    num_seeds = Experiment.NUM_SEEDS
+    run_columns = ("layers", "longest", "steps")
+    sizes = {
+        "smoke": {
+            "samples": 64,
+            "least_count": 8,
+            "error_rates": [0.05, 0.1],
+            "definition": "prefix",
+            "last_epochs": 1,
+        },
+        **{
+            scale: {
+                "samples": 4096,
+                "least_count": 256,
+                "error_rates": [0.05, 0.1],
+                "definition": "prefix",
+                "last_epochs": 1,
+            }
+            for scale in ("small", "medium", "gpu")
+        },
+    }
+    groups = {"losses": ("positions", "fit-lengths")}
+    shapes: dict[str, dict[str, Any]] = {
+        "smoke": {"length": 4, "layers": [0, 1, 2], "first": 12, "doublings": 3},
+        "small": {"length": 16, "layers": [0, 1, 2, 3], "first": 480, "doublings": 4},
+        "medium": {"length": 32, "layers": [0, 1, 2, 3, 5], "first": 480, "doublings": 7},
+        "gpu": {"length": 120, "layers": [0, 1, 3, 7], "first": 9000, "doublings": 4},
+    }
+
+    def choices(self, scale: str) -> dict[str, Any]:
+        return dict(self.shapes[scale])
+
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
+        return {
+            f"{_chain(choices['length'], layers)}, {steps} steps": _config(
+                scale, choices["length"], layers, steps, choices
+            )
+            for layers in choices["layers"]
+            for steps in (choices["first"] * 2**k for k in range(choices["doublings"]))
+        }
+
+    def cells(self, labels: list[str]) -> dict[str, list[str]]:
+        """A trunk with its branches, shortest first: each goes on from the one before."""
+        chains: dict[str, list[str]] = {}
+        for label in labels:
+            chains.setdefault(label.rpartition(", ")[0], []).append(label)
+        return chains
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+        tables: MeasuredTables = {"positions": [], "fit-lengths": []}
+        for run in runs.values():
+            training = run.config.training
+            budget = {"steps": training.num_steps, "sequences": training.num_steps * training.batch_size}
+            rows = final_losses(run, TASK, sizes)
+            facts = identity(run) | budget | {"longest": max(row["position"] for row in rows)}
+            tables["positions"] += [facts | row for row in rows]
+            tables["fit-lengths"] += [facts | row for row in fit_lengths(run, rows, sizes) if row["by"] == "final"]
+        return tables
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        with growth.measuring():
+            return [_figure(tables["fit-lengths"])]
+
+    def without_training(self, tables: Tables) -> Tables:
+        return {name: relabelled(rows, "constant") for name, rows in tables.items()}
+
+
+def _chain(length: int, layers: int) -> str:
+    return f"{label_of(TASK, layers)}, length {length}"
+
+
+def _config(scale: str, length: int, layers: int, steps: int, choices: Mapping[str, Any]) -> dict[str, Any]:
+    first = choices["first"] - choices["first"] // 6  # where the first branch begins
+    training = {
+        "num_steps": steps,
+        "schedule": "wsd",
+        "epoch_steps": 0,
+        "warmup_steps": min(300, first // 2),
+        "warmup_from": 0.0,
+        "evaluate_every": first,
+        "checkpoint_every": max(first, 1000),
+    }
+    if layers in RATES.get(length, {}):
+        training["learning_rate"] = RATES[length][layers]
+    return limits_config(scale, TASK, layers, curriculum=False, length=length, training=training)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The law
+
+
+def _lengths(tables: Tables, layers: int | None = None, predictor: str = "model") -> Rows:
+    """Fit lengths of annealed ends, by the error rate and the definition of the record."""
+    rate, definition = parameter("rate"), parameter("definition")
+    rows = tables["fit-lengths"].where(predictor=predictor, error_rate=rate)
+    if definition != "prefix":
+        facts = ("layers", "sequences", "seed", "longest")
+        losses = tables["positions"].where(predictor=predictor).by(*facts)
+        rows = Rows(
+            {**dict(zip(facts, key, strict=True)), "length": length_of(own, rate, definition).value}
+            for key, own in losses.items()
+        )
+    return rows if layers is None else rows.where(layers=layers)
+
+
+def _end(row: Mapping[str, Any]) -> float:
+    """A length from here on is known to be at least that, and no more."""
+    return float(parameter("ceiling") * row["longest"])
+
+
+def _capped(row: Mapping[str, Any]) -> float:
+    """log2 of the fit length, near the end of the sequence of where that begins."""
+    return math.log2(min(max(row["length"], 1.0), _end(row)))
+
+
+def _points(rows: Rows) -> list[ScalingLaw.BudgetPoint]:
+    """log2 of the fit length against log2 of the sequences; near the end of the sequence it is at least that."""
+    return [
+        ScalingLaw.BudgetPoint(math.log2(row["sequences"]), row["seed"], _capped(row), row["length"] >= _end(row))
+        for row in rows
+    ]
+
+
+def _deep(tables: Tables) -> list[int]:
+    return [n for n in layers_of(_lengths(tables)) if n > 0]
+
+
+def _at_paper(points: list[ScalingLaw.BudgetPoint], unit: str) -> Effect | None:
+    law = ScalingLaw.of(points)
+    return None if law is None else law.effect(math.log2(parameter("sequences")), unit)
+
+
+#: A simulated effect of that size in the place of the one of that name.
+Redrawn = Callable[[str, float, random.Random], Effect | None]
+
+
+def _redrawn(chains: Mapping[str, list[ScalingLaw.BudgetPoint]], less: Mapping[str, float] | None = None) -> Redrawn:
+    """Other experiments by the laws of these points, of which a number is taken away."""
+    laws, reached = {name: ScalingLaw.of(points) for name, points in chains.items()}, math.log2(parameter("sequences"))
+
+    def redrawn(name: str, aim: float, draw: random.Random) -> Effect | None:
+        law, shift = laws[name], (less or {}).get(name, 0.0)
+        found = None if law is None else law.resampled(reached, aim + shift, draw, "")
+        return None if found is None else found.shifted(-shift)
+
+    return redrawn
+
+
+def _reached() -> dict[str, float]:
+    """The budget that an effect is of: the paper's, by the law."""
+    return {"sequences": parameter("sequences")}
+
+
+def _by_budget(rows: Rows, measure: Callable[[Rows], float | None]) -> list[ScalingLaw.BudgetPoint]:
+    """A number of all depths of an instance at a budget."""
+    found = [
+        (row[0]["sequences"], row[0]["seed"], value)
+        for row in rows.by("sequences", "seed").values()
+        if (value := measure(row)) is not None
+    ]
+    return [ScalingLaw.BudgetPoint(math.log2(sequences), seed, value) for sequences, seed, value in found]
+
+
+def _slope(own: Rows) -> float | None:
+    """Doublings of the fit length a layer, over the depths that do not fit all of the sequence."""
+    known = [(row["layers"], log2_length(row)) for row in own if row["length"] < _end(row)]
+    if len(known) < 2:
+        return None
+    centre = fmean(n for n, _ in known)
+    spread = math.fsum((n - centre) ** 2 for n, _ in known)
+    return math.fsum((n - centre) * y for n, y in known) / spread
+
+
+def _gates(tables: Tables, chains: Mapping[str, list[ScalingLaw.BudgetPoint]]) -> tuple[Gate, ...]:
+    """Every depth has learned something, and its law foretold the largest budget."""
+    return (_learned(tables), _foretold(chains))
+
+
+def _learned(tables: Tables) -> Gate:
+    """Whether every model fits a position more than one that always gives the same answer, at every budget of the law."""
+    nothing = {
+        key: own[0]["length"]
+        for key, own in _lengths(tables, predictor="constant").by("layers", "sequences", "seed").items()
+    }
+    leads = [
+        Effect.pooled([row["length"] - nothing[*key, row["seed"]] for row in own], "positions")
+        for key, own in _lengths(tables).by("layers", "sequences").items()
+    ]
+    least = min(leads, key=lambda effect: effect.value, default=None)
+    control = "one that always gives the same answer, in positions of the fit length,"
+    return Gate.learned(least, parameter("learned"), control)
+
+
+def _foretold(chains: Mapping[str, list[ScalingLaw.BudgetPoint]]) -> Gate:
+    tests = [test for points in chains.values() if (test := ScalingLaw.held_out(points)) is not None]
+    count = sum(test.instances for test in tests)
+    share = sum(test.covered for test in tests) / count if count else 0.0
+    return Gate.regime(
+        share, parameter("covered"), 1.0, "the share of largest budgets that the laws of the smaller ones cover"
+    )
+
+
+def _below_the_end(tables: Tables) -> Gate:
+    """Whether two depths at least stay below the end of the sequence at the paper's budget: else nothing grows there."""
+    last = math.log2(max(map(_end, _lengths(tables))))
+    laws = [_at_paper(_points(_lengths(tables, n)), "") for n in _deep(tables)]
+    below = sum(effect is not None and effect.high is not None and effect.high < last for effect in laws)
+    what = "the number of depths that the law keeps below the end of the sequence at the paper's budget"
+    return Gate.regime(float(below), parameter("below_the_end"), float(max(len(laws), 2)), what)
+
+
+def _said(tables: Tables) -> str:
+    """Lengths at the largest budget and at the paper's, by depth."""
+    parts = []
+    for layers in layers_of(_lengths(tables)):
+        rows = _lengths(tables, layers)
+        most = max(rows.values("sequences"))
+        mean = 2 ** fmean(log2_length(row) for row in rows.where(sequences=most))
+        effect = _at_paper(_points(rows), "")
+        ends = "" if effect is None or effect.low is None or effect.high is None else _range(effect.low, effect.high)
+        parts.append(f"{model_name(layers)} {mean:.3g} at {most:,} sequences{ends}")
+    longest = max(_lengths(tables).values("longest"))
+    return f"Width 64, sequences of {longest}: {'; '.join(parts)}."
+
+
+def _range(low: float, high: float) -> str:
+    return f", {2 ** max(low, 0.0):.3g} to {2 ** min(high, 20.0):.3g} at the paper's 5·10⁸ by the law"
+
+
+@claim("limits-law-growth")
+def growth(tables: Tables) -> Measurement:
+    """Depths of an instance at a budget share it, so that its slope has no spread of instances."""
+    rows = Rows(row for row in _lengths(tables) if row["layers"] > 0)
+    points = _by_budget(rows, _slope)
+    gates = (*_gates(tables, {"slope": points}), _below_the_end(tables))
+    return Measurement(
+        _at_paper(points, "doublings a layer"),
+        _said(tables),
+        gates,
+        compute_used=_reached(),
+        resampled=_redrawn({"": points}),
+    )
+
+
+@claim("limits-law-doubles")
+def doubles(tables: Tables) -> Measurement:
+    """The same slope, asked to be one."""
+    return growth.measure(tables)
+
+
+@claim("limits-law-power")
+def power(tables: Tables) -> Measurement:
+    """At the depth that is furthest below 2^L, of those whose 2^L is no longer than the sequence."""
+    chains = {n: _points(_lengths(tables, n)) for n in _deep(tables)}
+    longest = max(_lengths(tables).values("longest"))
+    effects = {
+        model_name(n): effect.shifted(-float(n))
+        for n, points in chains.items()
+        if 2**n <= longest and (effect := _at_paper(points, "doublings above 2^L")) is not None
+    }
+    gates = _gates(tables, {model_name(n): points for n, points in chains.items()})
+    return Measurement(
+        effects,
+        _said(tables),
+        (*gates, _tells_depths(chains, longest)),
+        required=tuple(effects),
+        compute_used=_reached(),
+    )
+
+
+def _tells_depths(chains: Mapping[int, list[ScalingLaw.BudgetPoint]], longest: int) -> Gate:
+    """Whether the shallowest would not pass for the deepest: else the claim says nothing of depth."""
+    deepest = max((n for n in chains if 2**n <= longest), default=0)
+    effect = _at_paper(chains[min(chains)], "") if chains else None
+    most = math.inf if effect is None or effect.high is None else effect.high
+    return Gate.regime(
+        most, 0.0, float(deepest), "log2 of the most that the law gives the shallowest, against the deepest's 2^L,"
+    )
+
+
+@claim("limits-law-rnn")
+def recurrent(tables: Tables) -> Measurement:
+    """Where the RNN fits all of the sequence the lead is at least that of the end; see also `_to_the_end`."""
+    rows, deepest = _lengths(tables), max(_deep(tables), default=0)
+    others = {(row["sequences"], row["seed"]): row for row in rows.where(layers=deepest)}
+    points = [
+        ScalingLaw.BudgetPoint(math.log2(sequences), seed, _capped(row) - _capped(other), row["length"] >= _end(row))
+        for row in rows.where(layers=0)
+        if (other := others.get((sequences := row["sequences"], seed := row["seed"]))) is not None
+    ]
+    if points and all(point.hidden for point in points):
+        return _to_the_end(tables, deepest)
+    effect = _at_paper(points, f"doublings of the RNN beyond {model_name(deepest)}")
+    gates = _gates(tables, {"lead": points})
+    return Measurement(effect, _said(tables), gates, compute_used=_reached(), resampled=_redrawn({"": points}))
+
+
+def _to_the_end(tables: Tables, deepest: int) -> Measurement:
+    """The lead of an RNN that fits all of the sequence at every budget: what the deepest Transformer leaves of it.
+
+    More than that the sequence does not show; so there must be room, where the law's least length is below the end.
+    """
+    rows = _lengths(tables, deepest)
+    chain, end = _points(rows), math.log2(max(map(_end, rows)))
+    law = _at_paper(chain, f"doublings of the RNN beyond {model_name(deepest)}, to the end of the sequence")
+    if law is None or law.low is None or law.high is None:
+        return Measurement(None, _said(tables), _gates(tables, {"deepest": chain}), compute_used=_reached())
+    low, value, high = (end - min(one, end) for one in (law.high, law.value, law.low))
+    there = Gate.regime(
+        law.low, 0.0, end - parameter("room"), f"log2 of the least length that the law gives {model_name(deepest)}"
+    )
+    effect = replace(law, low=low, value=value, high=high)
+    lengths = _redrawn({"": chain})
+
+    def redrawn(name: str, aim: float, draw: random.Random) -> Effect | None:
+        found = lengths(name, end - aim, draw)
+        return None if found is None else found.mirrored(end / 2)
+
+    gates = (*_gates(tables, {"deepest": chain}), there)
+    return Measurement(effect, _said(tables), gates, compute_used=_reached(), resampled=redrawn)
+
+
+@claim("limits-law-rests")
+def rests(tables: Tables) -> Measurement:
+    """By depth, over the last doubling of the budget, of annealed ends; those at the end of the sequence do not count."""
+    effects = {}
+    for layers in _deep(tables):
+        moved = list(ScalingLaw.last_doubling(_points(_lengths(tables, layers))).values())
+        if moved:
+            effects[model_name(layers)] = Effect.pooled(moved, "doublings a doubling of training")
+    known = {name: effect for name, effect in effects.items() if effect.low is not None and effect.high is not None}
+    still = [
+        name for name, effect in known.items() if max(-(effect.low or 0.0), effect.high or 0.0) < parameter("at_rest")
+    ]
+    said = "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
+    return Measurement(
+        effects, f"Over the last doubling: {said or 'all fit the sequence'}. At rest: {', '.join(still) or 'none'}."
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figure
+
+
+def _figure(rows: Rows) -> Figure:
+    own = rows.where(predictor="model", error_rate=parameter("rate"))
+    longest = max(own.values("longest"))
+    ends = (float(min(own.values("sequences"))), parameter("sequences"))
+    series: list[Series | None] = []
+    for layers in layers_of(own):
+        of_depth = own.where(layers=layers)
+        series.append(curve(of_depth, "sequences", model_name(layers), "model" if layers else "optimum", y="length"))
+        series += _drawn_law(_points(of_depth), model_name(layers), longest)
+    series.append(level(longest, ends, "end of the sequence", "ceiling"))
+    shown: dict[str, Any] = {"x_label": "sequences seen", "y_label": "fit length", "y_min": 0.0, "log_x": True}
+    return Figure(
+        name="fit-length-law",
+        title="Fit length of annealed trainings, and what their law says of the paper's budget",
+        caption=(
+            f"The place between two positions at which the loss crosses {parameter('rate'):g}, of annealed copies of one "
+            "trunk. Bands of points are 95 % intervals over instances. The bands beyond them are the union of a straight "
+            "law and one that saturates, for the mean over instances, up to the 5·10⁸ sequences of the paper; both were "
+            "fitted to all points. Nothing longer than the sequences can be fitted, so that all ends at their length."
+        ),
+        panels=(lines(f"Cyclic-DET, sequences of {longest}, width 64", *series, **shown),),
+    )
+
+
+def _drawn_law(points: list[ScalingLaw.BudgetPoint], name: str, longest: int) -> list[Series]:
+    """The band of a law from the largest budget to the paper's."""
+    law = ScalingLaw.of(points)
+    if law is None:
+        return []
+    first, last = max(point.x for point in points), math.log2(parameter("sequences"))
+    places = [first + (last - first) * k / 8 for k in range(9)]
+    found = [law.effect(x, "") for x in places]
+    return [
+        Series(
+            name=f"{name}, law",
+            role="control",
+            x=tuple(2**x for x in places),
+            y=tuple(min(2**effect.value, float(longest)) for effect in found),
+            low=tuple(min(2 ** (effect.low or 0.0), float(longest)) for effect in found),
+            high=tuple(min(2 ** min(effect.high or 0.0, 20.0), float(longest)) for effect in found),
+        )
+    ]

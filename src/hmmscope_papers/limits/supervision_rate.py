@@ -1,0 +1,246 @@
+"""Cyclic-HARD as a dose-response: how rarely can the state be asked for, for a Transformer and for the RNN."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from hmmscope import Run, registry
+from hmmscope.lab import (
+    EstimateWithError,
+    Experiment,
+    Figure,
+    Gate,
+    MeasuredTables,
+    Measurement,
+    Rows,
+    Series,
+    Tables,
+    claim,
+    curve,
+    level,
+    lines,
+    parameter,
+)
+from hmmscope_papers.limits.lengths import RARELY, RATE, final_losses, length_of, log2, slope
+from hmmscope_papers.limits.tables import (
+    HARD,
+    WHILE_TRAINING,
+    drift,
+    each,
+    layers_of,
+    model_name,
+    never_fitting,
+    over_seeds,
+    relabelled,
+    told,
+    training_rows,
+)
+from hmmscope_papers.limits.trainings import grid, identity, label_of, limits_config, shortened
+from hmmscope_papers.limits.trainings import length_of as length_of_scale
+
+#: Samples of an evaluation while training, times the rate: so many are asked for at each position; 64 where not said. At
+#: medium the rarest question is that of the grid, whose runs it shares.
+_ASKED = {"medium": 128}
+
+
+@registry.experiment("limits-hard-dose")
+class LimitsHardDose(Experiment):
+    """Cyclic-HARD at one length, with growing distance between the questions."""
+
+    title = "How rarely the state may be asked for"
+    summary = (
+        "Cyclic-HARD shows its state only when it is asked for, after an action with the rate alpha. The paper has alpha "
+        "= 1/120 and finds that no Transformer fits even a constant length, while the RNN does. Here the length of the "
+        "sequence stays and alpha falls, with an RNN that sees as many sequences at each. The paper's alpha with its "
+        "length of 120 and its 10^8 sequences is out of reach of two processor cores."
+    )
+    num_seeds = Experiment.NUM_SEEDS
+    run_columns = ("actions", "layers")
+    sizes = {
+        "smoke": {"samples": 64, "least_count": 4},
+        "small": {"samples": 4096, "least_count": 128},
+        "medium": {"samples": 4096, "least_count": 256},
+        "gpu": {"samples": 8192, "least_count": 512},
+    }
+    measure_per_run = True
+    groups = {"losses": ("positions", WHILE_TRAINING)}
+    #: What shapes the plan: actions between two questions, and layers, 0 for the RNN.
+    shapes: dict[str, dict[str, Any]] = {
+        "smoke": {"actions": [2, 4], "layers": [0, 1]},
+        "small": {"actions": [4, 16, 64], "layers": [0, 2]},
+        "medium": {"actions": [8, 16, 32], "layers": [0, 1, 2, 3, 4, 5]},
+        "gpu": {"actions": [8, 32, 128], "layers": [0, 2, 4]},
+    }
+
+    def choices(self, scale: str) -> dict[str, Any]:
+        return dict(self.shapes[scale])
+
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
+        found = {}
+        for actions in choices["actions"]:
+            changes: dict[str, Any] = {"process": {"prediction_rate": 1 / actions}, "curriculum": False}
+            changes["training"] = {"evaluate_samples": _ASKED.get(scale, 64) * actions}
+            if scale == "small":  # fewer than the grid: three doses in ten minutes
+                changes["training"] |= {"num_steps": 2000, "epoch_steps": 100, "evaluate_every": 100}
+            elif scale == "medium" and actions != length_of_scale(scale):  # as many answers at each dose
+                whole = limits_config(scale, HARD, 0)["training"]["num_steps"]
+                changes["training"] |= shortened(whole * actions // length_of_scale(scale))
+            runs = grid(scale, [HARD], choices["layers"], **changes)
+            for label, data in runs.items():
+                most = runs[label_of(HARD, choices["layers"][-1])]["training"]
+                data["training"] |= {key: most[key] for key in ("num_steps", "halve_every", "checkpoint_every")}
+                found[f"1 in {actions}, {label}"] = data
+        return found
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+        tables: MeasuredTables = {"positions": [], WHILE_TRAINING: []}
+        for run in runs.values():
+            facts = {"layers": identity(run)["layers"], "actions": round(1 / run.config.process.prediction_rate)}
+            tables["positions"] += [facts | row for row in final_losses(run, HARD, sizes)]
+            tables[WHILE_TRAINING] += training_rows(run, [RATE], facts)
+        return tables
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        rows = tables["positions"]
+        models = rows.where(predictor="model")
+        longest, doses = max(rows.values("position")), [float(actions) for actions in rows.values("actions")]
+        lengths = Rows(
+            {"layers": n, "actions": actions, "seed": seed, "value": length_of(own, RATE).value}
+            for (n, actions, seed), own in models.by("layers", "actions", "seed").items()
+        )
+        series: list[Series | None] = [
+            curve(lengths.where(layers=n), "actions", model_name(n), "model" if n else "other")
+            for n in layers_of(lengths)
+        ]
+        series.append(level(longest, (min(doses), max(doses)), "end of the sequence", "ceiling"))
+        shown: dict[str, Any] = {"x_label": "actions between two questions", "y_label": "fit length", "y_min": 0.0}
+        caption = (
+            f"The place between two positions at which the evaluation loss after training crosses {RATE:g}, of positions "
+            "at which the state is asked for. All models of a dose see as many sequences. Bands are 95 % intervals over "
+            "seeds."
+        )
+        panel = lines(f"Sequences of {longest}", *series, log_x=True, y_max=1.08 * longest, **shown)
+        return [Figure(name="dose", title="Fit length by the distance of questions", caption=caption, panels=(panel,))]
+
+    def without_training(self, tables: Tables) -> Tables:
+        rows = relabelled(tables["positions"], "constant")
+        return {**tables, "positions": rows, WHILE_TRAINING: never_fitting(tables[WHILE_TRAINING])}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+
+def _measured(own: Rows) -> EstimateWithError:
+    return length_of(own, parameter("rate", RATE))
+
+
+def _then(own: Rows) -> EstimateWithError:
+    """At one time of the training."""
+    return EstimateWithError(own[0]["length"])
+
+
+def _lengths(
+    own: Rows, recurrent: bool, length: Callable[[Rows], EstimateWithError] = _measured
+) -> dict[int, EstimateWithError]:
+    """log2 of the fit length by dose, of the RNN or of the best Transformer, within a seed."""
+    found = {}
+    for actions, rows in own.by("actions").items():
+        kept = [log2(length(one)) for n, one in rows.by("layers").items() if (n == 0) == recurrent]
+        if kept:
+            found[actions] = max(kept)
+    return found
+
+
+def _behind(own: Rows) -> EstimateWithError | None:
+    """Doublings by which the best Transformer is behind the RNN, of one seed and dose."""
+    deep, flat = (_lengths(own, recurrent) for recurrent in (False, True))
+    return next((flat[actions] - deep[actions] for actions in deep if actions in flat), None)
+
+
+def _models(tables: Tables) -> Rows:
+    return tables["positions"].where(predictor="model")
+
+
+@claim("limits-hard-dose-slope")
+def dose_slope(tables: Tables) -> Measurement:
+    """Slope of log2 of the length against log2 of the distance, the Transformer's less the RNN's, within seeds."""
+    rows = _models(tables)
+
+    def fall(
+        own: Rows, recurrent: bool, length: Callable[[Rows], EstimateWithError] = _measured
+    ) -> EstimateWithError | None:
+        points = [(math.log2(actions), one) for actions, one in _lengths(own, recurrent, length).items()]
+        return slope(points) if len(points) > 1 else None
+
+    def difference(own: Rows, length: Callable[[Rows], EstimateWithError] = _measured) -> EstimateWithError | None:
+        deep, flat = fall(own, False, length), fall(own, True, length)
+        return None if deep is None or flat is None else deep - flat
+
+    parts = {
+        "Transformer": over_seeds(rows, lambda own: fall(own, False)),
+        "RNN": over_seeds(rows, lambda own: fall(own, True)),
+    }
+    text = f"Doublings of the fit length a doubling of the distance: {told({k: v for k, v in parts.items() if v})}."
+    asked = Gate.regime(
+        1 / max(rows.values("actions")),
+        0,
+        parameter("rarely", RARELY),
+        "the rarest share of actions after which the state is asked for",
+    )
+    gates = [asked, Gate.matched(_budgets(tables))]
+    for who, depths in {"RNN": [0], "Transformer": [n for n in layers_of(rows) if n]}.items():
+        lead = over_seeds(tables["positions"].where(layers=depths), _lead, resolution=1.0)
+        gates.append(
+            Gate.learned(
+                lead,
+                parameter("learned"),
+                f"one that always gives the same answer, in positions of the fit length ({who}),",
+            )
+        )
+    moved = drift(tables[WHILE_TRAINING], lambda own: difference(own, _then))
+    return Measurement(
+        over_seeds(rows, difference, "doublings a doubling"), text, gates=gates, last_doubling_change=moved
+    )
+
+
+def _lead(own: Rows) -> float:
+    """Positions that the best of some models fits beyond the constant answer, at the rarest question."""
+    rarest = own.where(actions=max(own.values("actions"))).by("layers").values()
+    model, constant = (
+        max(length_of(one.where(predictor=name), parameter("rate", RATE)).value for one in rarest)
+        for name in ("model", "constant")
+    )
+    return model - constant
+
+
+def _budgets(tables: Tables) -> dict[str, dict[str, float]]:
+    """Sequences by model."""
+    found: dict[str, dict[str, float]] = {}
+    for n, own in tables[WHILE_TRAINING].by("layers").items():
+        found[model_name(n)] = {"sequences": float(max(own.values("sequences")))}
+    return found
+
+
+def dose_threshold(tables: Tables) -> Measurement:
+    """Doublings by which the best Transformer is behind the RNN, by dose, the rarest question first."""
+    rows = _models(tables)
+    found = each(rows, "actions", _behind, "doublings behind the RNN")
+    effects = {f"1 in {actions}": found[actions] for actions in sorted(found, reverse=True)}
+    deep = each(
+        rows,
+        "actions",
+        lambda own: max(length_of(one, parameter("rate", RATE)).value for n, one in own.by("layers").items() if n),
+    )
+    flat = each(rows.where(layers=0), "actions", lambda own: length_of(own, parameter("rate", RATE)).value)
+    said = "; ".join(
+        f"1 in {actions}: {deep[actions].value:.3g} and {flat[actions].value:.3g}"
+        for actions in deep
+        if actions in flat
+    )
+    failing = [actions for actions in deep if actions in flat and deep[actions].value < 1 <= flat[actions].value / 2]
+    text = f"Mean 0.1-fit length of the best Transformer and of the RNN: {said or 'none'}. "
+    text += (
+        f"No depth fits a position although the RNN fits two at: {', '.join(f'1 in {a}' for a in failing) or 'none'}."
+    )
+    return Measurement(effects, text)

@@ -1,0 +1,331 @@
+"""[MultiTask] Theorem 1, its error in parts: memory, linear misspecification, sample and gradient steps, and a bound."""
+
+from typing import Any
+
+import numpy as np
+
+from hmmscope import Run, registry
+from hmmscope.analysis import bootstrap_ratio
+from hmmscope.lab import (
+    Effect,
+    Experiment,
+    Figure,
+    MeasuredTables,
+    Measurement,
+    Panel,
+    Role,
+    Rows,
+    Series,
+    Tables,
+    claim,
+    lines,
+    parameter,
+)
+from hmmscope_papers.multitask.independent_windows import (
+    FITTED_ERRORS,
+    bound_row,
+    convergence_tables,
+    instance_rows,
+    part_rows,
+    scaling_tables,
+)
+from hmmscope_papers.theorems import always, by_scale, plain
+
+NAME = "multitask-decomposition"
+SAMPLES = [100, 1000, 10000, 100000]
+STEPS = [1, 2, 5, 10, 20, 40, 80, 160, 320]
+SCALING = [400, 800, 1600, 3200, 6400, 12800]
+
+
+@registry.experiment(NAME)
+class ErrorDecomposition(Experiment):
+    """Exact errors, by enumeration, of least squares on demonstrations of a reference process and of random ones."""
+
+    title = "Four sources of error of in-context least squares"
+    summary = (
+        "The prediction of [MultiTask] Theorem 1 is linear in the last L observations, fitted to n demonstrations by T "
+        "steps of gradient descent. Its squared distance from the exact answer is the sum of what a short memory loses, "
+        "what a linear function of one-hot windows cannot express, and what n samples and T steps leave. Each part is "
+        "computed by enumeration, its rate is measured, and a bound with explicit constants is held against random "
+        "processes."
+    )
+    intervals = (
+        "Intervals are 95 % intervals over processes; bands are 95 % bootstrap intervals over sets of demonstrations."
+    )
+    groups = {
+        "parts": ("parts", "instances"),
+        "generalisation": ("scaling", "slopes"),
+        "optimisation": ("convergence", "rates"),
+        "bound": ("bound",),
+    }
+    #: `histories` observations are enumerated; `instances` are random processes beside the reference.
+    sizes = by_scale(
+        histories=(4, 6, 7, 8),
+        memory_lengths=([1, 2], [1, 2, 3], [1, 2, 3], [1, 2, 3, 4]),
+        samples=([50, 800], SAMPLES, SAMPLES, SAMPLES),
+        steps=([1, 5, 20, 80], STEPS, STEPS, [*STEPS, 640]),
+        draws=(4, 32, 64, 128),
+        instances=(2, 35, 35, 35),
+        scaling_samples=([100, 400, 1600], SCALING, [*SCALING, 25600], [*SCALING, 25600]),
+        scaling_draws=(40, 200, 400, 1000),
+        bound_instances=(20, 200, 1000, 5000),
+    )
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+        match group:
+            case "parts":
+                return {"parts": part_rows(sizes), "instances": instance_rows(sizes)}
+            case "generalisation":
+                return scaling_tables(sizes)
+            case "optimisation":
+                return convergence_tables(sizes)
+        return {"bound": [bound_row(number) for number in range(sizes["bound_instances"])]}
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        return [
+            _parts_figure(tables["parts"]),
+            _stopping_figure(tables["parts"]),
+            _scaling_figure(tables["scaling"]),
+            _convergence_figure(tables["convergence"]),
+            _bound_figure(tables["bound"]),
+        ]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+ERROR = "mean squared distance"
+
+
+def _parts_figure(rows: Rows) -> Figure:
+    roles: dict[str, Role] = {"estimation": "baseline", "memory": "ceiling", "misspecification": "optimum"}
+
+    def panel(length: int) -> Panel:
+        found = rows.where(memory_length=length, steps="all")
+        parts = [name for name in roles if min(row[name] for row in found) > 1e-12]
+        return lines(
+            f"Memory of {length}",
+            plain(found, "samples", "total", "model", y="total"),
+            *(_bare(found, name, roles[name]) for name in parts),
+            x_label="samples n",
+            y_label=ERROR,
+            log_x=True,
+            log_y=True,
+        )
+
+    return Figure(
+        name="error-parts",
+        title="What the error is made of",
+        caption=(
+            "Squared Euclidean distance of the least-squares prediction from the exact law of the next observation, "
+            "averaged over all histories, and its three parts, which add up. Four hidden states behind four symbols; the "
+            "band is a 95 % interval over sets of demonstrations. Parts that vanish are left out."
+        ),
+        panels=tuple(panel(length) for length in sorted(rows.values("memory_length"))[:3]),
+    )
+
+
+def _bare(rows: Rows, column: str, role: Role) -> Series | None:
+    """A column against samples, without the interval of the total."""
+    return plain(Rows({"x": row["samples"], "value": row[column]} for row in rows), "x", column, role)
+
+
+def _stopping_figure(rows: Rows) -> Figure:
+    def panel(samples: int) -> Panel:
+        found = Rows(row for row in rows.where(samples=samples) if row["steps"] != "all")
+        memories = sorted(found.values("memory_length"))
+        return lines(
+            f"{samples:,} samples",
+            *(plain(found.where(memory_length=n), "steps", f"L = {n}", "model", y="total") for n in memories),
+            x_label="gradient steps T",
+            y_label=ERROR,
+            log_x=True,
+            log_y=True,
+        )
+
+    return Figure(
+        name="early-stopping",
+        title="More steps and a longer memory help only with enough samples",
+        caption=(
+            "Total error of gradient descent from zero with step 1/L, by memory length L. With few samples the error rises "
+            "again: stopping early regularises. Bands are 95 % intervals over sets of demonstrations."
+        ),
+        panels=tuple(panel(pick(rows.values("samples"))) for pick in (min, max)),
+    )
+
+
+def _scaling_figure(rows: Rows) -> Figure:
+    labels = rows.values("instance")[:4]
+    relative = Rows(
+        {"instance": row["instance"], "samples": row["samples"], "value": row["estimation"] / row["predicted"]}
+        | {end: row[end] / row["predicted"] for end in ("low", "high")}
+        for row in rows
+    )
+    first = Rows({"x": row["samples"], "value": row["predicted"]} for row in rows.where(instance=labels[0]))
+    return Figure(
+        name="generalisation",
+        title="The error of the sample falls as 1/n",
+        caption=(
+            "Mean squared distance of the least-squares prediction from the best linear one, memory of 2 observations, for "
+            "the reference process and random ones. The line is σ² rank / n of the reference, nothing fitted. Bands "
+            "are 95 % intervals over sets of demonstrations."
+        ),
+        panels=(
+            lines(
+                "Error of the sample",
+                *(plain(rows.where(instance=one), "samples", one, "model", y="estimation") for one in labels),
+                plain(first, "x", "predicted", "optimum"),
+                x_label="samples n",
+                y_label=ERROR,
+                log_x=True,
+                log_y=True,
+            ),
+            lines(
+                "Relative to σ² rank / n",
+                *(plain(relative.where(instance=one), "samples", one, "model") for one in labels),
+                x_label="samples n",
+                y_label="ratio",
+                log_x=True,
+            ),
+        ),
+    )
+
+
+def _convergence_figure(rows: Rows) -> Figure:
+    names: dict[str, tuple[str, Role]] = {
+        "error": ("mean over windows", "model"),
+        "worst": ("worst window", "baseline"),
+    }
+    names |= {"bound": ("bound", "ceiling")}
+    return Figure(
+        name="optimisation",
+        title="Gradient descent comes near to least squares geometrically",
+        caption=(
+            "Euclidean distance of the prediction after T steps of size 1/L from that of least squares; 1000 samples, "
+            "memory of 2 observations. Mean: root mean square over windows. The bound falls by 1 - alpha_+ / L each step, "
+            "alpha_+ the smallest non-zero eigenvalue of the sample covariance."
+        ),
+        panels=tuple(
+            lines(
+                label,
+                *(plain(rows.where(instance=label), "steps", *look, y=column) for column, look in names.items()),
+                x_label="gradient steps T",
+                y_label="distance to least squares",
+                log_y=True,
+            )
+            for label in rows.values("instance")[:2]
+        ),
+    )
+
+
+def _bound_figure(rows: Rows) -> Figure:
+    def panel(title: str, value: str, bound: str) -> Panel:
+        ordered = sorted((row for row in rows if row[value] > 1e-12), key=lambda row: row[bound])
+        places = tuple(range(1, len(ordered) + 1))
+        return lines(
+            title,
+            Series(name="bound", role="ceiling", x=places, y=tuple(row[bound] for row in ordered)),
+            Series(name="measured", role="other", x=places, y=tuple(row[value] for row in ordered)),
+            x_label="random process, by its bound",
+            y_label="distance",
+            log_y=True,
+        )
+
+    return Figure(
+        name="bound",
+        title="The bound, held against random processes",
+        caption=(
+            "Euclidean distances for random processes with 2 to 5 states, 2 to 4 symbols, memories of 1 to 3, 10 to 10,000 "
+            "samples and 0 to 199 steps; in expectation over labels, which is computed exactly. Sample and steps: the worst "
+            "window in the range of the sample covariance. Differences below 1e-12 are left out."
+        ),
+        panels=(
+            panel("Total", "total", "bound"),
+            panel("From the sample", "worst_generalisation", "generalisation_bound"),
+            panel("From the steps", "worst_optimisation", "optimisation_bound"),
+        ),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+
+@claim("multitask-decomposition-parts")
+def parts(tables: Tables) -> Measurement:
+    rows = tables["instances"]
+    gap = max(row["gap"] for row in [*rows, *tables["parts"]])
+    full = tables["parts"].where(memory_length=max(tables["parts"].values("memory_length")), steps="all")
+    row = full[-1]
+    text = (
+        f"The largest relative gap is {gap:.0e}. With {row['memory_length']} observations and {row['samples']:,} samples "
+        f"the parts are {row['memory']:.2e}, {row['misspecification']:.2e} and {row['estimation']:.2e}."
+    )
+    return Measurement(
+        always(rows, lambda row: row["gap"] < parameter("rounding"), "instance", unit="share of processes"), text
+    )
+
+
+@claim("multitask-decomposition-samples")
+def samples(tables: Tables) -> Measurement:
+    slopes, ratios = ([row[column] for row in tables["slopes"]] for column in ("slope", "ratio"))
+    text = f"Its square is {Effect.pooled(ratios).short()} times sigma^2 rank / n."
+    return Measurement(Effect.pooled(slopes, "exponent of n"), text)
+
+
+@claim("multitask-decomposition-steps")
+def steps(tables: Tables) -> Measurement:
+    kept = Rows(row for row in tables["convergence"] if row["error"] > FITTED_ERRORS[0])
+    share = max(row["worst"] / row["bound"] for row in kept)
+    ratios = [row["ratio"] for row in tables["rates"]]
+    return Measurement(
+        Effect.pooled(ratios, "times the stated rate"), f"The error of a window is at most {share:.2f} of its bound."
+    )
+
+
+@claim("multitask-decomposition-bound")
+def bound(tables: Tables) -> Measurement:
+    rows = tables["bound"]
+    pairs = {
+        "total": "bound",
+        "worst_generalisation": "generalisation_bound",
+        "worst_optimisation": "optimisation_bound",
+    }
+    share = {value: max(row[value] / row[limit] for row in rows) for value, limit in pairs.items()}
+    typical = float(np.median([row["total"] / row["bound"] for row in rows]))
+    text = (
+        f"On {len(rows)} processes the error is at most {share['total']:.2f} of its bound (median {typical:.2f}), its part "
+        f"from the sample {share['worst_generalisation']:.2f} of its own, that from the steps "
+        f"{share['worst_optimisation']:.2f}."
+    )
+    held = always(
+        rows,
+        lambda row: all(row[value] <= (1 + parameter("rounding")) * row[limit] for value, limit in pairs.items()),
+        "instance",
+        unit="share of processes",
+    )
+    return Measurement(held, text)
+
+
+@claim("multitask-decomposition-covariance")
+def covariance(tables: Tables) -> Measurement:
+    rows = tables["bound"]
+    several = Rows(row for row in rows if row["memory_length"] > 1)
+    within = sum(
+        row["rank"] <= row["largest_rank"] and row["zero_eigenvalues"] >= row["memory_length"] - 1 for row in rows
+    )
+    off = max(row["sum_error"] for row in rows)
+    text = (
+        "Every one-hot block of a window sums to one, which leaves L - 1 eigenvalues at zero and a rank of at most "
+        f"L (V - 1) + 1: so it is in {within} of {len(rows)}. Read with the smallest that is not zero, "
+        f"everything above holds; predictions of covered windows sum to one (to {off:.0e})."
+    )
+    return Measurement(
+        always(several, lambda row: not row["zero_eigenvalues"], "instance", unit="share of samples"), text
+    )
+
+
+def _ratio(draws: list[float], of: list[float], unit: str) -> Effect:
+    """Ratio of two means over the same draws, with its bootstrap interval."""
+    value, low, high = bootstrap_ratio(np.array(draws), np.array(of))
+    return Effect(value=value, low=low, high=high, num_seeds=len(draws), unit=unit)

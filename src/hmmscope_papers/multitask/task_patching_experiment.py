@@ -1,0 +1,184 @@
+"""Does a model take another prompt's task for its own, when that alone is written into a layer?"""
+
+from typing import Any
+
+from hmmscope import Run, evaluate, registry, task_patching
+from hmmscope.analysis import TunedNgrams, mean_row
+from hmmscope.lab import (
+    Effect,
+    EstimateWithError,
+    Experiment,
+    Figure,
+    Gate,
+    MeasuredTables,
+    Measurement,
+    Panel,
+    Role,
+    Rows,
+    Tables,
+    claim,
+    curve,
+    lines,
+    parameter,
+)
+from hmmscope.ties import largest
+from hmmscope_papers.multitask.predictors import last_sequence
+
+#: Components of the mixture: which of them speaks takes one dimension less.
+NUM_TASKS = 4
+_LOOKS: dict[str, tuple[str, Role]] = {
+    "task": ("task's subspace", "model"),
+    "whole": ("whole stream", "ceiling"),
+    "random": ("random subspace", "control"),
+}
+
+
+@registry.experiment("task-patching")
+class TaskPatching(Experiment):
+    """RoFormers on prompts of a mixture of four HMMs; the task of one prompt is patched into another."""
+
+    title = "Is the task a vector that the model uses?"
+    summary = (
+        "A prompt has demonstrations of one HMM out of four, and then a test sequence of it. Prompt B is also read with the "
+        "demonstrations of prompt A, which is of another HMM: the directions in which its test columns then differ span the "
+        "subspace of the task. In other prompts that subspace alone is moved to its value under A's demonstrations, at one "
+        "layer, and the predictions in the test sequence are compared with those of the exact filter of A's HMM. Beside it "
+        "stand random subspaces of as many dimensions, the whole stream, and the same networks before training."
+    )
+    num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
+    sizes = {
+        "smoke": {"samples": 32, "ranks": [1, 3]},
+        "small": {"samples": 512, "ranks": [1, 2, 3, 6, 12]},
+        "gpu": {"samples": 2048, "ranks": [1, 2, 3, 6, 12, 24]},
+        "paper": {"samples": 2048, "ranks": [1, 2, 3, 6, 12, 24]},
+    }
+    groups = {"patches": ("patches", "learned")}
+
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
+        steps, length, batch = {
+            "smoke": (8, 5, 8),
+            "small": (400, 6, 32),
+            "gpu": (4000, 8, 128),
+            "paper": (20000, 8, 256),
+        }[scale]
+        width, layers, heads = {"smoke": (16, 2, 2), "small": (64, 3, 4), "gpu": (128, 4, 4), "paper": (256, 8, 8)}[
+            scale
+        ]
+        rows = {"transition_concentration": 0.3, "emission_concentration": 0.3}
+        training = {"num_steps": steps, "learning_rate": 3e-3 if scale == "small" else 1e-3, "batch_size": batch}
+        training |= {"evaluate_every": max(1, steps // 4), "checkpoint_every": steps}
+        return {
+            "mixture": {
+                "process": {
+                    "name": "random-mixture",
+                    "num_components": NUM_TASKS,
+                    "num_states": 3,
+                    "num_symbols": 4,
+                    **rows,
+                },
+                "layout": {
+                    "name": "prompts",
+                    "num_demonstrations": 3,
+                    "demonstration_length": length,
+                    "test_length": length,
+                },
+                "model": {"name": "roformer", "width": width, "num_layers": layers, "num_heads": heads},
+                "training": training,
+            }
+        }
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+        (run,) = runs.values()
+        rows: list[dict[str, Any]] = []
+        for network, model in {"trained": run.model, "untrained": run.untrained()}.items():
+            for rank in sizes["ranks"]:
+                found = task_patching(model, run.dataset("probe"), num_samples=sizes["samples"], rank=rank)
+                rows += [{"network": network} | row for row in found if row["metric"] == "kl"]
+        score = evaluate(run.model, run.dataset("evaluate"), num_samples=sizes["samples"])
+        loss = {name: found["loss"][:, last_sequence(score)].mean(1) for name, found in score.measures.items()}
+        best = TunedNgrams.best(loss)
+        return {"patches": rows, "learned": [{"baseline": best} | mean_row(loss[best] - loss["model"])]}
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        rows = tables["patches"].where(reference="filter")
+        return [
+            Figure(
+                name="layers",
+                title="Another prompt's task is written into a layer",
+                caption=(
+                    "How far the predictions in the test sequence go to those of the exact filter of the other prompt's "
+                    f"HMM (one: all the way), by layer; share of the KL divergence. The subspaces have {NUM_TASKS - 1} "
+                    f"dimensions, as many as {NUM_TASKS} HMMs take. The whole stream is all that a change of this layer's "
+                    "test columns can do; above it the prompt's own demonstrations are read again. In the last layer only "
+                    "the prediction itself is left to be moved. Bands are 95 % intervals over seeds."
+                ),
+                panels=(_by(rows.where(rank=NUM_TASKS - 1), "layer", "layer"),),
+            ),
+            Figure(
+                name="dimensions",
+                title="How many dimensions the task takes",
+                caption=(
+                    "The same by the number of dimensions that are moved, at the layer below the last where the whole "
+                    "stream does most. Bands are 95 % intervals over seeds."
+                ),
+                panels=(_by(_at_best(rows), "rank", "dimensions of the subspace"),),
+            ),
+        ]
+
+
+def _by(rows: Rows, x: str, x_label: str) -> Panel:
+    trained, untrained = (rows.where(network=network) for network in ("trained", "untrained"))
+    series = [curve(trained.where(subspace=key), x, *look) for key, look in _LOOKS.items()]
+    series.append(curve(untrained.where(subspace="task"), x, "task's subspace, before training", "baseline"))
+    return lines("", *series, x_label=x_label, y_label="share of the way")
+
+
+def _at_best(rows: Rows) -> Rows:
+    """The layer, with another one above it, at which the whole stream of the trained network does most in all seeds."""
+    whole = rows.where(network="trained", subspace="whole").pool("layer")
+    inner = [row for row in whole if row["layer"] < max(rows.values("layer"))]
+    return rows.where(layer=largest(inner, lambda row: row["value"])["layer"])
+
+
+def _less(tables: Tables, reference: str, **other: str) -> dict[int, Effect]:
+    """By rank, at the best layer: share of the way of the trained network's task subspace less another number."""
+    rows, effects = _at_best(tables["patches"].where(reference=reference)), {}
+    for rank, own in rows.by("rank").items():
+
+        def difference(seed_rows: Rows) -> EstimateWithError:
+            def of(**chosen: str) -> EstimateWithError:
+                row = seed_rows.one(**{"network": "trained", "subspace": "task", **chosen})
+                return EstimateWithError(row["value"], row["error"])
+
+            return of() - of(**other)
+
+        effects[rank] = Effect.pooled(list(own.per_seed(difference).values()), "share of the way")
+    return effects
+
+
+def _gates(tables: Tables) -> tuple[Any, ...]:
+    gain = tables["learned"].effect(unit="nats")
+    assert gain is not None
+    told = Gate.learned(gain, parameter("learned"), "the best n-gram of the context")
+    return told, Gate.flat(tables, parameter("settled"))
+
+
+@claim("task-is-a-vector")
+def task_is_a_vector(tables: Tables) -> Measurement:
+    controls = {"random subspaces": {"subspace": "random"}, "before training": {"network": "untrained"}}
+    effects = {name: _less(tables, "filter", **other)[NUM_TASKS - 1] for name, other in controls.items()}
+    rows = _at_best(tables["patches"].where(reference="filter")).where(network="trained", rank=NUM_TASKS - 1)
+    shares = {look: rows.where(subspace=name).effect() for name, (look, _) in _LOOKS.items()}
+    text = ", ".join(f"{name} {effect.short()}" for name, effect in shares.items() if effect is not None)
+    layer = rows.values("layer")[0]
+    return Measurement(effects, f"Share of the way at layer {layer}: {text}.", _gates(tables), tuple(controls))
+
+
+@claim("task-dimensions")
+def task_dimensions(tables: Tables) -> Measurement:
+    rows = _at_best(tables["patches"].where(reference="filter")).where(network="trained", subspace="task")
+    by_rank = {rank: rows.where(rank=rank) for rank in rows.values("rank")}
+    more = by_rank[NUM_TASKS - 1].less(by_rank[1], unit="share of the way")
+    shares = {rank: own.effect() for rank, own in by_rank.items()}
+    said = "; ".join(f"{rank} {effect.short()}" for rank, effect in shares.items() if effect is not None)
+    return Measurement(more, f"Share of the way by dimensions: {said}.")

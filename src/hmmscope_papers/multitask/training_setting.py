@@ -1,0 +1,321 @@
+"""The setting in which a claim of [MultiTask] on trained models can be decided, and the gates that read it.
+
+The paper shows each of 8192 HMMs 16 times, so that nothing can be learned by heart. A small pool is another setting: each
+HMM is shown hundreds of times and can be retrieved, and how often symbols occur may name the HMM, which no training is
+needed for. The table "setting" of an experiment records, model by model and seed by seed, which setting it was.
+"""
+
+import math
+import re
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hmmscope import Mixture, ProcessDataset, Run, require_process_type
+from hmmscope.analysis import ProbeData, TunedNgrams, bootstrap_means, mean_row
+from hmmscope.lab import PREDICTORS, Experiment, Figure, Gate, MeasuredTables, Role, Rows, Tables, parameter
+from hmmscope_papers.multitask.models import CYCLES, PARTS, multitask_plan
+from hmmscope_papers.multitask.predictors import last_sequence, prompt_score
+
+#: Prompts per HMM in the paper, and how many count as its regime: up to a factor of four.
+PAPERS_PROMPTS = 16.0
+PROMPTS_PER_HMM = (4.0, 64.0)
+#: HMMs in a pool that counts as the paper's: its 8192, and down to a sixteenth of them.
+POOL = (512.0, 2.0**20)
+#: Share of the way from chance to certainty up to which symbol counts may name the HMM.
+MOST_FROM_COUNTS = 0.25
+#: Nats by which a model has to be better than the best n-gram to count as having learned. Older tables have n-grams of one
+#: strength; those that are tuned on the training pool are better by 0.03 to 0.06 nats.
+LEARNED = 0.1
+#: Accuracy by which it has to be better than the best that counts, beyond doubt: the lower end of its interval.
+RIGHT = 0.05
+#: The cycles that the claims are about where a table has several: of the three that were tried, those on which learning is
+#: far beyond counting (0.16 nats and 0.06 of accuracy in a trial of one seed, which is not used again).
+SEPARATES = "12/6"
+#: Nats by which the loss may still change in the last quarter of a training that the claims are judged on.
+SETTLED = 0.05
+#: HMMs that the probe on symbol counts tells apart, and prompts of each; prompts on which the gain over counting is taken.
+_NAMED, _PROMPTS, _JUDGED = 16, 64, 2048
+
+PER_HMM, HMMS, FROM_COUNTS = "prompts per HMM", "HMMs in the pool", "component from symbol counts"
+OVER_COUNTING, RIGHT_OVER_COUNTING = "gain over the best n-gram", "accuracy over the best n-gram"
+TWINS = ", untrained twins"
+
+
+def looks(pool: str) -> dict[str, tuple[str, Role]]:
+    """The predictors shown for a kind of prompts; for HMMs never seen there is no prior, and no optimum is known."""
+    return {name: look for name, look in PREDICTORS.items() if (pool, name) != ("unseen", "prior")}
+
+
+class PoolFigure(Experiment):
+    """A figure of the paper, looked for in each model of `multitask_plan`; its claims are about the one of `in_regime`."""
+
+    num_seeds = Experiment.NUM_SEEDS
+    run_columns = ("label",)
+    #: Figures that are drawn of the other models too.
+    of_all: tuple[str, ...] = ()
+
+    def choices(self, scale: str) -> dict[str, Any]:
+        return {"parts": PARTS[scale], "cycles": CYCLES[scale]}
+
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
+        return multitask_plan(scale, choices["parts"], choices["cycles"])
+
+    def cells(self, labels: list[str]) -> dict[str, list[str]]:
+        """Each model by itself where there are several cycles, which takes hours."""
+        return {label: [label] for label in labels} if any(", " in label for label in labels) else super().cells(labels)
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> MeasuredTables:
+        tables: MeasuredTables = {name: [] for name in self.groups[group]}
+        for label, run in runs.items():
+            found = {"setting": setting_rows(run)} if group == "setting" else self.look(run, sizes)
+            for name, rows in found.items():
+                tables[name] += [model_columns(label, run) | row for row in rows]
+        return tables
+
+    def planned_gates(self, configs: Mapping[str, Any], claim: Any) -> tuple[Gate, ...]:
+        """In how many prompts each HMM is shown, and how many HMMs the pool has, of the model that the claims are about."""
+        tables = {"setting": Rows(row for label, config in configs.items() for row in planned_setting(label, config))}
+        own = in_regime(tables)
+        return (few_prompts(own), large_pool(own)) if "prompts_per_hmm" in claim.parameters else ()
+
+    @abstractmethod
+    def look(self, run: Run, sizes: dict[str, Any]) -> MeasuredTables:
+        """The tables of one model."""
+
+    @abstractmethod
+    def drawn(self, tables: Tables) -> list[Figure]:
+        """The figures of one model."""
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        """Those of the model in the paper's regime, and some of the others, each with its pool in the caption."""
+        labels = sorted(tables["setting"].values("label"), key=lambda label: label != regime_label(tables))
+        found = []
+        for place, label in enumerate(labels):
+            own = of_label(tables, label)
+            told = f"Pool of {_said(own, HMMS)} HMMs, each shown in {_said(own, PER_HMM)} prompts ({label})."
+            for figure in self.drawn(own):
+                caption = f"{figure.caption} {told}"
+                if not place:
+                    found.append(replace(figure, caption=caption))
+                elif figure.name in self.of_all:
+                    name = f"{figure.name}-{re.sub('[^a-z0-9]+', '-', label.lower())}"
+                    title = f"{figure.title}: {_said(own, PER_HMM)} prompts per HMM"
+                    found.append(replace(figure, name=name, title=title, caption=caption))
+        return found
+
+
+def model_columns(label: str, run: Run) -> dict[str, Any]:
+    """Columns that say of which model a row is: ``label``, ``cycles`` (states/symbols), and those of `pool_columns`."""
+    return {"label": label, "cycles": f"{run.process.num_states}/{run.process.num_symbols}", **pool_columns(run)}
+
+
+def pool_columns(run: Run) -> dict[str, Any]:
+    """Columns that say of which pool a row is: ``hmms``, and ``prompts``, different ones of each HMM in training."""
+    process = require_process_type(run.process, Mixture)
+    return {"hmms": len(process), "prompts": prompts_shown(run) / len(process)}
+
+
+def prompts_shown(run: Run) -> int:
+    """Different prompts of a training."""
+    training = run.config.training
+    return training.num_trajectories or training.num_steps * training.batch_size
+
+
+def planned_setting(label: str, config: Any) -> list[dict[str, Any]]:
+    """The rows of the table "setting" that follow from a configuration: HMMs in the pool, and prompts of each."""
+    process, training = config.process, config.training
+    hmms = getattr(process, "num_components", 0) or process.num_parts**2 // 2
+    prompts = training.num_trajectories or training.num_steps * training.batch_size
+    columns = {"label": label, "cycles": f"{process.num_states}/{process.num_symbols}", "seed": 0}
+    return [
+        columns | {"quantity": PER_HMM, "value": prompts / hmms},
+        columns | {"quantity": HMMS, "value": float(hmms)},
+    ]
+
+
+def setting_rows(run: Run) -> list[dict[str, Any]]:
+    """The table "setting" of a run on prompts of a mixture: (quantity, value, low, high, chance).
+
+    ``prompts per HMM`` (different ones, in training); ``HMMs in the pool``; ``component from symbol counts``: accuracy of a
+    linear probe for the HMM on how often symbols are in a prompt, with the share of the commonest class;
+    ``gain over the best n-gram``: loss of the best that counts, context trees too, less that of the model, in the test
+    sequence of fresh prompts of the pool (2048, or as many as it was trained on), nats; ``accuracy over the best n-gram``:
+    the model's less that of the best that counts; both of the mean of three untrained twins too.
+    """
+    few = spread(run.process, _NAMED)
+    dataset = ProcessDataset(few, layout=run.config.layout, seed=run.config.seed, stream="probe")
+    counted = counting_rows(dataset, len(few) * _PROMPTS)[0]
+    score = prompt_score(run, run.process, min(_JUDGED, prompts_shown(run)), ("model", "untrained"))
+    end, gains = last_sequence(score), []
+    loss, right = (
+        {name: of[kind][:, end].mean(1) for name, of in score.measures.items()} for kind in ("loss", "accuracy")
+    )
+    for network, said in (("model", ""), ("untrained", TWINS)):
+        nats, accuracy = (
+            loss[TunedNgrams.best(loss)] - loss[network],
+            right[network] - right[TunedNgrams.best(right, "accuracy")],
+        )
+        gains.append({"quantity": OVER_COUNTING + said} | mean_row(nats))
+        gains.append({"quantity": RIGHT_OVER_COUNTING + said} | mean_row(accuracy))
+    columns = pool_columns(run)
+    return [
+        {"quantity": PER_HMM, "value": columns["prompts"]},
+        {"quantity": HMMS, "value": columns["hmms"]},
+        {"quantity": FROM_COUNTS, "value": counted["accuracy"]}
+        | {key: counted[key] for key in ("low", "high", "chance")},
+        *gains,
+    ]
+
+
+def spread(process: Any, count: int) -> Mixture:
+    """At most `count` components of a pool, equally likely, as far apart in it as can be: neighbours share parts."""
+    process = require_process_type(process, Mixture)
+    count = min(count, len(process))
+    chosen = torch.linspace(0, len(process) - 1, count, dtype=torch.float64).long()
+    return Mixture.from_law([1 / count] * count, process.params.select(chosen))
+
+
+def counting_rows(dataset: ProcessDataset, count: int) -> list[dict[str, Any]]:
+    """Probes of the component that read frequencies of symbols, and of pairs of neighbours, in whole prompts.
+
+    Returns:
+        a row each: (frequencies, accuracy, low, high, chance, samples), intervals over prompts.
+    """
+    size, layout = dataset.num_symbols, dataset.layout
+    observations = dataset[0:count].observations
+    pairs = observations[:, :-1] * size + observations[:, 1:]
+    inside = torch.from_numpy(~layout.reset_mask[1:])
+    single, double = _share(observations, size), _share(pairs[:, inside], size * size)
+    rows = []
+    for name, features in {"symbols": single, "symbols and pairs": torch.cat([single, double], 1)}.items():
+        data = ProbeData.of(features.float()[None], dataset, "component")
+        mean, low, high = (float(x[0]) for x in bootstrap_means(data.correct()))
+        row = {"frequencies": name, "accuracy": mean, "low": low, "high": high}
+        rows.append(row | {"chance": data.chance, "samples": count})
+    return rows
+
+
+def _share(symbols: Tensor, size: int) -> Tensor:
+    """How often each of `size` symbols is in a row (sample, size)."""
+    return torch.zeros(len(symbols), size).scatter_add_(1, symbols, torch.ones(symbols.shape)) / symbols.shape[1]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Gates
+
+
+def regime_label(tables: Tables) -> Any:
+    """The model that the claims are about: of pools as large as the paper's, that with prompts per HMM nearest to 16."""
+    rows = of_cycles(tables).get("setting", Rows())
+
+    def distance(label: Any) -> tuple[bool, float]:
+        hmms, prompts = (
+            rows.where(label=label, quantity=name).pool("quantity")[0]["value"] for name in (HMMS, PER_HMM)
+        )
+        return hmms < parameter("pool", POOL)[0], abs(math.log(prompts / parameter("papers_prompts", PAPERS_PROMPTS)))
+
+    return min(rows.values("label"), key=distance, default=None)
+
+
+def of_cycles(tables: Tables) -> Tables:
+    """The rows of the cycles that claims are about, where a table has those of several."""
+    if SEPARATES not in Rows(tables.get("setting", ())).values("cycles"):
+        return tables
+    return {
+        name: Rows(row for row in rows if row.get("cycles", SEPARATES) == SEPARATES) for name, rows in tables.items()
+    }
+
+
+def of_label(tables: Tables, label: Any) -> Tables:
+    """The rows of one model, and those that are of none."""
+    return {name: Rows(row for row in rows if row.get("label", label) == label) for name, rows in tables.items()}
+
+
+def in_regime(tables: Tables) -> Tables:
+    """The rows of the model that the claims are about."""
+    label = regime_label(tables)
+    return tables if label is None else of_label(tables, label)
+
+
+def gates_of_the_hmm(tables: Tables) -> tuple[Gate, ...]:
+    """Return the gates of a claim on how a model recognizes the HMM of a prompt.
+
+    Symbol counts identify the HMMs of the paper's own family, so no model of them passes; claims on accuracy lack this gate.
+    """
+    return not_from_counts(tables), *gates(tables)
+
+
+def gates(tables: Tables) -> tuple[Gate, ...]:
+    """What has to hold before a claim on the trained models of Figures 1, 2, 3 and 7 is judged."""
+    return (
+        few_prompts(tables),
+        large_pool(tables),
+        beyond_counting(tables),
+        right_beyond_counting(tables),
+        Gate.flat(tables, parameter("settled", SETTLED)),
+    )
+
+
+def few_prompts(tables: Tables) -> Gate:
+    """Whether each HMM was shown about as rarely as in the paper."""
+    found = _of(tables, PER_HMM).effect()
+    if found is None:
+        return Gate("regime", False, "in how many prompts each HMM was shown is not recorded")
+    low, high = parameter("prompts_per_hmm", PROMPTS_PER_HMM)
+    return Gate.regime(found.value, low, high, "the number of prompts in which each HMM was shown (16 in the paper)")
+
+
+def large_pool(tables: Tables) -> Gate:
+    """Whether the pool was about as large as in the paper."""
+    found = _of(tables, HMMS).effect()
+    if found is None:
+        return Gate("regime", False, "how many HMMs the pool had is not recorded")
+    low, high = parameter("pool", POOL)
+    return Gate.regime(found.value, low, high, "the number of HMMs in the pool (8192 in the paper)")
+
+
+def not_from_counts(tables: Tables) -> Gate:
+    """Whether telling the HMM takes more than counting symbols."""
+    rows = _of(tables, FROM_COUNTS)
+    found, chance = rows.effect(), rows.effect("chance")
+    if found is None or chance is None:
+        return Gate("regime", False, "how often symbol counts alone name the HMM is not recorded")
+    most = chance.value + parameter("most_from_counts", MOST_FROM_COUNTS) * (1 - chance.value)
+    return Gate.regime(found.value, 0.0, most, "the accuracy with which symbol counts alone name the HMM")
+
+
+def beyond_counting(tables: Tables) -> Gate:
+    """Whether the models are better than what can be counted in the prompt."""
+    found = _of(tables, OVER_COUNTING).effect(unit="nats")
+    if found is None:
+        return Gate("learned", False, "whether the model is better than the best n-gram is not recorded")
+    return Gate.learned(found, parameter("learned", LEARNED), "the best in-context n-gram")
+
+
+def right_beyond_counting(tables: Tables) -> Gate:
+    """Whether the models are right more often than what can be counted in the prompt, beyond doubt by `RIGHT`."""
+    found = _of(tables, RIGHT_OVER_COUNTING).effect(unit="of accuracy")
+    if found is None:
+        return Gate("learned", False, "by how much the model is right more often than the best n-gram is not recorded")
+    least = -math.inf if found.low is None else found.low
+    said = f"the model is right more often than the best in-context n-gram by {found}"
+    is_open = least >= parameter("right", RIGHT)
+    return Gate(
+        "learned", is_open, said if is_open else f"{said}, not surely by {RIGHT:g}", (least, parameter("right", RIGHT))
+    )
+
+
+def _of(tables: Tables, quantity: str) -> Rows:
+    return Rows(tables.get("setting", ())).where(quantity=quantity)
+
+
+def _said(tables: Tables, quantity: str) -> str:
+    found = _of(tables, quantity).effect()
+    if found is None:
+        return "an unknown number of"
+    return f"{found.value:,.0f}" if found.value >= 1e3 else f"{found.value:.4g}"

@@ -1,0 +1,208 @@
+"""The laboratory: it tries to break everything, counts, and writes the table of the documentation.
+
+    python tests/adversarial --kills 1000 --power-losses 20000 --mutations 10000 --configurations 20000 --files 50000
+
+What is measured is added to results/laboratory/; docs/laboratory.md has the counts of all of it. Each trial runs in a
+sandbox of its own, see `sandbox`; a size of 0 leaves one out.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import secrets
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+HERE = Path(__file__).parent
+TESTS, ROOT = HERE.parent, HERE.parents[1]
+FOLDERS = ("analysis", "storage", "runs", "report", "training", "sweeps")
+for folder in (HERE, TESTS, *(TESTS / name for name in FOLDERS)):
+    sys.path.insert(0, str(folder))
+
+import fresh_seeds  # noqa: E402
+import sandbox  # noqa: E402
+import table  # noqa: E402
+
+#: Trials by the name of their option, how many attempts by default, and the module that has them.
+SIZES = {
+    "kills": (1000, "storage_trials"),
+    "power-losses": (20_000, "storage_trials"),
+    "errors": (2000, "storage_trials"),
+    "races": (50, "storage_trials"),
+    "mutations": (10_000, "folder_trials"),
+    "readings": (500, "folder_trials"),
+    "configurations": (20_000, "input_trials"),
+    "commands": (2000, "input_trials"),
+    "files": (50_000, "input_trials"),
+    "pages": (200, "input_trials"),
+    "sizes": (50, "input_trials"),
+    "trainings": (200, "run_trials"),
+    "interrupts": (50, "run_trials"),
+    "starts": (200, "run_trials"),
+    "sweeps": (100, "run_trials"),
+    "runs": (1000, "run_trials"),
+    "drivers": (200, "run_trials"),
+    "jumps": (500, "run_trials"),
+    "resizes": (10, "run_trials"),
+    "resumptions": (20, "run_trials"),
+    "verb-kills": (1000, "verb_trials"),
+    "verb-errors": (1000, "verb_trials"),
+    "mounts": (100, "verb_trials"),
+    "bytes": (3, "folder_trials"),
+    "packages": (1000, "input_trials"),
+    "typed": (100_000, "typed_trials"),
+    "options": (5000, "option_trials"),
+    "round-trips": (10_000, "return_trials"),
+    "coverage": (2000, "interval_trials"),
+    "alarms": (10_000, "interval_trials"),
+    "leaks": (1000, "interval_trials"),
+    "folders": (100, "seal_trials"),
+    "uncovered": (1000, "seal_trials"),
+    "refusals": (500, "seal_trials"),
+}
+#: Of `make mutate`, which makes the maps that they need.
+SIZES |= {f"mutants-{package.rpartition('/')[2]}": (0, "mutant_trials") for package in table.MUTATED}
+assert not SIZES.keys() & table.SUITES.keys()
+JOURNAL, PAGE = ROOT / "results" / "laboratory" / "laboratory.jsonl", ROOT / "docs" / "laboratory.md"
+
+_HEAD = """# The laboratory
+
+`make break` tries to break what the library promises: it kills, cuts the power, fills disks, alters bytes and writes
+nonsense, each in a sandbox that can write memory of its own and nothing else; it changes single values by their type and
+structure, saves and reads back, and measures how often intervals cover. `make mutate` changes the core itself. This page is
+made by it, of all that was measured so far (results/laboratory/ has each part with its seed and machine).
+`make break SIZES="--only --kills 1000 --suites flaky"` adds to the counts of these two; a short form is part of `make test`.
+
+Rates of mutants are of mutants as they were drawn, few a draw: 95 % of each package is what they are meant to come to, and
+12 of 12 say no more than 76 % or more. Survivors have tests since, stand among the equivalent ones, or are named at the end
+with the reason. Rates are bounds from below: tests of the files that were mapped are asked, no more than take 15 seconds
+together (40 in earlier draws), and none that is marked slow, as those of
+several processes are; the first draws asked the tests that run a line, not those beside them that look at what a fixture of
+their file has run, nor, of what is read on import, all that use its module.
+
+Not measured: devices that lose power, disks and file systems other than those in memory that the sandbox mounts, networks,
+several machines, and systems other than Linux. What no seal covers is in `SECURITY.md`.
+"""
+
+
+def main() -> int:
+    """Run the trials that are asked for, and write the page; 1 if anything was broken in this call."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, (size, _) in SIZES.items():
+        parser.add_argument(f"--{name}", type=int, metavar="N", help=f"attempts (default {size}; 0 for none)")
+    parser.add_argument("--suites", metavar="NAMES", help=f"of {', '.join(table.SUITES)} (default all)")
+    parser.add_argument("--only", action="store_true", help="only the trials whose sizes are given")
+    parser.add_argument("--seed", type=int, default=secrets.randbits(31), help="of what is drawn (default: a new one)")
+    parser.add_argument("--inside", nargs=2, metavar=("TRIAL", "N"), help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.inside:
+        return inside(*asked.inside, asked.seed)
+    from hmmscope.storage import seals
+
+    jobs = {name: getattr(asked, name.replace("-", "_")) for name in SIZES}
+    jobs = {name: (0 if asked.only else SIZES[name][0]) if given is None else given for name, given in jobs.items()}
+    wanted = asked.suites.split(",") if asked.suites else [] if asked.only else list(table.SUITES)
+    broken = 0
+    seals.open_sealed(JOURNAL.parent)
+    sandbox.compile_kernels()
+    for name, number in [*jobs.items(), *((name, 1) for name in wanted)]:
+        if number:
+            record = attempt(name, number, asked.seed)
+            broken += record["violations"]
+            said = f"{record['trials']} trials, {record['violations']} broken, {record['seconds']} s"
+            print(f"{name}: {said}", *record["broken"], sep="\n  ", flush=True)
+    write_page()
+    print(f"page: {PAGE}")
+    return int(broken > 0)
+
+
+def attempt(name: str, number: int, seed: int) -> dict[str, Any]:
+    """One trial in a sandbox; its record is added to the journal."""
+    from hmmscope.storage import seals
+    from hmmscope.system_info import environment, machine
+
+    bounded = name not in table.SUITES or not table.SUITES[name].needs
+    ended = sandbox.run([str(HERE), "--inside", name, str(number), "--seed", str(seed)], 3600.0, bounded=bounded)
+    try:
+        record = json.loads(ended.stdout.splitlines()[-1])
+    except (ValueError, IndexError):
+        said = f"{ended.returncode}: {ended.stderr[-300:]}"
+        # The sandbox or the trial did not start: nothing was measured.
+        return {"trials": 0, "violations": 1, "broken": [said], "seconds": 0.0}
+    if not record["goal"]:  # the trial itself broke down
+        return record
+    about = machine()
+    record |= {"date": date.today().isoformat(), "seed": seed, "machine": about["processor"], "cores": about["cores"]}
+    record |= {"torch": about["torch"], "source": environment()["source_sha256"][:8]}
+    with JOURNAL.open("a") as file:
+        file.write(json.dumps(record) + "\n")
+    seals.keep(JOURNAL.parent, [JOURNAL.name])
+    return record
+
+
+def inside(name: str, number: str, seed: int) -> int:
+    """What runs in the sandbox: a trial, whose report is the last line of the output."""
+    if not sandbox.inside():
+        sys.exit("a trial runs in the sandbox alone; start the laboratory without --inside")
+    output = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    from trials import conduct
+
+    if name in table.SUITES:
+        report = suite(name, seed)
+    else:
+        import torch
+
+        torch.set_num_threads(1)
+        importlib.import_module(SIZES[name][1])
+        report = conduct(name, Path.cwd() / "room", int(number), seed).to_data()
+    os.write(output, (json.dumps(report) + "\n").encode())
+    return 0
+
+
+def suite(name: str, seed: int) -> dict[str, Any]:
+    """Tests of a goal, counted: each is a trial, or each branch of the code that they cover."""
+    chosen = table.SUITES[name]
+    command = [sys.executable]
+    if chosen.covers:
+        if importlib.util.find_spec("coverage") is None:
+            sys.exit("needs coverage: pip install coverage")
+        covered = (str(ROOT / "src" / "hmmscope" / file) for file in chosen.covers)
+        command += ["-m", "coverage", "run", "--branch", "--include", ",".join(covered)]
+    command += ["-m", "pytest", "-n", "0", "-q", "--rootdir", str(ROOT), "-p", "no:cacheprovider", *chosen.select]
+    command += [*(str(TESTS / file) for file in chosen.files or (".",)), "--basetemp", str(Path.cwd() / "tests")]
+    environment = os.environ | {"COLUMNS": "400"}  # so that a failure is told with its reason
+    del environment[sandbox.INSIDE]  # tests of the laboratory are to begin outside
+    paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment |= {"PYTHONPATH": os.pathsep.join(paths), fresh_seeds.SEED: str(seed)}
+    out = subprocess.run([*command, "--junitxml", "x.xml"], capture_output=True, text=True, env=environment)
+    counts = next(iter(ElementTree.parse("x.xml").getroot())).attrib
+    wrong = int(counts["failures"]) + int(counts["errors"])
+    lines = [line for line in out.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    lines = [line.partition("tests/")[2][:300] for line in lines]
+    ran = int(counts["tests"]) - int(counts["skipped"])
+    note = f"tests: {', '.join(chosen.files) or 'all'}" if ran else f"{chosen.needs or 'what they test'} is not here"
+    if chosen.covers and not wrong:
+        subprocess.run([sys.executable, "-m", "coverage", "json", "-q", "-o", "branches.json"], check=True)
+        ran, wrong, lines = table.branches(json.loads(Path("branches.json").read_bytes()))
+    record = {"goal": chosen.goal, "attack": chosen.attack, "trials": ran, "violations": wrong, "broken": lines[:20]}
+    return record | {"note": note, "seconds": round(float(counts["time"]), 1)}
+
+
+def write_page() -> None:
+    """docs/laboratory.md from the journal."""
+    records = [json.loads(line) for line in JOURNAL.read_text().splitlines()] if JOURNAL.exists() else []
+    machines = sorted({f"{one['machine']}, {one['cores']} cores, torch {one['torch']}" for one in records})
+    lines = [_HEAD, *(f"Measured on: {one}." for one in machines), "", *table.markdown(records)]
+    if findings := table.found(records):
+        lines += ["", "## What was found", "", *findings]
+    PAGE.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,215 @@
+"""How often intervals cover, under the residuals of kept tables; and the alarm that numbers cannot be right."""
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from analysis_cases import HONEST, Oracle, mixture, random_hmm
+from folder_trials import RESULTS
+from hmmscope.analysis.curves import evaluate
+from hmmscope.analysis.intervals import bootstrap_means, bootstrap_ratio
+from hmmscope.analysis.layer_curves import resampled_curves, with_interval
+from hmmscope.datasets.layouts import PromptLayout, SequenceLayout
+from hmmscope.datasets.process_dataset import ProcessDataset
+from hmmscope.inference.monte_carlo import estimate
+from hmmscope.lab.evidence.effects import Effect, EstimateWithError
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.process import Process
+from hmmscope.storage.packed import read_tables
+from trials import Report, trial
+
+#: What every interval of 95 % must cover, of any law and size at which it is shown.
+LEAST, MOST = 0.93, 0.97
+#: Two-sided, of a law and size that covers as it should: how rarely it is called broken.
+_SURE = 3.3
+#: Nats an observation of a planted leak, and of how many samples of how many symbols.
+_LEAK, _LEAK_SAMPLES, _LEAK_LENGTH = 0.02, 32, 64
+
+#: Both ends; None where all values are alike, and no interval is shown.
+Ends = tuple[float, float] | None
+
+
+def _mean(values: NDArray[np.float64]) -> Ends:
+    _, low, high = bootstrap_means(values)
+    return float(low), float(high)
+
+
+def _ratio(values: NDArray[np.float64]) -> Ends:
+    """Of two means that go together, whose ratio is 1/2: as losses of pieces over their lengths."""
+    bottom = 1 + 0.2 * np.tanh(values)
+    _, low, high = bootstrap_ratio(0.5 * bottom + 0.1 * values, bottom)
+    return low - 0.5, high - 0.5
+
+
+def _curve(values: NDArray[np.float64]) -> Ends:
+    found = with_interval(resampled_curves(values[:, None])[:, 0], len(values))
+    return found["low"], found["high"]
+
+
+def _sampled(values: NDArray[np.float64]) -> Ends:
+    found = estimate(torch.from_numpy(values))
+    return float(found.low), float(found.high)
+
+
+def _seeds(values: NDArray[np.float64]) -> Ends:
+    found = Effect.pooled(values.tolist())
+    return None if found.low is None or found.high is None else (found.low, found.high)
+
+
+def _one_seed(values: NDArray[np.float64]) -> Ends:
+    """One seed, whose error its samples give, as where an experiment has one."""
+    _, low, high = bootstrap_means(values)
+    found = Effect.pooled([EstimateWithError(float(values.mean()), float(high - low) / 2 / 1.959964)])
+    return None if found.low is None or found.high is None else (found.low, found.high)
+
+
+#: Each law of an interval, and the sizes at which it is shown.
+LAWS: dict[str, tuple[Callable[[NDArray[np.float64]], Ends], tuple[int, ...]]] = {
+    "means over samples": (_mean, (2, 4, 8, 16, 32, 64, 99, 100, 256)),
+    "ratios over pieces": (_ratio, (8, 16, 32, 64, 99, 100, 256)),
+    "curves over layers": (_curve, (8, 16, 32, 64, 128, 1000)),
+    "sampled sequences": (_sampled, (8, 50, 100, 1000)),
+    "means over seeds": (_seeds, (2, 3, 5, 10)),
+    "one seed, over samples": (_one_seed, (32, 256)),
+}
+
+
+def residuals() -> list[NDArray[np.float64]]:
+    """Of each measure of the kept tables, what seeds differ by from the mean of their group; the mean of all is zero.
+
+    Groups count whose spread is within a factor of two of the measure's median: each divided by its own spread, residuals of
+    few seeds would have no tails, and with all groups together those of the loudest only.
+    """
+    found = []
+    for kept in sorted(RESULTS.iterdir()):
+        for rows in read_tables(kept).values():
+            for groups in _by_measure(rows).values():
+                usual = float(np.median([np.std(values, ddof=1) for values in groups]))
+                like = [values for values in groups if usual / 2 <= np.std(values, ddof=1) <= 2 * usual]
+                pool = np.concatenate([(v - v.mean()) * math.sqrt(len(v) / (len(v) - 1)) for v in like])
+                if len(pool) >= 60:
+                    found.append(pool / usual)
+    return found
+
+
+def _by_measure(rows: list[dict[str, Any]]) -> dict[tuple[str, ...], list[NDArray[np.float64]]]:
+    """The values of at least four seeds of everything that a table measures, by what is measured."""
+    groups: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    for row in rows:
+        value = row.get("value")
+        if "seed" in row and isinstance(value, float) and math.isfinite(value):
+            about = {
+                key: x for key, x in row.items() if key not in ("seed", "value", "low", "high", "error", "samples")
+            }
+            groups[tuple(f"{key}={about[key]}" for key in sorted(about))].append(value)
+    measures: dict[tuple[str, ...], list[NDArray[np.float64]]] = defaultdict(list)
+    for key, values in groups.items():
+        if len(values) >= 4 and np.std(values) > 1e-12 * abs(np.mean(values)):
+            named = tuple(part for part in key if part.split("=")[0] in ("metric", "quantity", "effect", "predictor"))
+            measures[named].append(np.array(values))
+    return measures
+
+
+@trial("coverage")
+def coverage(folder: Path, number: int, rng: random.Random) -> Report:
+    """Samples of residuals of a kept table, whose mean is zero: how often an interval of 95 % holds it, by law and size."""
+    report = Report("G34", "intervals of each law at each size, of samples drawn from the residuals of kept tables")
+    laws, drawn = residuals(), np.random.default_rng(rng.randrange(2**32))
+    assert laws
+    least, most = (1.0, ""), (0.0, "")
+    for name, (interval, sizes) in LAWS.items():
+        for size in sizes:
+            drawings = (drawn.choice(laws[drawn.integers(len(laws))], size) for _ in range(number))
+            shown = [ends for ends in map(interval, drawings) if ends is not None]
+            report.trials += len(shown)
+            share = sum(low <= 0 <= high for low, high in shown) / len(shown)
+            error = _SURE * math.sqrt(LEAST * (1 - LEAST) / len(shown))
+            least, most = min(least, (share, f"{name} {size}")), max(most, (share, f"{name} {size}"))
+            if not LEAST - error <= share <= MOST + error:
+                report.found(f"{name} of {size}: covers {share:.3f}")
+    report.note = (
+        f"{sum(len(sizes) for _, sizes in LAWS.values())} laws and sizes, {len(laws)} measures; least {least[0]:.3f} "
+    )
+    report.note += f"({least[1]}), most {most[0]:.3f} ({most[1]})"
+    return report
+
+
+def _clean(rng: random.Random) -> tuple[Process, Callable[[torch.Tensor], torch.Tensor]]:
+    """A process, and a model of it that is honest: the optimum, or one that errs in some way."""
+    seed, kind = rng.randrange(2**31), rng.randrange(4)
+    if kind == 0:  # rare symbols, which a model that never expects them is seldom punished for
+        rare = 10 ** -rng.uniform(1, 5)
+        return HMM([1.0], [[1.0]], [[1 - rare, rare]]), lambda x: x + torch.tensor([0.0, -rng.choice((2.0, 8.0, 30.0))])
+    process = mixture(seed) if kind == 1 else random_hmm(seed, concentration=rng.choice((0.1, 0.5, 2.0)))
+    return process, HONEST[rng.choice(sorted(HONEST))]
+
+
+@trial("alarms")
+def alarms(folder: Path, number: int, rng: random.Random) -> Report:
+    """Honest models beside the optimum, of any number of samples, are never INVALID; the note counts those that were."""
+    report = Report("G34", "INVALID of honest models, of 1 to 64 samples of 1 to 24 symbols")
+    sizes: dict[int, int] = {}
+    for _ in range(number):
+        process, model = _clean(rng)
+        samples, seed = rng.choice((1, 2, 3, 4, 8, 16, 64)), rng.randrange(2**31)
+        layout = (
+            PromptLayout(num_demonstrations=1, demonstration_length=3, test_length=4) if rng.random() < 0.2 else None
+        )
+        dataset = ProcessDataset(process, layout=layout or SequenceLayout(length=rng.choice((2, 3, 5, 25))), seed=seed)
+        score = evaluate(Oracle(dataset, model), dataset, num_samples=samples, baselines=False)
+        report.trials += 1
+        sizes[samples] = sizes.get(samples, 0) + 1
+        if score.invalid is not None:
+            report.found(f"{samples} samples of {dataset.layout}, seed {seed}: {score.invalid}")
+    report.note = ", ".join(f"{count} of {samples} samples" for samples, count in sorted(sizes.items()))
+    return report
+
+
+@trial("leaks")
+def leaks(folder: Path, number: int, rng: random.Random) -> Report:
+    """A model that knows a little of what comes, .02 nats an observation: at 32 samples it is INVALID in 99 % and more."""
+    report = Report(
+        "G34", f"leaks of {_LEAK} nats an observation, planted: {_LEAK_SAMPLES} samples of {_LEAK_LENGTH} symbols"
+    )
+    missed = 0
+    for _ in range(number):
+        process: Process = random_hmm(rng.randrange(2**31), concentration=rng.choice((0.5, 2.0)))
+        dataset = ProcessDataset(process, layout=SequenceLayout(length=_LEAK_LENGTH + 1), seed=rng.randrange(2**31))
+        batch = dataset[0:_LEAK_SAMPLES]
+        after = batch.observations[:, 1:, None].long()
+        laws = Oracle(dataset)(batch.tokens).double().softmax(-1)[:, : after.shape[1]]
+        truth = torch.zeros_like(laws).scatter_(2, after, 1.0)
+        low, high = 0.0, 1.0  # the part of the truth that gains so much in the mean
+        for _ in range(50):
+            part = (low + high) / 2
+            gain = ((1 - part) * laws + part * truth).log().sub(laws.log()).gather(2, after).mean()
+            low, high = (part, high) if gain < _LEAK else (low, part)
+        leaking = ((1 - low) * laws + low * truth).log()
+        model = _Held(leaking)
+        score = evaluate(model, dataset, num_samples=_LEAK_SAMPLES, baselines=False)
+        report.trials += 1
+        missed += score.invalid is None
+    if missed > 0.01 * number:
+        report.found(f"{missed} of {number} were not noticed")
+    report.note = f"{number - missed} of {number} rang"
+    return report
+
+
+class _Held(torch.nn.Module):
+    """Answers what it was given, whatever the tokens."""
+
+    def __init__(self, logits: torch.Tensor) -> None:
+        super().__init__()
+        self._logits = logits
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.pad(
+            self._logits[: len(tokens), : tokens.shape[1]], (0, 0, 0, max(0, tokens.shape[1] - self._logits.shape[1]))
+        )

@@ -1,0 +1,100 @@
+"""Models that climb side by side end where each would alone, whatever stands in the other lanes."""
+
+import numpy as np
+import pytest
+import torch
+
+import hmmscope as hs
+from hmmscope.errors import InputError
+from hmmscope.inference import em
+from hmmscope.inference.baum_welch import as_sequences, fit_baum_welch
+from hmmscope.inference.em import EMRunner, Model, MStepSettings, counts_of, counts_of_several
+from hmmscope.inference.loop_inputs import flat_sequences
+from inference_cases import revived
+from strategies import rows
+
+RULES = MStepSettings(0.1, frozenset(), None)
+
+
+def models(count, num_states, num_symbols, zeros=0.0, seed=0):
+    rng = np.random.default_rng(seed)
+    shapes = (1, num_states), (num_states, num_states), (num_states, num_symbols)
+    return [
+        Model(*(rows(rng, *shape, zeros if shape[0] > 1 and shape == shapes[1] else 0.0) for shape in shapes))
+        for _ in range(count)
+    ]
+
+
+def several(found):
+    return Model.several([Model(one.initial[0], one.transition, one.emission) for one in found])
+
+
+@pytest.mark.parametrize(("num_states", "count"), [(1, 2), (3, 11), (8, 8)])
+def test_counts_are_those_of_each_model(num_states, count):
+    """Sequences of many lengths, some observations missing, zeros among the transitions."""
+    rng = np.random.default_rng(num_states)
+    lengths = np.array([40, 1, 17, 1100, 9])
+    work = flat_sequences(rng.integers(0, 5, lengths.sum()), lengths)  # symbol 4 is a missing one
+    all_of_them = several(models(count, num_states, 4, 0.2))
+    found = counts_of_several(all_of_them, work)
+    for number in range(count):
+        own = counts_of(all_of_them.chosen(number), work)
+        for part, other in zip((found.initial, found.transitions, found.emissions), own, strict=False):
+            np.testing.assert_allclose(part[number], other, rtol=1e-11, atol=1e-11)
+        assert found.logs[number] == pytest.approx(own.logs.sum(), rel=1e-12)
+
+
+def test_what_floats_may_lose_is_counted_with_care():
+    """One lane is in doubt and the others are not; one that forbids a sequence is refused."""
+    matrices, sequence = revived()
+    doubtful = Model(*(np.asarray(part, np.float64) for part in matrices))
+    size, num_symbols = doubtful.emission.shape
+    work = flat_sequences(np.array(sequence), np.array([len(sequence)]))
+    plain = Model(
+        np.full(size, 1 / size), np.full((size, size), 1 / size), np.full((size, num_symbols), 1 / num_symbols)
+    )
+    both = Model.several([plain, doubtful])
+    found = counts_of_several(both, work)
+    for number, one in enumerate((plain, doubtful)):
+        own = counts_of(one, work)
+        np.testing.assert_allclose(found.transitions[number], own.transitions, rtol=1e-11)
+        assert found.logs[number] == pytest.approx(own.logs.sum(), rel=1e-12)
+    forbidden = flat_sequences(np.array([*sequence, 1]), np.array([len(sequence) + 1]))
+    with pytest.raises(InputError, match=r"^start: forbids observations\[0\]"):
+        counts_of_several(both, forbidden)
+
+
+def test_where_a_model_ends_does_not_depend_on_the_others_nor_on_threads():
+    rng = np.random.default_rng(3)
+    work = flat_sequences(rng.integers(0, 4, 20_000), np.array([12_000, 8_000]))
+    begins = [one._replace(initial=one.initial[0]) for one in models(11, 2, 4)]
+    one, three = (EMRunner(work, RULES, threads).side_by_side(begins, 5, 0.0) for threads in (1, 3))
+    alone = EMRunner(work, RULES, 1).side_by_side(begins[9:10], 5, 0.0)[0]
+    single = EMRunner(work, RULES, 1)(begins[9], 5, 0.0)
+    for part, other in zip(one[9].model, alone.model, strict=True):
+        np.testing.assert_array_equal(part, other)
+    assert [end.log_likelihood for end in one] == [end.log_likelihood for end in three]
+    assert one[9].log_likelihood == pytest.approx(single.log_likelihood, rel=1e-12)
+    assert (alone.num_iterations, alone.converged) == (single.num_iterations, single.converged) == (5, False)
+
+
+def test_fits_are_the_same_on_both_roads(monkeypatch):
+    """Tied emissions and a start among the restarts; restarts that converge leave the others to go on."""
+    casino = hs.load_process("dishonest-casino")
+    seen = hs.ProcessDataset(casino, length=150)[0:6].observations.where(torch.rand(6, 150) > 0.1, hs.MISSING)
+    options = {"num_restarts": 4, "max_iterations": 25, "tolerance": 1e-4}
+    for more in ({"start": casino, "fixed": ["initial"]}, {"tied_emissions": [0, 0]}):
+        beside = fit_baum_welch(seen, 2, 6, **options, **more)
+        with monkeypatch.context() as patch:
+            patch.setattr(em, "MOST_STATES", 0)
+            alone = fit_baum_welch(seen, 2, 6, **options, **more)
+        assert beside.log_likelihood == pytest.approx(alone.log_likelihood, rel=1e-11)
+        assert (beside.num_iterations, beside.num_restarts) == (alone.num_iterations, alone.num_restarts)
+        np.testing.assert_allclose(beside.hmm.emission, alone.hmm.emission, atol=1e-8)
+
+
+def test_long_sequences_of_many_states_go_one_model_after_the_other():
+    flat = as_sequences(torch.zeros(1, 5, dtype=torch.int64), 2)
+    assert em.can_run_side_by_side(8, flat)
+    assert not em.can_run_side_by_side(9, flat)
+    assert not em.can_run_side_by_side(8, flat._replace(lengths=np.array([10**6])))

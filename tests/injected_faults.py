@@ -1,0 +1,315 @@
+"""Faults in inference that the tests must catch: a place, what stands there instead, and tests that then fail.
+
+`test_planted_faults.py` plants each of them into a copy of the package and runs the tests. A snippet must occur exactly
+once in its file, so that this table cannot fall behind the source.
+"""
+
+from typing import NamedTuple
+
+
+class Fault(NamedTuple):
+    """One mistake.
+
+    Attributes:
+        name: what is wrong.
+        file: below src/hmmscope.
+        original: text that occurs once in it.
+        planted: what takes its place.
+        tests: node ids below tests/, at least one of which must fail.
+    """
+
+    name: str
+    file: str
+    original: str
+    planted: str
+    tests: tuple[str, ...]
+
+
+_ENUMERATED = "inference/test_filtering.py::test_filter_beliefs_equals_enumeration"
+_MIXTURE = "inference/test_filtering.py::test_filter_mixture_equals_enumeration"
+_SMOOTHED = "inference/test_smoothing.py::test_smoothing_equals_enumeration"
+_ROADS = "inference/test_compiled.py::test_both_roads_of_every_answer"
+_LONG = "inference/test_long_sequences.py::"
+
+IN_INFERENCE = (
+    Fault(
+        "transposed transition matrix",
+        "kernels/simd_over_sequences.py",
+        "move(width, law, step[0], following)",
+        "move(width, law, step[0].T.copy(), following)",
+        (_ENUMERATED,),
+    ),
+    Fault(
+        "weights of a mixture ignored",
+        "kernels/mixtures.py",
+        "weight[m, :] = weights[m]",
+        "weight[m, :] = 1 / components",
+        (_MIXTURE,),
+    ),
+    Fault(
+        "smoothing off by one",
+        "kernels/simd_over_sequences.py",
+        "        one, other = now[i], ahead[i]\n",
+        "        one, other = now[i], weight[i]\n",
+        (_ROADS,),
+    ),
+    Fault(
+        "back-pointer of the time before",
+        "kernels/viterbi.py",
+        "at = pointers[t, at, lane]",
+        "at = pointers[max(t - 1, 0), at, lane]",
+        ("inference/test_paths.py::test_most_likely_states_equal_the_enumerated_maximum",),
+    ),
+    Fault(
+        "half the Kalman gain",
+        "processes/kalman.py",
+        "mean = mean + innovation @ step.gain.T",
+        "mean = mean + 0.5 * innovation @ step.gain.T",
+        ("inference/test_kalman.py::test_filter_is_gaussian_conditioning",),
+    ),
+    Fault(
+        "emission of the symbol before",
+        "kernels/simd_over_sequences.py",
+        "row[lane] = other[lane] * emission[np.uint64(seen[lane])",
+        "row[lane] = other[lane] * emission[np.uint64(max(seen[lane] - size, 0))",
+        (_ENUMERATED,),
+    ),
+    Fault(
+        "no initial law",
+        "processes/params.py",
+        "return self.initial_MS[component] * emission_VS, self",
+        "return emission_VS / emission_VS.shape[1], self",
+        (_ENUMERATED,),
+    ),
+    Fault(
+        "starts of sequences ignored",
+        "kernels/simd_over_sequences.py",
+        "seen, starts[t], alive, law",
+        "seen, t == 0, alive, law",
+        (_ENUMERATED,),
+    ),
+    Fault(
+        "a restart revives an impossible sequence",
+        "kernels/simd_over_sequences.py",
+        "alive[lane] = alive[lane] if norm[lane] > 0.0 else 0.0",
+        "alive[lane] = 1.0",
+        ("inference/test_forward.py::test_restarting_does_not_revive_an_impossible_sequence",),
+    ),
+    Fault(
+        "epsilon in place of zero",
+        "inference/compiled.py",
+        "terms = np.log(norms)",
+        "terms = np.log(norms + 1e-300)",
+        (_ENUMERATED,),
+    ),
+    Fault(
+        "no logarithms for what may vanish",
+        "inference/compiled.py",
+        "(1e-100, 8)",
+        "(0.0, 8)",
+        ("inference/test_forward.py::test_a_state_that_fell_below_every_float_comes_back",),
+    ),
+    Fault(
+        "what may vanish is looked for too rarely",
+        "inference/compiled.py",
+        "(1e-100, 8)",
+        "(1e-100, 64)",
+        ("inference/test_forward.py::test_tiny_entries_equal_the_exact_forward_recursion",),
+    ),
+    Fault(
+        "rows in logarithms forget the emission",
+        "kernels/underflow_safe.py",
+        "_balanced(weight * emission[seen, j], top)",
+        "_balanced(weight, top)",
+        ("inference/test_forward.py::test_a_state_that_fell_below_every_float_comes_back",),
+    ),
+    Fault(
+        "transposed labelled matrix",
+        "kernels/simd_over_sequences.py",
+        "np.uint64(i * size + j)",
+        "np.uint64(j * size + i)",
+        (
+            _SMOOTHED,
+            "inference/test_scan.py::test_scan_equals_loop",
+            "inference/test_mixing.py::test_labelled_distances_equal_enumeration",
+        ),
+    ),
+    Fault(
+        "first impossible position off by one",
+        "inference/filtering.py",
+        "return torch.where(found, impossible.to(torch.int8).argmax(1), -1)",
+        "return torch.where(found, impossible.to(torch.int8).argmax(1) + 1, -1)",
+        ("inference/test_forward.py::test_first_impossible",),
+    ),
+    Fault(
+        "prediction of the observation that was just seen",
+        "processes/params.py",
+        "return self.transition_MSS[component] @ self.symbols()[component]",
+        "return self.symbols()[component]",
+        (_ENUMERATED,),
+    ),
+    Fault(
+        "padding taken for observations",
+        "inference/ragged.py",
+        "inside = torch.arange(time, device=counts.device) < counts",
+        "inside = torch.arange(time, device=counts.device) <= counts",
+        ("inference/test_smoothing.py::test_padding_does_not_matter",),
+    ),
+    Fault(
+        "answers beyond the end of a sequence",
+        "inference/ragged.py",
+        "if bool(inside_BT.all()):",
+        "if True:",
+        ("inference/test_scan.py::test_scan_equals_loop",),
+    ),
+    Fault(
+        "a mixture predicts from beliefs not moved on",
+        "processes/params.py",
+        "return self.transition_MSS @ self.symbols()",
+        "return self.symbols()",
+        (_MIXTURE,),
+    ),
+    Fault(
+        "predictions one step early",
+        "inference/mixture_posterior.py",
+        "return torch.cat([first, next_observation], 1)[:, :-1]",
+        "return torch.cat([first, next_observation], 1)[:, 1:]",
+        (
+            "inference/test_filtering.py::test_filter_known_component_equals_enumeration",
+            "analysis/test_curves.py::test_optimum_has_no_excess",
+        ),
+    ),
+    Fault(
+        "sums in float32",
+        "kernels/many_states.py",
+        "logs[b] += math.log(chance[b]) if",
+        "logs[b] = np.float32(logs[b] + math.log(chance[b])) if",
+        (f"{_LONG}test_many_states",),
+    ),
+    Fault(
+        "underflow taken for impossibility",
+        "inference/compiled.py",
+        "in zip(work.rows[doubtful].tolist(), work.lengths[doubtful].tolist(), strict=True):",
+        "in ():",
+        ("inference/test_fast.py::test_what_vanishes_is_not_impossible",),
+    ),
+    Fault(
+        "wrong first element of a scan",
+        "inference/scan.py",
+        "= single[0], odd_part, even_part",
+        "= single[-1], odd_part, even_part",
+        ("inference/test_scan.py::test_scan_equals_loop",),
+    ),
+    Fault(
+        "scales lost in the products of a scan",
+        "inference/scan.py",
+        "weights = one[0].log() + two[1][..., None, :]",
+        "weights = one[0].log() + 0 * two[1].clamp_min(-1.0)[..., None, :]",
+        ("inference/test_scan.py::test_scan_equals_loop",),
+    ),
+    Fault(
+        "what vanishes in the products of a scan is not noticed",
+        "inference/scan.py",
+        "return rows, log_scale, one[2] | two[2] | tiny | lost",
+        "return rows, log_scale, one[2] | two[2]",
+        ("inference/test_scan.py::test_what_vanishes_in_products_goes_the_sequential_way",),
+    ),
+    Fault(
+        "smoothing across restarts",
+        "kernels/simd_over_sequences.py",
+        "ends = t + 1 == longest or starts[t + 1]",
+        "ends = t + 1 == longest",
+        (_ROADS,),
+    ),
+    Fault(
+        "hindsight loses what seemed negligible",
+        "inference/compiled_backward.py",
+        "for row, beliefs in filtered.underflow_risk.items():",
+        "for row, beliefs in ():",
+        ("inference/test_smoothing.py::test_what_seemed_negligible_comes_back",),
+    ),
+    Fault(
+        "ties to the highest state",
+        "kernels/simd_over_states.py",
+        "top = i if here[i] > here[top] else top",
+        "top = i if here[i] >= here[top] else top",
+        ("inference/test_paths.py::test_ties_go_to_the_lowest_state",),
+    ),
+    Fault(
+        "a best path without its emissions",
+        "kernels/viterbi.py",
+        "into[lane] += table[",
+        "into[lane] += 0 * table[",
+        ("inference/test_paths.py::test_most_likely_states_equal_the_enumerated_maximum",),
+    ),
+    Fault(
+        "draws of what has weight zero",
+        "kernels/underflow_safe.py",
+        "if weights[i] > 0.0:\n                    later = i",
+        "if True:\n                    later = i",
+        ("inference/test_paths.py::test_weight_zero_is_never_drawn",),
+    ),
+    Fault(
+        "drawn paths along transposed transitions",
+        "kernels/underflow_safe.py",
+        "column = transposed[0 if",
+        "column = step[0 if",
+        ("inference/test_paths.py::test_drawn_paths_follow_the_posterior",),
+    ),
+    Fault(
+        "a Kalman prediction without noise",
+        "processes/kalman.py",
+        "predicted = transition @ covariance @ transition.T + process.state_noise",
+        "predicted = transition @ covariance @ transition.T + 0.5 * process.state_noise",
+        ("inference/test_kalman.py::test_filter_is_gaussian_conditioning",),
+    ),
+    Fault(
+        "memory that starts from the initial law",
+        "inference/memory.py",
+        "prior_S = stationary_distribution(hmm)",
+        "prior_S = hmm.initial",
+        ("inference/test_memory.py::test_the_linear_predictor_of_transitions_that_emit",),
+    ),
+    Fault(
+        "a certificate one step too good",
+        "processes/params.py",
+        "return self.transition_MSS[:1], memory_length",
+        "return self.transition_MSS[:1], memory_length + 1",
+        ("inference/test_memory.py::test_reference_certificate",),
+    ),
+    Fault(
+        "a process taken for unifilar",
+        "inference/entropy.py",
+        "> 0).sum(2) <= 1).all()):",
+        "> 0).sum(2) <= 2).all()):",
+        ("inference/test_entropy.py::test_the_rate_of_the_simple_nonunifilar_source",),
+    ),
+    Fault(
+        "beliefs that are not equal merged",
+        "inference/mixed_states.py",
+        "if distance <= self.tolerance:",
+        "if distance <= self.tolerance + 1e-14 or True:",
+        ("inference/test_entropy.py::test_number_and_position_of_mixed_states",),
+    ),
+    Fault(
+        "observability twice too large",
+        "inference/observability.py",
+        "norms = np.abs(inverse[i] - inverse[j]).sum(1) / 2",
+        "norms = np.abs(inverse[i] - inverse[j]).sum(1) / 4",
+        ("inference/test_observability.py::test_reference_values",),
+    ),
+    Fault(
+        "distances to states that are impossible",
+        "inference/mixing.py",
+        "* (possible_BI[:, :, None] & possible_BI[:, None, :])",
+        "* 1",
+        ("inference/test_mixing.py::test_distances_equal_enumeration",),
+    ),
+    Fault(
+        "a stationary law by the wrong elimination",
+        "kernels/fixed_order.py",
+        "leaving += work[last, j]",
+        "leaving = max(leaving, work[last, j])",
+        ("inference/test_memory.py::test_the_stationary_law_is_stationary",),
+    ),
+)
