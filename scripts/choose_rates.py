@@ -6,8 +6,8 @@ Run from the root of the repository, after one pilot for each rate:
       hmmscope run limits-fig3 --scale medium --seeds 100, --plan.tasks cyclic-det --jobs 1 \
         --training.num_steps 1000 --training.learning_rate $rate --out runs/pilot/rate-$rate
     done
-    python scripts/choose_rates.py runs/pilot/rate-*          prints the losses and the choice
-    python scripts/choose_rates.py --write runs/pilot/rate-*  and puts it into hmmscope_papers/limits/trainings.py
+    python scripts/choose_rates.py runs/pilot/rate-*              print the losses and the choice
+    python scripts/choose_rates.py --write 32 runs/pilot/rate-*   write the choice into hmmscope_papers/limits/trainings.py
 
 The rates of limits-law, whose budgets are annealed, stand in hmmscope_papers/limits/scaling_law.py by length; they were
 chosen by
@@ -42,7 +42,7 @@ MODELS = Path("src/hmmscope_papers/limits/trainings.py")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--write", type=int, metavar="LENGTH", help="write the choice for sequences of this length")
     parser.add_argument("pilots", nargs="+", type=Path)
     options = parser.parse_args()
     losses: dict[int | str, dict[float, float]] = {}
@@ -58,10 +58,12 @@ def main() -> None:
         name = which if isinstance(which, str) else f"{which} layers"
         print(f"{name}:", ", ".join(f"{rate:g} {loss:.4f}" for rate, loss in sorted(found.items())))
     rates = {which: min(found, key=found.__getitem__) for which, found in sorted(losses.items())}
-    line = f"RATES = {rates}"
-    print(line)
+    print(f"RATES: {rates}")
     if options.write:
-        store.write_text(MODELS, re.sub(r"^RATES = .*$", line, MODELS.read_text(), flags=re.MULTILINE))
+        pattern = rf"^    {options.write}: {{.*}},$"
+        store.write_text(
+            MODELS, re.sub(pattern, f"    {options.write}: {rates},", MODELS.read_text(), flags=re.MULTILINE)
+        )
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ class _Scale:
     evaluations: int = 20
     curriculum: bool = False
     group_order: int = 60  # of what the cycles generate: A5
-    rates: dict[int, float] | None = None  # of learning, by layers
+    has_rates: bool = False  # whether `RATES` has its learning rates
     samples: int = 256  # of an evaluation while training
     stages_of_fast: int = 3  # of the learning rate, of what mixes fast
     fine: tuple[str, int] | None = None  # a task that is learned within an epoch, and steps between evaluations
@@ -64,15 +64,19 @@ class _Scale:
 
 #: Stages of the learning rate, each half of the one before.
 STAGES = 3
-#: Learning rates of the scales small and medium by layers (0 is the RNN): scripts/choose_rates.py took of three the one with
-#: the least mean evaluation loss after 1000 steps of Cyclic-DET, sequences of 32, with seed 100, which nothing else uses.
-RATES = {0: 0.004, 1: 0.004, 2: 0.004, 3: 0.004, 4: 0.002, 5: 0.002}
+#: Learning rates of the scales small and medium by length and layers (0 is the RNN). scripts/choose_rates.py takes, of three
+#: rates, the one with the least mean evaluation loss after 1000 steps of Cyclic-DET on seed 100, which nothing else uses.
+#: Other lengths take the rates of 32.
+RATES = {
+    32: {0: 0.004, 1: 0.004, 2: 0.004, 3: 0.004, 4: 0.002, 5: 0.002},
+    64: {0: 0.008, 1: 0.008, 2: 0.008, 3: 0.004, 4: 0.004, 5: 0.002},
+}
 
 _SCALES = {
     "smoke": _Scale(
         4, 2, 8, 2, 8, 2e-3, 4, _steps(12, 12, 12, 12), (1, 2), 64, evaluations=4, curriculum=True, group_order=0
     ),
-    "small": _Scale(16, 2, 64, 4, 64, 2e-3, 300, _steps(3000, 2000, 1000, 4000), (1, 2, 3), 4096, rates=RATES),
+    "small": _Scale(16, 2, 64, 4, 64, 2e-3, 300, _steps(3000, 2000, 1000, 4000), (1, 2, 3), 4096, has_rates=True),
     "medium": _Scale(
         32,
         2,
@@ -84,7 +88,7 @@ _SCALES = {
         _steps(10000, 10000, 4000, 4000) | {"cyclic-hard": 20000},
         (1, 2, 3, 4, 5),
         4096,
-        rates=RATES,
+        has_rates=True,
         samples=1024,
         stages_of_fast=5,
         fine=("ran-hmm", 20),
@@ -211,13 +215,14 @@ def _training(scale: str, task: str, num_layers: int, length: int, curriculum: b
         evaluated = {"evaluate_every": epoch, "evaluate_samples": samples, "checkpoint_every": epoch}
         return recipe | evaluated | _precision(scale, num_layers)
     sizes = _SCALES[scale]
+    rates = RATES.get(length, RATES[32]) if sizes.has_rates else {}
     steps = sizes.steps[task]
     epoch = max(1, steps // sizes.evaluations)
     recipe = {
         "num_steps": steps,
         "batch_size": sizes.batch_size,
         "schedule": "halving",
-        "learning_rate": (sizes.rates or {}).get(num_layers, sizes.learning_rate),
+        "learning_rate": rates.get(num_layers, sizes.learning_rate),
         "warmup_steps": sizes.warmup_steps,
         "warmup_from": 1e-7,
         "epoch_steps": epoch,
