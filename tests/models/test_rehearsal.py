@@ -1,5 +1,6 @@
 """The rehearsal of a user's model: it finds what would make numbers wrong, names it, and leaves the model as it was."""
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,26 @@ def test_edits_of_a_whole_batch_are_not_rehearsed() -> None:
     there = hs.capture_activations(model, ["blocks.0"], tokens[:, :11])["blocks.0"]
     with hs.intervene(model, {"blocks.0": lambda x: x * 0 + there.flip(0)}):
         assert hs.evaluate(model, CORPUS, **FEW).loss > 0
+
+
+def test_intervene_rehearses_the_model_before_its_first_call() -> None:
+    tokens, edit = CORPUS[0:7].tokens, {"blocks.0": lambda x: 0 * x}
+
+    class Leaking(GPT):
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return super().forward(tokens.roll(-1, 1))
+
+    model = Leaking()
+    with hs.intervene(model, edit), pytest.warns(UserWarning, match="not causal"):
+        model(tokens)
+    with warnings.catch_warnings(), hs.intervene(GPT(12), edit) as right:
+        warnings.simplefilter("error")
+        right(tokens[:, :11])
+    with hs.intervene(model, edit), warnings.catch_warnings():
+        warnings.simplefilter("error")  # `evaluate` rehearses, and its result has the warnings
+        assert "not causal" in hs.evaluate(model, CORPUS, **FEW).warnings[0]
+    with hs.intervene(GPT(8), edit) as short, pytest.raises(InputError, match="has 8 positions"):
+        short(tokens)
 
 
 def test_models_of_the_library_are_not_rehearsed() -> None:

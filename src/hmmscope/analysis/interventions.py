@@ -18,7 +18,9 @@ Source: activation patching as in Vig et al. (2020) and Meng et al. (2022); abla
 Wang et al. (2023) and Chan et al. (2022).
 """
 
+import itertools
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from types import FrameType
@@ -31,6 +33,7 @@ from torch.utils import checkpoint
 
 from hmmscope import registry
 from hmmscope.analysis.activations import modules_named
+from hmmscope.analysis.rehearsing import rehearsed_on
 from hmmscope.axes import Float, Tensor
 from hmmscope.errors import InputError
 from hmmscope.schema import shown
@@ -56,7 +59,7 @@ def intervene(model: nn.Module, edits: Mapping[str, Edit | Sequence[Edit]]) -> I
             checkpointing computes again.
     """
     taken = registry.adapted(model, list(edits))
-    handles = []
+    handles = [model.register_forward_pre_hook(_rehearse_once())]
     try:
         for name, module in modules_named(taken, edits, field="edits").items():
             chosen = edits[name]
@@ -69,6 +72,18 @@ def intervene(model: nn.Module, edits: Mapping[str, Edit | Sequence[Edit]]) -> I
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _rehearse_once() -> Callable[[nn.Module, tuple[Any, ...]], None]:
+    """Return a forward pre-hook that rehearses a user's model, without the edits, before its first call on tokens."""
+    calls = itertools.count()
+
+    def rehearse(model: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if len(inputs) == 1 and isinstance(inputs[0], Tensor) and inputs[0].ndim == 2 and next(calls) == 0:
+            for line in rehearsed_on(model, inputs[0]):
+                warnings.warn(line, stacklevel=2)
+
+    return rehearse
 
 
 def _hook(name: str, edits: tuple[Edit, ...]) -> Callable[[nn.Module, Any, Any], Any]:

@@ -13,6 +13,7 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.analysis.measures import mean_of_asked
+from hmmscope.axes import Tensor
 from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.datasets.targets import NextObservation, RecordedNextObservation, Target
 from hmmscope.models.rehearsal import SAMPLES, Asked, is_of_library, rehearse
@@ -45,14 +46,27 @@ def rehearsed(model: nn.Module, dataset: ProcessDataset, target: Target | None =
     if inputs.is_floating_point():
         inputs = inputs.to(next((p.dtype for p in model.parameters() if p.is_floating_point()), inputs.dtype))
     if target is None:
-        return rehearse(model, inputs, Asked(strict=False, is_law=not dataset.process.real_valued))
+        return _rehearse(model, inputs, Asked(strict=False, is_law=not dataset.process.real_valued))
     asked = Asked(
         num_outputs=target.num_outputs,
         columns=torch.from_numpy(np.asarray(target.token_positions)),
         is_law=target.kind == "law",
         next_symbols=isinstance(target, NextObservation | RecordedNextObservation),
     )
-    return rehearse(model, inputs[:, : int(target.token_positions[-1]) + 1], asked)
+    return _rehearse(model, inputs[:, : int(target.token_positions[-1]) + 1], asked)
+
+
+def rehearsed_on(model: nn.Module, tokens: Tensor) -> tuple[str, ...]:
+    """Rehearse a user's model on the first samples of tokens (sample, time) and return warnings; see `rehearsed`."""
+    known = _REHEARSED.get() or torch.compiler.is_compiling() or is_of_library(model)
+    if known or tokens.is_floating_point() or min(tokens.shape) == 0:
+        return ()
+    return _rehearse(model, tokens[:SAMPLES].detach(), Asked(strict=False))
+
+
+def _rehearse(model: nn.Module, inputs: Tensor, asked: Asked) -> tuple[str, ...]:
+    with already_rehearsed():  # a model under `intervene` rehearses itself
+        return rehearse(model, inputs, asked)
 
 
 @contextmanager
