@@ -209,7 +209,7 @@ MAX_COLUMNS = 200
 # Layout
 
 #: Small modules at the top, that everything may build on.
-SMALL = {"errors", "facade", "schema", "registry", "seeds", "axes", "text", "ties"}
+SMALL = {"errors", "synonyms", "facade", "schema", "registry", "seeds", "axes", "text", "ties"}
 PROBABILITY = {"kernels", "processes", "inference", "emissions", "datasets", "sequences"}
 COMPONENTS = PROBABILITY | {"models", "training", "analysis"}
 #: What the frame of experiments and the papers build on.
@@ -218,11 +218,12 @@ LABORATORY = SMALL | COMPONENTS | {"constructions", "runs", "storage", "system_i
 #: Of each package, and each module at the top: what it holds, and what its modules may import besides each other.
 LAYOUT: dict[str, tuple[str, set[str]]] = {
     "errors": ("errors with exit codes, each one line", set()),
-    "facade": ("packages whose names are imported on first use", set()),
+    "synonyms": ("terms of the glossary with their synonyms", set()),
+    "facade": ("packages whose names are imported on first use", {"synonyms"}),
     "axes": ("legend of the letters of shapes", set()),
     "text": ("what fits on one line", set()),
     "ties": ("choices among equals that rounding does not turn", set()),
-    "schema": ("specs from plain data, strictly", {"errors"}),
+    "schema": ("specs from plain data, strictly", {"errors", "synonyms"}),
     "registry": ("lookup by name, of packages elsewhere too", {"errors", "schema"}),
     "seeds": ("named random streams", {"errors", "schema"}),
     "system_info": ("memory, disk and versions of this machine", {"errors"}),
@@ -323,7 +324,7 @@ LAYOUT: dict[str, tuple[str, set[str]]] = {
             "lab.benchmark",
         },
     ),
-    "lab.cli": ("the command line", {"errors", "text", "schema", "lab.verbs"}),
+    "lab.cli": ("the command line", {"errors", "synonyms", "text", "schema", "lab.verbs"}),
     "hmmscope_papers": (
         "`limits`, `multitask`, `beliefs`, `header`: one file an experiment, and its claims in `claims/`; public names only",
         LABORATORY | {"lab.evidence", "lab.experiments"},

@@ -3,28 +3,27 @@
 import importlib.util
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
-#: Pages elsewhere that are written by hand, and what is written by hand of pages that are made.
-ALSO = [DOCS / "notebooks/index.md", *sorted(DOCS.glob("experiments/notes/*.md"))]
-#: Made by scripts: the gallery, the sheet of ten headlines, the table of faults, and the names of the interface.
-MADE = {"gallery.md", "headline-review.md", "laboratory.md", "migration.md", "reference.md"}
-MOST_WORDS, MOST_ENTRIES = 30_000, 16
+MOST_ENTRIES = 16
 
 
-def prose(text: str) -> str:
-    """A page without what stands in fences and without what a script made of it."""
-    text = re.sub(r"<!-- [\w -]+: made by .*? -->.*?<!-- end -->", "", text, flags=re.DOTALL)
-    return re.sub(r"^(`{3,}|:{3,})[^\n]*\n.*?^\1\s*$", "", text, flags=re.MULTILINE | re.DOTALL)
+def script(name: str) -> ModuleType:
+    """A module of scripts/."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def num_words(text: str) -> int:
-    """Words and numbers of what was written by hand; rules and bars of tables are none."""
-    return sum(re.search(r"\w", word) is not None for word in prose(text).split())
+count_words = script("count_words")
 
 
 def entries(page: Path) -> list[Path]:
@@ -45,9 +44,15 @@ def slugs(text: str) -> set[str]:
 
 
 def test_hand_written_words_are_few() -> None:
-    by_hand = [page for page in PAGES if page.name not in MADE] + ALSO
-    counted = {f"{page.parent.name}/{page.name}": num_words(page.read_text("utf-8")) for page in by_hand}
-    assert sum(counted.values()) <= MOST_WORDS, sorted(counted.items(), key=lambda item: -item[1])
+    """`python scripts/count_words.py` prints the list: pages, notebooks and the article."""
+    counted = count_words.words_by_page()
+    assert {"docs/cli.md", "docs/notebooks/1-first-hmm.ipynb", "docs/article/article.tex"} <= counted.keys()
+    assert sum(counted.values()) <= count_words.MOST_DOCS, sorted(counted.items(), key=lambda item: -item[1])
+
+
+@pytest.mark.parametrize("name, most", [("CHANGELOG", "MOST_CHANGELOG"), ("CONTRIBUTING", "MOST_CONTRIBUTING")])
+def test_pages_for_readers_of_the_repository_are_short(name: str, most: str) -> None:
+    assert count_words.num_words((ROOT / f"{name}.md").read_text("utf-8")) <= getattr(count_words, most)
 
 
 def test_the_side_bar_is_short_and_reaches_every_page() -> None:
@@ -64,7 +69,7 @@ def test_the_side_bar_is_short_and_reaches_every_page() -> None:
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES], ids=lambda page: page.stem)
 def test_links_lead_to_a_heading_that_is_there(page: Path) -> None:
-    text = prose(page.read_text("utf-8"))
+    text = count_words.prose(page.read_text("utf-8"))
     for target, anchor in re.findall(r"\]\(([\w./-]*\.md)?#([\w-]+)\)", text):
         there = page.parent / target if target else page
         if there.suffix == ".md" and "experiments" not in there.parts:
@@ -72,19 +77,25 @@ def test_links_lead_to_a_heading_that_is_there(page: Path) -> None:
 
 
 def test_the_checks_see_what_is_wrong(tmp_path: Path) -> None:
-    assert prose("a b\n```python\nc d e\n```\nf <!-- x: made by y --> g h <!-- end -->").split() == ["a", "b", "f"]
+    assert count_words.prose("a b\n```python\nc d e\n```\nf <!-- x: made by y --> g h <!-- end -->").split() == [
+        "a",
+        "b",
+        "f",
+    ]
+    assert count_words.num_words("| a | 1.5 |\n|---|---|\n- b") == 3
+    assert count_words.latex_text(
+        "\\\\begin{document}\\n\\\\section{A b}\\n\\\\cite{c} d % e\\n\\\\begin{thebibliography}f"
+    ).split() == ["A", "b", "d"]
     assert slugs("# How many states?\n```\n# no\n```\n## `report`, look") == {"how-many-states", "report-look"}
 
 
 def test_the_table_of_speeds_is_as_the_command_writes_it(tmp_path: Path) -> None:
     """`python scripts/draw_speed.py results/bench/people-*.json.xz --out FOLDER --page docs/speed.md` makes it."""
-    spec = importlib.util.spec_from_file_location("draw_speed", ROOT / "scripts" / "draw_speed.py")
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    draw_speed = script("draw_speed")
     page = tmp_path / "speed.md"
     page.write_text((DOCS / "speed.md").read_text("utf-8"), "utf-8")
-    script.put_table(page, [script.read(path) for path in sorted((ROOT / "results" / "bench").glob("people-*.xz"))])
+    draw_speed.put_table(
+        page, [draw_speed.read(path) for path in sorted((ROOT / "results" / "bench").glob("people-*.xz"))]
+    )
     assert page.read_text("utf-8") == (DOCS / "speed.md").read_text("utf-8")
     assert page.read_text("utf-8").count("| filter_beliefs, 4 states, 1 x 1000000 |") == 1

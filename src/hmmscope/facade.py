@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from hmmscope.synonyms import suggestion
+
 #: A name that a package imports for type checkers.
 _IMPORT = re.compile(r"^    from (\S+) import (\w+) as \2$", re.MULTILINE)
 
@@ -31,8 +33,9 @@ def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
     def get(name: str) -> Any:
         if name not in home:
             # What tools ask every module for, whether it is there, gets no guess.
-            near = [] if name.startswith("_") else difflib.get_close_matches(name, names, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            meant = None if name.startswith("_") else suggestion(name, names)
+            near = [] if name.startswith("_") or meant else difflib.get_close_matches(name, names, 1)
+            hint = f"; did you mean {meant or near[0]!r}?" if meant or near else ""
             raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
         if home[name] != package:
             module = importlib.import_module(home[name])

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from hmmscope.errors import InputError
+from hmmscope.synonyms import suggestion
 
 #: Text that is read as a number: decimal, no underscores, no other digits than 0 to 9.
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(inf|nan)")
@@ -79,7 +80,8 @@ def unknown_name(field: str, name: object, known: Iterable[str]) -> UnknownNameE
     options = sorted(known)
     text = name[:100] if isinstance(name, str) else ""
     near = difflib.get_close_matches(text, [option[:200] for option in options], n=5, cutoff=0.5)
-    hint = f"; did you mean {shown(near[0])}?" if near and difflib.get_close_matches(text, near[:1]) else ""
+    meant = suggestion(text, options) or (near[0] if near and difflib.get_close_matches(text, near[:1]) else None)
+    hint = f"; did you mean {shown(meant)}?" if meant else ""
     if len(listed(options)) < len(", ".join(options)):  # not all are listed: what is like it comes first
         options.sort(key=lambda option: option not in near)
     return UnknownNameError(f"{field}: unknown {shown(name)}{hint} (known: {listed(options)})", name, options)

@@ -17,6 +17,7 @@ from typing import Any, NoReturn, get_args, get_origin
 from hmmscope.errors import HmmscopeError, InputError, code_and_line
 from hmmscope.lab.verbs.options import VERBS, OverrideOptions
 from hmmscope.schema import UnknownNameError, unknown_name
+from hmmscope.synonyms import suggestion
 from hmmscope.text import NobodyReadsError, in_a_line, say, silence, tell, whatever_is_heard
 
 _EPILOG = """\
@@ -228,7 +229,8 @@ def _refuse_unknown(verb: str, rest: Sequence[str]) -> None:
             continue
         if flag in ("--seed", "--target") and issubclass(record, OverrideOptions):  # fields of no section
             continue
-        if issubclass(record, OverrideOptions) and not difflib.get_close_matches(flag, options, 1, 0.85):
+        near = suggestion(flag, options) or difflib.get_close_matches(flag, options, 1, 0.85)
+        if issubclass(record, OverrideOptions) and not near:
             continue
         if flag.startswith("--") and "." not in flag:
             raise unknown_name(f"hmmscope {verb}", flag, options)

@@ -9,13 +9,14 @@ import dataclasses
 import inspect
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hmmscope import registry
 from hmmscope.runs.presets import PRESETS, preset
 from hmmscope.schema import to_stored, unknown_name
+from hmmscope.synonyms import find_term
 from hmmscope.text import in_a_line, in_brief, say
 
 if TYPE_CHECKING:
@@ -50,9 +51,17 @@ def meaning(name: str) -> None:
     if kept and name in kept["show"]:
         say(kept["show"][name], end="")
     elif kept and Path(name).suffix not in HMM_FILES:
-        raise unknown_name("name", name, [*kept["show"], *KINDS])
+        _show_term(name, [*kept["show"], *KINDS])
     else:
         _show(name)
+
+
+def _show_term(name: str, known: Collection[str]) -> None:
+    """Print the term of the glossary with this name or synonym; InputError if there is none."""
+    term = None if {f"{name}s", f"{name}es"} & set(KINDS) else find_term(name)
+    if term is None:
+        raise unknown_name("name", name, known)
+    say(str(term))
 
 
 def catalogue() -> dict[str, Any] | None:
@@ -127,7 +136,8 @@ def _show(name: str) -> None:
     known = [name for kind in _KINDS.values() for name in registry.entries(kind)]
     known += [*registry.sizes(), *shipped_processes(), *PRESETS]
     if name not in shipped_processes() and Path(name).suffix not in HMM_FILES:
-        raise unknown_name("name", name, known)
+        _show_term(name, known)
+        return
     loaded = load_process(name)
     say(f"{type(loaded).__name__}: {in_a_line(loaded.describe())}")
     if loaded.source:

@@ -1,0 +1,62 @@
+"""Count the words of the documentation that people write, page by page.
+
+    python scripts/count_words.py
+
+Tables count; fenced code, output and parts that scripts make do not.
+"""
+
+import json
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+#: Pages that scripts make: the gallery, the check of ten headlines, the table of faults, renamed names, the interface.
+MADE = {"gallery.md", "headline-review.md", "laboratory.md", "migration.md", "reference.md"}
+#: Limits on words: of all pages under docs/ together, and of two files beside them.
+MOST_DOCS, MOST_CHANGELOG, MOST_CONTRIBUTING = 33_800, 12_000, 1_500
+
+
+def prose(text: str) -> str:
+    """Return a page without fences and without parts that a script makes."""
+    text = re.sub(r"<!-- [\w -]+: made by .*? -->.*?<!-- end -->", "", text, flags=re.DOTALL)
+    return re.sub(r"^(`{3,}|:{3,})[^\n]*\n.*?^\1\s*$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def num_words(text: str) -> int:
+    """Count words and numbers; rules and bars of tables are none."""
+    return sum(re.search(r"\w", word) is not None for word in prose(text).split())
+
+
+def notebook_text(text: str) -> str:
+    """Return the Markdown cells of a notebook."""
+    return "\n\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown")
+
+
+def latex_text(text: str) -> str:
+    """Return the sentences of a LaTeX file, without preamble, commands and references."""
+    text = text.partition(r"\begin{document}")[2].partition(r"\begin{thebibliography}")[0]
+    text = re.sub(r"\\begin\{verbatim\}.*?\\end\{verbatim\}", "", text, flags=re.DOTALL)
+    text = re.sub(r"(?<!\\)%.*", "", text)
+    text = re.sub(r"\\(begin|end|cite|ref|label|input)\{[^}]*\}", "", text)
+    return re.sub(r"\\[a-zA-Z]+|[{}\\~$]", " ", text)
+
+
+def words_by_page() -> dict[str, int]:
+    """Count the words of every page under docs/ that people write, by its path."""
+    texts = {page: page.read_text("utf-8") for page in DOCS.glob("*.md") if page.name not in MADE}
+    texts |= {page: page.read_text("utf-8") for page in (DOCS / "experiments" / "notes").glob("*.md")}
+    texts |= {page: page.read_text("utf-8") for page in (DOCS / "notebooks").glob("*.md")}
+    texts |= {page: notebook_text(page.read_text("utf-8")) for page in (DOCS / "notebooks").glob("*.ipynb")}
+    texts |= {page: latex_text(page.read_text("utf-8")) for page in (DOCS / "article").glob("*.tex")}
+    return {str(page.relative_to(ROOT)): num_words(text) for page, text in sorted(texts.items())}
+
+
+if __name__ == "__main__":
+    counts = words_by_page()
+    for name, count in sorted(counts.items(), key=lambda item: -item[1]):
+        print(f"{count:6} {name}")
+    print(f"{sum(counts.values()):6} docs/, of at most {MOST_DOCS}")
+    for name, most in (("CHANGELOG.md", MOST_CHANGELOG), ("CONTRIBUTING.md", MOST_CONTRIBUTING)):
+        print(f"{num_words((ROOT / name).read_text('utf-8')):6} {name}, of at most {most}")
+    print(f"{num_words((ROOT / 'README.md').read_text('utf-8')):6} README.md")
