@@ -1,4 +1,4 @@
-"""Networks whose weights a theorem gives, to be run, measured and looked into like trained ones."""
+"""Networks with weights from theorems."""
 
 from typing import TYPE_CHECKING
 

@@ -1,23 +1,13 @@
-"""The whole of [Limits] Theorem 5.3 in p-bit arithmetic: softmax attention, GeLU products and the normaliser.
+"""[Limits] Theorem 5.3 in p-bit arithmetic: softmax attention, GeLU products and the normaliser.
 
-Every number has a significand of p bits and an unbounded exponent, and every elementary operation is rounded to nearest:
-the theorem's "T-precision", with p in proportion to T. Hardware floats do not reach its bound e^-T; this does.
+Each number has p significand bits and an unbounded exponent. This is the theorem's "T-precision": p grows linearly in
+T, and hardware floats cannot reach its error bound e^-T.
 
-    p = T (1 + ln C) / ln 2 + 24 bits        `FilterInBits.recommended_bits`
-    λ = 2^(p/3)                              of the product gadget: truncation and cancellation both about 2^(-2p/3)
+Bits needed per observation, to leading order, with h = -ln P(o_1 .. o_T) / T:
 
-How many bits are needed, `FilterInBits.smallest_bits`, grows linearly in T. Per observation, with h = -ln P(o_1 .. o_T) / T:
-
-    GeLU products           (3/2) (1 + max(ln C / 2, h)) / ln 2     the gadget multiplies numbers as small as C^(-T/2)
-                                                                    (first gate) or P, each with relative error
-                                                                    2^(-2p/3) over the smaller factor
-    exact, residual         (1 + h / 2) / ln 2                      last layer: cur + cur (prev - I) loses e^(-h T/2)
-    exact, disjoint         1 / ln 2                                relative errors only
-
-(leading order; T a power of two in the second). As h < ln C, one and a half times the recommended rate is always enough.
-The recommended rate is enough for likely sequences, and for all if C >= e^2 and h <= (2/3) ln C - 1/3 at the least likely.
-
-The exact answer, with which the result is compared, is computed in integers.
+    GeLU products           (3/2) (1 + max(ln C / 2, h)) / ln 2
+    exact, residual         (1 + h / 2) / ln 2
+    exact, disjoint         1 / ln 2
 """
 
 import math
@@ -54,16 +44,15 @@ MIN_BITS, MAX_BITS = 8, 65536
 
 @dataclass(frozen=True, repr=False)
 class PreciseBeliefs(Shown):
-    """What the construction answers in p bits.
+    """Beliefs computed with p-bit numbers, and their errors.
 
     Attributes:
-        beliefs: at positions 0 .. T (position, output), rounded to float64. At position 0 it is the start of the chain:
-            the known state where the initial law is a step from one, as in [Limits], and the initial law otherwise.
-        errors: largest deviation from the exact belief at each position (position,).
-        window_errors: after the embedding and each layer, largest deviation of the product of a window of matrices,
-            relative to the sum of its entries (layer,).
+        beliefs: (position, output), rounded to float64. Position 0 is the known initial state, as in [Limits], or the
+            initial distribution.
+        errors: Largest deviation from the exact belief (position,).
+        window_errors: Largest relative error of a window's product after the embedding and each layer (layer,).
         sums: v of the normaliser after part 1 (position,).
-        log_likelihoods: ln P(o_1 .. o_t) (position,), exact but for rounding to float64.
+        log_likelihoods: ln P(o_1 .. o_t) (position,).
         bits: p.
         error_bound: e^-T.
     """
@@ -78,12 +67,11 @@ class PreciseBeliefs(Shown):
 
     @property
     def error(self) -> float:
-        """Largest error of all positions."""
         return float(self.errors.max())
 
 
 class Bits:
-    """p-bit arithmetic on arrays of numbers, with the product gadget; an `Arithmetic` of the normaliser."""
+    """p-bit arithmetic on arrays; implements `Arithmetic`."""
 
     def __init__(self, bits: int, product: Product) -> None:
         import mpmath  # type: ignore[import-untyped]
@@ -99,7 +87,6 @@ class Bits:
         self.erf = np.frompyfunc(self.context.erf, 1, 1)
 
     def ratio(self, numerators: NDArray[np.object_], denominator: int) -> NDArray[np.object_]:
-        """Integers over a common denominator, rounded to p bits."""
         convert = np.frompyfunc(lambda number: self.context.mpf(number) / denominator, 1, 1)
         return convert(numerators)
 
@@ -110,11 +97,10 @@ class Bits:
         return self.context.power(self.context.mpf(base), self.context.mpf(exponent))
 
     def gelu(self, x: NDArray[np.object_]) -> NDArray[np.object_]:
-        """x Phi(x)."""
         return x * (1 + self.erf(x / self.root)) / 2
 
     def multiply(self, left: Any, right: Any, largest: Any = 1) -> Any:
-        """left * right by four GeLU neurons (Lemma D.1), scaled so that both operands are at most about one."""
+        """Multiply with four GeLU neurons (Lemma D.1)."""
         if self.product == "exact":
             return left * right
         scaled = right / largest if largest != 1 else right
@@ -125,18 +111,17 @@ class Bits:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FilterInBits(Shown):
-    """The construction for an HMM, every operation of which is rounded to p bits.
+    """The construction for an HMM with every operation rounded to p bits.
 
     Attributes:
-        hmm: n states; the least product of a transition and an emission probability is c = 1/C.
-        product: "gelu" as in the theorem, or "exact" up to rounding.
-        variant: "residual" as in the theorem, cur + cur (prev - I), or "disjoint", where the product goes to a slot of
-            its own and keeps its relative accuracy.
-        exponents: of the normaliser; "floor" is the paper's misprint.
-        least: lower bound of the factor by which an observation shrinks the sum; default c.
+        hmm: n states; c = 1/C is the least product of a transition and an emission probability.
+        product: "gelu" (the theorem) or "exact".
+        variant: "residual" (the theorem), cur + cur (prev - I), or "disjoint", a separate slot for the product.
+        exponents: Exponents of the normaliser; "floor" is the paper's misprint.
+        least: Lower bound on the factor by which an observation shrinks the sum; default c.
 
     Raises:
-        InputError: an unknown product or variant, a bound outside (0, 1), or an HMM with zeros and no bound.
+        InputError: Unknown product or variant, a bound outside (0, 1), or an HMM with zeros and no bound.
 
     Source: [Limits] Theorem 5.3, App. E.
     """
@@ -150,34 +135,29 @@ class FilterInBits(Shown):
     def __post_init__(self) -> None:
         require(self.product in ("gelu", "exact"), "product", "must be gelu or exact", self.product)
         require(self.variant in ("residual", "disjoint"), "variant", "must be residual or disjoint", self.variant)
-        self.log_bound  # noqa: B018 - refused here and not where it is asked for first
+        self.log_bound  # noqa: B018 - raises early
 
     @cached_property
     def operators(self) -> BeliefOperators:
-        """The matrices of the filter, in integers."""
         return belief_operators(self.hmm)
 
     @cached_property
     def log_bound(self) -> float:
-        """ln C."""
         return math.log(bound_of(self.operators, self.least))
 
     def recommended_bits(self, length: int, *, share: float = 1.0) -> int:
-        """p = share T (1 + ln C) / ln 2 + 24 bits; a share of 3/2 is enough for every sequence."""
+        """p = share T (1 + ln C) / ln 2 + 24 bits; share = 3/2 suffices for every sequence."""
         return math.ceil(share * length * (1 + self.log_bound) / math.log(2)) + 24
 
     def beliefs(self, observations: Int64[Tensor, "time"], bits: int | None = None) -> PreciseBeliefs:
-        """Beliefs after 0, 1, .., T observations.
+        """Compute the beliefs after 0, 1, .., T observations, in O(T^2 log T + n^3 T log T) operations.
 
         Args:
             observations: o_1 .. o_T.
-            bits: p; by default `recommended_bits` with a share of 3/2.
+            bits: p; default `recommended_bits` with share = 3/2.
 
         Raises:
-            InputError: a symbol outside [0, V), T outside [1, 256], or bits outside [8, 65536].
-
-        Cost: O(T^2 log T) multiplications and O(n^3 T log T) error functions of p-bit numbers, in Python: n = 2, T = 32
-        takes about a second.
+            InputError: A symbol outside [0, V), T outside [1, 256], or bits outside [8, 65536].
         """
         operators, length = self.operators, len(observations)
         require(1 <= length <= MAX_LENGTH, "observations", f"must be 1 to {MAX_LENGTH} symbols", length)
@@ -204,10 +184,7 @@ class FilterInBits(Shown):
         )
 
     def smallest_bits(self, observations: Int64[Tensor, "time"]) -> int:
-        """The fewest bits with an error of at most e^-T at all positions, by bisection.
-
-        The error falls with the bits but for jitter (λ is a power of two): next to the answer a few bits more may fail.
-        """
+        """Find by bisection the fewest bits with an error of at most e^-T at all positions."""
 
         def enough(bits: int) -> bool:
             found = self.beliefs(observations, bits)
@@ -222,10 +199,7 @@ class FilterInBits(Shown):
         return high
 
     def unlikely_observations(self, length: int) -> Int64[Tensor, "time"]:
-        """Observations each of which is the least likely after the ones before (the lowest among equals).
-
-        The theorem holds for every sequence; its constants are those of the least likely.
-        """
+        """Return a sequence whose every symbol is the least likely given the past."""
         vector, symbols = self.operators.start_S, []
         for _ in range(length):
             candidates = [matrix @ vector for matrix in self.operators.numerators_VSS]
@@ -243,11 +217,7 @@ def _windows(
     variant: Variant,
     exact: "ExactPass",
 ) -> tuple[NDArray[np.object_], list[float]]:
-    """M_{o_i} .. M_{o_1} for each position i (position, state, state), and the errors of the layers before.
-
-    Layer l attends from i to max(i - 2^(l-1), 0): scores γ² cos(θ_i - θ_j - δ), θ_i = πi/4T and
-    δ = π 2^(l-1) / 4T, and multiplies what it finds there from the right.
-    """
+    """Return M_{o_i} .. M_{o_1} (position, state, state), and each layer's error."""
     context, size, length = arithmetic.context, operators.num_states, len(symbols)
     eye = arithmetic.floats(np.eye(size))
     current = np.stack([eye, *arithmetic.ratio(operators.numerators_VSS, UNIT)[symbols]])
@@ -266,7 +236,7 @@ def _windows(
         pattern = _causal_softmax(logits, arithmetic)
         previous = np.stack(
             [
-                (row[: i + 1, None, None] * current[: i + 1]).sum(0)  # causal: keys after i have no weight
+                (row[: i + 1, None, None] * current[: i + 1]).sum(0)  # causal
                 for i, row in enumerate(pattern)
             ]
         )
@@ -278,7 +248,6 @@ def _windows(
 
 
 def _causal_softmax(logits: NDArray[np.object_], arithmetic: Bits) -> NDArray[np.object_]:
-    """Rows of the softmax over keys j <= i; entries above the diagonal are left at zero."""
     pattern = np.full(logits.shape, arithmetic.context.zero, dtype=object)
     for i, row in enumerate(logits):
         weights = arithmetic.exp(row[: i + 1] - row[: i + 1].max())
@@ -287,7 +256,7 @@ def _causal_softmax(logits: NDArray[np.object_], arithmetic: Bits) -> NDArray[np
 
 
 class ExactPass:
-    """Exact windows and beliefs of one sequence, in integers."""
+    """Exact integer windows and beliefs of one sequence."""
 
     def __init__(self, operators: BeliefOperators, symbols: list[int]) -> None:
         self.operators, self.symbols = operators, symbols
@@ -300,7 +269,6 @@ class ExactPass:
         self.log_likelihoods = np.array([math.log(u.numerator) - math.log(u.denominator) for u in units])
 
     def belief_errors(self, beliefs: NDArray[np.object_]) -> NDArray[np.float64]:
-        """max |belief - exact| at each position of numbers of p bits (position, output)."""
         errors = []
         for got, vector in zip(beliefs, self.vectors, strict=True):
             total = int(vector.sum())
@@ -312,7 +280,6 @@ class ExactPass:
         return np.array([_as_float(error) for error in errors])
 
     def window_error(self, windows: NDArray[np.object_], width: int) -> float:
-        """Largest deviation of the products of up to `width` matrices, relative to their sums."""
         worst = Fraction()
         for i, got in enumerate(windows):
             exact, factors = np.array(np.eye(self.operators.num_states, dtype=int).tolist(), dtype=object), 0
@@ -325,14 +292,12 @@ class ExactPass:
 
 
 def _fraction(number: Any) -> Fraction:
-    """A p-bit number as it is."""
     sign, mantissa, exponent, _ = number._mpf_
     value = Fraction(int(mantissa)) * (Fraction(2) ** exponent)
     return -value if sign else value
 
 
 def _as_float(number: Fraction) -> float:
-    """Rounded; infinite beyond the largest float, where a series has diverged."""
     try:
         return float(number)
     except OverflowError:

@@ -1,4 +1,4 @@
-"""What networks with given weights share: they are no learners, say what each layer does, and measure it."""
+"""Networks with given weights."""
 
 from typing import Any
 
@@ -13,18 +13,18 @@ from hmmscope.schema import require
 
 
 def frozen(weight: Tensor, dtype: torch.dtype) -> nn.Parameter:
-    """A weight that is given, not learned."""
+    """Make a parameter that does not train."""
     return nn.Parameter(weight.to(dtype), requires_grad=False)
 
 
 class Constructed(SequenceModel):
-    """A network whose weights a theorem gives: tokens (batch, time) to laws or vectors at every position.
+    """A network with weights from a theorem.
 
     Attributes:
-        title: the theorem and the sizes, in a line.
-        subspaces: layout of the stream.
-        blocks: the layers, if it has a stream that they add to.
-        residual: taps on the stream after the embedding and after each of `num_layers` layers.
+        title: Theorem and sizes.
+        subspaces: Layout of the residual stream.
+        blocks: Layers that add to the stream.
+        residual: Hook points after the embedding and after each of `num_layers` layers.
     """
 
     outputs = "law"
@@ -41,35 +41,33 @@ class Constructed(SequenceModel):
 
     @property
     def title(self) -> str:
-        raise AssertionError("a construction has a title")
+        raise AssertionError("subclasses must define a title")
 
     def through(self, x_BTD: Tensor) -> Tensor:
-        """The stream after the last block, from what it is before the first."""
         x_BTD = self.residual[0](x_BTD)
         for block, tap in zip(self.blocks, self.residual[1:], strict=True):
             x_BTD = tap(block(x_BTD))
         return x_BTD
 
     def largest_weight(self) -> float:
-        """Largest absolute number among all weights."""
         return max(float(weight.abs().max()) for weight in self.parameters())
 
     def notes(self, tokens: Int64[Tensor, "batch time"] | None = None) -> list[LayerNote]:
-        """What each layer does; with tokens, how far what it writes is from the exact value."""
-        raise AssertionError("a construction says what its layers do")
+        """Describe each layer; with tokens, include its measured error."""
+        raise AssertionError("subclasses must describe their layers")
 
     def explain(self, tokens: Int64[Tensor, "batch time"] | None = None) -> str:
-        """Layout and layers as a text to print; with tokens, with the measured errors."""
+        """Format layout and layers as text; with tokens, include measured errors."""
         return explanation(self.title, self.subspaces, self.notes(tokens))
 
 
 def require_floats(dtype: object) -> None:
-    """InputError unless it is a type of the numbers that a construction may compute in."""
+    """Raise InputError unless the dtype is float64 or float32."""
     require(dtype in (torch.float64, torch.float32), "dtype", "must be torch.float64 or torch.float32", dtype)
 
 
 def only_tokens(inputs: Tensor, feedback: Tensor | None, cache: dict[str, Any] | None) -> None:
-    """InputError if a construction is to read vectors or its own answers, or to go on where it was."""
+    """Raise InputError for vector inputs, feedback or a cache."""
     if inputs.is_floating_point():
         raise InputError("inputs: must be tokens (batch, time); the theorem's network reads no vectors")
     for field, value in (("feedback", feedback), ("cache", cache)):
@@ -78,13 +76,13 @@ def only_tokens(inputs: Tensor, feedback: Tensor | None, cache: dict[str, Any] |
 
 
 def check_first(tokens: Tensor, placeholder: int) -> None:
-    """Raise InputError unless the placeholder is the first token of every sequence (batch, time)."""
+    """Raise InputError unless every sequence (batch, time) starts with the placeholder."""
     first = tokens[:, :1]
     if bool((wrong := first != placeholder).any()):
         raise InputError(f"tokens: must begin with the placeholder, token {placeholder}, got {int(first[wrong][0])}")
 
 
 def check_tokens(tokens: Tensor, vocab_size: int) -> None:
-    """InputError unless all tokens are in [0, vocab_size)."""
+    """Raise InputError unless all tokens are in [0, vocab_size)."""
     if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocab_size:
         raise InputError(f"tokens: must be in [0, {vocab_size}), got {int(tokens.min())} to {int(tokens.max())}")

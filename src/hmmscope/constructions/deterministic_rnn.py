@@ -1,4 +1,4 @@
-"""[Limits] Theorem 5.1: a ReLU RNN of width n·m that follows a deterministic HMM without error."""
+"""[Limits] Theorem 5.1: a ReLU RNN of width n·m that computes the state of a deterministic HMM exactly."""
 
 from typing import Any
 
@@ -18,14 +18,14 @@ class DeterministicRNN(Constructed):
     """The RNN of Theorem 5.1; see `limits_theorem5_1`.
 
     Attributes:
-        system: what it computes.
+        system: The driven system.
         scale: α.
-        num_blocks: symbols, and one for the placeholder if it reads one.
-        rnn: `torch.nn.RNN(nonlinearity="relu")` of one layer.
-        decoder: linear, from the hidden state to the vector.
-        start: hidden state before the first token.
-        residual: ``residual.0`` is the input, one-hot tokens; ``residual.1`` the hidden state.
-        subspaces: layout of the hidden state, one block for each token.
+        num_blocks: Number of tokens.
+        rnn: One-layer ReLU `torch.nn.RNN`.
+        decoder: Hidden state to vector.
+        start: Initial hidden state.
+        residual: Hook points on the one-hot tokens and the hidden state.
+        subspaces: Hidden state: one block per token.
     """
 
     def __init__(self, system: DrivenSystem, *, scale: float, placeholder: bool, dtype: torch.dtype) -> None:
@@ -39,7 +39,7 @@ class DeterministicRNN(Constructed):
         self.rnn = nn.RNN(m, n * m, nonlinearity="relu", batch_first=True, dtype=dtype)
         self.decoder = nn.Linear(n * m, n, dtype=dtype)
         start = torch.zeros(n * m, dtype=torch.float64)
-        start[:n] = system.initial_S + half  # [corrected] the paper takes α/2 off here
+        start[:n] = system.initial_S + half  # [corrected] the paper subtracts α/2
         weights = {
             "weight_ih_l0": scale * torch.eye(m, dtype=torch.float64).repeat_interleave(n, 0),
             "bias_ih_l0": torch.full((n * m,), -half, dtype=torch.float64),
@@ -62,16 +62,16 @@ class DeterministicRNN(Constructed):
         feedback: Tensor | None = None,
         cache: dict[str, Any] | None = None,
     ) -> Float[Tensor, "batch time state"]:
-        """The vector after each token; `positions` do not matter to it.
+        """Return the vector after each token; `positions` are ignored.
 
         Raises:
-            InputError: a token outside the vocabulary; feedback or a cache.
+            InputError: A token outside the vocabulary; feedback or a cache.
         """
         only_tokens(inputs, feedback, cache)
         return self.decoder(self.residual[1](self.hidden(inputs)))
 
     def hidden(self, tokens: Tensor) -> Tensor:
-        """Hidden states (batch, time, n·m): block o_t holds vector_t + α/2, the others are zero."""
+        """Hidden states (batch, time, n·m): block o_t holds vector_t + α/2, the others zero."""
         check_tokens(tokens, self.vocab_size)
         inputs = self.residual[0](F.one_hot(tokens, self.vocab_size).to(self.start.dtype))
         start = self.start.expand(1, len(tokens), -1).contiguous()
@@ -79,20 +79,15 @@ class DeterministicRNN(Constructed):
         return hidden
 
     def exact_hidden(self, tokens: Int64[Tensor, "batch time"]) -> Float[Tensor, "batch time width"]:
-        """What the hidden states are without rounding."""
         shifted = self.system.vectors(tokens) + self.scale / 2
         return (F.one_hot(tokens, self.vocab_size)[..., None] * shifted[..., None, :]).flatten(2)
 
     def weight_bound(self) -> float:
-        """max(α, (α/2) r, 1) with r the largest row sum of the matrices: at most √n for orthogonal ones, n for maps.
-
-        With α = 4‖b_0‖ that is O(‖b_0‖) for a given n, which is what the theorem says.
-        """
+        """max(α, (α/2) r, 1), where r is the largest row sum of the matrices."""
         rows = self.system.sums[0]
         return max(self.scale, self.scale / 2 * rows, 1.0)
 
     def notes(self, tokens: Int64[Tensor, "batch time"] | None = None) -> list[LayerNote]:
-        """What the layer does; with tokens, how far the hidden state is from the exact one."""
         error = None
         if tokens is not None:
             with torch.no_grad():
@@ -118,30 +113,25 @@ def limits_theorem5_1(
     placeholder: bool = True,
     dtype: torch.dtype = torch.float64,
 ) -> DeterministicRNN:
-    """The RNN of [Limits] Theorem 5.1, with its weights.
+    """Build the [Limits] Theorem 5.1 RNN.
 
     h_t = ReLU(W_i x_t + b_i + W_h h_{t-1} + b_h),   vector_t = W_dec h_t + b_dec,   x_t one-hot
 
     W_h[i, j] = A_i for all j,  b_h[i] = -(α/2) A_i 1,  W_i[i] = α 1 e_i',  b_i = -(α/2) 1,
     h_0 = [vector_0 + (α/2) 1, 0, ..],  W_dec = [I .. I],  b_dec = -(α/2) 1
 
-    with blocks i, j of size n for the tokens. The sum over the blocks of h is vector + α/2 in all coordinates; each
-    block multiplies it by its matrix and is kept at or above zero if its token was read, at zero if not. That needs
-    α/2 is at least every coordinate of A_o vector_t in size. (E.8 and h_0 are misprinted in the paper.)
-
-    The first column is the placeholder (token m), which leaves the vector as it is, so that column t is b_t.
+    Blocks i, j belong to tokens. Results are exact if α/2 >= every |coordinate| of A_o vector_t. The first token is the
+    placeholder m. The paper misprints E.8 and h_0.
 
     Args:
-        process: see `driven_system`.
-        scale: α; by default 4‖b_0‖, in the 2-norm for orthogonal matrices and the 1-norm for maps, which pile up mass.
-            `DrivenSystem.smallest_scale` is half of that; a smaller one can be asked for and gives wrong vectors.
+        process: See `driven_system`.
+        scale: α; default 4‖b_0‖, twice `DrivenSystem.smallest_scale`.
         initial: b_0.
-        placeholder: read a placeholder as a token more, with the identity; width n(m + 1) instead of nm.
-        dtype: of the weights and the arithmetic.
+        placeholder: Whether to read a placeholder token (width n(m + 1) instead of nm).
+        dtype: Type of the weights.
 
     Raises:
-        InputError: a process that is not deterministic, a scale that is not positive, or no scale for matrices that are
-            neither maps nor orthogonal.
+        InputError: The process is not deterministic, the scale is not positive, or it is missing for general matrices.
     """
     system = driven_system(process, initial)
     if scale is None:

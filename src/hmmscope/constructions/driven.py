@@ -1,4 +1,4 @@
-"""Vectors that symbols multiply by matrices: what the deterministic theorems of [Limits] are about."""
+"""Vectors multiplied by one matrix per symbol: the setting of the deterministic theorems of [Limits]."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +13,7 @@ from hmmscope.processes.make import as_process
 from hmmscope.reprs import Shown
 from hmmscope.schema import require, shown
 
-#: How far A^T A may be from the identity, in each entry, for A to count as orthogonal.
+#: Largest entry of |A^T A - I| for which A counts as orthogonal.
 ORTHOGONAL_TOLERANCE = 1e-10
 
 Kind = Literal["permutation", "map", "orthogonal", "general"]
@@ -21,15 +21,15 @@ Kind = Literal["permutation", "map", "orthogonal", "general"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DrivenSystem(Shown):
-    """A vector that every symbol multiplies by its matrix.
+    """A vector that each symbol multiplies by its matrix.
 
     vector_t = matrices[symbol_t] @ vector_{t-1},  vector_0 = initial
 
-    A time step whose symbol is `num_symbols` (the placeholder) leaves the vector as it is.
+    The placeholder, symbol `num_symbols`, leaves the vector unchanged.
 
     Attributes:
-        matrices_VSS: one matrix for each symbol, acting on columns, float64.
-        initial_S: the vector before the first symbol, float64.
+        matrices_VSS: One matrix per symbol, acting on columns.
+        initial_S: Vector before the first symbol.
 
     Source: [Limits] E.1.
     """
@@ -47,13 +47,12 @@ class DrivenSystem(Shown):
 
     @cached_property
     def with_identity(self) -> Float64[Tensor, "token state state"]:
-        """The matrices of all tokens: those of the symbols, and the identity of the placeholder."""
         eye = torch.eye(self.num_states, dtype=torch.float64)
         return torch.cat([self.matrices_VSS, eye[None]])
 
     @cached_property
     def kind(self) -> Kind:
-        """What all matrices are: permutations; 0/1 with at most one 1 in a column; orthogonal; or anything else."""
+        """Type of the matrices; maps are 0/1 with at most one 1 per column."""
         matrices = self.matrices_VSS
         if bool(((matrices == 0) | (matrices == 1)).all()) and bool((matrices.sum(1) <= 1).all()):
             return "permutation" if bool((matrices.sum(1) == 1).all() & (matrices.sum(2) == 1).all()) else "map"
@@ -62,12 +61,10 @@ class DrivenSystem(Shown):
 
     @cached_property
     def sums(self) -> tuple[float, float]:
-        """Largest absolute row sum and column sum that a product of the matrices can have.
-
-        1 and 1 for permutations, n and 1 for maps, √n and √n for orthogonal matrices.
+        """Bounds on the absolute row and column sums of products.
 
         Raises:
-            InputError: matrices of which no such bound is known.
+            InputError: General matrices have no known bound.
         """
         n = self.num_states
         if self.kind == "general":
@@ -76,16 +73,16 @@ class DrivenSystem(Shown):
 
     @property
     def smallest_scale(self) -> float:
-        """2‖b_0‖: the smallest α of Theorem 5.1 that is right for every sequence, as far as norms tell.
+        """2‖b_0‖: the smallest α of Theorem 5.1 that is exact for every sequence.
 
         Raises:
-            InputError: matrices of which products are not bounded.
+            InputError: General matrices have no known bound.
         """
         require(self.kind != "general", "scale", "must be given for matrices that are not 0/1 maps or orthogonal", None)
         return 2 * float(torch.linalg.vector_norm(self.initial_S, 2 if self.kind == "orthogonal" else 1))
 
     def vectors(self, tokens: Int64[Tensor, "batch time"]) -> Float64[Tensor, "batch time state"]:
-        """The vector after each token, multiplied in order, in float64."""
+        """Compute the vector after each token in float64."""
         check_tokens(tokens, self.num_symbols + 1)
         matrices = self.with_identity.to(tokens.device)
         vectors = torch.empty(*tokens.shape, self.num_states, dtype=torch.float64, device=tokens.device)
@@ -97,20 +94,17 @@ class DrivenSystem(Shown):
 
 
 def driven_system(process: object, initial: object = None) -> DrivenSystem:
-    """The driven system of a process, or of matrices.
+    """Return the driven system of a process, or of matrices.
 
-    A `LabelledHMM` must be deterministic: state and symbol fix the next state, with a known start. Its belief is then
-    the unit vector of the state, and A_v[j, i] = 1 where symbol v takes i to j (`labelled[v, i, j]` > 0); a symbol that
-    state i cannot emit has a zero column.
+    A `LabelledHMM` must be deterministic, with a known start. A_v[j, i] = 1 where symbol v leads from i to j.
 
     Args:
-        process: a deterministic `LabelledHMM` (cyclic-det, random-automaton, word-problem), a `MatrixProduct`, the name of
-            one, matrices (symbol, n, n) that act on columns, or a driven system, as it is.
-        initial: the vector before the first symbol; by default the initial law, or the first unit vector.
+        process: A deterministic `LabelledHMM`, a `MatrixProduct`, a process name, matrices (symbol, n, n) that act on
+            columns, or a driven system.
+        initial: Vector before the first symbol; default the initial distribution, or the first unit vector.
 
     Raises:
-        InputError: a process that is not deterministic or starts at random, a kind that has no matrices, other shapes, or a
-            number that is not finite.
+        InputError: The process is not deterministic, starts at random or has no matrices; bad shapes or numbers.
     """
     if isinstance(process, DrivenSystem) and initial is None:
         return process
@@ -122,7 +116,7 @@ def driven_system(process: object, initial: object = None) -> DrivenSystem:
         start = default if initial is None else _vector(initial)
         unit = int((start != 0).sum()) == 1
         require(
-            unit or not told, "initial", "must be one state, for symbols tell about the state", shown(start.tolist())
+            unit or not told, "initial", "must be one state, because symbols reveal the state", shown(start.tolist())
         )
     else:
         matrices = _numbers("process", process)

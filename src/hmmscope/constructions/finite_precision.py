@@ -1,4 +1,4 @@
-"""The network of [Limits] Theorem 5.2 in arithmetic of p significand bits."""
+"""[Limits] Theorem 5.2 in arithmetic with p significand bits."""
 
 import math
 from collections.abc import Sequence
@@ -13,22 +13,22 @@ from hmmscope.constructions.driven import check_tokens, driven_system
 from hmmscope.constructions.prefix_parts import PRODUCTS, Product, layers_needed, tight_gain
 from hmmscope.schema import require, require_count, unknown_name
 
-#: With more bits, rounding the float64 result of an operation is not rounding its exact result.
+#: With more bits, rounding a float64 result differs from rounding the exact one.
 MAX_BITS = 26
 
 Array = NDArray[np.float64]
 
 
 class Rounding:
-    """Round to nearest, ties to even, with p significand bits (the hidden one counts, float32 has 24) and any exponent.
+    """Round to nearest, ties to even, with p significand bits (float32 has 24) and any exponent.
 
-    One precision for each index of the first axis. Numbers below 2^-1022 become zero.
+    The first axis runs over the precisions.
 
     Args:
-        bits: the precisions.
+        bits: The precisions.
 
     Raises:
-        InputError: a precision outside [2, 26].
+        InputError: A precision outside [2, 26].
     """
 
     def __init__(self, bits: Sequence[int]) -> None:
@@ -40,7 +40,6 @@ class Rounding:
         self._mask = ~((np.int64(1) << self._shift) - 1)
 
     def __call__(self, x: Array) -> Array:
-        """`x` (precision, ...) rounded."""
         shape = (len(self.bits),) + (1,) * (x.ndim - 1)
         pattern = x.view(np.int64)
         rounded = pattern >> self._shift.reshape(shape)
@@ -51,11 +50,11 @@ class Rounding:
         return rounded.view(np.float64)
 
     def constant(self, value: float | Array) -> Array:
-        """A number or array, the same for all precisions before rounding: (precision, *shape of value)."""
+        """Round one number or array to each precision."""
         return self(np.repeat(np.asarray(value, np.float64)[None], len(self.bits), 0))
 
     def total(self, terms: list[Array]) -> Array:
-        """The sum of the terms, added one after the other with a rounding after each."""
+        """Add the terms in order, rounding after each."""
         sum_so_far = terms[0]
         for term in terms[1:]:
             sum_so_far = self(sum_so_far + term)
@@ -72,25 +71,21 @@ def rounded_vectors(
     eta: float | None = None,
     gelu_scale: float | None = None,
 ) -> Float64[Tensor, "precision batch time state"]:
-    """Output of the Transformer of Theorem 5.2 when every elementary operation is rounded to p bits.
-
-    Weights and position features are rounded; products, sums (one term after the other), exp, erf, the subtraction of the
-    row's largest score, the division of the softmax and the steps of GeLU each give a rounded value. The exponent has no
-    bounds. Each operation is computed in float64 and then rounded, which for p <= 25 is rounding the exact result.
+    """Run the Transformer of Theorem 5.2 with every elementary operation rounded to p bits.
 
     Args:
-        processes: one for each sequence, of one size, see `driven_system`.
-        tokens: the placeholder and up to `length` symbols.
+        processes: One per sequence, all of one size; see `driven_system`.
+        tokens: The placeholder and up to `length` symbols.
         length: T.
-        bits: the precisions p.
-        product: the gadget, as for `limits_theorem5_2`.
-        eta: attention error for which γ is chosen; 2^-p by default.
-        gelu_scale: λ of "gelu"; 2^(p/3), rounded to a power of two, by default.
+        bits: The precisions p.
+        product: Gadget, as for `limits_theorem5_2`.
+        eta: Attention error that sets γ; default 2^-p.
+        gelu_scale: λ of "gelu"; default 2^(p/3), rounded to a power of two.
 
     Raises:
-        InputError: a value out of range, or processes that differ in size.
+        InputError: A value out of range, or processes of different sizes.
 
-    Source: [Limits] §5.2 (precision of O(log T) bits) and E.2; the model of arithmetic is ours.
+    Source: [Limits] §5.2 (precision of O(log T) bits) and E.2; the arithmetic model is not in the paper.
     """
     if product not in PRODUCTS:
         raise unknown_name("product", product, PRODUCTS)
@@ -132,7 +127,7 @@ def rounding_errors(
     eta: float | None = None,
     gelu_scale: float | None = None,
 ) -> Float64[Tensor, "precision batch"]:
-    """Largest error over positions and coordinates of `rounded_vectors`; arguments as there."""
+    """Compute the largest error of `rounded_vectors` over positions and coordinates."""
     systems = [driven_system(process) for process in processes]
     found = rounded_vectors(systems, tokens, length, bits, product=product, eta=eta, gelu_scale=gelu_scale)
     exact = torch.cat([system.vectors(row[None]) for system, row in zip(systems, tokens, strict=True)])
@@ -143,7 +138,7 @@ def rounding_errors(
 
 
 def _attention_pattern(rnd: Rounding, time: int, length: int, offset: int, gains: Array) -> Array:
-    """Attention (precision, query, key) of a layer; zero above the diagonal."""
+    """Causal attention (precision, query, key)."""
     angles = np.arange(time) * (math.pi / (4 * length))
     features = rnd.constant(np.stack([np.sin(angles), np.cos(angles)]))
     turn = math.pi * offset / (4 * length)
@@ -166,7 +161,7 @@ def _attention_pattern(rnd: Rounding, time: int, length: int, offset: int, gains
 
 
 def _weighted_sums(rnd: Rounding, pattern: Array, values: Array) -> Array:
-    """Sums over keys (precision, batch, query, entry), key after key; `values` (precision, batch, key, entry)."""
+    """Sum `values` (precision, batch, key, entry) over keys in order."""
     sums = np.zeros_like(values)
     for j in range(values.shape[2]):
         terms = rnd(pattern[:, None, j:, j, None] * values[:, :, j, None, :])
@@ -175,7 +170,6 @@ def _weighted_sums(rnd: Rounding, pattern: Array, values: Array) -> Array:
 
 
 def _multiplied(rnd: Rounding, current: Array, previous: Array, product: Product, scales: Array) -> tuple[Array, Array]:
-    """The stream's two matrices (precision, batch, time, n, n) after the token-wise network."""
     n = current.shape[-1]
     eye = np.eye(n)
     if product == "bilinear":
@@ -198,7 +192,7 @@ def _multiplied(rnd: Rounding, current: Array, previous: Array, product: Product
 def rounded_gelu_product(
     a: Float64[Tensor, "point"], b: Float64[Tensor, "point"], bits: Sequence[int], scales: Sequence[float]
 ) -> Float64[Tensor, "precision point"]:
-    """The gadget of `gelu_product` with every operation rounded, for a precision and a λ in each row."""
+    """Compute `gelu_product` with every operation rounded; rows are precisions."""
     rnd = Rounding(bits)
     require(len(scales) == len(bits), "scales", f"must be {len(bits)} numbers, one for each precision", len(scales))
     inverse, write = _gadget_weights(rnd, np.asarray(scales, np.float64), 1)
@@ -207,13 +201,13 @@ def rounded_gelu_product(
 
 
 def _gadget_weights(rnd: Rounding, scales: Array, num_axes: int) -> tuple[Array, Array]:
-    """1/λ and √(2π)λ²/8, rounded, with axes to multiply (precision, ...) of so many more axes."""
+    """1/λ and √(2π)λ²/8, rounded."""
     shape = (-1,) + (1,) * num_axes
     return rnd(1 / scales).reshape(shape), rnd(math.sqrt(2 * math.pi) / 8 * scales**2).reshape(shape)
 
 
 def _gadget_terms(rnd: Rounding, left: Array, right: Array, shift: Array, write: Array) -> list[Array]:
-    """What the four neurons of a product add: `left` times (`right` - `shift`), both already divided by λ."""
+    """The four neurons of `left` times (`right` - `shift`)."""
     terms = []
     for sign, other in ((1, 1), (-1, -1), (1, -1), (-1, 1)):
         neuron = _gelu(rnd, rnd(rnd(sign * left + other * right) - other * shift))
@@ -222,7 +216,6 @@ def _gadget_terms(rnd: Rounding, left: Array, right: Array, shift: Array, write:
 
 
 def _gelu(rnd: Rounding, x: Array) -> Array:
-    """x · ½ · (1 + erf(x/√2)), every step rounded."""
     inner = rnd(x * rnd.constant(math.sqrt(0.5)).reshape((-1,) + (1,) * (x.ndim - 1)))
     erf = rnd(torch.special.erf(torch.from_numpy(inner)).numpy())
     return rnd(x * rnd(0.5 * rnd(1 + erf)))

@@ -1,12 +1,11 @@
-"""ReLU attention that takes a gradient step of least squares in every column, and one that predicts with the result.
+"""ReLU attention that takes one gradient step of least squares at every position, and attention that predicts.
 
-[MultiTask] §4, after Bai et al. (2023), Theorem 4. For output coordinate a and sign s = +1, -1, query column r, key c:
+[MultiTask] §4, after Bai et al. (2023), Theorem 4. For output coordinate a, sign s = +1, -1, query r and key c:
 
     score[r, c] = s (W_a(r) . x_c - y_(c,a)) - mask * invalid_c;     value: W_a <- -s (rate / n) x_c
 
-relu(u) - relu(-u) = u, so the two heads of a row together add -(rate / n) sum over valid c of (W_a . x_c - y_(c,a)) x_c.
-A column is invalid by the number of delimiters in its window and label, plus one in the test sequence; `mask` then keeps
-the score below zero as long as it exceeds |W_a . x_c - y_(c,a)|, for which 1 + `prediction_bound` is enough.
+invalid_c counts delimiters in the window and label of c, plus one in the test sequence. `mask` must exceed
+|W_a . x_c - y_(c,a)|; 1 + `prediction_bound` suffices.
 """
 
 import math
@@ -20,17 +19,12 @@ from hmmscope.constructions.multitask_positions import PositionCode
 
 
 def prediction_bound(layout: ResidualLayout, learning_rate: float, num_steps: int) -> float:
-    """A bound on |W_a^(T) . x| for every prompt and window: |x| sqrt(rate T), for a rate of at most 1 / lambda_max.
-
-    The gain of T steps on an eigenvalue u of Sigma is (1 - (1 - rate u)^T) / u, at most sqrt(rate T / u), and
-    B Sigma^(+1/2) has norm at most 1. |x|^2 is memory_length, or 1 for tabular features.
-    """
+    """Bound |W_a^(T) . x| by |x| sqrt(rate T), for a rate of at most 1 / lambda_max."""
     size = 1 if layout.features == "tabular" else layout.memory_length
     return math.sqrt(size * learning_rate * num_steps)
 
 
 def _weight_rows(layout: ResidualLayout) -> Tensor:
-    """(label, feature): row of W[a, j]."""
     return torch.tensor(layout.rows("weights")).view(layout.num_labels, layout.num_features)
 
 
@@ -41,17 +35,14 @@ def _empty(num_heads: int, width: int, value_width: int, rows: int) -> tuple[Ten
 
 
 def _signs(layout: ResidualLayout, num_heads: int) -> list[tuple[int, float]]:
-    """(output coordinate, sign) of each head: the negative ones of all coordinates, then the positive ones."""
+    """(output coordinate, sign) of each head."""
     return [(head % layout.num_labels, -1.0 if head < layout.num_labels else 1.0) for head in range(num_heads)]
 
 
 def gradient_heads(
     layout: ResidualLayout, num_samples: int, learning_rate: float, mask: float, num_heads: int, dtype: torch.dtype
 ) -> AttentionHeads:
-    """The heads of one gradient step, of width features + 1; 2 V^k of them take it exactly.
-
-    With fewer, the last ones in the order of `_signs` are missing, and their part of the gradient with them.
-    """
+    """Build the heads of one gradient step; 2 V^k heads take it exactly."""
     weights_QF, x_rows, y_rows = _weight_rows(layout), layout.sample_rows, layout.label_rows
     features = torch.arange(layout.num_features)
     query, key, value, output = _empty(num_heads, len(features) + 1, len(features), layout.subspaces.width)
@@ -67,7 +58,7 @@ def gradient_heads(
 
 
 def _own_column(layout: ResidualLayout, code: PositionCode, margin: float) -> tuple[Tensor, Tensor]:
-    """Rows of W_Q and W_K that add factor (v_r . v_c - 1): zero at c = r, at most -margin elsewhere."""
+    """Rows of W_Q and W_K that score zero at c = r, and at most -margin elsewhere."""
     factor = margin / code.closeness
     rows = [*layout.rows("position"), *layout.rows("one")]
     key = torch.zeros(len(rows), layout.subspaces.width, dtype=torch.float64)
@@ -80,7 +71,7 @@ def _own_column(layout: ResidualLayout, code: PositionCode, margin: float) -> tu
 def ridge_head(
     layout: ResidualLayout, code: PositionCode, learning_rate: float, ridge: float, dtype: torch.dtype
 ) -> AttentionHeads:
-    """W <- W - rate ridge W: a score of one, averaged over all columns, whose W are equal; or, causal, on the own column."""
+    """Build the head for W <- W - rate ridge W."""
     rows = layout.rows("weights")
     size, one = len(rows), layout.rows("one")
     query, key, value, output = _empty(1, 1, size, layout.subspaces.width)
@@ -96,12 +87,10 @@ def ridge_head(
 
 
 def prediction_heads(layout: ResidualLayout, code: PositionCode, bound: float, dtype: torch.dtype) -> AttentionHeads:
-    """2 V^k heads that write W x of the column's own window.
+    """Build 2 V^k heads that write W x of each position's own window.
 
-        score[r, c] = s W_a(c) . x_r,   averaged over all columns, whose W are equal;     value: prediction_a <- s
-        causal: s W_a(r) . x_c, and zero but for c = r as long as |W_a . x| is at most 2 `bound`
-
-    The average over the columns, however many there are, is part of this layer's activation.
+    score[r, c] = s W_a(c) . x_r, averaged over all positions, which share W;     value: prediction_a <- s
+    causal: s W_a(r) . x_c, zero unless c = r, if |W_a . x| <= 2 `bound`
     """
     weights_QF, x_rows = _weight_rows(layout), layout.query_rows
     features, num_heads = torch.arange(layout.num_features), 2 * layout.num_labels

@@ -1,11 +1,8 @@
-"""Softmax layers that copy neighbouring tokens into every column, and the map that makes joint one-hots of them.
+"""Softmax layers that copy neighbouring tokens to every position, and a map to joint one-hots.
 
-[MultiTask] §4: each layer doubles the history that a column holds. With s slots there, one head lets column r look at
-column r - s, whose first slots are the next ones of r:
+[MultiTask] §4: ceil(log2 L) layers gather L tokens. With s slots present, one head copies from position r - s:
 
-    score[r, c] = beta v_(r-s) . v_c,   largest at c = r - s;     value: slot-i of c -> slot-(s+i) of r
-
-so that ceil(log2 L) layers gather L tokens. The last token's successor, the label, comes by the transposed rotation.
+    score[r, c] = beta v_(r-s) . v_c;     value: slot-i of c -> slot-(s+i) of r
 """
 
 import torch
@@ -19,7 +16,7 @@ from hmmscope.constructions.residual import LayerNote
 
 
 def doublings(present: int, wanted: int) -> list[tuple[int, int]]:
-    """(slots present, slots to copy) of each doubling layer, ceil(log2(wanted / present)) of them."""
+    """(slots present, slots to copy) of each doubling layer."""
     layers: list[tuple[int, int]] = []
     while present < wanted:
         layers.append((present, min(present, wanted - present)))
@@ -37,11 +34,7 @@ def copying_head(
     shift: int,
     copies: list[tuple[str, str]],
 ) -> AttentionHeads:
-    """One softmax head that copies blocks from the column `shift` to the left of the position that it reads.
-
-    W_Q is beta A^shift on the rows of `read_position`, W_K the identity on the rows of the column's own position, W_V and
-    W_O move each block of `copies` (from, to).
-    """
+    """Build a softmax head that copies blocks (from, to) from `shift` positions to the left."""
     width = layout.subspaces.width
     own, read = layout.rows("position"), layout.rows(read_position)
     query, key = (torch.zeros(1, len(own), width, dtype=torch.float64) for _ in range(2))
@@ -60,12 +53,11 @@ def copying_head(
 def history_layers(
     layout: ResidualLayout, code: PositionCode, gap: float, dtype: torch.dtype
 ) -> list[tuple[AttentionHeads, LayerNote]]:
-    """ceil(log2 slots) layers of one head."""
     layers: list[tuple[AttentionHeads, LayerNote]] = []
     for present, extra in doublings(1, layout.num_slots):
         copies = [(f"slot-{i}", f"slot-{present + i}") for i in range(extra)]
         read, shift = "position", present
-        if layout.positions == "slot":  # the oldest slot knows where it came from: one step further, always the same
+        if layout.positions == "slot":  # the oldest slot carries its own position: always shift by one
             oldest = present - 1
             read, shift = (f"position-{oldest}" if oldest else "position"), 1
             own = ["position", *(f"position-{i}" for i in range(1, extra))]
@@ -79,7 +71,7 @@ def history_layers(
 def future_layers(
     layout: ResidualLayout, code: PositionCode, gap: float, dtype: torch.dtype
 ) -> list[tuple[AttentionHeads, LayerNote]]:
-    """1 + ceil(log2 futures) layers of one head; none where attention is causal."""
+    """Build 1 + ceil(log2 futures) layers; none if attention is causal."""
     if layout.num_copied_futures == 0:
         return []
     carried = layout.positions == "slot"
@@ -105,13 +97,11 @@ def _note(stage: str, read: str, copies: list[tuple[str, str]], equation: str) -
 
 
 def joint_map(layout: ResidualLayout, dtype: torch.dtype) -> tuple[TokenMap, LayerNote] | None:
-    """The token-wise map that makes one-hots of several slots together; None if nothing is joint.
+    """Build the token-wise map to joint one-hots; None if nothing is joint.
 
         joint[a_1 .. a_k] = ReLU(sum_m block_m[a_m] - (k - 1)),   a_1 most significant
 
-    Exact on one-hots; zero if a block holds the delimiter.
-
-    Source: [MultiTask] §5 ("one-hot mapping"); as a ReLU map it is ours.
+    Source: [MultiTask] §5 ("one-hot mapping"); the ReLU form is not in the paper.
     """
     wanted = []
     if layout.joint_labels:
@@ -140,7 +130,6 @@ def joint_map(layout: ResidualLayout, dtype: torch.dtype) -> tuple[TokenMap, Lay
 
 
 def _joint_units(layout: ResidualLayout, blocks: list[str]) -> Tensor:
-    """(tuple, row): each tuple of symbols reads one row of every block."""
     size = layout.num_symbols
     tuples = torch.cartesian_prod(*[torch.arange(size)] * len(blocks)).view(-1, len(blocks))
     assert torch.equal(joint_index(tuples, size), torch.arange(len(tuples)))

@@ -1,4 +1,4 @@
-"""The induction circuit with weights written by hand: a network whose mechanism is known."""
+"""The induction circuit with hand-written weights."""
 
 from itertools import pairwise
 
@@ -7,24 +7,23 @@ import torch
 from hmmscope.models.base import SequenceModel, make_model
 from hmmscope.schema import require_count, require_real
 
-#: Attention logits of what is looked for are this far above the others.
+#: Margin of the attention logits of the target positions.
 _SHARP = 60.0
 
 
 def induction_network(num_symbols: int, vocab_size: int, num_columns: int, *, gain: float = 1.5) -> SequenceModel:
-    """Two layers of attention that predict by the symbols which followed the present one in the context.
+    """Build a two-layer attention network that predicts what followed the current symbol earlier in the context.
 
-    Of the stream [token, position, symbol before, symbols after the present one] head 1.0 writes the third part: it looks
-    one column back. Head 2.0 looks at the columns whose symbol before is the present one, and writes the fourth: how often
-    each symbol stands there, of which `gain` times the share is the logit. Heads 1.1 and 2.1 write nothing.
+    The stream is [token, position, previous symbol, next-symbol frequencies]. Head 1.0 writes the third part, head 2.0
+    the fourth. Heads 1.1 and 2.1 write nothing.
 
     Args:
         num_symbols: V.
-        vocab_size: V, or more with a placeholder or a delimiter.
-        num_columns: of the longest input.
-        gain: of the logits.
+        vocab_size: V, or more with a placeholder or delimiter.
+        num_columns: Length of the longest input.
+        gain: Factor of the logits.
 
-    Source: the circuit of Olsson et al. (2022), "In-context learning and induction heads"; these weights are ours.
+    Source: the circuit of Olsson et al. (2022), "In-context learning and induction heads".
     """
     for field, value in (("num_symbols", num_symbols), ("vocab_size", vocab_size), ("num_columns", num_columns)):
         require_count(field, value)

@@ -1,4 +1,4 @@
-"""[MultiTask] Theorems 1 and 2 as networks: gather the last symbols and the next, regress in context, predict."""
+"""[MultiTask] Theorems 1 and 2 as networks."""
 
 from collections.abc import Sequence
 
@@ -41,44 +41,38 @@ def multitask_theorem1(
     num_heads: int | None = None,
     dtype: torch.dtype = torch.float64,
 ) -> MultiTaskTransformer:
-    """The Transformer of [MultiTask] Theorem 1: it learns in context to predict the next symbol.
+    """Build the Transformer of [MultiTask] Theorem 1, which learns in context to predict the next symbol.
 
-        1  ceil(log2 L) softmax layers of one head     the last L tokens into every column         `history`
-        2  one softmax layer of one head               the next token into every column            `history`
-        3  T ReLU layers of 2V heads                   one gradient step of least squares each     `gradient_steps`
-        4  one ReLU layer of 2V heads                  W^(T) x of the column's window              `gradient_steps`
+        1  ceil(log2 L) softmax layers of one head     gather the last L tokens                    `history`
+        2  one softmax layer of one head               gathers the next token                      `history`
+        3  T ReLU layers of 2V heads                   take one gradient step each                 `gradient_steps`
+        4  one ReLU layer of 2V heads                  predicts W^(T) x                            `gradient_steps`
 
-    ceil(log2 L) + T + 2 layers on (V+1)(L+1) + 4 + V^2 L + V coordinates. Its output is W^(T) x with W^(T) the T-th
-    iterate of gradient descent from zero on all windows of the demonstrations (`least_squares`), to rounding.
+    W^(T) is the T-th iterate of gradient descent from zero on all demonstration windows without delimiter.
 
-    Source: [MultiTask] Theorem 1 and its sketch in §4; angle, temperature, mask, prediction layer and the variants are
-    ours, as is the rule which columns are samples: no delimiter in window or label, and not in the test sequence.
+    Source: [MultiTask] Theorem 1 and its sketch in §4; angle, temperature, mask, prediction layer, sample rule and
+    variants are not in the paper.
 
     Args:
         num_symbols: V >= 2; the delimiter is token V.
-        memory_length: L >= 1, symbols of a window.
-        num_steps: T >= 0 gradient steps; none leaves W = 0, which predicts zero.
-        num_demonstrations, demonstration_length, test_length: the prompt, as laid out by `corpora.layouts.PromptLayout`;
-            demonstrations of unequal lengths are listed.
-        learning_rate: 1 / (L + ridge) if not given, or 1 / (1 + ridge) with tabular features, always stable:
-            lambda_max(Sigma) <= L.
-        gap: by which the right column beats its neighbours in a softmax; 750 and more are exact in float64, 105 in
-            float32. Less leaks about 2 mask exp(-gap) into the gradient.
-        mask: that keeps invalid columns out of the gradient.
-        causal: decoder-only: L + 1 slots, no future layer, and each column regresses on the samples to its left, the
-            gradient still divided by the number of all of them: ceil(log2(L + 1)) + T + 1 layers.
-        ridge: weight of the penalty (ridge / 2) ‖W‖², one head more in each gradient layer.
-        features: "window", or "tabular" for the one-hot of the window as a whole (V^L features, no linear assumption).
-        positions: "column"; "slot", where each slot carries its own position and every history layer turns by one
-            step, 2L coordinates more; or "absolute": random vectors, which no matrix shifts (a failure to look at).
-        position_width, position_seed: of absolute vectors.
-        num_heads: heads of a gradient layer; fewer than 2V leave a part of the gradient out.
+        memory_length: L >= 1, symbols per window.
+        num_steps: T >= 0 gradient steps.
+        num_demonstrations, demonstration_length, test_length: Sizes of the prompt; list unequal lengths.
+        learning_rate: Default 1 / (L + ridge), or 1 / (1 + ridge) with tabular features; always stable.
+        gap: Softmax margin of the target position; 750 (float64) and 105 (float32) are exact.
+        mask: Score penalty of invalid positions.
+        causal: Decoder-only attention: each position regresses on the samples to its left.
+        ridge: Weight of the penalty (ridge / 2) ‖W‖².
+        features: "window", or "tabular" for the one-hot of the whole window (V^L features).
+        positions: "column"; "slot", where each slot carries its position; or "absolute", random vectors (a failure
+            case).
+        position_width, position_seed: Size and seed of absolute vectors.
+        num_heads: Heads of a gradient layer; fewer than 2V omit part of the gradient.
         dtype: torch.float64 or torch.float32.
 
     Raises:
-        InputError: a size out of range; no sample in the demonstrations; a test sequence shorter than a window; a gap
-            below the rounding of `dtype`.
-        ResourceError: the weights, or one prompt, do not fit in memory.
+        InputError: A size is out of range, there is no sample, or the gap is below rounding.
+        ResourceError: The weights, or one prompt, exceed memory.
     """
     layout = ResidualLayout(
         num_symbols=num_symbols,
@@ -121,21 +115,17 @@ def multitask_theorem2(
     readout: Readout = "joint",
     dtype: torch.dtype = torch.float64,
 ) -> MultiTaskTransformer:
-    """The Transformer of [MultiTask] Theorem 2: it learns in context the law of the next `num_futures` symbols together.
+    """Build the Transformer of [MultiTask] Theorem 2, which predicts the next `num_futures` symbols jointly.
 
-    As `multitask_theorem1`, with 1 + ceil(log2 k) layers that gather k futures, a token-wise ReLU map (the MLP of the
-    last of them) that makes one one-hot of them, and 2 V^k heads: ceil(log2 L) + ceil(log2 k) + T + 2 attention layers on
-    (V+1)(L+k) + 4 + 2 V^k + V^(k+1) L coordinates. Output entry sum_m a_m V^(k-m) is P(a_1 .. a_k), a_1 next.
-
-    Summed over the last k - 1 symbols, the output is that of Theorem 1 on the same samples, after every step: least
-    squares and gradient descent from zero are linear in the labels.
+    It adds 1 + ceil(log2 k) layers that gather k futures, and an MLP that forms their joint one-hot. Output entry
+    sum_m a_m V^(k-m) is P(a_1 .. a_k).
 
     Source: [MultiTask] Theorem 2; the window stays a concatenation of plain one-hots.
 
     Args:
         num_futures: k >= 1.
-        readout: "joint", or "next" for the sum over all but the next symbol, one matrix more after the last layer.
-        others: as for `multitask_theorem1`; causal columns hold L + k slots.
+        readout: "joint", or "next" for the marginal of the next symbol.
+        others: As for `multitask_theorem1`.
     """
     layout = ResidualLayout(
         num_symbols=num_symbols,
@@ -163,7 +153,6 @@ def multitask_theorem2(
 def _build(
     layout: ResidualLayout, prompt: Prompt, descent: Descent, *, position_seed: int, readout: Readout, theorem: str
 ) -> MultiTaskTransformer:
-    """Check, then build layer by layer."""
     descent.check(layout)
     memory_length, gap, dtype, rate = layout.memory_length, descent.gap, descent.dtype, descent.rate(layout)
     require(prompt.test_length >= memory_length, "test_length", f"must be >= {memory_length}", prompt.test_length)
@@ -171,7 +160,7 @@ def _build(
     rule = f"must be at least {memory_length + layout.num_futures} for a sample"
     require(num_samples > 0, "demonstration_length", rule, prompt.demonstration_lengths)
     code = _positions(layout, prompt, position_seed)
-    rule = f"must give columns that {dtype} tells apart; use float64 or fewer columns"
+    rule = f"must give positions that {dtype} can distinguish; use float64 or fewer positions"
     require(code.closeness > 8 * torch.finfo(dtype).eps, "num_demonstrations", rule, prompt.num_columns)
     _require_memory(layout, prompt, dtype)
 
@@ -192,7 +181,7 @@ def _build(
     sample, query = _sources(layout)
     reads = ("weights", *sample)
     note = LayerNote(stage="gradient step", reads=reads, writes=("weights",), equation=equation)
-    layers += [(block(*step), [note]) for _ in range(descent.num_steps)]  # the same weights in every layer
+    layers += [(block(*step), [note]) for _ in range(descent.num_steps)]  # shared weights
     bound = prediction_bound(layout, rate, descent.num_steps)
     note = LayerNote(stage="predict", reads=("weights", *query), writes=("prediction",), equation="prediction <- W x")
     layers.append((block(prediction_heads(layout, code, bound, dtype)), [note]))
@@ -200,7 +189,7 @@ def _build(
 
 
 def _sources(layout: ResidualLayout) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Blocks from which samples and queries are read."""
+    """Blocks that hold samples and queries."""
     tabular = layout.features == "tabular"
     label = ("label",) if layout.joint_labels else tuple(layout.label_blocks)
     sample = ("sample-window",) if tabular else tuple(layout.sample_blocks)
@@ -216,9 +205,8 @@ def _positions(layout: ResidualLayout, prompt: Prompt, seed: int) -> PositionCod
 
 
 def _require_memory(layout: ResidualLayout, prompt: Prompt, dtype: torch.dtype) -> None:
-    """Weights, and one prompt: stream, projections and the scores of one head."""
     width, columns, heads = layout.subspaces.width, prompt.num_columns, 2 * layout.num_labels
     weights = heads * width * (2 * (layout.num_features + 1) + 2 * layout.num_features + 2 * layout.num_features + 2)
     prompt_size = columns * (4 * width + 4 * (layout.num_features + 1)) + 3 * columns**2
     num_bytes = (weights + prompt_size) * dtype.itemsize + SCORE_BYTES
-    require_memory("construction", num_bytes, "ask for fewer symbols, futures or columns")
+    require_memory("construction", num_bytes, "use fewer symbols, futures or positions")

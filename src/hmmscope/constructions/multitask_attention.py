@@ -12,7 +12,7 @@ from hmmscope.models.base import HookPoint
 
 Activation = Literal["softmax", "relu", "mean relu"]
 
-#: Bytes of attention scores that are held at once when nobody listens: about what a cache holds.
+#: Bytes of attention scores held at once without hooks, about one cache.
 SCORE_BYTES = 2**23
 
 
@@ -21,7 +21,7 @@ class AttentionHeads(nn.Module):
 
     scores[i, j] = (W_Q x_i) . (W_K x_j);   output_i = sum_j activation(scores)[i, j] W_O W_V x_j
 
-    Activations: softmax over keys; ReLU of each score; ReLU divided by the number of keys ("mean relu").
+    Activations: softmax, ReLU, or ReLU divided by the number of keys ("mean relu").
 
     Attributes:
         query, key: W_Q, W_K (head, head width, row).
@@ -49,12 +49,12 @@ class AttentionHeads(nn.Module):
 
     @property
     def dense_query_key(self) -> Float[Tensor, "head row row"]:
-        """W_QK = W_Q^T W_K of each head: scores = X W_QK X^T."""
+        """W_Q^T W_K of each head."""
         return self.query.mT @ self.key
 
     @property
     def dense_value(self) -> Float[Tensor, "head row row"]:
-        """V = W_O W_V of each head."""
+        """W_O W_V of each head."""
         return self.output.mT @ self.value
 
     def scores(self, x_BTD: Tensor, heads: slice, future_TU: Tensor | None) -> Tensor:
@@ -76,12 +76,11 @@ class AttentionHeads(nn.Module):
 
 
 def _project(x_BTD: Tensor, matrices_HKD: Tensor) -> Tensor:
-    """(batch, head, time, width), as one product."""
     return (x_BTD @ matrices_HKD.flatten(0, 1).T).unflatten(-1, matrices_HKD.shape[:2]).transpose(1, 2)
 
 
 class ConstructedAttention(nn.Module):
-    """Sum of the heads of one layer. Taps: ``logits``, ``pattern`` (batch, head, query, key), if somebody listens."""
+    """Sum of one layer's heads, with hook points ``logits`` and ``pattern``."""
 
     def __init__(self, groups: Sequence[AttentionHeads], causal: bool) -> None:
         super().__init__()
@@ -114,7 +113,6 @@ class ConstructedAttention(nn.Module):
         return torch.cat([self._written(part, future_TU, cells // samples) for part in x_BTD.split(samples)])
 
     def _written(self, x_BTD: Tensor, future_TU: Tensor | None, at_once: int) -> Tensor:
-        """The sum over heads, `at_once` of them together."""
         written = torch.zeros_like(x_BTD)
         for group in self._heads():
             for first in range(0, group.num_heads, at_once):
@@ -125,7 +123,7 @@ class ConstructedAttention(nn.Module):
 
 
 class TokenMap(nn.Module):
-    """W_out ReLU(W_in x + b), column by column."""
+    """W_out ReLU(W_in x + b) at each position."""
 
     def __init__(
         self,
@@ -142,7 +140,7 @@ class TokenMap(nn.Module):
 
 
 class ConstructedBlock(nn.Module):
-    """x <- x + attention(x), then x <- x + mlp(x) if there is a token-wise map."""
+    """x <- x + attention(x), then x <- x + mlp(x) if there is one."""
 
     def __init__(self, attention: ConstructedAttention, mlp: TokenMap | None = None) -> None:
         super().__init__()

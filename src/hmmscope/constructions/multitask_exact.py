@@ -1,4 +1,4 @@
-"""What every block of a [MultiTask] network has to hold, without attention: indices, counts, plain gradient steps."""
+"""Exact block contents of a [MultiTask] network, computed without attention."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,14 +13,14 @@ from hmmscope.reprs import Shown
 
 @dataclass(frozen=True, repr=False)
 class ExactBlockValues(Shown):
-    """Exact values for given tokens, column by column.
+    """Exact values for given tokens.
 
     Attributes:
-        layout, prompt: of the network.
-        tokens: (batch, column); fewer columns than the prompt has are a prefix.
-        learning_rate: of a step.
-        num_samples: n by which gradients are divided, whatever the prefix holds.
-        ridge: weight of the penalty.
+        layout, prompt: Layout and prompt of the network.
+        tokens: (batch, position); may be a prefix of the prompt.
+        learning_rate: Step size.
+        num_samples: Number n that divides gradients.
+        ridge: Weight of the penalty.
     """
 
     layout: ResidualLayout
@@ -31,21 +31,19 @@ class ExactBlockValues(Shown):
     ridge: float = 0.0
 
     def shifted(self, columns: int) -> Int64[Tensor, "batch column"]:
-        """Token `columns` to the left of each column (to the right if negative), held inside the prompt."""
+        """Token `columns` to the left of each position, clamped to the prompt."""
         time = self.tokens.shape[1]
         return self.tokens[:, (torch.arange(time) - columns).clamp(0, time - 1)]
 
     def block_shift(self, name: str) -> int:
-        """How far to the left the token of a block stands."""
         kind, _, number = name.rpartition("-")
         return int(number) if kind in ("slot", "position") else -int(number)
 
     def slots(self, blocks: list[str]) -> Int64[Tensor, "batch column slot"]:
-        """Tokens of blocks."""
         return torch.stack([self.shifted(self.block_shift(name)) for name in blocks], -1)
 
     def joint(self, blocks: list[str]) -> Float64[Tensor, "batch column joint"]:
-        """One-hot of the tokens of blocks together; zeros where one of them is the delimiter."""
+        """Joint one-hot of the blocks' tokens; zero if one is the delimiter."""
         found = None
         for token in self.slots(blocks).unbind(-1):
             one = one_hot(token, self.layout.num_symbols + 1)[..., :-1].double()
@@ -54,21 +52,21 @@ class ExactBlockValues(Shown):
         return found
 
     def features(self, blocks: list[str]) -> Float64[Tensor, "batch column feature"]:
-        """Features of the window of blocks; a delimiter contributes zeros."""
+        """Window features; delimiters contribute zeros."""
         if self.layout.features == "tabular":
             return self.joint(blocks)
         return one_hot(self.slots(blocks), self.layout.num_symbols + 1)[..., :-1].flatten(-2).double()
 
     @cached_property
     def valid(self) -> Tensor:
-        """Whether a column is a regression sample (batch, column)."""
+        """Whether a position is a regression sample."""
         used = self.slots([*self.layout.sample_blocks, *self.layout.label_blocks])
         demonstration = torch.arange(self.tokens.shape[1]) < self.prompt.first_test_column
         return (used < self.layout.num_symbols).all(-1) & demonstration
 
     @cached_property
     def moments(self) -> tuple[Tensor, Tensor]:
-        """sum x x^T and sum y x^T over the samples a column sees, over `num_samples`: (batch, column or 1, ..)."""
+        """sum x x^T and sum y x^T over visible samples, divided by `num_samples`."""
         x_BTF = self.features(self.layout.sample_blocks) * self.valid[..., None]
         y_BTQ = self.joint(self.layout.label_blocks)
         if self.layout.causal:
@@ -78,7 +76,7 @@ class ExactBlockValues(Shown):
         return outer[:, None] / self.num_samples, cross[:, None] / self.num_samples
 
     def weights(self, num_steps: int) -> list[Tensor]:
-        """W^(0) .. W^(num_steps), each (batch, column or 1, label, feature), by plain gradient steps."""
+        """W^(0) .. W^(num_steps) by plain gradient steps."""
         covariance, cross = self.moments
         steps = [torch.zeros_like(cross)]
         for _ in range(num_steps):
@@ -87,11 +85,10 @@ class ExactBlockValues(Shown):
         return steps
 
     def prediction(self, weights: Float64[Tensor, "batch some label feature"]) -> Float64[Tensor, "batch column label"]:
-        """W x of each column's own window."""
         return (weights @ self.features(self.layout.query_blocks)[..., None])[..., 0]
 
     def block(self, name: str, positions: Float64[Tensor, "column coordinate"]) -> Tensor:
-        """What a gathered block holds (batch, column, row); `positions` is the table of position vectors."""
+        """Exact content of a gathered block (batch, position, row)."""
         if name.startswith(("slot-", "future-")) and not name.startswith("future-position-"):
             return one_hot(self.shifted(self.block_shift(name)), self.layout.num_symbols + 1).double()
         if name == "label":

@@ -1,4 +1,4 @@
-"""The network of [MultiTask] Theorems 1 and 2: blocks of explicit matrices on a stream of named subspaces."""
+"""The network of [MultiTask] Theorems 1 and 2."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -22,16 +22,16 @@ Readout = Literal["joint", "next"]
 
 @dataclass(frozen=True, kw_only=True)
 class Descent:
-    """The regression that a network does in context, and the constants of the weights that do it.
+    """The in-context regression and the constants of its weights.
 
     Attributes:
         num_steps: T gradient steps.
-        learning_rate: None for the largest that is always stable, 1 / (L + ridge), or 1 / (1 + ridge) with tabular features.
-        ridge: weight of the penalty (ridge / 2) ‖W‖².
-        gap: by which the right column beats its neighbours in a softmax.
-        mask: that keeps invalid columns out of the gradient.
-        num_heads: of a gradient layer; None for all 2V^k.
-        dtype: of weights and arithmetic.
+        learning_rate: Default 1 / (L + ridge), or 1 / (1 + ridge) with tabular features.
+        ridge: Weight of the penalty (ridge / 2) ‖W‖².
+        gap: Softmax margin of the target position.
+        mask: Score penalty of invalid positions.
+        num_heads: Heads of a gradient layer; default 2V^k.
+        dtype: Type of weights and arithmetic.
     """
 
     num_steps: int
@@ -43,16 +43,14 @@ class Descent:
     dtype: torch.dtype
 
     def heads(self, layout: ResidualLayout) -> int:
-        """Heads of a gradient layer."""
         return 2 * layout.num_labels if self.num_heads is None else self.num_heads
 
     def rate(self, layout: ResidualLayout) -> float:
-        """The learning rate."""
         largest = (1 if layout.features == "tabular" else layout.memory_length) + self.ridge
         return 1 / largest if self.learning_rate is None else float(self.learning_rate)
 
     def check(self, layout: ResidualLayout) -> None:
-        """InputError unless all of it is possible with this layout."""
+        """Raise InputError if a value does not suit the layout."""
         require_count("num_steps", self.num_steps, 0)
         for field in ("ridge", "mask", "gap"):
             require_real(field, getattr(self, field))
@@ -69,28 +67,22 @@ class Descent:
 
 
 class MultiTaskTransformer(Constructed):
-    """An attention-only Transformer with given weights that learns from the demonstrations of its prompt.
+    """An attention-only Transformer with given weights that learns from the demonstrations in its prompt.
 
-    tokens (batch, column) -> the predicted law of the next `num_futures` symbols (batch, column, V^num_futures), W x, or
-    with the read-out "next" its marginal over the next symbol (batch, column, V). The vector is what the theorem speaks
-    of: not necessarily non-negative, nor of sum one before the steps have converged (see `clip_law`, `simplex_law`).
-
-    Every column predicts. A window reaches over a delimiter for the first memory_length - 1 symbols of a sequence, where
-    it mixes in the sequence before; the theorem speaks of `predicting_columns`, whose window lies in the test sequence.
-    Without a causal mask the columns of the demonstrations have seen their own labels: only test columns predict.
-
-    Shorter inputs are prefixes of the prompt. The gradient is divided by the number of samples of the whole prompt, so
-    that a prefix with fewer of them has a smaller learning rate; without a causal mask all demonstrations are needed.
+    It maps tokens to W x, the predicted probabilities of the next `num_futures` symbols (batch, position,
+    V^num_futures), or of one symbol with the readout "next". Before convergence, entries can be negative and need not
+    sum to one (see `clip_law`, `simplex_law`). The theorem covers `predicting_columns`. Shorter inputs are prefixes of
+    the prompt.
 
     Attributes:
         num_symbols, vocab_size: V, and V + 1 with the delimiter.
-        layout, prompt, code: rows of the stream, columns of the prompt, position vectors.
-        subspaces: named blocks of the stream.
+        layout, prompt, code: Stream layout, prompt layout, position vectors.
+        subspaces: Named blocks of the stream.
         num_steps: T gradient steps.
-        learning_rate, ridge, num_samples, mask, gap: of the weights.
-        num_layers: attention layers.
-        heads_per_layer: heads of each.
-        width: coordinates of the stream.
+        learning_rate, ridge, num_samples, mask, gap: Constants of the weights.
+        num_layers: Attention layers.
+        heads_per_layer: Heads per layer.
+        width: Size of the stream.
     """
 
     def __init__(
@@ -140,22 +132,21 @@ class MultiTaskTransformer(Constructed):
 
     @property
     def leak(self) -> float:
-        """delta: bound on the softmax weight of wrong columns; slot i is off by at most popcount(i) delta."""
+        """delta: bound on the softmax weight of wrong positions."""
         return self.code.leak(self.gap)
 
     @property
     def predicting_columns(self) -> range:
-        """Columns whose window lies inside the test sequence."""
+        """Positions whose window lies inside the test sequence."""
         first = self.prompt.first_test_column + self.layout.memory_length - 1
         return range(first, self.prompt.num_columns)
 
     def embed(
         self, tokens: Int64[Tensor, "batch time"], positions: Int64[Tensor, "*batch time"] | None = None
     ) -> Float[Tensor, "batch time row"]:
-        """Token one-hot, position vector, one, and test indicator of each column."""
         time, columns = tokens.shape[1], self.prompt.num_columns
         least = 1 if self.layout.causal else self.prompt.first_test_column
-        rule = f"must have {least} to {columns} columns"
+        rule = f"must have {least} to {columns} positions"
         require(least <= time <= columns, "tokens", rule, time)
         check_tokens(tokens, self.vocab_size)
         self.prompt.check_delimiters(tokens, self.vocab_size - 1)
@@ -175,11 +166,10 @@ class MultiTaskTransformer(Constructed):
         feedback: Float[Tensor, "batch time feedback"] | None = None,
         cache: dict[str, Any] | None = None,
     ) -> Float[Tensor, "batch time label"]:
-        """The predicted law after each column of tokens; `positions` are numbers of columns, 0, 1, 2, ... by default.
+        """Predict after each position.
 
         Raises:
-            InputError: tokens, columns or positions that the network was not built for; delimiters elsewhere than in its
-                prompt; feedback or a cache.
+            InputError: Tokens, positions or delimiters do not fit the prompt; feedback or a cache.
         """
         only_tokens(inputs, feedback, cache)
         law_BTQ = self.through(self.embed(inputs, positions))[..., self.subspaces["prediction"]]
@@ -187,7 +177,7 @@ class MultiTaskTransformer(Constructed):
 
     @torch.no_grad()
     def stream(self, tokens: Int64[Tensor, "batch time"]) -> list[Tensor]:
-        """The residual stream after the embedding and after each layer, each (batch, time, row)."""
+        """Residual stream after the embedding and each layer, each (batch, time, row)."""
         found: list[Tensor] = []
         handles = [tap.register_forward_hook(lambda _, __, output: found.append(output)) for tap in self.residual]
         try:
@@ -198,19 +188,17 @@ class MultiTaskTransformer(Constructed):
         return found
 
     def weights_of(self, x_BTD: Float[Tensor, "batch time row"]) -> Float[Tensor, "batch time label feature"]:
-        """The regression weights W that each column of the stream holds."""
+        """Regression weights W stored at each position."""
         return x_BTD[..., self.subspaces["weights"]].unflatten(-1, (self.layout.num_labels, self.layout.num_features))
 
     def learned_weights(self, tokens: Int64[Tensor, "batch time"]) -> Float[Tensor, "step batch label feature"]:
-        """W^(0) .. W^(T) as the last column holds them after each gradient layer."""
+        """W^(0) .. W^(T) at the last position."""
         return torch.stack([self.weights_of(x_BTD)[:, -1] for x_BTD in self.stream(tokens)[-2 - self.num_steps : -1]])
 
     def exact(self, tokens: Int64[Tensor, "batch time"]) -> ExactBlockValues:
-        """What the stream has to hold for these tokens."""
         return ExactBlockValues(self.layout, self.prompt, tokens, self.learning_rate, self.num_samples, self.ridge)
 
     def notes(self, tokens: Int64[Tensor, "batch time"] | None = None) -> list[LayerNote]:
-        """What each layer does; with tokens, each with the largest error of what it writes, over all columns."""
         if tokens is None:
             return list(self._notes)
         exact, stream = self.exact(tokens), self.stream(tokens)
@@ -232,14 +220,13 @@ class MultiTaskTransformer(Constructed):
 
 
 def num_outputs(layout: ResidualLayout, readout: Readout) -> int:
-    """Size of what comes out."""
     if readout not in ("joint", "next"):
         raise unknown_name("readout", readout, ("joint", "next"))
     return layout.num_labels if readout == "joint" else layout.num_symbols
 
 
 def embeddings(layout: ResidualLayout, prompt: Prompt) -> tuple[Tensor, Tensor]:
-    """What a token (token, row) and a column (column, row) put into the stream, position vectors aside."""
+    """Embeddings of tokens and positions, without position vectors."""
     token_VD = torch.zeros(layout.num_symbols + 1, layout.subspaces.width, dtype=torch.float64)
     token_VD[:, layout.subspaces["slot-0"]] = torch.eye(layout.num_symbols + 1, dtype=torch.float64)
     column_ND = torch.zeros(prompt.num_columns, layout.subspaces.width, dtype=torch.float64)
@@ -249,7 +236,7 @@ def embeddings(layout: ResidualLayout, prompt: Prompt) -> tuple[Tensor, Tensor]:
 
 
 def clip_law(vectors: Float[Tensor, "*batch label"]) -> Float[Tensor, "*batch label"]:
-    """Negative entries set to zero, and the rest divided by its sum; InputError where no entry is positive."""
+    """Set negative entries to zero and renormalise; raise InputError if no entry is positive."""
     kept = vectors.clamp(min=0)
     total = kept.sum(-1, keepdim=True)
     require(bool((total > 0).all()), "vectors", "must each have a positive entry", "one without")
@@ -257,7 +244,7 @@ def clip_law(vectors: Float[Tensor, "*batch label"]) -> Float[Tensor, "*batch la
 
 
 def simplex_law(vectors: Float[Tensor, "*batch label"]) -> Float[Tensor, "*batch label"]:
-    """The nearest law in Euclidean distance: entries less a common threshold, and zero below it."""
+    """Project onto the probability simplex (Euclidean distance)."""
     ordered = vectors.sort(-1, descending=True).values
     excess = ordered.cumsum(-1) - 1
     counts = torch.arange(1, vectors.shape[-1] + 1, device=vectors.device)

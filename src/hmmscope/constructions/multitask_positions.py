@@ -1,4 +1,4 @@
-"""Position vectors, and the matrices that move them by some columns."""
+"""Position vectors and their shift matrices."""
 
 import math
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ from hmmscope.seeds import torch_generator
 
 @dataclass(frozen=True, repr=False)
 class PositionCode(Shown):
-    """Unit vectors v_r of the columns r.
+    """Unit vectors v_r of the positions r.
 
     Attributes:
-        table: v_r (column, coordinate).
-        angle: of the rotation from one column to the next; None if the vectors are no rotating pair.
+        table: v_r (position, coordinate).
+        angle: Rotation per position; None without rotating pair.
         closeness: 1 - the largest inner product of two different vectors.
     """
 
@@ -27,11 +27,9 @@ class PositionCode(Shown):
     closeness: float
 
     def shift(self, columns: int) -> Float64[Tensor, "coordinate coordinate"]:
-        """The matrix that takes v_r to v_(r - columns).
+        """Return the matrix that takes v_r to v_(r - columns).
 
-        For the rotating pair it is a rotation, A^columns with A = [[cos, sin], [-sin, cos]] of `angle`, exact for every r
-        and the same for every length. For other vectors it is the least-squares matrix over all columns, targets held
-        inside the prompt; it is exact only where the vectors are linearly independent.
+        For a rotating pair it is the exact rotation [[cos, sin], [-sin, cos]]; otherwise the least-squares fit.
         """
         if self.angle is not None:
             cos, sin = math.cos(columns * self.angle), math.sin(columns * self.angle)
@@ -41,23 +39,20 @@ class PositionCode(Shown):
         return torch.from_numpy(np.linalg.lstsq(self.table.numpy(), targets.numpy(), rcond=None)[0].T.copy())
 
     def inverse_temperature(self, gap: float) -> float:
-        """beta, with which the right column beats its neighbours by `gap`."""
+        """beta for a score margin of `gap`."""
         return gap / self.closeness
 
     def leak(self, gap: float) -> float:
-        """delta, a bound on the softmax weight of all wrong columns: 2 sum_m exp(-beta (1 - cos m angle))."""
+        """delta, a bound on the softmax weight of wrong positions: 2 sum_m exp(-beta (1 - cos m angle))."""
         assert self.angle is not None
         steps = np.arange(1, len(self.table))
         return float(2 * np.exp(-self.inverse_temperature(gap) * (1 - np.cos(steps * self.angle))).sum())
 
 
 def rotating_pair(num_columns: int, largest_shift: int) -> PositionCode:
-    """v_r = (cos r angle, sin r angle) with angle = 2 pi / (num_columns + 2 largest_shift + 1).
+    """v_r = (cos r angle, sin r angle), angle = 2 pi / (num_columns + 2 largest_shift + 1), which prevents wrap-around.
 
-    The circle is so much longer than the prompt that a target before the first column, or after the last, is nearest to
-    that column: nothing wraps around.
-
-    Source: [MultiTask] §4 (two coordinates, moved one step by a fixed 2 x 2 matrix); angle and temperature are ours.
+    Source: [MultiTask] §4 (two coordinates, shifted by a fixed 2 x 2 matrix); the angle is not in the paper.
     """
     angle = 2 * math.pi / (num_columns + 2 * largest_shift + 1)
     turns = torch.arange(num_columns, dtype=torch.float64) * angle
@@ -65,7 +60,7 @@ def rotating_pair(num_columns: int, largest_shift: int) -> PositionCode:
 
 
 def absolute_vectors(num_columns: int, width: int, seed: int) -> PositionCode:
-    """Random unit vectors, one a column, as learned absolute positions are: no matrix shifts them if width < columns."""
+    """Draw one random unit vector per position, like learned absolute positions."""
     require(width >= 2, "position_width", "must be at least 2", width)
     drawn = torch.randn(num_columns, width, dtype=torch.float64, generator=torch_generator(seed, "absolute-positions"))
     table = drawn / drawn.norm(dim=1, keepdim=True)

@@ -1,24 +1,17 @@
-"""Division of a vector by its sum with ReLU, products and O(log T) layers: the second half of [Limits] Theorem 5.3.
+"""Division by a sum with ReLU, products and O(log T) layers: the second half of [Limits] Theorem 5.3.
 
-x (n numbers >= 0) has a sum in [C^-T, 1]. Part 1 brings it into [1, 3] by K stages, each a gate and n products:
+x >= 0 has a sum in [C^-T, 1]. Part 1 brings the sum into [1, 3] in K = ceil(log2(T log2 C)) stages:
 
     x <- C^T x
     for k = 0 .. K - 1:   D = C^(T / 2^(k+1))
-        v = sum(x);   q = p(v - D);   x <- (q / D + 1 - q) x          p(z) = ReLU(1 - ReLU(1 - z)), z clipped to [0, 1]
+        v = sum(x);   q = p(v - D);   x <- (q / D + 1 - q) x          p(z) = ReLU(1 - ReLU(1 - z))
 
-    invariant: min(v_0, 1) <= v_k <= C^(T / 2^k) + 1;   K = ceil(log2(T log2 C)), so that v_K is in [1, 3]
+Part 2 is a geometric series:
 
-A gate multiplies all of x by one number, so that its errors leave x / sum(x) as it is. Part 2 is a geometric series:
+    c = 1 - v / 3;   S = prod_{i < κ} (1 + c^(2^i));   result x S / 3;   κ = ceil(log2((T + ln 3) / ln(3/2)))
 
-    c = 1 - v / 3;   S = prod_{i < κ} (1 + c^(2^i)) = sum_{j < 2^κ} c^j;   result x S / 3
-    truncation <= 3 (2/3)^(2^κ) <= e^-T   for   κ = ceil(log2((T + ln 3) / ln(3/2)))
-
-Source: [Limits] App. E, Theorem 5.3, with two corrections. The paper's exponents floor(T / 2^(k+1)) add up to T less the
-number of ones of T in binary: they leave a sum of up to C to that power, with which the series diverges
-(`exponents="floor"` shows it). Its p (E.53) is printed as ReLU(1 - ReLU(-z)), which is p(z + 1).
-
-C^T is beyond float64 from T ln C = 709 on. The numbers here are therefore of any kind: float64 or long double arrays,
-torch tensors, or arrays of arbitrary-precision numbers, with an `Arithmetic` that knows powers and products.
+Source: [Limits] App. E, Theorem 5.3, with two corrections: the paper's exponents floor(T / 2^(k+1))
+(`exponents="floor"`) diverge, and its p (E.53) is misprinted as ReLU(1 - ReLU(-z)).
 """
 
 import math
@@ -37,7 +30,7 @@ Exponents = Literal["real", "floor"]
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """The stages of a normaliser for sequences of at most `length` observations.
+    """Stages of a normaliser for up to `length` observations.
 
     Attributes:
         length: T.
@@ -45,7 +38,7 @@ class Schedule:
         exponents: "real", or the paper's "floor".
 
     Raises:
-        InputError: length below 1, or a bound that is not above 1 and finite.
+        InputError: The length is below 1, or the bound is not finite and above 1.
     """
 
     length: int
@@ -59,7 +52,7 @@ class Schedule:
 
     @cached_property
     def powers(self) -> tuple[float, ...]:
-        """log_C of the threshold D of each stage."""
+        """log_C of each stage's threshold D."""
         if self.exponents == "floor":
             stages = math.ceil(math.log2(self.length)) + 1
             return tuple(float(self.length // 2 ** (k + 1)) for k in range(stages))
@@ -78,34 +71,34 @@ class Schedule:
 
     @property
     def truncation(self) -> float:
-        """What cutting the series off can cost at most, where part 1 ends in [1, 3]: 3 (2/3)^(2^κ) <= e^-T."""
+        """Bound on the truncation error: 3 (2/3)^(2^κ) <= e^-T."""
         return 3 * (2 / 3) ** (2**self.num_doublings)
 
     @property
     def log_largest(self) -> float:
-        """Natural logarithm of the largest number that occurs, C^T."""
+        """ln C^T."""
         return self.length * math.log(self.bound)
 
 
 @runtime_checkable
 class Arithmetic(Protocol):
-    """What a kind of numbers must know besides + - * / and clip."""
+    """Operations that a number type needs besides + - * / and clip."""
 
     def power(self, base: float, exponent: float) -> Any:
         """base^exponent as one number."""
         ...
 
     def multiply(self, left: Any, right: Any, largest: Any) -> Any:
-        """left * right, both >= 0, with left <= 1 and right <= largest."""
+        """left * right, with 0 <= left <= 1 and 0 <= right <= largest."""
         ...
 
 
 @dataclass(frozen=True, repr=False)
 class ExactProducts(Shown):
-    """Products as the hardware makes them, in the type of `one`; powers too large for it are infinite.
+    """Hardware products.
 
     Attributes:
-        one: the number 1: ``np.longdouble(1)``, or 1.0 for float64 arrays and tensors.
+        one: ``np.longdouble(1)``, or 1.0 for float64.
     """
 
     one: Any = 1.0
@@ -121,18 +114,18 @@ LONG_DOUBLE = ExactProducts(np.longdouble(1))
 
 
 def largest_log(kind: type = np.longdouble) -> float:
-    """Natural logarithm of the largest number of a NumPy type."""
+    """Logarithm of the largest number of a NumPy type."""
     return float(np.log(np.finfo(kind).max))
 
 
 @dataclass(frozen=True, repr=False)
 class Normalised(Shown):
-    """What a normaliser does to vectors.
+    """Result of a normaliser.
 
     Attributes:
         values: x / sum(x), approximately (..., state).
-        sums: v_0 .. v_K, each (...), in the arithmetic's numbers.
-        scaled: x after part 1 (..., state).
+        sums: v_0 .. v_K.
+        scaled: x after part 1.
     """
 
     values: Any
@@ -141,7 +134,7 @@ class Normalised(Shown):
 
 
 def normalise(vectors: Any, schedule: Schedule, arithmetic: Arithmetic) -> Normalised:
-    """Run the two parts on vectors (..., state); see the module."""
+    """Normalise vectors (..., state)."""
     base, largest = schedule.bound, arithmetic.power(schedule.bound, float(schedule.length))
     x = vectors * largest
     sums, largest = [x.sum(-1)], largest + 1
@@ -160,7 +153,7 @@ def normalise(vectors: Any, schedule: Schedule, arithmetic: Arithmetic) -> Norma
 
 
 def gate(z: Any) -> Any:
-    """p(z) = ReLU(1 - ReLU(1 - z)): 0 below 0, z in between, 1 above 1."""
+    """p(z) = ReLU(1 - ReLU(1 - z)): z clipped to [0, 1]."""
     return (1 - (1 - z).clip(min=0)).clip(min=0)
 
 
@@ -170,7 +163,7 @@ def gate(z: Any) -> Any:
 
 @dataclass(frozen=True, repr=False)
 class DenseLayer(Shown):
-    """h <- activation(weight h + bias), the first `num_relu` neurons ReLU, the others GeLU; none where it is linear."""
+    """activation(weight h + bias): ReLU neurons, then GeLU ones; or linear."""
 
     weight: NDArray[np.float64]
     bias: NDArray[np.float64]
@@ -179,14 +172,10 @@ class DenseLayer(Shown):
 
 
 def dense_layers(schedule: Schedule, num_states: int, gelu_scale: float) -> list[DenseLayer]:
-    """Weights of the normaliser as a perceptron on x (num_states); the last layer is linear.
-
-    A stage of part 1 is three layers, the first two for the gate and the third for the products: 2n + 1, 2n + 3 and 4n
-    neurons. A doubling of part 2 is one layer of 2n + 10, and the last product has 4n: 3K + κ + 1 hidden layers. Products
-    are four GeLU neurons each, and numbers pass ReLU layers as ReLU(x) - ReLU(-x).
+    """Build the normaliser as a perceptron with 3K + κ + 1 hidden layers and a linear last layer.
 
     Args:
-        schedule: of which C^T must be within float64.
+        schedule: Stages; C^T must fit in float64.
         num_states: n.
         gelu_scale: λ of the product gadget.
 
@@ -201,7 +190,6 @@ def dense_layers(schedule: Schedule, num_states: int, gelu_scale: float) -> list
     outs = math.sqrt(2 * math.pi) * gelu_scale**2 / 8 * np.array([1.0, 1.0, -1.0, -1.0])
 
     def products(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Rows of four neurons each, from two affine maps of the hidden layer (bias last)."""
         return np.concatenate([signs @ np.stack(pair) for pair in zip(left, right, strict=True)])
 
     layers: list[DenseLayer] = []
@@ -234,17 +222,14 @@ def dense_layers(schedule: Schedule, num_states: int, gelu_scale: float) -> list
 
 
 def _with_bias(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A linear map as an affine one: a column of zeros beside it."""
     return np.concatenate([matrix, np.zeros((len(matrix), 1))], 1)
 
 
 def _constant(like: NDArray[np.float64], value: float) -> NDArray[np.float64]:
-    """The affine map (1, ...) that is `value` everywhere."""
     return _row(like.shape[1] - 1, {-1: value})
 
 
 def _row(width: int, entries: dict[int, float]) -> NDArray[np.float64]:
-    """An affine map (1, width + 1) with these weights, the bias at -1."""
     weights = np.zeros((1, width + 1))
     for column, value in entries.items():
         weights[0, column] = value
@@ -252,13 +237,12 @@ def _row(width: int, entries: dict[int, float]) -> NDArray[np.float64]:
 
 
 def _kept(count: int, width: int) -> NDArray[np.float64]:
-    """x from the neurons ReLU(x), ReLU(-x) that stand first."""
     eye = np.eye(count)
     return np.concatenate([eye, -eye, np.zeros((count, width - 2 * count + 1))], 1)
 
 
 def require_range(schedule: Schedule, kind: type) -> None:
-    """InputError unless C^T is within a NumPy type."""
+    """Raise InputError unless C^T fits the NumPy type."""
     most = largest_log(kind) - 2
     rule = f"must have T ln C below {most:.0f} for {np.dtype(kind).name}, where C is 1 / the least entry"
     require(schedule.log_largest < most, "length", rule, f"T = {schedule.length}, T ln C = {schedule.log_largest:.0f}")

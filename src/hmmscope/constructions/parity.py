@@ -1,10 +1,9 @@
-"""One layer of the delta rule that keeps a parity, which needs a negative eigenvalue.
+"""One delta-rule layer that computes parity, using a negative eigenvalue.
 
-A token whose symbol is odd turns the sign of what the layer has stored, any other leaves it. To turn a sign is a transition
-with the eigenvalue -1, that is b_t = 2 in `DeltaRuleSpec`. With eigenvalues in (0, 1) no weights of finite precision keep a
-parity at every length, whatever the depth: after enough odd tokens the state moves by less than a rounding.
+An odd symbol flips the sign of the stored value (b_t = 2 in `DeltaRuleSpec`). Eigenvalues in (0, 1) cannot compute
+parity at every length in finite precision.
 
-Source: Grazzi et al. 2025 (arXiv:2411.12537), Theorem 1; the weights are ours.
+Source: Grazzi et al. 2025 (arXiv:2411.12537), Theorem 1; the weights are original.
 """
 
 from typing import Any
@@ -17,24 +16,24 @@ from hmmscope.models.base import ModelIO
 from hmmscope.models.decoder import Decoder
 from hmmscope.models.delta_rule import DeltaRule, DeltaRuleSpec
 
-#: A sigmoid of it is 1 to all digits; a logit of it leaves nothing to the other state.
+#: A logit that saturates sigmoid and softmax.
 LARGE = 60.0
 
 
 @torch.no_grad()
 def delta_rule_parity(*, dtype: torch.dtype = torch.float32) -> Decoder:
-    """The weights, in the architecture ``delta-rule`` with one layer and one head.
+    """Build a one-layer, one-head ``delta-rule`` model of parity.
 
     Args:
-        dtype: of the weights.
+        dtype: Type of the weights.
 
     Returns:
-        A model that reads the tokens 0 (even), 1 (odd) and 2 (the placeholder, which comes first), and gives logits of an
-        even and of an odd sum so far. It raises InputError for sequences that begin with another token.
+        A model of tokens 0 (even), 1 (odd) and 2 (placeholder, first). It gives logits of an even and an odd sum so
+        far, and raises InputError for another first token.
     """
     spec = DeltaRuleSpec(num_layers=1, num_heads=1, width=8, mlp_ratio=1, gated=False, negative=True)
     model = spec.build(ModelIO(num_outputs=2, vocab_size=3), torch.Generator().manual_seed(0)).to(dtype)
-    # Orthogonal, of mean zero and variance one, as layer norms leave them: the three tokens, and what is read.
+    # Orthogonal vectors with mean zero and variance one, invariant under layer norm.
     signs = torch.tensor([[1.0, -1.0]], dtype=dtype)
     ones = signs.abs()
     even, odd, first, parity = (
@@ -48,7 +47,7 @@ def delta_rule_parity(*, dtype: torch.dtype = torch.float32) -> Decoder:
     assert isinstance(mixer, DeltaRule)
     assert isinstance(model.embedding, nn.Embedding)
     model.embedding.weight.copy_(torch.stack([even, odd, first]))
-    mixer.qkv.bias.view(3, 8)[:2, 0] = 1.0  # every query and key is the first coordinate
+    mixer.qkv.bias.view(3, 8)[:2, 0] = 1.0  # all queries and keys are the first coordinate
     mixer.qkv.weight.view(3, 8, 8)[2, 0] = first / 8  # the placeholder stores 1, with b = 1
     mixer.write.weight.copy_(LARGE * (odd - even)[None] / 8)  # b = 2 on odd tokens, 0 on even ones
     mixer.out.weight[:, 0] = parity
@@ -58,7 +57,7 @@ def delta_rule_parity(*, dtype: torch.dtype = torch.float32) -> Decoder:
 
 
 def _check_begin(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuse sequences without the placeholder, whose stored sign is missing; a cache that has one goes on after it."""
+    """Require the placeholder, or a cache that has read it."""
     inputs = args[0] if args else kwargs["inputs"]
     if not kwargs.get("cache"):
         check_first(inputs, 2)

@@ -1,4 +1,4 @@
-"""Parts of the Transformer of [Limits] Theorem 5.2: its constants, a head that looks back, and products by an MLP."""
+"""Parts of the [Limits] Theorem 5.2 Transformer: constants, look-back heads and products."""
 
 import math
 from typing import Literal
@@ -17,7 +17,7 @@ from hmmscope.schema import require, require_count, unknown_name
 Product = Literal["gelu", "relu01", "bilinear"]
 PRODUCTS = ("gelu", "relu01", "bilinear")
 
-#: Entries of the factors of a product are at most this large: those of A - I, with |A| at most one in each entry.
+#: Bound on the entries of the factors A - I, with |A| at most one per entry.
 LARGEST_FACTOR = 2.0
 
 
@@ -26,7 +26,7 @@ LARGEST_FACTOR = 2.0
 
 
 def layers_needed(length: int) -> int:
-    """ceil(log2 length): after l layers, position i holds the product of the last 2^l tokens."""
+    """ceil(log2 length)."""
     require_count("length", length)
     return (length - 1).bit_length()
 
@@ -42,38 +42,31 @@ def paper_gain(length: int, eta: float) -> float:
 
 
 def tight_gain(length: int, eta: float) -> float:
-    """The γ whose softmax is within η (l1) of one key: γ² = log(2(T+1)/η) / (1 - cos(π/4T)).
-
-    Scores are γ² cos(angle); the two best differ by at least γ² (1 - cos(π/4T)), and T + 1 keys whose scores are that far
-    below the best have weight at most η/2 in all.
-    """
+    """γ with a softmax within η (l1) of one key: γ² = log(2(T+1)/η) / (1 - cos(π/4T))."""
     return math.sqrt(math.log(2 * (length + 1) / eta) / (2 * math.sin(math.pi / (8 * length)) ** 2))
 
 
 def best_gelu_scale(dtype: torch.dtype) -> float:
-    """The power of two nearest to 2^(p/3), for p significand bits: truncation and cancellation are then alike.
-
-    The error of the gadget is about 2M^4/(3λ²) from truncation and λ·2^-p from cancellation: at best about 2^(-2p/3).
-    """
+    """The power of two nearest to 2^(p/3), which balances truncation 2M^4/(3λ²) and cancellation λ·2^-p."""
     bits = 1 - math.log2(torch.finfo(dtype).eps)
     return 2.0 ** round(bits / 3)
 
 
 def paper_gelu_scale(num_states: int, eta: float) -> float:
-    """The least power of two λ with truncation error at most η/n for factors up to M = 2: λ >= M² sqrt(2n/(3η)).
+    """The least power of two λ >= M² sqrt(2n/(3η)) for M = 2.
 
-    Source: [Limits] Lemma D.1, with the error 2M^4/(3λ²) of the gadget; the paper asks for a small λ, which is a misprint.
+    Source: [Limits] Lemma D.1; the paper's "small λ" is a misprint.
     """
     return 2.0 ** math.ceil(math.log2(LARGEST_FACTOR**2 * math.sqrt(2 * num_states / (3 * eta))))
 
 
 def error_bounds(system: DrivenSystem, num_layers: int, *, eta: float, gadget_error: float = 0.0) -> list[float]:
-    """The proof's bound on the error of Λ after each layer 0 .. num_layers, in exact arithmetic.
+    """Compute the proof's bound on the error of Λ after layers 0 .. num_layers.
 
     ε_l <= ε_{l-1} (c + nδ) + r δ + n ε',   δ = (1 + η) ε_{l-1} + η
 
-    with r and c the largest row and column sums of products (√n for orthogonal matrices), ε' the error of one product.
-    Source: [Limits] E.42 with Lemma D.6, where the factor A - I is bounded and the residual added back.
+    r and c bound row and column sums; ε' is one product's error.
+    Source: [Limits] E.42 with Lemma D.6, adding back the residual.
     """
     n, (rows, columns) = system.num_states, system.sums
     bounds = [0.0]
@@ -84,25 +77,21 @@ def error_bounds(system: DrivenSystem, num_layers: int, *, eta: float, gadget_er
 
 
 def gelu_error(scale: float, largest: float = LARGEST_FACTOR) -> float:
-    """2M^4/(3λ²), to leading order the largest error of the gadget on factors in [-M, M]."""
+    """2M^4/(3λ²), the gadget's largest error on [-M, M] to leading order."""
     return 2 * largest**4 / (3 * scale**2)
 
 
 def gelu(x: Tensor) -> Tensor:
-    """x · ½ (1 + erf(x/√2)), step by step.
-
-    The fused kernel of torch is up to 3.5 units in the last place off in float32 on the CPU, and the gadget magnifies
-    that by λ: its error would be three to five times as large.
-    """
+    """x · ½ (1 + erf(x/√2)), more accurate than the fused float32 kernel."""
     return 0.5 * x * (1 + torch.erf(x * math.sqrt(0.5)))
 
 
 def gelu_product(a: Tensor, b: Tensor, scale: float) -> Tensor:
-    """Four GeLU neurons that multiply: ab - ab(a² + b²)/(3λ²) + O(λ^-4).
+    """Multiply with four GeLU neurons: ab - ab(a² + b²)/(3λ²) + O(λ^-4).
 
     f(a, b) = (√(2π) λ²/8) [g((a+b)/λ) + g(-(a+b)/λ) - g((a-b)/λ) - g((b-a)/λ)],   g(x) = x Φ(x)
 
-    Source: [Limits] Lemma D.1; the prefactor is √(2π)·λ²/8, and λ is large.
+    Source: [Limits] Lemma D.1, with prefactor √(2π)·λ²/8 and large λ.
     """
     total, difference = (a + b) / scale, (a - b) / scale
     gates = gelu(total) + gelu(-total) - gelu(difference) - gelu(-difference)
@@ -110,10 +99,10 @@ def gelu_product(a: Tensor, b: Tensor, scale: float) -> Tensor:
 
 
 def gain_of(temperature: str | float, length: int, eta: float) -> float:
-    """γ by its name, or as given.
+    """Return γ from its name or number.
 
     Raises:
-        InputError: an unknown name, or a number that is not positive.
+        InputError: An unknown name, or a number that is not positive.
     """
     if isinstance(temperature, str):
         rules = {"tight": tight_gain, "paper": paper_gain}
@@ -130,22 +119,18 @@ def gain_of(temperature: str | float, length: int, eta: float) -> float:
 
 
 class OffsetHead(nn.Module):
-    """Causal attention of one head that looks 2^(l-1) positions back (position 0 if there are fewer), and a silent one.
+    """Causal attention with one head that looks `offset` positions back, and one silent head.
 
     score_ij = γ² cos(π (j - i + offset) / 4T),  j <= i
 
-    Queries are the position features turned by the angle of the offset: only the rows "sin" and "cos" of W_Q and W_K
-    are not zero, and those are the weights kept here; `dense` gives the whole matrices. The first head copies the
-    subspace `read` into `write`; W_V of the second is zero.
-
-    Taps: ``logits`` (batch, head, query, key) before the softmax, -inf above the diagonal, and ``pattern`` after it.
+    Hook points: ``logits`` and ``pattern`` (batch, head, query, key).
 
     Args:
-        subspaces: with "sin" and "cos" beside `read` and `write`.
-        offset: how far back.
-        length: T of the features.
+        subspaces: Must include "sin" and "cos".
+        offset: Positions to look back.
+        length: T.
         gain: γ.
-        read, write: names of subspaces of one size.
+        read, write: Subspaces of one size.
 
     Source: [Limits] E.15-E.19 and E.26-E.29 (the rows printed in E.26 are one too low).
     """
@@ -162,10 +147,9 @@ class OffsetHead(nn.Module):
         self.logits, self.pattern = HookPoint(), HookPoint()
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """What the heads add to the stream."""
         features = torch.cat([x_BTD[..., self.subspaces["sin"]], x_BTD[..., self.subspaces["cos"]]], -1)
         if bool((features == features[:1]).all()):
-            features = features[:1]  # the pattern is the same for all sequences
+            features = features[:1]  # shared pattern
         logits_BTU = (features @ self.query) @ (features @ self.key).mT
         time = x_BTD.shape[1]
         future_TU = torch.ones(time, time, dtype=torch.bool, device=x_BTD.device).triu(1)
@@ -181,7 +165,7 @@ class OffsetHead(nn.Module):
         return update
 
     def dense(self) -> tuple[Tensor, Tensor, Tensor]:
-        """W_Q and W_K (head, width, 2), and W_V (head, width, width) with the output matrix in it."""
+        """Full W_Q, W_K and W_O W_V."""
         width = self.subspaces.width
         rows = [self.subspaces["sin"].start, self.subspaces["cos"].start]
         query, key = self.query.new_zeros(2, width, 2), self.query.new_zeros(2, width, 2)
@@ -193,22 +177,19 @@ class OffsetHead(nn.Module):
 
 
 class ProductMLP(nn.Module):
-    """Two-layer network, at each position, that multiplies two matrices of the stream and clears what it no longer needs.
+    """A two-layer network that multiplies two matrices per position and clears its inputs.
 
     With target = current:   current += current @ (previous - I),  previous -= previous
     otherwise:               target += current @ previous,  previous -= previous,  current -= current
 
-    Hidden neuron (i, j, k, h) reads current[i, k], previous[k, j] and, on the diagonal, the constant 1, with the weights
-    `read[h]`; it adds `write[h]` times its activation to target[i, j]. That is the factored form of two sparse matrices,
-    which `dense` gives. Four neurons multiply with GeLU, one with ReLU if the factors are 0 or 1; "bilinear" multiplies
-    exactly and is no network of neurons.
+    A product takes four GeLU neurons, or one ReLU neuron for 0/1 factors.
 
     Args:
-        subspaces: with "one" beside the three that are named.
-        size: n; the matrices are flattened by rows.
-        product: "gelu", "relu01" or "bilinear".
+        subspaces: Must include "one".
+        size: n.
+        product: "gelu", "relu01" or "bilinear" (exact, without neurons).
         scale: λ of "gelu".
-        previous, current, target: names of subspaces of size n².
+        previous, current, target: Subspaces of size n².
 
     Source: [Limits] E.22 and Lemmas D.1-D.2; later factors stand on the left, unlike in E.22.
     """
@@ -234,21 +215,19 @@ class ProductMLP(nn.Module):
             signs = torch.tensor([[1.0, 1], [-1, -1], [1, -1], [-1, 1]], dtype=torch.float64)
             read = torch.cat([signs, shift * signs[:, 1:]], 1) / scale
             write = math.sqrt(2 * math.pi) * scale**2 / 8 * torch.tensor([1.0, 1, -1, -1], dtype=torch.float64)
-        else:  # ReLU(a + b - 1): the last weight goes with the constant, whatever k and j are
+        else:  # ReLU(a + b - 1)
             read = torch.tensor([[1.0, 1, -1]], dtype=torch.float64)
             write = torch.ones(1, dtype=torch.float64)
         self.read, self.write = frozen(read, dtype), frozen(write, dtype)
 
     @property
     def num_neurons(self) -> int:
-        """Hidden width: 4n³ + 2n² with GeLU and n³ + 2n² with ReLU, n² more of the former out of place."""
         n = self.size
         if self.product == "relu01":
             return n**3 + 2 * n**2
         return 4 * n**3 + 2 * n**2 * (1 if self.in_place else 2)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """What is added to the stream."""
         current = x_BTD[..., self.subspaces[self.current]]
         previous = x_BTD[..., self.subspaces[self.previous]]
         update = torch.zeros_like(x_BTD)
@@ -260,15 +239,12 @@ class ProductMLP(nn.Module):
         return update
 
     def products(self, current: Tensor, previous: Tensor) -> Tensor:
-        """current @ (previous - I), or current @ previous out of place, by the gadget; (..., n, n) each.
-
-        With "relu01" always current @ previous: there the identity is taken off by the neurons that clear.
-        """
+        """current @ (previous - I), or current @ previous out of place or for "relu01"."""
         eye = torch.eye(self.size, dtype=current.dtype, device=current.device)
         if self.product == "bilinear":
             return current @ (previous - eye) if self.in_place else current @ previous
         total = torch.zeros_like(current)
-        for k in range(self.size):  # one k at a time: n² neurons for each gate, not n³
+        for k in range(self.size):  # n² neurons at a time, not n³
             a, b, diagonal = current[..., :, k, None], previous[..., None, k, :], eye[k]
             if self.product == "relu01":
                 weights = self.read[0]
@@ -279,13 +255,12 @@ class ProductMLP(nn.Module):
         return total
 
     def _negated(self, block: Tensor) -> Tensor:
-        """-block: ReLU of what is not negative, or g(-x) - g(x) = -x exactly."""
         if self.product == "bilinear":
             return -block
         return -F.relu(block) if self.product == "relu01" else gelu(-block) - gelu(block)
 
     def dense(self) -> tuple[Float[Tensor, "width neuron"], Float[Tensor, "neuron width"]]:
-        """The matrices of the two layers: the update is activation(x @ first) @ second, without biases."""
+        """Full matrices: the update is activation(x @ first) @ second."""
         require(self.product != "bilinear", "product", "must be a network of neurons for its matrices", self.product)
         n, width, gates = self.size, self.subspaces.width, len(self.write)
         start = {name: self.subspaces[name].start for name in (self.previous, self.current, self.target, "one")}
@@ -312,7 +287,7 @@ class ProductMLP(nn.Module):
 
 
 class PrefixLayer(nn.Module):
-    """Attention, then a token-wise network, each added to the stream; no norm."""
+    """Attention, then a token-wise network, each added to the stream."""
 
     def __init__(self, attention: OffsetHead, mlp: ProductMLP) -> None:
         super().__init__()
@@ -323,7 +298,7 @@ class PrefixLayer(nn.Module):
         return x_BTD + self.mlp(x_BTD)
 
     def dense_forward(self, x_BTD: Tensor) -> Tensor:
-        """The same by full matrices (small n): two heads with masks, and all hidden neurons at once."""
+        """Apply the layer by full matrices (small n)."""
         query, key, value = self.attention.dense()
         time = x_BTD.shape[1]
         future_TU = torch.ones(time, time, dtype=torch.bool, device=x_BTD.device).triu(1)
@@ -336,5 +311,5 @@ class PrefixLayer(nn.Module):
 
 
 def forward_bytes(length: int, size: int, dtype: torch.dtype) -> int:
-    """Memory of a layer on one sequence: scores and pattern of a head, and the products of the n³ triples."""
+    """Memory of a layer on one sequence."""
     return dtype.itemsize * (length + 1) * (2 * (length + 1) + 8 * size**3 + 8 * size**2)

@@ -1,4 +1,4 @@
-"""[Limits] Theorem 5.2: a Transformer of depth ceil(log2 T) that multiplies all matrices up to each position."""
+"""[Limits] Theorem 5.2: a Transformer of depth ceil(log2 T) for prefix products."""
 
 from typing import Any, Literal
 
@@ -25,10 +25,10 @@ from hmmscope.system_info import require_memory
 
 
 class PrefixProduct(PrefixTransformer):
-    """The Transformer of Theorem 5.2, which `limits_theorem5_2` builds: the vector b_t in column t.
+    """The Transformer that `limits_theorem5_2` builds.
 
     Attributes:
-        eta: largest l1 error of a row of attention, in exact arithmetic.
+        eta: Largest l1 error of an attention row, in exact arithmetic.
     """
 
     letters = ("Λ", "A")
@@ -67,17 +67,16 @@ class PrefixProduct(PrefixTransformer):
         feedback: Tensor | None = None,
         cache: dict[str, Any] | None = None,
     ) -> Float[Tensor, "batch time state"]:
-        """The vector b_t after t symbols, in column t; the placeholder stands in column 0.
+        """Return b_t at position t; position 0 is the placeholder.
 
         Raises:
-            InputError: a token outside the vocabulary, a first token that is not the placeholder, more than T + 1 columns
-                or a position above T; feedback or a cache.
+            InputError: A token or position out of range, no placeholder first, more than T + 1 tokens, feedback or a
+                cache.
         """
         only_tokens(inputs, feedback, cache)
         return self.stream(inputs, positions) @ self.decoder
 
     def error_bounds(self) -> list[float]:
-        """The proof's bound on the error of the stream after each layer, without rounding; see `error_bounds`."""
         gadget = gelu_error(self.gelu_scale) if self.product == "gelu" else 0.0
         return error_bounds(self.system, len(self.blocks), eta=self.eta, gadget_error=gadget)
 
@@ -102,27 +101,25 @@ def limits_theorem5_2(
     initial: object = None,
     dtype: torch.dtype = torch.float64,
 ) -> PrefixProduct:
-    """The Transformer of [Limits] Theorem 5.2, with its weights.
+    """Build the [Limits] Theorem 5.2 Transformer.
 
-    Tokens are a placeholder (token m) and up to T symbols, as `Sequences(placeholder=True)` lays them out; column t of
-    the output is b_t = A_{o_t} ... A_{o_1} b_0. Width 2n² + 6, two heads of which one is silent, 4n³ + 2n² hidden
-    neurons, no normalisation, no biases, no scaling of attention. Layer l multiplies the product of the last 2^(l-1)
-    tokens with the one that stands 2^(l-1) positions earlier.
+    Tokens are a placeholder (token m) and up to T symbols, as in `SequenceLayout(placeholder=True)`. Output t is
+    b_t = A_{o_t} ... A_{o_1} b_0. The width is 2n² + 6, with 4n³ + 2n² hidden neurons.
 
     Args:
-        process: see `driven_system`; 0/1 maps or orthogonal matrices.
-        length: T, at least 1.
-        product: "gelu" (Lemma D.1); "relu01", exact, for 0/1 maps only; "bilinear", exact, which no MLP is.
-        temperature: γ from the gap of cosines, "tight"; of E.18, "paper"; or γ itself.
-        eta: l1 error of attention to which γ is chosen; by default 1e-20 if tight, that of E.18 if "paper".
-        gelu_scale: λ; by default the best of the number type, 2^(p/3); "paper" for truncation at most η/n.
-        num_layers: ceil(log2 T) unless fewer are asked for.
+        process: 0/1 maps or orthogonal matrices, see `driven_system`.
+        length: T.
+        product: "gelu" (Lemma D.1); "relu01", exact for 0/1 maps; or "bilinear", exact but no MLP.
+        temperature: "tight", "paper" (E.18), or γ.
+        eta: Attention error that sets γ; default 1e-20 if tight, E.18 if "paper".
+        gelu_scale: λ; default 2^(p/3); "paper" for truncation at most η/n.
+        num_layers: Default ceil(log2 T).
         initial: b_0.
-        dtype: of the weights and the arithmetic.
+        dtype: Type of the weights.
 
     Raises:
-        InputError: a process that is not of this kind, or a value out of range.
-        ResourceError: one sequence of that length does not fit in memory.
+        InputError: An unsuitable process, or a value out of range.
+        ResourceError: One sequence exceeds memory.
     """
     require_count("length", length, most=2**20)
     require_floats(dtype)

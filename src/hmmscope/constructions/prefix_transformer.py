@@ -1,4 +1,4 @@
-"""The Transformer of [Limits] Theorems 5.2 and 5.3: each layer multiplies windows of matrices into ones twice as long."""
+"""The Transformer of [Limits] Theorems 5.2 and 5.3."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,26 +18,26 @@ from hmmscope.schema import require
 
 
 class PrefixTransformer(Constructed):
-    """Products of the matrices of all tokens so far. After layer l, position i holds that of the last 2^l tokens.
+    """Products of matrices: after layer l, position i holds the product of the last 2^l tokens.
 
     Args:
-        system: the matrices.
-        length: T; tokens are at most T + 1, the placeholder first.
-        num_outputs: coordinates of the answer.
-        product: the gadget.
-        gain: γ of the attention.
-        gelu_scale: λ of the gadget.
-        slots: where the windows stand before the first layer and after each; "current", or others in turn.
-        sizes: of the subspaces, before "sin", "cos" and "one".
-        dtype: of the weights.
+        system: The matrices.
+        length: T, without the placeholder.
+        num_outputs: Size of the output.
+        product: Gadget.
+        gain: γ.
+        gelu_scale: λ.
+        slots: Subspace of the windows before the first layer and after each.
+        sizes: Subspace sizes before "sin", "cos" and "one".
+        dtype: Type of the weights.
 
     Attributes:
-        encoder: one-hot(token), sin, cos and 1 to the stream.
-        decoder: the stream to the window times the initial vector.
-        others: as given.
+        encoder: Maps one-hot(token), sin, cos and 1 to the stream.
+        decoder: Maps the stream to the window times the initial vector.
+        others: As given.
     """
 
-    #: How notes call the windows and the matrix of a token.
+    #: Letters of windows and token matrices in notes.
     letters: ClassVar[tuple[str, str]]
 
     def __init__(
@@ -81,20 +81,18 @@ class PrefixTransformer(Constructed):
 
     @property
     def layers(self) -> list[PrefixLayer]:
-        """The blocks, by their type."""
         return [block for block in self.blocks if isinstance(block, PrefixLayer)]
 
     @property
     def num_neurons(self) -> int:
-        """Hidden neurons of a layer."""
+        """Hidden neurons per layer."""
         return self.layers[0].mlp.num_neurons if self.blocks else 0
 
     def stream(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
-        """The residual stream after the last layer."""
         return self.through(self.embed(tokens, positions))
 
     def embed(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
-        """The stream before the first layer: [one-hot(token), sin(πt/4T), cos(πt/4T), 1] @ encoder."""
+        """[one-hot(token), sin(πt/4T), cos(πt/4T), 1] @ encoder."""
         check_tokens(tokens, self.vocab_size)
         placeholder = self.vocab_size - 1
         first = bool((tokens[:, :1] == placeholder).all())
@@ -105,7 +103,7 @@ class PrefixTransformer(Constructed):
         return self.encoder[:rows][tokens] + self.features(tokens, positions) @ self.encoder[rows:]
 
     def features(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
-        """sin(πt/4T), cos(πt/4T) and 1 at each position (time, 3) or (batch, time, 3)."""
+        """sin(πt/4T), cos(πt/4T) and 1."""
         if positions is None:
             positions = torch.arange(tokens.shape[1], device=tokens.device)
         angle = positions.to(torch.float64) * (math.pi / (4 * self.length))
@@ -114,24 +112,21 @@ class PrefixTransformer(Constructed):
     def exact_windows(
         self, tokens: Int64[Tensor, "batch time"], layer: int
     ) -> Float64[Tensor, "batch time state state"]:
-        """The product of the matrices of tokens max(i - 2^layer + 1, 0) .. i, the latest on the left, in float64."""
+        """Multiply the matrices of tokens max(i - 2^layer + 1, 0) .. i, the latest on the left."""
         windows = self.system.with_identity.to(tokens.device)[tokens]
         for step in range(layer):
             windows = windows @ windows[:, self._sources(tokens, step)]
         return windows
 
     def _sources(self, tokens: Tensor, step: int) -> Tensor:
-        """Where position i looks in layer step + 1: i - 2^step, or 0."""
         return (torch.arange(tokens.shape[1], device=tokens.device) - 2**step).clamp_min(0)
 
     def deviation(
         self, windows: Float64[Tensor, "batch time state state"], exact: Float64[Tensor, "batch time state state"]
     ) -> float:
-        """How far windows are from the exact ones."""
         return float((windows - exact).abs().max())
 
     def notes(self, tokens: Int64[Tensor, "batch time"] | None = None) -> list[LayerNote]:
-        """What each layer does; with tokens, how far what it writes is from the exact value."""
         window, matrix = self.letters
         notes: list[LayerNote] = []
         with torch.no_grad():

@@ -1,12 +1,11 @@
-"""Least squares on windows of demonstrations: what the gradient layers of a construction compute, in closed form.
+"""Least squares on demonstration windows: the closed form of a construction's gradient layers.
 
     W_hat = argmin_W (1 / 2n) sum_i ‖W x_i - y_i‖²,   Sigma = (1/n) sum_i x_i x_i^T,   B = (1/n) sum_i y_i x_i^T
     W_hat = B Sigma^+  (of least norm);   W^(0) = 0,   W^(s+1) = W^(s) - rate (W^(s) Sigma - B)
 
-x is the window of the last `memory_length` symbols as concatenated one-hots, most recent first; y is the one-hot of the
-next symbol, or of the next `num_futures` symbols together. With two slots or more, Sigma is always singular: each slot's
-one-hot sums to one, so that there are at least memory_length - 1 zero eigenvalues; "alpha" of [MultiTask] Assumption 3 is
-therefore read as the smallest eigenvalue that is not zero (`LeastSquares.alpha`).
+x holds the one-hots of the last `memory_length` symbols, most recent first; y is the joint one-hot of the next
+`num_futures` symbols. Sigma is singular with two slots or more, so "alpha" of [MultiTask] Assumption 3 is its smallest
+nonzero eigenvalue.
 """
 
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ Features = Literal["window", "tabular"]
 
 
 def joint_index(symbols: Int64[Tensor, "*batch slot"], num_symbols: int) -> Int64[Tensor, "*batch"]:
-    """Number of a tuple of symbols, the first one most significant: sum_m symbols[m] num_symbols^(slots - 1 - m)."""
+    """Index of a symbol tuple, most significant first."""
     slots = symbols.shape[-1]
     require(num_symbols**slots <= 2**62, "num_symbols", f"to the power {slots} must be at most 2^62", num_symbols)
     powers = torch.tensor([num_symbols ** (slots - 1 - m) for m in range(slots)], device=symbols.device)
@@ -34,7 +33,7 @@ def joint_index(symbols: Int64[Tensor, "*batch slot"], num_symbols: int) -> Int6
 def window_features(
     windows: Int64[Tensor, "*batch slot"], num_symbols: int, features: Features = "window"
 ) -> Float64[Tensor, "*batch feature"]:
-    """One-hots of the slots side by side (num_symbols * slots), or of the window as a whole (num_symbols^slots)."""
+    """One-hot each slot (num_symbols * slots), or the whole window (num_symbols^slots)."""
     if features == "window":
         return one_hot(windows, num_symbols).flatten(-2).double()
     return one_hot(joint_index(windows, num_symbols), num_symbols ** windows.shape[-1]).double()
@@ -42,11 +41,11 @@ def window_features(
 
 @dataclass(frozen=True, repr=False)
 class RegressionSamples(Shown):
-    """Regression samples; leading axes, if any, are independent data sets.
+    """Regression samples; leading axes are independent data sets.
 
     Attributes:
-        windows: the last symbols of each sample, most recent first (..., sample, slot).
-        labels: the symbols that follow, next one first (..., sample, future).
+        windows: Last symbols, most recent first (..., sample, slot).
+        labels: Following symbols, next first (..., sample, future).
         num_symbols: V.
     """
 
@@ -62,19 +61,16 @@ class RegressionSamples(Shown):
         memory_length: int,
         num_futures: int = 1,
     ) -> "RegressionSamples":
-        """Every window of `memory_length` symbols of a demonstration that is followed by `num_futures` more of it.
-
-        A demonstration of M symbols gives M - memory_length - num_futures + 1 samples; with M = memory_length + num_futures
-        one each, as in [MultiTask] Eq. (2).
+        """Cut every window and label from demonstrations; see [MultiTask] Eq. (2).
 
         Args:
-            demonstrations: symbols (..., demonstration, time).
+            demonstrations: Symbols (..., demonstration, time).
             num_symbols: V.
-            memory_length: slots of a window.
-            num_futures: symbols of a label.
+            memory_length: Slots per window.
+            num_futures: Symbols per label.
 
         Raises:
-            InputError: demonstrations too short for a sample, or none.
+            InputError: No demonstration, or one too short.
         """
         require_count("memory_length", memory_length)
         require_count("num_futures", num_futures)
@@ -82,29 +78,26 @@ class RegressionSamples(Shown):
         least = memory_length + num_futures
         require(length >= least, "demonstrations", f"must have at least {least} symbols each", length)
         require(demonstrations.shape[-2] >= 1, "demonstrations", "must be at least one", demonstrations.shape[-2])
-        cut = demonstrations.unfold(-1, least, 1).flatten(-3, -2)  # (..., sample, memory + futures), oldest first
+        cut = demonstrations.unfold(-1, least, 1).flatten(-3, -2)  # oldest first
         return cls(cut[..., :memory_length].flip(-1), cut[..., memory_length:], num_symbols)
 
     @classmethod
     def unlabelled(cls, windows: Int64[Tensor, "*batch sample slot"], num_symbols: int) -> "RegressionSamples":
-        """Windows alone."""
         return cls(windows, windows[..., :0], num_symbols)
 
     @property
     def numbers(self) -> Int64[Tensor, "*batch sample"]:
-        """Number of each window in lexicographic order, oldest symbol first."""
+        """Lexicographic index of each window, oldest symbol first."""
         return joint_index(self.windows.flip(-1), self.num_symbols)
 
     def features(self, features: Features = "window") -> Float64[Tensor, "*batch sample feature"]:
-        """x of each sample, see `window_features`."""
         return window_features(self.windows, self.num_symbols, features)
 
     def targets(self) -> Float64[Tensor, "*batch sample label"]:
-        """y of each sample: the one-hot of its futures taken together, V^futures numbers."""
+        """y: the joint one-hot of each sample's futures."""
         return one_hot(joint_index(self.labels, self.num_symbols), self.num_symbols ** self.labels.shape[-1]).double()
 
     def problem(self, features: Features = "window") -> "LeastSquares":
-        """The moments of the samples: Sigma and B, counts divided by the number of samples."""
         x, y = self.features(features), self.targets()
         count = x.shape[-2]
         return LeastSquares(x.mT @ x / count, y.mT @ x / count, count)
@@ -112,14 +105,12 @@ class RegressionSamples(Shown):
 
 @dataclass(frozen=True, repr=False)
 class LeastSquares(Shown):
-    """The two moments of a regression, and everything that follows from them.
+    """Moments and solutions of regression problems; leading axes are independent.
 
     Attributes:
         covariance: Sigma (..., feature, feature).
         cross: B (..., label, feature).
-        num_samples: n, behind the moments.
-
-    Leading axes, if any, are independent problems; results have them too.
+        num_samples: n.
     """
 
     covariance: Float64[Tensor, "*batch feature feature"]
@@ -128,7 +119,7 @@ class LeastSquares(Shown):
 
     @cached_property
     def _spectrum(self) -> tuple[Tensor, Tensor]:
-        """Eigenvalues (..., feature), ascending, those of size rounding set to zero, and eigenvectors as columns."""
+        """Ascending eigenvalues (rounding errors set to zero) and eigenvectors."""
         values, vectors = torch.linalg.eigh(self.covariance)
         size = self.covariance.shape[-1]
         rounding = values[..., -1:] * size * torch.finfo(values.dtype).eps
@@ -136,42 +127,38 @@ class LeastSquares(Shown):
 
     @property
     def eigenvalues(self) -> Float64[Tensor, "*batch feature"]:
-        """Of Sigma, ascending; exactly zero on its null space."""
         return self._spectrum[0]
 
     @property
     def rank(self) -> Int64[Tensor, "*batch"]:
-        """Of Sigma; at most memory_length (V - 1) + 1 for windows."""
         return (self.eigenvalues > 0).sum(-1)
 
     @property
     def alpha(self) -> Float64[Tensor, "*batch"]:
-        """Smallest eigenvalue of Sigma that is not zero (alpha_+)."""
+        """Smallest nonzero eigenvalue of Sigma (alpha_+)."""
         return self.eigenvalues.where(self.eigenvalues > 0, torch.inf).amin(-1)
 
     @property
     def largest(self) -> Float64[Tensor, "*batch"]:
-        """Largest eigenvalue of Sigma (lambda_max); at most memory_length for windows, at most 1 for tabular features."""
         return self.eigenvalues[..., -1]
 
     @property
     def condition(self) -> Float64[Tensor, "*batch"]:
-        """kappa = lambda_max / alpha_+."""
         return self.largest / self.alpha
 
     def solution(self, ridge: float = 0.0) -> Float64[Tensor, "*batch label feature"]:
-        """W_hat = B Sigma^+, or B (Sigma + ridge I)^-1: the limit of gradient descent from zero."""
+        """W_hat = B Sigma^+, or B (Sigma + ridge I)^-1."""
         return self._filtered(lambda values: torch.where(values > 0, 1 / (values + ridge), 0.0))
 
     def descent(
         self, num_steps: int, learning_rate: float | Tensor, ridge: float = 0.0
     ) -> Float64[Tensor, "*batch label feature"]:
-        """W^(T) = W_hat (I - (I - rate (Sigma + ridge I))^T), the iterate after T steps from zero, in closed form.
+        """W^(T) = W_hat (I - (I - rate (Sigma + ridge I))^T), in closed form.
 
         Args:
             num_steps: T.
-            learning_rate: one for all problems, or one each (...,).
-            ridge: weight of the penalty (ridge / 2) ‖W‖².
+            learning_rate: One for all problems, or one each (...,).
+            ridge: Weight of the penalty (ridge / 2) ‖W‖².
         """
         require_count("num_steps", num_steps, 0)
         rate = torch.as_tensor(learning_rate, dtype=torch.float64)[..., None]
@@ -185,7 +172,7 @@ class LeastSquares(Shown):
     def iterates(
         self, num_steps: int, learning_rate: float, ridge: float = 0.0
     ) -> Float64[Tensor, "step *batch label feature"]:
-        """W^(0), ..., W^(T) by the steps themselves."""
+        """W^(0), ..., W^(T), step by step."""
         steps = [torch.zeros_like(self.cross)]
         for _ in range(num_steps):
             gradient = steps[-1] @ self.covariance - self.cross + ridge * steps[-1]
@@ -193,7 +180,7 @@ class LeastSquares(Shown):
         return torch.stack(steps)
 
     def in_range(self, x: Float64[Tensor, "*batch sample feature"]) -> Tensor:
-        """Whether each x lies in the range of Sigma (..., sample): where least squares has something to say."""
+        """Return whether each x lies in the range of Sigma (..., sample)."""
         values, vectors = self._spectrum
         outside = (x @ vectors) * (values == 0)[..., None, :]
         return outside.norm(dim=-1) <= 1e-9 * x.norm(dim=-1)
@@ -201,10 +188,7 @@ class LeastSquares(Shown):
     def optimisation_bound(
         self, memory_length: int, num_steps: int, learning_rate: float | Tensor
     ) -> Float64[Tensor, "*batch"]:
-        """sqrt(memory_length) ‖W_hat‖ (1 - rate alpha_+)^T, above ‖(W_hat - W^(T)) x‖ for every window x in the range.
-
-        Operator norm of W_hat. Holds for 0 < rate <= 1 / lambda_max; ‖W_hat‖ <= alpha_+^(-1/2) always.
-        """
+        """Bound ‖(W_hat - W^(T)) x‖ by sqrt(memory_length) ‖W_hat‖ (1 - rate alpha_+)^T, for rate <= 1 / lambda_max."""
         contraction = 1 - torch.as_tensor(learning_rate, dtype=torch.float64) * self.alpha
         norm = torch.linalg.matrix_norm(self.solution(), 2)
         return memory_length**0.5 * norm * contraction**num_steps

@@ -1,13 +1,13 @@
-"""The residual stream of a constructed network: named subspaces, and what each layer does with them."""
+"""Named subspaces of a residual stream, and notes on layers."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 
 class Subspaces:
-    """Coordinates 0 .. width - 1 cut into named blocks, in the order given.
+    """Named blocks of the coordinates 0 .. width - 1.
 
-    ``Subspaces({"token": 5, "position": 2})["position"]`` is ``slice(5, 7)``. Blocks of size zero are left out.
+    ``Subspaces({"token": 5, "position": 2})["position"]`` is ``slice(5, 7)``.
     """
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
@@ -28,12 +28,12 @@ class Subspaces:
         return iter(self._slices)
 
     def size(self, name: str) -> int:
-        """Number of coordinates of a block; 0 if it is not there."""
+        """Size of a block; 0 if absent."""
         found = self._slices.get(name)
         return 0 if found is None else found.stop - found.start
 
     def rows(self) -> list[dict]:
-        """A table (subspace, first, last, size), for drawings of the layout."""
+        """Return a table (subspace, first, last, size)."""
         return [
             {"subspace": name, "first": where.start, "last": where.stop - 1, "size": where.stop - where.start}
             for name, where in self._slices.items()
@@ -42,14 +42,14 @@ class Subspaces:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerNote:
-    """What one layer of a construction does.
+    """Description of one layer.
 
     Attributes:
-        layer: from 1; 0 is the embedding, or not said yet.
-        stage: such as "gather history".
-        reads, writes: names of subspaces.
-        equation: in plain text.
-        error: largest deviation from the exact value of what is written, measured on given tokens; None if not measured.
+        layer: Layer number; 0 is the embedding.
+        stage: Stage, such as "gather history".
+        reads, writes: Names of subspaces.
+        equation: Plain text.
+        error: Largest measured error of the written values, or None.
     """
 
     layer: int = 0
@@ -61,7 +61,7 @@ class LayerNote:
 
 
 def explanation(title: str, subspaces: Subspaces, notes: list[LayerNote]) -> str:
-    """The layout and the layers as a text to print."""
+    """Format the layout and the layers as text."""
     blocks = [
         f"  {row['subspace']:<12} {row['first']:>5} .. {row['last']:<5} {row['size']:>5}" for row in subspaces.rows()
     ]

@@ -41,27 +41,22 @@ Division = Literal["mlp", "division"]
 
 MAX_LENGTH = 4096
 
-#: Denominator of the entries of `BeliefOperators.numerators_VSS`: two quantised probabilities are multiplied.
+#: Denominator of `BeliefOperators.numerators_VSS`: a product of two quantised probabilities.
 UNIT = 2**64
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BeliefOperators(Shown):
-    """belief after o_1 .. o_t  =  read (M_{o_t} .. M_{o_1} start) / sum,   exact rational numbers.
+    """Exact rational matrices: belief after o_1 .. o_t  =  read (M_{o_t} .. M_{o_1} start) / sum.
 
-    M_o[s', s] = P(s' | s) P(o | s') (columns are states before, rows states after), which is diag(emission[:, o]) times
-    the transposed transition matrix. The sum of M_{o_t} .. M_{o_1} start is P(o_1 .. o_t).
-
-    In [Limits] the chain starts in a known state one step before the first observation. `start` is that state if the
-    initial law is a row of the transition matrix. Otherwise the chain gets a start state of its own, the last one, that
-    leads to state s with the initial law, and that nothing leads back to; `read` shows it as the initial law. A labelled
-    HMM starts with its initial law.
+    M_o[s', s] = P(s' | s) P(o | s'). As in [Limits], `start` is a known state before the first observation, added if no
+    transition row equals the initial distribution.
 
     Attributes:
         numerators_VSS: M_o in units of 2^-64, Python integers.
-        start_S: the vector before the first observation, in units of 2^-64.
-        read_OS: matrix from the chain's states to the outputs, floats.
-        initial_O: law of the state of the first observation (of the start, for a labelled HMM), before it is seen.
+        start_S: Vector before the first observation, in units of 2^-64.
+        read_OS: Map from the chain's states to the outputs.
+        initial_O: Distribution of the first observation's state (labelled HMM: of the start).
     """
 
     numerators_VSS: NDArray[np.object_]
@@ -71,7 +66,7 @@ class BeliefOperators(Shown):
 
     @cached_property
     def least_entry(self) -> float:
-        """c: the least entry of the matrices, apart from the row of a start state."""
+        """c: the least entry of the matrices, without the start state's row."""
         return float(self.numerators_VSS[:, : len(self.read_OS)].min()) / UNIT
 
     @property
@@ -80,10 +75,10 @@ class BeliefOperators(Shown):
 
 
 def belief_operators(hmm: HMM | LabelledHMM | str) -> BeliefOperators:
-    """The matrices of an HMM's filter.
+    """Build the matrices of an HMM's filter.
 
     Raises:
-        InputError: another kind of process.
+        InputError: Unsupported process.
     """
     process = as_process(hmm)
     process.require_capability(WORDS)
@@ -117,24 +112,24 @@ def _unit_vector(size: int, index: int) -> NDArray[np.object_]:
 
 
 def bound_of(operators: BeliefOperators, least: float | None) -> float:
-    """C = 1 / c, with the least entry or a given lower bound of what an observation can multiply the sum by.
+    """C = 1 / c, from the least entry or a given bound on the sum's decrease per observation.
 
     Raises:
-        InputError: a least entry of zero and no bound given, or a bound outside (0, 1).
+        InputError: The least entry is zero and there is no bound, or the bound is outside (0, 1).
     """
     if least is None:
         rule = (
             "must have positive probabilities only (Theorem 5.3 divides by the least product of two); or give `least`"
         )
         require(operators.least_entry > 0, "hmm", rule, "a zero")
-        least = min(operators.least_entry, 0.5)  # a single state and symbol have 1
+        least = min(operators.least_entry, 0.5)  # one state, one symbol: 1
     require_real("least", least)
     require(0 < least < 1, "least", "must be above 0 and below 1", least)
     return 1 / least
 
 
 def log_leak(num_states: int, length: int, bound: float) -> float:
-    """ln η, η = e^-T C^-T / ((8n)^(L+1) T): the share of attention that may go to wrong positions.
+    """ln η, where η = e^-T C^-T / ((8n)^(L+1) T) bounds the attention to wrong positions.
 
     Source: [Limits] App. E, Theorem 5.3, where the factor C^-T is missing.
     """
@@ -143,12 +138,12 @@ def log_leak(num_states: int, length: int, bound: float) -> float:
 
 
 class StochasticFilter(PrefixTransformer):
-    """The network of Theorem 5.3, which `limits_theorem5_3` builds: beliefs in every column.
+    """The network that `limits_theorem5_3` builds.
 
     Attributes:
-        operators: the exact matrices; `system` has them in float64.
-        variant, division: as asked for.
-        schedule: stages of the normaliser.
+        operators: Exact matrices.
+        variant, division: As given.
+        schedule: Stages of the normaliser.
     """
 
     letters = ("W", "M")
@@ -168,8 +163,7 @@ class StochasticFilter(PrefixTransformer):
         numerators, start = operators.numerators_VSS, operators.start_S
         matrices, vector = (torch.from_numpy((array / UNIT).astype(np.float64)) for array in (numerators, start))
         n, slots = len(vector), ("current",) if variant == "residual" else ("current", "next")
-        # The attention of the theorem leaks e^-T C^-T / ((8n)^(L+1) T); here it leaks less by the machine's epsilon, so
-        # that what goes wrong is the arithmetic.
+        # The leak is below the theorem's by the machine epsilon, so that only arithmetic limits accuracy.
         log_eta = log_leak(n, length, schedule.bound) + math.log(torch.finfo(dtype).eps)
         half_gap = 2 * math.sin(math.pi / (8 * length)) ** 2  # 1 - cos(π/4T)
         super().__init__(
@@ -199,25 +193,24 @@ class StochasticFilter(PrefixTransformer):
         feedback: Tensor | None = None,
         cache: dict[str, Any] | None = None,
     ) -> Float[Tensor, "batch time state"]:
-        """The belief after t observations, in column t; in column 0, under the placeholder, the initial law.
+        """Return the belief after t observations at position t; position 0 (placeholder) has the initial distribution.
 
         Raises:
-            InputError: a token outside the vocabulary, a placeholder elsewhere than in column 0, more than T + 1 columns
-                or a position above T; feedback or a cache.
+            InputError: A token or position out of range, a missing or extra placeholder, more than T + 1 tokens,
+                feedback or a cache.
         """
         only_tokens(inputs, feedback, cache)
         x_BTD = self.stream(inputs, positions)
         return self.divide(x_BTD @ self.decoder) @ self.read.mT + x_BTD[..., self.subspaces["placeholder"]] * self.start
 
     def embed(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
-        """The stream before the first layer, see `PrefixTransformer.embed`; the placeholder stands in column 0 only."""
         placeholder = self.vocab_size - 1
         good = bool((tokens[:, :1] == placeholder).all()) and not bool((tokens[:, 1:] == placeholder).any())
         require(good, "tokens", f"must have the placeholder, token {placeholder}, first and only there", tokens[:1])
         return super().embed(tokens, positions)
 
     def divide(self, vectors: Tensor) -> Tensor:
-        """Vectors (..., state) over their sums, by the normaliser, or by division where that was asked for."""
+        """Divide vectors (..., state) by their sums."""
         if self.division == "division":
             return vectors / vectors.sum(-1, keepdim=True)
         if self.product == "bilinear":
@@ -228,17 +221,13 @@ class StochasticFilter(PrefixTransformer):
         return hidden
 
     def normalised(self, vectors: Tensor) -> Normalised:
-        """The normaliser on vectors, with what it does on the way; in long double, for C^T is beyond float64.
-
-        Where `vectors` are wrong (negative), the series diverges, and what comes out may be infinite or NaN.
-        """
+        """Apply the normaliser in long double."""
         wide = vectors.detach().cpu().numpy().astype(np.longdouble)
         with np.errstate(over="ignore", invalid="ignore"):
             found = normalise(wide, self.schedule, LONG_DOUBLE)
             return Normalised(found.values.astype(np.float64), found.sums, found.scaled)
 
     def exact_beliefs(self, tokens: Int64[Tensor, "batch time"]) -> Float64[Tensor, "batch time state"]:
-        """The beliefs by the recursion, divided by the sum at every step, in float64."""
         check_tokens(tokens, self.vocab_size)
         matrices = self.system.with_identity.to(tokens.device)
         vector = self.system.initial_S.to(tokens.device).expand(len(tokens), -1)
@@ -250,7 +239,6 @@ class StochasticFilter(PrefixTransformer):
         return torch.stack(beliefs, 1)
 
     def notes(self, tokens: Int64[Tensor, "batch time"] | None = None) -> list[LayerNote]:
-        """What each layer does; with tokens, how far what it writes is from the exact value."""
         error = None
         if tokens is not None:
             with torch.no_grad():
@@ -271,12 +259,11 @@ class StochasticFilter(PrefixTransformer):
     def deviation(
         self, windows: Float64[Tensor, "batch time state state"], exact: Float64[Tensor, "batch time state state"]
     ) -> float:
-        """Relative to the sum of the exact window, for those sums fall like C^-t."""
+        """Largest error relative to the exact window's sum."""
         totals = exact.sum((-1, -2), keepdim=True)
         return float(((windows - exact).abs() / totals)[totals[..., 0, 0] > 0].max())
 
     def largest_weight(self) -> float:
-        """Largest absolute entry of all matrices of the Transformer."""
         return max(float(weight.abs().max()) for name, weight in self.named_parameters() if "normaliser" not in name)
 
     @property
@@ -289,7 +276,7 @@ class StochasticFilter(PrefixTransformer):
 
 
 class MixedLayer(nn.Module):
-    """activation(weight h + bias), the first neurons ReLU and the others GeLU, or linear as a last layer."""
+    """activation(weight h + bias) with ReLU, then GeLU neurons; or linear."""
 
     def __init__(self, layer: DenseLayer, dtype: torch.dtype) -> None:
         super().__init__()
@@ -315,40 +302,34 @@ def limits_theorem5_3(
     least: float | None = None,
     dtype: torch.dtype = torch.float64,
 ) -> StochasticFilter:
-    """The network of [Limits] Theorem 5.3, with its weights: beliefs of an HMM whose probabilities are all positive.
+    """Build the network of [Limits] Theorem 5.3: beliefs of an HMM with positive probabilities.
 
     b_t = M_{o_t} .. M_{o_1} b_0 / sum,   M_o[s', s] = P(s' | s) P(o | s')
 
-    The Transformer of Theorem 5.2 multiplies the matrices, and a normaliser of O(log T) layers divides by the sum
-    (`hmmscope.constructions.normaliser`). Tokens are a placeholder (token V) and up to T observations, as
-    `Sequences(placeholder=True)` lays them out; column t of the output is the belief after t observations, column 0 the
-    initial law.
+    The Transformer of Theorem 5.2 multiplies; a normaliser of O(log T) layers divides. Tokens are a placeholder (token
+    V) and up to T observations, as in `SequenceLayout(placeholder=True)`.
 
-    The theorem's error bound e^-T needs significands of O(T) bits: `hmmscope.constructions.arbitrary_precision` has them.
-    In hardware floats, with errors of normalised beliefs growing like u / P(o_1 .. o_t) for rounding u, it fails:
+    The bound e^-T needs O(T) significand bits (`hmmscope.constructions.arbitrary_precision`). In floats of rounding u:
 
-    - "residual", the theorem's update cur + cur (prev - I), has an absolute error of about u: with 5 states, 5 symbols
-      and float64 it is above e^-T from T about 20 on, and beliefs are lost from T about 50 on;
-    - "gelu" products have an absolute error of about u^(2/3): above e^-T from T about 10, lost from T = 16 on;
-    - "disjoint", which writes the product to a slot of its own and clears the factors, with exact ("bilinear") products
-      keeps the relative accuracy, and is good to rounding until P underflows. This is the variant to use.
+    - "residual" products have absolute error u; beliefs are lost from T = 50 on (n = V = 5, float64);
+    - "gelu" products have absolute error u^(2/3); beliefs are lost from T = 16 on;
+    - "disjoint" with "bilinear" is accurate until P underflows. Use this variant.
 
     Args:
-        hmm: n states; the least product of a transition and an emission probability is c = 1/C.
-        length: T, at least 1.
-        variant: "disjoint" or "residual".
-        product: "bilinear", exact, which no MLP is, or "gelu" (Lemma D.1) in the Transformer and in the normaliser.
-        division: "mlp", the normaliser, or "division" in its place.
-        exponents: of the normaliser; "floor" is the paper's misprint, with which it diverges.
-        gelu_scale: λ; by default the best of the number type, 2^(p/3).
-        least: lower bound of the factor by which an observation shrinks the sum, instead of c; needed if the HMM has
-            zeros.
-        dtype: of the weights and the arithmetic; the exact normaliser is in long double.
+        hmm: n states; c = 1/C is the least product of a transition and an emission probability.
+        length: T.
+        variant: "disjoint", or "residual": cur + cur (prev - I).
+        product: "bilinear", exact but no MLP, or "gelu" (Lemma D.1).
+        division: "mlp", the normaliser, or "division".
+        exponents: "real", or the paper's misprint "floor", which diverges.
+        gelu_scale: λ; default 2^(p/3).
+        least: Lower bound on an observation's factor; default c. Required for zeros.
+        dtype: Type of the weights; the exact normaliser uses long double.
 
     Raises:
-        InputError: an HMM with zeros, a value out of range, or C^T beyond long double (beyond `dtype` for "gelu").
+        InputError: An HMM with zeros, a value out of range, or C^T too large.
 
-    Source: [Limits] Theorem 5.3 and App. E, with the corrections that `normaliser` and `log_leak` state.
+    Source: [Limits] Theorem 5.3 and App. E, with the corrections of `normaliser` and `log_leak`.
     """
     require_count("length", length, most=MAX_LENGTH)
     for field, value, known in (
