@@ -221,45 +221,45 @@ LAYOUT: dict[str, tuple[str, set[str]]] = {
     "synonyms": ("terms of the glossary with their synonyms", set()),
     "facade": ("packages whose names are imported on first use", {"synonyms"}),
     "axes": ("legend of the letters of shapes", set()),
-    "text": ("what fits on one line", set()),
-    "ties": ("choices among equals that rounding does not turn", set()),
-    "schema": ("specs from plain data, strictly", {"errors", "synonyms"}),
-    "registry": ("lookup by name, of packages elsewhere too", {"errors", "schema"}),
+    "text": ("text that fits on one line", set()),
+    "ties": ("choices among equal values that do not depend on rounding", set()),
+    "schema": ("typed specifications from plain data", {"errors", "synonyms"}),
+    "registry": ("lookup by name, also of user packages", {"errors", "schema"}),
     "seeds": ("named random streams", {"errors", "schema"}),
     "system_info": ("memory, disk and versions of this machine", {"errors"}),
-    "storage": ("every byte read or written; a run on disk", {"errors", "system_info"}),
+    "storage": ("reading and writing of files; a run on disk", {"errors", "system_info"}),
     "kernels": (
-        "Philox, alias tables, loops of sampling, counting and inference: plain and compiled twins",
+        "Philox, alias tables, loops of sampling, n-grams and inference, each plain and compiled",
         {"errors", "axes", "storage"},
     ),
     "sequences": (
-        "sequences of one's own: reading, encoding, streaming",
+        "user sequences: reading, encoding, streaming",
         SMALL - {"registry"} | {"storage", "system_info", "reprs"},
     ),
-    "processes": ("what generates", SMALL | {"kernels", "sequences", "storage", "system_info", "reprs"}),
-    "models": ("maps from tokens; they know nothing of HMMs", SMALL | {"reprs"}),
+    "processes": ("sources of sequences", SMALL | {"kernels", "sequences", "storage", "system_info", "reprs"}),
+    "models": ("maps from tokens to logits; they import no process", SMALL | {"reprs"}),
     "inference": (
-        "what an ideal observer knows (float64)",
+        "exact inference in float64",
         SMALL - {"registry"} | {"kernels", "processes", "sequences", "system_info", "reprs"},
     ),
     "emissions": (
-        "states that emit numbers: families of laws, one filter, and their fit",
+        "emission families of numbers, their filter and fit",
         SMALL | {"kernels", "processes", "inference", "sequences", "reprs"},
     ),
     "constructions": ("weights from theorems", SMALL | {"models", "processes", "system_info", "reprs"}),
     "datasets": (
-        "samples as tokens, and what is asked of them",
+        "samples as tokens, and their targets",
         SMALL | {"kernels", "processes", "inference", "sequences", "reprs"},
     ),
-    "engine": ("the compiled loops of a training", {"errors", "kernels"}),
+    "engine": ("compiled training loops", {"errors", "kernels"}),
     "training": (
         "objective, schedule, loop",
         SMALL - {"registry"} | {"models", "datasets", "storage", "engine", "reprs"},
     ),
-    "reprs": ("how objects print", set()),
-    "analysis": ("instruments; they know nothing of trainers", SMALL | PROBABILITY | {"models", "reprs"}),
+    "reprs": ("printed form of objects", set()),
+    "analysis": ("instruments; they import no trainer", SMALL | PROBABILITY | {"models", "reprs"}),
     "runs": (
-        "a run from its configuration, and from its folder",
+        "runs, from a configuration or a folder",
         SMALL | COMPONENTS | {"constructions", "storage", "system_info", "reprs"},
     ),
     "sklearn": (
@@ -267,48 +267,48 @@ LAYOUT: dict[str, tuple[str, set[str]]] = {
         {"errors", "schema", "axes", "kernels", "processes", "inference", "emissions"},
     ),
     "interop": (
-        "other people's HMMs and models",
+        "HMMs and models of other libraries",
         SMALL - {"facade", "ties", "seeds"} | {"processes", "emissions", "models", "datasets", "storage", "reprs"},
     ),
     "lab.evidence": (
-        "rows, effects, rules, gates, claims, ledger, panels: one vocabulary from tables to verdicts",
+        "rows, effects, rules, gates, claims, ledger, panels",
         {"errors", "schema", "registry", "storage", "ties"},
     ),
-    "lab.model_file": ("a user's file with a model, run from the bytes that were hashed", {"errors", "storage"}),
+    "lab.model_file": ("user model files, executed from the hashed bytes", {"errors", "storage"}),
     "lab.tasks": (
-        "runs and parts of measurements as tasks; who does them: this process, forked workers, Ray, Slurm",
+        "tasks, and executors: this process, forked workers, Ray, Slurm",
         {"errors", "schema", "storage", "training"},
     ),
     "lab.sweeps": (
-        "many runs, here or on a cluster",
+        "grids of runs, local or on a cluster",
         SMALL - {"registry", "axes"} | {"training", "runs", "storage", "system_info", "lab.tasks"},
     ),
     "lab.experiments": (
-        "what experiments share: plan, parts, pool, running them",
+        "experiment framework: plan, parts, pool, execution",
         LABORATORY | {"lab.evidence", "lab.tasks", "lab.sweeps"},
     ),
     "lab.worker": (
-        "the process that does tasks, and its fork server",
+        "the worker process and its fork server",
         {"errors", "text", "system_info", "lab.tasks", "lab.sweeps", "lab.experiments"},
     ),
     "lab.study": (
-        "sequences whose law nobody knows",
+        "studies of sequences without a known process",
         SMALL | COMPONENTS | {"runs", "storage", "system_info", "reprs", "lab.evidence", "lab.experiments"},
     ),
     "lab.benchmark": (
-        "HMM-bench: tasks that are frozen, and submissions that anybody can score again",
+        "HMM-bench: frozen tasks and submissions",
         SMALL | COMPONENTS | {"runs", "storage", "reprs", "lab.tasks", "lab.model_file"},
     ),
     "lab.model_page": (
-        "one model beside its optimum, on one page",
+        "the page of one model",
         SMALL | COMPONENTS | {"runs", "storage", "reprs", "lab.experiments", "lab.report"},
     ),
     "lab.report": (
-        "files to a page; it knows nothing of models and trainers",
+        "pages from files; imports no model or trainer",
         {"errors", "schema", "storage", "ties", "text", "lab.evidence", "lab.tasks"},
     ),
     "lab.verbs": (
-        "one function a verb",
+        "one function per verb",
         SMALL
         | COMPONENTS
         | {"interop", "runs", "storage", "system_info"}
@@ -326,7 +326,7 @@ LAYOUT: dict[str, tuple[str, set[str]]] = {
     ),
     "lab.cli": ("the command line", {"errors", "synonyms", "text", "schema", "lab.verbs"}),
     "hmmscope_papers": (
-        "`limits`, `multitask`, `beliefs`, `header`: one file an experiment, and its claims in `claims/`; public names only",
+        "experiments, one file each, with claims in `claims/`; public names only",
         LABORATORY | {"lab.evidence", "lab.experiments"},
     ),
     "__main__": ("`python -m hmmscope`", {"lab.cli", "text"}),
@@ -338,7 +338,7 @@ MAY_IMPORT = {name: allowed for name, (_, allowed) in LAYOUT.items()}
 def layout_part() -> str:
     """The table of packages for CONTRIBUTING."""
     small = ", ".join(f"`{name}`" for name in LAYOUT if name in SMALL)
-    lines = [f"The *small* ones are {small}.", "", "| | holds | may import |", "|---|---|---|"]
+    lines = [f"*Small* modules: {small}.", "", "| | holds | may import |", "|---|---|---|"]
     for name, (holds, allowed) in LAYOUT.items():
         words = [f"`{other}`" for other in LAYOUT if other in allowed]
         if len(SMALL - allowed) <= 1:
@@ -350,7 +350,7 @@ def layout_part() -> str:
 
 def limits_part() -> str:
     """The table of limits for CONTRIBUTING."""
-    lines, above = ["| what is counted | at most |", "|---|---|"], ""
+    lines, above = ["| quantity | limit |", "|---|---|"], ""
     for section in SECTIONS:
         inner = section.name.startswith(" ")
         name = f"{above}, {section.name.strip()}" if inner else section.name
@@ -732,19 +732,19 @@ SECTIONS = (
     Section("lines of the library", of_ring("library")),
     Section("lines of the lab", of_ring("lab")),
     Section("lines of the papers", of_ring("papers")),
-    Section("imports outward through the rings", outward, 0),
+    Section("imports of an outer ring", outward, 0),
     Section("names that the papers use", paper_names, 120),
     Section("  that are not public", private_paper_names, 0),
-    Section("names of modules that stand twice", twice, 8),
+    Section("module names used twice", twice, 8),
     Section("modules of more than 450 lines", long_modules, 0),
     Section("functions of more than 80 lines", long_functions, 0),
-    Section("rooms from train to its first step", rooms, 12),
-    Section("  rooms beside that way", rooms_beside),
+    Section("modules from train to its first step", rooms, 12),
+    Section("  modules aside from that path", rooms_beside),
     Section("megabytes in results/", kept_megabytes, 16),
-    Section("names that nothing defines", undefined, 0),
-    Section("circles of imports", circles, 0),
-    Section("parts of CONTRIBUTING that differ", parts_that_differ, 0),
-    Section("tests of the kind of a process", kind_tests, 20),
+    Section("undefined names", undefined, 0),
+    Section("import cycles", circles, 0),
+    Section("outdated parts of CONTRIBUTING", parts_that_differ, 0),
+    Section("type tests of processes", kind_tests, 20),
     Section("  outside of processes and kernels", kind_tests_elsewhere, 0),
 )
 

@@ -109,7 +109,7 @@ def test_a_kind_of_its_own_is_known_to_every_verb(installed: dict[str, str], tmp
         installed,
         "show renewal",
         f"sample renewal -n 3 --length 10 --out {words}",
-        f"ask renewal {words}",
+        f"infer renewal {words}",
         f"train renewal {training} --out {run_folder}",
         f"analyse {run_folder} geometry --num_samples 64",
         f"analyse {run_folder} probe --target previous-1 --num_samples 64",
@@ -123,10 +123,10 @@ def test_a_kind_of_its_own_is_known_to_every_verb(installed: dict[str, str], tmp
     assert "residual.1" in probed
     assert "the exact optimum" in looked
     lacking = {
-        f"ask renewal {words} --smooth": "--smooth needs smoothing, and Renewal has none; ComposedCycles, EmissionHMM, HMM",
-        f"ask renewal {words} --memory 2": "--memory needs finite memory, and Renewal has none; GeneralisedHMM, HMM",
-        "ask renewal": "no facts about Renewal",
-        "ask renewal --mixing": "--mixing needs mixing time, and Renewal has none; HMM, LabelledHMM, LinearGaussian have",
+        f"infer renewal {words} --smooth": "--smooth needs smoothing, and Renewal has none; ComposedCycles, EmissionHMM, HMM",
+        f"infer renewal {words} --memory 2": "--memory needs finite memory, and Renewal has none; GeneralisedHMM, HMM",
+        "infer renewal": "no facts about Renewal",
+        "infer renewal --mixing": "--mixing needs mixing time, and Renewal has none; HMM, LabelledHMM, LinearGaussian have",
     }
     done = run(installed, "-c", REFUSED, *lacking)
     assert done.returncode == 0, done.stderr

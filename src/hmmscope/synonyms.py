@@ -114,7 +114,7 @@ log-likelihood | log_likelihood, infer
 fit | fit
     maximum-likelihood parameters of an HMM, by EM with restarts
     Baum-Welch, EM, expectation maximisation, expectation maximization, maximum likelihood, estimate
-Bayes optimum | optimal_predictions, observe
+Bayes optimum | optimal_predictions, observe, infer
     the prediction of the Bayes-optimal predictor, which knows the process but not its hidden states
     ground truth, oracle, ideal observer, Bayes-optimal predictor, gold answer
 next-observation distribution | optimal_predictions, predictions
