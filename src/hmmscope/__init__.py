@@ -1,4 +1,4 @@
-"""hmmscope: how sequence models learn hidden Markov processes, beside the exact Bayes-optimal answer."""
+"""hmmscope: how sequence models learn hidden Markov processes, compared with the exact Bayes-optimal answer."""
 
 from typing import TYPE_CHECKING
 

@@ -201,7 +201,7 @@ def test_the_audit_asks_the_history_when_a_protocol_was_committed(
 
     repository = tmp_path / "repository"
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
-    assert "whose history cannot be asked" in audit()[1]
+    assert "but its git history is unavailable" in audit()[1]
     shutil.copyfile(made / "protocol.json", repository / "fixed.json")
     commit("2026-11-21T00:00:01+00:00")
     code, said = audit()
@@ -213,7 +213,7 @@ def test_the_audit_asks_the_history_when_a_protocol_was_committed(
     assert code == 0
     assert "1 verdicts: 1 confirmatory, 0 exploratory" in said
     assert ", committed 2026-11-20: it-rises" in said
-    assert "3 parts: 3 of the present measurement" in said
+    assert "3 parts: 3 from the present version of the measurement" in said
     (repository / "fixed.json").write_text("Another one.")
     shutil.rmtree(repository / ".git")
     commit("2026-11-20T23:59:59+00:00")
@@ -330,7 +330,7 @@ def test_a_reader_can_ask_for_the_power_of_a_rule_and_for_what_turns_it(
     assert "-> not tested" in printed
     assert "has too few seeds" in printed
     assert main(["claims", "--sensitivity"]) == 2
-    assert "claims --examine: give folders of experiments" in capsys.readouterr().err
+    assert "claims --sensitivity: give folders of experiments" in capsys.readouterr().err
 
 
 def test_listed_claims(rising: Claim, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,7 +347,7 @@ def test_what_has_no_whole_seed_is_left_out(rising: Claim, tmp_path: Path, capsy
     (begun / "parts.jsonl").write_text("")
     assert main(["claims", str(whole), str(begun)]) == 0
     printed = capsys.readouterr()
-    assert "begun: no seed is whole yet; left out" in printed.err
+    assert "begun: left out, because no seed is complete yet" in printed.err
     assert "-> " in printed.out
     assert main(["claims", str(begun)]) == 2
     assert "not the folder of a finished experiment" in capsys.readouterr().err

@@ -329,7 +329,7 @@ def test_what_is_trained_is_measured_and_nothing_else(tmp_path: Path, capsys: py
             measure_only=True,
         )
     )
-    assert "no seed is whole yet" in capsys.readouterr().out
+    assert "no seed is complete yet" in capsys.readouterr().out
     assert len(names(tmp_path / "trained")) == len(WIDTHS)
 
 
@@ -443,12 +443,12 @@ def test_one_number_of_seeds_is_asked_about(
     monkeypatch.chdir(tmp_path)
     assert main([*words, "--seeds", "100", "--out", "out"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("error[2] --seeds 100: is not clear; for 100 seeds, from 0 on, give --num-seeds 100; ")
+    assert said.startswith("error[2] --seeds 100: is ambiguous; for 100 seeds, starting at 0, give --num-seeds 100; ")
     assert not list(tmp_path.iterdir())
     if words[0] in ("run", "sweep"):
         assert "for the one seed 100 give --seeds 100," in said
         assert main([*words, "--seeds", "1,2", "--num-seeds", "2", "--out", "out"]) == 2
-        assert "give one of them" in capsys.readouterr().err
+        assert "give only one of them" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

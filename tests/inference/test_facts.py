@@ -89,7 +89,7 @@ def test_hindsight(capsys, tmp_path):
     )
     assert code == 0
     assert "  smoothed: rain 0.862, rain 0.799, dry 0.809\n" in out
-    assert "  likeliest path: rain rain dry (log-probability -2.687660)\n" in out
+    assert "  most likely path: rain rain dry (log-probability -2.687660)\n" in out
     rows = [json.loads(line) for line in (tmp_path / "days.jsonl").read_text().splitlines()]
     assert [row["viterbi"] for row in rows] == [0, 0, 1]
     assert rows[-1]["smoothed"] == pytest.approx(rows[-1]["belief"])
@@ -114,7 +114,9 @@ def test_hindsight_of_a_mixture_is_of_one_of_its_components(capsys, tmp_path):
     mixture, seen = hs.make_process("markov-mixture"), torch.tensor([[0, 1, hs.MISSING, 0]])
     path = hs.most_likely_states(mixture, seen)
     assert code == 0
-    assert f"likeliest path of component {int(path.component)}: {' '.join(map(str, path.states[0].tolist()))} (" in out
+    assert (
+        f"most likely path of component {int(path.component)}: {' '.join(map(str, path.states[0].tolist()))} (" in out
+    )
     assert "smoothed: 0 1.000, 1 1.000, " in out  # a chain is seen
     assert "path 1: 0 1 " in out
     code, _, error = said(capsys, *asked, "--memory", "2")

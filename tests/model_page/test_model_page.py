@@ -305,11 +305,11 @@ def test_the_command_line_looks_at_a_model_that_a_file_makes(
     assert "the exact optimum" in out
     assert "Net on Mess3" in Path("x.html").read_text()
     for words, line in (
-        (["mine.py", "mess3"], "model: say what makes the model, mine.py:NAME"),
-        (["mine.py:Nest", "mess3"], "model: 'Nest' in mine.py is no module and makes none"),
+        (["mine.py", "mess3"], "model: give mine.py:NAME"),
+        (["mine.py:Nest", "mess3"], "model: mine.py:Nest must be an nn.Module or return one"),
         (["mine.py:broken", "mess3"], "model: mine.py:broken fails (RuntimeError: no weights here)"),
-        (["none.py:Net", "mess3"], "model: there is no file 'none.py'"),
-        (["nowhere", "mess3"], "model: there is no folder 'nowhere'"),
+        (["none.py:Net", "mess3"], "model: file 'none.py' does not exist"),
+        (["nowhere", "mess3"], "model: folder 'nowhere' does not exist"),
         (["mine.py:Net"], "process: a model alone does not say what it was trained on"),
         (["mine.py:Net", "mess3", "-o", "x.txt"], "out: must end in .html"),
     ):

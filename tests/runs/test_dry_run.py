@@ -137,7 +137,7 @@ def test_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
 
 def test_out_is_asked_for(capsys: pytest.CaptureFixture) -> None:
     assert cli.main(["train", "limits-rnn"]) == 2
-    assert capsys.readouterr().err == "error[2] out: give a new folder for the run, --out DIR (or --dry-run)\n"
+    assert capsys.readouterr().err == "error[2] out: missing; give a new folder for the run, --out DIR (or --dry-run)\n"
 
 
 def test_a_step_that_cannot_fit_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

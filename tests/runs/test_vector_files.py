@@ -70,7 +70,7 @@ def test_a_table_is_fitted_and_asked_about_on_the_command_line(tmp_path: Path, c
     said = call(*fit, "--posterior", 20, "--forecast", 2)
     assert said.code == 0
     comes = re.findall(
-        r"\n  \+(\d)  (.*)  (\S+) \[(\S+), (\S+)\]", said.out.split("what comes with its 95 % interval:")[1]
+        r"\n  \+(\d)  (.*)  (\S+) \[(\S+), (\S+)\]", said.out.split("the next value with its 95 % interval:")[1]
     )
     assert [(step, name) for step, name, *_ in comes] == [("1", "coordinate 0"), ("2", "coordinate 0")]
     assert all(float(low) < float(mean) < float(high) for _, _, mean, low, high in comes)
@@ -86,11 +86,11 @@ def test_a_table_is_fitted_and_asked_about_on_the_command_line(tmp_path: Path, c
     assert "2 sequences of vectors" in said.out + said.error
     for bad, part in (
         (("infer", out, table, "--column", "level,who"), "must be a number, got 'a'"),
-        (("infer", out, table, "--unit", "words"), "unit: is for symbols"),
+        (("infer", out, table, "--unit", "words"), "unit: applies to symbols"),
         (("fit", table, "--emission", "gausian", "--states", "2", "--out", "n.json"), "did you mean 'gaussian'"),
         (
             ("fit", table, "--emission", "poisson", "--symbols", "3", "--states", "2", "--out", "n.json"),
-            "symbols: are not for numbers",
+            "--symbols: applies to symbols",
         ),
     ):
         refused = call(*bad)

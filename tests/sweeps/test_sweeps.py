@@ -494,10 +494,10 @@ def test_the_command_lists_and_refuses(tmp_path: Path, capsys: pytest.CaptureFix
     grid = str(tmp_path / "grid.yaml")
     wrong: list[tuple[list[str], int, str]] = [
         (["sweep"], 2, "give a grid file"),
-        (["sweep", "umbrella"], 2, "say what varies, hmmscope sweep umbrella --vary KEY=A,B --out DIR"),
-        (["sweep", grid, "--num-seeds", "2"], 2, "is a grid and leaves nothing open; give no --vary"),
-        (["sweep", *options], 2, "out: give a folder"),
-        (["sweep", grid, *options], 2, "and so is --base; give one of them"),
+        (["sweep", "umbrella"], 2, "give values to vary, hmmscope sweep umbrella --vary KEY=A,B --out DIR"),
+        (["sweep", grid, "--num-seeds", "2"], 2, "is a complete grid; leave out --vary"),
+        (["sweep", *options], 2, "out: missing; give a folder"),
+        (["sweep", grid, *options], 2, "--base: cannot be combined with the grid"),
         (["sweep", *options, "--out", str(tmp_path)], 3, "not the folder of a sweep"),
         (["sweep", *options, "--executor", "loca", "--out", "x"], 2, "did you mean 'local'"),
         (["sweep", *options, "--jobs", "0", "--out", "x"], 2, "jobs: must be in"),
@@ -506,7 +506,7 @@ def test_the_command_lists_and_refuses(tmp_path: Path, capsys: pytest.CaptureFix
         (["sweep", *options, "--gpus", "1", "--out", "x"], 2, "gpus: the local executor"),
         (["sweep", *options, "--vary", "model.width"], 2, "vary: must be KEY=VALUE"),
         (["sweep", "--table", str(tmp_path)], 2, "not the folder of a sweep"),
-        (["sweep", "--table", str(tmp_path), "--seeds", "2,"], 2, "give nothing else"),
+        (["sweep", "--table", str(tmp_path), "--seeds", "2,"], 2, "give no other option"),
     ]
     for argv, code, message in wrong:
         assert cli.main(argv) == code, argv

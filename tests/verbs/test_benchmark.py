@@ -470,7 +470,7 @@ def test_a_folder_of_cards_is_checked(entered, tmp_path, capsys):
     assert check_board(kept.parent)[0].endswith("; 5 files, 0 not covered")
     capsys.readouterr()
     assert main(["check", str(tmp_path)]) == 0  # and inside another folder
-    assert capsys.readouterr().out.endswith(f"{tmp_path}: 1 folder of ours inside; 5 files, 0 not covered\n")
+    assert capsys.readouterr().out.endswith(f"{tmp_path}: 1 folder of hmmscope inside; 5 files, 0 not covered\n")
     (kept.parent / "of may" / "leaderboard.md").write_text("another")
     (kept.parent / "notes").write_text("mine")
     assert "6 files, 2 not covered: notes, of may/leaderboard.md" in check_board(kept.parent)[0]
@@ -523,7 +523,7 @@ def test_fields_of_a_registered_model_are_entered_and_kept(tmp_path, capsys):
     for refused, line in (
         (["rnn", "--training.num_steps", "4"], "--training.num_steps: of the bench only fields of the model"),
         ([str(tmp_path / "my_model.py"), "--model.width", "16"], "my_model.py builds its own"),
-        (["--model.width", "16"], "no model is named"),
+        (["--model.width", "16"], "no model is given"),
     ):
         capsys.readouterr()
         assert main(["benchmark", *refused]) == 2

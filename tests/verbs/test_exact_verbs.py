@@ -275,7 +275,9 @@ def test_oracle_of_vectors_with_gaps(ending: str, call: Callable) -> None:
     asked = ("infer", "ran-lds", f"v.{ending}", "--dimension", 2)
     called = call(*asked)
     assert called.code == 2
-    assert "sequence 0, observation 1: is no number; if nothing was observed there, say missing='none'" in called.error
+    assert (
+        "sequence 0, observation 1: is not a number; if nothing was observed there, say missing='none'" in called.error
+    )
     called = call(*asked, "--missing", "none", "--out", "o.jsonl")
     assert called.code == 0, called.error
     exact = hs.kalman_filter(process, vectors)
@@ -321,7 +323,7 @@ def test_text_that_would_be_read_otherwise_is_not_written(symbols: tuple[str, st
     hs.HMM([1.0], [[1.0]], [[0.5, 0.5]], symbols=symbols).save("odd.json")
     refused = call("sample", "odd.json", "-n", 3, "--length", 9, "--out", "s.txt")
     assert_one_line(refused, 2)
-    assert "read back otherwise as text" in refused.error
+    assert "text would be read back differently" in refused.error
     assert not Path("s.txt").exists()
     for ending in ("jsonl", "npz", "safetensors"):
         assert call("sample", "odd.json", "-n", 3, "--length", 9, "--out", f"s.{ending}", "-q").code == 0
@@ -508,7 +510,7 @@ def test_fit_chooses_among_sizes_and_streams(call: Callable) -> None:
     called = call(
         "fit", "u.txt", "--states", 2, "--out", "s.json", "--iterations", 5, "--stream", "--unit", "words", "-q"
     )
-    assert (called.code, called.out) == (0, "2 states, 2 symbols, 600 observations of a stream, each seen once\n")
+    assert (called.code, called.out) == (0, "2 states, 2 symbols, 600 observations of a stream, each read once\n")
     assert load_process("s.json").symbols == ("no-umbrella", "umbrella")
 
 
@@ -543,14 +545,14 @@ REFUSED: dict[str, tuple[int, list[object], str]] = {
         ["infer", "ran-lds", "--memory", 2],
         "--memory needs probabilities of words, and LinearGaussian has none",
     ),
-    "no facts": (2, ["infer", "fresh-hmms"], "no facts about HMMPerSample"),
+    "no facts": (2, ["infer", "fresh-hmms"], "HMMPerSample has no properties to compute"),
     "mixed states beyond memory": (5, ["infer", "umbrella", "--mixed-states", 10**13], "GiB"),
     "samples of a memory": (5, ["infer", "umbrella", "--memory", 3, "--horizon", 99, "--samples", 10**9], "GiB"),
     "samples beyond memory": (5, ["infer", "umbrella", "--mixing", "--samples", 10**13], "GiB"),
     "states beyond memory": (5, ["infer", "huge.npz", "--block-entropies", 10], "GiB"),
     "no JSON": (2, ["infer", "umbrella", "--out", "facts.txt"], "out: must end in .json"),
     "no table of lines": (2, ["infer", "umbrella", "w.txt", "--out", "o.csv"], "out: must end in .jsonl, got 'o.csv'"),
-    "sequences alone": (2, ["infer", "n.txt"], "n.txt is a file of sequences; name the process first"),
+    "sequences alone": (2, ["infer", "n.txt"], "n.txt is a file of sequences; give a process first"),
     "existing": (3, ["infer", "umbrella", "--out", "there.json"], "there.json: exists"),
     "paths of vectors": (
         2,
@@ -562,12 +564,12 @@ REFUSED: dict[str, tuple[int, list[object], str]] = {
         ["infer", "ran-lds", "v.npz", "--smooth", "--memory", 1],
         "--smooth needs smoothing, and LinearGaussian has none",
     ),
-    "ngrams of vectors": (2, ["infer", "ran-lds", "v.npz", "--ngrams", 1], "counts symbols"),
+    "ngrams of vectors": (2, ["infer", "ran-lds", "v.npz", "--ngrams", 1], "--ngrams needs symbols"),
     "negative paths": (2, ["infer", "umbrella", "w.txt", "--paths", -1], "paths: must be at least 0"),
     "negative memory": (2, ["infer", "umbrella", "w.txt", "--memory", -1], "memory: must be at least 0"),
     "absurd paths": (5, ["infer", "umbrella", "w.txt", "--paths", 10**12], "GiB"),
     "absurd ngrams": (5, ["infer", "umbrella", "w.txt", "--ngrams", 10**12], "GiB"),
-    "vectors from text": (2, ["infer", "ran-lds", "n.txt"], "vectors are read from files ending in"),
+    "vectors from text": (2, ["infer", "ran-lds", "n.txt"], "cannot read vectors from text"),
     "vectors of another size": (2, ["infer", "ran-lds", "v.npz", "--dimension", 4], "must have shape"),
     "vectors for symbols": (2, ["infer", "umbrella", "v.npz"], "must be whole numbers (sequence, time) or names"),
     "symbols for vectors": (2, ["infer", "ran-lds", "w.npz"], "sequence 0: must be a list of vectors of 5 numbers"),
@@ -653,7 +655,8 @@ def test_fit_says_what_may_be_said_of_it(call: Callable) -> None:
     called = call(*fit, "--out", "u.json", "--posterior", 20, "--goodness-of-fit", 20, "--forecast", 1)
     assert called.code == 0
     for said in (
-        r"on the grid of 2\^-32: at most \S+ nats a symbol from the fit\nposterior of 4 chains of 20 draws: largest R-hat ",
+        r"rounding to multiples of 2\^-32: at most \S+ nats per symbol from the fit\n"
+        r"posterior of 4 chains of 20 draws: largest R-hat ",
         r"\n  transition\[0, 1\] +0\.\d{4}  95 % \[0\.\d{4}, 0\.\d{4}\]\n",
         r"\ngoodness of fit beside 20 simulations of draws from the posterior:\n  runs +p \d\.\d{3}, \d\.\d{3} of 4",
         r"\n  \+1  umbrella  0\.\d{4} \[0\.\d{4}, 0\.\d{4}\]\n",
@@ -661,4 +664,4 @@ def test_fit_says_what_may_be_said_of_it(call: Callable) -> None:
         assert re.search(said, called.out), said
     refused = call(*fit, "--out", "v.json", "--forecast", 1)
     assert (refused.code, Path("v.json").exists()) == (2, False)
-    assert "forecast: its intervals are of draws from the posterior; add --posterior 500" in refused.error
+    assert "--forecast: needs draws from the posterior for its intervals; add --posterior 500" in refused.error

@@ -67,7 +67,7 @@ def test_names_with_escape_sequences_are_shown_and_not_obeyed(call: Callable, tm
     assert (called.code, called.error) == (0, "")
     assert all(line.isprintable() for line in called.out.splitlines())
     assert "a\\x1b[2J" in called.out
-    assert "likeliest path: " in called.out
+    assert "most likely path: " in called.out
 
 
 def test_oracle_drops_tiny_probabilities_if_told_to(call: Callable, rubbish: None) -> None:
@@ -201,7 +201,7 @@ def test_first_calls_are_made_and_told(call: Callable, monkeypatch: pytest.Monke
     refused = call("check", "--compile", "folder")
     assert (refused.code, refused.error) == (
         2,
-        "error[2] --compile: is for this installation; give no folder with it\n",
+        "error[2] --compile: applies to this installation; give no folder with it\n",
     )
 
 

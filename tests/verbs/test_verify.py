@@ -52,7 +52,7 @@ def test_an_experiment_that_goes_on_fits_its_index(call: Callable, tmp_path: Pat
     seals.write_seal(kept, "experiment", {})
     told = call("check", str(kept))
     assert (told.code, told.error) == (0, "")
-    assert "not finished; its tables hold" in told.out
+    assert "not finished; its tables contain" in told.out
     index = store.read_table(kept / packed.INDEX)
     index[0]["rows"]["runs"] += 1
     store.write_table(kept / packed.INDEX, index)
@@ -109,7 +109,7 @@ def test_an_export_is_as_its_manifest_says(call: Callable, tmp_path: Path) -> No
     told = call("check", "out")
     assert (told.code, told.error) == (0, "")
     assert "; 4 files, 0 not covered" in told.out
-    assert "the weights have the shapes that the configuration says" in told.out
+    assert "the weights have the shapes of the configuration" in told.out
     for path in sorted((tmp_path / "out").iterdir()):
         before = path.read_bytes()
         for after in (before.replace(b" ", b"\t", 1), before[:-9] + bytes([before[-9] ^ 1]) + before[-8:], None):
@@ -149,7 +149,7 @@ def test_folders_of_ours_at_any_depth_are_checked_and_files_beside_them_counted(
     first, second, last = told.out.splitlines()
     assert first.startswith("all/a: run: ")
     assert second.startswith("all/b/c: run: ")
-    assert last.startswith("all: 2 folders of ours inside; ")
+    assert last.startswith("all: 2 folders of hmmscope inside; ")
     assert last.endswith(" files, 0 not covered")
     (tmp_path / "all" / "b" / "gpt2").mkdir()
     (tmp_path / "all" / "b" / "gpt2" / "config.json").write_text("{}")  # a model of somebody else's
@@ -171,7 +171,7 @@ def test_a_folder_that_a_seal_covers_says_what_to_check(call: Callable, tmp_path
     store.write_json(tmp_path / "all" / "a" / "experiment.json", {})
     seals.write_seal(tmp_path / "all" / "a", "experiment", {})
     assert (
-        f"all/a/drawn: lies in {tmp_path}/all/a, whose seals cover it; check that folder"
+        f"all/a/drawn: is inside {tmp_path}/all/a, and the seals of that folder cover it; check {tmp_path}/all/a"
         in call("check", "all/a/drawn").error
     )
     assert call("check", "all/a/drawn").code == 2
@@ -180,5 +180,5 @@ def test_a_folder_that_a_seal_covers_says_what_to_check(call: Callable, tmp_path
 def test_names_that_cannot_be_and_pages_without_a_folder_are_refused_before_anything(call: Callable) -> None:
     assert call("check", "no\0folder").code == 2
     told = call("report", str(RESULTS / "limits-table1"), "--figures", "drawn", "--out", "no/such/x.html")
-    assert (told.code, told.error) == (2, "error[2] out: there is no folder no/such\n")
+    assert (told.code, told.error) == (2, "error[2] out: folder no/such does not exist\n")
     assert not Path("drawn").exists()

@@ -1,4 +1,4 @@
-"""The command line: parsing only. A verb is told by a record and done by a function of its name, imported when called."""
+"""The command line: parse arguments, import the function of the verb, and call it with its options."""
 
 import argparse
 import dataclasses
@@ -21,37 +21,37 @@ from hmmscope.synonyms import suggestion
 from hmmscope.text import NobodyReadsError, in_a_line, say, silence, tell, whatever_is_heard
 
 _EPILOG = """\
-a process is a registered name (hmmscope show processes), a shipped one, or a file (.json, .npz, .safetensors)
-options of the form --section.key VALUE change one number of a configuration: --training.num_steps 500
+a process is a registered name (hmmscope show processes), a shipped name, or a file (.json, .npz, .safetensors)
+--section.key VALUE changes one value of a configuration: --training.num_steps 500
 
 exit codes: 0 done, 2 bad input, 3 refused (exists, in use, differs), 4 damaged data, 5 resources (disk, memory,
 device), 6 non-finite numbers, 130 interrupted, 143 terminated, 70 internal error
 """
 
-#: Verbs that only print: they end when nobody reads any more.
+#: Verbs that only print: they stop when the reader of the pipe has gone.
 _SHOWN = ("show", "sample", "infer", "claims")
-#: Characters of an error at most: of a longer one, the middle is left out.
+#: Maximum characters of an error line; the middle of a longer one is cut.
 _LONGEST_LINE = 400
 
 
 class _Parser(argparse.ArgumentParser):
-    """Errors in one line, as all others."""
+    """Argument parser that raises its errors as one-line InputErrors."""
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; see {self.prog} --help")
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of all verbs, from their records."""
+    """Build the parser of all verbs from their option records."""
     below: dict[str, Any] = {"epilog": _EPILOG, "formatter_class": argparse.RawDescriptionHelpFormatter}
     parser = _Parser(prog="hmmscope", description=__import__("hmmscope").__doc__, **below)
     parser.add_argument("--version", action="store_true", help="print the version")
-    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    parser.add_argument("--debug", action="store_true", help="show full tracebacks of errors")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
     for name, record in VERBS.items():
         text = (record.__doc__ or "").partition("\n")[0]
         changing = below if issubclass(record, OverrideOptions) else {}
-        # Without abbreviations: --seed is a field of the configuration, and not short for --seeds.
+        # No abbreviations: --seed is a field of the configuration, not short for --seeds.
         sub = verbs.add_parser(name, help=text, description=text, allow_abbrev=False, **changing)
         groups: dict[str, Any] = {}
         for one in dataclasses.fields(record):
@@ -62,9 +62,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add(parser: argparse._ActionsContainer, one: dataclasses.Field) -> None:
-    """An option or an argument, from the field of a record."""
+    """Add one option or argument to a parser, from a field of the record."""
     how = {key: value for key, value in one.metadata.items() if key not in ("place", "flags", "group")}
-    how["help"] = how.get("help") and how["help"].replace("%", "%%")  # which stands for itself
+    how["help"] = how.get("help") and how["help"].replace("%", "%%")
     many = get_origin(one.type) is tuple
     kind = next((word for word in (int, float) if word is one.type or word in get_args(one.type)), None)
     if kind is not None:
@@ -78,38 +78,40 @@ def _add(parser: argparse._ActionsContainer, one: dataclasses.Field) -> None:
         return
     if one.type is bool:
         how["action"] = "store_true"
-    elif many:  # said again, it has more values
+    elif many:  # repeating the option adds values
         how["nargs"], how["action"] = "+", "extend"
         default = None if default is None else list(default)
     parser.add_argument(*_flags(one), dest=one.name, default=default, **how)
 
 
 def parse_overrides(words: Sequence[str]) -> dict[str, str]:
-    """``--section.key value`` or ``--section.key=value`` pairs."""
+    """Parse ``--section.key value`` and ``--section.key=value`` into a dictionary."""
     found: dict[str, str] = {}
     rest = list(words)
     while rest:
         word = rest.pop(0)
         key, equals, value = word.removeprefix("--").partition("=")
         if not word.startswith("--") or not key:
-            raise InputError(f"{word}: unexpected; options of a configuration are --section.key VALUE")
+            raise InputError(f"{word}: unexpected word; write configuration values as --section.key VALUE")
         if not equals:
             if not rest:
-                raise InputError(f"--{key}: needs a value")
+                raise InputError(f"--{key}: needs a value, as in --{key} VALUE")
             value = rest.pop(0)
         key = key.replace("-", "_")
         if key in found:
-            raise InputError(f"--{key}: given twice")
+            raise InputError(f"--{key}: given twice; give it once")
         found[key] = value
     return found
 
 
 def _split_overrides(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """``--section.key VALUE`` pairs apart from the rest, so that they may stand anywhere in the line."""
+    """Separate ``--section.key VALUE`` pairs, which may stand anywhere, from the other words."""
     dotted: list[str] = []
     words: list[str] = []
     rest = list(argv)
-    plain = r"|--(seed|target)(=|$)" if rest and rest[0] in ("run", "train", "sweep") else ""  # of no section
+    plain = (
+        r"|--(seed|target)(=|$)" if rest and rest[0] in ("run", "train", "sweep") else ""
+    )  # fields outside any section
     while rest:
         word = rest.pop(0)
         if re.match(rf"--[A-Za-z_]+\.{plain}", word):
@@ -120,9 +122,9 @@ def _split_overrides(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int:
-    """Run one command; returns the exit code.
+    """Run one command and return its exit code.
 
-    In a process of its own, what has been imported by the time that work begins is exempt from garbage collection.
+    In its own process, exempt the modules imported so far from garbage collection.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     words = [word for word in argv if word != "--debug"]
@@ -130,10 +132,10 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
 
 
 def answered(command: Callable[[], int], *, debug: bool = False) -> int:
-    """The exit code of a command, whose errors and warnings become a line each; with `debug` errors are raised."""
+    """Return the exit code of a command; print errors and warnings as one line each, or raise them with `debug`."""
     code = _answered(command, debug)
     with suppress(ValueError, AttributeError):  # there is no standard output
-        try:  # a reader that has gone shows here, not when the interpreter ends
+        try:  # report a closed pipe here, not at interpreter exit
             sys.stdout.flush()
         except OSError as error:
             silence()
@@ -151,7 +153,7 @@ def _answered(command: Callable[[], int], debug: bool) -> int:
         if debug:
             raise
         if _is_follower() and not error.speaks_for_all:
-            return error.exit_code  # of several processes that are refused alike, the first says so
+            return error.exit_code  # of several processes with the same error, only the first prints it
         return _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
@@ -162,7 +164,7 @@ def _answered(command: Callable[[], int], debug: bool) -> int:
         if debug and code == 70:
             raise
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO):
-            silence()  # it may be the standard output that is full
+            silence()  # standard output itself may be full
         return _fail(line + (" (add --debug for more)" if code == 70 else ""), code)
     finally:
         warnings.showwarning = shown
@@ -173,7 +175,7 @@ def _dispatch(argv: list[str], own_process: bool) -> int:
     named = next((word for word in words if not word.startswith("-")), None)
     if named is not None and named not in VERBS:
         raise unknown_name("verb", named, VERBS)
-    if named is not None:  # before what is required is missed
+    if named is not None:  # before argparse reports missing arguments
         _refuse_unknown(named, [word for word in words if re.match(r"--[a-zA-Z]", word)])
     arguments, rest = build_parser().parse_known_args(words)
     if arguments.version:
@@ -194,7 +196,7 @@ def _dispatch(argv: list[str], own_process: bool) -> int:
     if issubclass(record, OverrideOptions):
         values["overrides"] = parse_overrides(rest)
 
-    # Waiting threads sleep instead of spinning: on cores that others use too, spinning makes two threads slower than one.
+    # Waiting threads sleep: on shared cores, spinning makes two threads slower than one.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     function = getattr(importlib.import_module(f"hmmscope.lab.verbs.{arguments.verb}"), arguments.verb)
     if own_process:
@@ -207,10 +209,10 @@ def _dispatch(argv: list[str], own_process: bool) -> int:
     except UnknownNameError as error:
         raise _with_options(error, arguments.verb, values.get("overrides", {})) from error
     except SystemExit as error:
-        if os.environ.get("WORLD_SIZE", "1") != "1":  # several processes that end together
+        if os.environ.get("WORLD_SIZE", "1") != "1":  # torchrun workers end together
             raise
         raise InputError(
-            f"{arguments.verb}: the code of the model ended the process (SystemExit: {error.code})"
+            f"{arguments.verb}: the model's code called sys.exit (SystemExit: {error.code}); remove that call"
         ) from None
     for written in filter(None, (values.get(name) for name in ("out", "figures", "export"))):
         from hmmscope.lab.verbs.output_paths import under_seal
@@ -220,14 +222,13 @@ def _dispatch(argv: list[str], own_process: bool) -> int:
 
 
 def _refuse_unknown(verb: str, rest: Sequence[str]) -> None:
-    """InputError for what a verb does not take, with the nearest that it does; fields of a configuration have errors of
-    their own, unless one is nearly the name of an option."""
+    """Raise InputError for an unknown option, with the nearest known one; fields have their own errors."""
     record, options = VERBS[verb], _options(VERBS[verb])
     for word in rest:
         flag = word.partition("=")[0]
         if flag in (*options, "--help", "--version"):
             continue
-        if flag in ("--seed", "--target") and issubclass(record, OverrideOptions):  # fields of no section
+        if flag in ("--seed", "--target") and issubclass(record, OverrideOptions):  # fields outside any section
             continue
         near = suggestion(flag, options) or difflib.get_close_matches(flag, options, 1, 0.85)
         if issubclass(record, OverrideOptions) and not near:
@@ -235,11 +236,11 @@ def _refuse_unknown(verb: str, rest: Sequence[str]) -> None:
         if flag.startswith("--") and "." not in flag:
             raise unknown_name(f"hmmscope {verb}", flag, options)
         if not issubclass(record, OverrideOptions):
-            raise InputError(f"{word}: unexpected; see hmmscope {verb} --help")
+            raise InputError(f"{word}: unexpected word; see hmmscope {verb} --help")
 
 
 def _with_options(error: UnknownNameError, verb: str, overrides: Mapping[str, str]) -> InputError:
-    """The error for a field that nothing has, with the options of the verb if it was written like one: without a dot."""
+    """Add the options of the verb to the error for an unknown field that was written without a dot."""
     if not isinstance(error.name, str) or error.name not in overrides:
         return error
     flags = [f"--{name}" for name in error.known if name.isidentifier() and name != "name"]
@@ -247,7 +248,7 @@ def _with_options(error: UnknownNameError, verb: str, overrides: Mapping[str, st
 
 
 def _options(record: type) -> list[str]:
-    """The options of a verb, as they are written."""
+    """Return the flags of a verb."""
     named = [one for one in dataclasses.fields(record) if one.metadata and not one.metadata.get("place")]
     return [flag for one in named for flag in _flags(one)]
 
@@ -257,12 +258,12 @@ def _flags(one: dataclasses.Field) -> Sequence[str]:
 
 
 def _is_follower() -> bool:
-    """Whether this is one of several processes of torchrun, and not the first."""
+    """Return whether this process is a torchrun worker other than the first."""
     return os.environ.get("WORLD_SIZE", "1") != "1" and os.environ.get("RANK", "0") != "0"
 
 
 def _warn(message: Warning | str, category: type[Warning], *where: object, **more: object) -> None:
-    """A warning in one line, without the line of code that gave it."""
+    """Print a warning as one line, without its source line."""
     line = " ".join(str(message).split())
     tell(f"warning: {in_a_line(line)}")
 

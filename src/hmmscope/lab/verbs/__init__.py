@@ -1,1 +1,1 @@
-"""Verbs of the command line that compute exact answers: oracle, facts, fit."""
+"""The verbs of the command line, one module each."""

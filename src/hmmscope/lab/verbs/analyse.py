@@ -1,4 +1,4 @@
-"""The verb `analyse`: an instrument on a trained run, or the run for Hugging Face."""
+"""The verb `analyse`: run an instrument on a trained run, or export the run to Hugging Face."""
 
 import hashlib
 import inspect
@@ -19,14 +19,14 @@ from hmmscope.text import say
 
 
 def analyse(options: AnalyseOptions) -> None:
-    """Run an instrument on the trained model, or at all steps that stayed, and write and print the table; or export it."""
+    """Run an instrument on the final model or on all stored checkpoints and write the table; or export the model."""
     if options.export is not None:
         given = [name for name in options.beyond_defaults() if name not in ("export", "quiet", "run")]
         if given or options.overrides:
-            raise InputError(f"--export: writes the model, and takes no {(given or [*options.overrides])[0]}")
+            raise InputError(f"--export: exports the model only; leave out {(given or [*options.overrides])[0]}")
         return export(options.run, options.export, options.quiet)
     if options.instrument is None:
-        raise InputError("instrument: give one (hmmscope show instruments), or --export DIR")
+        raise InputError("instrument: missing; give one of hmmscope show instruments, or --export DIR")
     _instrument(options, options.instrument)
 
 
@@ -49,14 +49,16 @@ def _instrument(asked: AnalyseOptions, instrument: str) -> None:
     if sequences is None:
         given = next((name for name, value in reading.items() if value is not None), None)
         if given is not None:
-            raise InputError(f"--{given}: is for --sequences FILE")
+            raise InputError(f"--{given}: applies to --sequences FILE only")
     elif instrument != "curves":
-        raise InputError("--sequences: nobody knows the states of given sequences; the instrument for them is curves")
+        raise InputError(
+            "--sequences: the hidden states of given sequences are unknown; only the instrument curves can use them"
+        )
     loaded = load_run(asked.run)
     dataset = loaded.dataset("probe") if sequences is None else loaded.dataset_of(sequences, **reading)
     if dataset.process.data is not None and sequences is not None and not quiet:
         say(dataset.process.data.describe())
-    if instrument == "curves":  # what the run was trained for, unless told otherwise
+    if instrument == "curves":  # defaults from the training run
         trained_for = {"target": loaded.config.target, "block_length": loaded.config.training.block_length}
         options = trained_for | options
     if asked.over_checkpoints:
@@ -88,6 +90,6 @@ def _short(value: object) -> str:
 
 
 def _file_name(name: str) -> str:
-    """A name of plain letters; those that had others, or were longer, are told apart by a digest."""
+    """Return a file name of plain letters; a digest distinguishes names that were changed or shortened."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:200]
     return plain if plain == name else f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"

@@ -1,4 +1,4 @@
-"""`hmmscope claims --audit`: which verdicts were fixed before their data, and what measured the parts."""
+"""`hmmscope claims --audit`: which verdicts were fixed before their data, and which code measured the parts."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,15 +13,15 @@ from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope.lab.experiments.parts import INDEX, measurement_of
 from hmmscope.storage import store
 
-#: How a verdict is known to have been fixed before its data, or that it was not.
-_NOTED = "by the rules that its run noted when it began, before there were protocols"
+#: Description of verdicts fixed by noted rules.
+_NOTED = "by the rules that its run recorded at its start, before protocols existed"
 
 
 def audit(entries: Sequence[LedgerRow], folders: Sequence[Path]) -> list[str]:
-    """Lines about the verdicts and the parts of folders.
+    """Return lines about the verdicts and the parts of folders.
 
     Raises:
-        DamagedError: a protocol is not in the history, or was committed after its data were begun.
+        DamagedError: A protocol is not in the git history, or was committed after its data collection began.
     """
     judged = [entry for entry in entries if not entry.claim.is_question]
     why: dict[str, list[str]] = {}
@@ -39,13 +39,12 @@ def audit(entries: Sequence[LedgerRow], folders: Sequence[Path]) -> list[str]:
 
 
 def _folder(entry: LedgerRow, folders: Sequence[Path]) -> Path:
-    """Where an entry was read."""
     own = [one for one in folders if entry.folder in (one.name, str(one))]
     return next(one for one in own if read_about(one).get("scale") == entry.scale)
 
 
 def _why(entry: LedgerRow, folders: Sequence[Path]) -> str:
-    """How a verdict stands to its data."""
+    """Describe how a verdict was fixed relative to its data."""
     if entry.exploratory is not None:
         return f"exploratory: {entry.exploratory}"
     folder = _folder(entry, folders)
@@ -57,18 +56,18 @@ def _why(entry: LedgerRow, folders: Sequence[Path]) -> str:
     try:
         when = committed(protocol, folder)
     except NoHistoryError as error:
-        return f"{by}, whose history cannot be asked ({error})"
+        return f"{by}, but its git history is unavailable ({error})"
     if when is None:
-        raise DamagedError(f"{folder / PROTOCOL}: in no commit; a protocol is committed before its first run")
+        raise DamagedError(f"{folder / PROTOCOL}: in no commit; a protocol must be committed before its first run")
     if when > datetime.fromisoformat(about["begun"]):
         raise DamagedError(
-            f"{folder / PROTOCOL}: committed {when.isoformat()}, after its data were begun ({about['begun']})"
+            f"{folder / PROTOCOL}: committed {when.isoformat()}, after its data collection began ({about['begun']})"
         )
     return f"{by}, committed {when.date().isoformat()}"
 
 
 def _parts(folders: Sequence[Path]) -> list[str]:
-    """What measured the parts: the present version of the measurement, an earlier one, or one that nobody knows."""
+    """Count the parts measured by the present version of the code, by earlier and by unknown versions."""
     counts: Counter[str] = Counter()
     older = []
     for folder in folders:
@@ -81,16 +80,16 @@ def _parts(folders: Sequence[Path]) -> list[str]:
             kind = "present" if version == known.version else "unknown" if version is None else "earlier"
             counts[kind] += count
             if kind != "present":
-                said = "a version that nobody knows" if version is None else f"version {version}"
+                said = "an unknown version" if version is None else f"version {version}"
                 older.append(
                     f"  {about['experiment']}, {about['scale']}: {count} of {said}, now {known.version}{added}"
                 )
-    said = f"{sum(counts.values())} parts: {counts['present']} of the present measurement"
+    said = f"{sum(counts.values())} parts: {counts['present']} from the present version of the measurement"
     rest = counts["earlier"] + counts["unknown"]
     return [f"{said}, {rest} of others" if rest else said, *older]
 
 
 def _added(part: Mapping[str, Any]) -> str:
-    """Which rows without training were added to a part later, as scripts/add_rows.py does, and by which version."""
+    """Name the rows without training that scripts/add_rows.py added later, with their versions."""
     added = part.get("added", {})
     return "".join(f", with {name} of version {one}" for name, one in sorted(added.items()) if name != "created")

@@ -1,4 +1,4 @@
-"""The verb `benchmark`: enter HMM-bench, or make its leaderboard."""
+"""The verb `benchmark`: submit models to HMM-bench, or write its leaderboard."""
 
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,12 @@ from hmmscope.text import say
 
 
 def benchmark(options: BenchmarkOptions) -> None:
-    """Enter models, each into a folder of its own, and print their cards; or read submissions and write the leaderboard."""
+    """Submit models, each into its own folder, and print their cards; or read submissions and write the leaderboard."""
     if options.leaderboard is not None:
         _make_board(options, options.leaderboard)
         return
     if "seeds" in options.overrides:
-        raise refused(options.overrides["seeds"], "the bench has no lists of seeds")
+        raise refused(options.overrides["seeds"], "the benchmark takes no list of seeds")
     fields = _fields(options)
     if not options.models:
         _list(options.track)
@@ -31,7 +31,7 @@ def benchmark(options: BenchmarkOptions) -> None:
     chosen = None if options.tasks is None else tuple(name.strip() for name in options.tasks.split(","))
     entered = [{"name": model, **fields} if fields else model for model in options.models]
     for one in entered:
-        entry_of(one)  # a name that is wrong is said before hours are spent on others
+        entry_of(one)  # refuse a wrong name before hours of training
     if len(entered) == 1:
         _enter(options, options.models[0], entered[0], chosen)
         return
@@ -42,7 +42,6 @@ def benchmark(options: BenchmarkOptions) -> None:
 
 
 def _enter(options: BenchmarkOptions, model: str, entered: Any, tasks: tuple[str, ...] | None) -> None:
-    """Enter one model, and print its card."""
     name = Path(model).stem if model.endswith(".py") else model
     alone = len(options.models) == 1 and options.out is not None
     folder = Path(options.out or "hmm-bench") if alone else Path(options.out or "hmm-bench") / name
@@ -63,21 +62,20 @@ def _enter(options: BenchmarkOptions, model: str, entered: Any, tasks: tuple[str
 
 
 def _fields(options: BenchmarkOptions) -> dict[str, str]:
-    """What is chosen of registered models."""
+    """Return the chosen fields of registered models."""
     for key in options.overrides:
         if not key.startswith("model."):
-            raise InputError(f"--{key}: of the bench only fields of the model may be chosen, as --model.width 64")
+            raise InputError(f"--{key}: the benchmark allows only fields of the model, such as --model.width 64")
     files = [model for model in options.models if model.endswith(".py")]
     if options.overrides and (files or not options.models):
-        what = f"{files[0]} builds its own" if files else "no model is named"
+        what = f"{files[0]} builds its own" if files else "no model is given"
         raise InputError(f"--{next(iter(options.overrides))}: is a field of a registered model, and {what}")
     return {key.removeprefix("model."): value for key, value in options.overrides.items()}
 
 
 def _make_board(options: BenchmarkOptions, board: str) -> None:
-    """Print the leaderboard, and write its page."""
     if options.models:
-        raise InputError("board: reads submissions; give no model with it")
+        raise InputError("--leaderboard: reads submissions; give no model with it")
     cards = read_cards(board)
     say(markdown(cards).rstrip())
     page_file = Path(options.out or board) / f"{BOARD}.html"
@@ -90,7 +88,7 @@ def _make_board(options: BenchmarkOptions, board: str) -> None:
 
 
 def _list(track: str) -> None:
-    """The tasks of a track, and its budget."""
+    """Print the tasks of a track and its budget."""
     found = tasks_of(track)
     budget = BUDGETS[track]
     steps = f"{budget.num_steps:,} steps of {budget.batch_size} samples each"

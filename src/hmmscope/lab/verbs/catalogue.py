@@ -1,7 +1,8 @@
-"""What there is and what names mean, as `show` prints it.
+"""Registered names and their meanings, as `show` and `claims` print them.
 
-This, and the list of claims, are read from catalogue.json, which `scripts/write_pages.py` makes of what is registered: so
-nothing heavy is imported. Where another package adds something, or a line that registers has changed, all is imported.
+They are read from catalogue.json, which `scripts/write_pages.py` writes, so that nothing heavy is imported. If
+another package
+registers something or a registering line has changed, everything is imported instead.
 """
 
 import contextlib
@@ -33,18 +34,18 @@ _KINDS = {
 }
 
 
-#: What `show` lists.
+#: The kinds that `show` lists.
 KINDS = (*_KINDS, "presets")
 
 
 def listed(plural: str) -> str:
-    """The names of a kind, a line each, under its name."""
+    """Return the names of a kind, one per line, under a heading."""
     kept = catalogue()
     return str(kept["list"][plural]) if kept else _listed(plural)
 
 
 def meaning(name: str) -> None:
-    """Print what a name means."""
+    """Print the meaning of a name."""
     from hmmscope.lab.verbs.output_paths import HMM_FILES
 
     kept = catalogue()
@@ -65,7 +66,7 @@ def _show_term(name: str, known: Collection[str]) -> None:
 
 
 def catalogue() -> dict[str, Any] | None:
-    """What catalogue.json holds; None where it does not hold all that is registered."""
+    """Return the contents of catalogue.json, or None if it does not cover everything registered."""
     if registry.has_plugins() or not CATALOGUE.is_file():
         return None
     kept: dict[str, Any] = json.loads(CATALOGUE.read_text())
@@ -73,7 +74,7 @@ def catalogue() -> dict[str, Any] | None:
 
 
 def make_catalogue() -> dict[str, Any]:
-    """What `show` and `claims` print, by importing everything."""
+    """Compute what `show` and `claims` print, by importing everything."""
     from hmmscope.lab.evidence.ledger import LedgerRow, as_text, recorded_claim
     from hmmscope.processes.files import shipped_processes
 
@@ -94,7 +95,6 @@ def _printed(function: Callable[[str], None], name: str) -> str:
 
 
 def _listed(plural: str) -> str:
-    """The names of a kind, a line each, under its name."""
     from hmmscope.processes.files import load_process, shipped_processes
 
     if plural == "presets":
@@ -150,7 +150,7 @@ def _show(name: str) -> None:
         if names:
             say(f"  {kind:<16} {', '.join(map(in_brief, names[:20]))}{', ...' * (len(names) > 20)}")
     if loaded.read_options is not None:
-        say(f"  {'fitted to':<16} sequences read with {in_a_line(loaded.read_options.flags())}")
+        say(f"  {'fitted to':<16} sequences read with options {in_a_line(loaded.read_options.flags())}")
     say(f"  {'digest':<16} {loaded.digest}")
 
 
@@ -159,7 +159,6 @@ def _first_line(thing: object) -> str:
 
 
 def _in_a_line(kind: str, entry: Any) -> str:
-    """What a registered thing is."""
     said = {"experiment": "title", "claim": "claim_text"}.get(kind)
     return getattr(entry, said) if said else _first_line(entry)
 
@@ -178,7 +177,7 @@ def _show_entry(name: str, kind: str, entry: Any) -> None:
 
 
 def _show_facts(process: "Process", beginning: str = "") -> None:
-    """What follows from the matrices, where it takes no more than a second or so."""
+    """Print the properties that take about a second or less."""
     from hmmscope.inference.process_facts import process_facts
 
     facts = process_facts(process)
@@ -205,5 +204,5 @@ def _show_experiment(name: str) -> None:
 
 
 def _as_option(value: Any) -> str:
-    """A default as it is written on the command line."""
+    """Return a default as it is written on the command line."""
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

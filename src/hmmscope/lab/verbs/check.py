@@ -1,4 +1,4 @@
-"""The verb `check`: whether folders, submissions to HMM-bench too, or this installation, can be trusted."""
+"""The verb `check`: verify folders and benchmark submissions, or test this installation."""
 
 from pathlib import Path
 
@@ -15,26 +15,29 @@ from hmmscope.text import say
 
 
 def check(options: CheckOptions) -> int:
-    """Check the seal of each folder and what follows from its files; without a folder, the installation.
+    """Verify the seal of each folder and recompute its numbers; without a folder, test the installation.
 
-    Submissions are scored again from what is stored in them, or with `run` from the model too. A folder that holds
-    submissions or cards is one of a leaderboard.
+    Submissions are scored again from their stored predictions, and with `run` also from the model. A folder that
+    contains
+    submissions or cards is checked as a leaderboard.
 
     Returns:
-        0 if all is well; 5 for an installation that lacks what is needed.
+        0 if everything agrees; 5 for an installation that lacks a requirement.
 
     Raises:
-        InputError: `run` without submissions alone to run it on.
-        DamagedError, RefusedError: see `hmmscope.lab.verbs.verify.verify`, `check_submission` and `check_board`.
+        InputError: `run` was given without submissions, or with other folders.
+        DamagedError, RefusedError: See `hmmscope.lab.verbs.verify.verify`, `check_submission` and `check_board`.
     """
     for folder in options.folders:
         disk.check_name(Path(folder))
     submissions = [folder for folder in options.folders if (Path(folder) / ENTRY).is_file()]
     others = [folder for folder in options.folders if folder not in submissions]
     if options.run is not None and (others or not submissions):
-        raise InputError("run: is the model of a submission; give the folder of one")
+        raise InputError(
+            "--run: is the model file of a submission; give the folder of the submission and no other folder"
+        )
     if options.compile and options.folders:
-        raise InputError("--compile: is for this installation; give no folder with it")
+        raise InputError("--compile: applies to this installation; give no folder with it")
     if not options.folders:
         code = doctor()
         if options.compile:

@@ -1,4 +1,4 @@
-"""The verb `claims`: what the papers claim, and what experiments found of it."""
+"""The verb `claims`: the papers' claims and the verdicts of experiments on them."""
 
 import warnings
 from pathlib import Path
@@ -16,10 +16,11 @@ from hmmscope.text import say
 
 
 def claims(options: ClaimsOptions) -> None:
-    """Print the claims; or with folders of experiments the ledger, and write it if asked to, or what is fixed of it.
+    """Print the claims, the ledger of given experiments, or an audit of their verdicts; write the ledger if requested.
 
-    `examine` judges again under other choices and finds the power of the rules by simulation.
-    `quiet` prints results only: the claims or the ledger, or the name of the file that they are in.
+    `sensitivity` repeats the verdicts under other choices and simulates the power of the rules. `quiet` prints only
+    the claims, the
+    ledger, or the name of its file.
     """
     folders, out, quiet = options.folders, options.out, options.quiet
     if options.audit:
@@ -31,7 +32,7 @@ def claims(options: ClaimsOptions) -> None:
         say("\n".join(audit(ledger(there), there)))
         return
     if options.sensitivity and not folders:
-        raise InputError("claims --examine: give folders of experiments")
+        raise InputError("claims --sensitivity: give folders of experiments")
     if out is not None:
         new_file(out, (".md", ".html", ".json", ".jsonl"))
     kept = catalogue()
@@ -64,10 +65,10 @@ def claims(options: ClaimsOptions) -> None:
 
 
 def _measured(folders: list[Path]) -> list[Path]:
-    """Without those of experiments that were begun and of which no seed is whole, if there are others."""
+    """Leave out experiments without a complete seed, if there are others."""
     begun = [one for one in folders if (one / "parts.jsonl").is_file() and not (one / "findings.json").exists()]
     if len(begun) == len(folders):
         return folders
     for one in begun:
-        warnings.warn(f"{one}: no seed is whole yet; left out", stacklevel=2)
+        warnings.warn(f"{one}: left out, because no seed is complete yet", stacklevel=2)
     return [one for one in folders if one not in begun]

@@ -1,4 +1,4 @@
-"""What `check` does without folders: whether this installation can be trusted (exact bits, disk, memory, extras)."""
+"""`check` without folders: test this installation (exact bits, disk, memory, extras)."""
 
 import importlib.util
 import os
@@ -23,7 +23,7 @@ _PHILOX_ZERO = (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
 
 
 def doctor() -> int:
-    """Check the installation; returns 0 if everything that is needed works."""
+    """Test the installation; return 0 if every requirement works."""
     failed = 0
     for name, ok, text in checks():
         say(f"{'ok  ' if ok else 'FAIL'}  {name:<22} {text}")
@@ -32,7 +32,7 @@ def doctor() -> int:
 
 
 def checks() -> Iterator[tuple[str, bool, str]]:
-    """(what, whether it is well, in words), one after the other."""
+    """Yield (what, whether it passed, description) for each check in turn."""
     versions = f"hmmscope {hmmscope.__version__}, Python {platform.python_version()}, torch {torch.__version__}"
     yield "versions", True, f"{versions}, NumPy {np.__version__}"
     yield "threads", True, f"{torch.get_num_threads()} of {os.cpu_count()} cores"

@@ -1,4 +1,4 @@
-"""What `analyse --export` does: a trained run as a folder that the Hugging Face world opens."""
+"""`analyse --export`: write a trained run as a folder that Hugging Face libraries open."""
 
 from hmmscope.interop.huggingface import export_huggingface
 from hmmscope.runs.pipeline import load_run
@@ -16,6 +16,6 @@ def export(run: str, out: str, quiet: bool) -> None:
         say(f"open it: transformers.AutoModelForCausalLM.from_pretrained({out!r})")
         if beyond:
             say(
-                f"cut its logits to the first {loaded.model.num_symbols}: the other {beyond} stand for tokens that are "
-                "no symbols"
+                f"keep the first {loaded.model.num_symbols} of its logits: the other {beyond} belong to tokens that are "
+                "not symbols"
             )

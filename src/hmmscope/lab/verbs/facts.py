@@ -1,4 +1,4 @@
-"""What `ask` says of a process without sequences: what follows from its matrices."""
+"""Answers of `infer` about a process without sequences: properties of its matrices."""
 
 import dataclasses
 import re
@@ -40,12 +40,12 @@ from hmmscope.storage import store
 from hmmscope.text import say
 from hmmscope.ties import steady
 
-#: Sequences that the memory error is summed over where no time is given; beyond, they are sampled.
+#: Maximum number of sequences enumerated for the memory error if no horizon is given; above it they are sampled.
 _ENUMERATED = 2**16
-#: Observations beyond the longest memory, where none are given: the error no longer depends on where it all began.
+#: Default observations beyond the longest memory, after which the error no longer depends on the initial state.
 _MARGIN = 16
 
-#: What is refused before the process is built; beyond 64 observations there are too many blocks of two symbols.
+#: Limits checked before the process is built; above 64 observations there are too many blocks of two symbols.
 _MOST = {"block_entropies": 64, "observability": 64, "memory": 10_000, "horizon": 10**6, "mixed_states": 2**53}
 
 Section = tuple[list[str], dict[str, Any]]
@@ -53,17 +53,17 @@ Section = tuple[list[str], dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class FactOptions:
-    """What is asked for besides the cheap facts; zero for no.
+    """Requested properties beyond the inexpensive ones; zero means none.
 
     Attributes:
-        block_entropies: longest block of observations whose entropy is wanted.
-        observability: gamma_k for k up to this.
-        memory: longest memory whose error is wanted.
-        horizon: observations seen when a memory is judged; chosen if zero.
-        mixing: whether the mixing time is wanted.
-        mixed_states: where to stop looking for mixed states.
-        ngram_baselines: "NxL" for what counting reaches in prompts of N demonstrations of L observations; empty for no.
-        samples, seed: sequences for what has to be sampled.
+        block_entropies: Longest block of observations.
+        observability: Largest k of gamma_k.
+        memory: Longest memory.
+        horizon: Observations before the error of a memory is measured; zero chooses.
+        mixing: Compute the mixing time.
+        mixed_states: Maximum number of mixed states.
+        ngram_baselines: "NxL" for n-gram baselines in prompts of N demonstrations of length L; empty for none.
+        samples, seed: Number of sampled sequences, and their seed.
     """
 
     block_entropies: int = 0
@@ -81,7 +81,7 @@ class FactOptions:
         for name, most in _MOST.items():
             require(0 <= getattr(self, name) <= most, name, f"must be in [0, {most}]", getattr(self, name))
         require(self.samples >= 2, "samples", "must be at least 2", self.samples)
-        rule = "must be demonstrations x their length, such as 5x8"
+        rule = "must be number x length of the demonstrations, such as 5x8"
         require(
             not self.ngram_baselines or bool(re.fullmatch(r"\d{1,6}x\d{1,6}", self.ngram_baselines)),
             "ngram_baselines",
@@ -94,7 +94,7 @@ class FactOptions:
 
 
 def facts(asked: InferOptions) -> None:
-    """Print the facts, and write them as JSON if asked to."""
+    """Print the properties, and write them as JSON if requested."""
     options = FactOptions(**{one.name: getattr(asked, one.name) for one in dataclasses.fields(FactOptions)})
     if asked.out is not None:
         new_file(asked.out, (".json",))
@@ -104,10 +104,10 @@ def facts(asked: InferOptions) -> None:
         if getattr(options, option):
             built.require_capability(question, f"--{option.replace('_', '-')}")
     if options.ngram_baselines and not (WORDS in built.uses_hmm_inference or built.subsample_components(1)):
-        raise InputError(f"process: --ngram-baselines is for HMMs and pools of them, not for {type(built).__name__}")
+        raise InputError(f"process: --ngram-baselines needs an HMM or a mixture of HMMs, got {type(built).__name__}")
     lines, data = _about(built, options)
     if not lines:
-        raise InputError(f"process: no facts about {type(built).__name__}")
+        raise InputError(f"process: {type(built).__name__} has no properties to compute")
     observed = "observed coordinates" if built.real_valued else "symbols"
     kind = "dimensions" if WORDS in built.uses_hmm_inference and built.params.signed else "states"
     say(f"{asked.process}: {built.num_states} {kind}, {built.num_symbols} {observed}")
@@ -119,7 +119,7 @@ def facts(asked: InferOptions) -> None:
 
 
 def _component(process: Process, component: int | None) -> Process:
-    """The process itself, or the component of a mixture that was asked for."""
+    """Return the process, or the requested component of a mixture."""
     if component is None:
         return process
     process.require_capability(COMPONENTS, "--component")
@@ -130,7 +130,7 @@ def _component(process: Process, component: int | None) -> Process:
 
 
 def _about(process: Process, options: FactOptions) -> Section:
-    """What is asked for, last what is told of every process of its kind."""
+    """Return the requested properties and those of every process of this type."""
     if WORDS in process.uses_hmm_inference:
         return _sections(process, options)
     if options.ngram_baselines:
@@ -139,7 +139,7 @@ def _about(process: Process, options: FactOptions) -> Section:
     lines = [f"  {name:<16} {value}" for name, value in said.items()]
     if COMPONENTS not in process.uses_hmm_inference:
         return lines, process.facts_data()
-    return [*lines, "  of one of them   --component 0"], {
+    return [*lines, "  one component    --component 0"], {
         "weights": process.component_weights.tolist(),
         "components": said,
     }
@@ -148,7 +148,7 @@ def _about(process: Process, options: FactOptions) -> Section:
 def _sections(hmm: Process, options: FactOptions) -> Section:
     asked = [section for option, (_, section) in _SECTIONS.items() if getattr(options, option)]
     more = [section(hmm, options) for section in [*asked, *([_screen] if options.ngram_baselines else [])]]
-    lines, data = _basic(hmm)  # last: it compiles kernels, for which what is refused need not wait
+    lines, data = _basic(hmm)  # compiles kernels, so after all refusals
     for more_lines, more_data in more:
         lines, data = lines + more_lines, data | more_data
     return lines, data
@@ -166,7 +166,6 @@ def _basic(hmm: Process) -> Section:
 
 
 def _plain(record: Any) -> dict[str, Any]:
-    """A record as plain data: tensors as lists."""
     return {key: value.tolist() if isinstance(value, Tensor) else value for key, value in to_stored(record).items()}
 
 
@@ -212,7 +211,7 @@ def _mixing_words(found: MixingTime) -> str:
 
 
 def _memory(hmm: Process, options: FactOptions) -> Section:
-    """Errors of all memories up to the longest, the decay fitted to them, and the certificates."""
+    """Return the errors of all memories up to the longest, their fitted decay, and the certificates."""
     time = options.horizon or _affordable_time(hmm, options.memory)
     exact = hmm.num_symbols ** min(time, 64) <= (MAX_ENUMERATED if options.horizon else _ENUMERATED)
     lengths, errors = list(range(1, options.memory + 1)), []
@@ -223,7 +222,7 @@ def _memory(hmm: Process, options: FactOptions) -> Section:
             else sampled_memory_error(hmm, length, time, num_samples=options.samples, seed=options.seed)
         )
     if STATES not in hmm.uses_hmm_inference:
-        bounds = [1.0] * len(lengths)  # nothing is known to hold of every history
+        bounds = [1.0] * len(lengths)  # no bound holds for every history
     else:
         bounds = [memory_certificate(hmm, length) for length in lengths]
     how = "by enumeration" if exact else f"over {options.samples} sequences"
@@ -247,7 +246,7 @@ def _memory(hmm: Process, options: FactOptions) -> Section:
 
 
 def _affordable_time(hmm: Process, memory: int) -> int:
-    """memory + 16, or less if only that can be enumerated; two more than the memory at least."""
+    """Return memory + 16, or the largest time that can be enumerated, at least memory + 2."""
     for time in range(memory + _MARGIN, memory + 1, -1):
         if hmm.num_symbols ** min(time, 64) <= _ENUMERATED:
             return time
@@ -284,7 +283,7 @@ def _mixed(hmm: Process, options: FactOptions) -> Section:
 
 
 def _screen(process: Process, options: FactOptions) -> Section:
-    """What counting reaches in prompts, beside the optimum."""
+    """Compare n-gram baselines in prompts with the optimum."""
     demonstrations, length = map(int, options.ngram_baselines.split("x"))
     layout = PromptLayout(num_demonstrations=demonstrations, demonstration_length=length, test_length=length)
     first = min(4, length - 1)
@@ -296,7 +295,7 @@ def _screen(process: Process, options: FactOptions) -> Section:
     }
 
 
-#: What each option asks of a process, and what answers it.
+#: The required capability and the function of each option.
 _SECTIONS: dict[str, tuple[str, Callable[[Process, FactOptions], Section]]] = {
     "block_entropies": (WORDS, _blocks),
     "observability": (STATES, _steps),

@@ -1,4 +1,4 @@
-"""What `report --figures` does: what experiments and runs show, as files for papers, talks or the web."""
+"""`report --figures`: write the figures of experiments and runs as files for papers, talks or the web."""
 
 import re
 from collections import Counter
@@ -17,13 +17,13 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 def write_figures(found: Sequence[ExperimentFolder], out: Path, *, style: str, quiet: bool) -> None:
-    """Draw the figures of experiments into a folder: EXPERIMENT-FIGURE, as when a page gives one away."""
+    """Draw the figures of experiments into a folder as EXPERIMENT-FIGURE."""
     if style not in STYLES:
         raise unknown_name("style", style, STYLES)
     named = Counter(one.about.experiment for one in found)
     if max(named.values()) > 1:
         raise InputError(
-            f"figures: {max(named, key=named.__getitem__)} is given twice; each folder of it needs its own --figures"
+            f"figures: {max(named, key=named.__getitem__)} is given twice; give each folder its own --figures"
         )
     for one in found:
         name = one.about.experiment

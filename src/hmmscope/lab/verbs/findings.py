@@ -1,4 +1,4 @@
-"""How findings are printed, and the page that stands with them."""
+"""Print findings, and write the page that shows them."""
 
 import os
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from hmmscope.text import say
 
 
 def print_findings(findings: Iterable[Finding], *, scale: str | None = None, invalid: str | None = None) -> None:
-    """The sentences of findings."""
+    """Print the sentences of findings."""
     for finding in findings:
         if scale == UNJUDGED:
             say(f"* {finding.title} (not tested: {UNJUDGED})")
@@ -23,17 +23,14 @@ def print_findings(findings: Iterable[Finding], *, scale: str | None = None, inv
 
 
 def print_findings_of(folder: Path) -> None:
-    """The sentences of the findings of an experiment."""
+    """Print the sentences of the findings of an experiment."""
     about = store.read_json(folder / "experiment.json", managed=True)
     found = [Finding.from_data(data) for data in store.read_json(folder / "findings.json", managed=True)]
     print_findings(found, scale=about["scale"], invalid=about["invalid"])
 
 
 def show_page(folder: Path) -> None:
-    """Write the page of an experiment that was run, and print its findings.
-
-    Where the folder cannot be written to, the page that it has stays.
-    """
+    """Write the page of an experiment and print its findings; a read-only folder keeps its old page."""
     from hmmscope.lab.report.drawing import draw_folder  # needs matplotlib, which findings alone do not
 
     page = folder / "report.html"

@@ -1,4 +1,4 @@
-"""The verb `fit`: an HMM from sequences, by expectation maximisation."""
+"""The verb `fit`: fit an HMM to sequences by expectation maximization."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,10 +16,10 @@ from hmmscope.text import say
 
 
 def fit(options: FitOptions) -> None:
-    """Fit an HMM to the sequences of a file and save it where every other verb finds it."""
+    """Fit an HMM to the sequences of a file and save it in a file that other verbs read."""
     new_file(options.out, HMM_FILES)
     if options.forecast and not options.posterior:
-        raise InputError("forecast: its intervals are of draws from the posterior; add --posterior 500")
+        raise InputError("--forecast: needs draws from the posterior for its intervals; add --posterior 500")
     sizes = parse_value(tuple[int, ...], options.states, "states")
     reading, quiet, stream = options.reading(), options.quiet, options.stream
     data: SequenceData | SequenceStream | str
@@ -27,7 +27,7 @@ def fit(options: FitOptions) -> None:
     if options.emission not in (None, "symbols"):
         data, more = options.observations, reading | {"emission": options.emission}
         if options.symbols is not None:
-            raise InputError(f"symbols: are not for numbers, and emission is {options.emission!r}")
+            raise InputError(f"--symbols: applies to symbols, but emission is {options.emission!r}; leave it out")
     elif stream:
         reading = {key: value for key, value in reading.items() if key in ("unit", "missing")}
         data = SequenceStream(options.observations, symbols=options.symbols, **reading)
@@ -53,7 +53,7 @@ def fit(options: FitOptions) -> None:
     kind = "coordinate" if more else "symbol"
     about = f"{_counted(found.hmm.num_states, 'state')}, {_counted(found.hmm.num_symbols, kind)}, {total} observations"
     if stream:
-        say(f"{about} of a stream, each seen once")
+        say(f"{about} of a stream, each read once")
     else:
         best = found.final
         ended = "converged" if found.converged else "not converged"
@@ -68,10 +68,10 @@ def fit(options: FitOptions) -> None:
 
 
 def said_of(found: fitting.FitResult, options: FitOptions) -> None:
-    """What is asked for besides: how far the file is from the fit, intervals, goodness of fit, what comes next."""
-    if found.fits and options.emission in (None, "symbols"):  # numbers are on no grid
+    """Print requested extras: distance of the saved HMM from the fit, intervals, goodness of fit, forecast."""
+    if found.fits and options.emission in (None, "symbols"):  # only symbols are quantized
         distance = found.final.hmm.quantisation_distance
-        say(f"on the grid of 2^-32: at most {distance:.1e} nats a symbol from the fit")
+        say(f"rounding to multiples of 2^-32: at most {distance:.1e} nats per symbol from the fit")
     posterior = found.posterior(options.posterior, seed=options.seed) if options.posterior else None
     for line in posterior.lines() if posterior else ():
         say(line)
@@ -80,7 +80,7 @@ def said_of(found: fitting.FitResult, options: FitOptions) -> None:
             say(line)
     if posterior and options.forecast:
         numbers = found.hmm.real_valued
-        what = "what comes with its 95 % interval" if numbers else "P of each symbol with its 95 % interval"
+        what = "the next value with its 95 % interval" if numbers else "P of each symbol with its 95 % interval"
         names = _outcomes(found.hmm, options)
         say(f"after the last sequence, {what}:")
         for row in posterior.forecast(posterior.sequences[-1], options.forecast).table():
@@ -88,7 +88,7 @@ def said_of(found: fitting.FitResult, options: FitOptions) -> None:
 
 
 def _outcomes(hmm: Process, options: FitOptions) -> Sequence[str]:
-    """What symbols are called, or the coordinates of numbers: as the columns that were asked for."""
+    """Return the names of the symbols, or of the coordinates by their columns."""
     if not hmm.real_valued:
         return hmm.symbols or [str(v) for v in range(hmm.num_symbols)]
     columns = [name.strip() for name in options.column.split(",")] if options.column else []
@@ -96,7 +96,6 @@ def _outcomes(hmm: Process, options: FitOptions) -> Sequence[str]:
 
 
 def _place(hmm: Process, data: SequenceData | SequenceStream | str) -> str:
-    """Where the observations were."""
     if isinstance(data, str):
         return f"({hmm.file_texts()['source']})"
     return f"in {_counted(len(data), 'sequence')}"  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The verb `infer`: exact answers of a process, about itself or about given sequences."""
+"""The verb `infer`: exact properties of a process, or exact answers about given sequences."""
 
 from dataclasses import fields
 
@@ -9,12 +9,12 @@ from hmmscope.lab.verbs.sequence_answers import oracle
 
 
 def infer(options: InferOptions) -> None:
-    """Say what follows from the matrices; or with sequences what an ideal observer of the process makes of them."""
+    """Print properties of the process; with sequences, the exact inference of the Bayes-optimal predictor."""
     groups = {one.name: one.metadata.get("group") for one in fields(InferOptions)}
     for name in options.beyond_defaults():
         flag = f"--{name.replace('_', '-')}"
         if options.observations is None and groups[name] in (OF_SEQUENCES, READING):
-            raise InputError(f"{flag}: is asked of sequences; give a file of them after the process")
+            raise InputError(f"{flag}: applies to sequences; give a file of sequences after the process")
         if options.observations is not None and groups[name] == OF_PROCESS:
-            raise InputError(f"{flag}: is asked of the process itself; leave the file of sequences out")
+            raise InputError(f"{flag}: applies to the process itself; leave out the file of sequences")
     (facts if options.observations is None else oracle)(options)

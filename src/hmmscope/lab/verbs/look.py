@@ -1,4 +1,4 @@
-"""The verb `look`: one model beside its exact optimum, as a page."""
+"""The verb `look`: write a page that compares one model with its exact optimum."""
 
 import os
 from pathlib import Path
@@ -20,12 +20,12 @@ from hmmscope.text import say
 
 @kept_running()
 def look(options: LookOptions) -> None:
-    """Write the page of a run, of a model in the layout of Hugging Face, or of a model that a Python file makes."""
+    """Write the page of a run, of a model in a Hugging Face folder, or of a model that a Python file builds."""
     place = page_place(options.out)
     named = None if options.layers is None else options.layers.split(",")
     (thing, controls), process = load_model(options.model), options.process
     if isinstance(thing, nn.Module) and process is not None and is_run(Path(process)):
-        thing, process = load_run(process, model=thing), None  # the module of one's own that this run has trained
+        thing, process = load_run(process, model=thing), None  # the user's module that this run trained
     found = look_at(thing, process, length=options.length, num_samples=options.samples, layers=named, controls=controls)
     for line in found.warnings:
         say(f"warning: {line}")
@@ -38,20 +38,22 @@ def look(options: LookOptions) -> None:
 
 
 def load_model(name: str) -> tuple[Any, Controls | None]:
-    """A run's folder by its name, or the model that a folder of Hugging Face or a Python file, FILE.py:NAME, stands for.
+    """Load a run's folder name, or the model of a Hugging Face folder or of FILE.py:NAME.
 
-    With it what makes untrained controls: NAME, if it is a class or a function and makes other weights at each call.
+    Also returns the untrained controls: NAME, if calling it builds a model with new weights each time.
 
     Raises:
-        InputError: none of these, or a file whose NAME is no module and makes none.
+        InputError: The name is none of these, or NAME is not a module and builds none.
     """
     file, colon, attribute = name.rpartition(":")
     if colon and file.endswith(".py"):
         return _made_by(Path(file), attribute)
     if name.endswith(".py"):
-        raise InputError(f"model: say what makes the model, {name}:NAME, a module or a function without arguments")
+        raise InputError(
+            f"model: give {name}:NAME, where NAME is a module or a function without arguments that returns one"
+        )
     if not os.path.isdir(name):
-        raise InputError(f"model: there is no folder {name!r}; give a run, a folder of Hugging Face, or FILE.py:NAME")
+        raise InputError(f"model: folder {name!r} does not exist; give a run, a Hugging Face folder, or FILE.py:NAME")
     if os.path.lexists(Path(name) / "seeds.json") or os.path.lexists(Path(name) / "checkpoints"):
         RunDir.open(Path(name))
         return name, None
@@ -59,16 +61,16 @@ def load_model(name: str) -> tuple[Any, Controls | None]:
 
 
 def _made_by(path: Path, attribute: str) -> tuple[nn.Module, Controls | None]:
-    """Run a Python file, and return the module that NAME in it is or makes; it may import what lies beside it."""
+    """Run a Python file, which may import its neighbours, and return the module that NAME is or builds."""
     if not path.is_file():
-        raise InputError(f"model: there is no file {str(path)!r}")
+        raise InputError(f"model: file {str(path)!r} does not exist")
     file, make = ModelFile.read(path), None
     with one_line(f"model: {path}:{attribute}"), imports_beside(path), as_script(path):
         found = getattr(file.run(), attribute, None)
         if callable(found) and not isinstance(found, nn.Module):
             make, found = found, found()
     if not isinstance(found, nn.Module):
-        raise InputError(f"model: {attribute!r} in {path} is no module and makes none, got {type(found).__name__}")
+        raise InputError(f"model: {path}:{attribute} must be an nn.Module or return one, got {type(found).__name__}")
     return found, make if make is not None and _draws(make, found) else None
 
 

@@ -1,4 +1,4 @@
-"""What each verb is told: a record, from which the command line makes its parser. Nothing heavy is imported here."""
+"""The options of each verb, as records from which the command line builds its parser. Imports nothing heavy."""
 
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -9,34 +9,33 @@ OF_SEQUENCES, OF_PROCESS = "questions about sequences", "questions about the pro
 
 
 def said(text: str, default: Any = None, **how: Any) -> Any:
-    """An option: its help, its default, and what argparse needs besides (`metavar`; `flags`, if they
-    are not the name; the `group` in which help shows it)."""
+    """Declare an option: help, default, and argparse settings (`metavar`, `flags`, help `group`)."""
     return field(default=default, metadata={"help": text, **how})
 
 
 def given(text: str | None = None, **how: Any) -> Any:
-    """An argument without a name; with `default`, one that may be left out."""
+    """Declare a positional argument; a `default` makes it optional."""
     default = {"default": how.pop("default")} if "default" in how else {}
     return field(**default, metadata={"help": text, "place": True, **how})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What all verbs but those that only tell something take."""
+    """Options of every verb except `show`."""
 
     quiet: bool = said("print results only", False, flags=("-q", "--quiet"))
 
     def beyond_defaults(self) -> list[str]:
-        """Names of the options that are not as they would be without a word."""
+        """Return the names of options that differ from their defaults."""
         return [one.name for one in fields(self) if one.metadata and getattr(self, one.name) != one.default]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OverrideOptions(Options):
-    """What takes ``--section.key VALUE``, or fields of a process.
+    """Options of a verb that takes ``--section.key VALUE`` or fields of a process.
 
     Attributes:
-        overrides: what is changed, by its key.
+        overrides: New values by key.
     """
 
     overrides: dict[str, str] = field(default_factory=dict)
@@ -44,284 +43,309 @@ class OverrideOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceInputOptions:
-    """How a file of sequences is read; see `hmmscope.SequenceData`."""
+    """How to read a file of sequences; see `hmmscope.SequenceData`."""
 
     unit: str | None = said(
-        "of text: characters, words, numbers or lines (one symbol a line)", metavar="UNIT", group=READING
+        "split text into characters, words, numbers or lines (one symbol per line)", metavar="UNIT", group=READING
     )
-    column: str | None = said("the column, field or array to read, if there are several", metavar="NAME", group=READING)
+    column: str | None = said("read this column, field or array, if there are several", metavar="NAME", group=READING)
     group: str | None = said(
-        "of one observation a row: the column that says of which sequence", metavar="NAME", group=READING
+        "column with the sequence id, for tables with one observation per row", metavar="NAME", group=READING
     )
     missing: str | None = said(
-        "what stands for a missing observation: NA,N,- and such; none for no value", metavar="NAMES", group=READING
+        "markers of a missing observation, such as NA,N,-; none: no marker", metavar="NAMES", group=READING
     )
     axis: int | None = said(
-        "of an array: the axis of time, 0 if each column is a sequence, else 1", metavar="0|1", group=READING
+        "time axis of an array: 0 if each column is a sequence, 1 if each row is", metavar="0|1", group=READING
     )
 
     def reading(self) -> dict[str, Any]:
-        """Keywords of `SequenceData`."""
+        """Return keyword arguments of `SequenceData`."""
         names = None if self.missing is None else self.missing.split(",")
         return {"unit": self.unit, "column": self.column, "group": self.group, "axis": self.axis, "missing": names}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutionOptions:
-    """Where runs are trained; see `hmmscope.lab.tasks.executors`."""
+    """How to execute training runs; see `hmmscope.lab.tasks.executors`."""
 
-    executor: str | None = said("local (the default), ray or slurm", metavar="EXECUTOR", group=EXECUTION)
-    jobs: int | None = said("runs at a time (default: as many as processors)", metavar="N", group=EXECUTION)
-    gpus: float = said("of each run (ray: a fraction; slurm: whole)", 0.0, metavar="G", group=EXECUTION)
+    executor: str | None = said("run on: local (the default), ray or slurm", metavar="EXECUTOR", group=EXECUTION)
+    jobs: int | None = said("run N trainings in parallel (default: number of processors)", metavar="N", group=EXECUTION)
+    gpus: float = said("GPUs per run (ray: may be a fraction; slurm: whole)", 0.0, metavar="G", group=EXECUTION)
     heartbeat_timeout: float | None = said(
         "restart a run that makes no progress for S seconds", metavar="S", group=EXECUTION
     )
-    address: str | None = said("of a Ray cluster (default: one is started here)", metavar="HOST:PORT", group=EXECUTION)
-    slurm: tuple[str, ...] = said("of sbatch: partition=gpu time=120", (), metavar="KEY=VALUE", group=EXECUTION)
+    address: str | None = said(
+        "connect to this Ray cluster (default: start one here)", metavar="HOST:PORT", group=EXECUTION
+    )
+    slurm: tuple[str, ...] = said(
+        "options of sbatch, such as partition=gpu time=120", (), metavar="KEY=VALUE", group=EXECUTION
+    )
 
     def execution(self) -> dict[str, Any]:
-        """Keywords of `ExecutorOptions`."""
+        """Return keyword arguments of `ExecutorOptions`."""
         asked = {one.name: getattr(self, one.name) for one in fields(ExecutionOptions) if one.name != "executor"}
         return {"name": self.executor or "local"} | asked
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShowOptions:
-    """what there is, and what a name means: its documentation, fields and defaults"""
+    """list names, or print the documentation, fields and defaults of one name"""
 
     name: str | None = given(
         "processes, models, layouts, instruments, experiments, claims or presets; a registered or shipped name; or a file "
-        "with an HMM (default: all names)",
+        "with an HMM (default: list all names)",
         default=None,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(ExecutionOptions, OverrideOptions):
-    """an experiment, or all of a paper: train, measure, draw, write the page"""
+    """run one experiment or all experiments of a paper: train, measure, plot, write the page"""
 
     experiment: str = given(
-        "see hmmscope show experiments; multitask, limits or all for every one, and the ledger on top"
+        "a name from hmmscope show experiments; or multitask, limits or all: every experiment, and the ledger"
     )
-    scale: str = said("smoke (seconds), small (minutes on 2 cores), medium (hours), gpu, paper", "small")
-    out: str | None = said("a new folder", metavar="DIR")
-    resume: bool = said("go on with the same experiment in DIR", False)
-    dry_run: bool = said("say what it takes (runs, tokens, memory, time); train nothing", False)
-    measure: bool = said("with --dry-run: time a few training steps on this machine", False)
-    num_seeds: int | None = said("of a seeded experiment, how many seeds: 0 to N-1", metavar="N")
-    seeds: str | None = said("of a seeded experiment, which seeds: 0,5,7, or for one 7,", metavar="A,B")
-    pool: str | None = said("its pool of trained runs (default: the folder trained beside DIR)", metavar="DIR")
+    scale: str = said("size: smoke (seconds), small (minutes on 2 cores), medium (hours), gpu or paper", "small")
+    out: str | None = said("write into this new folder", metavar="DIR")
+    resume: bool = said("resume the same experiment in DIR", False)
+    dry_run: bool = said("print runs, tokens, memory and time; train nothing", False)
+    measure: bool = said("with --dry-run: time a few training steps on this machine for the estimate", False)
+    num_seeds: int | None = said("run seeds 0 to N-1 of a seeded experiment", metavar="N")
+    seeds: str | None = said("run these seeds of a seeded experiment: 0,5,7; one seed: 7,", metavar="A,B")
+    pool: str | None = said(
+        "keep and reuse trained runs in this folder (default: the folder trained next to DIR)", metavar="DIR"
+    )
     only_first: int | None = said("run the first N seeds only; --resume runs the rest", metavar="N")
-    measure_only: bool = said("train nothing; measure what its pool has (--resume)", False)
-    reuse: str | None = said("small files of it, whose parts are not trained again", metavar="DIR", flags=("--reuse",))
+    measure_only: bool = said("with --resume: train nothing; measure the runs already in the pool", False)
+    reuse: str | None = said(
+        "reuse measured parts from these files of the experiment; do not train them again",
+        metavar="DIR",
+        flags=("--reuse",),
+    )
     protocol: str | None = said(
-        "what is fixed before the data; with --dry-run it is written, and nothing run", metavar="FILE"
+        "protocol that fixes the analysis before the data; with --dry-run: write it and run nothing", metavar="FILE"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions(SequenceInputOptions, OverrideOptions):
-    """train one model and say how far from the optimum it ends"""
+    """train one model and compare its loss with the Bayes-optimal loss"""
 
-    config: str = given("a YAML file, a run's folder, a preset, a process, or a file of sequences (--process.cut ...)")
-    out: str | None = said("a new folder", metavar="DIR")
+    config: str = given(
+        "a YAML file, the folder of a run, a preset, a process, or a file of sequences (--process.cut ...)"
+    )
+    out: str | None = said("write into this new folder", metavar="DIR")
     warm_start: str | None = said("reuse the steps shared with a shorter run", metavar="RUN")
-    resume: bool = said("go on with the same run in DIR", False)
-    dry_run: bool = said("say what it takes (tokens, FLOPs, memory, time); train nothing", False)
-    measure: bool = said("with --dry-run: time a few training steps on this machine", False)
-    tracker: str | None = said("also tell tensorboard, wandb or trackio", metavar="NAME")
+    resume: bool = said("resume the same run in DIR", False)
+    dry_run: bool = said("print tokens, FLOPs, memory and time; train nothing", False)
+    measure: bool = said("with --dry-run: time a few training steps on this machine for the estimate", False)
+    tracker: str | None = said("also log to tensorboard, wandb or trackio", metavar="NAME")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions(ExecutionOptions, OverrideOptions):
-    """many runs from a grid, here or on a cluster; again to go on"""
+    """train a grid of runs, here or on a cluster; repeat the command to resume"""
 
     grid: str | None = given(
-        "a YAML file with base, vary, also, seeds, instances; or what train takes, and --vary", default=None
+        "a YAML file with base, vary, also, seeds, instances; or any CONFIG of train, with --vary", default=None
     )
-    out: str | None = said("a new folder, or that of the sweep to go on with or to extend", metavar="DIR")
-    table: str | None = said("only print the table of a sweep as it is now", metavar="DIR")
-    base: str | None = said("the same as GRID with --vary", metavar="CONFIG")
-    vary: tuple[str, ...] = said("training.learning_rate=1e-3,3e-4 ...", (), metavar="KEY=A,B")
-    num_seeds: int | None = said("how many seeds: 0 to N-1", metavar="N")
-    seeds: str | None = said("which seeds: 0,5,7, or for one 7,", metavar="A,B")
-    vary_process: bool = said("each seed also draws another process", False)
-    retries: int = said("further attempts at a run that failed", 2, metavar="N")
+    out: str | None = said("write into this new folder, or resume or extend the sweep in it", metavar="DIR")
+    table: str | None = said("only print the current table of the sweep in DIR", metavar="DIR")
+    base: str | None = said("the configuration to vary: the same as GRID with --vary", metavar="CONFIG")
+    vary: tuple[str, ...] = said("values to try, such as training.learning_rate=1e-3,3e-4", (), metavar="KEY=A,B")
+    num_seeds: int | None = said("run seeds 0 to N-1", metavar="N")
+    seeds: str | None = said("run these seeds: 0,5,7; one seed: 7,", metavar="A,B")
+    vary_process: bool = said("draw another process for each seed", False)
+    retries: int = said("retry a failed run up to N times", 2, metavar="N")
     dry_run: bool = said("list the runs; train nothing", False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampleOptions(OverrideOptions):
-    """sequences of a process, the same bits everywhere"""
+    """sample sequences from a process, bit-identical on every machine"""
 
-    process: str = given()
-    num_samples: int = said("sequences", 10, metavar="N", flags=("-n", "--num-samples"))
-    length: int = said("observations a sequence", 256)
-    seed: int = said("of the stream of samples", 0)
-    first: int = said("number of the first sample", 0)
-    out: str | None = said("a new .txt, .jsonl, .npz or .safetensors (default: text, printed)", metavar="FILE")
+    process: str = given("a registered or shipped name, or a file")
+    num_samples: int = said("number of sequences", 10, metavar="N", flags=("-n", "--num-samples"))
+    length: int = said("observations per sequence", 256)
+    seed: int = said("seed of the samples", 0)
+    first: int = said("index of the first sample", 0)
+    out: str | None = said("write a new .txt, .jsonl, .npz or .safetensors (default: print text)", metavar="FILE")
 
 
 @dataclass(frozen=True, kw_only=True)
 class InferOptions(SequenceInputOptions, OverrideOptions):
     """exact inference: properties of a process, or answers about sequences
 
-    Options outside of the groups are for both.
+    Options outside the groups apply to both.
     """
 
     process: str = given("a registered or shipped name, or a file")
     observations: str | None = given(
-        "a file of sequences: text, FASTA, .csv, .jsonl, .npz, ..., and what sample --out writes; without one the answers "
-        "are facts of the process itself",
+        "a file of sequences: text, FASTA, .csv, .jsonl, .npz, ..., or the output of sample --out (default: print "
+        "properties of the process)",
         default=None,
     )
     out: str | None = said(
-        "a new file: of sequences a .jsonl table with everything at every position, else .json", metavar="FILE"
+        "write a new file: a .jsonl table with a row per position of the sequences; for a process .json", metavar="FILE"
     )
-    memory: int = said("an observer who remembers L symbols; of the process, errors of up to L", 0, metavar="L")
-    seed: int = said("of what is drawn", 0)
+    memory: int = said(
+        "limit the predictor to the last L symbols; for a process, print the errors of memories up to L", 0, metavar="L"
+    )
+    seed: int = said("seed of random draws", 0)
     allow_drop_tiny: bool = said("round probabilities below 2^-32 to zero", False)
-    smooth: bool = said("also the belief about each state given all observations", False, group=OF_SEQUENCES)
-    viterbi: bool = said("also the most likely state path (Viterbi)", False, group=OF_SEQUENCES)
-    paths: int = said("also N draws of the path of states", 0, metavar="N", group=OF_SEQUENCES)
-    ngrams: int = said("also n-gram counts of the sequence, n to N", 0, metavar="N", group=OF_SEQUENCES)
-    forecast: int = said("also the law of each of the N next symbols", 0, metavar="N", group=OF_SEQUENCES)
-    component: int | None = said("which one of a mixture", metavar="M", group=OF_PROCESS)
-    block_entropies: int = said("entropies of blocks up to N observations", 0, metavar="N", group=OF_PROCESS)
-    observability: int = said("observability of up to K observations", 0, metavar="K", group=OF_PROCESS)
-    mixing: bool = said("the mixing time of the belief", False, group=OF_PROCESS)
-    horizon: int = said("observations seen when a memory is judged", 0, metavar="T", group=OF_PROCESS)
-    mixed_states: int = said("the beliefs one can come to, up to N", 0, metavar="N", group=OF_PROCESS)
-    ngram_baselines: str = said(
-        "what counting reaches after N demonstrations of L", "", metavar="NxL", group=OF_PROCESS
+    smooth: bool = said("add the posterior of each state given all observations (smoothing)", False, group=OF_SEQUENCES)
+    viterbi: bool = said("add the most likely state path (Viterbi)", False, group=OF_SEQUENCES)
+    paths: int = said("add N state paths drawn from the posterior", 0, metavar="N", group=OF_SEQUENCES)
+    ngrams: int = said("add n-gram baselines fitted to the sequence, n = 1 to N", 0, metavar="N", group=OF_SEQUENCES)
+    forecast: int = said("add the distribution of each of the next N symbols", 0, metavar="N", group=OF_SEQUENCES)
+    component: int | None = said("select component M of a mixture", metavar="M", group=OF_PROCESS)
+    block_entropies: int = said(
+        "print the entropies of blocks of 1 to N observations, in nats", 0, metavar="N", group=OF_PROCESS
     )
-    samples: int = said("sequences for what has to be sampled", 1000, metavar="N", group=OF_PROCESS)
+    observability: int = said("print the observability of 1 to K observations", 0, metavar="K", group=OF_PROCESS)
+    mixing: bool = said("print the mixing time of the belief state", False, group=OF_PROCESS)
+    horizon: int = said("observations before the error of a memory is measured", 0, metavar="T", group=OF_PROCESS)
+    mixed_states: int = said(
+        "list the reachable belief states (mixed states), up to N", 0, metavar="N", group=OF_PROCESS
+    )
+    ngram_baselines: str = said(
+        "print the losses of n-gram baselines after N demonstrations of length L", "", metavar="NxL", group=OF_PROCESS
+    )
+    samples: int = said(
+        "estimate from N sampled sequences where no exact value is computed", 1000, metavar="N", group=OF_PROCESS
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitOptions(SequenceInputOptions, Options):
-    """an HMM fitted to sequences by expectation maximisation (Baum-Welch)"""
+    """fit an HMM to sequences by expectation maximization (Baum-Welch)"""
 
     observations: str = given("a file of sequences: text, FASTA, .csv, .jsonl, .npz, .safetensors, .parquet")
-    states: str = said("of the HMM; of several, 2,4,8, the smallest BIC chooses", metavar="S", required=True)
-    out: str = said("a new .json, .npz or .safetensors", metavar="FILE", required=True)
+    states: str = said(
+        "number of states; of several, such as 2,4,8, choose by the smallest BIC", metavar="S", required=True
+    )
+    out: str = said("write the HMM to a new .json, .npz or .safetensors", metavar="FILE", required=True)
     emission: str | None = said(
-        "what states emit: symbols (the default); of numbers gaussian, gaussian-mixture, poisson or channels",
+        "emission of a state: symbols (the default); for numbers gaussian, gaussian-mixture, poisson or channels",
         metavar="NAME",
     )
-    symbols: int | None = said("how many, if they are numbers (default: the largest + 1)", metavar="V")
-    restarts: int = said("at most so many; fewer once the best two agree", 12, metavar="N")
-    iterations: int = said("of each, at most", 200, metavar="N")
-    pseudo_count: float = said("added to every expected count", 0.1, metavar="C")
-    seed: int = said("of the starts", 0)
-    stream: bool = said("read the file part by part, each once: it may exceed memory", False)
-    posterior: int = said("also the 95 % interval of every entry, from N draws of each of 4 chains", 0, metavar="N")
-    goodness_of_fit: int = said("also goodness of fit beside N simulations", 0, metavar="N")
+    symbols: int | None = said("size of the alphabet, if symbols are numbers (default: the largest + 1)", metavar="V")
+    restarts: int = said("run at most N restarts; stop once the best two agree", 12, metavar="N")
+    iterations: int = said("run at most N iterations per restart", 200, metavar="N")
+    pseudo_count: float = said("add C to every expected count", 0.1, metavar="C")
+    seed: int = said("seed of the initial parameters", 0)
+    stream: bool = said("read the file in parts, each once, so that it may exceed memory", False)
+    posterior: int = said("add the 95 % interval of every parameter, from N draws of each of 4 chains", 0, metavar="N")
+    goodness_of_fit: int = said("test the goodness of fit against N simulations", 0, metavar="N")
     forecast: int = said(
-        "also the law of each of the N next symbols, with intervals (with --posterior)", 0, metavar="N"
+        "with --posterior: add the distribution of each of the next N symbols, with intervals", 0, metavar="N"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyOptions(SequenceInputOptions, OverrideOptions):
-    """sequences of your own: entropies, n-grams, HMMs and networks on one axis, and a page"""
+    """compare entropies, n-grams, HMMs and networks on your sequences, and write a page"""
 
     data: str = given("a file of sequences: text, FASTA, .csv, .jsonl, .npz, .safetensors, .parquet")
-    out: str | None = said("a new folder", metavar="DIR")
-    num_seeds: int | None = said("trainings of each network, from seeds 0 to N-1", metavar="N")
-    resume: bool = said("go on with the same study in DIR", False)
-    dry_run: bool = said("say what it takes; fit and train nothing", False)
-    measure: bool = said("with --dry-run: time a few training steps on this machine", False)
+    out: str | None = said("write into this new folder", metavar="DIR")
+    num_seeds: int | None = said("train each network with seeds 0 to N-1", metavar="N")
+    resume: bool = said("resume the same study in DIR", False)
+    dry_run: bool = said("print fits, tokens, memory and time; fit and train nothing", False)
+    measure: bool = said("with --dry-run: time a few training steps on this machine for the estimate", False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnalyseOptions(SequenceInputOptions, OverrideOptions):
-    """point an instrument at a trained run, or hand the run to Hugging Face"""
+    """run an instrument on a trained model, or export the model to Hugging Face"""
 
     run: str = given("the folder of a run")
-    instrument: str | None = given("see hmmscope show instruments", default=None)
-    over_checkpoints: bool = said("at every step whose checkpoint has stayed (training.num_log_checkpoints)", False)
+    instrument: str | None = given("a name from hmmscope show instruments", default=None)
+    over_checkpoints: bool = said("run it at every stored checkpoint (set by training.num_log_checkpoints)", False)
     sequences: str | None = said(
-        "with curves: on sequences of your own, beside the optimum of the run's process", metavar="FILE"
+        "with curves: use your sequences, and compare with the optimum of the run's process", metavar="FILE"
     )
-    export: str | None = said("write the model as a new folder that AutoModelForCausalLM opens", metavar="DIR")
+    export: str | None = said("write the model into a new folder that AutoModelForCausalLM opens", metavar="DIR")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimsOptions(Options):
-    """the ledger: what the papers claim, and what experiments found of it"""
+    """list the papers' claims, or print the ledger of verdicts from experiments"""
 
     folders: tuple[str, ...] = given("folders of experiments (default: list the claims)", metavar="RUN", default=())
-    audit: bool = said("say which verdicts were fixed before their data, and by which history", False)
+    audit: bool = said("print which verdicts were fixed before their data, and the commit that shows it", False)
     sensitivity: bool = said(
-        "the power of each rule by simulation, and what turns its verdict: margins, error rates, seeds left out", False
+        "simulate the power of each rule, and list the margins, error rates and left-out seeds that change its verdict",
+        False,
     )
-    out: str | None = said("write the ledger as a new .md, .html, .json or .jsonl", metavar="FILE")
+    out: str | None = said("write the ledger to a new .md, .html, .json or .jsonl", metavar="FILE")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(Options):
-    """one offline page from the folders of experiments or runs; or their figures as files"""
+    """write one offline page from experiments or runs, or their figures as files"""
 
-    folders: tuple[str, ...] = given(metavar="DIR")
-    out: str | None = said("the page (default: report.html)", metavar="FILE", flags=("-o", "--out"))
+    folders: tuple[str, ...] = given("folders of experiments or runs", metavar="DIR")
+    out: str | None = said("write this page (default: report.html)", metavar="FILE", flags=("-o", "--out"))
     figures: str | None = said("write the figures as files into FOLDER, for papers, talks or the web", metavar="FOLDER")
-    style: str | None = said("of --figures: paper (PDF and PNG, in Times), talk (large), web (SVG), latex (PGF)")
+    style: str | None = said("with --figures: paper (PDF and PNG, in Times), talk (large), web (SVG) or latex (PGF)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LookOptions(Options):
-    """one model beside its exact optimum, on one page; where it can, the page computes the model"""
+    """write an interactive page that compares one model with its exact optimum"""
 
-    model: str = given("the folder of a run or of a Hugging Face model, or FILE.py:NAME of one of your own")
+    model: str = given("the folder of a run or of a Hugging Face model, or FILE.py:NAME for your own module")
     process: str | None = given(
-        "what it was trained on: a name or a file; of FILE.py:NAME also its run; a run has its own", default=None
+        "the training process, a name or a file; for FILE.py:NAME also the run that trained it; not for a run",
+        default=None,
     )
-    out: str = said("the page", "look.html", metavar="FILE", flags=("-o", "--out"))
+    out: str = said("write this page", "look.html", metavar="FILE", flags=("-o", "--out"))
     length: int | None = said(
-        "observations a sample, as in training; needed with FILE.py:NAME and a process", metavar="T"
+        "observations per sample, as in training; required with FILE.py:NAME and a process", metavar="T"
     )
-    samples: int = said("held-out samples of the losses", 256, metavar="N")
-    layers: str | None = said("where the belief is read (default: the residual stream)", metavar="A,B")
+    samples: int = said("measure losses on N held-out samples", 256, metavar="N")
+    layers: str | None = said("regress the belief state on these layers (default: the residual stream)", metavar="A,B")
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkOptions(OverrideOptions):
-    """HMM-bench: enter a model, or make the leaderboard; without a model, what it asks"""
+    """HMM-bench: submit a model or write the leaderboard; without a model, list the tasks"""
 
     models: tuple[str, ...] = given(
-        "files that end in .py, or registered names (of those, --model.width VALUE and so on)",
+        "files ending in .py, or registered names (set their fields with --model.width VALUE)",
         metavar="MODEL",
         default=(),
     )
-    out: str | None = said("a new folder for the submission (default: hmm-bench/MODEL)", metavar="DIR")
-    track: str = said("light (minutes of a core) or full (hours)", "light")
-    num_seeds: int = said("how many seeds, 0 to N-1; each trains anew", 1, metavar="N")
-    tasks: str | None = said("some of the track's; the submission is not ranked then", metavar="A,B")
-    steps: int | None = said("of each training; the submission is not ranked then", metavar="N")
-    resume: bool = said("go on with the same entry in DIR", False)
-    leaderboard: str | None = said("read submissions or cards in DIR, and write the leaderboard", metavar="DIR")
+    out: str | None = said("write the submission into this new folder (default: hmm-bench/MODEL)", metavar="DIR")
+    track: str = said("light (minutes on one core) or full (hours)", "light")
+    num_seeds: int = said("train once for each of the seeds 0 to N-1", 1, metavar="N")
+    tasks: str | None = said("run only these tasks of the track; the submission is then not ranked", metavar="A,B")
+    steps: int | None = said("train for N steps per task; the submission is then not ranked", metavar="N")
+    resume: bool = said("resume the same entry in DIR", False)
+    leaderboard: str | None = said("read the submissions or cards in DIR and write the leaderboard", metavar="DIR")
     copy_card: str | None = said("copy the card, without weights, into DIR", metavar="DIR")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions(Options):
-    """whether folders are as they were written and their numbers follow; without one, this installation"""
+    """verify folders and recompute their numbers; without a folder, test this installation"""
 
     folders: tuple[str, ...] = given(
-        "of runs, experiments, sweeps, pools, exports, submissions, cards (default: versions, exact bits, disk, extras)",
+        "folders of runs, experiments, sweeps, pools, exports, submissions or cards (default: test versions, exact bits, "
+        "disk and extras)",
         metavar="FOLDER",
         default=(),
     )
     run: str | None = said(
-        "of a submission: compare its predictions with those of its model file. This executes MODEL.py, with your rights, "
-        "in a process of its own with limits on time, memory and files; only if its SHA-256 is that of the entry",
+        "compare the predictions of a submission with those of its model file. This executes MODEL.py with your rights, in "
+        "a separate process with limits on time, memory and files, and only if its SHA-256 matches the entry",
         metavar="MODEL.py",
     )
-    compile: bool = said("make the first calls of this installation, so that later ones need not compile", False)
+    compile: bool = said("compile now, so that later calls start faster", False)
 
 
-#: The verbs in the order in which help lists them. They are what a person types, whatever the records are called.
+#: Verbs as users type them, in the order of the help.
 VERBS: dict[str, type] = {
     "show": ShowOptions,
     "run": RunOptions,

@@ -1,4 +1,4 @@
-"""Where verbs may write, and how files are called."""
+"""Rules for output files: where verbs may write and which names they accept."""
 
 import os
 import sys
@@ -9,12 +9,12 @@ from hmmscope.storage import disk, seals
 
 #: Endings of files with a process.
 HMM_FILES = (".json", ".npz", ".safetensors")
-#: In the head of every page, and within how many bytes.
+#: Mark in the head of every page, and the number of leading bytes that contain it.
 GENERATOR, _BEGINNING = '<meta name="generator" content="hmmscope">', 4096
 
 
 def new_file(out: str, endings: tuple[str, ...] | None = None) -> None:
-    """Refuse, before any work, a file that exists or cannot be made."""
+    """Refuse, before any work, an output file that exists or cannot be created."""
     path = Path(out)
     if endings and path.suffix not in endings:
         listed = f"{', '.join(endings[:-1])} or {endings[-1]}" if len(endings) > 1 else endings[0]
@@ -22,11 +22,11 @@ def new_file(out: str, endings: tuple[str, ...] | None = None) -> None:
     if os.path.lexists(path):
         raise RefusedError(f"{path}: exists; choose another --out")
     if not os.path.isdir(path.parent):
-        raise InputError(f"out: there is no folder {path.parent}")
+        raise InputError(f"out: folder {path.parent} does not exist")
 
 
 def require_ours(path: Path, mark: str = GENERATOR) -> None:
-    """Refuse a file in whose place another of ours would come, if it does not begin as ours do."""
+    """Refuse to replace a file that hmmscope did not write."""
     if not os.path.lexists(path):
         return
     with disk.reading(path, managed=False, limit=sys.maxsize) as file:
@@ -35,5 +35,5 @@ def require_ours(path: Path, mark: str = GENERATOR) -> None:
 
 
 def under_seal(out: str) -> None:
-    """What a verb wrote into a sealed folder comes under the folder's second seal."""
+    """Add a file written into a sealed folder to the folder's second seal."""
     seals.cover(Path(out))

@@ -1,4 +1,4 @@
-"""Pages of folders: of experiments, which describe themselves, and of runs."""
+"""Pages of folders: experiments describe themselves, runs are described here."""
 
 import os
 from pathlib import Path
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether it is the folder of a run, and not of an experiment or of something else."""
+    """Return whether a folder is the folder of a run."""
     return os.path.lexists(folder / "config.json")
 
 
 def read_folder(folder: Path) -> ExperimentFolder:
-    """What a page that compares shows of the folder of an experiment or of a finished run; nothing is written.
+    """Read what a comparison page shows of an experiment or of a finished run, without writing.
 
     Raises:
-        InputError: a folder of something else, or a run that is not finished.
-        DamagedError: a file is not what it should be.
+        InputError: The folder is neither, or the run is not finished.
+        DamagedError: A file is damaged.
     """
     if not is_run(folder):
         return read_experiment(folder)
@@ -39,20 +39,20 @@ def read_folder(folder: Path) -> ExperimentFolder:
 
 
 def page_place(out: str, made: str | None = None) -> Path:
-    """Where a page may be written: in place of an older one and nothing else, in a folder that is there or `made` first."""
+    """Return where a page may be written: in an existing folder or in `made`, replacing only an older page."""
     if Path(out).suffix not in (".html", ".htm"):
         raise InputError(f"out: must end in .html, got {out!r}")
     refuse_special(Path(out))
     require_ours(Path(out))
     folder, coming = Path(os.path.abspath(out)).parent, Path(os.path.abspath(made or out))
     if not (folder.is_dir() or (made is not None and folder in (coming, *coming.parents))):
-        raise InputError(f"out: there is no folder {Path(out).parent}")
+        raise InputError(f"out: folder {Path(out).parent} does not exist")
     return Path(out)
 
 
 @registry.page("look")
 def look_of_run(run: "Run", out: str | Path | None = None) -> "ModelPage":
-    """The look of a finished run, and its page where `out` says so."""
+    """Compute the model page of a finished run, and write it to `out` if given."""
     place = None if out is None else page_place(os.fspath(out))
     try:
         from hmmscope.lab.model_page.model_page import look

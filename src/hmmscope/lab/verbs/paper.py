@@ -1,4 +1,4 @@
-"""What `run multitask`, `run limits` and `run all` do: every experiment in order, and one page with the ledger on top."""
+"""`run multitask`, `run limits` and `run all`: run every experiment in order, and write one page with the ledger."""
 
 from pathlib import Path
 
@@ -16,17 +16,17 @@ from hmmscope.storage import seals, store
 from hmmscope.system_info import environment
 from hmmscope.text import say
 
-#: How the names of a paper's experiments begin.
+#: Prefixes of the names of a paper's experiments.
 PREFIXES = {"multitask": "multitask-", "limits": "limits-", "all": ""}
 
 
 def paper(paper: str, scale: str, out: str, resume: bool, quiet: bool, jobs: int | None = None) -> None:
-    """Run all experiments that the paper and the scale have; one that fails is named, and the others go on.
+    """Run all experiments of a paper at one scale; if one fails, report it and continue with the others.
 
     Raises:
-        InputError: an unknown paper or scale.
-        RefusedError: `out` exists, and `resume` is not set.
-        HmmscopeError: of the first experiment that failed, after all others.
+        InputError: The paper or scale is unknown.
+        RefusedError: `out` exists and `resume` is not set.
+        HmmscopeError: The error of the first failed experiment, after all others have run.
     """
     names = experiments_of(paper, scale)
     folder = Path(out)
@@ -50,14 +50,14 @@ def paper(paper: str, scale: str, out: str, resume: bool, quiet: bool, jobs: int
     say(f"page: {folder / 'index.html'}")
     if failed:
         name, first = next(iter(failed.items()))
-        raise type(first)(f"{', '.join(failed)}: failed, the others are done; {name}: {first}")
+        raise type(first)(f"{', '.join(failed)}: failed, the other experiments are done; {name}: {first}")
 
 
 def experiments_of(paper: str, scale: str) -> list[str]:
-    """Experiments in the order in which they are run: those that train nothing first.
+    """Return the experiments in running order, those without training first.
 
     Raises:
-        InputError: an unknown paper or scale.
+        InputError: The paper or scale is unknown.
     """
     if paper not in PREFIXES:
         raise unknown_name("paper", paper, PREFIXES)

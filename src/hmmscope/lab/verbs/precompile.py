@@ -1,4 +1,4 @@
-"""First calls of what users call, which compile it: `check --compile` makes them, and `python -m bench.cold` times them."""
+"""First calls that compile kernels: `check --compile` makes them, and `python -m bench.cold` times them."""
 
 import tempfile
 import time
@@ -48,7 +48,7 @@ def _trained(**model: Any) -> Callable[[], object]:
     return run
 
 
-#: By what they are called in tables, each with no more than what it needs.
+#: Calls by their names in tables.
 CALLS: dict[str, Callable[[], object]] = {
     "HMM": _many,
     "make_process": lambda: hs.make_process("random-hmm", num_states=8, num_symbols=8),
@@ -68,9 +68,9 @@ CALLS: dict[str, Callable[[], object]] = {
 
 
 def compile_all(*, quiet: bool = False) -> None:
-    """Make every first call here and now, and say what it took; what is kept already is read.
+    """Make every first call and print its time; cached kernels are only read.
 
-    Loops with the states in registers are compiled for each number of states: others than here are still to come.
+    Register kernels are compiled per number of states, so other numbers of states still compile later.
     """
     began = time.process_time()
     for name, call in CALLS.items():

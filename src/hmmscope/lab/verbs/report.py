@@ -1,4 +1,4 @@
-"""The verb `report`: one page from folders, or their figures as files; of a single run its look."""
+"""The verb `report`: write one page from folders, or their figures as files."""
 
 from pathlib import Path
 
@@ -11,12 +11,12 @@ from hmmscope.text import say
 
 
 def report(options: ReportOptions) -> None:
-    """Write one page: of one run its look, of experiments and of several runs what they found, compared.
+    """Write one page: the model page of a single run, or a comparison of experiments and runs.
 
-    With `figures`, their figures as files, and a page only if asked to.
+    With `figures`, write the figures as files, and the page only if `out` is given.
     """
     if options.style is not None and options.figures is None:
-        raise InputError("--style: is of figures; add --figures FOLDER")
+        raise InputError("--style: applies to figures; add --figures FOLDER")
     wants_page = options.out or options.figures is None
     place = page_place(options.out or "report.html", options.figures) if wants_page else None
     found = [read_folder(Path(folder)) for folder in options.folders]

@@ -1,4 +1,4 @@
-"""The verb `run`: an experiment, or all of a paper, and its page."""
+"""The verb `run`: run an experiment or all experiments of a paper, and write the page."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -18,7 +18,7 @@ from hmmscope.text import say, tell
 
 
 def run(options: RunOptions) -> None:
-    """Run an experiment and write its page; of a paper, every one of it, see `hmmscope.lab.verbs.paper`."""
+    """Run an experiment, or every experiment of a paper (`hmmscope.lab.verbs.paper`), and write its page."""
     name = options.experiment
     if name in PREFIXES:
         return _run_paper(options)
@@ -35,7 +35,7 @@ def run(options: RunOptions) -> None:
         _say_decisions(plan_of(name, options.scale, options.overrides, seeds))
         return
     if options.out is None:
-        raise InputError("out: give a new folder for the experiment, --out DIR (or --dry-run)")
+        raise InputError("out: missing; give a new folder for the experiment, --out DIR (or --dry-run)")
     warning = None if options.quiet else warning_of(plan_of(name, options.scale, options.overrides, seeds))
     if warning is not None:
         tell(warning)
@@ -56,7 +56,7 @@ def run(options: RunOptions) -> None:
         quiet=options.quiet,
     )
     if not (folder / "findings.json").is_file():
-        say(f"no seed is whole yet, so there is no page; what is measured is in {folder / 'tables'}")
+        say(f"no seed is complete yet, so there is no page; the measurements are in {folder / 'tables'}")
         return
     show_page(folder)
 
@@ -71,9 +71,9 @@ def _run_paper(options: RunOptions) -> None:
     beyond = [one for one in options.beyond_defaults() if one not in taken] + [*options.overrides]
     if beyond:
         flag = beyond[0].replace("_", "-")
-        raise InputError(f"run {options.experiment}: takes --scale, --out, --resume and --jobs alone, and not --{flag}")
+        raise InputError(f"run {options.experiment}: takes only --scale, --out, --resume and --jobs, got --{flag}")
     if options.out is None:
-        raise InputError("out: give a new folder for the experiments, --out DIR")
+        raise InputError("out: missing; give a new folder for the experiments, --out DIR")
     paper(options.experiment, options.scale, options.out, options.resume, options.quiet, options.jobs)
 
 

@@ -1,4 +1,4 @@
-"""The verb `sample`: sequences of a process, the same bits everywhere."""
+"""The verb `sample`: sample sequences from a process, bit-identical on every machine."""
 
 import io
 import json
@@ -64,7 +64,7 @@ def sample(options: SampleOptions) -> None:
 
 
 def _require_equal(text: str, process: Process, observations: Tensor) -> None:
-    """InputError for text that is read back as other sequences, though the alphabet is known."""
+    """Raise InputError if the text would be read back as other sequences."""
     if not len(observations):
         return
     try:
@@ -74,11 +74,11 @@ def _require_equal(text: str, process: Process, observations: Tensor) -> None:
     except InputError as error:
         why = str(error)
     if why:
-        raise InputError(f"out: these would be read back otherwise as text ({why}); write .jsonl, .npz or .safetensors")
+        raise InputError(f"out: this text would be read back differently ({why}); write .jsonl, .npz or .safetensors")
 
 
 def _alphabet(process: Process) -> dict[str, Any]:
-    """What `SequenceData` needs besides the arrays, so that it reads the symbols as they were."""
+    """Return what `SequenceData` needs besides the arrays to read the same symbols."""
     names = {} if process.symbols is None else {"symbols": list(process.symbols)}
     return {"format": "hmmscope-sequences", "version": 1, "num_symbols": process.num_symbols} | names
 

@@ -1,4 +1,4 @@
-"""What `ask` says of given sequences: exact answers."""
+"""Answers of `infer` about given sequences: exact inference."""
 
 import math
 from dataclasses import dataclass, fields
@@ -30,29 +30,29 @@ from hmmscope.system_info import require_memory
 from hmmscope.text import in_brief, say
 from hmmscope.ties import steady
 
-#: Positions of a path that are printed, and sequences.
+#: Maximum printed positions of a path, and printed sequences.
 _SHOWN, _SHOWN_SEQUENCES = 30, 10
-#: Missing observations of a sequence whose laws are printed.
+#: Maximum printed missing observations per sequence.
 _SHOWN_GAPS = 5
-#: Bytes that a number takes in a row of the table.
+#: Bytes per number in a row of the table.
 _NUMBER_BYTES = 40
 
 
-#: What options ask of a process.
+#: The capability that each option requires.
 _ASKED = {"smooth": SMOOTHING, "viterbi": PATHS, "paths": PATHS, "memory": MEMORY, "forecast": FORECASTS}
 
 
 @dataclass(frozen=True)
 class SequenceQuestions:
-    """What is asked for besides the filter; zero for no.
+    """Requested answers besides the filter; zero means none.
 
     Attributes:
-        smooth, viterbi: the belief about each state, and the likeliest path, given all observations.
-        paths: draws of the hidden path given all observations.
-        memory: observations that an observer keeps.
-        ngrams: largest n of the n-gram baselines (n - 1 symbols of context).
-        seed: of the draws.
-        forecast: steps that are looked ahead.
+        smooth, viterbi: Posterior of each state, and the most likely path, given all observations.
+        paths: Number of state paths drawn from the posterior.
+        memory: Number of past observations that the predictor uses.
+        ngrams: Largest n of the n-gram baselines (n - 1 symbols of context).
+        seed: Seed of the draws.
+        forecast: Number of future steps.
     """
 
     smooth: bool
@@ -65,8 +65,7 @@ class SequenceQuestions:
 
 
 def oracle(asked: InferOptions) -> None:
-    """Print the likelihood of all, and that, the final belief and the prediction of the first ones; write all positions to
-    a table."""
+    """Print the likelihood of all sequences and details of the first ones; write every position to a table."""
     for name in ("paths", "memory", "ngrams", "forecast"):
         require(getattr(asked, name) >= 0, name, "must be at least 0", getattr(asked, name))
     check_seed(asked.seed)
@@ -84,7 +83,7 @@ def oracle(asked: InferOptions) -> None:
         if getattr(wanted, name):
             built.require_capability(question, f"--{name}")
     if asked.ngrams and built.real_valued:
-        raise InputError("process: --ngrams counts symbols, not vectors")
+        raise InputError("process: --ngrams needs symbols, but this process emits vectors")
     sequences, understood = read_observations(Path(asked.observations), built, **asked.reading())
     if not quiet:
         say(understood)
@@ -121,7 +120,7 @@ def oracle(asked: InferOptions) -> None:
 
 
 def _say_all(process: Process, sequences: list[Tensor], total: float, impossible: int) -> None:
-    """The log-likelihood of several sequences together, in a line."""
+    """Print the total log-likelihood of several sequences."""
     if len(sequences) > 1:
         count = sum(map(_made, sequences))
         noun = "log-density" if process.real_valued else "log-likelihood"
@@ -130,13 +129,13 @@ def _say_all(process: Process, sequences: list[Tensor], total: float, impossible
 
 
 def _made(sequence: Tensor) -> int:
-    """Observations that are not missing, of vectors those of which a coordinate is there."""
+    """Count observed time steps; a vector counts if any coordinate is present."""
     gone = sequence.isnan().all(2) if sequence.ndim == 3 else sequence == MISSING
     return sequence.shape[1] - int(gone.sum())
 
 
 def _require_rows(process: Process, sequences: list[Tensor], wanted: SequenceQuestions, *, kept: bool) -> None:
-    """ResourceError if the rows of all sequences, or of the longest where none are kept, cannot fit."""
+    """Raise ResourceError if the table, or the rows of the longest sequence, cannot fit in memory."""
     lengths = [sequence.shape[1] for sequence in sequences]
     size = process.num_components or process.num_states
     beliefs = 1 + wanted.smooth + (2 if wanted.memory else 0)
@@ -146,14 +145,14 @@ def _require_rows(process: Process, sequences: list[Tensor], wanted: SequenceQue
     if process.real_valued:
         numbers += size**2 + process.num_symbols
     positions = sum(lengths) if kept else max(lengths)
-    advice = "give fewer or shorter sequences, or ask for less"
+    advice = "give fewer or shorter sequences, or fewer options"
     require_memory(
         f"oracle: {positions} positions", _NUMBER_BYTES * (numbers * positions + wanted.paths * size + ahead), advice
     )
 
 
 def _filtered(process: Process, sequence: Tensor) -> tuple[list[dict], list[str]]:
-    """Rows of what is known after each observation, and what is said: a first line, and what the last position knows."""
+    """Return a row per position, and printed lines: a summary and the state after the last observation."""
     found = observe(process, sequence)
     known = {**found.probs, **found.vectors}
     columns = {
@@ -183,7 +182,7 @@ def _filtered(process: Process, sequence: Tensor) -> tuple[list[dict], list[str]
 
 
 def _plain(observation: Any) -> Any:
-    """A symbol or a vector as a table has it: null for what is missing."""
+    """Return a symbol or vector as a table stores it, with null for missing values."""
     if isinstance(observation, list):
         return [None if math.isnan(value) else value for value in observation]
     return None if observation == MISSING else observation
@@ -202,7 +201,7 @@ def _nats(value: float) -> str:
 
 
 def _extras(process: Process, tokens: Tensor, rows: list[dict], wanted: SequenceQuestions, number: int) -> list[str]:
-    """What was asked for besides the filter: added to the rows, and said in a line each."""
+    """Add the requested answers to the rows, and return one printed line for each."""
     lines = []
     possible = rows[-1]["log_likelihood"] > -torch.inf
     names = tuple(map(in_brief, process.states or map(str, range(process.num_states))))
@@ -214,7 +213,7 @@ def _extras(process: Process, tokens: Tensor, rows: list[dict], wanted: Sequence
         (_paths, wanted.paths),
     ):
         said = add(process, tokens, rows, names, wanted, number) if asked else []
-        lines += said if possible else []  # an impossible sequence has zeros and -1
+        lines += said if possible else []  # rows of an impossible sequence contain zeros and -1
     if wanted.memory:
         lines += _memory(process, tokens, rows, wanted.memory)
     if wanted.ngrams:
@@ -227,7 +226,7 @@ def _extras(process: Process, tokens: Tensor, rows: list[dict], wanted: Sequence
 def _gaps(
     process: Process, tokens: Tensor, rows: list[dict], names: tuple[str, ...], wanted: SequenceQuestions, number: int
 ) -> list[str]:
-    """The law of each missing observation given all that were made: added to its row, and said of the first ones."""
+    """Add the distribution of each missing observation given all others, and return lines for the first ones."""
     laws, places = missing_probs(process, tokens)[0], (tokens[0] == MISSING).nonzero()[:, 0].tolist()
     symbols = tuple(map(in_brief, process.symbols or map(str, range(process.num_symbols))))
     for t in places:
@@ -260,13 +259,13 @@ def _viterbi(
         row["viterbi"] = state
     said = " ".join(names[s] for s in states[:_SHOWN])
     of = "" if path.component is None else f" of component {int(path.component[0])}"
-    return [f"likeliest path{of}: {said}{_dots(rows)} (log-probability {_digits(float(path.log_probability[0]))})"]
+    return [f"most likely path{of}: {said}{_dots(rows)} (log-probability {_digits(float(path.log_probability[0]))})"]
 
 
 def _paths(
     process: Process, tokens: Tensor, rows: list[dict], names: tuple[str, ...], wanted: SequenceQuestions, number: int
 ) -> list[str]:
-    """Draws of the hidden path, numbered by the sequence, so that they do not depend on the other sequences."""
+    """Draw state paths, seeded per sequence so that they do not depend on other sequences."""
     drawn = sample_state_paths(process, tokens, num_paths=wanted.paths, seed=wanted.seed, indices=[number])[:, 0]
     for row, states in zip(rows, drawn.T.tolist(), strict=True):
         row["paths"] = states
@@ -277,7 +276,7 @@ def _paths(
 
 
 def _memory(process: Process, tokens: Tensor, rows: list[dict], length: int) -> list[str]:
-    """What an observer knows who remembers `length` observations."""
+    """Predict from the last `length` observations only."""
     kept = observe_with_memory(process, tokens, length)
     columns = {"log_likelihood": kept.log_likelihood_terms, **kept.probs, **kept.vectors}
     columns["next_observation"] = kept.next_observation
@@ -289,12 +288,12 @@ def _memory(process: Process, tokens: Tensor, rows: list[dict], length: int) -> 
     ahead = likeliest(rows[-1]["memory_next_observation"], symbols)
     return [
         f"with {length} observations of memory: log-likelihood {_nats(total)} "
-        f"({_digits(total / max(1, _made(tokens)))} per observation), next: {ahead or 'nothing, the window is impossible'}"
+        f"({_digits(total / max(1, _made(tokens)))} per observation), next: {ahead or 'none (impossible window)'}"
     ]
 
 
 def _forecast(process: Process, tokens: Tensor, rows: list[dict], steps: int) -> list[str]:
-    """The law of each of the next observations: a row for each behind the others, and a line."""
+    """Append the distribution of each future observation as a row, and return a line for it."""
     ahead = forecast_of(process, tokens, steps)
     symbols = tuple(map(in_brief, process.symbols or map(str, range(process.num_symbols))))
     lines = []
@@ -306,7 +305,7 @@ def _forecast(process: Process, tokens: Tensor, rows: list[dict], steps: int) ->
 
 
 def _ngrams(process: Process, tokens: Tensor, rows: list[dict], count: int) -> list[str]:
-    """Log-likelihoods of what n-gram counts of the sequence itself predict, contexts of 0 to count - 1 symbols."""
+    """Return log-likelihoods of n-gram baselines fitted to the sequence, with 0 to count - 1 symbols of context."""
     counts = context_counts(tokens.numpy(), np.arange(tokens.shape[1]), process.num_symbols, count - 1)
     predicted = torch.from_numpy(ngram_laws(counts, [1.0] * count))[0]
     terms_TK = predicted.gather(2, tokens[0].clamp_min(0)[:, None, None].expand(-1, count, 1))[..., 0].log()

@@ -1,4 +1,4 @@
-"""The verb `show`: what there is, and what a name means."""
+"""The verb `show`: list names, or print the meaning of one."""
 
 from hmmscope.lab.verbs.catalogue import KINDS, listed, meaning
 from hmmscope.lab.verbs.options import ShowOptions
@@ -6,7 +6,7 @@ from hmmscope.text import say
 
 
 def show(options: ShowOptions) -> None:
-    """Print the names of everything or of a kind, a line each, or what one name means."""
+    """Print all names, the names of one kind, or the meaning of one name."""
     if options.name is None or options.name in KINDS:
         for plural in KINDS if options.name is None else (options.name,):
             say(listed(plural), end="")

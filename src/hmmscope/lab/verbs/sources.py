@@ -1,4 +1,4 @@
-"""What verbs read: processes by name or file, observations from files; and where they may write."""
+"""Inputs of verbs: processes by name or file, and observations from files."""
 
 import math
 import warnings
@@ -25,14 +25,14 @@ from hmmscope.storage.mapped import read_npz
 from hmmscope.text import in_brief
 from hmmscope.ties import descending, steady
 
-#: Probabilities of a process from which on its building is announced.
+#: Number of probabilities from which a warning precedes the building of a process.
 _LARGE = 2**24
-#: Endings of files with an array `observations`, as `hmmscope sample --out` writes them.
+#: Endings of files with an array `observations`, as written by `hmmscope sample --out`.
 ARRAY_FILES = (".jsonl", ".npz", ".safetensors")
 
 
 def find_process(source: str, overrides: Mapping[str, str] | None = None, *, allow_drop_tiny: bool = False) -> Process:
-    """A registered process by name with fields changed, a shipped one, or one from a file (HMMER profiles too)."""
+    """Return a registered process with changed fields, a shipped one, or one from a file (also HMMER profiles)."""
     fields = {key.removeprefix("process."): value for key, value in (overrides or {}).items()}
     if source in registry.entries("process"):
         spec = registry.build_spec("process", {"name": source, **fields}, "process")
@@ -41,11 +41,13 @@ def find_process(source: str, overrides: Mapping[str, str] | None = None, *, all
     if Path(source).suffix not in (*HMM_FILES, ".hmm") and source not in shipped_processes():
         if Path(source).is_file():
             raise InputError(
-                f"process: {source} is a file of sequences; name the process first, such as a file of hmmscope fit {source}"
+                f"process: {source} is a file of sequences; give a process first, such as one made by hmmscope fit {source}"
             )
         raise unknown_name("process", source, [*registry.entries("process"), *shipped_processes()])
     if fields:
-        raise InputError(f"--{next(iter(fields))}: unknown option; only a registered process has fields to change")
+        raise InputError(
+            f"--{next(iter(fields))}: unknown option; only registered processes have fields that can be changed"
+        )
     if Path(source).suffix == ".hmm":
         from hmmscope.interop.hmmer import load_hmmer
 
@@ -54,32 +56,33 @@ def find_process(source: str, overrides: Mapping[str, str] | None = None, *, all
 
 
 def _warn_of_a_large_build(spec: object) -> None:
-    """A warning, before it begins, of a mixture that takes seconds and much memory to build."""
+    """Warn before building a mixture that takes seconds and much memory."""
     sizes = [getattr(spec, name, 0) for name in ("num_components", "num_states", "num_symbols")]
     numbers = sizes[0] * sizes[1] * (sizes[1] + sizes[2])
     if numbers >= _LARGE:
         warnings.warn(
-            f"building {sizes[0]:,} HMMs of {sizes[1]} states, about {8 * numbers / 2**30:.1f} GiB; --num_components 100 "
-            "is a smaller pool",
+            f"building {sizes[0]:,} HMMs of {sizes[1]} states, about {8 * numbers / 2**30:.1f} GiB; a smaller pool, such as "
+            "--num_components 100, needs less",
             stacklevel=3,
         )
 
 
 def likeliest(law: list[float], names: tuple[str, ...] | None, count: int = 5) -> str:
-    """The largest entries of a law, by name, those above zero."""
+    """Format the largest positive entries of a distribution with their names."""
     order = descending(law)[:count]
     shown = ", ".join(f"{in_brief(names[i]) if names else i} {steady(law[i]):.6f}" for i in order if law[i] > 0)
     return shown + (", ..." if len(law) > count else "")
 
 
 def read_observations(path: Path, process: Process, **reading: Any) -> tuple[list[Tensor], str]:
-    """Sequences from a file, symbols or for a linear system vectors, and what was understood.
+    """Read sequences from a file, and describe how they were read.
 
-    Each is (1, time), or (1, time, observed) for vectors; the filters check what is in it.
+    Each is (1, time) for symbols or (1, time, observed) for vectors; the filters check the values.
 
     Args:
-        path: any file that `SequenceData` reads; of vectors .jsonl, .npz or .safetensors, or numbers in .csv, .tsv or .npy.
-        process: its symbols are the alphabet; what it was fitted to says how the file is read, where nothing is asked for.
+        path: Any file that `SequenceData` reads; vectors come from .jsonl, .npz, .safetensors, or numbers in .csv,
+            .tsv or .npy.
+        process: Its symbols are the alphabet; the reading options stored with a fit are the defaults.
         reading: `unit`, `column`, `group`, `axis` and `missing`, as for `SequenceData`.
     """
     if process.real_valued and (path.suffix.lower() in (*TABLES, ".npy") or _is_plain(path, process, reading)):
@@ -87,7 +90,7 @@ def read_observations(path: Path, process: Process, **reading: Any) -> tuple[lis
     if process.real_valued:
         other = next((name for name in reading if name != "missing" and reading[name] is not None), None)
         if other is not None:
-            raise InputError(f"{other}: is for symbols, and {path.name} is read as vectors")
+            raise InputError(f"{other}: applies to symbols, but {path.name} is read as vectors; leave it out")
         vectors = _read_vectors(path, process.num_symbols, Missing.of(reading.get("missing")))
         return vectors, f"{path.name}: {len(vectors)} sequences of vectors"
     data = SequenceData(path, symbols_from=process, **reading)
@@ -95,7 +98,7 @@ def read_observations(path: Path, process: Process, **reading: Any) -> tuple[lis
 
 
 def _is_plain(path: Path, process: Process, reading: Mapping[str, Any]) -> bool:
-    """Whether an .npz has arrays of a person's own, and not the sequences of vectors that this library writes."""
+    """Return whether an .npz contains a user's arrays instead of sequences written by this library."""
     if path.suffix.lower() != ".npz":
         return False
     names, kept = read_npz(path).keys(), process.read_options
@@ -104,24 +107,24 @@ def _is_plain(path: Path, process: Process, reading: Mapping[str, Any]) -> bool:
 
 
 def _read_numbers(path: Path, process: Process, reading: Mapping[str, Any]) -> tuple[list[Tensor], str]:
-    """Sequences (1, time, coordinate) of a table or an array of numbers, and what was understood."""
+    """Read sequences (1, time, coordinate) from a table or array of numbers, and describe them."""
     if reading.get("unit") is not None:
-        raise InputError(f"unit: is for symbols, and {path.name} is read as numbers")
+        raise InputError(f"unit: applies to symbols, but {path.name} is read as numbers; leave it out")
     asked = {name: reading.get(name) for name in ("column", "group", "missing", "axis")}
     (rows, lengths), how, _ = read_number_file(path, symbols_from=process.read_options, **asked)
     if rows.shape[1] != process.num_symbols:
-        rule = f"has {rows.shape[1]} coordinates, and the process {process.num_symbols}"
-        raise InputError(f"{path.name}: {rule}; --column names those to read")
+        rule = f"has {rows.shape[1]} coordinates, but the process has {process.num_symbols}"
+        raise InputError(f"{path.name}: {rule}; choose the columns to read with --column")
     return [
         one[None] for one in rows.split(lengths.tolist())
     ], f"{how}: {len(lengths)} sequence{'s' * (len(lengths) != 1)} of vectors"
 
 
 def _read_vectors(path: Path, num_coordinates: int, missing: Missing) -> list[Tensor]:
-    """Sequences (1, time, coordinate); NaN where nothing was observed, if `missing` takes what is no value."""
+    """Read sequences (1, time, coordinate); NaN marks missing values, if `missing` allows them."""
     if path.suffix not in ARRAY_FILES:
         raise InputError(
-            f"{path}: vectors are read from files ending in {', '.join((*ARRAY_FILES, *TABLES, '.npy'))}, not from text"
+            f"{path}: cannot read vectors from text; use a file ending in {', '.join((*ARRAY_FILES, *TABLES, '.npy'))}"
         )
     rows: list[Any]
     if path.suffix == ".jsonl":
@@ -129,7 +132,9 @@ def _read_vectors(path: Path, num_coordinates: int, missing: Missing) -> list[Te
     else:
         arrays: Mapping[str, Any] = read_npz(path) if path.suffix == ".npz" else store.read_tensors(path)
         if "observations" not in arrays:
-            raise InputError(f"{path}: holds no array 'observations' but {', '.join(sorted(arrays)[:10]) or 'nothing'}")
+            raise InputError(
+                f"{path}: has no array 'observations'; it contains {', '.join(sorted(arrays)[:10]) or 'nothing'}"
+            )
         rows = list(arrays["observations"])
     sequences = []
     for number, row in enumerate(rows):
@@ -139,7 +144,7 @@ def _read_vectors(path: Path, num_coordinates: int, missing: Missing) -> list[Te
             raise InputError(f"{path}: sequence {number}: rows have different lengths") from None
         if values.dtype.kind == "f" and np.isnan(values).any() and not missing.takes_nothing:
             place = int(np.argwhere(np.isnan(values))[0][0])
-            raise InputError(f"{path}: sequence {number}, observation {place}: is no number; {missing.advice(None)}")
+            raise InputError(f"{path}: sequence {number}, observation {place}: is not a number; {missing.advice(None)}")
         if values.ndim != 2 or values.dtype.kind not in "iuf":
             raise InputError(f"{path}: sequence {number}: must be a list of vectors of {num_coordinates} numbers")
         if len(values):
@@ -150,7 +155,7 @@ def _read_vectors(path: Path, num_coordinates: int, missing: Missing) -> list[Te
 
 
 def _filled(rows: list[Any], num_coordinates: int) -> list[Any]:
-    """Vectors with NaN for null, and for each coordinate of a vector that is null."""
+    """Replace null by NaN in each coordinate."""
     whole = [math.nan] * num_coordinates
     return [
         whole if row is None else [math.nan if v is None else v for v in row] if isinstance(row, list) else row

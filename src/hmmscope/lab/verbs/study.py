@@ -1,4 +1,4 @@
-"""The verb `study`: what someone with sequences and no HMM wants to know."""
+"""The verb `study`: analyse sequences for which no HMM is known."""
 
 from hmmscope.errors import InputError
 from hmmscope.lab.report.drawing import draw_folder
@@ -16,10 +16,10 @@ from hmmscope.text import say, tell
 
 
 def study(options: StudyOptions) -> None:
-    """Study the sequences of a file, print what was found, and write the page; or say what that would take."""
+    """Study the sequences of a file, print the findings and write the page; or print the cost."""
     overrides = dict(options.overrides)
     if "seeds" in overrides:
-        raise refused(overrides["seeds"], "a study has no lists of seeds")
+        raise refused(overrides["seeds"], "a study takes no list of seeds")
     if options.num_seeds is not None:
         overrides["seeds"] = str(options.num_seeds)
     spec: StudySpec = parse_spec(StudySpec, overrides, "")
@@ -31,7 +31,7 @@ def study(options: StudyOptions) -> None:
         _say_what_it_takes(work, measure=options.measure)
         return
     if options.out is None:
-        raise InputError("out: give a new folder for the study, --out DIR (or --dry-run)")
+        raise InputError("out: missing; give a new folder for the study, --out DIR (or --dry-run)")
     if not options.quiet and spec.networks:
         tell(f"plan: {len(spec.networks)} networks, {in_words(range(spec.seeds))}")
     found = studies.study(source, options.out, resume=options.resume, quiet=options.quiet, spec=spec)
@@ -45,13 +45,13 @@ def study(options: StudyOptions) -> None:
 
 
 def _say_what_it_takes(work: studies.Prepared, *, measure: bool) -> None:
-    """The parts, the fits, and what the trainings take."""
+    """Print the parts of the data, the fits, and the cost of training."""
     for fact in work.facts()[2:]:
         say(f"{fact['name']:<18} {fact['value']}")
     spec = work.spec
     say(f"HMMs               {', '.join(map(str, spec.states))} states, at most {spec.restarts} restarts each")
     for network in spec.networks:
         tried = ", ".join(map(str, work.steps))
-        say(f"{network}: {tried} steps, until more do not help; {spec.seeds} seed(s). The longest training:")
+        say(f"{network}: {tried} steps, until more do not help; {spec.seeds} seed(s). Longest training:")
         config = work.config(network, work.steps[-1], 0)
         say("\n".join(f"  {line}" for line in as_text(estimate(config, measure=measure, compare=False), config)))

@@ -1,4 +1,4 @@
-"""The verb `sweep`: many runs from a grid, on this machine, on a Ray cluster or on a Slurm cluster."""
+"""The verb `sweep`: train a grid of runs on this machine, a Ray cluster or a Slurm cluster."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,13 +20,13 @@ from hmmscope.text import say, tell
 
 
 def sweep(options: SweepOptions) -> None:
-    """Run a grid, or go on with it, and print its table; or print the table of one as it is now."""
+    """Run or resume a grid and print its table; or print the current table of a sweep."""
     where, out, table = ExecutorOptions(**options.execution()), options.out, options.table
     seeds = chosen_seeds(options.num_seeds, options.seeds)
     flags = bool(options.base or options.vary or seeds is not None or options.vary_process or options.overrides)
     if table is not None:
         if options.grid or flags or out or options.dry_run:
-            raise InputError("table: prints the table of a sweep that is there; give nothing else with it")
+            raise InputError("--table: only prints the table of an existing sweep; give no other option with it")
         rows = table_rows(Path(table), load_points(Path(table)))
         say("\n".join(table_text(rows)))
         _refuse_doubtful(rows)
@@ -38,7 +38,7 @@ def sweep(options: SweepOptions) -> None:
             say("  ".join([point.name, *(f"{key} {value}" for key, value in point.varied.items())]))
         return
     if out is None:
-        raise InputError("out: give a folder for the sweep, --out DIR (or --dry-run)")
+        raise InputError("out: missing; give a folder for the sweep, --out DIR (or --dry-run)")
     path = Path(out)
     require_room([p.config for p in points if not RunTask(path, p.name).is_done()], path, here=where.name == "local")
     executor = where.make(path)
@@ -55,10 +55,10 @@ def sweep(options: SweepOptions) -> None:
 
 
 def _refuse_doubtful(rows: Sequence[dict[str, Any]]) -> None:
-    """An exit code for a table with runs that nobody should believe; what is wrong with them stands below it."""
+    """Exit with an error if runs in the table are damaged or unsealed."""
     if names := [row["run"] for row in rows if row["state"] in DOUBTFUL]:
         raise ResourceError(
-            f"{len(names)} of {len(rows)} runs are damaged or unsealed, such as {names[0]}; the others count"
+            f"{len(names)} of {len(rows)} runs are damaged or unsealed, such as {names[0]}; the other runs are valid"
         )
 
 
@@ -67,15 +67,15 @@ def _points(options: SweepOptions, flags: bool, seeds: int | tuple[int, ...] | N
     if grid is not None and not flags:
         if not _is_yaml(grid):
             raise InputError(
-                f"grid: {grid} is one run; say what varies, hmmscope sweep {grid} --vary KEY=A,B --out DIR"
+                f"grid: {grid} is a single run; give values to vary, hmmscope sweep {grid} --vary KEY=A,B --out DIR"
             )
         return read_grid(Path(grid))
     if not flags:
         if out is None or not (Path(out) / "grid.json").exists():
-            raise InputError("grid: give a grid file, or what varies, or the --out of a sweep to go on with")
+            raise InputError("grid: missing; give a grid file, values to --vary, or the --out of a sweep to resume")
         return load_points(Path(out))
     if grid is not None and options.base is not None:
-        raise InputError(f"grid: is {grid}, and so is --base; give one of them")
+        raise InputError(f"--base: cannot be combined with the grid {grid}; give one of them")
     base = grid or options.base
     data: dict[str, Any] = {"base": None if base is None else _configuration(base), "instances": options.vary_process}
     data["vary"] = {key: values.split(",") for key, values in pairs(options.vary, "vary").items()}
@@ -85,13 +85,13 @@ def _points(options: SweepOptions, flags: bool, seeds: int | tuple[int, ...] | N
 
 
 def _configuration(base: str) -> dict[str, Any]:
-    """What `hmmscope train` makes of it: a preset, a YAML file, a process, a file of sequences."""
+    """Return what `hmmscope train` makes of a preset, YAML file, process, or file of sequences."""
     if _is_yaml(base):
         data = read_yaml(Path(base))
         if isinstance(data, dict) and set(GRID_KEYS) & set(data):
             raise InputError(
-                f"grid: {base} is a grid and leaves nothing open; give no --vary, --num-seeds, --seeds, --vary-process or "
-                "--section.key with it, or a configuration in its place"
+                f"grid: {base} is a complete grid; leave out --vary, --num-seeds, --seeds, --vary-process and "
+                "--section.key, or give a configuration instead"
             )
     return run_config(base, {}).to_data()
 

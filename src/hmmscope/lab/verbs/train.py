@@ -1,4 +1,4 @@
-"""The verb `train`: one model, and how far from its optimum it ends."""
+"""The verb `train`: train one model and compare it with its optimum."""
 
 import os
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from hmmscope.text import say
 
 
 def train(options: TrainOptions) -> None:
-    """Train one model, and print how far from its optimum it ends; or say what that would take."""
+    """Train one model and print how far its loss is from the optimum; or print the cost."""
     reading = {name: value for name, value in options.reading().items() if value is not None}
     configured, out, quiet = run_config(options.config, options.overrides, reading), options.out, options.quiet
     if options.dry_run:
@@ -33,7 +33,7 @@ def train(options: TrainOptions) -> None:
         say("\n".join(as_text(estimate(configured, measure=options.measure), configured)))
         return
     if out is None:
-        raise InputError("out: give a new folder for the run, --out DIR (or --dry-run)")
+        raise InputError("out: missing; give a new folder for the run, --out DIR (or --dry-run)")
     if isinstance(configured.process, DataSpec) and not quiet:
         say(configured.process.build().data.describe())
     begin, resume, tracker = options.warm_start, options.resume, options.tracker
@@ -44,13 +44,13 @@ def train(options: TrainOptions) -> None:
 
 
 def run_config(source: str, overrides: dict[str, str], reading: Mapping[str, Any] | None = None) -> RunConfig:
-    """A YAML file, the folder of a run, a preset, the name or file of a process, or a file of sequences.
+    """Read a configuration from a YAML file, a run's folder, a preset, a process, or a file of sequences.
 
-    Of sequences without a length, windows are as long as they; `reading` says how they are read.
+    For sequences without a length, windows have the length of the sequences; `reading` gives reading options.
     """
     found = _run_config(source, overrides, reading or {})
     if reading and not isinstance(found.process, DataSpec):
-        raise InputError(f"--{next(iter(reading))}: is for a file of sequences, and {source} is none")
+        raise InputError(f"--{next(iter(reading))}: applies to a file of sequences, but {source} is not one")
     return found
 
 

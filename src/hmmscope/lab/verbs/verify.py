@@ -1,4 +1,4 @@
-"""What `check` does with folders: whether they are as they were written, and their numbers follow from what is in them."""
+"""`check` on folders: verify that files are unchanged, and recompute the numbers that follow from them."""
 
 import math
 import os
@@ -28,23 +28,24 @@ from hmmscope.storage.packed import INDEX
 from hmmscope.storage.rundir import RunDir
 from hmmscope.text import numbers_in, say
 
-#: Words of findings and figures, which may be put better: a check compares verdicts, numbers, gates and roles, not these.
+#: Text of findings and figures, which may be reworded: a check compares verdicts, numbers, gates and roles instead.
 _FINDING_WORDS = frozenset({"title", "text", "reading", "unit", "source", "why"})
 _FIGURE_WORDS = frozenset({"title", "caption", "x_label", "y_label", "z_label", "slider", "choices", "overlay", "name"})
-#: Labels in figures, and budgets of findings: how many there are is compared, and the numbers in them.
+#: Labels in figures and budgets in findings: a check compares their number and the numbers in them.
 _MIXED = frozenset({"categories", "frames", "corners", "values", "x", "y", "budget"})
-#: Numbers that are computed again, of the same tables or of the same weights, on whatever machine.
+#: Tolerances of numbers recomputed from tables and from weights, on any machine.
 _TABLES, _WEIGHTS = 1e-9, 1e-4
 
 
 def verify(folders: Sequence[str], quiet: bool) -> None:
-    """Check the seal of each folder, derive again what follows from its files, and say what was done.
+    """Verify the seal of each folder, recompute what follows from its files, and print the result.
 
-    Of a folder that is none of ours and holds some, at whatever depth, each is checked, and the files beside them counted.
+    In a folder that is not from hmmscope, check every hmmscope folder inside, at any depth, and count the other
+    files.
 
     Raises:
-        DamagedError: the first difference.
-        RefusedError: all that is there agrees, but a folder has no seal.
+        DamagedError: The first difference.
+        RefusedError: Everything agrees, but a folder has no seal.
     """
     unsealed = []
     for folder in map(Path, folders):
@@ -60,9 +61,9 @@ def verify(folders: Sequence[str], quiet: bool) -> None:
             there = {path: path.relative_to(folder).as_posix() for path in sorted(_files(folder))}
             beyond = tuple(name for path, name in there.items() if path not in covered)
             found = seals.SealReport(tuple({*there.values()} - {*beyond}), beyond)
-            say(f"{folder}: {len(inside)} folder{'s' * (len(inside) != 1)} of ours inside; {found}")
+            say(f"{folder}: {len(inside)} folder{'s' * (len(inside) != 1)} of hmmscope inside; {found}")
     if unsealed:
-        raise RefusedError(f"{unsealed[0]}: has no seal, so nothing says that its files are as they were written")
+        raise RefusedError(f"{unsealed[0]}: has no seal, so its files cannot be verified")
 
 
 def _verified(folder: Path) -> tuple[str, seals.SealReport]:
@@ -91,10 +92,7 @@ _KINDS = {RECORD: "export", "config.json": "run", "experiment.json": "experiment
 
 
 def _inside(folder: Path) -> list[Path]:
-    """The topmost folders of ours below one that is none; nothing of one that is.
-
-    A config.json alone makes none: models of others have one.
-    """
+    """Return the topmost hmmscope folders below another folder; a config.json alone does not identify one."""
     found, ours = [], {seals.SEAL, *_KINDS} - {"config.json"}
     for parent, inner, files in os.walk(folder):
         names = {*files}
@@ -110,16 +108,18 @@ def _kind_of(folder: Path) -> str:
             return kind
     above = next((one for one in Path(os.path.abspath(folder)).parents if os.path.lexists(one / seals.SEAL)), None)
     if above is not None and os.path.lexists(folder):
-        raise InputError(f"{folder}: lies in {above}, whose seals cover it; check that folder")
+        raise InputError(f"{folder}: is inside {above}, and the seals of that folder cover it; check {above}")
     raise InputError(f"{folder}: not the folder of a run, an experiment, a sweep, a pool or an export")
 
 
 def _export(folder: Path) -> tuple[list[str], seals.SealReport]:
-    """Its files, as its manifest says; and that the weights have the shapes of the configuration."""
+    """Check the files against the manifest, and the weights against the shapes in the configuration."""
     read_record(folder)
     manifest = store.read_manifest(folder, exact=False)
     if disk.read_bytes(folder / store.MANIFEST, managed=True) != store.json_bytes(manifest, store.MANIFEST):
-        raise DamagedError(f"{folder / store.MANIFEST}: altered (a space or another character that changes no value)")
+        raise DamagedError(
+            f"{folder / store.MANIFEST}: altered (only in whitespace or another character that changes no value)"
+        )
     covered = {*manifest["files"]}
     if RECORD not in covered:
         raise DamagedError(f"{folder / RECORD}: not in the manifest")
@@ -127,30 +127,30 @@ def _export(folder: Path) -> tuple[list[str], seals.SealReport]:
     covered |= {store.MANIFEST}
     beyond = sorted({path.name for path in folder.iterdir()} - covered)
     found = seals.SealReport(tuple(sorted(covered)), tuple(beyond), kind="export")
-    return ["the weights have the shapes that the configuration says", str(found)], found
+    return ["the weights have the shapes of the configuration", str(found)], found
 
 
 def _run(folder: Path) -> list[str]:
-    """The score again, from the weights."""
+    """Recompute the score from the weights."""
     opened = RunDir.open(folder)
     summary, config = opened.done, config_from_data(opened.config)
     if isinstance(config.model, UserModuleSpec):
-        return ["the score is of a module that was handed over, and not computed again"]
+        return ["the score belongs to a module passed as an object, and was not recomputed"]
     run = load_run(folder)
     if summary is None:
-        return ["not finished; its newest checkpoint is whole"]
+        return ["not finished; its newest checkpoint is complete"]
     held = {"num_samples": summary.get("num_samples", 256), "block_length": config.training.block_length}
     score = evaluate(run.model, run.dataset("evaluate"), target=run.target, **held)
     _same(summary["loss"], score.loss, f"{folder / 'done.json'}: loss", _WEIGHTS)
-    return [f"the loss of its weights on {held['num_samples']} samples is {score.loss:.6f} again"]
+    return [f"the recomputed loss on {held['num_samples']} samples agrees: {score.loss:.6f}"]
 
 
 def _experiment(folder: Path) -> list[str]:
-    """Figures and findings again, from the tables; tables from their parts, rows of runs from the runs beside."""
+    """Recompute figures and findings from tables, tables from parts, and rows of runs from the pool."""
     if os.path.lexists(folder / INDEX) and not os.path.lexists(folder / "findings.json"):
         about = store.read_json(folder / "experiment.json", managed=True)
         parts = StoredParts(folder, about.get("experiment"), about.get("scale")).num_parts
-        return [f"not finished; its tables hold {parts} parts, as its index says"]
+        return [f"not finished; its tables contain {parts} parts, as in its index"]
     about, tables = read_tables(folder)
     if about["experiment"] == "study":
         derived = findings_of(tables, about["config"]["study"]["seeds"])
@@ -183,14 +183,14 @@ def _experiment(folder: Path) -> list[str]:
 
 
 def _sweep(folder: Path) -> list[str]:
-    """The table again, from the runs, and of one run the score."""
+    """Recompute the table from the runs, and the score of one run."""
     points = {point.name: point for point in load_points(folder)}
     said = [f"{len(points)} runs"]
     if (folder / "table.jsonl").is_file():
         kept = store.read_table(folder / "table.jsonl")
         if len(kept) != len(points):
             rows = f"{len(kept)} row{'s' * (len(kept) != 1)}"
-            raise DamagedError(f"{folder / 'table.jsonl'}: has {rows} and the grid {len(points)} runs")
+            raise DamagedError(f"{folder / 'table.jsonl'}: has {rows}, but the grid has {len(points)} runs")
         for stored, row in zip(kept, table_rows(folder, list(points.values())), strict=True):
             _same(stored, row, f"{folder / 'table.jsonl'}: {row['run']}: ", _TABLES)
         said = [f"{len(points)} rows follow from the runs"]
@@ -205,7 +205,6 @@ def _sweep(folder: Path) -> list[str]:
 
 
 def _paper(folder: Path) -> list[str]:
-    """Each experiment again."""
     inside = sorted(path.parent for path in folder.glob("*/experiment.json"))
     return [f"{one.name}: {', '.join(_experiment(one))}" for one in inside]
 
@@ -222,12 +221,12 @@ _CHECKS: dict[str, Callable[[Path], list[str]]] = {
 
 
 def _claim(finding: Mapping[str, Any]) -> str:
-    """By what findings are compared: the order in which they stand is that of modules."""
+    """Return the key by which findings are compared; their order depends on modules."""
     return str(finding.get("claim", ""))
 
 
 def _without(data: Any, words: frozenset[str]) -> Any:
-    """Findings or a figure without words: those keys are left out, and of labels and budgets the numbers stay."""
+    """Remove words from findings or a figure: drop those keys, and keep the numbers in labels and budgets."""
     if isinstance(data, Mapping):
         kept = {key: value for key, value in data.items() if key not in words}
         return {key: _numbers(value) if key in _MIXED else _without(value, words) for key, value in kept.items()}
@@ -241,7 +240,7 @@ def _numbers(value: Any) -> Any:
 
 
 def _same(stored: Any, again: Any, where: str, tolerance: float) -> None:
-    """DamagedError with the first place where two values differ."""
+    """Raise DamagedError at the first difference of two values."""
     if isinstance(stored, dict) and isinstance(again, dict) and stored.keys() == again.keys():
         for key, value in stored.items():
             _same(value, again[key], f"{where}.{key}".replace(": .", ": "), tolerance)
@@ -250,6 +249,6 @@ def _same(stored: Any, again: Any, where: str, tolerance: float) -> None:
             _same(one, other, f"{where}[{number}]", tolerance)
     elif isinstance(stored, float) and isinstance(again, float | int):
         if not math.isclose(stored, again, rel_tol=tolerance, abs_tol=tolerance):
-            raise DamagedError(f"{where} is {stored}, and {float(again)} when it is computed again")
+            raise DamagedError(f"{where} is {stored}, but recomputing it gives {float(again)}")
     elif stored != again:
-        raise DamagedError(f"{where} is {str(stored)[:80]}, and {str(again)[:80]} when it is derived again")
+        raise DamagedError(f"{where} is {str(stored)[:80]}, but recomputing it gives {str(again)[:80]}")
