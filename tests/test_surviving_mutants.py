@@ -243,7 +243,7 @@ def test_a_header_beyond_all_use_is_not_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", [{"axis": 0}, {"lengths": [3, 2]}])
 def test_sequences_of_numbers_take_neither_an_axis_nor_lengths(given: dict[str, object]) -> None:
-    with pytest.raises(InputError, match="lengths, axis: are for one array"):
+    with pytest.raises(InputError, match="lengths, axis: apply to a single array"):
         read_vectors([np.zeros(3), np.zeros(2)], **given)
 
 

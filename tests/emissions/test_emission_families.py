@@ -254,7 +254,7 @@ def test_numbers_of_states_are_chosen_by_bic(monkeypatch: pytest.MonkeyPatch) ->
     assert [row["chosen"] for row in found.table()] == [False, True, False]
     assert len(found.lines()) >= 5
     assert found.lines()[0].endswith("held-out log-likelihood, nats an observation")
-    assert found.reason.endswith("; held out were blocks of 30 observations; then fitted on to all")
+    assert found.reason.endswith("; held-out blocks of 30 observations; then refitted to all data")
     held, error = found.held_out, found.held_out_errors
     assert held[1] < held[2] - 0.1
     assert abs(held[3] - held[2]) < 0.1
@@ -269,7 +269,7 @@ def test_numbers_of_states_are_chosen_by_bic(monkeypatch: pytest.MonkeyPatch) ->
     assert judged.held_out[2] == pytest.approx(mean, rel=1e-9)
     assert judged.num_fitted == 600
     few = hs.fit(seen[0, :100], [1, 2], lengths=[100], num_restarts=1, max_iterations=5)
-    assert few.reason.endswith("nothing could be held out")
+    assert few.reason.endswith("too little data to hold any out")
     assert not few.support.why
     torn = seen[0, :100].where(torch.arange(100)[:, None] != 7, torch.nan)
     for options, why in (
@@ -336,11 +336,11 @@ def test_what_cannot_be_is_refused_in_a_line() -> None:
         (lambda: hs.fit(x, 2), r"three ways: with lengths=\[50\] as 50 observations of 2 coordinates, with axis=0"),
         (lambda: hs.fit(constant[None], 2), "coordinate 1 is 3 everywhere; its variance is zero, leave it out"),
         (lambda: hs.fit(lost[None], 2), "coordinate 0 is missing everywhere"),
-        (lambda: hs.fit(infinite[None], 2), "is not finite; a missing entry is NaN"),
+        (lambda: hs.fit(infinite[None], 2), "is not finite; mark a missing entry with NaN"),
         (lambda: hs.fit(x[None], 2, emission="poisson"), "must be counts, whole numbers of at least 0"),
         (lambda: hs.fit(x[None], 2, emission="gausian"), "did you mean 'gaussian'"),
-        (lambda: hs.fit(x[None], 2, stream=True), "stream: is for symbols, and emission is 'gaussian'"),
-        (lambda: hs.fit(x[None], 2, unit="words"), "unit: is for symbols, and emission is 'gaussian'"),
+        (lambda: hs.fit(x[None], 2, stream=True), "stream: applies to symbols, but emission is 'gaussian'"),
+        (lambda: hs.fit(x[None], 2, unit="words"), "unit: applies to symbols, but emission is 'gaussian'"),
         (lambda: hs.fit(x, 2, lengths=[20, 20]), "must sum to the 50 rows, got 40"),
         (
             lambda: hs.GaussianHMM([1.0], [[1.0]], [[0.0]], [[0.0]]),

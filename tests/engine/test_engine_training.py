@@ -235,7 +235,7 @@ def test_what_is_not_covered_goes_to_torch_and_says_why(model: dict, training: d
     assert chosen(run).engine == "torch"
     assert why in chosen(run).reason
     asked = replace(run, training=replace(run.training, engine="compiled"))
-    with pytest.raises(InputError, match=r"training.engine: compiled does not cover") as error:
+    with pytest.raises(InputError, match=r"training.engine: compiled does not support") as error:
         chosen(asked)
     assert why in str(error.value)
     assert "\n" not in str(error.value)

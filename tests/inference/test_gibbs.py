@@ -165,7 +165,7 @@ def test_bad_requests_are_refused():
         fit.posterior(transition=0.0)
     with pytest.raises(InputError, match=r"prior_strength"):
         fit.posterior(prior_strength=2.0)
-    with pytest.raises(InputError, match=r"^posterior: its priors are of fits whose parts are all free"):
+    with pytest.raises(InputError, match=r"^posterior: its priors need free parameters"):
         hs.fit(data, 2, start=fit.hmm, fixed=["emission"], num_restarts=1, max_iterations=5).posterior()
     with pytest.raises(
         InputError, match=r"^posterior: GaussianMixtureHMM has no conjugate prior; GaussianHMM, Poisson"

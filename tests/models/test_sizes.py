@@ -83,9 +83,7 @@ def test_a_large_model_is_announced_before_it_is_built(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(training, "_engine", never)  # which may take steps of it, and stands before `build_model`
     monkeypatch.setattr(resources, "LARGE", count - 1)
-    said = (
-        rf"^model: roformer has {count} parameters here; .* GiB of memory, and 12 steps take about .* seconds on this"
-    )
+    said = rf"^model: roformer has {count} parameters; .* GiB of memory, and 12 steps take about .* seconds on this"
     with pytest.warns(UserWarning, match=said), pytest.raises(KeyboardInterrupt):
         hs.train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()

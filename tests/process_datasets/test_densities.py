@@ -211,7 +211,7 @@ def test_what_cannot_be_asked_is_said_in_a_line(tmp_path: Path) -> None:
         (lambda: hs.make_target("density", odd, layout), "no density head for Odd; use belief"),
         (
             lambda: hs.train(gaussian(), tmp_path / "a", length=5, training={"engine": "compiled"}),
-            "does not cover a density",
+            "does not support densities",
         ),
     ]
     for attempt, said in refused:

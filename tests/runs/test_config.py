@@ -123,7 +123,7 @@ def test_order_of_overrides_does_not_matter() -> None:
         ("training.learning_rate", "0", "training.learning_rate: must be positive, got 0.0"),
         ("training.weight_decay", "-0.1", "training.weight_decay: must be at least 0, got -0.1"),
         ("training.final_fraction", "1.5", "training.final_fraction: must be in [0, 1], got 1.5"),
-        ("layout.length", "1", "layout: must have a column to read and one to predict, got 1"),
+        ("layout.length", "1", "layout: must have at least 2 positions, one to read and one to predict, got 1"),
         ("training.batch_size", "1000000000", "training.num_steps: times batch_size must be at most 2^40 samples"),
     ],
 )

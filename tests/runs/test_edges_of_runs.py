@@ -92,9 +92,7 @@ def test_a_large_model_says_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> No
     resources.warn_if_large(config, ports)
     monkeypatch.setattr(resources, "LARGE", size - 1)
     monkeypatch.setattr(resources, "torch_seconds", lambda *_: 14_400.0)
-    said = (
-        rf"rnn has {size:,} parameters here; a training step takes about 0.0 GiB of memory, and 7,200 steps take about "
-    )
+    said = rf"rnn has {size:,} parameters; a training step takes about 0.0 GiB of memory, and 7,200 steps take about "
     with pytest.warns(UserWarning, match=said + "4.0 hours"):
         resources.warn_if_large(config, ports)
     with pytest.warns(UserWarning, match=said + "2.0 hours"):
@@ -119,7 +117,7 @@ def test_an_estimate_in_lines() -> None:
         "engine": "torch (as asked for)",
         "FLOPs": "4e+09 (matrix products, forward and backward)",
         "memory": "about 0.50 GiB for a step, 2.0 GiB are free",
-        "disk": "about 2.5 MB for 2 checkpoints that stay" if dry_run._kept(config.training) == 2 else lines[6][1],
+        "disk": "about 2.5 MB for 2 stored checkpoints" if dry_run._kept(config.training) == 2 else lines[6][1],
         "time": "about 2.0 seconds (96 tokens/s, measured over 1 step)",
         "speed": "2.0 GFLOP/s",
         "precision": "bfloat16 would be 0.50 times as fast here",
@@ -176,8 +174,8 @@ def test_goodness_in_lines() -> None:
     found = goodness.Goodness(rows, {"runs": 0.3, "n-grams of 2": 0.6}, 20, drawn=True)
     assert found.adjusted == {"runs": 0.6, "n-grams of 2": 1.0}
     assert found.lines() == [
-        "goodness of fit beside 20 simulations of draws from the posterior:",
-        "  runs             p 0.300, 0.600 of 2 families; outside of the band at 2, 3, 4, 5, 6, 7, ...",
+        "goodness of fit against 20 simulations of draws from the posterior:",
+        "  runs             p 0.300, 0.600 of 2 families; outside the band at 2, 3, 4, 5, 6, 7, ...",
         "  n-grams of 2     p 0.600, 1.000 of 2 families",
     ]
     assert "of the fitted model" in replace(found, drawn=False).lines()[0]
@@ -284,8 +282,14 @@ def test_threads_and_determinism_are_as_before_afterwards(monkeypatch: pytest.Mo
         (lambda: config_from_data({"modle": 3}), "modle: unknown 'modle'|modle"),
         (lambda: config_from_data({}, {"seed.x": "1"}), "seed.x: this section has no fields"),
         (lambda: config_from_data({"seed": "x"}), "seed: "),
-        (lambda: configure("umbrella", layout="prompts", length=3), "length: give either a length or a layout"),
-        (lambda: configure("umbrella", length=1), "layout: must have a column to read and one to predict, got 1"),
+        (
+            lambda: configure("umbrella", layout="prompts", length=3),
+            "length: cannot be combined with layout; give one of them",
+        ),
+        (
+            lambda: configure("umbrella", length=1),
+            "layout: must have at least 2 positions, one to read and one to predict, got 1",
+        ),
         (
             lambda: configure("umbrella", layout="prompts", training={"curriculum": [2]}),
             "training.curriculum: cuts plain",
@@ -297,7 +301,7 @@ def test_threads_and_determinism_are_as_before_afterwards(monkeypatch: pytest.Mo
         ),
         (
             lambda: configure([[0, 1]] * 3, read_options={"num_steps": 3}),
-            r"num_steps: is a field of training; say training=",
+            r"num_steps: is a field of training; give training=",
         ),
         (lambda: configure([[0, 1]] * 3, read_options={"unti": "lines"}), "option: unknown 'unti'"),
     ],
@@ -336,11 +340,13 @@ def test_what_a_finished_run_has_lost_is_said(tmp_path: Path) -> None:
     run = hs.train("umbrella", tmp_path / "run", num_steps=3, **FEW)
     assert run.config.training.num_steps == 3
     seals.remove_seal(run.path)
-    with pytest.warns(UserWarning, match="has no seal, so nothing says that its files are as they were written"):
+    with pytest.warns(UserWarning, match="has no seal, so its files cannot be verified"):
         load_run(run.path)
-    with pytest.raises(InputError, match=r"model: .* has a model of its own, rnn"):
+    with pytest.raises(InputError, match=r"model: .* contains its model, rnn"):
         load_run(run.path, model=nn.Linear(1, 1))
-    with pytest.raises(InputError, match=r"kept no checkpoints over training; train with --training\.milestones 20"):
+    with pytest.raises(
+        InputError, match=r"has no intermediate checkpoints; train again with --training\.milestones 20"
+    ):
         run.checkpoint_steps()
     last = sorted((run.path / "checkpoints").iterdir())[-1]
     last.rename(tmp_path / "gone")

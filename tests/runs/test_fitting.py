@@ -56,22 +56,22 @@ def test_the_number_of_states_is_chosen_and_the_table_has_both_rules(casino: hs.
     assert fit.num_fitted == casino.train.num_observations
     given = hs.fit(casino.train, [1, 2, 4], validation=casino.validation, **QUICK)
     assert given.held_out == fit.held_out
-    assert fit.reason == f"{given.reason}; then fitted on to all"
+    assert fit.reason == f"{given.reason}; then refitted to all data"
 
 
 def test_a_search_that_does_not_agree_says_so(casino: hs.SequenceData) -> None:
     short = hs.fit(casino, 5, num_restarts=4, max_iterations=2)
     assert not short.fits[5].restarts_agree
-    apart = f"{short.fits[5].restart_gap:.2g} nats apart"
+    apart = f"{short.fits[5].restart_gap:.2g} nats"
     assert short.lines() == [
-        f"not agreed: the best two of 4 restarts, the most that were allowed, with states 5 ({apart})"
+        f"no agreement of the best two of 4 restarts (the maximum) for states 5 ({apart} difference)"
     ]
-    assert f"best two of 4 restarts {apart}" in repr(short)
+    assert f"best two of 4 restarts differ by {apart}" in repr(short)
     sure = hs.fit(casino, 1)
     assert sure.lines() == []
     assert "best two of 3 restarts agree" in repr(sure)
     assert sure.table()[0]["restarts"] == 3
-    assert "one start" in repr(hs.fit(casino, 2, num_restarts=1, max_iterations=2))
+    assert "one restart" in repr(hs.fit(casino, 2, num_restarts=1, max_iterations=2))
 
 
 def test_a_stream_from_a_file_in_parts_is_nearly_as_good(casino: hs.SequenceData, tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_few_sequences_are_cut_to_hold_some_out() -> None:
     rows = np.random.default_rng(0).integers(0, 3, 400).tolist()
     found = hs.fit([rows], [1, 2], num_restarts=1, max_iterations=2)
     assert found.num_fitted == 336  # 21 of 25 blocks
-    assert found.reason.endswith("; held out were blocks of 16 symbols; then fitted on to all")
+    assert found.reason.endswith("; held-out blocks of 16 symbols; then refitted to all data")
     many = hs.fit([rows[k : k + 20] for k in range(0, 400, 20)], [1, 2], num_restarts=1, max_iterations=2)
     assert "blocks" not in many.reason
 
@@ -141,7 +141,7 @@ def test_too_little_to_hold_anything_out_is_chosen_by_bic_alone() -> None:
     for rows in ([[0, 1, 1, 0]], [[0, 1, 1, 0, 1, 0, 0, 1] * 20]):
         fit = hs.fit(rows, [1, 2], **QUICK)
         assert fit.held_out == {}
-        assert fit.reason.endswith("; nothing could be held out")
+        assert fit.reason.endswith("; too little data to hold any out")
         assert fit.hmm.num_states == min(fit.fits, key=lambda size: fit.fits[size].bic)
         assert fit.lines()[0].split() == ["states", "restarts", "BIC"]
         assert fit.lines()[3] == fit.reason
@@ -182,7 +182,7 @@ def test_fits_that_are_none(casino: hs.SequenceData) -> None:
     for options, message in (
         *(({"num_states": size}, "num_states: must be at least 1 and whole") for size in ([], 0, "2", 2.5, True)),
         ({"num_states": [1, 2], "stream": True}, "num_states: must be one number"),
-        ({"num_states": 2, "stream": True, "source": 3}, "source: of a stream must be"),
+        ({"num_states": 2, "stream": True, "source": 3}, "source: a stream needs"),
         ({"num_states": 2, "stream": True, "source": []}, "source: holds no sequence"),
         ({"num_states": [1, 2], "validation": [[0, 6]]}, "symbol"),
     ):

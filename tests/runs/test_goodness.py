@@ -20,7 +20,7 @@ def test_the_model_itself_is_inside_and_another_is_not():
     assert min(own.adjusted.values()) > 0.05
     assert other.p_values["n-grams of 2"] == other.p_values["autocorrelation"] == 1 / 41
     assert other.adjusted["n-grams of 2"] == 4 / 41
-    assert "outside of the band at " in "\n".join(other.lines())
+    assert "outside the band at " in "\n".join(other.lines())
     assert len(own.rows) == 12 + 16 + 16 + 16
 
 

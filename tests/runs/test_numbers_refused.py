@@ -21,7 +21,7 @@ TWO, THREE = np.arange(6.0).reshape(3, 2), np.arange(12.0).reshape(2, 3, 2)
 @pytest.mark.parametrize(
     ("source", "given", "error"),
     [
-        (TWO, {}, r"source: numbers \(3, 2\) can be read in three ways: with lengths=\[3\] as 3 observations"),
+        (TWO, {}, r"source: numbers \(3, 2\) are ambiguous: give lengths=\[3\] for 3 observations"),
         (TWO, {"axis": 2}, r"source: must be numbers \(sequence, time, coordinate\), got \(3, 2\) with axis=2"),
         (THREE, {"axis": 1}, r"got \(2, 3, 2\) with axis=1"),
         (TWO, {"lengths": [1, 1]}, r"lengths: must sum to the 3 rows, got 2"),
@@ -30,10 +30,10 @@ TWO, THREE = np.arange(6.0).reshape(3, 2), np.arange(12.0).reshape(2, 3, 2)
         (TWO, {"lengths": [3, 0]}, r"lengths: must be whole numbers of at least 1"),
         (THREE, {"lengths": [3]}, r"lengths: must be 2 whole numbers in \[1, 3\]"),
         (THREE, {"lengths": [3, 4]}, r"lengths: must be 2 whole numbers in \[1, 3\]"),
-        ([1.0, float("inf")], {}, r"source\[1\]: is not finite; a missing entry is NaN"),
+        ([1.0, float("inf")], {}, r"source\[1\]: is not finite; mark a missing entry with NaN"),
         (["a"], {}, r"source: must be numbers, got"),
-        ([np.zeros((2, 1)), np.zeros((2, 2))], {}, r"source: sequences must have observations, and all of them"),
-        ([np.zeros(2), np.zeros(0)], {}, r"source: sequences must have observations"),
+        ([np.zeros((2, 1)), np.zeros((2, 2))], {}, r"source: every sequence must have observations, all with"),
+        ([np.zeros(2), np.zeros(0)], {}, r"source: every sequence must have observations"),
     ],
 )
 def test_numbers_that_cannot_be_sequences(source: Any, given: dict[str, Any], error: str) -> None:
@@ -64,12 +64,16 @@ def _text(path: Path, text: str, name: str = "x.csv") -> Path:
         (
             lambda p: _arrays(p, a=np.zeros(2), b=np.zeros(2)),
             {},
-            r"x.npz: holds the arrays a, b; choose one with column",
+            r"x.npz: contains the arrays a, b; choose one with column",
         ),
         (lambda p: _arrays(p, a=np.zeros(2), b=np.zeros(2)), {"column": "c"}, r"column: unknown 'c'"),
         (lambda p: _arrays(p, a=np.zeros(2)), {"group": "g"}, r"x.npz: group and missing are for tables"),
         (lambda p: _arrays(p, a=np.zeros(2)), {"missing": ("NA",)}, r"x.npz: group and missing are for tables"),
-        (lambda p: _text(p, "1\n", "x.txt"), {}, r"x.txt: numbers are read from .csv, .tsv, .npy, .npz, got .txt"),
+        (
+            lambda p: _text(p, "1\n", "x.txt"),
+            {},
+            r"x.txt: cannot read numbers from .txt; use one of .csv, .tsv, .npy, .npz",
+        ),
         (lambda p: _text(p, "1,2\n3\n"), {"axis": 0}, r"x.csv row 2: 1 cells where others have 2"),
         (lambda p: _text(p, "a,b\n1\n"), {}, r"x.csv row 2: 1 cells where the header has 2"),
     ],
@@ -93,12 +97,12 @@ def test_fits_of_numbers_refuse_what_is_not_theirs() -> None:
     with pytest.raises(InputError, match="fit: unknown 'nonsense'"):
         fit_vectors(data, [1], "gaussian", {}, {"nonsense": 1})
     refuse("gaussian", pseudo_count=None, stream=False, fixed=())
-    with pytest.raises(InputError, match="stream: is for symbols, and emission is 'gaussian'"):
+    with pytest.raises(InputError, match="stream: applies to symbols, but emission is 'gaussian'"):
         refuse("gaussian", stream=True)
 
 
 def test_fits_of_a_stream_refuse_what_needs_all_sequences() -> None:
-    with pytest.raises(InputError, match="source: of a stream must be a path, SequenceData, or an iterable of parts"):
+    with pytest.raises(InputError, match="source: a stream needs a path, SequenceData, or an iterable of parts"):
         hs.fit(5, 2, stream=True)
     with pytest.raises(InputError, match="source: holds no sequence"):
         hs.fit(iter([]), 2, stream=True)
@@ -106,7 +110,7 @@ def test_fits_of_a_stream_refuse_what_needs_all_sequences() -> None:
     with pytest.raises(InputError, match="check: needs all sequences, and of a stream none is kept"):
         found.check(5)
     restricted = fitting.FitData(hs.SequenceData([[0, 1]]), restricted=True)
-    with pytest.raises(InputError, match="posterior: its priors are of fits whose parts are all free"):
+    with pytest.raises(InputError, match="posterior: its priors need free parameters"):
         restricted.posterior(found.hmm, None, None, {})  # type: ignore[arg-type]
     with pytest.raises(InputError, match="posterior: unknown 'mean'"):
         fitting.FitData(hs.SequenceData([[0, 1]]), restricted=False).posterior(found.hmm, None, None, {"mean": 1})  # type: ignore[arg-type]
@@ -119,9 +123,9 @@ def test_a_field_of_training_is_told_where_it_belongs() -> None:
 
 def test_a_run_refuses_a_model_that_is_not_its_own(tmp_path: Path) -> None:
     run = hs.train("mess3", tmp_path / "run", model="rnn", length=4, num_steps=1, num_samples=2)
-    with pytest.raises(InputError, match="has a model of its own, rnn"):
+    with pytest.raises(InputError, match="contains its model, rnn"):
         hs.load_run(tmp_path / "run", model=torch.nn.Linear(1, 1))
     with pytest.raises(
-        InputError, match=r"kept no checkpoints over training; train with --training\.num_log_checkpoints 20"
+        InputError, match=r"has no intermediate checkpoints; train again with --training\.num_log_checkpoints 20"
     ):
         run.checkpoint_steps()

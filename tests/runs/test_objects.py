@@ -100,7 +100,7 @@ def test_anything_that_generates_is_trained_on(case: str, tmp_path: Path) -> Non
     known = case not in ("SequenceData", "Corpus of sequences")
     assert (run.summary["bayes_loss"] is not None) == known
     assert ("baseline" in run.summary) == (not known)
-    assert "Bayes optimum" in repr(run) if known else "no optimum is known" in repr(run)
+    assert "Bayes optimum" in repr(run) if known else "optimum unknown" in repr(run)
 
 
 def test_objects_and_names_give_the_same_bits(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_run_on_an_object_goes_on_with_the_same_object_only(tmp_path: Path) ->
     again = hs.train(coin(), tmp_path / "run", model=MODEL, length=7, resume=True, **SHORT)
     assert again.summary is not None
     other = hs.HMM(HALF, [[0.9, 0.1], [0.2, 0.8]], [[0.8, 0.2], [0.3, 0.7]], symbols=["t", "h"])
-    with pytest.raises(RefusedError, match="holds a run with another configuration"):
+    with pytest.raises(RefusedError, match="contains a run with another configuration"):
         hs.train(other, tmp_path / "run", model=MODEL, length=7, resume=True, **SHORT)
     (tmp_path / "run" / "process.safetensors").unlink()
     with pytest.raises(InputError, match="is a HMM that was handed over"):
@@ -134,7 +134,11 @@ def test_a_run_on_an_object_goes_on_with_the_same_object_only(tmp_path: Path) ->
         (3, {}, "process: must be a registered process"),
         ("umbrella", {"model": "roforme"}, "model.name: unknown 'roforme'; did you mean 'roformer'?"),
         ("umbrella", {"model": 3}, "model: must be a registered model"),
-        ("umbrella", {"length": 5, "layout": hs.PromptLayout()}, "length: give either a length or a layout"),
+        (
+            "umbrella",
+            {"length": 5, "layout": hs.PromptLayout()},
+            "length: cannot be combined with layout; give one of them",
+        ),
         ("umbrella", {"target": "beliefs"}, "target: unknown 'beliefs'"),
         ("umbrella", {"training": {"steps": 3}}, "training.steps: unknown 'steps'"),
         ("golden-mean", {"model": nn.Linear(3, 3)}, "model: Linear fails on tokens"),
@@ -414,7 +418,7 @@ def test_a_score_without_an_optimum_says_so(tmp_path: Path) -> None:
     assert score.excess is None
     assert score.invalid is None
     assert score.baseline is not None
-    assert "no optimum is known" in repr(score)
+    assert "optimum unknown" in repr(score)
     names = {row["predictor"] for row in score.table()}
     assert {"model", "trained-order-0", "trained-order-3", "trained-context-tree", "order-0", "context-tree"} <= names
     assert "optimum" not in names
@@ -457,7 +461,7 @@ def test_training_reads_as_fit_and_study_do(tmp_path: Path) -> None:
     for source, options, message in (
         (wanted, {"unit": "words"}, "unit: is for what is still to be read"),
         (coin(), {"column": "a"}, "column: is for sequences that are still to be read"),
-        ("umbrella", {"column": "a"}, "column: is for sequences that are still to be read, got 'umbrella'"),
+        ("umbrella", {"column": "a"}, "column: applies only to sequences that are read here, got 'umbrella'"),
         (rows, {"colum": "a"}, "option: unknown 'colum'; did you mean 'column'"),
     ):
         with pytest.raises(InputError, match=message):
@@ -473,7 +477,7 @@ def test_a_run_on_a_file_of_sequences_keeps_them(tmp_path: Path) -> None:
     assert loaded.process.digest == run.process.digest == words().digest
     (tmp_path / "run" / "process.safetensors").unlink()
     hs.ProcessDataset(hs.SequenceData([[0, 1], [1], [2]]), 2).process.save(tmp_path / "run" / "process.safetensors")
-    with pytest.raises(DamagedError, match="the process here differs from the one of the run"):
+    with pytest.raises(DamagedError, match="the process differs from that of the run"):
         hs.load_run(tmp_path / "run")
 
 

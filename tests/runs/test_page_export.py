@@ -160,13 +160,13 @@ def test_a_mixture_has_a_map_to_its_posterior_and_no_table(tmp_path: Path) -> No
     [
         (
             lambda run: replace(run, model=torch.nn.Linear(2, 2)),
-            "a live page computes causal decoders, rnn, lstm and gru",
+            "the interactive page supports causal decoders, rnn, lstm and gru",
         ),
         (
             lambda run: replace(run, config=replace(run.config, target="belief")),
-            "models that predict the next observation",
+            "needs a model that predicts the next observation",
         ),
-        (lambda run: replace(run, process=make_process("matmul")), "process: a live page computes HMMs"),
+        (lambda run: replace(run, process=make_process("matmul")), "process: the interactive page supports HMMs"),
     ],
 )
 def test_what_a_page_cannot_compute_is_refused(run: Run, change: Any, said: str) -> None:
@@ -176,7 +176,7 @@ def test_what_a_page_cannot_compute_is_refused(run: Run, change: Any, said: str)
 
 def test_what_is_too_large_for_a_page_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_export, "MOST_WEIGHTS", 10)
-    with pytest.raises(InputError, match=r"at most 10 parameters, and this run has [0-9,]+"):
+    with pytest.raises(InputError, match=r"at most 10 parameters, but this run has [0-9,]+"):
         page_export.live_data(run)
 
 

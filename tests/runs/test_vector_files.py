@@ -42,17 +42,17 @@ def test_columns_are_coordinates_and_runs_of_a_group_are_sequences(tmp_path: Pat
 @pytest.mark.parametrize(
     "text, options, said",
     [
-        ("1.5,2\n3,4\n", {}, "can be read in three ways: with a first row that names columns, as 2 observations of 2"),
-        ("1.5\n2\n", {"column": "x"}, "has no first row that names columns"),
+        ("1.5,2\n3,4\n", {}, "are ambiguous: add a header with column names to read 2 observations of 2"),
+        ("1.5\n2\n", {"column": "x"}, "has no header with column names"),
         ("a,b\n1,x\n", {}, "numbers.csv row 2, column b: must be a number, got 'x'; --missing names"),
         ("a,b\n1,inf\n", {}, "column b: must be a number, got 'inf'"),
         ("a,b\n1\n", {}, "row 2: 1 cells where the header has 2"),
         ("a,b\n1,2\n", {"column": "c"}, "column: unknown 'c'"),
-        ("a,a\n1,2\n", {}, "2 columns are named 'a'"),
-        ("a,b\n1,2\n2,3\n1,4\n", {"group": "a"}, "group '1' comes in several runs of rows; sort the rows by a"),
-        ("a,b\n", {}, "numbers.csv: holds no numbers"),
-        ("a,b\n1,2\n", {"axis": 0}, "axis is for numbers without names"),
-        ("", {}, "holds no numbers"),
+        ("a,a\n1,2\n", {}, "2 columns have the name 'a'"),
+        ("a,b\n1,2\n2,3\n1,4\n", {"group": "a"}, "group '1' appears in separate blocks of rows; sort the rows by a"),
+        ("a,b\n", {}, "numbers.csv: contains no numbers"),
+        ("a,b\n1,2\n", {"axis": 0}, "axis applies to tables without column names"),
+        ("", {}, "contains no numbers"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, text: str, options: dict, said: str) -> None:

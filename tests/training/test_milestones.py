@@ -89,7 +89,7 @@ def test_the_size_is_said_before_and_true_after(run: Run) -> None:
     assert found.disk_bytes == 6 * 3 * 4 * parameter_count(run.model)
     size = sum(map(len, checkpoints(run.path).values()))
     assert found.disk_bytes < size < 1.5 * found.disk_bytes  # and names and shapes, of weights so few
-    assert "MB for 6 checkpoints that stay" in "\n".join(as_text(found, run.config))
+    assert "MB for 6 stored checkpoints" in "\n".join(as_text(found, run.config))
     assert estimate(config(num_log_checkpoints=0)).disk_bytes == found.disk_bytes // 3
 
 
@@ -124,7 +124,7 @@ def test_a_module_that_was_handed_over(tmp_path: Path) -> None:
 def test_what_was_not_kept_or_is_lost_is_said(run: Run, tmp_path: Path) -> None:
     plain = train(config(num_log_checkpoints=0, num_steps=2), tmp_path / "plain", num_samples=4)
     with pytest.raises(
-        InputError, match=r"kept no checkpoints over training; train with --training\.num_log_checkpoints"
+        InputError, match=r"has no intermediate checkpoints; train again with --training\.num_log_checkpoints"
     ):
         over_training(plain, "strategies")
     with pytest.raises(InputError, match="no step 3"):

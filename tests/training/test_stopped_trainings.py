@@ -204,7 +204,9 @@ def test_process_is_checked_by_its_digest(partial: Path) -> None:
         load_run(partial)
     reseal(partial)
     for read in (lambda: load_run(partial), lambda: run(partial)):
-        with pytest.raises(DamagedError, match=rf"process here differs .*{true[:12]} instead of 0{{12}}"):
+        with pytest.raises(
+            DamagedError, match=rf"process differs from that of the run .*{true[:12]} instead of 0{{12}}"
+        ):
             read()
     data["process_digest"] = true
     (partial / "seeds.json").write_text(json.dumps(data))

@@ -521,7 +521,7 @@ def test_fields_of_a_registered_model_are_entered_and_kept(tmp_path, capsys):
         entry_of({"name": "linear-attention", "width": 18})
     (tmp_path / "my_model.py").write_text(MODEL)
     for refused, line in (
-        (["rnn", "--training.num_steps", "4"], "--training.num_steps: of the bench only fields of the model"),
+        (["rnn", "--training.num_steps", "4"], "--training.num_steps: the benchmark allows only fields of the model"),
         ([str(tmp_path / "my_model.py"), "--model.width", "16"], "my_model.py builds its own"),
         (["--model.width", "16"], "no model is given"),
     ):

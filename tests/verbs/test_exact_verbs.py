@@ -434,14 +434,14 @@ def test_one_long_sequence_is_read_alike_by_every_verb(call: Callable) -> None:
     called = call("fit", "w.csv", "--states", "1,2", "--out", "two.json", *options)
     assert called.code == 0, called.error
     assert "w.csv: 400 observations in 1 sequence of 400, 3 symbols" in called.out
-    assert "held out were blocks of 16 symbols; then fitted on to all" in called.out
+    assert "held-out blocks of 16 symbols; then refitted to all data" in called.out
     assert load_process("two.json").num_states in (1, 2)
     assert call("fit", "w.csv", "--states", 2, "--out", "h.json", *options).code == 0
     said = call("infer", "h.json", "w.csv").out
     assert "w.csv: 400 observations in 1 sequence of 400" in said
     assert "read as those of the process, --unit lines --column sky" in said
     assert said.count("\nsequence ") == 1
-    assert "fitted to        sequences read with --unit lines --column sky" in call("show", "h.json").out
+    assert "fitted to        sequences read with options --unit lines --column sky" in call("show", "h.json").out
     configured = run_config("w.csv", {"process.column": "sky", "process.unit": "lines"})
     assert (configured.process.cut, configured.layout.length) == (16, 16)  # type: ignore[attr-defined]
     reading = {"column": "sky", "unit": "lines", "missing": ["rain"]}
@@ -658,7 +658,7 @@ def test_fit_says_what_may_be_said_of_it(call: Callable) -> None:
         r"rounding to multiples of 2\^-32: at most \S+ nats per symbol from the fit\n"
         r"posterior of 4 chains of 20 draws: largest R-hat ",
         r"\n  transition\[0, 1\] +0\.\d{4}  95 % \[0\.\d{4}, 0\.\d{4}\]\n",
-        r"\ngoodness of fit beside 20 simulations of draws from the posterior:\n  runs +p \d\.\d{3}, \d\.\d{3} of 4",
+        r"\ngoodness of fit against 20 simulations of draws from the posterior:\n  runs +p \d\.\d{3}, \d\.\d{3} of 4",
         r"\n  \+1  umbrella  0\.\d{4} \[0\.\d{4}, 0\.\d{4}\]\n",
     ):
         assert re.search(said, called.out), said

@@ -71,7 +71,10 @@ def test_experiments_of_a_paper() -> None:
     [
         (("run", "limit", "--out", "x"), "error[2] experiment: unknown 'limit'"),
         (("run", "limits", "--out", "x", "--scale", "huge"), "error[2] scale: unknown 'huge'"),
-        (("run", "all", "--out", "x", "--seeds", "2"), "error[2] run all: takes --scale, --out, --resume and --jobs"),
+        (
+            ("run", "all", "--out", "x", "--seeds", "2"),
+            "error[2] run all: takes only --scale, --out, --resume and --jobs",
+        ),
     ],
 )
 def test_bad_input(words: tuple[str, ...], line: str, call: Callable) -> None:

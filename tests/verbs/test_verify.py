@@ -67,7 +67,7 @@ def test_a_score_follows_from_the_weights(call: Callable, trained: Path, tmp_pat
     shutil.copytree(trained, run)
     told = call("check", str(run))
     assert (told.code, told.error) == (0, "")
-    assert "again" in told.out
+    assert "the recomputed loss" in told.out
     summary = RunDir.open(run).done
     assert summary is not None
     forge(run / "done.json", "loss", summary["loss"] - 0.1)
@@ -131,7 +131,7 @@ def test_an_unsealed_sweep_whose_table_is_a_row_short(call: Callable, tmp_path: 
     store.write_table(tmp_path / "out" / "table.jsonl", rows[:1])
     told = call("check", "out")
     assert told.code == 4
-    assert "table.jsonl: has 1 row and the grid 2 runs" in told.error
+    assert "table.jsonl: has 1 row, but the grid has 2 runs" in told.error
 
 
 @pytest.mark.parametrize("folder", [".", "none"])

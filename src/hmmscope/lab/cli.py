@@ -35,8 +35,6 @@ _LONGEST_LINE = 400
 
 
 class _Parser(argparse.ArgumentParser):
-    """Argument parser that raises its errors as one-line InputErrors."""
-
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; see {self.prog} --help")
 
@@ -62,7 +60,6 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add(parser: argparse._ActionsContainer, one: dataclasses.Field) -> None:
-    """Add one option or argument to a parser, from a field of the record."""
     how = {key: value for key, value in one.metadata.items() if key not in ("place", "flags", "group")}
     how["help"] = how.get("help") and how["help"].replace("%", "%%")
     many = get_origin(one.type) is tuple
@@ -105,7 +102,6 @@ def parse_overrides(words: Sequence[str]) -> dict[str, str]:
 
 
 def _split_overrides(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Separate ``--section.key VALUE`` pairs, which may stand anywhere, from the other words."""
     dotted: list[str] = []
     words: list[str] = []
     rest = list(argv)
@@ -248,7 +244,6 @@ def _with_options(error: UnknownNameError, verb: str, overrides: Mapping[str, st
 
 
 def _options(record: type) -> list[str]:
-    """Return the flags of a verb."""
     named = [one for one in dataclasses.fields(record) if one.metadata and not one.metadata.get("place")]
     return [flag for one in named for flag in _flags(one)]
 
@@ -258,7 +253,6 @@ def _flags(one: dataclasses.Field) -> Sequence[str]:
 
 
 def _is_follower() -> bool:
-    """Return whether this process is a torchrun worker other than the first."""
     return os.environ.get("WORLD_SIZE", "1") != "1" and os.environ.get("RANK", "0") != "0"
 
 

@@ -1,1 +1,1 @@
-"""What a run is: its configuration, and the way from a process to a trained model."""
+"""Training runs and fits: configuration, training, results."""

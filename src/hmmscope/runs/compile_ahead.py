@@ -1,4 +1,4 @@
-"""Compilation and loading of the compiled engine ahead of the processes that will need it."""
+"""Compile the compiled engine before the processes that use it start."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -14,12 +14,11 @@ from hmmscope.training.state import Moments, resolve_device
 
 
 def warm_up(configs: Iterable[RunConfig], seen: set[type] | None = None) -> None:
-    """Compile what these runs will need of the compiled engine, once for all processes that start later on this machine.
+    """Compile what these runs need, once for all processes that start later on this machine.
 
-    Those that are forked from this one find it loaded.
-
-    It takes 10 to 15 s on a new machine and next to nothing afterwards. One step of the first run of each architecture is
-    computed, unless its kind is among those `seen`; nothing is written but the compiler's cache.
+    Takes 10 to 15 s on a new machine and almost nothing afterwards. It computes one step per architecture not in
+    `seen`, and
+    writes only to the compiler's cache.
     """
     seen = set() if seen is None else seen
     for config in configs:

@@ -1,4 +1,4 @@
-"""A run's configuration: what generates, how it is laid out, what learns, and how it is trained."""
+"""Configuration of a run: process, layout, model and training recipe."""
 
 import os
 import re
@@ -34,19 +34,20 @@ _MAX_CONFIG_BYTES = 2**16
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RunConfig:
-    """Everything that fixes the numbers of a run. It prints what differs from the defaults; `to_data` is all of it.
+    """Everything that determines the numbers of a run. It prints its differences from the defaults; `to_data` returns
+    all.
 
-    Each of `process`, `layout` and `model` is a registered spec, its name, a mapping with its ``name`` and fields; or, of
-    processes and models, the object itself: a process, `SequenceData`, the path of a file with either, any `nn.Module`
-    from tokens to logits.
+    `process`, `layout` and `model` are registered specs, their names, or mappings with ``name`` and fields. A process
+    may also be
+    an object, `SequenceData` or the path of a file with either; a model may be any `nn.Module` from tokens to logits.
 
     Attributes:
-        process: what generates.
-        layout: how samples become tokens (plain ``sequences``, ``prompts``, or sequences behind a ``header``).
-        model: the architecture.
-        target: what the model is asked for, "observation" (the next one) or "belief" (the law of the hidden state).
-        training: the recipe.
-        seed: of weights and training samples (a process has a seed of its own).
+        process: The process that generates the data.
+        layout: Arrangement of samples as tokens: plain ``sequences``, ``prompts``, or sequences after a ``header``.
+        model: The architecture.
+        target: What the model predicts: the next "observation", or the "belief" (distribution of the hidden state).
+        training: The recipe.
+        seed: Seed of weights and training samples; the process has its own.
     """
 
     process: Any = field(default_factory=RandomHMMSpec)
@@ -72,10 +73,12 @@ class RunConfig:
         if self.layout.needs_process:
             object.__setattr__(self, "layout", self.layout.of(self.process.build()))
         columns = self.layout.context_length
-        require(columns >= 2, "layout", "must have a column to read and one to predict", columns)
+        require(columns >= 2, "layout", "must have at least 2 positions, one to read and one to predict", columns)
         if self.training.curriculum:
             plain = isinstance(self.layout, SequenceLayout)
-            require(plain, "training.curriculum", "cuts plain sequences; use the layout sequences", self.layout)
+            require(
+                plain, "training.curriculum", "applies to plain sequences only; use the layout sequences", self.layout
+            )
 
     def _facts(self) -> dict[str, str]:
         sections = {name: changed(getattr(self, name)) for name in (*_REGISTERED, "training")}
@@ -88,19 +91,19 @@ class RunConfig:
         return html_table("RunConfig", self._facts())
 
     def to_data(self) -> dict[str, Any]:
-        """Plain data for JSON; `config_from_data` is the inverse."""
+        """Return plain data for JSON; `config_from_data` is the inverse."""
         data: dict[str, Any] = {}
         for name in _REGISTERED:
             spec = getattr(self, name)
             data[name] = {"name": spec.name, **spec_to_data(spec)}
         training = spec_to_data(self.training)
-        if training["engine"] == "auto":  # what is not decided is left out
+        if training["engine"] == "auto":  # omit undecided fields
             del training["engine"]
         return data | {"target": self.target, "training": training, "seed": self.seed}
 
 
 def _as_spec(section: str, value: Any) -> Any:
-    """Names, paths and objects as specs, or as mappings of their fields; all else as it is."""
+    """Convert names, paths and objects to specs or mappings of fields; return anything else unchanged."""
     if section == "process":
         return process_spec(value)
     if section == "model" and isinstance(value, torch.nn.Module):
@@ -120,25 +123,27 @@ def configure(
     seed: int | None = None,
     read_options: Mapping[str, Any] | None = None,
 ) -> RunConfig:
-    """The configuration of a training on anything that generates; what is not given has its default.
+    """Build the configuration of a training run; arguments left out have their defaults.
 
     Args:
-        source: a `RunConfig` (the others then change it), a corpus, a process, `SequenceData` or what that is made of, or
-            the name or path of one.
-        model: a registered name, a spec, a mapping of its fields, or any module from tokens to logits.
-        target: "observation" or "belief"; of a product of matrices, which has no exact law, "belief" by default.
-        layout, length: how samples are laid out, or how long plain sequences are. Of given sequences by default the
-            longest, up to 256. Fewer than three sequences are cut into blocks, so that some can be held out.
-        num_steps: of the training, instead of the recipe's.
-        training: the recipe, or a mapping of its fields.
-        seed: of weights and training samples.
-        read_options: options of `SequenceData`, with which `source` is read.
+        source: A `RunConfig` to change, a dataset, a process, `SequenceData` or its sources, or the name or path of
+            one.
+        model: A registered name, a spec, a mapping of fields, or any module from tokens to logits.
+        target: "observation" or "belief"; the default for a matrix-product process, which has no exact distribution,
+            is "belief".
+        layout, length: Layout of samples, or length of plain sequences. For given sequences the default is the
+            longest length, up
+            to 256. Fewer than three sequences are cut into blocks, so that some can be held out.
+        num_steps: Overrides the steps of the recipe.
+        training: The recipe, or a mapping of its fields.
+        seed: Seed of weights and training samples.
+        read_options: Options of `SequenceData` for reading `source`.
 
     Raises:
-        InputError: what is no such thing, and both `layout` and `length`; options of reading where nothing is read.
+        InputError: Invalid arguments, both `layout` and `length`, or reading options without a source to read.
     """
     if layout is not None and length is not None:
-        raise InputError("length: give either a length or a layout")
+        raise InputError("length: cannot be combined with layout; give one of them")
     source = _read(source, read_options or {})
     if isinstance(source, RunConfig):
         config = source
@@ -153,7 +158,7 @@ def configure(
         if isinstance(source, DataSpec) and built.data.in_blocks() is not built.data:
             source = replace(source, cut=built.data.block_length)
             built = source.build()
-        known: Any = None if is_dataclass(built) else built  # of a spec nothing is known before it is built
+        known: Any = None if is_dataclass(built) else built  # a spec must be built first
         window = getattr(known, "window", None)
         config = RunConfig(process=source, layout=SequenceLayout() if window is None else SequenceLayout(length=window))
         config = replace(config, target=getattr(built, "default_target", config.target))
@@ -167,15 +172,14 @@ def configure(
 
 
 def _unknown_option(name: str) -> InputError:
-    """The error for a keyword that a configuration does not take; a field of training says where it stands."""
+    """Return the error for an unknown keyword; for a field of training it shows the correct form."""
     if name in known_keys(TrainingSpec):
-        return InputError(f"{name}: is a field of training; say training={{{name!r}: ...}}")
+        return InputError(f"{name}: is a field of training; give training={{{name!r}: ...}}")
     taken = [one for one in signature(configure).parameters if one not in ("read_options", "source")]
     return unknown_name("option", name, [*taken, *READING_OPTIONS])
 
 
 def _read(source: Any, read_options: Mapping[str, Any]) -> Any:
-    """Whatever `SequenceData` is made of as such, if it is nothing else, or if it is said how it is read."""
     for name in read_options:
         if name not in READING_OPTIONS:
             raise _unknown_option(name)
@@ -183,18 +187,23 @@ def _read(source: Any, read_options: Mapping[str, Any]) -> Any:
     named = isinstance(source, str | Path) and "\n" not in str(source)
     if read_options and named and not os.path.exists(source):
         ready = process_data(str(source))["name"] != "data"
-    readable = named or any(hasattr(source, name) for name in ("__len__", "__iter__", "collect_schema"))  # a lazy frame
+    readable = named or any(
+        hasattr(source, name) for name in ("__len__", "__iter__", "collect_schema")
+    )  # lazy data frames
     ready = ready or not readable
     if ready and read_options:
-        raise InputError(f"{next(iter(read_options))}: is for sequences that are still to be read, got {shown(source)}")
+        raise InputError(
+            f"{next(iter(read_options))}: applies only to sequences that are read here, got {shown(source)}"
+        )
     return source if ready or (named and not read_options) else read_as(source, read_options)
 
 
 def config_from_data(data: object, overrides: dict[str, str] | None = None) -> RunConfig:
-    """A RunConfig from plain data, with ``{"training.num_steps": "100"}`` overrides applied first.
+    """Build a RunConfig from plain data after applying overrides such as ``{"training.num_steps": "100"}``.
 
     Raises:
-        InputError: an unknown section or field (with the nearest known one), or a value of the wrong type or range.
+        InputError: Unknown section or field (the message suggests the nearest), or a value of the wrong type or
+            range.
     """
     if not isinstance(data, dict):
         raise InputError(f"config: must be a mapping of sections, got {shown(data)}")
@@ -209,7 +218,7 @@ def config_from_data(data: object, overrides: dict[str, str] | None = None) -> R
             if not isinstance(inside, dict):
                 raise InputError(f"{path_of('', path)}: this section has no fields")
             if key == "name" and not _is_same(section, inside.get("name"), text):
-                inside.clear()  # another kind of thing: its own defaults
+                inside.clear()  # another type has other defaults
             _leave_out_aliases(section, inside, key)
             inside[key] = text
         else:
@@ -217,7 +226,7 @@ def config_from_data(data: object, overrides: dict[str, str] | None = None) -> R
     known = {*_REGISTERED, "target", "training", "seed"}
     for key in merged:
         if key in known_keys(TrainingSpec):
-            raise InputError(f"{key}: is a field of training; say --training.{key}, or put it under training:")
+            raise InputError(f"{key}: is a field of training; write --training.{key}, or put it under training:")
         if key not in known:
             raise unknown_name(path_of("", key), key, known)
     if "seed" in merged:
@@ -226,13 +235,12 @@ def config_from_data(data: object, overrides: dict[str, str] | None = None) -> R
 
 
 def _is_same(section: str, one: Any, other: str) -> bool:
-    """Return whether two names are of one registered entry."""
     known = registry.entries(_REGISTERED[section]) if section in _REGISTERED else {}
     return bool(one == other or (isinstance(one, str) and one in known and known[one] is known.get(other)))
 
 
 def _leave_out_aliases(section: str, inside: dict[str, Any], key: str) -> None:
-    """Take out of a section what it has of the field of `key` under the other name, in files or in code."""
+    """Remove from a section the field of `key` under its other name (stored or in code)."""
     cls = TrainingSpec if section == "training" else None
     if section in _REGISTERED and isinstance(inside.get("name"), str):
         cls = registry.entries(_REGISTERED[section]).get(inside["name"])
@@ -242,11 +250,11 @@ def _leave_out_aliases(section: str, inside: dict[str, Any], key: str) -> None:
 
 
 def pinned(config: RunConfig, process: Process | None = None) -> RunConfig:
-    """With the digest of what the file of its process holds now, so that nobody can exchange the file unseen.
+    """Add the digest of the process file's contents, so that a later change of the file is detected.
 
     Args:
-        config: of a run.
-        process: what the file holds, if it has been read.
+        config: Configuration of a run.
+        process: The contents of the file, if already read.
     """
     spec: Any = config.process
     if not hasattr(spec, "path") or getattr(spec, "digest", None) != "":
@@ -255,15 +263,16 @@ def pinned(config: RunConfig, process: Process | None = None) -> RunConfig:
 
 
 def load_config(path: Path, overrides: dict[str, str] | None = None) -> RunConfig:
-    """A RunConfig from a YAML or JSON file."""
+    """Read a RunConfig from a YAML or JSON file."""
     return config_from_data(read_yaml(path), overrides)
 
 
 def read_yaml(path: Path) -> object:
-    """Plain data from a small YAML (or JSON) file; aliases, tags and double keys are refused.
+    """Read plain data from a small YAML or JSON file; aliases, tags and duplicate keys are refused.
 
-    Mappings, lists, ``true``, ``false``, empty values and texts are all there is: a number stays text until the schema
-    asks for one, so that no ``012``, ``1:30``, ``no`` or date turns into something else on the way.
+    Scalars are ``true``, ``false``, empty or text: numbers stay text until the schema parses them, so that ``012``,
+    ``1:30``,
+    ``no`` or a date cannot change silently.
     """
     import yaml
 
@@ -274,7 +283,7 @@ def read_yaml(path: Path) -> object:
             event = self.peek_event()
             if isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None) is not None:
                 line = event.start_mark.line + 1
-                raise InputError(f"{path.name}: line {line}: aliases (*name) and tags (!name) are not read")
+                raise InputError(f"{path.name}: line {line}: aliases (*name) and tags (!name) are not supported")
             return super().compose_node(parent, index)
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
@@ -284,7 +293,7 @@ def read_yaml(path: Path) -> object:
                 if key_node.tag != "tag:yaml.org,2002:str":
                     raise InputError(f"{path.name}: line {line}: a key must be text")
                 if key_node.value in seen:
-                    raise InputError(f"{path.name}: line {line}: key {shown(key_node.value)} is there twice")
+                    raise InputError(f"{path.name}: line {line}: key {shown(key_node.value)} appears twice")
                 seen.add(key_node.value)
             return super().construct_mapping(node, deep)
 

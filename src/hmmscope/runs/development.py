@@ -1,4 +1,4 @@
-"""Training as an axis: any instrument on the weights of every step whose checkpoint has stayed."""
+"""Training as an axis: apply an instrument to every stored checkpoint."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,29 +10,29 @@ from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.runs.pipeline import Run
 from hmmscope.schema import require
 
-#: An instrument: from a model and a corpus to the rows of a table.
+#: An instrument maps a model and a dataset to the rows of a table.
 Instrument = Callable[..., list[dict[str, Any]]]
 
 
 def over_training(
     run: Run, instrument: str | Instrument, *, dataset: ProcessDataset | None = None, **options: Any
 ) -> list[dict[str, Any]]:
-    """The rows of an instrument at every step that was kept, the first weights included.
+    """Return the rows of an instrument at every stored checkpoint, including step 0.
 
     Args:
-        run: trained with ``training.num_log_checkpoints``.
-        instrument: its name, or a function of a model and a corpus that returns rows.
-        dataset: samples; by default those of the run's stream "probe", the same at every step.
-        options: of the instrument.
+        run: Run trained with ``training.num_log_checkpoints``.
+        instrument: Name of an instrument, or a function of a model and a dataset that returns rows.
+        dataset: Samples; by default the stream "probe" of the run, the same at every step.
+        options: Options of the instrument.
 
     Returns:
-        Its rows, each with the ``step``.
+        The rows, each with its ``step``.
 
     Raises:
-        InputError: no run, an unknown instrument, or a run that kept no checkpoints.
-        DamagedError: see `checkpoint_steps`.
+        InputError: Not a run, an unknown instrument, or a run without stored checkpoints.
+        DamagedError: See `checkpoint_steps`.
     """
-    require(isinstance(run, Run), "run", "must be a run, as hmmscope.load_run(FOLDER) gives it", run)
+    require(isinstance(run, Run), "run", "must be a run, such as hmmscope.load_run(FOLDER)", run)
     tool = registry.lookup("instrument", instrument) if isinstance(instrument, str) else instrument
     samples = run.dataset("probe") if dataset is None else dataset
 

@@ -1,6 +1,6 @@
 """Estimate the cost of a training before it starts: parameters, tokens, FLOPs, memory and time.
 
-The time follows from the operations and a stated throughput; no step is taken. With ``measure`` some steps are timed.
+The time is computed from operations and a stated throughput; ``measure`` times some steps instead.
 """
 
 import json
@@ -30,35 +30,36 @@ from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import Moments, resolve_device
 from hmmscope.training.trainer import BatchSchedule, train_step
 
-#: Seconds that measured steps of each precision may take (one step is always taken, and one before it to warm up), and
-#: operations of the largest step that is timed: a larger one is timed on a part of its samples.
+#: Time limit in seconds for the timed steps of each precision (after a warm-up step; at least one is timed), and the maximum
+#: operations of a timed step: a larger step is timed on part of its samples.
 _SECONDS, _STEP = 1.0, 2e9
 
-#: Operations a second of a GPU and seconds of each step besides: trainings of one to five layers of width 256 in bfloat16 on
-#: an NVIDIA H200 (the table "runs" of results/gpu). Wider models are faster, shorter batches are slower.
+#: Operations per second of a GPU, and overhead in seconds per step: runs of one to five layers of width 256 in bfloat16 on
+#: an NVIDIA H200 (table "runs" of results/gpu). Wider models are faster, smaller batches are slower.
 GPU_RATE, GPU_STEP = 2e13, 1e-2
-#: Fields of a process that say how many HMMs it has. They change no size of a model that predicts observations.
+#: Fields of a process with its number of HMMs, which changes no size of a model that predicts observations.
 _COUNTS = ("num_components", "num_parts")
 
 
 @dataclass(frozen=True)
 class ResourceEstimate:
-    """What a training will take.
+    """Estimated cost of a training run.
 
     Attributes:
-        parameters: trainable numbers.
-        samples, tokens: read in all, counting repetitions; prefixes of a curriculum with their length.
-        flops: floating-point operations of matrix products, forward and backward; None for foreign architectures.
-        memory_bytes: weights, gradients, moments and activations of a step; None for foreign architectures.
-        free_bytes: memory that is free; None where the system does not say.
-        disk_bytes: weights and moments of the checkpoints that stay.
-        engine, engine_reason: what computes the steps, and why.
-        steps_measured: steps that were timed on this machine; 0 if none was.
-        samples_measured: in each, as many as in a step unless that is long.
-        seconds: of all samples on this processor, by those measured, or else by the operations; evaluations and the final
-            score are not in it. None where the architecture does not state its operations and no step was timed.
-        gpu_seconds: the same on one GPU, by the operations, see `GPU_RATE`.
-        other_precision, other_seconds: the same in float32, or in bfloat16 if that is the configured one.
+        parameters: Number of trainable parameters.
+        samples, tokens: Total read, with repetitions; curriculum prefixes count with their length.
+        flops: Floating-point operations of matrix products, forward and backward; None for unknown architectures.
+        memory_bytes: Weights, gradients, moments and activations of one step; None for unknown architectures.
+        free_bytes: Free memory; None if the system does not report it.
+        disk_bytes: Weights and moments of the stored checkpoints.
+        engine, engine_reason: Engine that computes the steps, and the reason for the choice.
+        steps_measured: Number of timed steps on this machine; 0 without timing.
+        samples_measured: Samples per timed step, at most a batch.
+        seconds: Time of all steps on this processor, timed or computed, without evaluations and the final score; None
+            if the
+            architecture does not state its operations and nothing was timed.
+        gpu_seconds: Computed time on one GPU, see `GPU_RATE`.
+        other_precision, other_seconds: Time in float32, or in bfloat16 if float32 is configured.
     """
 
     parameters: int
@@ -79,16 +80,16 @@ class ResourceEstimate:
 
 
 def estimate(config: RunConfig, *, measure: bool = False, compare: bool = True, here: bool = True) -> ResourceEstimate:
-    """Count what a training takes; nothing is written.
+    """Estimate the cost of a training run, without writing anything.
 
     Args:
-        config: of the training.
-        measure: whether to time some steps, which builds the model and its process.
-        compare: whether to time steps of the other precision too.
-        here: whether it would be trained on this machine, so that a step must fit into its memory.
+        config: Configuration of the run.
+        measure: Time some steps, which builds the model and the process.
+        compare: Also time steps in the other precision.
+        here: The run would use this machine, so a step must fit into its memory.
 
     Raises:
-        ResourceError: a step does not fit into the free memory.
+        ResourceError: A step does not fit into the free memory.
     """
     spec = replace(config.training, device=resolve_device(config.training.device, config.training.engine))
     process = config.process.build() if measure else _of_few(config).build()
@@ -116,9 +117,7 @@ def estimate(config: RunConfig, *, measure: bool = False, compare: bool = True, 
     each = 0.0 if cost is None else cost.flops
     timed = spec.batch_size if each * spec.batch_size <= _STEP else max(1, int(_STEP / each))
     timed = 1 if cost is None else timed
-    known = (
-        choice.timing if timed < spec.batch_size else None
-    )  # what chose the engine of a long step is not measured again
+    known = choice.timing if timed < spec.batch_size else None  # reuse the timing that chose the engine
     timed = timed if known is None else known.samples
     grains = spec.accumulation_steps if timed == spec.batch_size else 1
     whole = replace(spec, curriculum=(), batch_size=timed, accumulation_steps=grains)
@@ -139,32 +138,30 @@ def estimate(config: RunConfig, *, measure: bool = False, compare: bool = True, 
     return replace(measured, other_precision=other.precision, other_seconds=each_other * steps_in_all)
 
 
-#: Basis of the time estimate where no step was timed.
-BY_COUNT = f"at {CPU_RATE:.0e} operations a second of a core and {1e3 * CPU_STEP:.0f} ms a step".replace("e+", "e")
-BY_COUNT_GPU = f"at {GPU_RATE:.0e} operations a second and {1e3 * GPU_STEP:.0f} ms a step (one NVIDIA H200)".replace(
-    "e+", "e"
+#: Basis of the time estimate without timed steps.
+BY_COUNT = f"at {CPU_RATE:.0e} operations per second and core and {1e3 * CPU_STEP:.0f} ms per step".replace("e+", "e")
+BY_COUNT_GPU = (
+    f"at {GPU_RATE:.0e} operations per second and {1e3 * GPU_STEP:.0f} ms per step (one NVIDIA H200)".replace("e+", "e")
 )
 
 
 def _of_few(config: RunConfig) -> Any:
-    """The process of a training with few of its HMMs, where a model that predicts observations has the same sizes."""
     process = config.process
     counts = {one.name for one in fields(process)} & {*_COUNTS} if config.target == "observation" else set()
     return replace(process, **{name: 2 for name in counts if (getattr(process, name) or 0) > 2}) if counts else process
 
 
 def _counted_seconds(spec: TrainingSpec, flops: float) -> float:
-    """Estimate the seconds of a training on this processor: see `hmmscope.training.engines.torch_seconds`."""
     return (spec.num_steps * CPU_STEP + flops / CPU_RATE) / max(1, spec.num_threads)
 
 
 def require_room(configs: Iterable[RunConfig], out: Path, *, here: bool) -> None:
-    """Refuse trainings that cannot fit on the disk together, or, if they are trained `here`, one in the memory.
+    """Refuse runs that together do not fit on the disk or, if trained `here`, any that does not fit in memory.
 
-    What cannot be built is left to the run itself, which says why.
+    Runs that cannot be built are left to raise their own errors later.
 
     Raises:
-        ResourceError: they do not fit; names the first that is too large for the memory.
+        ResourceError: They do not fit; names the first that exceeds the memory.
     """
     total, known = 0, {}
     for config in configs:
@@ -181,19 +178,18 @@ def require_room(configs: Iterable[RunConfig], out: Path, *, here: bool) -> None
 
 
 def _kept(spec: TrainingSpec) -> int:
-    """Checkpoints in the folder of a finished run: its milestones, and the newest two."""
+    """Return the number of checkpoints of a finished run: milestones and the two newest."""
     newest = {spec.num_steps, (spec.num_steps - 1) // spec.checkpoint_every * spec.checkpoint_every} - {0}
     return len(newest.union(spec.log_checkpoint_steps))
 
 
 def _checkpoint_bytes(model: SequenceModel) -> int:
-    """Of weights, buffers and the two moments of every parameter."""
     state = sum(tensor.nbytes for tensor in model.state_dict().values())
     return state + 2 * sum(parameter.nbytes for parameter in model.parameters())
 
 
 def budget(config: RunConfig, model_io: ModelIO) -> tuple[int, int, float | None]:
-    """Samples and tokens that a training reads, and its floating-point operations, as in `ResourceEstimate`."""
+    """Return the samples, tokens and floating-point operations of a training, as in `ResourceEstimate`."""
     spec, layout = config.training, config.layout
     columns = _columns_of_epochs(spec, layout.num_observations, layout.context_length)
     flops: float | None = 0.0
@@ -205,7 +201,7 @@ def budget(config: RunConfig, model_io: ModelIO) -> tuple[int, int, float | None
 
 
 def _columns_of_epochs(spec: TrainingSpec, length: int, columns: int) -> list[tuple[int, int]]:
-    """(columns of a sample, samples) of each stage of the curriculum; one entry without."""
+    """Return (positions per sample, samples) for each stage of the curriculum; one entry without one."""
     if not spec.curriculum:
         return [(columns, _samples(spec, 0, spec.num_steps))]
     unit = spec.steps_per_epoch if spec.steps_per_epoch < spec.num_steps else 1
@@ -217,7 +213,6 @@ def _columns_of_epochs(spec: TrainingSpec, length: int, columns: int) -> list[tu
 
 
 def _samples(spec: TrainingSpec, begin: int, end: int) -> int:
-    """Samples of the steps begin .. end - 1."""
     if not spec.num_trajectories:
         return (end - begin) * spec.batch_size
     epochs = lambda step: divmod(step, spec.steps_per_epoch)  # noqa: E731 - one line, used twice
@@ -230,7 +225,7 @@ def _samples(spec: TrainingSpec, begin: int, end: int) -> int:
 
 
 def _time_steps(model: SequenceModel, dataset: ProcessDataset, target: Target, spec: TrainingSpec) -> tuple[int, float]:
-    """Number of steps timed, and seconds of one."""
+    """Return the number of timed steps and the seconds per step."""
     device = torch.device(spec.device)
     model.to(device).train()
     engine, moments = make_engine(model, spec, ProcessGroup()), Moments()
@@ -247,7 +242,7 @@ def _time_steps(model: SequenceModel, dataset: ProcessDataset, target: Target, s
 
 
 def as_text(found: ResourceEstimate, config: RunConfig) -> list[str]:
-    """Lines to print."""
+    """Format the estimate as lines."""
     spec = config.training
     lines = [
         f"parameters   {found.parameters:,}",
@@ -258,13 +253,13 @@ def as_text(found: ResourceEstimate, config: RunConfig) -> list[str]:
     if found.flops is not None:
         lines.append(f"FLOPs        {found.flops:.3g} (matrix products, forward and backward)")
     if found.memory_bytes is not None:
-        free = "" if found.free_bytes is None else f", {found.free_bytes / 2**30:.1f} GiB are free"
+        free = "" if found.free_bytes is None else f", {found.free_bytes / 2**30:.1f} GiB free"
         lines.append(f"memory       about {found.memory_bytes / 2**30:.2f} GiB for a step{free}")
     kept = _kept(spec)
-    lines.append(f"disk         about {found.disk_bytes / 1e6:,.1f} MB for {kept} checkpoints that stay")
+    lines.append(f"disk         about {found.disk_bytes / 1e6:,.1f} MB for {kept} stored checkpoints")
     if found.seconds is not None and not found.steps_measured:
         lines.append(
-            f"time         about {duration(found.seconds)} on this processor, {BY_COUNT}; --measure times steps"
+            f"time         about {duration(found.seconds)} on this processor, {BY_COUNT}; add --measure to time steps"
         )
         lines.append(f"GPU time     about {duration(found.gpu_seconds or 0.0)}, {BY_COUNT_GPU}")
     elif found.seconds is not None:

@@ -1,4 +1,4 @@
-"""An HMM from sequences: `hmmscope.fit`."""
+"""Fit an HMM to sequences: `hmmscope.fit`."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,19 +38,19 @@ class FitResult:
     """An HMM fitted to sequences.
 
     Attributes:
-        hmm: the model, an `HMM` with the names of the symbols and how they were read, or of numbers an `EmissionHMM`; of
-            several numbers of states the one that was chosen.
-        num_observations: how many symbols, or vectors, it was fitted to.
-        fits: a `BaumWelchFit` or `EmissionFit` of each number of states, to all or, where there was a choice, to what was
-            not held out; empty after a stream.
-        whole: of the number of states that was chosen, to all, from where the one in `fits` ended; None if that was to all.
-        held_out: mean log-probability of a held-out symbol under each of them, nats; empty if there was no choice.
-        held_out_errors: standard errors of these means over sequences, or over blocks of few sequences.
-        reason: why this number of states, in one line; empty if there was no choice.
-        num_fitted: how many symbols `fits` are of, where fewer than all.
-        support: how far the observations speak for each number of states; None if there was no choice.
-        data: what it was fitted to; None after a stream.
-        num_zeros: how many probabilities of each part were fixed at zero by `start`, and so in every restart.
+        hmm: The chosen model: an `HMM` with symbol names and reading options, or an `EmissionHMM` for numbers.
+        num_observations: Number of fitted symbols or vectors.
+        fits: A `BaumWelchFit` or `EmissionFit` per number of states, on all data or, if there was a choice, on the
+            training part;
+            empty after a stream.
+        whole: The chosen fit continued on all data; None if `fits` already used all.
+        held_out: Mean held-out log-probability per symbol for each number of states, in nats; empty without a choice.
+        held_out_errors: Standard errors of these means over sequences, or over blocks of few sequences.
+        reason: Why this number of states was chosen; empty without a choice.
+        num_fitted: Number of symbols behind `fits`, if fewer than all.
+        support: Support of the data for each number of states; None without a choice.
+        data: The fitted data; None after a stream.
+        num_zeros: Number of probabilities of each array fixed at zero by `start`, in every restart.
     """
 
     hmm: Any
@@ -67,27 +67,28 @@ class FitResult:
 
     @property
     def final(self) -> Any:
-        """The fit that `hmm` comes from."""
+        """Return the fit that `hmm` comes from."""
         return self.fits[self.hmm.num_states] if self.whole is None else self.whole
 
     @property
     def log_likelihood(self) -> float:
-        """log P(all that it was fitted to), nats; NaN after a stream, which is seen once."""
+        """Return log P(fitted data) in nats; NaN after a stream."""
         return self.final.log_likelihood if self.fits else np.nan
 
     @property
     def converged(self) -> bool:
-        """Whether the last iteration gained less than the tolerance."""
+        """Return whether the last iteration gained less than the tolerance."""
         return bool(self.fits) and self.final.converged
 
     @property
     def interval(self) -> tuple[int, int]:
-        """The 95 % interval of the number of states, of those tried; see
-        `hmmscope.inference.num_states.StateCountPosterior`.
+        """Return the 95 % interval of the number of states; see `hmmscope.inference.num_states.StateCountPosterior`.
 
-        It goes by the evidence of each number under the priors of `posterior` (`hmmscope.inference.evidence`); where that is
-        not computed, by BIC, which is coarser, and `reason` says why. How often it holds the number is shown by
-        `python scripts/fit_statistics.py`, and of numbers by `python tests/inference/calibration.py states`.
+        It uses the evidence under the priors of `posterior` (`hmmscope.inference.evidence`), or the coarser BIC where
+        evidence is not
+        computed; `reason` states which. `python scripts/fit_statistics.py` and, for numbers, `python
+        tests/inference/calibration.py
+        states` measure its coverage.
         """
         size = self.hmm.num_states
         return (size, size) if self.support is None else self.support.interval(size)
@@ -105,37 +106,39 @@ class FitResult:
         emission: float = 1.0,
         **laws: Any,
     ) -> Posterior:
-        """Draws of all parameters given all that it was fitted to, by exact Gibbs sampling: intervals of every entry.
+        """Draw all parameters from their posterior by exact Gibbs sampling, for intervals of every entry.
 
         Args:
-            num_draws, num_chains, warm_up, every, seed: see `hmmscope.inference.gibbs.Chains`.
-            initial, transition, emission: concentrations of Dirichlet priors, see `hmmscope.inference.gibbs.DirichletPrior`.
-            laws: of numbers, options of the prior of what states emit (`EmissionHMM.conjugate`): `strength`, `degrees`,
-                `share`.
+            num_draws, num_chains, warm_up, every, seed: See `hmmscope.inference.gibbs.Chains`.
+            initial, transition, emission: Concentrations of the Dirichlet priors, see
+                `hmmscope.inference.gibbs.DirichletPrior`.
+            laws: Options of the emission prior for numbers (`EmissionHMM.conjugate`): `strength`, `degrees`, `share`.
 
         Raises:
-            InputError: after a stream, or where parts were fixed or tied; a family without a conjugate prior; options out of
-                range; scipy, which matches labels, is not there.
-            ResourceError: the draws do not fit in memory.
+            InputError: The fit used a stream, or fixed or tied parts; the family has no conjugate prior; an option is
+                out of range;
+                scipy, which matches labels, is missing.
+            ResourceError: The draws do not fit in memory.
         """
         prior = DirichletPrior(initial=initial, transition=transition, emission=emission)
         chains = Chains(num_draws=num_draws, num_chains=num_chains, warm_up=warm_up, every=every, seed=seed)
         return self._whole("posterior").posterior(self.hmm, prior, chains, laws)
 
     def check(self, num_simulations: int = 200, *, seed: int = 0) -> Goodness:
-        """Goodness of fit by simulation of the fitted model, see `hmmscope.runs.goodness.goodness_of_fit`.
+        """Test goodness of fit against simulations of the fitted model, see `hmmscope.runs.goodness.goodness_of_fit`.
 
-        The model was fitted to the same data, so p errs on the side of a good fit; `posterior().check()` less so.
+        The p-values err towards a good fit, because the model was fitted to the same data; those of
+        `posterior().check()` less so.
         """
         return goodness_of_fit([self.hmm], self._whole("check").sequences, num_simulations, seed)
 
     def _whole(self, asked: str) -> FitData:
         if self.data is None:
-            raise InputError(f"{asked}: needs all sequences, and of a stream none is kept; fit without stream=True")
+            raise InputError(f"{asked}: needs all sequences, but a stream stores none; fit without stream=True")
         return self.data
 
     def table(self) -> list[dict[str, Any]]:
-        """A row for each number of states: log-likelihoods in nats an observation, BIC, the search, which was chosen."""
+        """Return a row per number of states: log-likelihoods (nats per observation), BIC, restarts, the choice."""
         return [
             {"num_states": size, "log_likelihood": fit.log_likelihood / (self.num_fitted or self.num_observations)}
             | {"bic": fit.bic}
@@ -152,13 +155,12 @@ class FitResult:
         ]
 
     def _judged(self, size: int) -> dict[str, float]:
-        """What held-out sequences say of one number of states."""
         if not self.held_out:
             return {}
         return {"held_out": self.held_out[size], "held_out_error": self.held_out_errors[size]}
 
     def lines(self) -> list[str]:
-        """The table as lines of text, if there was a choice, and why; then which searches ended without agreement."""
+        """Return the table and the reason of the choice as text, and which searches ended without agreement."""
         found = []
         if len(self.fits) > 1 and not self.held_out:
             found.append("states  restarts           BIC")
@@ -176,9 +178,9 @@ class FitResult:
         found += [self.reason] * bool(self.reason)
         unsure = [size for size, fit in self.fits.items() if not fit.restarts_agree and fit.num_restarts > 1]
         if unsure:
-            each = ", ".join(f"{size} ({self.fits[size].restart_gap:.2g} nats apart)" for size in unsure)
+            each = ", ".join(f"{size} ({self.fits[size].restart_gap:.2g} nats difference)" for size in unsure)
             made = self.fits[unsure[0]].num_restarts
-            found.append(f"not agreed: the best two of {made} restarts, the most that were allowed, with states {each}")
+            found.append(f"no agreement of the best two of {made} restarts (the maximum) for states {each}")
         found += filter(None, [zeros_in_words(self.num_zeros)])
         return [*found, *(self.final.remarks if self.fits else ())]
 
@@ -187,7 +189,7 @@ class FitResult:
         zeros = sum(self.num_zeros.values())
         chosen += f", {zeros} {'entry' if zeros == 1 else 'entries'} fixed at zero" if zeros else ""
         if not self.fits:
-            return f"Fit({self.hmm!r}{chosen}, {self.num_observations} observations of a stream)"
+            return f"Fit({self.hmm!r}{chosen}, {self.num_observations} observations from a stream)"
         each = f"{self.log_likelihood / self.num_observations:.4f} nats per observation"
         ended = "converged" if self.converged else "not converged"
         return f"Fit({self.hmm!r}{chosen}, {each}, {searched(self.fits[self.hmm.num_states])}, {ended})"
@@ -197,10 +199,10 @@ class FitResult:
 
 
 def searched(fit: Any) -> str:
-    """How often a search began anew, and whether it found the best twice."""
+    """Describe the restarts and whether the best two agree."""
     if fit.num_restarts == 1:
-        return "one start"
-    ended = "agree" if fit.restarts_agree else f"{fit.restart_gap:.2g} nats apart"
+        return "one restart"
+    ended = "agree" if fit.restarts_agree else f"differ by {fit.restart_gap:.2g} nats"
     return f"best two of {fit.num_restarts} restarts {ended}"
 
 
@@ -222,40 +224,49 @@ def fit(
     quiet: bool = True,
     **reading: Any,
 ) -> FitResult:
-    """Fit an HMM to sequences by expectation maximisation (Baum and Welch).
+    """Fit an HMM to sequences by expectation maximization (Baum and Welch).
 
-    Of several numbers of states the one with the smallest Bayesian information criterion is taken; beside it stands what
-    held-out sequences say (`FitResult.table`, `FitResult.reason`). Restarts go on until the best two agree in likelihood,
-    in parallel on as many threads as torch has. See `hmmscope.inference.baum_welch.fit_baum_welch` for what is maximised,
-    when two restarts agree, and what the criterion counts.
+    Of several numbers of states, choose the one with the smallest Bayesian information criterion; `FitResult.table`
+    and
+    `FitResult.reason` also report the held-out likelihood. Restarts run on all torch threads until the best two agree
+    in likelihood.
+    See `hmmscope.inference.baum_welch.fit_baum_welch` for the objective, the agreement test and the criterion.
 
     Args:
-        source: `SequenceData`, or whatever that is made of: lists, an array, the path of a file; for a stream also a
-            `SequenceStream` or an iterable of parts of the data, each such a source.
-        num_states: how many, or several numbers to choose from.
-        emission: what states emit: "symbols", or of numbers "gaussian", "gaussian-mixture", "poisson" (counts) or "channels"
-            (several symbols at once). By default symbols, and "gaussian" for arrays of numbers that are not all whole. Of
-            numbers NaN is missing; see `hmmscope.runs.vector_sequences.read_vectors` for the shapes of arrays, and
-            `hmmscope.emissions.fit_emissions_em.fit_emissions` for what is maximised and which floors there are.
-        validation: what the numbers of states are also judged by; by default the validation part of `source`. Then each
-            is fitted to the training part, and the chosen one goes on from there to all. Fewer than three sequences are
-            cut into blocks for that (`SequenceData.in_blocks`), of numbers fewer than twenty; of too few none is held out.
-        start: where the first restart begins, and what fixed parts are. Its zeros stay zero; symbols match by name.
-        fixed: which of "initial", "transition", "emission" stay as in `start`.
-        tied_emissions: a class number for each state; states of one class have one emission law.
-        num_restarts: at most so many, fewer once the best two agree; the best one counts.
-        max_iterations, tolerance: of each restart; it has converged when a step gains less nats per observation.
-        pseudo_count: added to every expected count, so that nothing is impossible because it has not been seen.
-        seed: of the starts, and of the order of a stream.
-        stream: see every part of the data once, for data that do not fit in memory: a first fit to the first part, then a
-            step for each part (`fit_stream`). The path of a file is then read part by part.
-        quiet: show no progress.
-        reading: options of `SequenceData` or `SequenceStream`, such as `unit`, or `lengths` of hmmlearn's ``X, lengths``. Of
-            numbers `axis`, `lengths`, `floor`, `covariance_type` (diag, full, tied, spherical), `num_gaussians`, `sizes`.
+        source: `SequenceData` or its sources (lists, an array, a file path); for a stream also a `SequenceStream` or
+            an iterable of
+            such sources.
+        num_states: Number of states, or several to choose from.
+        emission: "symbols", or for numbers "gaussian", "gaussian-mixture", "poisson" (counts) or "channels" (several
+            symbols at
+            once). Default: "gaussian" for arrays with fractional numbers, else symbols. NaN is missing. See
+            `hmmscope.runs.vector_sequences.read_vectors` for shapes and
+            `hmmscope.emissions.fit_emissions_em.fit_emissions` for the
+            objective and the variance floors.
+        validation: Held-out data for comparing numbers of states; by default the validation part of `source`. Each
+            number is fitted
+            to the training part, and the chosen fit continues on all data. Fewer than three sequences (of numbers,
+            twenty) are cut
+            into blocks (`SequenceData.in_blocks`); if too few remain, none is held out.
+        start: Model for the first restart and for fixed parts. Its zeros stay zero; symbols match by name.
+        fixed: Which of "initial", "transition", "emission" stay as in `start`.
+        tied_emissions: A class index per state; states of a class share one emission distribution.
+        num_restarts: Maximum number of restarts; the best one is returned.
+        max_iterations, tolerance: Limits of each restart; it converges when a step gains less nats per observation.
+        pseudo_count: Added to every expected count, so that unseen events keep positive probability.
+        seed: Seed of the initial parameters and of the order of a stream.
+        stream: Read each part of the data once, for data larger than memory: fit the first part, then take one step
+            per part
+            (`fit_stream`). A file is read in parts.
+        quiet: Show no progress.
+        reading: Options of `SequenceData` or `SequenceStream`, such as `unit`, or `lengths` of hmmlearn's ``X,
+            lengths``; for
+            numbers `axis`, `lengths`, `floor`, `covariance_type` (diag, full, tied, spherical), `num_gaussians`,
+            `sizes`.
 
     Raises:
-        InputError: what is no such source; options out of range; a stream with several numbers of states.
-        ResourceError: the counts do not fit in memory.
+        InputError: Invalid source, option out of range, or a stream with several numbers of states.
+        ResourceError: The counts do not fit in memory.
     """
     sizes = sizes_of(num_states)
     fixed = (fixed,) if isinstance(fixed, str) else fixed
@@ -267,7 +278,7 @@ def fit(
         return _fit_numbers(source, sizes, emission, validation, options, quiet, reading)
     if stream:
         require(len(sizes) == 1, "num_states", "must be one number for a stream", num_states)
-        require(tied_emissions is None, "tied_emissions", "are not for a stream", tied_emissions)
+        require(tied_emissions is None, "tied_emissions", "cannot be used with a stream", tied_emissions)
         return _fit_stream(source, sizes[0], options, quiet, reading)
     data = read_as(source, reading, [*options, "num_states", "emission", "validation", "stream", "quiet"])
     options["start"] = matched_by_name(start, data.symbols)
@@ -287,14 +298,14 @@ def fit(
 
 
 def sizes_of(num_states: object) -> list[int]:
-    """Numbers of states in their order; InputError for what is not one positive whole number, or several."""
+    """Return the numbers of states in order; InputError unless they are positive whole numbers."""
     given: list[Any] = list(num_states) if isinstance(num_states, Iterable) else [num_states]
     good = all(isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= 1 for size in given)
     require(bool(given) and good, "num_states", "must be at least 1 and whole", num_states)
     return sorted(set(map(int, given)))
 
 
-#: How numbers are read.
+#: Reading options of arrays and of tables.
 _OF_ARRAYS, _OF_TABLES = ("axis", "lengths"), ("column", "group", "missing")
 
 
@@ -307,7 +318,6 @@ def _fit_numbers(
     quiet: bool,
     read_options: dict[str, Any],
 ) -> FitResult:
-    """A fit whose states emit numbers."""
     more = dict(read_options)
     array, table = ({name: more.pop(name, None) for name in names} for names in (_OF_ARRAYS, _OF_TABLES))
     refuse(emission, unit=more.pop("unit", None))
@@ -331,25 +341,23 @@ def _fit_numbers(
 def _without_judges(
     data: SequenceData, work: PackedSequences, sizes: Sequence[int], options: dict[str, Any]
 ) -> FitResult:
-    """One number of states, or the one with the smallest criterion."""
     fits = {size: fit_baum_welch(work, size, data.num_symbols, **options) for size in sizes}
     bics = {size: one.bic for size, one in fits.items()}
     free = None if _restricted(options) else lambda size: evidence(work, fits[size].hmm)
     support = support_of(bics, free) if len(sizes) > 1 else None
     best, reason = choice_reason(bics, {}, np.empty(0, np.int64), support)
     hmm = _named(fits[best].hmm, data, "Baum-Welch fit")
-    reason = f"{reason}; nothing could be held out" if len(sizes) > 1 else ""
+    reason = f"{reason}; too little data to hold any out" if len(sizes) > 1 else ""
     about: dict[str, Any] = {"reason": reason, "support": support, "num_zeros": fits[best].num_zeros}
     return FitResult(hmm, data.num_observations, fits, data=FitData(data, _restricted(options)), **about)
 
 
 def _restricted(options: dict[str, Any]) -> bool:
-    """Whether something was given that a posterior under the usual priors would not keep to."""
     return any(options.get(name) for name in ("fixed", "start", "tied_emissions"))
 
 
 def _on_to_all(data: SequenceData, chosen: BaumWelchFit, options: dict[str, Any]) -> BaumWelchFit:
-    """A fit to all sequences from where another one ended; anew if that one forbids what was held out."""
+    """Continue a fit on all sequences; start anew if it forbids held-out data."""
     size, work = chosen.hmm.num_states, _work(data, chosen.hmm.num_states)
     if (held_out_log_likelihoods(chosen.hmm, work) > -np.inf).all():
         options = options | {"start": chosen.hmm, "num_restarts": 1}
@@ -359,28 +367,26 @@ def _on_to_all(data: SequenceData, chosen: BaumWelchFit, options: dict[str, Any]
 
 
 def _held_out(data: SequenceData, validation: Any) -> tuple[SequenceData, SequenceData | None, str]:
-    """What each number of states is fitted to, what judges it if anything can, and how that was cut, in words."""
     if validation is not None:
         return data, _like(validation, data), ""
     pieces = data.in_blocks()
     try:
         train, judges = pieces.train, pieces.validation
-    except InputError:  # too few that differ
+    except InputError:  # too few distinct sequences
         return data, None, ""
-    cut = "" if pieces is data else f"; held out were blocks of {pieces.longest} symbols"
-    return train, judges, f"{cut}; then fitted on to all"
+    cut = "" if pieces is data else f"; held-out blocks of {pieces.longest} symbols"
+    return train, judges, f"{cut}; then refitted to all data"
 
 
 def _like(other: Any, data: SequenceData) -> SequenceData:
-    """Held-out sequences of the alphabet of `data`."""
     found = other if isinstance(other, SequenceData) else SequenceData(other, symbols_from=data)
     if (found.symbols, found.num_symbols) != (data.symbols, data.num_symbols):
-        raise InputError("validation: must have the symbols of the source; give both the same symbols=")
+        raise InputError("validation: must have the symbols of the source; read both with the same symbols=")
     return found
 
 
 def _work(data: SequenceData, num_states: int) -> PackedSequences:
-    """The sequences as the compiled loops take them; ResourceError if the counts do not fit in memory."""
+    """Pack the sequences for the compiled loops; ResourceError if the counts do not fit in memory."""
     beliefs = min(2 * MOST_BYTES, 16 * data.longest * num_states)
     tables = 8 * num_states * (4 * num_states + 6 * data.num_symbols)
     require_memory("fit", torch.get_num_threads() * (beliefs + tables) + data.longest + 64 * len(data))
@@ -396,7 +402,7 @@ def _named(hmm: HMM, data: SequenceData | SequenceStream, title: str) -> HMM:
 
 
 class _Count(Progress):
-    """Iterations of all restarts; those that a converged restart leaves out count as made, so that no rate is shown."""
+    """Progress over the iterations of all restarts; iterations saved by convergence count as done."""
 
     def __init__(self, total: int, quiet: bool) -> None:
         super().__init__(total, "fit", unit="", per_step=1.0, quiet=quiet)
@@ -416,7 +422,6 @@ class _Count(Progress):
 def _fit_stream(
     source: Any, num_states: int, options: dict[str, Any], quiet: bool, read_options: dict[str, Any]
 ) -> FitResult:
-    """A fit to the first part, and then a step for each part."""
     parts, whole = parts_of(source, options["seed"], read_options)
     iterator = iter(parts)
     head = next(iterator, None)

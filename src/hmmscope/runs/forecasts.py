@@ -1,4 +1,4 @@
-"""What follows a past when the parameters are not known: forecasts with intervals from draws of the posterior."""
+"""Forecasts with intervals, from posterior draws of the parameters."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,20 +15,20 @@ from hmmscope.reprs import Shown
 from hmmscope.schema import require, require_count
 from hmmscope.seeds import numpy_generator
 
-#: Numbers that are drawn from each model at each step.
+#: Random numbers per model and step.
 DRAWN = 50
 
 
 @dataclass(frozen=True, repr=False)
 class Forecasts(Shown):
-    """The next steps after a past, each by itself.
+    """Predictions of the next steps, each marginal over the steps before.
 
-    Of symbols `mean` is the probability of each, `low` and `high` the 95 % interval of that probability over the posterior.
-    Of numbers `mean` is the expected number, `low` and `high` the interval that holds the number itself with 95 %: noise,
-    states and parameters together.
+    For symbols, `mean` is the probability of each, and `low` and `high` bound it with 95 % over the posterior. For
+    numbers, `mean`
+    is the expected value, and `low` and `high` contain the value with 95 %, over noise, states and parameters.
 
     Attributes:
-        mean, low, high: (step, symbol), or (step, coordinate).
+        mean, low, high: (step, symbol) or (step, coordinate).
     """
 
     mean: Float64[Tensor, "step outcome"]
@@ -36,7 +36,7 @@ class Forecasts(Shown):
     high: Float64[Tensor, "step outcome"]
 
     def table(self) -> list[dict[str, Any]]:
-        """A row for each step and outcome."""
+        """Return a row for each step and outcome."""
         return [
             {"step": step + 1, "outcome": outcome}
             | {name: float(getattr(self, name)[step, outcome]) for name in ("mean", "low", "high")}
@@ -45,17 +45,17 @@ class Forecasts(Shown):
 
 
 def forecast_with(models: Sequence[Any], observed: Any, steps: int, seed: int = 0) -> Forecasts:
-    """The forecasts of several models of one kind, each as likely as the others.
+    """Average the forecasts of equally likely models.
 
     Args:
-        models: draws from a posterior; of symbols, or of numbers.
-        observed: one sequence as `forecast` takes it: symbols (time,) or their names, or numbers (time, coordinate); NaN
-            or `MISSING` where nothing was seen.
+        models: Posterior draws of models of symbols or of numbers.
+        observed: One sequence: symbols (time,) or names, or numbers (time, coordinate); NaN or `MISSING` for missing
+            values.
         steps: 1 to 2^20.
-        seed: of draws of numbers.
+        seed: Seed of random numbers.
 
     Raises:
-        InputError: no step, or more; a past that a model forbids, or of another shape.
+        InputError: `steps` out of range, a past with zero probability, or a wrong shape.
     """
     require_count("steps", steps, most=MAX_STEPS)
     of_symbols = FORECASTS in models[0].uses_hmm_inference

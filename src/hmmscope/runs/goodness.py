@@ -1,4 +1,4 @@
-"""Whether sequences look like those of a fitted model: what is counted in them beside the same of simulated ones."""
+"""Goodness of fit: compare statistics of sequences with those of simulations of a fitted model."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,36 +15,39 @@ from hmmscope.schema import require_count
 from hmmscope.sequences.gaps import MISSING
 
 Array = NDArray[np.float64]
-#: What is counted at each place: a length of runs, an n-gram, a lag.
+#: Statistic by its place: a length of runs, an n-gram, a lag.
 Shares = dict[tuple[int, ...], float]
 Family = tuple[str, Callable[[Sequence[torch.Tensor]], Shares]]
 
-#: Lengths of runs, the longest one standing for all that are longer; lags; and n-grams, the most frequent ones.
+#: Number of run lengths (the last one includes all longer runs), of lags, and of most frequent n-grams.
 RUNS, LAGS, GRAMS = 12, 16, 16
-#: Bins of numbers, of equal shares of the data, so that they have runs and n-grams too.
+#: Quantile bins of numbers for runs and n-grams.
 BINS = 3
-#: Families of n-grams.
+#: Prefix of the names of n-gram families.
 GRAM = "n-grams of "
 
 
 @dataclass(frozen=True, repr=False)
 class Goodness:
-    """Statistics of the data, and the bands in which those of simulated sequences lie.
+    """Statistics of the data, and their bands over simulated sequences.
 
-    A family is "runs" (shares of runs of one symbol by their length), "n-grams of 2" and "n-grams of 3" (shares of
-    those that are most frequent in data or simulations), or "autocorrelation" (of symbols: share of pairs at a lag that
-    are equal). Numbers are put into three bins of equal shares for runs and n-grams; a family is of one coordinate.
+    Families are "runs" (fractions of runs of one symbol by length), "n-grams of 2" and "n-grams of 3" (fractions of
+    the most frequent
+    ones in data or simulations), and "autocorrelation" (for symbols, fraction of equal pairs at a lag). For runs and
+    n-grams, numbers
+    are binned into three quantiles; a family belongs to one coordinate.
 
-    The p of a family is that of its largest deviation, in standard deviations over data and simulations together: the
-    share of these whose largest deviation is as large. `adjusted` multiplies it by the number of families (Bonferroni).
+    The p-value of a family is the fraction of data and simulations whose largest standardized deviation is at least
+    that of the data.
+    `adjusted` multiplies it by the number of families (Bonferroni).
 
     Source: Gelman, Meng and Stern (1996), posterior predictive checks; Davison and Hinkley (1997), section 4.2.
 
     Attributes:
-        rows: `family`, `place`, `value` of the data, `mean`, `low` and `high`: the 95 % band of simulations at that place.
-        p_values: of each family.
-        num_simulations: data sets that were simulated.
-        drawn: whether each was of another draw from the posterior, or all of the fitted model.
+        rows: `family`, `place`, `value` of the data, and `mean`, `low` and `high` (95 % band) of the simulations.
+        p_values: p-value of each family.
+        num_simulations: Number of simulated data sets.
+        drawn: Each simulation used another posterior draw, not the fitted model.
     """
 
     rows: tuple[dict[str, Any], ...]
@@ -54,25 +57,23 @@ class Goodness:
 
     @property
     def adjusted(self) -> dict[str, float]:
-        """p of each family times their number, at most 1."""
+        """Return the p-values times their number, at most 1."""
         return {family: min(1.0, len(self.p_values) * p) for family, p in self.p_values.items()}
 
     def lines(self) -> list[str]:
-        """A line for each family."""
+        """Return a line for each family."""
         of = "draws from the posterior" if self.drawn else "the fitted model"
-        found = [f"goodness of fit beside {self.num_simulations} simulations of {of}:"]
+        found = [f"goodness of fit against {self.num_simulations} simulations of {of}:"]
         for family, p in self.p_values.items():
             own = [row for row in self.rows if row["family"] == family]
             outside = [row["place"] for row in own if not row["low"] <= row["value"] <= row["high"]]
-            where = (
-                f"; outside of the band at {', '.join(outside[:6])}" + ", ..." * (len(outside) > 6) if outside else ""
-            )
+            where = f"; outside the band at {', '.join(outside[:6])}" + ", ..." * (len(outside) > 6) if outside else ""
             adjusted = f"{self.adjusted[family]:.3f} of {len(self.p_values)} families"
             found.append(f"  {family:<16} p {p:.3f}, {adjusted}{where}")
         return found
 
     def plot(self) -> Any:
-        """A Matplotlib figure: a panel for each family, the data as points in the bands of simulations."""
+        """Return a Matplotlib figure: a panel per family, data as points over the bands of simulations."""
         from matplotlib.figure import Figure
 
         families = list(self.p_values)
@@ -98,16 +99,16 @@ class Goodness:
 def goodness_of_fit(
     models: Sequence[Any], sequences: Sequence[torch.Tensor], num_simulations: int = 200, seed: int = 0
 ) -> Goodness:
-    """Statistics of sequences beside those of as many simulated ones of the same lengths, with the same entries missing.
+    """Compare statistics of sequences with those of simulations of the same lengths and missing entries.
 
     Args:
-        models: those that are simulated in turn: the fitted one alone, or draws from its posterior.
-        sequences: symbols (time,), or numbers (time, coordinate).
-        num_simulations: data sets, at least 20.
-        seed: of the simulations.
+        models: Models to simulate in turn: the fitted one, or posterior draws.
+        sequences: Symbols (time,) or numbers (time, coordinate).
+        num_simulations: Number of simulated data sets, at least 20.
+        seed: Seed of the simulations.
 
     Raises:
-        InputError: fewer than 20 simulations.
+        InputError: Fewer than 20 simulations.
     """
     require_count("num_simulations", num_simulations, 20)
     gaps, longest = [_missing(one) for one in sequences], max(map(len, sequences))
@@ -124,7 +125,7 @@ def goodness_of_fit(
     p_values = {}
     for (name, _), shares in zip(families, counted, strict=True):
         places = _most(shares) if name.startswith(GRAM) else sorted(shares[0])
-        if not places:  # sequences are too short for n-grams
+        if not places:  # sequences too short for n-grams
             continue
         table = np.array([[one.get(place, 0.0) for place in places] for one in shares])
         low, high = np.quantile(table[1:], (0.025, 0.975), axis=0).tolist()
@@ -136,7 +137,6 @@ def goodness_of_fit(
 
 
 def _most(shares: Sequence[Shares]) -> list[tuple[int, ...]]:
-    """The n-grams that are most frequent somewhere; of this choice the data are one set among the simulations."""
     most: dict[tuple[int, ...], float] = {}
     for one in shares:
         for gram, share in one.items():
@@ -149,7 +149,6 @@ def _called(place: tuple[int, ...]) -> str:
 
 
 def _p_value(table: Array) -> float:
-    """Of the first row among all: where all are of one law, each is as likely as another to have the largest deviation."""
     spread = table.std(0)
     away = np.abs(table - table.mean(0))[:, spread > 0] / spread[spread > 0]
     largest = away.max(1, initial=0.0)
@@ -157,7 +156,6 @@ def _p_value(table: Array) -> float:
 
 
 def _families(sequences: Sequence[torch.Tensor]) -> list[Family]:
-    """Name, and what counts a family."""
     if sequences[0].ndim == 1:
         return [*_of_symbols(lambda one: one, ""), ("autocorrelation", _equal)]
     found: list[Family] = []
@@ -171,7 +169,6 @@ def _families(sequences: Sequence[torch.Tensor]) -> list[Family]:
 
 
 def _of_symbols(read: Callable[[torch.Tensor], torch.Tensor], suffix: str) -> list[Family]:
-    """Runs and n-grams."""
     found: list[Family] = [(f"runs{suffix}", lambda given: _runs([read(one) for one in given]))]
     for n, name in ((2, f"{GRAM}2"), (3, f"{GRAM}3")):
         found.append((f"{name}{suffix}", partial(_grams, read=read, n=n)))
@@ -183,7 +180,6 @@ def _missing(one: torch.Tensor) -> torch.Tensor:
 
 
 def _without(one: torch.Tensor, gap: torch.Tensor) -> torch.Tensor:
-    """A simulated sequence in which the same is missing."""
     return one.masked_fill(gap, torch.nan if one.is_floating_point() else MISSING)
 
 
@@ -193,13 +189,12 @@ def _binned(one: torch.Tensor, y: int, edges: torch.Tensor) -> torch.Tensor:
 
 
 def _apart(sequences: Sequence[torch.Tensor], gap: int) -> NDArray[np.int64]:
-    """All sequences in one, each with so many missing entries behind it."""
     between = torch.full((gap,), MISSING)
     return torch.cat([part for one in sequences for part in (one, between)]).numpy()
 
 
 def _runs(sequences: Sequence[torch.Tensor]) -> Shares:
-    """Share of runs of each length; runs at the ends count as long as they are seen, missing entries part runs."""
+    """Return the fraction of runs of each length; runs at the ends count as seen, and missing entries split runs."""
     symbols = _apart(sequences, 1)
     ends = np.flatnonzero(np.concatenate([symbols[1:] != symbols[:-1], [True]]))
     lengths = np.diff(ends, prepend=-1)[symbols[ends] != MISSING]
@@ -209,17 +204,16 @@ def _runs(sequences: Sequence[torch.Tensor]) -> Shares:
 
 
 def _grams(sequences: Sequence[torch.Tensor], read: Callable[[torch.Tensor], torch.Tensor], n: int) -> Shares:
-    """Share of each n-gram among those without a gap."""
+    """Return the fraction of each n-gram among those without a gap."""
     symbols = _apart([read(one) for one in sequences], n)
     every = np.lib.stride_tricks.sliding_window_view(symbols, n)
-    weights = (1 + max(0, int(symbols.max()))) ** np.arange(n)[::-1]  # a number for each n-gram, in their order
+    weights = (1 + max(0, int(symbols.max()))) ** np.arange(n)[::-1]  # a code for each n-gram, in order
     codes, counts = np.unique((every @ weights)[(every != MISSING).all(1)], return_counts=True)
     grams, total = codes[:, None] // weights % weights[-2], max(1, int(counts.sum()))
     return {tuple(gram): count / total for gram, count in zip(grams.tolist(), counts.tolist(), strict=True)}
 
 
 def _equal(sequences: Sequence[torch.Tensor]) -> Shares:
-    """Share of pairs of symbols at each lag that are equal."""
     symbols = _apart(sequences, LAGS)
     known, found = symbols != MISSING, Shares()
     for lag in range(1, LAGS + 1):
@@ -230,7 +224,6 @@ def _equal(sequences: Sequence[torch.Tensor]) -> Shares:
 
 
 def _correlations(sequences: Sequence[torch.Tensor], y: int) -> Shares:
-    """Autocorrelation of a coordinate, around the mean of all sequences."""
     parts = [one[:, y] for one in sequences]
     every = torch.cat(parts)
     centre, variance = float(every.nanmean()), float((every - every.nanmean()).square().nanmean())

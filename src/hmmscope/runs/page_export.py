@@ -1,4 +1,4 @@
-"""A model as plain data that a page can compute with: weights, process, maps from each layer to the belief.
+"""Export a model as plain data that a page can compute with: weights, process, and maps from layers to beliefs.
 
 Numbers are base64 of little-endian arrays: float32 for the model, float64 for the process and the maps.
 """
@@ -33,27 +33,27 @@ from hmmscope.processes.capabilities import COMPONENTS, STATES
 from hmmscope.processes.process import Process
 from hmmscope.runs.pipeline import Run
 
-#: Most numbers of the model and of the process that one page carries, and most columns that it reads.
+#: Maximum numbers of the model and of the process on one page, and maximum positions.
 MOST_WEIGHTS, MOST_PROBABILITIES, MOST_COLUMNS = 4_000_000, 1_000_000, 512
-#: Examples that the maps from layers to beliefs are fitted and tested on; samples that n-grams are counted in.
+#: Examples for the maps from layers to beliefs; samples for n-gram counts.
 EXAMPLES, NGRAM_SAMPLES = 24_000, 4096
-#: Most entries of the table of an n-gram, and its longest context.
+#: Maximum entries of an n-gram table, and its longest context.
 MOST_CONTEXTS, LONGEST_CONTEXT = 4096, 2
 
 
 def live_data(run: Run, process: Process | None = None) -> dict[str, Any]:
-    """What the live section of a page shows of a run.
+    """Return the data of the interactive section of a run's page.
 
     Args:
-        run: of a model that predicts the next observation.
-        process: HMMs from which the page draws in place of those of the run, whose symbols they have; the maps are fitted
-            and the optimum is computed for them.
+        run: Run of a model that predicts the next observation.
+        process: HMMs with the symbols of the run from which the page draws instead; maps and optimum are computed for
+            them.
 
     Raises:
-        InputError: a model or a process that the page cannot compute, or one that is too large for it.
+        InputError: The page cannot compute the model or the process, or one of them is too large.
     """
     if run.config.target != "observation" or run.config.training.block_length:
-        raise InputError("run: a live page shows models that predict the next observation in one pass")
+        raise InputError("run: the interactive page needs a model that predicts the next observation in one pass")
     layout, seed, own = run.config.layout, run.config.seed, process is None
     shown = run.process if process is None else process
     probe, held_out = (
@@ -71,12 +71,12 @@ def live_data(run: Run, process: Process | None = None) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ControlScores:
-    """What untrained twins leave of the belief, where it is measured already.
+    """Belief regression scores of untrained controls that were measured before.
 
     Attributes:
-        num_samples: of `probe` that this was measured on.
-        r2: of the twins, by the name of the layer.
-        beyond: verdict, text, R² of the model and of the twins, each at its best layer.
+        num_samples: Number of `probe` samples used.
+        r2: R² of the controls by layer name.
+        beyond: Verdict, text, and R² of the model and of the controls, each at its best layer.
     """
 
     num_samples: int
@@ -94,29 +94,32 @@ def live_model_data(
     twinned: ControlScores | None = None,
     twins: UntrainedControls | None = None,
 ) -> dict[str, Any]:
-    """What the live section of a page shows of a model that predicts the next observation.
+    """Return the data of the interactive section of a model that predicts the next observation.
 
-    The maps are fitted as `geometry` does, on three quarters of the samples of `probe`, at every observation; R² is that of
-    the last quarter, beside that of untrained twins. `learned` says how far the losses have come, `beyond` what is read of
-    the belief beyond the twins, each network at the layer that fits its own training examples best. Beside a map stands
-    its inverse, see `writing`: how the stream changes where the belief that is read changes.
+    The maps are fitted as in `geometry`, on three quarters of the samples of `probe` at every observation; R² is that
+    of the last
+    quarter, next to that of untrained controls. `learned` states the progress of the losses, and `beyond` the belief
+    explained beyond
+    the controls, each network at the layer that fits its own training examples best. Each map has its inverse (see
+    `writing`): the
+    change of the residual stream for a change of the regressed belief.
 
     Args:
-        model: one of those that `in_browser` knows.
-        probe: samples on which maps are fitted and measured.
-        held_out: samples on which the losses are measured.
-        training: samples in which n-grams and the constant answer count.
-        name: of the model; by default its class.
-        twinned: what twins leave, where it is measured already, on every observation of samples of `probe`.
-        twins: those that are read otherwise; by default `draw_controls` draws them.
+        model: A model that `in_browser` supports.
+        probe: Samples for fitting and testing the maps.
+        held_out: Samples for the losses.
+        training: Samples for the n-gram baselines and the constant prediction.
+        name: Name of the model; by default its class.
+        twinned: Scores of controls measured before, on every observation of samples of `probe`.
+        twins: Untrained controls; by default `draw_controls` draws them.
 
     Raises:
-        InputError: a model or a process that the page cannot compute, or one that is too large for it.
+        InputError: The page cannot compute the model or the process, or one of them is too large.
     """
     name = name or type(model).__name__
     found = in_browser(model, probe)
     if found is None:
-        raise InputError(f"model: a live page computes causal decoders, rnn, lstm and gru, not {name}")
+        raise InputError(f"model: the interactive page supports causal decoders, rnn, lstm and gru, got {name}")
     process, layout = probe.process, probe.layout
     _check(model, process, layout.context_length)
     readouts, beyond = _readouts(model, probe, twinned, twins)
@@ -140,7 +143,9 @@ def live_model_data(
 
 def _check(model: nn.Module, process: Process, columns: int) -> None:
     if not {STATES, COMPONENTS} & process.uses_hmm_inference:
-        raise InputError(f"process: a live page computes HMMs and mixtures of them, not a {type(process).__name__}")
+        raise InputError(
+            f"process: the interactive page supports HMMs and mixtures of HMMs, got {type(process).__name__}"
+        )
     sizes = {
         "parameters": (parameter_count(model), MOST_WEIGHTS),
         "probabilities": (sum(rows.numel() for rows in process.params.rows()), MOST_PROBABILITIES),
@@ -148,14 +153,15 @@ def _check(model: nn.Module, process: Process, columns: int) -> None:
     }
     for what, (count, most) in sizes.items():
         if count > most:
-            raise InputError(f"run: a live page carries at most {most:,} {what}, and this run has {count:,}")
+            raise InputError(f"run: the interactive page holds at most {most:,} {what}, but this run has {count:,}")
 
 
 def in_browser(model: nn.Module, dataset: ProcessDataset) -> tuple[dict[str, Any], Mapping[str, Tensor]] | None:
-    """A model as the page computes it, sizes and weights; None for one that it cannot compute.
+    """Return the sizes and weights of a model that the page can compute, else None.
 
-    Known are our causal decoders and recurrent networks, and modules of one's own that are an embedding, one
-    ``torch.nn.RNN``, ``LSTM`` or ``GRU``, and a linear head: known by giving the same answers.
+    Supported are hmmscope's causal decoders and recurrent networks, and user modules that consist of an embedding,
+    one
+    ``torch.nn.RNN``, ``LSTM`` or ``GRU``, and a linear head; equal outputs identify the latter.
     """
     if isinstance(model, Recurrent) and model.spec is not None:
         spec: Any = model.spec
@@ -179,19 +185,18 @@ def in_browser(model: nn.Module, dataset: ProcessDataset) -> tuple[dict[str, Any
     return _own_recurrent(model, dataset)
 
 
-#: The linear algebra of a recurrent module of one's own, by its class.
+#: Recurrent cell by the class of a user's module.
 _CELLS = {nn.LSTM: "lstm", nn.GRU: "gru"}
 
 
 def _own_recurrent(model: nn.Module, dataset: ProcessDataset) -> tuple[dict[str, Any], Mapping[str, Tensor]] | None:
-    """A module of an embedding, one recurrent module and a head, if they are all that it does."""
     parts: dict[type[nn.Module], list[Any]] = {kind: [] for kind in (nn.Embedding, nn.RNNBase, nn.Linear)}
     for module in model.modules():
         kind = next((kind for kind in parts if isinstance(module, kind)), None)
         if kind is not None:
             parts[kind].append(module)
         elif next(module.parameters(recurse=False), None) is not None:
-            return None  # weights that the page would not know of
+            return None  # the page would not have these weights
     if any(len(found) != 1 for found in parts.values()):
         return None
     embedding, layers, head = (parts[kind][0] for kind in (nn.Embedding, nn.RNNBase, nn.Linear))
@@ -238,7 +243,7 @@ def _process(process: Process) -> dict[str, Any]:
 def _readouts(
     model: nn.Module, dataset: ProcessDataset, twinned: ControlScores | None, twins: UntrainedControls | None
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """For each layer its maps to the belief, and in a mixture to the posterior of the components; what twins leave of it."""
+    """Fit the maps of each layer to the belief and, for a mixture, to the posterior of the components; score controls."""
     times = np.arange(dataset.layout.num_observations)
     num_samples = max(8, EXAMPLES // len(times)) if twinned is None else twinned.num_samples
     targets = _targets(dataset, num_samples)
@@ -276,14 +281,13 @@ def _beyond_twins(
     num_samples: int,
     twins: UntrainedControls | None,
 ) -> ControlScores:
-    """What is read of the belief beyond untrained twins, each network at its best layer; R² of the twins by layer."""
     names = residual_layers(model)
     if not bool((belief - belief[0]).any()):
         still = {"verdict": "not told", "text": "the belief never changes", "r2": None, "twins": None}
         return ControlScores(num_samples, {}, still)
 
     def read(network: nn.Module) -> tuple[Curves, Curves]:
-        """R² (1 + resamples, layer) of each layer, and of that which fits its training examples best."""
+        """Return R² (1 + resamples, layer) of each layer, and of the layer that fits its training examples best."""
         layers = [
             read_off(read_stream(network, dataset, times, [name], num_samples), belief, num_samples) for name in names
         ]
@@ -301,7 +305,6 @@ def _beyond_twins(
 
 
 def _targets(dataset: ProcessDataset, num_samples: int) -> dict[str, Float64[Tensor, "example coordinate"]]:
-    """Exact beliefs and posteriors after every observation, examples of one sample together."""
     process, starts = dataset.process, torch.from_numpy(dataset.layout.reset_mask)
     seen = dataset[0:num_samples].observations
     if COMPONENTS not in process.uses_hmm_inference:
@@ -312,7 +315,7 @@ def _targets(dataset: ProcessDataset, num_samples: int) -> dict[str, Float64[Ten
 
 
 def _ngram(dataset: ProcessDataset) -> dict[str, Any]:
-    """Counts of symbols after contexts in training samples: tables[k][context, symbol], the oldest symbol first."""
+    """Count symbols after contexts in training samples: tables[k][context, symbol], the oldest symbol first."""
     size, seen = dataset.process.num_symbols, dataset[0:NGRAM_SAMPLES].observations.numpy()
     place, tables = dataset.layout.position_in_sequence, []
     for order in range(LONGEST_CONTEXT + 1):

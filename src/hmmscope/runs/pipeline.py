@@ -1,4 +1,4 @@
-"""A run: a trained model with what it was trained on, from its folder."""
+"""A run: a trained model and its data, loaded from its folder."""
 
 import copy
 import os
@@ -34,21 +34,22 @@ from hmmscope.training.engines import Choice, choose_engine
 from hmmscope.training.state import load_weights
 from hmmscope.training.updates import target_loss
 
-#: A run on a user's own process keeps a copy of it, and of a module that was handed over the weights that it came with.
+#: Copy of a user's process, and initial weights of a user's module, in the run folder.
 OWN_PROCESS, FIRST_WEIGHTS = "process.safetensors", "first-weights.safetensors"
 
 
 @dataclass(frozen=True)
 class Run:
-    """A trained model with what it was trained on.
+    """A trained model and its data.
 
     Attributes:
-        path: the run folder.
-        config: its configuration.
-        process: what generates.
-        model: with the weights of the last checkpoint: a `SequenceModel`, or the module that was handed over.
-        summary: of a finished run (``loss``, ``bayes_loss``, ``excess`` with its interval, ...), or None. Of given
-            sequences, whose law nobody knows, ``bayes_loss`` and ``excess`` are None.
+        path: The run folder.
+        config: Its configuration.
+        process: The process that generated the data.
+        model: A `SequenceModel` or the user's module, with the weights of the last checkpoint.
+        summary: Results of a finished run (``loss``, ``bayes_loss``, ``excess`` with its interval, ...), or None. For
+            given
+            sequences, whose distribution is unknown, ``bayes_loss`` and ``excess`` are None.
     """
 
     path: Path
@@ -74,12 +75,12 @@ class Run:
         return html_table("Run", rows | (self.summary or {"state": "not finished"}))
 
     def table(self) -> list[dict[str, Any]]:
-        """The records of its training: step, loss, and the evaluation loss where it was evaluated."""
+        """Return the training records: step, loss, and the evaluation loss where it was computed."""
         return list(read_journal(self.path / "metrics.jsonl"))
 
     @property
     def seconds_per_step(self) -> float | None:
-        """Seconds of a processor that a step took, between records of one session; None where there are no two."""
+        """Return processor seconds per step, between records of one session; None with fewer than two."""
         records = [record for record in read_journal(self.path / "timing.jsonl") if "processor_seconds" in record]
         pairs = [
             (later["step"] - one["step"], later["processor_seconds"] - one["processor_seconds"])
@@ -90,7 +91,7 @@ class Run:
         return sum(seconds for _, seconds in pairs) / steps if steps else None
 
     def plot(self) -> Any:
-        """A Matplotlib figure of the losses over training."""
+        """Return a Matplotlib figure of the losses over training."""
         rows = [
             {"step": row["step"], "of": name, "loss": row.get(key)}
             for name, key in (("training batch", "loss"), ("evaluation", "evaluation_loss"))
@@ -99,33 +100,33 @@ class Run:
         return plot_rows(rows, repr(self.process), x="step", y="loss", by=("of",))
 
     def dataset(self, stream: str = "evaluate") -> ProcessDataset:
-        """Samples of the run's process and layout; streams "evaluate" and "probe" are never trained on."""
+        """Return samples of the run's process and layout; streams "evaluate" and "probe" are never trained on."""
         return ProcessDataset(self.process, layout=self.config.layout, seed=self.config.seed, stream=stream)
 
     def compare_with_untrained(self) -> list[tuple[str, Any]]:
-        """Its model, "trained", and three untrained draws of its architecture, which stand beside it wherever it is read."""
+        """Return the model as "trained", and three untrained controls of its architecture."""
         twins = draw_controls(self.model, seed=self.config.seed, first=self.untrained()).models
         return [("trained", self.model), *(("untrained", twin) for twin in twins)]
 
     def dataset_of(self, source: Any, **reading: Any) -> ProcessDataset:
-        """Sequences of your own, to be scored beside the optimum of the run's process; see `dataset_of`."""
+        """Read sequences to score against the optimum of the run's process; see `dataset_of`."""
         return dataset_of(source, self.process, self.config.layout, seed=self.config.seed, **reading)
 
     @property
     def target(self) -> Target:
-        """What the model is asked for."""
+        """Return the prediction target of the model."""
         return make_target(self.config.target, self.process, self.config.layout)
 
     def untrained(self) -> Any:
-        """The model before training: the control of every instrument."""
+        """Return the model before training."""
         return self.model_at(0)
 
     def model_at(self, step: int) -> Any:
-        """Another copy of the model, with its weights after `step` steps; a checkpoint of that step must have stayed.
+        """Return a copy of the model with its weights after `step` steps.
 
         Raises:
-            InputError: there is none; `training.num_log_checkpoints` says which stay.
-            DamagedError: it is not as it was written.
+            InputError: There is no checkpoint of that step; `training.num_log_checkpoints` sets which are stored.
+            DamagedError: The checkpoint is damaged.
         """
         config, given = self.config, isinstance(self.config.model, UserModuleSpec)
         if isinstance(config.model, UserModuleSpec):
@@ -140,55 +141,50 @@ class Run:
         return unwrapped(net)
 
     def checkpoint_steps(self) -> list[int]:
-        """0, and the steps whose checkpoints stay by ``training.num_log_checkpoints``, as far as the run has come.
+        """Return 0 and the steps stored by ``training.num_log_checkpoints`` so far.
 
         Raises:
-            InputError: the run keeps none.
-            DamagedError: a finished run has lost one.
+            InputError: The run stores none.
+            DamagedError: A finished run has lost one.
         """
         wanted = self.config.training.log_checkpoint_steps
         if not wanted:
             raise InputError(
-                f"{self.path}: kept no checkpoints over training; train with --training.num_log_checkpoints 20"
+                f"{self.path}: has no intermediate checkpoints; train again with --training.num_log_checkpoints 20"
             )
         found = set(RunDir.open(self.path).checkpoint_steps())
         lost = [step for step in wanted if step not in found]
         if lost and self.summary is not None:
-            raise DamagedError(f"{self.path}: the run is finished, but its checkpoint of step {lost[0]} is gone")
+            raise DamagedError(f"{self.path}: the run is finished, but its checkpoint of step {lost[0]} is missing")
         return [0, *(step for step in wanted if step in found)]
 
     def report(self, out: str | Path | None = None) -> Path:
-        """Write the page of the finished run, by default ``report.html`` in its folder, and return its path.
-
-        It is the page of `look`.
+        """Write the page of the finished run, as `look` does, and return its path (default: ``report.html`` in its
+        folder).
 
         Raises:
-            InputError: the run is not finished, or `out` does not end in .html.
+            InputError: The run is not finished, or `out` does not end in .html.
         """
         place: Path = self.look(self.path / "report.html" if out is None else out).path
         return place
 
     def look(self, out: str | Path | None = None) -> Any:
-        """The model beside its exact optimum, before and after training: inline in a notebook, and as a page in `out`.
-
-        See `hmmscope.look`.
-        """
+        """Compare the model with its exact optimum, before and after training: a notebook view, and a page in `out`."""
         return registry.lookup("page", "look")(self, out)
 
 
 def _beside(summary: dict) -> str:
-    """What a loss is to be compared with, in words."""
     if summary["bayes_loss"] is not None:
         return f"Bayes optimum {summary['bayes_loss']:.4f}"
-    return f"no optimum is known; {summary['baseline']} {summary['baseline_loss']:.4f}"
+    return f"optimum unknown; {summary['baseline']} {summary['baseline_loss']:.4f}"
 
 
 def read_run(path: str | Path) -> Run:
-    """A run from its folder, without its weights: the model is None.
+    """Read a run from its folder without its weights; the model is None.
 
     Raises:
-        InputError: no run folder.
-        DamagedError: the folder is not as it was written.
+        InputError: Not a run folder.
+        DamagedError: The folder is damaged.
     """
     folder = RunDir.open(require_path("path", path))
     config = config_from_data(folder.config)
@@ -196,15 +192,15 @@ def read_run(path: str | Path) -> Run:
 
 
 def load_run(path: str | Path, *, model: torch.nn.Module | None = None) -> Run:
-    """A run from its folder, with the weights of its newest whole checkpoint; of a finished run that is the last one.
+    """Load a run from its folder, with the weights of its newest complete checkpoint (the last one of a finished run).
 
     Args:
-        path: the folder.
-        model: the module of a run on a module that was handed over; it receives the weights.
+        path: The folder.
+        model: The user's module, for a run that trained one; it receives the weights.
 
     Raises:
-        InputError: no run folder, a run without a checkpoint, or one whose module is not handed over again.
-        DamagedError: the folder is not as it was written, or a finished run has lost its last checkpoint.
+        InputError: Not a run folder, no checkpoint, or the user's module is missing.
+        DamagedError: The folder is damaged, or a finished run has lost its last checkpoint.
     """
     folder, run = RunDir.open(require_path("path", path)), read_run(path)
     config, process = run.config, run.process
@@ -213,16 +209,16 @@ def load_run(path: str | Path, *, model: torch.nn.Module | None = None) -> Run:
             raise InputError(config.model.refusal(path))
         config = replace(config, model=config.model.with_module(model))
     elif model is not None:
-        raise InputError(f"model: {path} has a model of its own, {config.model.name}")
+        raise InputError(f"model: {path} contains its model, {config.model.name}; leave model out")
     net = untrained_model(config, process)
     if folder.done is not None and open_sealed(folder.path, milestones=False) is None:
-        warnings.warn(f"{path}: has no seal, so nothing says that its files are as they were written", stacklevel=2)
+        warnings.warn(f"{path}: has no seal, so its files cannot be verified", stacklevel=2)
     found = folder.load_checkpoint()
     if found is None:
         raise InputError(f"{path}: the run has no checkpoint yet; train it with --resume")
     if folder.done is not None and found[0] < config.training.num_steps:
         raise DamagedError(
-            f"{path}: the run is finished, but its last whole checkpoint is of step {found[0]} of "
+            f"{path}: the run is finished, but its last complete checkpoint is of step {found[0]} of "
             f"{config.training.num_steps}; delete done.json there and train it again with --resume"
         )
     load_weights(net, found[1].get("model", {}))
@@ -230,7 +226,7 @@ def load_run(path: str | Path, *, model: torch.nn.Module | None = None) -> Run:
 
 
 def untrained_model(config: RunConfig, process: Process) -> SequenceModel:
-    """The model with its first weights."""
+    """Return the model with its initial weights."""
     target = make_target(config.target, process, config.layout)
     length = int(config.layout.num_observations)
     with plain():
@@ -238,16 +234,16 @@ def untrained_model(config: RunConfig, process: Process) -> SequenceModel:
 
 
 class TrainingPass:
-    """Forward and backward pass of the first batch of a training, by the torch engine; no step is taken.
+    """Forward and backward pass of the first training batch with the torch engine, without a step.
 
     Args:
-        config: of the training, or its plain data.
-        device: where the model runs.
+        config: Configuration of the run, or its plain data.
+        device: Device of the model.
 
     Attributes:
-        config: of the training.
-        model: with its first weights.
-        batch: on the device.
+        config: Configuration of the run.
+        model: The model with its initial weights.
+        batch: The batch on the device.
     """
 
     def __init__(self, config: RunConfig | dict[str, Any], device: str = "cpu") -> None:
@@ -262,7 +258,7 @@ class TrainingPass:
         self.batch = replace(batch, **moved)
 
     def __call__(self) -> None:
-        """Once."""
+        """Run the pass once."""
         spec = self.config.training
         self.model.zero_grad(set_to_none=True)
         options: dict[str, Any] = {"block_length": spec.block_length, "block_algorithm": spec.block_algorithm}
@@ -272,7 +268,7 @@ class TrainingPass:
 
 
 def model_io_of(config: RunConfig, target: Target) -> ModelIO:
-    """The sizes of input and output that the target asks for, with its process and layout."""
+    """Return the input and output sizes for the target, process and layout."""
     process, layout = target.process, target.layout
     vectors = process.real_valued
     return ModelIO(
@@ -285,23 +281,22 @@ def model_io_of(config: RunConfig, target: Target) -> ModelIO:
 
 
 def engine_of(config: RunConfig, model_io: ModelIO, num_processes: int = 1, *, measure: bool = True) -> Choice:
-    """The engine of a training whose device is known, and why; see `choose_engine`.
+    """Choose the engine of a run whose device is known, with the reason; see `choose_engine`.
 
-    With `measure` it may take steps of each to tell; without, only what this machine has measured before counts.
+    With `measure`, steps of each engine may be timed; without, only earlier timings on this machine are used.
     """
     if config.target.startswith("density"):
         if config.training.engine == "compiled":
-            raise InputError("training.engine: compiled does not cover a density; use torch")
+            raise InputError("training.engine: compiled does not support densities; use torch")
         return Choice("torch", f"target = {config.target} (the compiled engine has no densities)")
     columns, found = config.layout.context_length, partial(timing if measure else kept_timing, config, model_io)
     try:
         return choose_engine(config.model, model_io, config.training, columns, num_processes, found)
     except NotMeasuredError:
-        return Choice("compiled", "unless torch is clearly faster, which the first training here measures")
+        return Choice("compiled", "unless torch is clearly faster, which the first training on this machine measures")
 
 
 def _process_of(folder: RunDir, config: RunConfig) -> Process:
-    """The process of a run: its own copy if it came from a file, else built again from the configuration."""
     own = folder.path / OWN_PROCESS
     if os.path.lexists(own):
         os.close(disk.open_own(own, os.O_RDONLY))  # a link is refused
@@ -311,10 +306,10 @@ def _process_of(folder: RunDir, config: RunConfig) -> Process:
 
 
 def check_same(folder: RunDir, process: Process) -> None:
-    """DamagedError if the process is not, to the bit, the one that the run was made with."""
+    """Raise DamagedError if the process is not bit-identical to that of the run."""
     expected = store.read_json(folder.path / "seeds.json", managed=True).get("process_digest")
-    if expected not in (process.digest, process.params_digest):  # older folders have the latter, without names
+    if expected not in (process.digest, process.params_digest):  # older folders store the digest without names
         raise DamagedError(
-            f"{folder.path}: the process here differs from the one of the run ({process.digest[:12]} instead of "
+            f"{folder.path}: the process differs from that of the run ({process.digest[:12]} instead of "
             f"{str(expected)[:12]}); its file or the numerical libraries have changed"
         )

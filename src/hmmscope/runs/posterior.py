@@ -1,4 +1,4 @@
-"""What may be said of a fitted model beyond the model: draws of its parameters given the sequences, and what they tell."""
+"""Posterior draws of the parameters of a fitted model, and what follows from them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,23 +26,23 @@ from hmmscope.schema import is_count, require, unknown_name
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.gaps import MISSING
 
-#: When chains are said not to have mixed, and how many effective draws are enough.
+#: Largest R-hat of mixed chains, and sufficient number of effective draws.
 MIXED, ENOUGH = 1.01, 400
-#: Sequences that are decoded side by side.
+#: Sequences decoded in one batch.
 TOGETHER = 256
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Posterior(Shown):
-    """Draws of the parameters of a fitted model given all that it was fitted to, with its labels of the states.
+    """Posterior draws of the parameters of a fitted model, with the state labels of the fit.
 
     Attributes:
-        hmm: the fitted model.
-        arrays: by the names of its arrays ("initial", "transition", "emission"; of numbers "means", ...), each
-            (chain, draw, ...).
-        log_likelihood: of all observations under each draw (chain, draw), nats.
-        relabelled_fraction: share of the draws that had other labels and were given those of the fit.
-        sequences: what it was fitted to: symbols (time,), or numbers (time, coordinate).
+        hmm: The fitted model.
+        arrays: Draws by array name ("initial", "transition", "emission"; for numbers "means", ...), each (chain,
+            draw, ...).
+        log_likelihood: Log-likelihood of all observations under each draw (chain, draw), in nats.
+        relabelled_fraction: Fraction of draws whose state labels were permuted to match the fit.
+        sequences: The fitted data: symbols (time,) or numbers (time, coordinate).
     """
 
     hmm: Any
@@ -52,11 +52,11 @@ class Posterior(Shown):
     sequences: Sequence[Tensor]
 
     def table(self) -> list[dict[str, Any]]:
-        """A row for each entry: its fitted value, posterior mean, 95 % interval, R-hat, effective numbers of draws.
+        """Return a row per entry: fitted value, posterior mean, 95 % interval, R-hat, effective sample sizes.
 
-        `array` and `entry` say which; the interval has equal tails and is wider where draws are worth few independent ones
-        (`hmmscope.inference.chains.equal_tails`; see there for the rest). An entry that no draw changes
-        has NaN for R-hat and effective numbers.
+        `array` and `entry` identify it. The interval has equal tails and widens for few effective draws
+        (`hmmscope.inference.chains.equal_tails`). An entry that no draw changes has NaN for R-hat and effective
+        sizes.
         """
         found = []
         fitted = self.hmm.file_tensors()
@@ -73,7 +73,7 @@ class Posterior(Shown):
         return found
 
     def lines(self) -> list[str]:
-        """How many draws, whether chains agree, and the interval of every entry of laws of few states."""
+        """Return lines: number of draws, agreement of the chains, and intervals for models of few states."""
         chains, draws = self.log_likelihood.shape
         rows = self.table()
         worst, least = (
@@ -81,9 +81,9 @@ class Posterior(Shown):
             min(_seen(rows, "bulk") + _seen(rows, "tail"), default=0.0),
         )
         ended = "agree" if worst <= MIXED else f"have not mixed (R-hat above {MIXED}): take more draws, or fewer states"
-        ended += f"; fewer than {ENOUGH} are few for ends of intervals" if least < ENOUGH else ""
+        ended += f"; fewer than {ENOUGH} effective draws give imprecise interval ends" if least < ENOUGH else ""
         said = f"posterior of {chains} chains of {draws} draws: largest R-hat {worst:.3f}, "
-        said += f"least effective number {least:.0f}; they {ended}" + (
+        said += f"smallest effective sample size {least:.0f}; the chains {ended}" + (
             f"; labels matched in {self.relabelled_fraction:.0%} of the draws" if self.relabelled_fraction else ""
         )
         shown = [row for row in rows if len(rows) <= 200 or row["array"] != "emission"]
@@ -94,23 +94,23 @@ class Posterior(Shown):
         ]
 
     def check(self, num_simulations: int = 200, *, seed: int = 0) -> Goodness:
-        """Goodness of fit by posterior predictive simulation, see `goodness_of_fit`: each data set of another draw."""
+        """Test goodness of fit by posterior predictive simulation, see `goodness_of_fit`."""
         return goodness_of_fit(self.models(num_simulations), self.sequences, num_simulations, seed)
 
     def forecast(self, observed: Any, steps: int, *, num_models: int = 200, seed: int = 0) -> Forecasts:
-        """What follows a past, with all that is not known of the parameters; see `forecast_with`.
+        """Forecast after a past, including the uncertainty of the parameters; see `forecast_with`.
 
         Args:
-            observed: one sequence, symbols (time,) or their names, or numbers (time, coordinate).
-            steps: at least 1.
-            num_models: draws from the posterior that are used.
-            seed: of draws of numbers.
+            observed: One sequence, symbols (time,) or names, or numbers (time, coordinate).
+            steps: Number of steps, at least 1.
+            num_models: Number of posterior draws to use.
+            seed: Seed of random numbers.
         """
         require(is_count(num_models), "num_models", "must be at least 1 and whole", num_models)
         return forecast_with(self.models(num_models), observed, steps, seed)
 
     def models(self, count: int = 100) -> list[Any]:
-        """So many of the drawn models, evenly over all chains."""
+        """Return `count` of the drawn models, spread evenly over all chains."""
         chains, draws = self.log_likelihood.shape
         places = np.linspace(0, chains * draws - 1, min(count, chains * draws)).round().astype(int)
         flat = {name: values.flatten(0, 1) for name, values in self.arrays.items()}
@@ -129,11 +129,11 @@ def _place(row: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class FitData:
-    """What a model was fitted to.
+    """The data of a fit.
 
     Attributes:
-        data: sequences of symbols, or of numbers.
-        restricted: whether parts were fixed, tied or begun from a model of the user's.
+        data: Sequences of symbols or of numbers.
+        restricted: Parts were fixed, tied or started from a user's model.
     """
 
     data: SequenceData | Vectors
@@ -141,17 +141,15 @@ class FitData:
 
     @property
     def sequences(self) -> Sequence[Tensor]:
-        """Symbols (time,), or numbers (time, coordinate)."""
+        """Return symbols (time,) or numbers (time, coordinate)."""
         if isinstance(self.data, Vectors):
             return self.data.rows.split(self.data.lengths.tolist())
         return [self.data[number] for number in range(len(self.data))]
 
     def posterior(self, hmm: Any, prior: DirichletPrior, chains: Chains, laws: dict[str, Any]) -> Posterior:
-        """Of a model of symbols, or of numbers; InputError if it was restricted."""
+        """Draw the posterior of a model of symbols or numbers; InputError if the fit was restricted."""
         if self.restricted:
-            raise InputError(
-                "posterior: its priors are of fits whose parts are all free: no fixed, start or tied_emissions"
-            )
+            raise InputError("posterior: its priors need free parameters; fit without fixed, start and tied_emissions")
         if isinstance(self.data, Vectors):
             conjugate = type(hmm).conjugate(self.data.rows, **hmm.options | laws)
             found = vector_draws(hmm, self.data.rows, self.data.lengths, conjugate, prior, chains)
@@ -165,7 +163,6 @@ class FitData:
 
 
 def _symbol_draws(hmm: HMM, work: PackedSequences, prior: DirichletPrior, chains: Chains) -> Draws:
-    """By `symbol_draws`, from the fitted model on."""
     start = [np.maximum(part, 1 / UNIT) for part in Model.of(hmm)]
     start = [part / part.sum(-1, keepdims=True) for part in start]
     counts = counts_of(Model(*start), work)
@@ -174,7 +171,6 @@ def _symbol_draws(hmm: HMM, work: PackedSequences, prior: DirichletPrior, chains
 
 
 def _reference(hmm: HMM, work: PackedSequences) -> NDArray[np.int64]:
-    """The likeliest state of each step; sequences, the longest first, go side by side."""
     symbols = torch.from_numpy(work.symbols)
     symbols = symbols.where(symbols < hmm.num_symbols, MISSING)
     parts, found = symbols.split(work.lengths.tolist()), []

@@ -1,4 +1,4 @@
-"""Configurations by name: the papers' runs, to train as they are or with numbers changed."""
+"""Named configurations: the papers' runs."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ def _multitask() -> dict[str, Any]:
     }
 
 
-#: What each preset is, in a line.
+#: One-line description of each preset.
 PRESETS = {
     "multitask": "RoFormer on a mixture of 8192 HMMs, as published ([MultiTask] §5)",
     "limits-rnn": "ReLU RNN on the beliefs of Cyclic-DET, 5 million trajectories, 100 epochs ([Limits] App. C)",
@@ -56,10 +56,10 @@ PRESETS = {
 
 
 def preset(name: str) -> dict[str, Any]:
-    """The configuration of a preset as plain data.
+    """Return the configuration of a preset as plain data.
 
     Raises:
-        InputError: an unknown name.
+        InputError: Unknown name.
     """
     if name not in PRESETS:
         raise unknown_name("preset", name, PRESETS)

@@ -1,4 +1,4 @@
-"""What torch is set to while something runs, and then set back."""
+"""Temporary settings of torch."""
 
 import os
 from collections.abc import Iterator
@@ -9,16 +9,16 @@ import torch
 from hmmscope.errors import InputError
 from hmmscope.training.spec import TrainingSpec
 
-#: Type of the weights of a run, and of the numbers that it is trained on.
+#: Type of weights and training numbers.
 DTYPE = torch.float32
 
 
 @contextmanager
 def settings(spec: TrainingSpec) -> Iterator[None]:
-    """The threads and the determinism that a recipe asks of torch, and then as before.
+    """Apply the threads and determinism of a recipe, and restore the previous settings on exit.
 
     Raises:
-        InputError: an operation that has no deterministic form, if the recipe is to be deterministic.
+        InputError: The recipe is deterministic, but an operation has no deterministic implementation.
     """
     name = "CUBLAS_WORKSPACE_CONFIG"
     strict, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
@@ -27,7 +27,7 @@ def settings(spec: TrainingSpec) -> Iterator[None]:
         if not spec.deterministic:
             yield
             return
-        os.environ[name] = workspace or ":4096:8"  # without it cuBLAS may give other bits when repeated
+        os.environ[name] = workspace or ":4096:8"  # else cuBLAS may not repeat bits
         torch.use_deterministic_algorithms(True)
         try:
             yield
@@ -35,7 +35,7 @@ def settings(spec: TrainingSpec) -> Iterator[None]:
             if "deterministic" not in str(error):
                 raise
             what = str(error).partition(".")[0]
-            raise InputError(f"training.deterministic: {what}; train on the processor, or without it") from error
+            raise InputError(f"training.deterministic: {what}; train on the processor, or set it to false") from error
         finally:
             torch.use_deterministic_algorithms(strict, warn_only=warns)
             del os.environ[name]
@@ -44,7 +44,7 @@ def settings(spec: TrainingSpec) -> Iterator[None]:
 
 @contextmanager
 def plain() -> Iterator[None]:
-    """Gradients, and new tensors in float32, whatever the caller has set: neither may change the bits of a run."""
+    """Enable gradients and float32 defaults whatever the caller has set, so that neither changes the bits of a run."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(DTYPE)
     try:
@@ -56,7 +56,7 @@ def plain() -> Iterator[None]:
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """That many threads for torch, and then as many as before."""
+    """Set the number of torch threads, and restore it on exit."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -1,4 +1,4 @@
-"""Parts of the data of a stream, each of which is fitted to once."""
+"""Parts of the data of a stream, each fitted once."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -14,10 +14,10 @@ from hmmscope.sequences.streaming import SequenceStream
 def parts_of(
     source: Any, seed: int, reading: dict[str, Any]
 ) -> tuple[Iterable[SequenceData], SequenceStream | SequenceData | None]:
-    """Return the parts of a source, and the object that knows how far one has come.
+    """Return the parts of a source, and the object that tracks progress.
 
     Raises:
-        InputError: a source that has no parts.
+        InputError: The source has no parts.
     """
     if isinstance(source, SequenceStream):
         return source, source
@@ -29,5 +29,5 @@ def parts_of(
         count = -(-source.num_observations // 2**22)
         return (source[chosen] for chosen in np.array_split(order, min(count, len(source)))), source
     if not hasattr(source, "__iter__"):
-        raise InputError("source: of a stream must be a path, SequenceData, or an iterable of parts of the data")
+        raise InputError("source: a stream needs a path, SequenceData, or an iterable of parts of the data")
     return (part if isinstance(part, SequenceData) else SequenceData(part, **reading) for part in source), None

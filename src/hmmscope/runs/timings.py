@@ -1,7 +1,8 @@
-"""How fast each engine takes a step on the machine at hand: measured when first asked, and kept in the user's cache.
+"""Step times of each engine on this machine, measured when first needed and stored in the user's cache.
 
-A file for each processor, number of cores, and versions of the packages that compute; nothing is kept of what was trained
-but sizes. A file that cannot be read is made again, and where none can be written nothing is kept.
+There is one file per processor, number of cores, and versions of numerical packages; it stores only sizes of models.
+An unreadable
+file is replaced, and without a writable cache nothing is stored.
 """
 
 import hashlib
@@ -27,15 +28,15 @@ from hmmscope.training.distributed import ProcessGroup
 from hmmscope.training.engines import SHORT, Timing, make_engine
 from hmmscope.training.state import Moments
 
-#: Seconds of rounds of a step of each engine, one round in any case; and operations of a step: of a larger one so many
-#: samples are timed.
+#: Time limit in seconds for rounds of one step per engine (at least one round); maximum operations of a timed step; minimum
+#: samples of a larger step.
 _SECONDS, _STEP, _FEWEST = 2.0, 2e10, 16
 
 
 def timing(config: RunConfig, model_io: ModelIO, seconds: float) -> Timing | None:
-    """The time of a step by each engine; None for a training of `seconds` by torch that is shorter than measuring takes.
+    """Return the step time of each engine, or None if training for `seconds` by torch is shorter than measuring.
 
-    What measuring takes is known once something was measured, and the answer to one question stays the same after that.
+    The duration of measuring is known after the first time; the answer to the same question does not change later.
     """
     with suppress(OSError, HmmscopeError):
         store.make_folder(_file().parent)
@@ -56,11 +57,11 @@ def timing(config: RunConfig, model_io: ModelIO, seconds: float) -> Timing | Non
 
 
 class NotMeasuredError(LookupError):
-    """This machine has not measured the steps of a training yet."""
+    """Steps of this training have not been timed on this machine."""
 
 
 def kept_timing(config: RunConfig, model_io: ModelIO, seconds: float) -> Timing | None:
-    """The time of a step as `timing` gives it, of what was measured before; nothing is measured or written.
+    """Return earlier results of `timing`, without measuring or writing.
 
     Raises:
         NotMeasuredError: `timing` would measure.
@@ -76,7 +77,6 @@ def kept_timing(config: RunConfig, model_io: ModelIO, seconds: float) -> Timing 
 
 @cache
 def _facts() -> dict[str, Any]:
-    """What timings depend on; the day is no part of it."""
     versions = {name: environment()[name] for name in ("hmmscope", "python", "torch", "numba", "num_cpu")}
     return processor() | versions
 
@@ -88,7 +88,7 @@ def _file() -> Path:
 
 
 def _read() -> dict[str, Any]:
-    """What is kept of this machine: steps by shape, short trainings, and seconds that measuring takes."""
+    """Read the cache of this machine: step times by shape, short trainings, and the duration of measuring."""
     with suppress(OSError, HmmscopeError, AttributeError, KeyError, TypeError, ValueError):
         kept = store.read_json(_file())
         first, short, steps = float(kept["first"]), list(kept["short"]), dict(kept["steps"])
@@ -110,7 +110,7 @@ def _shape(config: RunConfig, model_io: ModelIO) -> str:
 
 
 def _measured(config: RunConfig, model_io: ModelIO) -> tuple[dict[str, float], float]:
-    """The fields of a `Timing`: the fastest of a few steps of each engine in turns; and seconds of all this."""
+    """Return the fields of a `Timing` (the fastest of alternating steps of each engine) and the total seconds."""
     begun, spec = time.process_time(), config.training
     process = config.process.build()
     target = make_target(config.target, process, config.layout)

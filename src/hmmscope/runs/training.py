@@ -1,4 +1,4 @@
-"""Process -> corpus -> model -> training -> score: a run from its configuration."""
+"""Train a run from its configuration: process, dataset, model, training, score."""
 
 import math
 import os
@@ -41,7 +41,7 @@ from hmmscope.training.state import load_weights, resolve_device
 from hmmscope.training.trackers import make_tracker, tracker_module
 from hmmscope.training.trainer import train_model
 
-#: Of a training, as timing.jsonl has them, with the seconds of a processor that they took.
+#: Phases of a training in timing.jsonl, with their processor seconds.
 PHASES = ("build", "steps", "score")
 
 
@@ -63,40 +63,42 @@ def train(
     tracker: str | None = None,
     **reading: Any,
 ) -> Run:
-    """Train a model on anything that generates, and score it beside its optimum.
+    """Train a model on a process or on sequences, and compare it with the optimum.
 
-    Given sequences (`SequenceData`) are split: their `train` part trains the model and their `validation` part judges it.
-    Nobody knows their law, so there is no optimum; n-grams of the training part stand beside the model instead.
-
-    A module that is handed over is trained in place. The folder then has its class, the shapes of its parameters and its
-    weights; to go on with such a run, hand the module over again.
+    Given sequences (`SequenceData`) are split into `train` and `validation` parts. Their distribution is unknown, so
+    n-gram baselines
+    of the training part replace the optimum. A user's module is trained in place; the folder stores its class,
+    parameter shapes and
+    weights, and resuming needs the module again.
 
     Args:
-        source: a process, a corpus, `SequenceData` or whatever that is made of, a `RunConfig`, or the name or path of a
-            process or of sequences.
-        out: a new folder for the run.
-        model: a registered name, a mapping of fields, a spec, or any module from tokens (batch, time) to logits (batch,
-            time, symbol), or to an object with ``.logits``.
-        target, layout, length, num_steps, training, seed: see `hmmscope.runs.config.configure`.
-        warm_start: the folder of a shorter run, whose steps are reused; the bits at the end are the same.
-        resume: go on with the run in `out` if there is one; its configuration must be the same.
-        quiet: show no progress.
-        num_samples: samples of the final score.
-        tracker: also tell "tensorboard", "wandb" or "trackio"; no part of what fixes the run's bits.
-        reading: options of `SequenceData`, such as `column`, `missing` or `lengths`; the folder keeps what was read.
+        source: A process, a dataset, `SequenceData` or its sources, a `RunConfig`, or the name or path of a process
+            or of sequences.
+        out: A new folder for the run.
+        model: A registered name, a mapping of fields, a spec, or any module from tokens (batch, time) to logits
+            (batch, time,
+            symbol) or to an object with ``.logits``.
+        target, layout, length, num_steps, training, seed: See `hmmscope.runs.config.configure`.
+        warm_start: Folder of a shorter run whose steps are reused; the final bits are the same.
+        resume: Resume the run in `out`, if any, with the same configuration.
+        quiet: Show no progress.
+        num_samples: Samples of the final score.
+        tracker: Also log to "tensorboard", "wandb" or "trackio"; does not affect the bits.
+        reading: Options of `SequenceData`, such as `column`, `missing` or `lengths`; stored in the folder.
 
-    Started by torchrun, several processes train together, as ``training.parallel`` says. Process 0 returns; the others
-    do their part and end, with exit code 0 or with that of the error that ends the training.
+    Under torchrun, the processes train together as set by ``training.parallel``. Process 0 returns; the others exit
+    with code 0 or
+    with that of the error.
 
     Raises:
-        InputError: a source or a model that is none, a module that knows too few tokens or fails, a tracker that is not
-            installed.
-        RefusedError: `out` exists (without `resume`), is in use, or holds another configuration.
-        NonFiniteError, Interrupted, ResourceError: see `train_model`.
+        InputError: Invalid source or model, a module with too small a vocabulary or that fails, or a missing tracker
+            package.
+        RefusedError: `out` exists (without `resume`), is in use, or has another configuration.
+        NonFiniteError, Interrupted, ResourceError: See `train_model`.
     """
     path, clock = require_path("out", out), [time.process_time()]
     if tracker is not None:
-        tracker_module(tracker)  # refused before a folder is made
+        tracker_module(tracker)  # refuse before a folder exists
     asked: dict[str, Any] = {"model": model, "target": target, "layout": layout, "length": length}
     config = configure(source, read_options=reading, num_steps=num_steps, training=training, seed=seed, **asked)
     with joined(config.training.device) as world:
@@ -114,7 +116,7 @@ def train(
             floor = begun.target.lower_bound(begun.held_out, spec.evaluate_samples) if begun.judged else None
             clock.append(time.process_time())
             _learn(begun, world, folder, floor, quiet, tracker)
-            in_parts = _in_parts(spec, world)  # asked before the others go
+            in_parts = _in_parts(spec, world)  # before the other processes exit
             world.dismiss()
             assert folder is not None
             clock.append(time.process_time())
@@ -129,15 +131,15 @@ def train(
 
 @dataclass(frozen=True, eq=False)
 class _CheckedTraining:
-    """A training that nothing refuses, before anything of it is written.
+    """A validated training, before anything is written.
 
     Attributes:
-        run: with the model as the user knows it, whose weights are the first.
-        net: what is trained.
-        model_io: its input and output.
-        target: what is asked of it.
-        held_out: samples that judge it.
-        judged: whether this process knows the exact answers.
+        run: The run, with the user's model at its initial weights.
+        net: The trained module.
+        model_io: Its input and output.
+        target: Its prediction target.
+        held_out: Evaluation samples.
+        judged: This process computes the exact answers.
     """
 
     run: Run
@@ -149,14 +151,14 @@ class _CheckedTraining:
 
 
 def _begin(config: RunConfig, path: Path, world: ProcessGroup, resume: bool, shorter: Path | None) -> _CheckedTraining:
-    """The run with its fresh model; what can be refused is refused here, before there is a folder."""
+    """Return the run with its initial model; all refusals happen here, before a folder exists."""
     device = resolve_device(config.training.device, config.training.engine)
     config = replace(config, training=replace(config.training, device=device))
     check_processes(config.training, world.size)
     there = world.leader and os.path.lexists(path)
     if there and not resume:
         raise RefusedError(f"{path}: exists; choose another --out or add --resume")
-    world.meet()  # so that what is refused at once ends the others before they work
+    world.meet()  # an immediate refusal ends the other processes early
     process = config.process.build()
     config = pinned(config, process)
     target = make_target(config.target, process, config.layout)
@@ -164,7 +166,7 @@ def _begin(config: RunConfig, path: Path, world: ProcessGroup, resume: bool, sho
     require_memory_for(config, ports)
     if world.leader:
         require_disk("training", path, disk_bytes(config, ports), ADVICE)
-        warn_if_large(config, ports)  # before steps of it are taken to measure engines
+        warn_if_large(config, ports)  # before engines are timed
     engine = _engine(config, ports, path if there else shorter, world.size)
     config = replace(config, training=replace(config.training, engine=engine))
     net = build_model(config.model, ports, config.seed, trained_length=int(config.layout.num_observations))
@@ -173,17 +175,22 @@ def _begin(config: RunConfig, path: Path, world: ProcessGroup, resume: bool, sho
     run = Run(path, config, process, unwrapped(net), None)
     begun = _CheckedTraining(run, net, ports, target, run.dataset("evaluate"), judged=world.leader and target.exact)
     if process.data is not None:
-        run.dataset("train")[0:1]  # what cannot be split
+        run.dataset("train")[0:1]  # raises if the data cannot be split
     if begun.judged:
-        target.lower_bound(begun.held_out, 1)  # a process without an exact answer
+        target.lower_bound(begun.held_out, 1)  # raises if the process has no exact answer
     return begun
 
 
 def _check_given(net: UserModule, config: RunConfig, world: ProcessGroup) -> None:
-    """InputError for what a module that was handed over cannot do."""
+    """Raise InputError for settings that a user's module does not support."""
     spec = config.training
-    require(not spec.block_length, "training.block_length", "needs a model of this library", spec.block_length)
-    rule = "of a module that was handed over is exact or ddp"
+    require(
+        not spec.block_length,
+        "training.block_length",
+        "needs a registered model, not a user's module",
+        spec.block_length,
+    )
+    rule = "must be exact or ddp for a user's module"
     require(not _in_parts(spec, world), "training.parallel", rule, spec.parallel)
     for line in rehearse_training(net, config.layout.context_length, config.target):
         if world.leader:
@@ -191,7 +198,6 @@ def _check_given(net: UserModule, config: RunConfig, world: ProcessGroup) -> Non
 
 
 def _in_parts(spec: TrainingSpec, world: ProcessGroup) -> bool:
-    """Whether each process holds a part of the model."""
     return world.size > 1 and spec.parallel == "fsdp"
 
 
@@ -203,7 +209,6 @@ def _learn(
     quiet: bool,
     tracker: str | None,
 ) -> None:
-    """Train the model to the last step."""
     config, tells = begun.run.config, tracker is not None and world.leader
     train_model(
         begun.net,
@@ -221,9 +226,8 @@ def _learn(
 
 
 def _judge(begun: _CheckedTraining, in_parts: bool, num_samples: int) -> tuple[SequenceModel, Score]:
-    """The model with its last weights, and its score, which is written to the run's folder."""
     path, spec, net = begun.run.path, begun.run.config.training, begun.net
-    if in_parts:  # of which the others have taken theirs along
+    if in_parts:  # the other processes have exited with their parts
         net = load_run(path).model.to(next(net.parameters()).device)
     score = evaluate(net, begun.held_out, num_samples=num_samples, target=begun.target, block_length=spec.block_length)
     if not math.isfinite(score.loss):
@@ -233,7 +237,7 @@ def _judge(begun: _CheckedTraining, in_parts: bool, num_samples: int) -> tuple[S
 
 
 def _first_weights(path: Path, model: UserModule, world: ProcessGroup) -> None:
-    """Keep the weights that a module came with; a run that goes on has those that it began with."""
+    """Store the initial weights of a user's module; a resumed run loads them."""
     kept = path / FIRST_WEIGHTS
     if world.leader and not os.path.lexists(kept):
         store.write_tensors(kept, dict(model.state_dict()))
@@ -242,7 +246,7 @@ def _first_weights(path: Path, model: UserModule, world: ProcessGroup) -> None:
 
 
 def summarise(score: Score, model: SequenceModel, config: RunConfig, floor: float | None) -> dict:
-    """What a run ends with, for done.json; without an optimum the best baseline stands in its place."""
+    """Return the results of a run for done.json; without an optimum the best baseline replaces it."""
     excess, low, high = score.excess or (None, None, None)
     best = score.baseline
     compared: dict[str, str | float] = {}
@@ -265,7 +269,6 @@ def summarise(score: Score, model: SequenceModel, config: RunConfig, floor: floa
 
 
 def _flops(spec: ModelSpec, model_io: ModelIO, columns: int) -> float | None:
-    """Operations of a training step on one sample of so many columns, if they are known."""
     cost = cost_of(spec, model_io, columns)
     return None if cost is None else cost.flops
 
@@ -273,7 +276,7 @@ def _flops(spec: ModelSpec, model_io: ModelIO, columns: int) -> float | None:
 def _engine(
     config: RunConfig, model_io: ModelIO, begun: Path | None, num_processes: int
 ) -> Literal["compiled", "torch"]:
-    """The engine of a run; "auto" is that of the run in the folder, if it was begun."""
+    """Return the engine of a run; "auto" keeps that of an existing folder."""
     if begun is not None and config.training.engine == "auto":
         engine = _recorded(RunDir.open(begun).config)["training"]["engine"]
         config = replace(config, training=replace(config.training, engine=engine))
@@ -281,30 +284,26 @@ def _engine(
 
 
 def _recorded(config: dict) -> dict:
-    """The configuration of a run, with what older ones do not say."""
     return config | {"training": {"engine": "torch", "milestones": 0} | config.get("training", {})}
 
 
 def _folder(run: Run, resume: bool, warm_start: str | Path | None) -> RunDir:
-    """The run's folder with its lock: a new one, or with `resume` the one that holds this configuration.
-
-    One without a checkpoint takes over that of the run `warm_start`.
-    """
-    shorter = None if warm_start is None else SharedPrefix.of(Path(warm_start), run.config)  # before there is a folder
+    """Create or resume the locked run folder; without a checkpoint it takes that of `warm_start`."""
+    shorter = None if warm_start is None else SharedPrefix.of(Path(warm_start), run.config)  # before the folder exists
     path, config, process = run.path, run.config, run.process
     if resume and os.path.lexists(path):
         folder = RunDir.open(path)
-        if folder.done is None or os.access(path, os.W_OK):  # a finished run that cannot be written is there to be read
+        if folder.done is None or os.access(path, os.W_OK):  # a finished read-only run is only read
             folder.lock()
     else:
         folder = RunDir.create(path, config.to_data(), seeds={"run": config.seed, "process_digest": process.digest})
     try:
         recorded, asked = _recorded(folder.config), config.to_data()
-        if recorded["process"].get("digest") == "":  # not pinned yet: what follows compares the process itself
+        if recorded["process"].get("digest") == "":  # not pinned; the process itself is compared below
             recorded["process"] = recorded["process"] | {"digest": asked["process"].get("digest")}
         difference = config_difference(recorded, asked)
         if difference:
-            raise RefusedError(f"{path}: holds a run with another configuration ({'; '.join(difference)})")
+            raise RefusedError(f"{path}: contains a run with another configuration ({'; '.join(difference)})")
         check_same(folder, process)
         own = path / OWN_PROCESS
         if getattr(config.process, "keeps_copy", False) and not os.path.lexists(own):

@@ -1,4 +1,4 @@
-"""Files of numbers as sequences of vectors: tables whose columns are coordinates, and arrays."""
+"""Read files of numbers as sequences of vectors: tables with coordinates as columns, and arrays."""
 
 import itertools
 import math
@@ -20,17 +20,17 @@ from hmmscope.storage import store
 from hmmscope.storage.mapped import read_npy, read_npz
 
 TABLES, ARRAYS = {".csv": ",", ".tsv": "\t"}, (".npy", ".npz")
-#: What stands for a missing entry, if nothing else is said; an empty cell does too.
+#: Default markers of a missing entry, besides an empty cell.
 NOTHING = ("NA", "NaN", "nan")
 
 
 class NumberFile(NamedTuple):
-    """What a file holds.
+    """Contents of a file.
 
     Attributes:
-        vectors: the sequences.
-        how: they were read, in words.
-        reading: how other files are read alike; None if nothing was to be chosen.
+        vectors: The sequences.
+        how: Description of how they were read.
+        reading: Options that read other files in the same way; None if there was no choice.
     """
 
     vectors: Vectors
@@ -39,7 +39,7 @@ class NumberFile(NamedTuple):
 
 
 class _Gaps(NamedTuple):
-    """What stands for a missing entry: texts, and numbers however they are written."""
+    """Markers of a missing entry: texts, and numbers in any notation."""
 
     names: frozenset[str]
     numbers: frozenset[float]
@@ -64,42 +64,47 @@ def read_number_file(
     lengths: Any = None,
     symbols_from: ReadOptions | None = None,
 ) -> NumberFile:
-    """Sequences of vectors from a file.
+    """Read sequences of vectors from a file.
 
-    A table (.csv, .tsv) has one observation a row, and its first row names the columns, which are coordinates. Without names
-    one column is one sequence of numbers; several are refused unless `axis` says that each entry is an observation. An array
-    (.npy, .npz) is read as `read_vectors` reads arrays.
+    A table (.csv, .tsv) has one observation per row; its first row names the columns, which are coordinates. Without
+    names, one column
+    is one sequence, and several columns need `axis`, which makes each entry an observation. Arrays (.npy, .npz)
+    follow `read_vectors`.
 
     Args:
-        path: of the file.
-        column: names of the columns to read, with commas between them (default: all but `group`); of .npz, of the array.
-        group: the column that says of which sequence a row is; each run of rows of one group is a sequence.
-        missing: names of a missing entry, or numbers, beside an empty cell (default: NA, NaN, nan).
-        axis, lengths: as of `read_vectors`.
-        symbols_from: how another file was read: it decides what is left open, its columns where a file has all of them.
+        path: The file.
+        column: Comma-separated names of the columns to read (default: all but `group`); for .npz the array name.
+        group: Column with the sequence id of a row; each run of equal ids is a sequence.
+        missing: Markers of a missing entry, in addition to an empty cell (default: NA, NaN, nan).
+        axis, lengths: See `read_vectors`.
+        symbols_from: Options of another file, used as defaults; its columns if the file has all of them.
 
     Raises:
-        InputError: another ending; a cell that is no number; columns that are not there; what can be read in several ways.
-        DamagedError: an array that is not whole.
+        InputError: Unknown ending, a cell that is not a number, missing columns, or an ambiguous layout.
+        DamagedError: Incomplete array file.
     """
     path = Path(path)
     ending = path.suffix.lower()
     if ending in ARRAYS:
         if group is not None or missing is not None:
-            raise InputError(f"{path.name}: group and missing are for tables; in an array a missing entry is NaN")
+            raise InputError(
+                f"{path.name}: group and missing apply to tables; mark a missing entry of an array with NaN"
+            )
         return _array(path, column, axis, lengths, symbols_from or ReadOptions())
     if ending not in TABLES:
         known = ", ".join((*TABLES, *ARRAYS))
-        raise InputError(f"{path.name}: numbers are read from {known}, got {ending or 'no ending'}")
+        raise InputError(
+            f"{path.name}: cannot read numbers from {ending or 'a file without ending'}; use one of {known}"
+        )
     text = store.read_text(path, limit=MAX_TEXT)
     symbols_from = symbols_from or ReadOptions()
     missing = symbols_from.missing if missing is None else missing
     table, gaps = read_cells(text, path.name, TABLES[ending]), _Gaps.of(missing)
     if not table.cells:
-        raise InputError(f"{path.name}: holds no numbers")
+        raise InputError(f"{path.name}: contains no numbers")
     if all(gaps.has(cell) or _number(cell) is not None for cell in table.cells[0]):
         if column is not None or group is not None:
-            raise InputError(f"{path.name}: has no first row that names columns, which column and group are about")
+            raise InputError(f"{path.name}: has no header with column names, which column and group need")
         axis = symbols_from.axis if axis is None and lengths is None else axis
         found, chosen = _nameless(path, table, gaps, axis, lengths), None
     else:
@@ -117,7 +122,7 @@ def read_number_file(
 
 
 def read_validation(validation: Any, fitted: Vectors, axis: int | None, table: dict[str, Any]) -> Vectors:
-    """What judges numbers of states: read as what is fitted; rows of as many coordinates are one sequence."""
+    """Read held-out data like the fitted data; rows with the same number of coordinates are one sequence."""
     if isinstance(validation, str | Path):
         return read_number_file(validation, axis=axis, **table).vectors
     rows = axis is None and np.ndim(validation) == 2 and np.shape(validation)[1] == fitted.rows.shape[1]
@@ -133,7 +138,7 @@ def _number(cell: str) -> float | None:
 
 
 def _floats(path: Path, table: TableCells, places: Sequence[int], names: Sequence[str], gaps: _Gaps) -> NDArray[Any]:
-    """Columns of a table as numbers, NaN where one is missing."""
+    """Return columns of a table as numbers, with NaN for missing entries."""
     found = np.full((len(table.cells), len(places)), np.nan)
     for number, row in enumerate(table.cells):
         for column, place in enumerate(places):
@@ -142,7 +147,7 @@ def _floats(path: Path, table: TableCells, places: Sequence[int], names: Sequenc
                 if value is None:
                     where = f"{path.name} row {table.numbers[number]}, column {names[column]}"
                     raise InputError(
-                        f"{where}: must be a number, got {shown(row[place])}; --missing names a missing entry"
+                        f"{where}: must be a number, got {shown(row[place])}; mark missing entries with --missing"
                     )
                 found[number, column] = value
     return found
@@ -155,23 +160,22 @@ def _nameless(path: Path, table: TableCells, gaps: _Gaps, axis: int | None, leng
     rows = len(array)
     if len(columns) > 1 and axis is None and lengths is None:
         raise InputError(
-            f"{path.name}: {rows} rows of {len(columns)} numbers can be read in three ways: with a first row that names "
-            f"columns, as {rows} observations of {len(columns)} coordinates; with --axis 0 as {len(columns)} sequences of "
-            f"{rows} numbers; with --axis 1 as {rows} of {len(columns)}"
+            f"{path.name}: {rows} rows of {len(columns)} numbers are ambiguous: add a header with column names to read "
+            f"{rows} observations of {len(columns)} coordinates, --axis 0 for {len(columns)} sequences of {rows} numbers, "
+            f"or --axis 1 for {rows} sequences of {len(columns)} numbers"
         )
     how = "one sequence of numbers" if axis is None else f"each {('column', 'row')[axis]} a sequence"
     return NumberFile(read_vectors(array, axis=axis, lengths=lengths), f"{path.name}, {how}")
 
 
 def _rectangular(path: Path, table: TableCells, rule: str) -> None:
-    """InputError for a row of other than as many cells as the first."""
+    """Raise InputError for a row with another number of cells than the first."""
     for number, row in zip(table.numbers, table.cells, strict=True):
         if len(row) != len(table.cells[0]):
             raise InputError(f"{path.name} row {number}: {len(row)} cells {rule}")
 
 
 def _names(column: str, table: TableCells) -> list[str]:
-    """The columns that are named, with commas between them or in the name of one."""
     return [column] if column in table.cells[0] else [name.strip() for name in column.split(",")]
 
 
@@ -184,13 +188,13 @@ def _named(
     axis: int | None,
     lengths: Any,
 ) -> tuple[NumberFile, str | None]:
-    """What a table holds whose first row names columns, and the names of those that were read, as `column` takes them."""
+    """Read a table with a header; also return the names of the columns read, in the form of `column`."""
     header = table.cells[0]
     if axis is not None:
-        raise InputError(f"{path.name}: axis is for numbers without names; here each row is an observation")
+        raise InputError(f"{path.name}: axis applies to tables without column names; here each row is an observation")
     for name in header:
         if header.count(name) > 1:
-            raise InputError(f"{path.name}: {header.count(name)} columns are named {shown(name)}")
+            raise InputError(f"{path.name}: {header.count(name)} columns have the name {shown(name)}")
     if column is None:
         chosen = [name for name in header if name != group]
     else:
@@ -199,7 +203,7 @@ def _named(
         if name not in header:
             raise unknown_name("column", name, header)
     if not chosen or len(table.cells) == 1:
-        raise InputError(f"{path.name}: holds no {'numbers' if chosen else 'column of numbers'}")
+        raise InputError(f"{path.name}: contains no {'numbers' if chosen else 'column of numbers'}")
     _rectangular(path, table, f"where the header has {len(header)}")
     body = TableCells(table.cells[1:], table.numbers[1:])
     array = _floats(path, body, [header.index(name) for name in chosen], chosen, gaps)
@@ -208,12 +212,12 @@ def _named(
     if group is None:
         return NumberFile(read_vectors(array, lengths=[len(array)] if lengths is None else lengths), how), kept
     if lengths is not None:
-        raise InputError(f"{path.name}: give lengths or group, not both: either says where sequences end")
+        raise InputError(f"{path.name}: give either lengths or group; both define where sequences end")
     runs = [(key, len(list(own))) for key, own in itertools.groupby(row[header.index(group)] for row in body.cells)]
     again = [key for place, (key, _) in enumerate(runs) if any(key == before for before, _ in runs[:place])]
     if again:
         raise InputError(
-            f"{path.name}: group {shown(again[0])} comes in several runs of rows; sort the rows by {group}"
+            f"{path.name}: group {shown(again[0])} appears in separate blocks of rows; sort the rows by {group}"
         )
     vectors = read_vectors(array, lengths=[count for _, count in runs])
     return NumberFile(vectors, f"{how}, each {group} a sequence"), kept
@@ -226,7 +230,7 @@ def _array(path: Path, column: str | None, axis: int | None, lengths: Any, symbo
     names = [name for name in arrays if name != "lengths"]
     column = symbols_from.column if column is None and symbols_from.column in names else column
     if column is None and len(names) != 1:
-        raise InputError(f"{path.name}: holds the arrays {', '.join(names)}; choose one with column (--column)")
+        raise InputError(f"{path.name}: contains the arrays {', '.join(names)}; choose one with column (--column)")
     name = names[0] if column is None else column
     if name not in names:
         raise unknown_name("column", name, names)
@@ -238,7 +242,6 @@ def _array(path: Path, column: str | None, axis: int | None, lengths: Any, symbo
 def _vectors_of(
     array: NDArray[Any], how: str, column: str | None, axis: int | None, lengths: Any, symbols_from: ReadOptions
 ) -> NumberFile:
-    """An array, along the axis of another one where it has two dimensions too and nothing else is said."""
     if axis is None and lengths is None and np.ndim(array) == 2:
         axis = symbols_from.axis
     reading = None if column is None and axis is None else ReadOptions(column=column, axis=axis)

@@ -1,4 +1,4 @@
-"""Numbers as observations: how arrays are read as sequences of vectors, and which families of emissions there are."""
+"""Numbers as observations: read arrays as sequences of vectors, and fit families of emissions."""
 
 from typing import Any, NamedTuple
 
@@ -27,25 +27,25 @@ from hmmscope.inference.num_states import (
 from hmmscope.schema import refuse_masked, shown, unknown_name
 from hmmscope.seeds import numpy_generator
 
-#: Families by name, and which of their options `hmmscope.fit` takes.
+#: Families by name, with the options that `hmmscope.fit` accepts.
 FAMILIES: dict[str, tuple[type[EmissionHMM], tuple[str, ...]]] = {
     "gaussian": (GaussianHMM, ("covariance_type",)),
     "gaussian-mixture": (GaussianMixtureHMM, ("covariance_type", "num_gaussians")),
     "poisson": (PoissonHMM, ()),
     "channels": (MultichannelHMM, ("sizes",)),
 }
-#: What `hmmscope.fit` knows: an HMM of symbols, and these.
+#: Emissions of `hmmscope.fit`.
 EMISSIONS = ("symbols", *FAMILIES)
-#: Of fewer sequences or blocks nothing is held out; the shortest block.
+#: Minimum number of sequences or blocks for holding out, and minimum length of a block.
 LEAST_PARTS, SHORTEST = 20, 16
 
 
 class Vectors(NamedTuple):
-    """Sequences of vectors, one after the other.
+    """Concatenated sequences of vectors.
 
     Attributes:
         rows: (row, coordinate); NaN is missing.
-        lengths: of the sequences, at least 1 each.
+        lengths: Lengths of the sequences, each at least 1.
     """
 
     rows: Float64[Tensor, "row coordinate"]
@@ -53,7 +53,7 @@ class Vectors(NamedTuple):
 
 
 def emission_of(source: Any, asked: str | None) -> str:
-    """The emission that is asked for; else "gaussian" for arrays of numbers that are not all whole, and "symbols"."""
+    """Return the requested emission, or "gaussian" for arrays with fractional numbers, else "symbols"."""
     if asked is not None:
         if asked not in EMISSIONS:
             raise unknown_name("emission", asked, EMISSIONS)
@@ -68,19 +68,21 @@ def emission_of(source: Any, asked: str | None) -> str:
 
 
 def read_vectors(source: Any, *, axis: int | None = None, lengths: Any = None) -> Vectors:
-    """Arrays as sequences of vectors.
+    """Read arrays as sequences of vectors.
 
-    (time,) and (time, 1) are one sequence of numbers, (sequence, time, coordinate) are sequences, a list holds one array a
-    sequence. Two dimensions can be read in three ways, and something has to say in which: `lengths`, which sum to the rows,
-    says that each row is an observation, as in hmmlearn; `axis` says that each entry is one, and along which axis time runs.
+    (time,) and (time, 1) are one sequence of numbers, (sequence, time, coordinate) are sequences, and a list has one
+    array per
+    sequence. Two dimensions are ambiguous: with `lengths`, which sum to the rows, each row is an observation, as in
+    hmmlearn; with
+    `axis`, the axis of time, each entry is an observation.
 
     Raises:
-        InputError: what is no array of numbers, or can be read in several ways; an infinite number; bad lengths.
+        InputError: Not an array of numbers, an ambiguous shape, an infinite number, or wrong lengths.
     """
     if isinstance(source, list | tuple) and len(source) and all(np.ndim(one) in (1, 2) for one in source):
         parts = [_numbers(one) for one in source]
         if lengths is not None or axis is not None:
-            raise InputError("lengths, axis: are for one array; these are sequences already")
+            raise InputError("lengths, axis: apply to a single array; the source is already divided into sequences")
         return _together([part[:, None] if part.ndim == 1 else part for part in parts])
     array = _numbers(source)
     if array.ndim == 3 and axis is None:
@@ -102,9 +104,9 @@ def read_vectors(source: Any, *, axis: int | None = None, lengths: Any = None) -
     if lengths is None:
         rows, columns = array.shape
         raise InputError(
-            f"source: numbers {tuple(array.shape)} can be read in three ways: with lengths=[{rows}] as {rows} observations "
-            f"of {columns} coordinates, with axis=0 as {columns} sequences of {rows} numbers, with axis=1 as {rows} of "
-            f"{columns}"
+            f"source: numbers {tuple(array.shape)} are ambiguous: give lengths=[{rows}] for {rows} observations of "
+            f"{columns} coordinates, axis=0 for {columns} sequences of {rows} numbers, or axis=1 for {rows} sequences of "
+            f"{columns} numbers"
         )
     counts = _counts(lengths)
     if sum(counts) != len(array):
@@ -113,7 +115,7 @@ def read_vectors(source: Any, *, axis: int | None = None, lengths: Any = None) -
 
 
 def _numbers(one: Any) -> Float64[Tensor, "..."]:
-    """An array of numbers, masked entries as NaN."""
+    """Return an array of numbers, with masked entries as NaN."""
     try:
         if isinstance(one, np.ma.MaskedArray):
             one = np.ma.filled(one.astype(np.float64), np.nan)
@@ -124,12 +126,12 @@ def _numbers(one: Any) -> Float64[Tensor, "..."]:
     except (ValueError, TypeError):
         raise InputError(f"source: must be numbers, got {shown(one)}") from None
     if bool(found.isinf().any()):
-        raise InputError(f"source{found.isinf().nonzero()[0].tolist()}: is not finite; a missing entry is NaN")
+        raise InputError(f"source{found.isinf().nonzero()[0].tolist()}: is not finite; mark a missing entry with NaN")
     return found
 
 
 def _array_of(one: Any) -> NDArray[Any]:
-    """As an array of numpy; numpy has no bfloat16."""
+    """Convert to a NumPy array, which has no bfloat16."""
     if not isinstance(one, Tensor):
         return np.asarray(one)
     one = one.detach().cpu()
@@ -146,24 +148,24 @@ def _counts(lengths: Any) -> list[int]:
 
 def _together(parts: list[Tensor]) -> Vectors:
     if len({part.shape[1] for part in parts}) != 1 or not all(map(len, parts)):
-        raise InputError("source: sequences must have observations, and all of them as many coordinates")
+        raise InputError("source: every sequence must have observations, all with the same number of coordinates")
     return Vectors(torch.cat(parts), torch.tensor(list(map(len, parts))))
 
 
 def fit_vectors(
     data: Vectors, sizes: list[int], emission: str, options: dict[str, Any], more: dict[str, Any]
 ) -> dict[int, EmissionFit]:
-    """The fit of each number of states.
+    """Fit each number of states.
 
     Args:
-        data: what is fitted.
-        sizes: numbers of states.
-        emission: of `FAMILIES`.
-        options: of `fit_emissions`.
-        more: what is left: options of the family, and `floor`.
+        data: The data.
+        sizes: Numbers of states.
+        emission: Name in `FAMILIES`.
+        options: Options of `fit_emissions`.
+        more: Remaining options: those of the family, and `floor`.
 
     Raises:
-        InputError: an option that the family has not, and as `fit_emissions`.
+        InputError: An option that the family does not have, or as in `fit_emissions`.
     """
     family, known = FAMILIES[emission]
     for name in more:
@@ -173,24 +175,25 @@ def fit_vectors(
 
 
 def held_out(data: Vectors, seed: int) -> tuple[Vectors, Vectors | None, str]:
-    """What is fitted, a fifth that judges numbers of states, and how it was cut, in words.
+    """Split off a fifth of the data to compare numbers of states; also return a description.
 
-    Sequences are held out, and where there are fewer than twenty, blocks of a fiftieth of all observations, sixteen at
-    least. Of fewer than twenty blocks nothing is.
+    Whole sequences are held out; with fewer than twenty, blocks of a fiftieth of all observations, at least sixteen
+    each. With fewer
+    than twenty blocks, nothing is held out.
     """
     parts, how = list(data.rows.split(data.lengths.tolist())), ""
     if len(parts) < LEAST_PARTS:
         size = max(SHORTEST, -(-len(data.rows) // 50))
         parts = [block for part in parts for block in part.split(size)]
-        how = f"; held out were blocks of {size} observations"
+        how = f"; held-out blocks of {size} observations"
     if len(parts) < LEAST_PARTS:
-        return data, None, "; nothing could be held out"
+        return data, None, "; too little data to hold any out"
     chosen = set(numpy_generator(seed, "held-out").permutation(len(parts))[: len(parts) // 5].tolist())
     judges = [part for number, part in enumerate(parts) if number in chosen]
     if all(bool(part.isnan().all()) for part in judges):
-        return data, None, "; nothing could be held out"
+        return data, None, "; too little data to hold any out"
     rest = [part for number, part in enumerate(parts) if number not in chosen]
-    return _together(rest), _together(judges), f"{how}; then fitted on to all"
+    return _together(rest), _together(judges), f"{how}; then refitted to all data"
 
 
 def choose_vectors(
@@ -201,11 +204,11 @@ def choose_vectors(
     options: dict[str, Any],
     more: dict[str, Any],
 ) -> tuple[int, dict[str, Any]]:
-    """The number of states by BIC, and the attributes of `hmmscope.runs.fitting.FitResult` that tell of the choice.
+    """Choose the number of states by BIC; also return the related attributes of `hmmscope.runs.fitting.FitResult`.
 
     Args:
-        judges: what numbers of states are judged by besides; None holds a part of `data` out, if there is a choice.
-        data, sizes, emission, options, more: as of `fit_vectors`.
+        judges: Held-out data; None holds out a part of `data` if there is a choice.
+        data, sizes, emission, options, more: As in `fit_vectors`.
     """
     apart, cut = data, ""
     if judges is not None and judges.rows.shape[1] != data.rows.shape[1]:
@@ -236,7 +239,6 @@ def choose_vectors(
 
 
 def _support(data: Vectors, fits: dict[int, EmissionFit], bics: dict[int, float]) -> StateCountPosterior:
-    """By the evidence of all observations, under the priors of `hmmscope.runs.fitting.FitResult.posterior`."""
     model = next(iter(fits.values())).hmm
     try:
         laws = type(model).conjugate(data.rows, **model.options)
@@ -246,14 +248,13 @@ def _support(data: Vectors, fits: dict[int, EmissionFit], bics: dict[int, float]
 
 
 def _judged(hmm: EmissionHMM, data: Vectors, units: list[NDArray[np.int64]]) -> NDArray[np.float64]:
-    """Log density of each block of held-out sequences given what comes before it there, nats."""
     parts = data.rows.split(data.lengths.tolist())
     terms = [hmm.observe(part[None]).log_likelihood_terms[0] for part in parts]
     return summed(torch.cat(terms).numpy(), np.concatenate(units))
 
 
 def refuse(emission: str, **given: Any) -> None:
-    """InputError for an option that is given and is for symbols only."""
+    """Raise InputError for given options that apply to symbols only."""
     for name, value in given.items():
         if value not in (None, False, ()):
-            raise InputError(f"{name}: is for symbols, and emission is {emission!r}")
+            raise InputError(f"{name}: applies to symbols, but emission is {emission!r}")

@@ -1,10 +1,10 @@
-"""Runs that begin as a shorter one did: its checkpoint is taken over instead of trained again.
+"""Warm starts: reuse the checkpoint of a shorter run instead of training the shared steps again.
 
-What a training is at a step depends on the steps before it alone, and these on the configuration. Two runs that differ in
-their number of steps, and in nothing that comes earlier, are one up to there: with the schedule "wsd", up to the decay of
-the shorter one. So budgets 600, 1200, 2400, ..., each with its own decay, cost one trunk and its branches.
-
-The engine may be another one, from there on: its steps differ from those of the first by rounding.
+Training up to a step depends only on the configuration of the steps before. Two runs that differ only in their number
+of steps are
+equal until then; with the schedule "wsd", until the decay of the shorter one. Budgets 600, 1200, 2400, ..., each with
+its own
+decay, thus cost one trunk and its branches. The engine may change; its steps then differ by rounding.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from hmmscope.storage.rundir import RunDir, config_difference, read_journal
 from hmmscope.training.schedules import learning_rate
 from hmmscope.training.spec import TrainingSpec
 
-#: What may differ, as long as the steps that are taken over are the same.
+#: Fields that may differ if the shared steps are the same.
 FREE = (
     "num_steps",
     "schedule",
@@ -32,12 +32,12 @@ FREE = (
 
 @dataclass(frozen=True, eq=False)
 class SharedPrefix:
-    """What two runs have in common.
+    """The shared steps of two runs.
 
     Attributes:
-        shorter: the run that has it.
-        step: whose checkpoint is taken over.
-        num_log_checkpoints: steps whose checkpoints stay in the longer one.
+        shorter: The existing run.
+        step: Step of the reused checkpoint.
+        num_log_checkpoints: Steps whose checkpoints stay in the longer run.
     """
 
     shorter: RunDir
@@ -46,17 +46,17 @@ class SharedPrefix:
 
     @classmethod
     def of(cls, path: Path, config: RunConfig) -> "SharedPrefix":
-        """The longest one of the run in `path` and of a configuration.
+        """Return the longest shared prefix of the run in `path` and a configuration.
 
         Raises:
-            InputError: there is none; the message says what differs.
+            InputError: There is none; the message states the difference.
             DamagedError: `path` is damaged.
         """
         shorter = RunDir.open(path)
         own = config_from_data(shorter.config)
         difference = config_difference(_fixed(own), _fixed(config))
         if difference:
-            raise InputError(f"warm_start: {path} begins otherwise ({'; '.join(difference[:4])})")
+            raise InputError(f"warm_start: {path} has another configuration ({'; '.join(difference[:4])})")
         both, length = (own.training, config.training), config.layout.num_observations
         apart = next(
             (step for step in range(min(spec.num_steps for spec in both)) if _differ(both, step, length)), None
@@ -64,14 +64,16 @@ class SharedPrefix:
         last = min(spec.num_steps - 1 for spec in both) if apart is None else apart
         steps = [step for step in shorter.checkpoint_steps() if step <= last]
         if not steps:
-            kept = f"it has checkpoints of {', '.join(map(str, shorter.checkpoint_steps())) or 'no step'}"
-            raise InputError(f"warm_start: {path} takes the same first {last} steps, and {kept}")
+            kept = f"it has checkpoints of steps {', '.join(map(str, shorter.checkpoint_steps())) or 'none'}"
+            raise InputError(
+                f"warm_start: {path} shares the first {last} steps, but {kept}; none of them can be reused"
+            )
         return cls(shorter, steps[-1], config.training.log_checkpoint_steps)
 
     def hand_over(self, folder: RunDir) -> None:
-        """The checkpoint and the metrics before it, to a run that has no checkpoint."""
+        """Copy the checkpoint and the earlier metrics to a run that has no checkpoint."""
         found = self.shorter.load_checkpoint(self.step)
-        assert found is not None  # a step that is not there is refused
+        assert found is not None  # missing steps were refused above
         _, tensors, state = found
         folder.metrics.truncate(0)
         for record in read_journal(self.shorter.path / "metrics.jsonl"):
@@ -82,12 +84,10 @@ class SharedPrefix:
 
 
 def _fixed(config: RunConfig) -> dict[str, Any]:
-    """What must be the same."""
     data = config.to_data()
     return data | {"training": {key: value for key, value in data["training"].items() if key not in FREE}}
 
 
 def _differ(specs: tuple[TrainingSpec, TrainingSpec], step: int, length: int) -> bool:
-    """Whether a step is another one in two recipes that differ in what is free."""
     one, other = ((learning_rate(spec, step), spec.stage_length(step, length)) for spec in specs)
     return one != other

@@ -44,7 +44,6 @@ def _folder(entry: LedgerRow, folders: Sequence[Path]) -> Path:
 
 
 def _why(entry: LedgerRow, folders: Sequence[Path]) -> str:
-    """Describe how a verdict was fixed relative to its data."""
     if entry.exploratory is not None:
         return f"exploratory: {entry.exploratory}"
     folder = _folder(entry, folders)
@@ -67,7 +66,6 @@ def _why(entry: LedgerRow, folders: Sequence[Path]) -> str:
 
 
 def _parts(folders: Sequence[Path]) -> list[str]:
-    """Count the parts measured by the present version of the code, by earlier and by unknown versions."""
     counts: Counter[str] = Counter()
     older = []
     for folder in folders:

@@ -62,7 +62,6 @@ def _enter(options: BenchmarkOptions, model: str, entered: Any, tasks: tuple[str
 
 
 def _fields(options: BenchmarkOptions) -> dict[str, str]:
-    """Return the chosen fields of registered models."""
     for key in options.overrides:
         if not key.startswith("model."):
             raise InputError(f"--{key}: the benchmark allows only fields of the model, such as --model.width 64")
@@ -88,7 +87,6 @@ def _make_board(options: BenchmarkOptions, board: str) -> None:
 
 
 def _list(track: str) -> None:
-    """Print the tasks of a track and its budget."""
     found = tasks_of(track)
     budget = BUDGETS[track]
     steps = f"{budget.num_steps:,} steps of {budget.batch_size} samples each"

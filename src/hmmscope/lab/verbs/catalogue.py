@@ -177,7 +177,6 @@ def _show_entry(name: str, kind: str, entry: Any) -> None:
 
 
 def _show_facts(process: "Process", beginning: str = "") -> None:
-    """Print the properties that take about a second or less."""
     from hmmscope.inference.process_facts import process_facts
 
     facts = process_facts(process)
@@ -204,5 +203,4 @@ def _show_experiment(name: str) -> None:
 
 
 def _as_option(value: Any) -> str:
-    """Return a default as it is written on the command line."""
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -119,7 +119,6 @@ def facts(asked: InferOptions) -> None:
 
 
 def _component(process: Process, component: int | None) -> Process:
-    """Return the process, or the requested component of a mixture."""
     if component is None:
         return process
     process.require_capability(COMPONENTS, "--component")
@@ -130,7 +129,6 @@ def _component(process: Process, component: int | None) -> Process:
 
 
 def _about(process: Process, options: FactOptions) -> Section:
-    """Return the requested properties and those of every process of this type."""
     if WORDS in process.uses_hmm_inference:
         return _sections(process, options)
     if options.ngram_baselines:
@@ -211,7 +209,6 @@ def _mixing_words(found: MixingTime) -> str:
 
 
 def _memory(hmm: Process, options: FactOptions) -> Section:
-    """Return the errors of all memories up to the longest, their fitted decay, and the certificates."""
     time = options.horizon or _affordable_time(hmm, options.memory)
     exact = hmm.num_symbols ** min(time, 64) <= (MAX_ENUMERATED if options.horizon else _ENUMERATED)
     lengths, errors = list(range(1, options.memory + 1)), []
@@ -283,7 +280,6 @@ def _mixed(hmm: Process, options: FactOptions) -> Section:
 
 
 def _screen(process: Process, options: FactOptions) -> Section:
-    """Compare n-gram baselines in prompts with the optimum."""
     demonstrations, length = map(int, options.ngram_baselines.split("x"))
     layout = PromptLayout(num_demonstrations=demonstrations, demonstration_length=length, test_length=length)
     first = min(4, length - 1)

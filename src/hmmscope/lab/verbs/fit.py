@@ -88,7 +88,6 @@ def said_of(found: fitting.FitResult, options: FitOptions) -> None:
 
 
 def _outcomes(hmm: Process, options: FitOptions) -> Sequence[str]:
-    """Return the names of the symbols, or of the coordinates by their columns."""
     if not hmm.real_valued:
         return hmm.symbols or [str(v) for v in range(hmm.num_symbols)]
     columns = [name.strip() for name in options.column.split(",")] if options.column else []

@@ -61,7 +61,6 @@ def load_model(name: str) -> tuple[Any, Controls | None]:
 
 
 def _made_by(path: Path, attribute: str) -> tuple[nn.Module, Controls | None]:
-    """Run a Python file, which may import its neighbours, and return the module that NAME is or builds."""
     if not path.is_file():
         raise InputError(f"model: file {str(path)!r} does not exist")
     file, make = ModelFile.read(path), None
@@ -75,7 +74,6 @@ def _made_by(path: Path, attribute: str) -> tuple[nn.Module, Controls | None]:
 
 
 def _draws(make: Any, model: nn.Module) -> bool:
-    """Return whether a function makes a module like this one with new weights at each call."""
     try:
         made_controls(make, model, (0, 1))
     except InputError:

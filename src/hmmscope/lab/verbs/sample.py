@@ -78,7 +78,6 @@ def _require_equal(text: str, process: Process, observations: Tensor) -> None:
 
 
 def _alphabet(process: Process) -> dict[str, Any]:
-    """Return what `SequenceData` needs besides the arrays to read the same symbols."""
     names = {} if process.symbols is None else {"symbols": list(process.symbols)}
     return {"format": "hmmscope-sequences", "version": 1, "num_symbols": process.num_symbols} | names
 

@@ -120,7 +120,6 @@ def oracle(asked: InferOptions) -> None:
 
 
 def _say_all(process: Process, sequences: list[Tensor], total: float, impossible: int) -> None:
-    """Print the total log-likelihood of several sequences."""
     if len(sequences) > 1:
         count = sum(map(_made, sequences))
         noun = "log-density" if process.real_valued else "log-likelihood"
@@ -182,7 +181,6 @@ def _filtered(process: Process, sequence: Tensor) -> tuple[list[dict], list[str]
 
 
 def _plain(observation: Any) -> Any:
-    """Return a symbol or vector as a table stores it, with null for missing values."""
     if isinstance(observation, list):
         return [None if math.isnan(value) else value for value in observation]
     return None if observation == MISSING else observation
@@ -201,7 +199,6 @@ def _nats(value: float) -> str:
 
 
 def _extras(process: Process, tokens: Tensor, rows: list[dict], wanted: SequenceQuestions, number: int) -> list[str]:
-    """Add the requested answers to the rows, and return one printed line for each."""
     lines = []
     possible = rows[-1]["log_likelihood"] > -torch.inf
     names = tuple(map(in_brief, process.states or map(str, range(process.num_states))))
@@ -226,7 +223,6 @@ def _extras(process: Process, tokens: Tensor, rows: list[dict], wanted: Sequence
 def _gaps(
     process: Process, tokens: Tensor, rows: list[dict], names: tuple[str, ...], wanted: SequenceQuestions, number: int
 ) -> list[str]:
-    """Add the distribution of each missing observation given all others, and return lines for the first ones."""
     laws, places = missing_probs(process, tokens)[0], (tokens[0] == MISSING).nonzero()[:, 0].tolist()
     symbols = tuple(map(in_brief, process.symbols or map(str, range(process.num_symbols))))
     for t in places:
@@ -293,7 +289,6 @@ def _memory(process: Process, tokens: Tensor, rows: list[dict], length: int) -> 
 
 
 def _forecast(process: Process, tokens: Tensor, rows: list[dict], steps: int) -> list[str]:
-    """Append the distribution of each future observation as a row, and return a line for it."""
     ahead = forecast_of(process, tokens, steps)
     symbols = tuple(map(in_brief, process.symbols or map(str, range(process.num_symbols))))
     lines = []

@@ -98,7 +98,6 @@ def read_observations(path: Path, process: Process, **reading: Any) -> tuple[lis
 
 
 def _is_plain(path: Path, process: Process, reading: Mapping[str, Any]) -> bool:
-    """Return whether an .npz contains a user's arrays instead of sequences written by this library."""
     if path.suffix.lower() != ".npz":
         return False
     names, kept = read_npz(path).keys(), process.read_options

@@ -45,7 +45,6 @@ def study(options: StudyOptions) -> None:
 
 
 def _say_what_it_takes(work: studies.Prepared, *, measure: bool) -> None:
-    """Print the parts of the data, the fits, and the cost of training."""
     for fact in work.facts()[2:]:
         say(f"{fact['name']:<18} {fact['value']}")
     spec = work.spec

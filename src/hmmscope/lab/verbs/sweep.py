@@ -55,7 +55,6 @@ def sweep(options: SweepOptions) -> None:
 
 
 def _refuse_doubtful(rows: Sequence[dict[str, Any]]) -> None:
-    """Exit with an error if runs in the table are damaged or unsealed."""
     if names := [row["run"] for row in rows if row["state"] in DOUBTFUL]:
         raise ResourceError(
             f"{len(names)} of {len(rows)} runs are damaged or unsealed, such as {names[0]}; the other runs are valid"
@@ -85,7 +84,6 @@ def _points(options: SweepOptions, flags: bool, seeds: int | tuple[int, ...] | N
 
 
 def _configuration(base: str) -> dict[str, Any]:
-    """Return what `hmmscope train` makes of a preset, YAML file, process, or file of sequences."""
     if _is_yaml(base):
         data = read_yaml(Path(base))
         if isinstance(data, dict) and set(GRID_KEYS) & set(data):

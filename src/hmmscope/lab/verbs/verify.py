@@ -113,7 +113,6 @@ def _kind_of(folder: Path) -> str:
 
 
 def _export(folder: Path) -> tuple[list[str], seals.SealReport]:
-    """Check the files against the manifest, and the weights against the shapes in the configuration."""
     read_record(folder)
     manifest = store.read_manifest(folder, exact=False)
     if disk.read_bytes(folder / store.MANIFEST, managed=True) != store.json_bytes(manifest, store.MANIFEST):
@@ -131,7 +130,6 @@ def _export(folder: Path) -> tuple[list[str], seals.SealReport]:
 
 
 def _run(folder: Path) -> list[str]:
-    """Recompute the score from the weights."""
     opened = RunDir.open(folder)
     summary, config = opened.done, config_from_data(opened.config)
     if isinstance(config.model, UserModuleSpec):
@@ -146,7 +144,6 @@ def _run(folder: Path) -> list[str]:
 
 
 def _experiment(folder: Path) -> list[str]:
-    """Recompute figures and findings from tables, tables from parts, and rows of runs from the pool."""
     if os.path.lexists(folder / INDEX) and not os.path.lexists(folder / "findings.json"):
         about = store.read_json(folder / "experiment.json", managed=True)
         parts = StoredParts(folder, about.get("experiment"), about.get("scale")).num_parts
@@ -183,7 +180,6 @@ def _experiment(folder: Path) -> list[str]:
 
 
 def _sweep(folder: Path) -> list[str]:
-    """Recompute the table from the runs, and the score of one run."""
     points = {point.name: point for point in load_points(folder)}
     said = [f"{len(points)} runs"]
     if (folder / "table.jsonl").is_file():
