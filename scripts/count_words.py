@@ -11,8 +11,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-#: Pages that scripts make: the gallery, the check of ten headlines, the table of faults, renamed names, the interface.
-MADE = {"gallery.md", "headline-review.md", "laboratory.md", "migration.md", "reference.md"}
+#: Pages that scripts make: findings, the gallery, the check of ten headlines, the table of faults, renamed names, the interface.
+MADE = {"findings.md", "gallery.md", "headline-review.md", "laboratory.md", "migration.md", "reference.md"}
 #: Limits on words: of all pages under docs/ together, and of two files beside them.
 MOST_DOCS, MOST_CHANGELOG, MOST_CONTRIBUTING = 33_800, 900, 1_500
 
@@ -33,6 +33,11 @@ def notebook_text(text: str) -> str:
     return "\n\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown")
 
 
+def toml_text(text: str) -> str:
+    """Return the sentences of docs/findings.toml, without names of claims."""
+    return re.sub(r'^\s*(?:(?:rows|also|rules|data) = .*|"[^"]*".*|\]|#.*|\[.*)$', "", text, flags=re.MULTILINE)
+
+
 def latex_text(text: str) -> str:
     """Return the sentences of a LaTeX file, without preamble, commands and references."""
     text = text.partition(r"\begin{document}")[2].partition(r"\begin{thebibliography}")[0]
@@ -48,6 +53,7 @@ def words_by_page() -> dict[str, int]:
     texts |= {page: page.read_text("utf-8") for page in (DOCS / "experiments" / "notes").glob("*.md")}
     texts |= {page: page.read_text("utf-8") for page in (DOCS / "notebooks").glob("*.md")}
     texts |= {page: notebook_text(page.read_text("utf-8")) for page in (DOCS / "notebooks").glob("*.ipynb")}
+    texts |= {page: toml_text(page.read_text("utf-8")) for page in DOCS.glob("findings.toml")}
     texts |= {page: latex_text(page.read_text("utf-8")) for page in (DOCS / "article").glob("*.tex")}
     return {str(page.relative_to(ROOT)): num_words(text) for page, text in sorted(texts.items())}
 

@@ -1,23 +1,26 @@
-"""What docs/findings.md says of a headline is what the ledger says of the claims that it names: verdict and numbers."""
+"""Each headline of docs/findings.toml has the answer and numbers of its rows, and the page is made from it."""
 
 import importlib.util
 import json
 import re
 import tomllib
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from hmmscope import registry
-from hmmscope.lab.evidence.verdicts import CONFIRMED, DECIDED, VERDICTS
+from hmmscope.errors import InputError
+from hmmscope.lab.evidence.answers import ANSWERS, answer_of, scope_of
+from hmmscope.lab.evidence.verdicts import CONFIRMED, DECIDED, OF_QUESTIONS, VERDICTS
 
 ROOT = Path(__file__).parents[1]
 LEDGER = {row["claim"]: row for row in json.loads((ROOT / "results" / "ledger" / "ledger.json").read_text())}
-#: Rows of the tables of headlines; the names of their claims stand behind the pages of the experiments.
-ROWS = [line for line in (ROOT / "docs" / "findings.md").read_text().splitlines() if "](experiments/" in line]
-ROWS = [line for line in ROWS if line.startswith("| ")]
-HEADLINES = [line for line in ROWS if line.count(" | ") >= 4]
+TEXTS = tomllib.loads((ROOT / "docs" / "findings.toml").read_text())
+PAPERS = [value for value in TEXTS.values() if isinstance(value, dict)]
+HEADLINES: list[dict[str, Any]] = [entry for paper in PAPERS for entry in paper["headline"]]
+ENTRIES = HEADLINES + [entry for paper in PAPERS for entry in paper.get("question", [])]
 #: A number with decimals; 10^5.2 is none of its own.
 _NUMBER = re.compile(r"(?<![\w.^])-?\d+\.\d+")
 _INTERVAL = re.compile(r"(-?\d+(?:\.\d+)?) [\[(](-?\d+(?:\.\d+)?)(?:,| to) (-?\d+(?:\.\d+)?)[\])]")
@@ -45,9 +48,19 @@ INTERVALS_FROM_TABLES = {
 }
 
 
-def named(line: str) -> list[str]:
+def named(entry: dict[str, Any]) -> list[str]:
     """The claims that a headline rests on."""
-    return re.findall(r"`([\w.-]+)`", line.rpartition("](experiments/")[2])
+    return [*entry["rows"], *entry.get("also", [])]
+
+
+def written() -> ModuleType:
+    """scripts/write_findings.py."""
+    spec = importlib.util.spec_from_file_location("write_findings", ROOT / "scripts" / "write_findings.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def intervals(text: str) -> list[tuple[str, ...]]:
@@ -69,24 +82,47 @@ def said_of(name: str) -> str:
     return " ".join([effect, *row.get("parts", ()), *told, *(gate["text"] for gate in row["gates"])])
 
 
-@pytest.mark.parametrize("line", ROWS, ids=lambda line: line[2:60])
-def test_every_headline_names_claims_of_the_experiments_beside_it(line: str) -> None:
-    pages = set(re.findall(r"\(experiments/([\w.-]+)\.md\)", line))
-    assert named(line)
-    assert [name for name in named(line) if LEDGER[name]["experiment"] not in pages] == []
+def test_the_page_is_made_from_the_sentences_and_the_ledger() -> None:
+    assert (ROOT / "docs" / "findings.md").read_text() == written().page()
 
 
-def test_every_decided_row_is_named() -> None:
-    told = {name for line in ROWS for name in named(line)}
+def test_every_headline_and_every_decided_row_is_named_once() -> None:
+    headlines = (ROOT / "tests" / "evidence" / "headlines.txt").read_text().split()
+    deciding = [name for entry in HEADLINES for name in entry["rows"]]
+    assert sorted(deciding) == sorted(set(deciding))
+    of_papers = [name for key in ("MultiTask", "Limits") for entry in TEXTS[key]["headline"] for name in entry["rows"]]
+    assert sorted(of_papers) == sorted(headlines)
+    told = {name for entry in ENTRIES for name in named(entry)}
     assert {name for name, row in LEDGER.items() if row["verdict"] in DECIDED} <= told
 
 
-@pytest.mark.parametrize("line", HEADLINES, ids=lambda line: line[2:60])
-def test_every_number_of_a_headline_is_that_of_a_claim_that_it_names(line: str) -> None:
-    names, seen = named(line), line.split(" | ")[2]
+@pytest.mark.parametrize("entry", HEADLINES, ids=lambda entry: entry["claim"][:50])
+def test_rows_of_a_headline_agree_on_its_answer_and_have_a_scope(entry: dict[str, Any]) -> None:
+    assert len({answer_of(LEDGER[name]["verdict"]) for name in entry["rows"]}) == 1
+    assert all(scope_of(LEDGER[name]) for name in entry["rows"])
+    assert answer_of(LEDGER[entry["rows"][0]]["verdict"]) not in ("answered", "open")
+
+
+def test_the_first_tables_fit_on_one_screen_each() -> None:
+    """Forty lines, at 45 characters a cell."""
+    page = (ROOT / "docs" / "findings.md").read_text()
+    tables = re.findall(r"(?m)(?:^\|.*\n)+", page.partition("## How to read")[0])
+    assert len(tables) == 2
+    for table in tables:
+        cells = [max(len(cell) for cell in line.split(" | ")) for line in table.splitlines()]
+        assert sum(-(-longest // 45) for longest in cells) <= 40
+
+
+def test_what_the_rules_decided_is_decided() -> None:
+    assert all(LEDGER[name]["verdict"] in DECIDED for name in [*TEXTS["rules"], *TEXTS["data"]])
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry["claim"][:50])
+def test_every_number_of_a_headline_is_that_of_a_claim_that_it_names(entry: dict[str, Any]) -> None:
+    names, seen = named(entry), entry["seen"]
     known = " ".join(said_of(name) for name in names)
     free = INTERVALS_FROM_TABLES.get(names[0], set())
-    found = [one for one in intervals(line) if one not in free]
+    found = [one for one in intervals(seen) if one not in free]
     assert [one for one in found if not any(is_rounded(one, of_row) for of_row in intervals(known))] == []
     plain = {
         number for number in _NUMBER.findall(_INTERVAL.sub("", seen)) if number not in FROM_TABLES.get(names[0], ())
@@ -97,15 +133,15 @@ def test_every_number_of_a_headline_is_that_of_a_claim_that_it_names(line: str) 
     } == set()
 
 
-@pytest.mark.parametrize("line", HEADLINES, ids=lambda line: line[2:60])
-def test_the_verdict_of_a_headline_is_that_of_a_claim_that_it_names(line: str) -> None:
-    said = line.split(" | ")[1]
-    known = {LEDGER[name]["verdict"] for name in named(line)}
-    told = [verdict for verdict in sorted(VERDICTS, key=len, reverse=True) if verdict in said]
-    assert told or "question" in said, said
-    assert not told or known & set(told), f"{said}: the ledger has {known}"
-    if re.search(r"(?<!not )reproduced(?! in sign)", said):  # the whole word
-        assert "reproduced" in known, said
+def test_answers_are_three() -> None:
+    assert {answer.partition(" ")[0] for verdict, answer in ANSWERS.items() if verdict not in OF_QUESTIONS} == {
+        "supported",
+        "contradicted",
+        "undecided",
+    }
+    assert tuple(ANSWERS) == VERDICTS
+    with pytest.raises(InputError, match="verdict: unknown 'perhaps'"):
+        answer_of("perhaps")
 
 
 def test_every_verdict_on_training_names_its_budget() -> None:
@@ -130,13 +166,11 @@ def test_no_row_bears_out_things_of_which_it_counted_none() -> None:
         n for n, of in found.items() if LEDGER[n]["verdict"] in CONFIRMED and any(o in LEDGER[n]["says"] for o in of)
     ]
     assert wrong == []
-    for line in ROWS:
-        for name in named(line):
+    for entry in ENTRIES:
+        for name in named(entry):
             for thing in found.get(name, ()):
-                heard = [
-                    one for one in re.split(r"[.;|]", line.rpartition("](experiments/")[0]) if thing.split()[-1] in one
-                ]
-                assert all(re.search(r"\b(none|no|not)\b", one) or one.strip().startswith(thing) for one in heard), line
+                heard = [one for one in re.split(r"[.;]", entry["seen"]) if thing.split()[-1] in one]
+                assert all(re.search(r"\b(none|no|not)\b", one) for one in heard), entry
 
 
 #: Numbers of the front page that no page has: what scripts/draw_first_picture.py prints.
@@ -180,11 +214,6 @@ def test_a_front_page_may_not_have_a_number_of_its_own() -> None:
         ("0.025", "0.031", "0.036"),
         "0.7",
     ]
-
-
-def test_the_test_reads_the_page() -> None:
-    assert len(HEADLINES) > 40
-    assert sum("| differs in |" in line for line in (ROOT / "docs" / "findings.md").read_text().splitlines()) == 3
 
 
 def test_a_number_of_another_row_is_no_number_of_this_one() -> None:

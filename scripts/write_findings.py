@@ -1,0 +1,203 @@
+"""Write docs/findings.md from docs/findings.toml, the ledger and protocols/undecided.toml.
+
+    python scripts/write_findings.py            print what would be written
+    python scripts/write_findings.py --write    write it
+
+The sentences stand in docs/findings.toml; answers, scopes, verdicts, closed gates and what would decide come from the
+ledger.
+"""
+
+import argparse
+import importlib.util
+import json
+import tomllib
+from collections import Counter
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from hmmscope.lab.evidence.answers import answer_of, scope_of
+from hmmscope.lab.evidence.verdicts import DECIDED
+from hmmscope.storage import store
+from hmmscope.text import in_digits
+
+ROOT = Path(__file__).parents[1]
+TEXTS, PAGE, LEDGER = (
+    ROOT / "docs" / "findings.toml",
+    ROOT / "docs" / "findings.md",
+    ROOT / "results" / "ledger" / "ledger.json",
+)
+PLANS = ROOT / "protocols" / "undecided.toml"
+#: Columns of the tables of answers.
+COLUMNS = ("supported", "contradicted", "undecided")
+
+_HEAD = """# What holds of the papers
+
+<!-- python scripts/write_findings.py --write makes this page from docs/findings.toml and the ledger. -->
+
+Both papers make 100 headline claims that a measurement or a computation can decide. Of these, {counts}. The verdicts
+stand in the [ledger](ledger.md) of {made}; `make article` typesets them (PDF).
+
+{tables}
+## How to read the answers
+
+* **Supported**: the whole 95 % interval lies beyond the smallest effect that matters. *In sign*: the interval lies on
+  the claimed side, but includes effects too small to matter, or the power is low.
+* **Contradicted**: the interval lies on the other side, or excludes every effect that matters. *At this budget*: more
+  training could still help the claim.
+* **Undecided**: the interval decides nothing, or a precondition (gate) failed.
+
+An answer holds for its scope only. Numbers in brackets are 95 % intervals over seeds. [The
+rules](experiments.md#the-ledger) were changed on 2026-11-25 and 2026-11-28 ([what
+changed](experiments/ledger-changes.md)); rows whose rule changed after their data are exploratory until new data.
+Reasons, closed gates and what would decide a claim are folded under each headline.
+
+Every row on trained models differs from the papers in size, budget and data. For [MultiTask]: width 64 to 128 (1024)
+and pools of composed cycles. For [Limits]: T, width 64 (512), 2 actions that generate A5 (5 actions), no dropout
+(0.1), no curriculum but in figure 6, learning rates chosen on Cyclic-DET alone. A headline names what differs
+besides.
+
+"""
+
+
+def _article() -> Any:
+    """Return scripts/article.py, which knows what a plan costs."""
+    spec = importlib.util.spec_from_file_location("article", ROOT / "scripts" / "article.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def links(rows: list[dict[str, Any]]) -> str:
+    """Return links to the pages of the experiments of rows, each once."""
+    names = dict.fromkeys(row["experiment"] for row in rows)
+    return ", ".join(f"[{name}](experiments/{name}.md)" for name in names)
+
+
+def answer(entry: dict[str, Any], ledger: dict[str, dict[str, Any]]) -> str:
+    """Return the answer of a headline, on which all of its rows agree."""
+    (found,) = {answer_of(ledger[name]["verdict"]) for name in entry["rows"]}
+    return found
+
+
+def glance(paper: dict[str, Any], ledger: dict[str, dict[str, Any]]) -> str:
+    """Return the table of answers of a paper: a row for each figure, table or theorem, a column for each answer."""
+    cells: dict[str, dict[str, list[str]]] = {}
+    for entry in paper["headline"]:
+        word, _, reserve = answer(entry, ledger).partition(" ")
+        item = entry["short"] + (f" ({reserve})" if reserve else "")
+        cells.setdefault(entry["of"], {}).setdefault(word, []).append(item)
+    lines = [f"| | {' | '.join(COLUMNS)} |", "|---|---|---|---|"]
+    lines += [f"| {of} | {' | '.join('; '.join(own.get(word, [])) for word in COLUMNS)} |" for of, own in cells.items()]
+    return f"**{paper['title']}**\n\n" + "\n".join(lines) + "\n"
+
+
+def reasons(entry: dict[str, Any], ledger: dict[str, dict[str, Any]], plans: dict[str, str]) -> list[str]:
+    """Return lines on each claim of a headline: verdict, number, closed gates, and what would decide it."""
+    lines = []
+    for name in [*entry["rows"], *entry.get("also", [])]:
+        row = ledger[name]
+        number = ""
+        if row["value"] is not None and row["low"] is not None:
+            number = f", {in_digits(row['value'], row['low'], row['high'])} {row['unit']}"
+        seeds = f", {row['seeds']} seeds" if row["seeds"] else ""
+        marks = "".join(f", {mark}" for mark in ("fragile", "exploratory") if row[mark])
+        closed = "".join(
+            f" Gate *{gate['name']}* failed: {gate['text']}." for gate in row["gates"] if not gate["is_open"]
+        )
+        needed = f" {row['seeds_needed']} seeds would decide." if row["seeds_needed"] else ""
+        decide = f" What would decide: {plans[name]}" if row["verdict"] not in DECIDED and name in plans else ""
+        lines.append(f"`{name}`: {row['verdict']}{number}{seeds}{marks}.{closed}{needed}{decide}")
+    return lines
+
+
+def section(paper: dict[str, Any], ledger: dict[str, dict[str, Any]], plans: dict[str, str]) -> str:
+    """Return the section of a paper: each headline with its answer, what was measured, and folded reasons."""
+    lines = [f"## {paper['title']}", "", paper["intro"].strip(), ""]
+    if "before" in paper:
+        lines += [paper["before"].strip(), ""]
+    before = None
+    for entry in paper["headline"]:
+        if entry["of"] != before:
+            lines += [f"### {entry['of']}", ""]
+            before = entry["of"]
+        rows = [ledger[name] for name in entry["rows"]]
+        scopes = ", ".join(dict.fromkeys(map(scope_of, rows)))
+        lines += [f"**{entry['claim']}** *{answer(entry, ledger).capitalize()}, {scopes}.* {entry['seen']}", ""]
+        folded = reasons(entry, ledger, plans)
+        differs = [f"Differs besides: {entry['differs']}."] if entry.get("differs") else []
+        pages = links([ledger[name] for name in [*entry["rows"], *entry.get("also", [])]])
+        lines += ["<details><summary>Verdict and reasons</summary>", "", f"{pages}", ""]
+        lines += [f"* {escape(line, quote=False)}" for line in [*folded, *differs]] + ["", "</details>", ""]
+    if paper.get("question"):
+        lines += ["### Questions of ours", ""]
+    for entry in paper.get("question", []):
+        rows = [ledger[name] for name in entry["rows"]]
+        names = ", ".join(f"`{name}`" for name in entry["rows"])
+        lines += [f"**{entry['claim']}** {entry['seen']} ({links(rows)}: {names})", ""]
+    if "after" in paper:
+        lines += [paper["after"].strip(), ""]
+    return "\n".join(lines)
+
+
+def open_headlines(
+    texts: dict[str, Any],
+    ledger: dict[str, dict[str, Any]],
+    headlines: list[str],
+    plans: list[dict[str, Any]],
+    article: Any,
+) -> str:
+    """Return the section on what the rules decided, what new data decided, and what would decide the rest."""
+    lines = ["## What decided, and what would", ""]
+    for title, names in (
+        ("The rules of 2026-11-28 decided these headlines on the same data", texts["rules"]),
+        ("New data decided these", texts["data"]),
+    ):
+        found = [f"`{name}` ({answer_of(ledger[name]['verdict'])})" for name in names]
+        lines += [f"{title}: {', '.join(found) or 'none yet'}.", ""]
+    lines += ["| undecided headlines | what would decide them | cost |", "|---|---|---|"]
+    for plan in plans:
+        own = [name for name in plan["headlines"] if name in headlines and ledger[name]["verdict"] not in DECIDED]
+        if own:
+            what, cost = article.what_decides(plan, list(ledger.values()))
+            lines.append(f"| {', '.join(f'`{name}`' for name in own)} | {what} | {cost} |")
+    return "\n".join([*lines, ""])
+
+
+def page() -> str:
+    """Return docs/findings.md."""
+    texts, article = tomllib.loads(TEXTS.read_text("utf-8")), _article()
+    ledger = {row["claim"]: row for row in json.loads(LEDGER.read_text("utf-8"))}
+    headlines = (ROOT / "tests" / "evidence" / "headlines.txt").read_text().split()
+    plans = list(tomllib.loads(PLANS.read_text("utf-8"))["plans"].values())
+    told = {
+        name: ", ".join(filter(None, article.what_decides(plan, list(ledger.values()))))
+        for plan in plans
+        for name in plan["headlines"]
+    }
+    papers = {key: value for key, value in texts.items() if isinstance(value, dict)}
+    counted = Counter(answer_of(ledger[name]["verdict"]) for name in headlines)
+    counts = ", ".join(f"{number} are {word}" for word, number in counted.most_common())
+    head = _HEAD.format(
+        counts=counts,
+        made=max(row["created"] for row in ledger.values()),
+        tables="\n".join(glance(papers[name], ledger) for name in ("MultiTask", "Limits")),
+    )
+    sections = [section(paper, ledger, told) for paper in papers.values()]
+    return head + "\n".join([*sections, open_headlines(texts, ledger, headlines, plans, article)])
+
+
+def main() -> None:
+    """Print or write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write docs/findings.md")
+    if parser.parse_args().write:
+        store.write_text(PAGE, page())
+    else:
+        print(page(), end="")
+
+
+if __name__ == "__main__":
+    main()
