@@ -28,7 +28,7 @@ def answer_of(verdict: str) -> str:
     """
     if verdict not in ANSWERS:
         raise InputError(f"verdict: unknown {verdict!r} (known: {', '.join(ANSWERS)})")
-    return ANSWERS[verdict]  # type: ignore[index]
+    return ANSWERS[verdict]
 
 
 def scope_of(row: Mapping[str, Any]) -> str:
