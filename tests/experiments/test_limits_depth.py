@@ -36,10 +36,10 @@ def test_what_moves_is_told_from_what_rests() -> None:
     assert found.verdict in OF_QUESTIONS
     assert "3 layers of 32" in (found.unit or "")
     assert found.value == pytest.approx(math.log2(14 / 8), abs=0.02)
-    assert "Surely moving: 3 layers of 32; surely at rest: 1 layer of 32, 2 layers of 32." in found.text
+    assert "Still growing: 3 layers of 32; converged: 1 layer of 32, 2 layers of 32 (by 95 % intervals)." in found.text
     assert "every depth" in judged("limits-depth-saturates", growing(lambda n, share: 40.0)).text
     swapped_ = judged("limits-depth-saturates", swapped("limits-depth", growing(lambda n, share: 3 * share)))
-    assert "Surely moving: none" in swapped_.text
+    assert "Still growing: none" in swapped_.text
 
 
 def test_a_layer_more_gets_there_sooner() -> None:
@@ -102,4 +102,4 @@ def test_thinner_signals_harm_the_transformer_more() -> None:
         "limits-hard-rare-threshold", doses(lambda n, actions: 24.0 if n == 0 else 0.5 if actions > 32 else 9.0)
     )
     assert found.unit == "doublings behind the RNN, 1 in 128"
-    assert "although the RNN fits two at: 1 in 128." in found.text
+    assert "while the RNN fits two at: 1 in 128." in found.text

@@ -352,7 +352,7 @@ def test_width_and_heads(name: str, axis: str) -> None:
     assert falls.verdict in OF_QUESTIONS  # the paper has no sentence on it
     assert falls.value == pytest.approx(0.3)
     assert "falls" in falls.text
-    assert "least at 2" in falls.text
+    assert "smallest at 2" in falls.text
     assert "rises" in judged(name, tables({1: 0.1, 4: 0.2})).text
     assert "does not clearly depend" in judged(name, tables({1: 0.3, 4: 0.2}, 0.1)).text
     assert "one value" in judged(name, tables({4: 0.2})).text
@@ -445,7 +445,7 @@ def test_parity_stands_beside_constructed_weights() -> None:
     run = {"seed": 0, "task": "parity", "architecture": "delta-rule-negative", "layers": 1, "beyond": True}
     rows = [run | {"predictor": "constructed", "position": n, "value": n / 1e9} for n in (1, 40)]
     found = judged("limits-architectures-parity", tables | {"errors": tables["errors"] + rows})
-    assert "Of the constructed weights it is at most 4e-08, to position 40." in found.text
+    assert "The loss of the constructed weights is at most 4e-08, up to position 40." in found.text
 
 
 def test_a_process_that_forgets() -> None:

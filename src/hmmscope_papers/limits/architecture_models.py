@@ -1,4 +1,4 @@
-"""The architectures that limits-architectures compares, and its tasks."""
+"""Architectures and tasks of limits-architectures."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class LimitsArchitecture:
-    """A model by its fields, and how it is used here.
+    """A model by its fields, and how the experiment uses it.
 
     Attributes:
-        title: short, to stand under bars; the number of layers follows but for recurrent networks, which have one.
-        model: name and fields beside layers, width and heads.
-        recurrent: one layer, of the width and recipe of the ReLU RNN.
-        has_heads: whether it has a number of heads.
-        any_length: whether it can be read beyond the length of its training.
+        title: Short name for bars; the number of layers follows, except for recurrent networks, which have one.
+        model: Name and fields besides layers, width and heads.
+        recurrent: Use one layer, with the width and recipe of the ReLU RNN.
+        has_heads: Whether it has a number of heads.
+        any_length: Whether it can read beyond its training length.
     """
 
     title: str
@@ -39,9 +39,9 @@ ARCHITECTURES: dict[str, LimitsArchitecture] = {
     "mamba2": LimitsArchitecture("Mamba-2", {"name": "mamba2", "chunk_length": 16}),
     "gated-deltanet": LimitsArchitecture("Gated Δ", {"name": "gated-deltanet", "chunk_length": 16}),
 }
-#: Those that need no extra.
+#: Architectures that need no optional dependency.
 DEFAULT = ["rnn", "rnn-tanh", "lstm", "gru", "transformer", "linear-attention", "delta-rule", "delta-rule-negative"]
-#: Title and process of each task; without a process it is the task of the grid, with the sizes of the scale.
+#: Title and process of each task; without a process, the task of the grid with the sizes of the scale.
 TASKS: dict[str, tuple[str, dict[str, Any]]] = {
     "cyclic-det": ("Cyclic-DET (cycles of 5 states)", {}),
     "cyclic-rnd": ("Cyclic-RND", {}),
@@ -57,6 +57,6 @@ TASKS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def name_of(architecture: str, layers: int) -> str:
-    """As in legends and under bars; recurrent networks have one layer, which is not said."""
+    """Return the name for legends and bars; recurrent networks omit their one layer."""
     known = ARCHITECTURES[architecture]
     return known.title if known.recurrent else f"{known.title} {layers}"

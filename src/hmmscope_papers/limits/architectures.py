@@ -1,4 +1,4 @@
-"""The tasks of [Limits] on other architectures: who tracks the state, who needs depth, who goes on beyond its length."""
+"""The tasks of [Limits] on other architectures: state tracking, depth, and sequences beyond the training length."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -43,25 +43,25 @@ from hmmscope_papers.limits.trainings import limits_config, shortened
 
 _FOUR = {"tasks": ["cyclic-det", "word-problem", "matmul", "mess3"], "architectures": DEFAULT}
 ERROR_RATES = (0.05, 0.1)
-#: Task, architecture and layers of which weights are constructed.
+#: Task, architecture and layers of the constructed weights.
 CONSTRUCTED = ("parity", "delta-rule-negative", 1)
 
 
 @registry.experiment("limits-architectures")
 class Architectures(Experiment):
-    """Architectures by tasks; recurrent networks have one layer and steps of their own."""
+    """Architectures by tasks; recurrent networks have one layer and separate steps."""
 
-    title = "Who tracks the state: recurrent networks, attention, linear recurrences"
+    title = "State tracking by recurrent networks, attention and linear recurrences"
     summary = (
         "The same tasks on several architectures: recurrent networks of one layer; at several depths Transformers with "
         "rotary positions, with linear attention, and with a gated delta rule whose eigenvalues are positive or may be "
-        "negative; and by --plan.architectures state space models (with the extra `models`). Up to scale medium all see "
-        "as many sequences. They are judged up to the length of their training and beyond it; on parity beside "
-        "constructed weights."
+        "negative; and with --plan.architectures state space models (which need the extra `models`). Up to scale medium "
+        "all see equally many sequences. They are evaluated up to the training length and beyond it; on parity they are "
+        "compared with constructed weights."
     )
     num_seeds = Experiment.NUM_SEEDS
     run_columns = ("task", "architecture", "layers")
-    #: What shapes the plan. Up to scale medium everything sees as many sequences. Steps 0: those of the scale.
+    #: Choices of the plan; up to scale medium all see equally many sequences. Steps 0 means the steps of the scale.
     shapes: dict[str, dict[str, Any]] = {
         "smoke": {"tasks": ["cyclic-det"], "architectures": ["rnn", "gru", "transformer", "linear-attention"]}
         | {"layers": [1], "steps": 20, "recurrent_steps": 20},
@@ -120,7 +120,6 @@ def _label(task: str, architecture: str, layers: int) -> str:
 
 
 def _facts(label: str, run: Run) -> dict[str, Any]:
-    """Task, architecture and layers: those whose label it is."""
     layers = run.config.model.num_layers
     for task in TASKS:
         for name in ARCHITECTURES:
@@ -130,7 +129,6 @@ def _facts(label: str, run: Run) -> dict[str, Any]:
 
 
 def _config(scale: str, task: str, name: str, layers: int, choices: dict[str, Any]) -> dict[str, Any]:
-    """The grid's run with another model, and where the grid has not the task, another process."""
     architecture, (_, process) = ARCHITECTURES[name], TASKS[task]
     steps = choices["recurrent_steps"] if architecture.recurrent else choices["steps"]
     grid_task, depth = task if not process else "cyclic-det", 0 if architecture.recurrent else layers
@@ -142,10 +140,7 @@ def _config(scale: str, task: str, name: str, layers: int, choices: dict[str, An
 
 
 def _error_rows(facts: dict[str, Any], run: Run, sizes: dict[str, Any]) -> list[dict]:
-    """Errors by position up to `times_longer` training lengths (or one, where positions are learned).
-
-    Beside the one layer that could have them stand the weights that are constructed.
-    """
+    """Return errors by position up to `times_longer` training lengths, or one for learned positions."""
     trained_on = run.config.layout.num_observations
     times = sizes["times_longer"] if ARCHITECTURES[facts["architecture"]].any_length else 1
     layout = replace(run.config.layout, length=times * trained_on)
@@ -165,7 +160,6 @@ def _error_rows(facts: dict[str, Any], run: Run, sizes: dict[str, Any]) -> list[
 
 
 def _fit_row(run: Run) -> dict:
-    """Fit lengths within the training length, with what the model costs."""
     assert run.summary is not None
     spec = run.config.training
     shared = {"length": run.config.layout.num_observations, "parameters": run.summary["parameters"]}
@@ -178,7 +172,6 @@ def _fit_row(run: Run) -> dict:
 
 
 def _errors_figure(rows: Rows) -> Figure:
-    """Error by position, to beyond the training length, a panel a task; of each architecture the deepest."""
     built = rows.where(predictor="constructed")
     deepest = {name: max(own.values("layers")) for name, own in rows.by("architecture").items()}
     rows = Rows(row for row in rows if row["layers"] == deepest[row["architecture"]])
@@ -202,16 +195,15 @@ def _errors_figure(rows: Rows) -> Figure:
         name="error-by-position",
         title="Error by position, to beyond the training length",
         caption=(
-            f"Evaluation loss by position, of each architecture with the most layers (their number is named); the "
-            f"models were trained on {trained_on} observations, and read on beyond them (those with learned positions "
-            "cannot be). Means over seeds, bands are 95 % intervals."
+            f"Evaluation loss by position, for each architecture with the most layers (given by the number). Models "
+            f"were trained on {trained_on} observations and also read longer sequences, except those with learned "
+            "positions. Means over seeds, bands are 95 % intervals."
         ),
         panels=tuple(panels),
     )
 
 
 def _fit_figure(rows: Rows) -> Figure:
-    """Fit length by architecture, a panel a task."""
     panels = []
     for task, own in rows.by("task").items():
         found = own.pool("architecture", "layers", value="fit_0.1")
@@ -230,10 +222,10 @@ def _fit_figure(rows: Rows) -> Figure:
         )
     return Figure(
         name="fit-lengths",
-        title="How far each architecture follows the state",
+        title="Fit length of each architecture",
         caption=(
-            "Number of positions from the first on with an evaluation loss below 0.1 in the last three evaluations of "
-            "the training. Means over seeds with 95 % intervals, cut to what is possible."
+            "Number of leading positions with an evaluation loss below 0.1 in the last three evaluations of the "
+            "training. Means over seeds with 95 % intervals, cut to the possible range."
         ),
         panels=tuple(panels),
     )
@@ -242,16 +234,15 @@ def _fit_figure(rows: Rows) -> Figure:
 # ---------------------------------------------------------------------------------------------------------------------
 # Claims
 
-#: Tasks whose belief a window of constant length gives: there is no state to track.
+#: Tasks without a state to track: a window of constant length gives the belief.
 FORGETTING = ("ran-hmm", "mess3")
-#: A difference of evaluation losses that matters, and one by which a model has learned something.
+#: Differences of evaluation losses: the smallest that matters, and the smallest that counts as learning.
 MATTERS, LEARNED = 0.05, 0.1
 
 Which = tuple[str, int]  # architecture and layers
 
 
 def _tracking(tables: Tables) -> Rows:
-    """Errors of the models on the tasks in which a state has to be tracked."""
     rows = tables["errors"].where(predictor="model")
     return Rows(row for row in rows if row["task"] not in FORGETTING)
 
@@ -261,13 +252,13 @@ def _depths(rows: Rows, architecture: str) -> list[int]:
 
 
 def _ends(rows: Rows) -> tuple[Which, Which] | None:
-    """The deepest Transformer and the ReLU RNN; None if one was not trained."""
+    """Return the deepest Transformer and the ReLU RNN, if trained."""
     depths, recurrent = _depths(rows, "transformer"), _depths(rows, "rnn")
     return (("transformer", depths[-1]), ("rnn", recurrent[-1])) if depths and recurrent else None
 
 
 def _less(one: Which, other: Which, *, beyond: bool = False) -> Callable[[Rows], EstimateWithError | None]:
-    """Mean error of one architecture less that of another, of one task and seed."""
+    """Return a function for the mean error of one architecture minus another's."""
 
     def of_seed(own: Rows) -> EstimateWithError | None:
         both = [own.where(architecture=name, layers=layers, beyond=beyond) for name, layers in (one, other)]
@@ -277,7 +268,6 @@ def _less(one: Which, other: Which, *, beyond: bool = False) -> Callable[[Rows],
 
 
 def _said(rows: Rows, *, beyond: bool = False) -> str:
-    """Mean error by task and architecture."""
     said = []
     for task, own in rows.where(beyond=beyond).by("task").items():
         pooled = own.pool("architecture", "layers")
@@ -288,8 +278,6 @@ def _said(rows: Rows, *, beyond: bool = False) -> str:
 
 
 def _drifts(tables: Tables, one: Which, other: Which, tasks: Iterable[str]) -> dict[str, float | None]:
-    """What the last doubling of the training has changed of `_less`, by task."""
-
     def of_seed(own: Rows) -> float | None:
         both = [own.where(architecture=name, layers=layers).values("loss") for name, layers in (one, other)]
         return both[0][0] - both[1][0] if all(both) else None
@@ -298,8 +286,6 @@ def _drifts(tables: Tables, one: Which, other: Which, tasks: Iterable[str]) -> d
 
 
 def _learned(tables: Tables, which: Which, tasks: Iterable[str]) -> Gate:
-    """Whether a model is better than the constant answer up to the training length, on every task."""
-
     def lead(own: Rows) -> EstimateWithError | None:
         both = [own.where(predictor=name) for name in ("constant", "model")]
         return loss_of(both[0]) - loss_of(both[1]) if all(both) else None
@@ -312,7 +298,6 @@ def _learned(tables: Tables, which: Which, tasks: Iterable[str]) -> Gate:
 
 @claim("limits-architectures-recurrence")
 def recurrence(tables: Tables) -> Measurement:
-    """Within seed and task, up to the training length."""
     rows = _tracking(tables)
     ends, tasks = _ends(rows), rows.values("task")
     if ends is None:
@@ -325,7 +310,6 @@ def recurrence(tables: Tables) -> Measurement:
 
 @claim("limits-architectures-depth")
 def depth(tables: Tables) -> Measurement:
-    """Within seed and task, up to the training length."""
     rows = _tracking(tables)
     depths = _depths(rows, "transformer")
     if len(depths) < 2:
@@ -341,7 +325,6 @@ def depth(tables: Tables) -> Measurement:
 
 @claim("limits-architectures-forgetting")
 def forgetting(tables: Tables) -> Measurement:
-    """Within seed and task, up to the training length."""
     rows = tables["errors"].where(task=list(FORGETTING), beyond=False)
     models = rows.where(predictor="model")
     depths = _depths(models, "transformer")
@@ -362,7 +345,6 @@ def forgetting(tables: Tables) -> Measurement:
 
 @claim("limits-architectures-tracking")
 def tracking(tables: Tables) -> Measurement:
-    """By task; of the others the longest fit length."""
     said = []
     for task, own in tables["fit"].by("task").items():
         rows = own.pool("architecture", "layers", value="fit_0.1")
@@ -370,14 +352,16 @@ def tracking(tables: Tables) -> Measurement:
         whole = [f"{row['architecture']} ({row['layers']})" for row in rows if row["fit_0.1"] == longest]
         best = max((row["fit_0.1"] for row in rows if row["fit_0.1"] < longest), default=None)
         rest = "" if best is None else f"; the longest 0.1-fit length of the others is {best:.1f}"
-        said.append(f"{task}: {', '.join(whole) or 'none'} of {len(rows)}{rest}")
+        said.append(f"{task}: {', '.join(whole) or 'none'} out of {len(rows)} networks{rest}")
     lengths = ", ".join(map(str, sorted(tables["fit"].values("length"))))
-    return Measurement(None, f"All {lengths} positions are fitted in every seed by (layers) {'. '.join(said)}.")
+    return Measurement(
+        None, f"Architectures (layers) that fit all {lengths} positions in every seed: {'. '.join(said)}."
+    )
 
 
 @claim("limits-architectures-parity")
 def parity(tables: Tables) -> Measurement:
-    """That positive ones cannot is a theorem on numbers of finite precision, of any depth (Grazzi et al. 2025)."""
+    """Compare with positive eigenvalues, which fail at any depth in finite precision (Grazzi et al. 2025)."""
     task, architecture, layers = CONSTRUCTED
     rows = tables["errors"].where(task=task)
     models = rows.where(predictor="model")
@@ -387,5 +371,5 @@ def parity(tables: Tables) -> Measurement:
     exact = rows.where(predictor="constructed")
     if not exact:
         return Measurement(effects, _said(models, beyond=True))
-    built = f"Of the constructed weights it is at most {max(exact.values('value')):.2g}, to position "
+    built = f"The loss of the constructed weights is at most {max(exact.values('value')):.2g}, up to position "
     return Measurement(effects, f"{_said(models, beyond=True)} {built}{max(exact.values('position'))}.")

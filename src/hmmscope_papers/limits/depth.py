@@ -1,4 +1,4 @@
-"""Is depth a limit or a speed: the fit length on Cyclic-DET as a function of training, by depth, at two lengths."""
+"""Fit length on Cyclic-DET as a function of training, by depth, at two lengths."""
 
 import math
 from typing import Any
@@ -41,20 +41,20 @@ TASK = "cyclic-det"
 
 @registry.experiment("limits-depth")
 class LimitsDepth(GridExperiment):
-    """The runs of Figures 3 and 6 on Cyclic-DET without curriculum, and longer sequences beside them."""
+    """The runs of Figures 3 and 6 on Cyclic-DET without curriculum, and longer sequences."""
 
-    title = "Is depth a limit or a speed?"
+    title = "Does depth limit the fit length, or the speed of learning?"
     summary = (
-        "How far Transformers of growing depth follow five states under two permutations that generate A5, while they "
-        "train on whole sequences. If depth is a limit the fit length of each depth comes to rest below the end of the "
-        "sequence; if it is a speed, more training moves it on, and 2^L is a snapshot."
+        "Fit lengths of Transformers of growing depth during training, on whole sequences of five states under two "
+        "permutations that generate A5. If depth is a limit, the fit length of each depth converges below the end of "
+        "the sequence; if depth sets the speed, more training lengthens the fit, and 2^L depends on the budget."
     )
     num_seeds = Experiment.NUM_SEEDS
     run_columns = ("layers", "longest")
     sizes = {scale: {"error_rate": RATE} for scale in ("smoke", "small", "medium", "gpu")}
     measure_per_run = True
     groups = {"lengths": (WHILE_TRAINING,)}
-    #: What shapes the plan: layers at the length of the scale (0), and at a longer one.
+    #: Choices of the plan: layers at the length of the scale, and at a longer one.
     shapes: dict[str, dict[str, Any]] = {
         "smoke": {"layers": [0, 1, 2], "long_layers": [1], "long_length": 6},
         "small": {"layers": [0, 1, 2, 3], "long_layers": [2], "long_length": 32},
@@ -86,7 +86,7 @@ class LimitsDepth(GridExperiment):
 # ---------------------------------------------------------------------------------------------------------------------
 # Figures
 
-#: Shares of the training at which lengths by depth are shown.
+#: Fractions of the training at which lengths by depth are shown.
 _SHARES = {0.25: "after a quarter of the training", 0.5: "after half", 1.0: "at the end"}
 
 
@@ -97,8 +97,8 @@ def _by_depth(rows: Rows) -> Figure:
         caption=(
             f"The place between two positions at which the evaluation loss crosses {rows[0]['error_rate']:g}, by one "
             "evaluation. 2^layers is cut at the end of the sequence. Depths with a ring have not converged: over the "
-            "last doubling of the training they moved by a tenth of a doubling or more, mean over seeds, so that theirs "
-            "is the length of a budget. Bands are 95 % intervals over seeds."
+            "last doubling of the training they changed by a tenth of a doubling or more, mean over seeds, so their fit "
+            "length depends on the budget. Bands are 95 % intervals over seeds."
         ),
         panels=tuple(_depth_panel(own) for own in rows.by("longest").values()),
     )
@@ -148,17 +148,15 @@ def _by_training(rows: Rows) -> Figure:
 
 
 def _runs(rows: Rows) -> list[Rows]:
-    """The evaluations of each run."""
     return list(rows.by("longest", "layers", "seed").values())
 
 
 def _at(own: Rows, share: float) -> dict[str, Any]:
-    """The evaluation of a run at a share of its training, or the last one before."""
     return max((row for row in own if row["share"] <= share + 1e-9), key=lambda row: row["share"], default=own[0])
 
 
 def last_octave(own: Rows) -> EstimateWithError | None:
-    """Doublings of the fit length over the last doubling of the training; None at the end of the sequence by its half."""
+    """Return the change over the last doubling of training in doublings; None if its half fits everything."""
     half, end = _at(own, 0.5), _at(own, 1.0)
     return None if half["length"] >= half["longest"] else EstimateWithError(log2_length(end) - log2_length(half))
 
@@ -173,7 +171,7 @@ def _named(longest: int, layers: int) -> str:
 
 @claim("limits-depth-saturates")
 def saturates(tables: Tables) -> Measurement:
-    """The depth that moves most stands first; whole sequences by half of the training do not count."""
+    """Leave out depths that fit the whole sequence by half of the training."""
     found: dict[str, Effect] = {}
     for (longest, layers), own in _deep(tables).by("longest", "layers").items():
         effect = over_seeds(own, last_octave, "doublings a doubling of training")
@@ -184,14 +182,17 @@ def saturates(tables: Tables) -> Measurement:
     moving = [name for name, low, _ in known if low > 0]
     rests = [name for name, low, high in known if low > -LENGTH_AT_REST and high < LENGTH_AT_REST]
     said = "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
-    text = f"Over the last doubling of the training: {said or 'every depth fits the whole sequence'}. "
-    text += f"Surely moving: {', '.join(moving) or 'none'}; surely at rest: {', '.join(rests) or 'none'}."
+    text = (
+        f"Doublings of the fit length over the last doubling of training: {said or 'every depth fits the sequence'}. "
+    )
+    text += (
+        f"Still growing: {', '.join(moving) or 'none'}; converged: {', '.join(rests) or 'none'} (by 95 % intervals)."
+    )
     return Measurement(effects, text)
 
 
 @claim("limits-depth-speed")
 def speed(tables: Tables) -> Measurement:
-    """Of the depths that get there, two at least, within seeds, at the shorter sequences."""
     rows = _deep(tables)
     rows = rows.where(longest=min(rows.values("longest"), default=0))
 
@@ -204,12 +205,13 @@ def speed(tables: Tables) -> Measurement:
     counts = each(rows, "layers", lambda own: steps_to(own))
     said = "; ".join(f"{model_name(n)} {count.value:,.0f}" for n, count in counts.items())
     return Measurement(
-        effect, f"Mean sequences until half of the positions stay fitted: {said or 'no depth gets there'}."
+        effect,
+        f"Mean number of training sequences until half of the positions stay fitted: {said or 'no depth gets there'}.",
     )
 
 
 def steps_to(own: Rows) -> float | None:
-    """Sequences that a run has seen when it fits half of its positions for good; None if it never does."""
+    """Return the sequences seen until half of the positions stay fitted; None if never."""
     ordered = sorted(own, key=lambda row: row["sequences"])
     below = [i for i, row in enumerate(ordered) if row["length"] < row["longest"] / 2]
     first = below[-1] + 1 if below else 0

@@ -1,4 +1,4 @@
-"""[Limits] Figure 2: the evaluation loss at one position while the RNN and Transformers train."""
+"""[Limits] Figure 2: evaluation loss at one position while the RNN and Transformers train."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -47,20 +47,19 @@ FOUR = ("cyclic-hard", "cyclic-det", "matmul", "ran-hmm")
 
 
 def _sizes(samples: int, hard: int, det: int, matmul: int, hmm: int, rnd: int, lds: int) -> dict[str, int]:
-    """Samples, and the position shown of each task."""
     positions = {"cyclic_hard": hard, "cyclic_det": det, "matmul": matmul, "ran_hmm": hmm, "cyclic_rnd": rnd}
     return {"samples": samples} | {f"position_{task}": at for task, at in (positions | {"ran_lds": lds}).items()}
 
 
 @registry.experiment("limits-fig2")
 class LimitsFig2(GridExperiment):
-    """Learning curves on the grid that Figure 3 and Table 3 use too."""
+    """Learning curves on the grid of trainings that Figure 3 and Table 3 also use."""
 
-    title = "RNNs and Transformers while they train"
+    title = "Learning curves of RNNs and Transformers"
     summary = (
-        "A one-layer RNN and Transformers of growing depth learn hidden Markov processes that an ideal observer solves "
-        "exactly. After each epoch their answers at one position are compared with the exact ones: half the L1 "
-        "distance of laws, the Euclidean distance of vectors. The shorter way down is the faster learner. " + EPOCHS
+        "A one-layer RNN and Transformers of growing depth learn hidden Markov processes whose exact answers are known. "
+        "After each epoch their answers at one position are compared with the exact ones: half the L1 distance of "
+        "distributions, the Euclidean distance of vectors. The steeper curve is the faster learner. " + EPOCHS
     )
     num_seeds = Experiment.NUM_SEEDS
     run_columns = ("task", "layers")
@@ -101,7 +100,6 @@ class LimitsFig2(GridExperiment):
 
 
 def _epoch_rows(run: Run, sizes: dict[str, Any]) -> list[dict]:
-    """Evaluation losses by epoch, at all positions (lists) and at the one that is shown (``value``)."""
     found, facts = epochs_of(run), identity(run)
     name = f"position_{facts['task'].replace('-', '_')}"
     at, last = sizes[name], found.positions[-1]
@@ -116,7 +114,6 @@ def _epoch_rows(run: Run, sizes: dict[str, Any]) -> list[dict]:
 
 
 def _references(task: str, run: Run, sizes: dict[str, Any]) -> list[dict]:
-    """The evaluation loss, at every position, of a predictor that always gives the same answer."""
     rows = evaluation_losses(run.model, run.dataset("probe"), num_samples=sizes["samples"], target=TASKS[task][1])
     return [{"task": task} | row for row in rows if row["predictor"] == "constant"]
 
@@ -133,24 +130,23 @@ def _shown(tables: Tables) -> Figure:
         nothing = [row["value"] for row in tables["references"].where(task=task, position=at)]
         series = [curve(own.where(layers=n), "sequences", model_name(n), "model") for n in layers_of(own)]
         series.append(level(0.0, ends, "exact filter", "optimum"))
-        series.append(level(fmean(nothing), ends, "always the same answer") if nothing else None)
+        series.append(level(fmean(nothing), ends, "constant answer") if nothing else None)
         shown: dict[str, Any] = {"x_label": "sequences seen", "y_label": "evaluation loss", "y_min": 0.0, "log_x": True}
         panels.append(lines(f"{task_title(task)}, position {at}", *series, **shown))
     return Figure(
         name="evaluation-loss",
         title="Evaluation loss at one position against training",
         caption=(
-            "Distance of the answer from the exact one at the position named, against the sequences seen in training, as "
-            "many for all models of a task. At the scales smoke and paper Transformers have the doubling curriculum: "
-            "there a position is first seen when its stage begins. Of Cyclic-HARD only positions at which the state is "
-            "asked for count. Bands are 95 % intervals over seeds."
+            "Distance of the answer from the exact one at the given position, against the sequences seen in training; "
+            "all models of a task see equally many. At scales smoke and paper Transformers have the doubling "
+            "curriculum: a position is first trained when its stage begins. Cyclic-HARD includes only positions at "
+            "which the state is asked for. Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )
 
 
 def _explorer(rows: Rows) -> Figure:
-    """Every task, model and position."""
     curves = []
     for task, of_task in rows.by("task").items():
         for n in layers_of(of_task):
@@ -181,19 +177,16 @@ def _explorer(rows: Rows) -> Figure:
 # ---------------------------------------------------------------------------------------------------------------------
 # Claims
 
-#: A model has converged at a position when its evaluation loss stays below this.
+#: A model has converged at a position once its evaluation loss stays below this.
 CONVERGED = 0.1
-#: Epochs that are averaged at the end of a training.
+#: Number of epochs averaged at the end of a training.
 LAST = 3
-#: Share of a training that the paper's curves leave out: the learning rate is still rising.
+#: First fraction of a training, left out by the paper's curves: the learning rate is still rising.
 FIRST = 0.1
 
 
 def alike(rows: Rows) -> Rows:
-    """The rows of evaluations at which the RNN and the Transformers of a task have seen as many sequences.
-
-    The RNN may train on after that: its learning rate is not yet lowered then.
-    """
+    """Keep evaluations up to the sequences that all models of a task have seen."""
     most = {
         task: min(max(one.values("sequences")) for one in own.by("layers").values())
         for task, own in rows.by("task").items()
@@ -202,7 +195,6 @@ def alike(rows: Rows) -> Rows:
 
 
 def _matched(rows: Rows) -> tuple[Gate, ...]:
-    """Whether the models of each task have seen as many sequences in these rows."""
     return tuple(
         Gate.matched(
             {model_name(n): {"sequences": max(one.values("sequences"))} for n, one in own.by("layers").items()}
@@ -212,14 +204,14 @@ def _matched(rows: Rows) -> tuple[Gate, ...]:
 
 
 class ConvergenceInterval(NamedTuple):
-    """Sequences seen until the loss stays below `CONVERGED`: between two evaluations, or later than the last (None)."""
+    """Sequences seen until the loss stays below `CONVERGED`: after one evaluation, until another (None: never)."""
 
     after: float
     until: float | None
 
 
 def crossing(rows: Rows) -> ConvergenceInterval | None:
-    """Of one run's rows (``sequences``, ``value``); None if it has no value."""
+    """Return the convergence interval of one run's rows; None without values."""
     known = sorted((row["sequences"], row["value"]) for row in rows if row["value"] is not None)
     if not known:
         return None
@@ -233,9 +225,9 @@ def crossing(rows: Rows) -> ConvergenceInterval | None:
 
 
 def advantage(rows: Rows) -> tuple[float | None, float | None]:
-    """log2 of how many times as many sequences as the RNN the fastest Transformer needs: at least, and at most.
+    """Bound log2 of the sequences that the fastest Transformer needs divided by the RNN's, for one task and seed.
 
-    Of one task and seed. None where there is no bound.
+    A bound that does not exist is None.
     """
     found = {n: crossing(own) for n, own in rows.by("layers").items()}
     recurrent = found.pop(0, None)
@@ -250,7 +242,7 @@ def advantage(rows: Rows) -> tuple[float | None, float | None]:
 
 
 def doublings(bounds: tuple[float | None, float | None]) -> float | None:
-    """The middle of two bounds; a bound alone where it tells on which side of zero the number is, otherwise None."""
+    """Return the middle of two bounds, or one that decides the sign, otherwise None."""
     least, most = bounds
     if least is not None and most is not None:
         return (least + most) / 2
@@ -261,10 +253,7 @@ def doublings(bounds: tuple[float | None, float | None]) -> float | None:
 
 @claim("limits-rnn-converges-faster")
 def converges_faster(tables: Tables) -> Measurement:
-    """The loss is known at evaluations only: the distance between two of them is the least width of the interval.
-
-    A crossing within the first tenth of the training, while the learning rate rises, does not count.
-    """
+    """Widen the interval to the distance between evaluations, and leave out the first tenth of the training."""
     rows = alike(tables["epochs"])
     first = {task: parameter("first", FIRST) * max(own.values("sequences")) for task, own in rows.by("task").items()}
     rows = Rows(row for row in rows if row["sequences"] > first[row["task"]])
@@ -280,19 +269,17 @@ def converges_faster(tables: Tables) -> Measurement:
                 values, "doublings of the sequences needed", resolution=resolution
             )
             sooner.append(f"{task_title(task)} {sum(value > 0 for value in known)} of {len(known)}")
-    text = f"Doublings of the sequences that the fastest Transformer needs beyond the RNN: {told(effects)}. "
-    text += f"Seeds in which the RNN is sooner: {', '.join(sooner) or 'none'}."
+    text = f"log2 of the sequences that the fastest Transformer needs, divided by those of the RNN: {told(effects)}. "
+    text += f"Seeds in which the RNN converges first: {', '.join(sooner) or 'none'}."
     return Measurement(effects, text, gates=_gates(tables, rows), required=titles(FOUR))
 
 
 def _at_end(rows: Rows) -> float | None:
-    """Mean loss of the last evaluations of one run."""
     known = sorted((row["sequences"], row["value"]) for row in rows if row["value"] is not None)
     return fmean(value for _, value in known[-parameter("last", LAST) :]) if known else None
 
 
 def _lead(rows: Rows) -> float | None:
-    """Final loss of the best Transformer less that of the RNN, of one task and seed."""
     found = {n: _at_end(own) for n, own in rows.by("layers").items()}
     recurrent = found.pop(0, None)
     others = [value for value in found.values() if value is not None]
@@ -300,15 +287,12 @@ def _lead(rows: Rows) -> float | None:
 
 
 def _gates(tables: Tables, rows: Rows) -> tuple[Gate, ...]:
-    """What has to hold of RNN and Transformers, each at its worst task, and of what they are trained on."""
     deep = [n for n in layers_of(rows) if n]
     whole = Rows({"task": row["task"], "position": row["positions"][-1]} for row in rows)
     return *_learned(tables, rows, [0]), *_learned(tables, rows, deep), *_matched(rows), *rarely_asked(whole)
 
 
 def _learned(tables: Tables, rows: Rows, layers: list[int]) -> tuple[Gate, ...]:
-    """Return, by task, whether the best of some models is better than a constant answer."""
-
     def lead(own: Rows) -> float | None:
         nothing = tables["references"].where(task=own[0]["task"], position=own[0]["position"], seed=own[0].get("seed"))
         ends = [_at_end(own.where(layers=n)) for n in layers]
@@ -318,15 +302,12 @@ def _learned(tables: Tables, rows: Rows, layers: list[int]) -> tuple[Gate, ...]:
     leads = each_task(rows, FOUR, lead, "")
     who = "Transformer" if any(layers) else "RNN"
     return tuple(
-        Gate.learned(
-            leads.get(task), parameter("rate", CONVERGED), f"one that always gives the same answer ({who}, {task})"
-        ).about(task)
+        Gate.learned(leads.get(task), parameter("rate", CONVERGED), f"a constant answer ({who}, {task})").about(task)
         for task in titles(one for one in FOUR if rows.where(task=one))
     )
 
 
 def _drift(rows: Rows, measure: Callable[[Rows], float | None]) -> float | None:
-    """How much a number of a seed has changed over the last doubling of the sequences: the mean over seeds."""
     until = max(rows.values("sequences"), default=0) / 2
     half = Rows(row for row in rows if row["sequences"] <= until)
     return mean_change(half.per_seed(measure), rows.per_seed(measure))
@@ -334,7 +315,6 @@ def _drift(rows: Rows, measure: Callable[[Rows], float | None]) -> float | None:
 
 @claim("limits-rnn-final-accuracy")
 def final_accuracy(tables: Tables) -> Measurement:
-    """Mean over the last epochs within the sequences that both have seen, within seeds."""
     rows = alike(tables["epochs"])
     effects = each_task(rows, FOUR, _lead, "loss of the best Transformer less the RNN's")
     seen = []
@@ -342,14 +322,15 @@ def final_accuracy(tables: Tables) -> Measurement:
         ends = {n: over_seeds(own.where(layers=n), _at_end) for n in layers_of(own)}
         shown = ", ".join(f"{model_name(n)} {one.value:.4f}" for n, one in ends.items() if one is not None)
         seen.append(f"{task_title(task)} ({max(own.values('sequences')):,} sequences) {shown}")
-    text = f"Loss at the end: {'; '.join(seen)}. The RNN's learning rate is not yet lowered then, if it trains longer."
+    text = f"Mean evaluation loss after equal training: {'; '.join(seen)}. "
+    text += "An RNN that trains longer has not yet lowered its learning rate."
     drifts = {task_title(task): _drift(own, _lead) for task, own in rows.by("task").items()}
     return Measurement(effects, text, gates=_gates(tables, rows), required=titles(FOUR), last_doubling_change=drifts)
 
 
 @claim("limits-rnn-better-throughout")
 def better_throughout(tables: Tables) -> Measurement:
-    """The least lead over evaluations after as many sequences, within seeds; a constant answer is worth no more."""
+    """Cut losses at the constant answer's and take the smallest lead over evaluations."""
     rows = alike(tables["epochs"])
     nothing = {key: fmean(one.values("value")) for key, one in tables["references"].by("task", "position").items()}
 
@@ -364,13 +345,14 @@ def better_throughout(tables: Tables) -> Measurement:
         return min(leads, default=None)
 
     effects = each_task(rows, FOUR, least, "least loss of the best Transformer less the RNN's")
-    text = f"Least lead of the RNN over the best Transformer at any evaluation: {told(effects)}."
+    text = (
+        f"Smallest lead of the RNN over the best Transformer (difference of losses) at any evaluation: {told(effects)}."
+    )
     return Measurement(effects, text, gates=_gates(tables, rows), required=titles(FOUR))
 
 
 @claim("limits-rnn-fits-longer")
 def fits_longer(tables: Tables) -> Measurement:
-    """By the last evaluations, after as many sequences, within seeds."""
     rows = alike(tables["epochs"])
 
     def length(own: Rows) -> float:
@@ -390,17 +372,17 @@ def fits_longer(tables: Tables) -> Measurement:
 
     most = max(
         (row["positions"][-1] for row in rows), default=2
-    )  # none is longer: lengths differ by a position or more
+    )  # longer fits are impossible, so lengths differ by a position or more
     resolution = math.log2(most / (most - 1))
     effects = each_task(rows, FOUR, longer, "doublings beyond the best Transformer", resolution=resolution)
     drifts = {task_title(task): _drift(own, longer) for task, own in rows.by("task").items()}
-    text = f"Doublings of the 0.1-fit length of the RNN beyond the best Transformer's: {told(effects)}."
+    text = f"log2 of the RNN's 0.1-fit length divided by the best Transformer's: {told(effects)}."
     return Measurement(effects, text, gates=_gates(tables, rows), required=titles(FOUR), last_doubling_change=drifts)
 
 
 @claim("limits-supervision-rnn")
 def supervision_rnn(tables: Tables) -> Measurement:
-    """Cyclic-HARD is Cyclic-DET of which only observations are shown; the loss is that over all positions."""
+    """Compare losses over all positions."""
     rows = alike(tables["epochs"].where(task=[HARD, "cyclic-det"])).with_columns(value=_over_positions)
     deepest = max(layers_of(rows), default=0)
 
@@ -416,7 +398,8 @@ def supervision_rnn(tables: Tables) -> Measurement:
         return None if deep is None or recurrent is None else deep - recurrent
 
     parts = {model_name(n): over_seeds(rows, harm(n)) for n in (deepest, 0)}
-    text = f"Loss on Cyclic-HARD less that on Cyclic-DET: {told({name: one for name, one in parts.items() if one})}."
+    shown = told({name: one for name, one in parts.items() if one})
+    text = f"Evaluation loss on Cyclic-HARD minus that on Cyclic-DET: {shown}."
     compared = rows.where(layers=[0, deepest])
     effect = over_seeds(rows, difference, "loss more than the RNN's")
     own = alike(tables["epochs"].where(task=[HARD, "cyclic-det"], layers=[0, deepest]))

@@ -1,4 +1,4 @@
-"""[Limits] Figure 3: how long a sequence Transformers fit, against their depth."""
+"""[Limits] Figure 3: fit length of Transformers against depth."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -79,15 +79,15 @@ _COMMON = {"error_rates": [0.05, 0.1], "definition": "prefix", "last_epochs": 3,
 
 @registry.experiment("limits-fig3")
 class LimitsFig3(GridExperiment):
-    """Fit lengths by task and depth; the grid of trainings is that of Figure 2 and Table 3."""
+    """Fit lengths by task and depth, on the grid of Figure 2 and Table 3."""
 
-    title = "How long a sequence a Transformer fits, against its depth"
+    title = "Fit length of Transformers against depth"
     summary = (
-        "The fit length of a model is the number of positions, from the first on, at which its answer is within an "
-        "error rate of the exact one, in the last epochs of training. It is measured for Transformers of growing depth "
-        "and for a one-layer RNN, on processes that forget quickly, on cycles and products that never forget, and on "
-        "Cyclic-HARD, where the state is rarely asked for. Beside them stand predictors that know little: their fit "
-        "length is what a fit length is worth. " + EPOCHS
+        "The fit length of a model is the number of leading positions at which its answer is within an error rate of "
+        "the exact one, in the last epochs of training. It is measured for Transformers of growing depth and for a "
+        "one-layer RNN, on processes that forget quickly, on cycles and products that never forget, and on Cyclic-HARD, "
+        "where the state is rarely asked for. Baselines with little knowledge show which fit length needs no memory. "
+        + EPOCHS
     )
     num_seeds = Experiment.NUM_SEEDS
     run_columns = ("task", "layers")
@@ -152,8 +152,8 @@ def _lengths_figure(tables: Tables) -> Figure:
         series.append(curve(moving, "layers", f"not converged, error rate {rates[-1]:g}", "unfinished", bands=False))
         nothing = own.where(predictor="constant", error_rate=rates[-1])
         series += [
-            flat(nothing, ends, f"always the same answer, error rate {rates[-1]:g}", "baseline"),
-            level(longest, ends, "whole length", "ceiling"),
+            flat(nothing, ends, f"constant answer, error rate {rates[-1]:g}", "baseline"),
+            level(longest, ends, "sequence length", "ceiling"),
         ]
         if deep:
             powers = tuple(float(min(2**n, longest)) for n in deep)
@@ -161,22 +161,25 @@ def _lengths_figure(tables: Tables) -> Figure:
         shown: dict[str, Any] = {"x_label": "layers", "y_label": "fit length", "y_min": 0.0, "y_max": 1.08 * longest}
         panels.append(lines(task_title(task), *series, **shown))
     definition = rows[0]["definition"]
-    rule = "all positions up to it are fitted" if definition == "prefix" else "it is fitted, whatever is before it"
+    rule = (
+        "all positions up to it are fitted"
+        if definition == "prefix"
+        else "it is fitted, whether or not earlier positions are"
+    )
     return Figure(
         name="fit-length",
         title="Fit length against depth",
         caption=(
             f"The largest position such that {rule}: evaluation loss below the error rate in each of the last epochs. "
-            "The constant predictor always gives the mean exact answer. 2^layers is cut at the whole length. Depths "
-            "with a ring moved by a tenth of a doubling or more over the last doubling of the training, mean over seeds. "
-            "Bands are 95 % intervals over seeds."
+            "The constant predictor always gives the mean exact answer. 2^layers is cut at the sequence length. Depths "
+            "with a ring have not converged: their fit length changed by a tenth of a doubling or more over the last "
+            "doubling of the training, mean over seeds. Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )
 
 
 def _curves(rows: Rows) -> dict[int, Series]:
-    """The loss by position of each model of a task."""
     found = {n: curve(rows.where(layers=n), "position", model_name(n), "model") for n in layers_of(rows)}
     return {n: series for n, series in found.items() if series is not None}
 
@@ -192,8 +195,8 @@ def _positions_figure(tables: Tables) -> Figure:
         name="loss-by-position",
         title="Evaluation loss by position after training",
         caption=(
-            f"On fresh samples, at least {min(row['samples'] for row in rows):,} that count at each position. "
-            "Baselines know nothing, or keep a window of observations and are exact within it. Bands are 95 % intervals "
+            f"On fresh samples, at least {min(row['samples'] for row in rows):,} at each position. Baselines are a "
+            "constant answer and exact filters that see a window of observations only. Bands are 95 % intervals "
             "over seeds."
         ),
         panels=tuple(panels),
@@ -201,7 +204,6 @@ def _positions_figure(tables: Tables) -> Figure:
 
 
 def _explorer(tables: Tables) -> Figure:
-    """Losses by position of every task and model."""
     curves = []
     for task, own in models(tables).by("task").items():
         curves += [one.choice(task_title(task), model_name(n)) for n, one in _curves(own).items()]
@@ -211,7 +213,7 @@ def _explorer(tables: Tables) -> Figure:
     return Figure(
         name="every-model",
         title="Every task and model",
-        caption="As above: choose the task and the model. Baselines stay. Bands are 95 % intervals over seeds.",
+        caption="As above; choose task and model. Baselines are always shown. Bands are 95 % intervals over seeds.",
         panels=(panel,),
     )
 
@@ -221,15 +223,15 @@ def _training_figure(rows: Rows) -> Figure:
     panels = []
     for task, own in rows.by("task").items():
         models = [curve(own.where(layers=n), "share", model_name(n), "model", y="length") for n in layers_of(own)]
-        shown: dict[str, Any] = {"x_label": "share of the training", "y_label": "fit length", "y_min": 0.0}
+        shown: dict[str, Any] = {"x_label": "fraction of the training", "y_label": "fit length", "y_min": 0.0}
         panels.append(lines(task_title(task), *models, **shown))
     return Figure(
         name="length-over-training",
         title="Fit length while training",
         caption=(
             f"The place between two positions at which the evaluation loss crosses {rows[0]['error_rate']:g}, by one "
-            "evaluation. A depth that still rises at the end has the fit length of its budget. Bands are 95 % "
-            "intervals over seeds."
+            "evaluation. A curve that still rises at the end gives a fit length that depends on the budget. Bands are "
+            "95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )
@@ -240,19 +242,17 @@ def _training_figure(rows: Rows) -> Figure:
 
 
 def _learned(tables: Tables, tasks: Sequence[str]) -> tuple[Gate, ...]:
-    """Return, by task, whether the Transformers have learned anything at every depth."""
     return learned_by(tables, tasks, *deep(tables))
 
 
 def _of_rnn(tables: Tables) -> tuple[Gate, ...]:
-    """Whether the RNN has learned, where its first position does not decide, and the state is asked for rarely enough."""
     known = [task for task in TASKS if task not in ("ran-lds", HARD)]
     return *learned_by(tables, known, 0), *rarely_asked(tables["positions"])
 
 
 @claim("limits-rnn-fits")
 def rnn_fits(tables: Tables) -> Measurement:
-    """RanLDS counts from the first position on, where its relative loss is the largest."""
+    """Include the first position, where the relative loss on RanLDS is largest."""
     rate = parameter("rate")
     rows = models(tables).where(layers=0)
     effects = each_task(rows, TASKS, lambda own: slack(own, rate), f"below {rate:g}")
@@ -262,16 +262,15 @@ def rnn_fits(tables: Tables) -> Measurement:
         f"{task_title(row['task'])} {row['value']:.3g} of {longest[row['task']]}" for row in whole.pool("task")
     )
     text = f"Mean {rate:g}-fit length of the RNN: {seen}. "
-    text += f"How far its largest loss but one is below {rate:g}: {told(effects)}."
+    text += f"Its second largest loss over positions is below {rate:g} by: {told(effects)}."
     drifts = drifts_of(tables, tuple(TASKS), slack_then(rate), layers=rows.values("layers"))
     return Measurement(effects, text, gates=_of_rnn(tables), required=titles(TASKS), last_doubling_change=drifts)
 
 
 @claim("limits-fit-length-grows")
 def grows(tables: Tables, numbers: Mapping[str, Any]) -> Measurement:
-    """The least-squares slope of log2 of the continuous length."""
     effects, drifts = growing_by_task(tables, growth, "doublings a layer", numbers["rate"])
-    text = f"{by_depth(tables, REMEMBERING)} Doublings a layer: {told(effects)}."
+    text = f"{by_depth(tables, REMEMBERING)} Doublings of the fit length per layer: {told(effects)}."
     return Measurement(
         effects, text, gates=_learned(tables, REMEMBERING), required=titles(REMEMBERING), last_doubling_change=drifts
     )
@@ -279,7 +278,7 @@ def grows(tables: Tables, numbers: Mapping[str, Any]) -> Measurement:
 
 @claim("limits-fit-length-doubles")
 def doubles(tables: Tables, numbers: Mapping[str, Any]) -> Measurement:
-    """Where there is room: a length cannot double from more than half of the sequence on, and has to once before."""
+    """Use depths up to half of the sequence, because a longer fit cannot double."""
     effects, drifts = growing_by_task(
         tables, lambda found, longest: growth(found, longest, numbers["half"]), "doublings a layer", numbers["rate"]
     )
@@ -290,21 +289,23 @@ def doubles(tables: Tables, numbers: Mapping[str, Any]) -> Measurement:
         ).about(task)
         for task, one in spaces.items()
     ]
-    text = f"{by_depth(tables, REMEMBERING)} Doublings a layer: {told(effects)}."
+    text = f"{by_depth(tables, REMEMBERING)} Doublings of the fit length per layer: {told(effects)}."
     gates = (*spaced, *_learned(tables, REMEMBERING))
     return Measurement(effects, text, gates=gates, required=titles(REMEMBERING), last_doubling_change=drifts)
 
 
 @claim("limits-fit-length-power")
 def power(tables: Tables, numbers: Mapping[str, Any]) -> Measurement:
-    """log2 of the fit length over 2^L; a depth whose 2^L is the whole length can only be below it, and does not count."""
+    """Leave out depths with 2^L at the sequence length, which can only fall short."""
 
     def least(found: Lengths, longest: int) -> EstimateWithError | None:
         logs = [(n, log2(length)) for n, length in found.items() if 2**n < longest]
         return min((one - EstimateWithError(n) for n, one in logs), default=None)
 
     effects, drifts = growing_by_task(tables, least, "doublings above 2^L, worst depth", numbers["rate"])
-    text = f"{by_depth(tables, REMEMBERING)} log2 of the length over 2^L at the worst depth: {told(effects)}."
+    text = (
+        f"{by_depth(tables, REMEMBERING)} log2 of the fit length divided by 2^L, at the worst depth: {told(effects)}."
+    )
     return Measurement(
         effects, text, gates=_learned(tables, REMEMBERING), required=titles(REMEMBERING), last_doubling_change=drifts
     )
@@ -312,8 +313,6 @@ def power(tables: Tables, numbers: Mapping[str, Any]) -> Measurement:
 
 @claim("limits-constant-depth")
 def constant_depth(tables: Tables) -> Measurement:
-    """The first positions count too, where the relative loss of RanLDS is the largest."""
-
     def best(own: Rows) -> EstimateWithError | None:
         return max((slack(own.where(layers=n), parameter("rate", RATE)) for n in layers_of(own)), default=None)
 
@@ -322,7 +321,9 @@ def constant_depth(tables: Tables) -> Measurement:
     deepest = each_task(models(tables).where(layers=deep(tables)), FORGETTING, best, "")
     short = [name for name, one in deepest.items() if one.value <= 0]
     depth = (
-        f"no depth fits {' and '.join(short)}, so that depth is not what is short" if short else "some depth fits each"
+        f"no depth fits {' and '.join(short)}, so depth is not the limit"
+        if short
+        else "each task is fitted by some depth"
     )
     starts = tables["fit-lengths"].where(
         predictor="model", by="epochs", error_rate=parameter("rate", RATE), layers=2, task=list(FORGETTING)
@@ -332,9 +333,9 @@ def constant_depth(tables: Tables) -> Measurement:
         for task, own in starts.by("task").items()
         if any(row["fits_from"] is not None for row in own)
     )
-    text = f"{by_depth(tables, FORGETTING)} How far the largest loss but one is below 0.1: {told(effects)}."
-    text += f" With two layers it stays below 0.1 from position: {later}." if later else ""
-    text += f" Of all depths, {depth}."
+    text = f"{by_depth(tables, FORGETTING)} The second largest loss over positions is below 0.1 by: {told(effects)}."
+    text += f" With two layers the loss stays below 0.1 from this position on: {later}." if later else ""
+    text += f" Over all depths, {depth}."
     drifts = drifts_of(tables, FORGETTING, slack_then(parameter("rate", RATE)), layers=[1, 2])
     return Measurement(
         effects, text, gates=_few_layers_learned(tables), required=titles(FORGETTING), last_doubling_change=drifts
@@ -342,15 +343,13 @@ def constant_depth(tables: Tables) -> Measurement:
 
 
 def _few_layers_learned(tables: Tables) -> tuple[Gate, ...]:
-    """Return, by task, whether the better one of one and two layers is better than a constant answer."""
-
     def lead(own: Rows) -> EstimateWithError | None:
         models = own.where(predictor="model").by("layers").values()
         constant = own.where(predictor="constant")
         return max((loss_of(constant) - loss_of(model) for model in models), default=None) if constant else None
 
     found = each_task(tables["positions"].where(layers=[1, 2]), FORGETTING, lead, "")
-    what = "one that always gives the same answer (one or two layers, {}),"
+    what = "a constant answer (one or two layers, {})"
     return tuple(
         Gate.learned(found.get(task), parameter("rate", RATE), what.format(task)).about(task)
         for task in titles(FORGETTING)
@@ -359,7 +358,7 @@ def _few_layers_learned(tables: Tables) -> tuple[Gate, ...]:
 
 @claim("limits-hard-no-depth")
 def hard_no_depth(tables: Tables) -> Measurement:
-    """The paper asks for the state after one action in 120, a short sequence far more often."""
+    """Gate the supervision rate: the paper asks for the state once in 120 actions."""
     rows = tables["positions"].where(task=HARD)
     best = over_seeds(
         rows.where(predictor="model", layers=deep(tables)), lambda own: max(lengths(own).values()), "positions"
@@ -372,8 +371,6 @@ def hard_no_depth(tables: Tables) -> Measurement:
 
 @claim("limits-hard-below-det")
 def hard_below_det(tables: Tables) -> Measurement:
-    """The least ratio over depths, within seeds."""
-
     def least(easy: Lengths, hard: Lengths) -> EstimateWithError:
         return min(log2(easy[n]) - log2(hard[n]) for n in easy.keys() & hard.keys())
 
@@ -384,8 +381,6 @@ def hard_below_det(tables: Tables) -> Measurement:
 
 @claim("limits-hard-plateau")
 def hard_plateau(tables: Tables) -> Measurement:
-    """Growth from two layers on, that of Cyclic-DET less that of Cyclic-HARD, within seeds."""
-
     def gain(easy: Lengths, hard: Lengths) -> EstimateWithError | None:
         most = max(easy.keys() & hard.keys())
         if most <= 2 or not {2} <= easy.keys() & hard.keys():
@@ -399,8 +394,6 @@ def hard_plateau(tables: Tables) -> Measurement:
 
 @claim("limits-error-rates-close")
 def error_rates_close(tables: Tables) -> Measurement:
-    """Mean ratio within seeds, of Transformers; beside it that of each task that remembers."""
-
     def share(pairs: list[tuple[EstimateWithError, EstimateWithError]]) -> EstimateWithError | None:
         found = [(strict, loose) for strict, loose in pairs if loose.value >= 1]
         if not found:
@@ -429,7 +422,11 @@ def error_rates_close(tables: Tables) -> Measurement:
 
     rows = models(tables).where(layers=deep(tables))
     effect, parts = over_seeds(rows, now, "mean ratio"), each_task(rows, REMEMBERING, now, "mean ratio")
-    text = "" if effect is None else f"The 0.05-fit length is {effect.short()} of the 0.1-fit length."
+    text = (
+        ""
+        if effect is None
+        else f"The 0.05-fit length is {effect.short()} times the 0.1-fit length, mean over tasks and depths."
+    )
     trained = tables.get(WHILE_TRAINING, Rows()).where(layers=deep(tables))
     drifts = {"": drift(trained, then), **drifts_of(tables, REMEMBERING, then, layers=deep(tables))}
     gates = (*_learned(tables, REMEMBERING), *rarely_asked(tables["positions"]))

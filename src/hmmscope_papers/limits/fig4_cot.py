@@ -1,4 +1,4 @@
-"""[Limits] Figure 4, right: block chain-of-thought beside training without it."""
+"""[Limits] Figure 4, right: training with and without block chain-of-thought."""
 
 from collections.abc import Callable
 from typing import Any
@@ -41,24 +41,24 @@ from hmmscope_papers.limits.tables import (
 )
 from hmmscope_papers.limits.trainings import TASKS, limits_config, shortened
 
-#: The block chain-of-thought of the paper is trained on a smaller set.
+#: The paper's smaller training set for block chain-of-thought.
 PAPER_TRAJECTORIES = 1_000_000
 ERROR_RATES = (0.05, 0.1)
 
 
 @registry.experiment("limits-fig4-cot")
 class Figure4CoT(Experiment):
-    """A shallow Transformer of each task with several block lengths; block length 0 is without chain-of-thought."""
+    """A shallow Transformer for each task with several block lengths; block length 0 means no chain-of-thought."""
 
     title = "Block chain-of-thought lets a shallow Transformer follow long sequences"
     summary = (
-        "A Transformer that is too shallow for its sequences hears its own answer after every b observations. With b = "
-        "1 that is chain-of-thought, and a layer need only make one step of the process; with b beyond what its depth "
-        "can follow, no answer is worth hearing."
+        "A Transformer that is too shallow for its sequences receives its own answer after every b observations. With b "
+        "= 1 this is chain-of-thought, and a layer only has to make one step of the process; if b exceeds what its depth "
+        "can follow, its answers do not help."
     )
     num_seeds = {"smoke": 2, "small": 3, "gpu": 3, "paper": 1}
     run_columns = ("task", "block_length")
-    #: What shapes the plan. Layers are those of the tasks in their order; steps 0: of the scale.
+    #: Choices of the plan: layers in the order of the tasks; steps 0 means the steps of the scale.
     shapes: dict[str, dict[str, Any]] = {
         "smoke": {"tasks": ["cyclic-det", "cyclic-hard"], "layers": [1, 1], "blocks": [0, 1, 2]}
         | {"length": 4, "steps": 12},
@@ -134,7 +134,6 @@ class Figure4CoT(Experiment):
 
 
 def _training(scale: str, depth: int, steps: int) -> dict[str, Any]:
-    """The recipe: at the paper's scale with its smaller training set."""
     if steps or scale != "paper":
         return shortened(steps)
     batch = limits_config(scale, "cyclic-det", depth)["training"]["batch_size"]
@@ -144,7 +143,6 @@ def _training(scale: str, depth: int, steps: int) -> dict[str, Any]:
 
 
 def _names(run: Run) -> dict[str, Any]:
-    """Columns that tell runs apart."""
     config = run.config
     return {
         "task": TASKS[config.process.name][2],
@@ -154,9 +152,7 @@ def _names(run: Run) -> dict[str, Any]:
 
 
 def error_rows(run: Run, num_samples: int) -> list[dict]:
-    """Errors by position before and after training, and of a constant answer; the model hears its own answers, as when it
-    was trained.
-    """
+    """Return errors by position, with a model's own answers fed back, and of a constant answer."""
     rows = []
     for name, model in {"trained": run.model, "untrained": run.untrained()}.items():
         found = evaluation_losses(
@@ -173,14 +169,12 @@ def error_rows(run: Run, num_samples: int) -> list[dict]:
 
 
 def _final_row(run: Run, rows: Rows, position: int) -> dict:
-    """Error at the chosen position, or the last one before it that is asked for, and fit lengths."""
     at = max(row["position"] for row in rows if row["position"] <= position)
     fits = {f"fit_{rate:g}": fit_length_of(run, rate) for rate in ERROR_RATES}
     return _names(run) | {"chosen_position": at, "error": rows.one(position=at)["value"], **fits}
 
 
 def _training_rows(run: Run, position: int) -> list[dict]:
-    """Error at the chosen position at each evaluation of the training."""
     found, per_epoch = epochs_of(run), run.config.training.steps_per_epoch
     at = max(one for one in found.positions if one <= position)
     return [
@@ -196,7 +190,6 @@ def _training_rows(run: Run, position: int) -> list[dict]:
 
 
 def _by_block(rows: Rows, x: str) -> list[Series | None]:
-    """A curve for each block length of a task."""
     return [
         curve(
             rows.where(block_length=block), x, f"b = {block}" if block else "without", "other" if block else "baseline"
@@ -206,7 +199,6 @@ def _by_block(rows: Rows, x: str) -> list[Series | None]:
 
 
 def _training_figure(rows: Rows) -> Figure:
-    """Error at the chosen position over training, a panel a task."""
     label = f"evaluation loss at position {rows[0]['chosen_position']}"
     panels = [
         lines(task, *_by_block(own, "epoch"), x_label="epoch", y_label=label, y_min=0.0)
@@ -224,13 +216,12 @@ def _training_figure(rows: Rows) -> Figure:
 
 
 def _blocks_figure(rows: Rows) -> Figure:
-    """Error by position at the end, a panel a task."""
     panels = []
     for task, own in rows.by("task").items():
         series = [
             *_by_block(own.where(predictor="trained"), "position"),
             curve(own.where(predictor="untrained", block_length=0), "position", "before training", "control"),
-            curve(own.where(predictor="constant", block_length=0), "position", "always the same answer", "baseline"),
+            curve(own.where(predictor="constant", block_length=0), "position", "constant answer", "baseline"),
             level(0.0, sorted(own.values("position")), "exact answer", "optimum"),
         ]
         panels.append(lines(task, *series, x_label="position t", y_label="evaluation loss", y_min=0.0))
@@ -239,15 +230,13 @@ def _blocks_figure(rows: Rows) -> Figure:
         title="How far each block length reaches",
         caption=(
             "Evaluation loss by position after training, by block length b, of the model before training, and of the "
-            "constant answer. The model hears its own answers. Means over seeds, bands are 95 % intervals."
+            "constant answer. The model receives its own answers. Means over seeds, bands are 95 % intervals."
         ),
         panels=tuple(panels),
     )
 
 
 def _final_figure(rows: Rows) -> Figure:
-    """Fit length and final error against block length."""
-
     def panel(column: str, label: str) -> Panel:
         series: list[Series | None] = []
         for task, own in rows.by("task").items():
@@ -262,7 +251,7 @@ def _final_figure(rows: Rows) -> Figure:
     position = rows[0]["chosen_position"]
     return Figure(
         name="block-length",
-        title="How short a block has to be",
+        title="Effect of the block length",
         caption=(
             f"Fit length at error rate 0.05 and evaluation loss at position {position} against the block length, with "
             "the values without chain-of-thought as lines. Means over seeds, bands are 95 % intervals."
@@ -277,18 +266,17 @@ def _final_figure(rows: Rows) -> Figure:
 #: The tasks of the figure.
 SHOWN = ("Cyclic-DET", "MatMul")
 HARD = "Cyclic-HARD"
-#: A fall of the evaluation loss that matters.
+#: Smallest fall of the evaluation loss that matters.
 MUCH = 0.1
 
 
 def half_of_fit(lengths: list[int], fit_length: int) -> int | None:
-    """The paper's choice among block lengths: the largest one up to half of the fit length, at least the smallest."""
+    """Return the paper's block length: the largest up to half of the fit length, at least the smallest."""
     allowed = [length for length in lengths if 0 < length <= max(1, fit_length // 2)]
     return max(allowed, default=None)
 
 
 def _chosen(own: Rows) -> int | None:
-    """`half_of_fit` of the rows of the table ``final`` of one task and seed."""
     plain = own.where(block_length=0)
     return half_of_fit(own.values("block_length"), plain[0]["fit_0.05"]) if plain else None
 
@@ -301,7 +289,6 @@ def _each_shown(
 
 
 def _at_rest(tables: Tables, tasks: tuple[str, ...]) -> Gate:
-    """Whether the errors at the chosen position are at rest, without and with the block length that is chosen."""
     cells: dict[str, list[dict[str, Any]]] = {}
     for (task, seed), own in tables["final"].where(task=list(tasks)).by("task", "seed").items():
         for name, block in (("without", 0), ("with the chosen block", _chosen(own))):
@@ -312,9 +299,7 @@ def _at_rest(tables: Tables, tasks: tuple[str, ...]) -> Gate:
 
 
 def _learned(tables: Tables, tasks: tuple[str, ...], *, chosen: bool = False) -> Gate:
-    """Whether Transformers are better than before training and than a constant answer, on average over positions: without
-    chain-of-thought, and with the block length that is best, or with the one that is `chosen` where a claim reads no other.
-    """
+    """Return the gate that models with and without chain-of-thought beat their controls."""
 
     def lead(own: Rows) -> EstimateWithError | None:
         controls = [own.where(predictor=name, block_length=0) for name in ("untrained", "constant")]
@@ -332,7 +317,7 @@ def _learned(tables: Tables, tasks: tuple[str, ...], *, chosen: bool = False) ->
 
     found = each(tables["errors"].where(task=list(tasks)), "task", lead)
     least = smallest(found.values(), lambda one: one.value) if found else None
-    control = "before training and than a constant answer, on average over positions,"
+    control = "before training and better than a constant answer, on average over positions,"
     return Gate.learned(least, parameter("loss_at_rest", LOSS_AT_REST), control)
 
 
@@ -341,7 +326,7 @@ def _change(end: dict[str, Any], before: dict[str, Any]) -> float:
 
 
 def _drifts(tables: Tables, measure: Callable[[Rows], float | None]) -> dict[str, float | None]:
-    """What the last doubling of the training has changed of a number of the table ``final``, by the errors of then."""
+    """Measure ``final`` with the errors at the half and the end of the training."""
 
     def at(row: dict[str, Any], until: float) -> float | None:
         same = {key: row.get(key) for key in ("task", "seed", "block_length")}
@@ -359,7 +344,6 @@ def _drifts(tables: Tables, measure: Callable[[Rows], float | None]) -> dict[str
 
 
 def _said(rows: Rows) -> str:
-    """Mean error and fit length by task and block length."""
     keys = ("task", "block_length")
     fits = {(row["task"], row["block_length"]): row["fit_0.05"] for row in rows.pool(*keys, value="fit_0.05")}
     parts = [
@@ -367,13 +351,11 @@ def _said(rows: Rows) -> str:
         f"{row['error']:.3f} (fit length {fits[row['task'], row['block_length']]:.1f})"
         for row in rows.pool(*keys, value="error")
     ]
-    return f"Error at the last position: {'; '.join(parts) or 'not measured'}."
+    return f"Mean evaluation loss at the last position: {'; '.join(parts) or 'not measured'}."
 
 
 @claim("limits-cot-lowers-loss")
 def lowers_loss(tables: Tables) -> Measurement:
-    """Without less with chain-of-thought, within a seed, on each of the two tasks."""
-
     def fall(own: Rows) -> float | None:
         chosen = _chosen(own)
         return None if chosen is None else own.one(block_length=0)["error"] - own.one(block_length=chosen)["error"]
@@ -385,8 +367,6 @@ def lowers_loss(tables: Tables) -> Measurement:
 
 @claim("limits-cot-lengthens")
 def lengthens(tables: Tables) -> Measurement:
-    """log2 of the fit length between positions, on fresh samples, within a seed."""
-
     def gain(own: Rows) -> EstimateWithError | None:
         chosen = _chosen(own)
         errors = tables["errors"].where(predictor="trained", task=own[0]["task"], seed=own[0].get("seed"))
@@ -398,7 +378,7 @@ def lengthens(tables: Tables) -> Measurement:
         return log2(heard) - log2(plain)
 
     effects = _each_shown(tables, gain, "doublings")
-    text = f"Doublings of the 0.05-fit length: {told(effects)}. {_said(tables['final'])}"
+    text = f"Doublings of the 0.05-fit length gained by chain-of-thought: {told(effects)}. {_said(tables['final'])}"
     return Measurement(
         effects, text, gates=(_learned(tables, SHOWN, chosen=True), _at_rest(tables, SHOWN)), required=SHOWN
     )
@@ -406,8 +386,6 @@ def lengthens(tables: Tables) -> Measurement:
 
 @claim("limits-cot-block-bound")
 def block_bound(tables: Tables) -> Measurement:
-    """Within seed and task."""
-
     def difference(own: Rows) -> float | None:
         fit = own.one(block_length=0)["fit_0.05"] if own.where(block_length=0) else 0
         errors = {row["block_length"]: row["error"] for row in own}
@@ -422,7 +400,7 @@ def block_bound(tables: Tables) -> Measurement:
 
 @claim("limits-cot-hard")
 def cot_hard(tables: Tables) -> Measurement:
-    """The answers of the first stage say nothing of the state, so there is nothing to hear."""
+    """Use the best block length; the first answers carry no information about the state."""
     heard = Rows(row for row in tables["errors"].where(predictor="trained") if row["block_length"])
 
     def least(own: Rows) -> EstimateWithError:

@@ -45,18 +45,18 @@ PROBABILITIES = [0.01, 0.03, 0.05, 0.1, 0.15]
 
 @registry.experiment("limits-fig4-mixing")
 class Figure4Mixing(Experiment):
-    """A Transformer and the RNN at each backward probability, after as many sequences."""
+    """A Transformer and the RNN at each backward probability, after equally many sequences."""
 
-    title = "The middle of the sequence is hardest where mixing is of middling speed"
+    title = "Intermediate mixing speeds make the middle of the sequence hardest"
     summary = (
-        "Transformers of one depth infer the belief of Cyclic-RND with five backward probabilities, from never mixing "
-        "to mixing within the sequence. Symbols say nothing about the state, so a predictor that sees a window only "
-        "can do no better than the uniform law, whose error stands beside the model's, on the same samples. The RNN is "
-        "trained on as many sequences."
+        "Transformers of one depth infer the belief of Cyclic-RND with five backward probabilities, from no mixing to "
+        "mixing within the sequence. Symbols are uninformative about the state, so a predictor that only sees a window "
+        "does no better than the uniform distribution, whose error is shown on the same samples. The RNN is trained on "
+        "equally many sequences."
     )
     num_seeds = {"smoke": 2, "small": 3, "gpu": 3, "paper": 1}
     run_columns = ("probability", "predictor", "network")
-    #: What shapes the plan. Steps 0: those of the scale.
+    #: Choices of the plan; steps 0 means the steps of the scale.
     shapes: dict[str, dict[str, Any]] = {
         "smoke": {"probabilities": [0.01, 0.1, 0.15], "layers": 1, "length": 6, "steps": 12},
         "small": {"probabilities": PROBABILITIES, "layers": 2, "length": 24, "steps": 4000},
@@ -106,7 +106,6 @@ def _label(probability: float, layers: int) -> str:
 
 
 def _error_rows(run: Run, network: str, num_samples: int) -> list[dict]:
-    """Errors by position of a model, and beside the Transformer those before training and of the uniform law."""
     models = {network: run.model} | ({"untrained": run.untrained()} if network == "model" else {})
     rows = []
     for name, model in models.items():
@@ -122,10 +121,9 @@ def _error_rows(run: Run, network: str, num_samples: int) -> list[dict]:
 
 
 def uniform_errors(run: Run, num_samples: int) -> torch.Tensor:
-    """Half the L1 distance of the exact belief from the uniform law (sample, judged), on the run's evaluation samples.
+    """Return half the L1 distance of the exact belief from the uniform distribution (sample, position).
 
-    For Cyclic-RND that is the exact predictor that has seen the last observations only: the uniform law is stationary, and
-    symbols are independent of the state.
+    For Cyclic-RND a window of observations gives exactly this: it is stationary, and symbols are independent of the state.
     """
     beliefs = run.target.optimum(run.dataset()[0:num_samples])
     return 0.5 * (beliefs - 1 / beliefs.shape[-1]).abs().sum(-1)
@@ -147,7 +145,7 @@ def _together(rows: Rows) -> Figure:
             ),
             **shown,
         )
-        for predictor, title in (("model", "Transformer"), ("uniform", "Uniform law"))
+        for predictor, title in (("model", "Transformer"), ("uniform", "Uniform distribution"))
     ]
     layers = rows[0]["layers"]
     return Figure(
@@ -155,8 +153,8 @@ def _together(rows: Rows) -> Figure:
         title="Error by position, for five speeds of mixing",
         caption=(
             f"Half the L1 distance from the exact belief (the optimum is at 0), against the number of observations: a "
-            f"Transformer of {layers} layer{'s' * (layers > 1)} (left), and the uniform law (right), which is all that "
-            "a window of observations tells about the state. Means over seeds, bands are 95 % intervals."
+            f"Transformer of {layers} layer{'s' * (layers > 1)} (left), and the uniform distribution (right), the best "
+            "prediction of the state from a window of observations. Means over seeds, bands are 95 % intervals."
         ),
         panels=tuple(panels),
     )
@@ -169,7 +167,7 @@ def _one_by_one(rows: Rows) -> Figure:
         series = (
             curve(own.where(predictor="model"), "position", "Transformer", "model"),
             level(0.0, sorted(own.values("position")), "exact belief", "optimum"),
-            curve(own.where(predictor="uniform"), "position", "uniform law", "baseline"),
+            curve(own.where(predictor="uniform"), "position", "uniform distribution", "baseline"),
             curve(own.where(predictor="untrained"), "position", "before training", "control"),
             curve(own.where(predictor="rnn"), "position", "RNN"),
         )
@@ -177,10 +175,10 @@ def _one_by_one(rows: Rows) -> Figure:
         panels.append(lines(f"backward {probability:g}", *series, **shown))
     return Figure(
         name="errors-beside-the-uniform-law",
-        title="Each process beside what a window can know",
+        title="Each process compared with a predictor that sees a window",
         caption=(
-            "The model's error by position beside that of the uniform law and of the model before training, on the "
-            "same samples. Means over seeds, bands are 95 % intervals."
+            "Error by position of the models, of the uniform distribution and of the model before training, on the same "
+            "samples. Means over seeds, bands are 95 % intervals."
         ),
         panels=tuple(panels),
     )
@@ -189,14 +187,13 @@ def _one_by_one(rows: Rows) -> Figure:
 # ---------------------------------------------------------------------------------------------------------------------
 # Claims
 
-#: A window-limited predictor whose error at the end is below this has a process that forgets within the sequence.
+#: A process forgets within the sequence if a windowed predictor's final error is below this.
 FORGOTTEN = 0.1
-#: An error below this is none: the smaller error rate of [Limits].
+#: A smaller error counts as none: the smaller error rate of [Limits].
 ERROR_RATE = 0.05
 
 
 def _forgets(rows: Rows) -> list[float]:
-    """The backward probabilities at which the uniform law is nearly exact at the last position."""
     last = max(rows.values("position"))
     ends = rows.where(predictor="uniform", position=last).pool("probability")
     return sorted(row["probability"] for row in ends if row["value"] < parameter("forgotten", FORGOTTEN))
@@ -207,8 +204,6 @@ def _at(rows: Rows, position: int) -> EstimateWithError:
 
 
 def _learned(rows: Rows, trained: str = "model") -> Gate:
-    """Whether a network is better than the uniform law, on average over positions, at each backward probability."""
-
     def lead(own: Rows) -> float | None:
         errors = [[row["value"] for row in own.where(predictor=name)] for name in ("uniform", trained)]
         return sum(errors[0]) / len(errors[0]) - sum(errors[1]) / len(errors[1]) if all(errors) else None
@@ -218,7 +213,7 @@ def _learned(rows: Rows, trained: str = "model") -> Gate:
     return Gate.learned(
         least,
         parameter("error_rate", ERROR_RATE) / 2,
-        f"the uniform law ({'RNN' if trained == 'rnn' else 'Transformer'})",
+        f"the uniform distribution ({'RNN' if trained == 'rnn' else 'Transformer'})",
     )
 
 
@@ -228,7 +223,6 @@ def _at_rest(tables: Tables, *networks: str, **only: Any) -> Gate:
 
 @claim("limits-mixing-hump")
 def hump(tables: Tables) -> Measurement:
-    """The largest error over positions less the larger one at the ends, within a seed."""
     rows = tables["errors"]
     last = max(rows.values("position"))
     model = rows.where(predictor="model", probability=_forgets(rows))
@@ -244,13 +238,13 @@ def hump(tables: Tables) -> Measurement:
         means = {row["position"]: row["value"] for row in own.pool("position")}
         top = largest(means, means.__getitem__)
         shown.append(f"{p:g}: {means[top]:.3f} at position {top}, {means[last]:.3f} at position {last}")
-    text = f"Largest and last error by backward probability: {'; '.join(shown) or 'none forgets within the sequence'}."
+    text = f"Largest and last mean error by backward probability: {'; '.join(shown) or 'none forgets within the sequence'}."
     rest = _at_rest(tables, "model", probability=_forgets(rows))
     return Measurement(effects, text, gates=(_learned(rows), rest, _room(rows)))
 
 
 def _room(rows: Rows) -> Gate:
-    """How high a hump can be: of a model that knows all up to 2^L positions, and from there on nothing but the time."""
+    """Gate the highest possible peak, of a model that is exact up to position 2^L."""
     known = rows.where(predictor="uniform", probability=_forgets(rows))
     reach, last = 2 ** rows[0]["layers"], max(rows.values("position"))
     heights = [
@@ -259,13 +253,14 @@ def _room(rows: Rows) -> Gate:
         if (means := own.pool("position"))
     ]
     return Gate.headroom(
-        min(heights, default=0.0), parameter("room"), "the fall of the uniform law's error from position 2^L on"
+        min(heights, default=0.0),
+        parameter("room"),
+        "the fall of the uniform distribution's error from position 2^L on",
     )
 
 
 @claim("limits-mixing-end")
 def end_falls(tables: Tables) -> Measurement:
-    """Within a seed, of a model that is better than the uniform law, whose error falls too."""
     rows = tables["errors"]
     ends = rows.where(position=max(rows.values("position")))
     effects: dict[str, Effect] = {}
@@ -278,7 +273,9 @@ def end_falls(tables: Tables) -> Measurement:
         effects |= {f"from {slower:g} to {faster:g}": found} if found else {}
     both = {name: each(ends.where(predictor=name), "probability", _value) for name in ("model", "uniform")}
     shown = [", ".join(f"{p:g} {one.value:.3f}" for p, one in sorted(both[name].items())) for name in both]
-    text = f"Error at the last position by backward probability: {shown[0]}; of the uniform law {shown[1]}."
+    text = (
+        f"Mean error at the last position by backward probability: {shown[0]}; for the uniform distribution {shown[1]}."
+    )
     return Measurement(effects, text, gates=(_learned(rows), _at_rest(tables, "model")))
 
 
@@ -288,7 +285,6 @@ def _value(own: Rows) -> float:
 
 @claim("limits-mixing-rnn")
 def mixing_rnn(tables: Tables) -> Measurement:
-    """Mean over positions, within a seed."""
     rows = tables["errors"]
     slow, fast = min(rows.values("probability")), max(rows.values("probability"))
 
@@ -300,10 +296,10 @@ def mixing_rnn(tables: Tables) -> Measurement:
         deep, recurrent = rise(own, "model"), rise(own, "rnn")
         return None if deep is None or recurrent is None else deep - recurrent
 
-    parts = {name: over_seeds(rows, lambda own, name=name: rise(own, name)) for name in ("model", "rnn")}  # type: ignore[misc]
-    text = (
-        f"Rise of the mean error from {fast:g} to {slow:g}: {told({name: one for name, one in parts.items() if one})}."
-    )
+    networks = {"Transformer": "model", "RNN": "rnn"}
+    parts = {who: over_seeds(rows, lambda own, name=name: rise(own, name)) for who, name in networks.items()}  # type: ignore[misc]
+    shown = told({name: one for name, one in parts.items() if one})
+    text = f"Rise of the mean error from backward probability {fast:g} to {slow:g}: {shown}."
     labels = {name: _label(slow, layers) for name, layers in (("Transformer", 1), ("RNN", 0))}
     gates = (equal_budgets(tables, labels), _learned(rows, "rnn"), _learned(rows))
     then = while_training(tables).with_columns(predictor=lambda row: row["network"], value=lambda row: row["loss"])

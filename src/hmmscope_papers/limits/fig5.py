@@ -1,4 +1,4 @@
-"""[Limits] Figure 5: how width and heads matter, and how the learning rate matters to Transformers and the RNN."""
+"""[Limits] Figure 5: effect of width, heads and learning rate on Transformers and the RNN."""
 
 from collections.abc import Callable
 from typing import Any
@@ -45,13 +45,13 @@ class Figure5(Experiment):
 
     title = "Width and heads"
     summary = (
-        "Transformers of one or more depths with different widths of the stream, and different numbers of heads, "
-        "trained alike. The paper chose 8 heads and width 512 by such a study, and does not say what else it tried. A "
-        "Transformer and the RNN are trained with several learning rates too."
+        "Transformers of one or more depths with different widths of the residual stream and different numbers of heads, "
+        "trained with the same recipe. The paper chose 8 heads and width 512 in such a study, and does not report the "
+        "alternatives. A Transformer and the RNN are also trained with several learning rates."
     )
     num_seeds = {"smoke": 2, "small": 3, "gpu": 3, "paper": 3}
     run_columns = ("layers", "width", "heads", "rate")
-    #: What shapes the plan. Heads are varied at the width `width`, the width at `heads` heads. Steps 0: those of the scale.
+    #: Choices of the plan: heads are varied at `width`, widths at `heads`; steps 0 means the steps of the scale.
     shapes: dict[str, dict[str, Any]] = {
         "smoke": {"tasks": ["cyclic-det"], "layers": [1], "widths": [4, 8], "head_counts": [1, 2]}
         | {"width": 8, "heads": 2, "steps": 12, "rates": [0.001, 0.004]},
@@ -121,12 +121,11 @@ def _label(task: str, layers: int, width: int, heads: int, rate: float | None = 
 
 
 def _most_varied(pairs: list[tuple[int, int]]) -> int:
-    """The first number that comes with the most different second ones: that at which the other was varied."""
     return max(dict(pairs), key=lambda first: len({second for one, second in pairs if one == first}))
 
 
 def _usual_rates(runs: dict[str, Run]) -> dict[str, float]:
-    """By task the learning rate at which widths and heads were varied: that of the most Transformers."""
+    """Return, by task, the learning rate of most Transformers."""
     rates: dict[str, list[float]] = {}
     for run in runs.values():
         if is_deep(run):
@@ -135,7 +134,6 @@ def _usual_rates(runs: dict[str, Run]) -> dict[str, float]:
 
 
 def _facts(run: Run, common: dict[str, int], usual: dict[str, float]) -> dict[str, Any]:
-    """What tells runs apart, and in which studies they count."""
     model, rate = run.config.model, run.config.training.learning_rate
     heads = getattr(model, "num_heads", 0)
     varied = is_deep(run) and rate == usual[run.config.process.name]
@@ -153,7 +151,6 @@ def _facts(run: Run, common: dict[str, int], usual: dict[str, float]) -> dict[st
 
 
 def _rows(run: Run, facts: dict[str, Any], num_samples: int) -> list[dict]:
-    """Evaluation loss averaged over positions, of the model before and after training and of a constant answer."""
     shared = facts | {"parameters": (run.summary or {})["parameters"], "fit_length": fit_length_of(run, 0.05)}
     values: dict[str, list[float]] = {}
     for name, network in {"model": run.model, "untrained": run.untrained()}.items():
@@ -184,13 +181,13 @@ def _figure(rows: Rows, task: str) -> Figure:
     width = min(rows.where(vary_heads=True).values("width"))
     return Figure(
         name=f"width-and-heads-{task.lower()}",
-        title=f"Width and heads, {task}",
+        title=f"Effect of width and heads, {task}",
         caption=(
             f"Evaluation loss after training, averaged over positions, against the width at {heads} heads (left) and "
             f"against the number of heads at width {width} (right); {depths} layers. Means over seeds (and depths, "
             "where there are several), bands are 95 % intervals over seeds."
         ),
-        panels=(panel("width", "width of the stream", "vary_width"), panel("heads", "heads", "vary_heads")),
+        panels=(panel("width", "width of the residual stream", "vary_width"), panel("heads", "heads", "vary_heads")),
     )
 
 
@@ -203,12 +200,11 @@ def _mean(own: Rows) -> float:
 
 
 def _along(rows: Rows, axis: str) -> Measurement:
-    """The loss at the smallest value less that at the largest, within a seed."""
     values = sorted(rows.values(axis))
     found = each(rows, axis, _mean)
     listed = "; ".join(f"{value}: {found[value].value:.3f}" for value in values)
     if len(values) < 2:
-        return Measurement(None, f"There is one value of {axis} only ({listed}).")
+        return Measurement(None, f"Only one value of the {axis} was trained ({listed}).")
     effect = over_seeds(
         rows,
         lambda own: _mean(own.where(**{axis: values[0]})) - _mean(own.where(**{axis: values[-1]})),
@@ -222,24 +218,22 @@ def _along(rows: Rows, axis: str) -> Measurement:
         else f"does not clearly depend on the {axis}"
     )
     best = smallest(found, lambda value: found[value].value)
-    return Measurement(effect, f"The evaluation loss {seen}: {listed}; least at {best}.")
+    return Measurement(effect, f"The mean evaluation loss {seen}: {listed}; it is smallest at {best}.")
 
 
 @claim("limits-fig5-width")
 def width_matters(tables: Tables) -> Measurement:
-    """Within a seed."""
     return _along(tables["errors"].where(predictor="model", vary_width=True), "width")
 
 
 @claim("limits-fig5-heads")
 def heads_matter(tables: Tables) -> Measurement:
-    """Within a seed."""
     return _along(tables["errors"].where(predictor="model", vary_heads=True), "heads")
 
 
 @claim("limits-rnn-tuning")
 def rnn_tuning(tables: Tables) -> Measurement:
-    """Largest less smallest loss over learning rates, within a seed; other hyperparameters are not varied for both."""
+    """Compare the range of losses over learning rates; nothing else is varied for both."""
     rows = tables["errors"].where(predictor="model", vary_rate=True)
     deep = min((n for n in rows.values("layers") if n), default=0)
     later = while_training(tables, vary_rate=True, layers=[0, deep])
@@ -259,12 +253,12 @@ def rnn_tuning(tables: Tables) -> Measurement:
         Gate.learned(over_seeds(recurrent, _best_lead), parameter("learned"), "the constant answer (RNN)"),
         Gate.learned(over_seeds(others, _best_lead), parameter("learned"), "the constant answer (Transformer)"),
     )
-    text = f"Mean loss by learning rate: {'; '.join(shown) or 'one only'}."
+    text = f"Mean evaluation loss by learning rate: {'; '.join(shown) or 'only one rate was trained'}."
     return Measurement(effects, text, gates=gates, last_doubling_change=drifts)
 
 
 def _wider(column: str, deep: int) -> Callable[[Rows], float | None]:
-    """How much wider the losses of the Transformer of `deep` layers range than the RNN's, over the rates of both."""
+    """Compare the ranges of losses over the learning rates of both."""
 
     def of_seed(own: Rows) -> float | None:
         both = [own.where(layers=layers) for layers in (deep, 0)]
@@ -278,7 +272,7 @@ def _wider(column: str, deep: int) -> Callable[[Rows], float | None]:
 
 
 def _best_lead(own: Rows) -> float:
-    """Loss of the constant answer less the least over learning rates; the least over tasks, of one seed."""
+    """Return the constant answer's loss minus the best model's, on the worst task."""
     leads = []
     for one in own.by("task").values():
         least = {name: min(row["value"] for row in one.where(predictor=name)) for name in ("constant", "model")}
@@ -287,7 +281,6 @@ def _best_lead(own: Rows) -> float:
 
 
 def _budget_labels(rows: Rows, deep: int) -> dict[str, str]:
-    """The runs of the lowest learning rate, of Transformer and RNN on the first task."""
     names = {title: task for task, (_, _, title) in TASKS.items()}
     found = {}
     for layers in (deep, 0):

@@ -46,13 +46,13 @@ _SIZES = {"error_rate": 0.1, "definition": "prefix", "last_epochs": 3}
 
 @registry.experiment("limits-fig6")
 class LimitsFig6(Experiment):
-    """Every Transformer twice, and the RNN twice, which the paper trains without a curriculum."""
+    """Transformers and the RNN, with and without the curriculum; the paper's RNN has none."""
 
-    title = "What the doubling curriculum is worth"
+    title = "Effect of the doubling curriculum"
     summary = (
-        "Transformers are trained on prefixes that double in length, from 2^layers on, and the same Transformers on "
-        "whole sequences for as many steps. Fit lengths at the end and over training are compared, and what the training "
-        "costs. " + EPOCHS
+        "Transformers are trained on prefixes that double in length, starting at 2^layers, and the same Transformers on "
+        "whole sequences for the same number of steps. Fit lengths during and after training and the training costs are "
+        "compared. " + EPOCHS
     )
     num_seeds = Experiment.NUM_SEEDS
     run_columns = ("task", "layers", "curriculum")
@@ -87,19 +87,16 @@ class LimitsFig6(Experiment):
 
 
 def _num_stages(scale: str, num_layers: int) -> int:
-    """Different lengths that a Transformer of so many layers is trained on."""
     return len(set(limits_config(scale, "cyclic-det", num_layers, curriculum=True)["training"]["curriculum"]))
 
 
 def _taught(data: dict[str, Any]) -> dict[str, Any]:
-    """The RNN with the curriculum of a Transformer of one layer."""
     length = data["layout"]["length"]
     lessons = doubling_curriculum(1, length, deepest=math.ceil(math.log2(length)))
     return data | {"training": data["training"] | {"curriculum": list(lessons)}}
 
 
 def _rows(run: Run, sizes: dict[str, Any]) -> MeasuredTables:
-    """Fit lengths after each epoch, and of the last epochs together."""
     found, spec = epochs_of(run), run.config.training
     of_run = identity(run) | {"curriculum": bool(spec.curriculum)}
     of_run |= {"stages": len(set(spec.curriculum)) or 1, "longest": found.positions[-1]}
@@ -120,7 +117,6 @@ def _rows(run: Run, sizes: dict[str, Any]) -> MeasuredTables:
 
 
 def _deep(rows: Rows) -> Rows:
-    """The rows of Transformers."""
     return Rows(row for row in rows if row["layers"] > 0)
 
 
@@ -131,14 +127,14 @@ def _against_depth(tables: Tables) -> Figure:
         both = (
             curve(own.where(curriculum=True), "layers", "with curriculum", "model"),
             curve(own.where(curriculum=False), "layers", "without", "control"),
-            level(own[0]["longest"], ends, "whole length", "ceiling"),
+            level(own[0]["longest"], ends, "sequence length", "ceiling"),
         )
         panels.append(lines(task_title(task), *both, x_label="layers", y_label="fit length", y_min=0.0))
     return Figure(
         name="fit-length-by-depth",
         title="Fit length against depth, with and without curriculum",
         caption=(
-            f"Positions, from the first on, with an evaluation loss below {rows[0]['error_rate']:g} in each of the "
+            f"Number of leading positions with an evaluation loss below {rows[0]['error_rate']:g} in each of the "
             "last epochs. Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
@@ -160,8 +156,8 @@ def _against_epoch(tables: Tables) -> Figure:
         name="fit-length-by-epoch",
         title="Fit length while training",
         caption=(
-            "Fit length after each epoch, judged by that epoch alone. Both see as many sequences; with the curriculum "
-            "they are shorter at first. Bands are 95 % intervals over seeds."
+            "Fit length after each epoch, from that epoch alone. Both see equally many sequences; with the curriculum "
+            "the first ones are shorter. Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )
@@ -170,29 +166,28 @@ def _against_epoch(tables: Tables) -> Figure:
 # ---------------------------------------------------------------------------------------------------------------------
 # Claims
 
-#: A longer fit is longer by so many doublings at least.
+#: Smallest lengthening of the fit that matters, in doublings.
 DOUBLINGS = 0.1
-#: Noise of log2 of a ratio of times that has to fit between what the plan fixes and the margin, twice.
+#: Noise of log2 of a ratio of times; twice this has to fit between the planned ratio and the margin.
 TIMES = 0.5
-#: What differs more differs by this share of the sequence at least.
+#: Smallest difference of fit lengths that matters, as a fraction of the sequence.
 LONGER = 0.03
 
 
 def share(row: dict[str, Any]) -> float:
-    """The fit length as a share of the whole one; between positions where that was recorded."""
+    """Return the fit length as a fraction of the sequence length, interpolated between positions if recorded."""
     return float(row.get("length", row["value"]) / row["longest"])
 
 
 def doublings(row: dict[str, Any]) -> float:
-    """log2 of the fit length, of which less than 1 counts as 1."""
+    """Return log2 of the fit length, at least 0."""
     return math.log2(max(row.get("length", row["value"]), 1.0))
 
 
 def lead(rows: Rows, number: Callable[[dict[str, Any]], float] = share) -> float | None:
-    """A number of the fit length with the curriculum less that without: mean over depths, of one task and seed.
+    """Return a measure of the fit length with the curriculum minus that without, averaged over depths and epochs.
 
-    Of several epochs of a run it is the mean over them. Depths whose curriculum is one stage are the same twice; they do
-    not count.
+    Depths with a single curriculum stage are left out.
     """
     differences = []
     for n in sorted(rows.where(curriculum=True).values("layers")):
@@ -207,26 +202,18 @@ def _doublings(tables: Tables, table: str, task: str) -> Effect | None:
 
 
 def _resolution(rows: Rows) -> int:
-    """Least difference of fit lengths, in positions: none where they are measured between positions."""
     return 0 if all("length" in row for row in rows) else 1
 
 
 def _said(tables: Tables, task: str) -> str:
-    """Mean fit lengths by depth, with and without."""
     said = []
     for n, own in _deep(tables["fit-lengths"]).where(task=task).by("layers").items():
         both = [row["value"] for kept in (True, False) for row in own.where(curriculum=kept).pool("layers")]
-        said += [f"{both[0]:.3g} against {both[1]:.3g} ({n})"] if len(both) == 2 else []
-    return (
-        f"Mean fit length in whole positions with against without curriculum, by layers: {', '.join(said) or 'none'}."
-    )
+        said += [f"{both[0]:.3g} and {both[1]:.3g} ({n})"] if len(both) == 2 else []
+    return f"Mean fit length in whole positions, with and without curriculum (layers): {', '.join(said) or 'none'}."
 
 
 def _gates(tables: Tables, task: str, deep: bool = True) -> tuple[Gate, Gate]:
-    """Whether the models fit a position more than nothing, with and without, and saw as many sequences with as without.
-
-    The paper compares after equal epochs.
-    """
     rows = tables["fit-lengths"].where(task=task)
     ends = _deep(rows) if deep else rows.where(layers=0)
     lengths = ends.with_columns(length=lambda row: share(row) * row["longest"])
@@ -240,12 +227,11 @@ def _gates(tables: Tables, task: str, deep: bool = True) -> tuple[Gate, Gate]:
         "with" if kept else "without": {"sequences": float(max(own.values("sequences")))}
         for kept, own in _deep(tables["epochs"].where(task=task)).by("curriculum").items()
     }
-    gate = Gate.learned(least, parameter("learned"), "one that always gives the same answer, which fits nothing,")
+    gate = Gate.learned(least, parameter("learned"), "a constant answer, which fits no position,")
     return gate, Gate.matched(seen)
 
 
 def _drift(tables: Tables, task: str, measure: Callable[[Rows], float | None]) -> float | None:
-    """How much a number of the fit lengths of a task and seed has changed over the last doubling of the training."""
     half, end = (rows.per_seed(measure) for rows in _at_half_and_end(tables, task))
     return mean_change(half, end)
 
@@ -262,7 +248,6 @@ def _mean_length(own: Rows) -> float:
 
 @claim("limits-curriculum-det")
 def curriculum_det(tables: Tables) -> Measurement:
-    """Mean over depths, within seeds."""
     rows = _deep(tables["fit-lengths"].where(task="cyclic-det"))
     effect = over_seeds(
         rows, lead, "share of the length", resolution=_resolution(rows) / rows[0]["longest"] if rows else 0
@@ -275,7 +260,6 @@ def curriculum_det(tables: Tables) -> Measurement:
 
 @claim("limits-curriculum-matmul")
 def curriculum_matmul(tables: Tables) -> Measurement:
-    """Mean over depths, within seeds."""
     effect = _doublings(tables, "fit-lengths", "matmul")
     moved = _drift(tables, "matmul", lambda own: lead(_deep(own), doublings))
     return Measurement(effect, _said(tables, "matmul"), gates=_gates(tables, "matmul"), last_doubling_change=moved)
@@ -283,15 +267,15 @@ def curriculum_matmul(tables: Tables) -> Measurement:
 
 @claim("limits-curriculum-faster")
 def curriculum_faster(tables: Tables) -> Measurement:
-    """Mean over the epochs, within seeds; Cyclic-DET is told beside it."""
     found = {task_title(task): _doublings(tables, "epochs", task) for task in ("cyclic-det", "matmul")}
-    text = f"With over without, mean over epochs and depths: {told({name: one for name, one in found.items() if one})}."
+    shown = told({name: one for name, one in found.items() if one})
+    text = f"Doublings of the fit length gained by the curriculum, mean over epochs and depths: {shown}."
     return Measurement(found["MatMul"], text, gates=_gates(tables, "matmul"))
 
 
 @claim("limits-curriculum-shortens")
 def curriculum_shortens(tables: Tables) -> Measurement:
-    """Processor time of training by the table of runs, within seeds; tokens are told beside it."""
+    """Compare processor times within seeds."""
     runs, ends = tables.get("runs", Rows()), _deep(tables["fit-lengths"]).where(curriculum=True)
     effects, tokens = {}, []
     for (task, n), own in ends.by("task", "layers").items():
@@ -308,12 +292,12 @@ def curriculum_shortens(tables: Tables) -> Measurement:
             effects[name] = Effect.pooled(values, "log2 of the ratio times C")
         read = [ratio for ratio in (_ratio(pair, "tokens") for pair in pairs) if ratio is not None]
         tokens += [f"{name} {math.fsum(read) / len(read):.3f} ({stages} stages)"] if read else []
-    text = f"Tokens with over tokens without curriculum: {'; '.join(tokens) or 'not recorded'}."
-    text += f" log2 of the ratio of times, times C: {told(effects)}." if effects else ""
+    text = f"Training tokens with curriculum divided by those without: {'; '.join(tokens) or 'not recorded'}."
+    text += f" log2 of the ratio of training times, multiplied by C: {told(effects)}." if effects else ""
     stages = max((row["stages"] for row in ends), default=1)
     planned = math.log2(2 - 2.0 ** (1 - stages))  # stages of equally many steps, each twice as long as the one before
     gate = Gate.headroom(
-        1 - planned, parameter("times", TIMES) / 2, "the plan alone, log2 of its ratio of tokens times C,"
+        1 - planned, parameter("times", TIMES) / 2, "the planned ratio of tokens (log2 of the ratio times C)"
     )
     return Measurement(effects, text, gates=(gate,))
 
@@ -325,7 +309,7 @@ def _ratio(pair: list[Rows], column: str) -> float | None:
 
 @claim("limits-curriculum-rnn")
 def curriculum_rnn(tables: Tables) -> Measurement:
-    """Absolute differences within seeds, of which noise makes some too; of Transformers the mean over depths."""
+    """Compare absolute differences minus the noise between seeds."""
 
     def more(rows: Rows) -> Callable[[Rows], float | None]:
         chance = {n: _between_seeds(own.where(curriculum=False)) for n, own in rows.by("layers").items()}
@@ -350,11 +334,11 @@ def curriculum_rnn(tables: Tables) -> Measurement:
         task_title(task): mean_change(*(rows.per_seed(more(rows)) for rows in _at_half_and_end(tables, task)))
         for task in by_task
     }
-    text = f"Difference of Transformers less that of the RNN, each beyond what two seeds differ by: {told(effects)}."
+    text = f"Effect of the curriculum on Transformers minus that on the RNN, both minus seed noise: {told(effects)}."
     return Measurement(effects, text, gates=gates, last_doubling_change=drifts)
 
 
 def _between_seeds(rows: Rows) -> float:
-    """What the fit lengths of one network differ by from seed to seed, mean over pairs; 0 of one seed."""
+    """Return the mean absolute difference over pairs of seeds; 0 for one."""
     pairs = list(combinations(map(share, rows), 2))
     return math.fsum(abs(one - other) for one, other in pairs) / len(pairs) if pairs else 0.0

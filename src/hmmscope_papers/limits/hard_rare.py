@@ -1,4 +1,4 @@
-"""Cyclic-HARD asked as rarely as in the paper, on short sequences: once in 128 actions."""
+"""Cyclic-HARD with about the paper's supervision rate on short sequences."""
 
 from typing import Any
 
@@ -9,13 +9,13 @@ from hmmscope_papers.limits.supervision_rate import LimitsHardDose, dose_thresho
 
 @registry.experiment("limits-hard-rare")
 class LimitsHardRare(LimitsHardDose):
-    """The dose of limits-hard-dose nearest to the paper's, for two layers and the RNN, after as many answers."""
+    """The supervision rate nearest to the paper's, for two layers and the RNN, with as many answers as limits-hard-dose."""
 
-    title = "Cyclic-HARD, asked once in 128 actions"
+    title = "Cyclic-HARD with the state asked for once in 128 actions"
     summary = (
         "The paper asks for the state of Cyclic-HARD once in 120 actions, and finds that no Transformer fits it at any "
-        "length. Here it is asked for once in 128, on sequences of 32, until as many questions are answered as in the "
-        "grid, which asks once in 32: four times as many sequences, of which most ask nothing."
+        "length. This experiment asks for it once in 128 actions, on sequences of 32, and trains on four times as many "
+        "sequences as the grid, which asks once in 32, so that the number of answers is the same."
     )
     num_seeds = {"smoke": 2, "medium": 3}
     sizes = {scale: LimitsHardDose.sizes[scale] for scale in ("smoke", "medium")}
@@ -27,5 +27,4 @@ class LimitsHardRare(LimitsHardDose):
 
 @claim("limits-hard-rare-threshold")
 def rare_threshold(tables: Tables) -> Measurement:
-    """As `dose_threshold`, of one depth."""
     return dose_threshold(tables)

@@ -1,4 +1,4 @@
-"""Fit lengths as claims on the grid of [Limits] take them: from losses by position, between positions, by depth."""
+"""Fit lengths for claims on the grid of [Limits]."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -25,20 +25,20 @@ from hmmscope_papers.limits.tables import (
 )
 from hmmscope_papers.limits.trainings import TASKS
 
-#: The error rate of claims on growth.
+#: Error rate of the claims about growth.
 RATE = 0.1
-#: The same with the state as a signal and without.
+#: The same cycles with the state as a training signal, and without.
 CYCLES = ("cyclic-det", HARD)
-#: Most often that the state may be asked for, in questions an action: twice the paper's 1 in 120.
+#: Largest supervision rate allowed, in questions per action: twice the paper's 1 in 120.
 RARELY = 1 / 60
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Measured
+# Measurements
 
 
 def final_losses(run: Run, task: str, sizes: dict[str, Any]) -> list[dict]:
-    """The evaluation loss of the trained model at every position, on fresh samples."""
+    """Return the trained model's evaluation loss at every position, on fresh samples."""
     return evaluation_losses(
         run.model,
         run.dataset("probe"),
@@ -50,7 +50,7 @@ def final_losses(run: Run, task: str, sizes: dict[str, Any]) -> list[dict]:
 
 
 def fit_lengths(run: Run, final: list[dict], sizes: dict[str, Any]) -> list[dict]:
-    """Fit lengths from the last epochs, and from the final samples; of the constant predictor the latter only."""
+    """Return fit lengths from the last epochs and from final samples (constant predictor: only these)."""
     found = epochs_of(run)
     sources: list[tuple[str, str, list[list[float | None]], int]] = [
         ("model", "epochs", found.distances, sizes["last_epochs"]),
@@ -78,9 +78,9 @@ def _column(rows: list[dict], predictor: str, positions: list[int]) -> list[floa
 
 
 def windows_of(task: str, run: Run, sizes: dict[str, Any]) -> list[dict]:
-    """Exact filters that keep a window of the last observations, where windows tell something.
+    """Return the errors of exact filters that see a window of observations.
 
-    Of Cyclic-RND every window gives the uniform law; of the other cycles and of MatMul it tells nothing at all.
+    On Cyclic-RND every window gives the uniform distribution; on other cycles and MatMul windows are uninformative.
     """
     process, windows, count = run.process, sizes["windows"], sizes["window_samples"]
     positions = [int(p) for p in run.target.positions if p > 0]
@@ -102,19 +102,19 @@ def _numbers(errors: Any, index: Any) -> tuple[float, float, float]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Read
+# Reading
 
 #: Fit length by number of layers.
 Lengths = dict[int, EstimateWithError]
 
 
 def length_of(rows: Rows, error_rate: float, definition: str | None = None) -> EstimateWithError:
-    """The fit length of a model between positions, with the error that the samples give it.
+    """Return the interpolated fit length of a model, with its sampling error.
 
     Args:
-        rows: evaluation losses by ``position`` with ``value``, ``low`` and ``high``, of one model and seed.
-        error_rate: that is crossed.
-        definition: prefix or max, see `fit_length`; by default that of the record, prefix in figures.
+        rows: Evaluation losses by ``position`` with ``value``, ``low`` and ``high``, of one model and seed.
+        error_rate: Loss that is crossed.
+        definition: prefix or max, see `fit_length`; by default that of the claim's record, prefix in figures.
     """
     definition = parameter("definition", "prefix") if definition is None else definition
     ordered = sorted(rows, key=lambda row: row["position"])
@@ -129,13 +129,13 @@ def length_of(rows: Rows, error_rate: float, definition: str | None = None) -> E
 
 
 def log2(estimate: EstimateWithError) -> EstimateWithError:
-    """The logarithm of a length, of which less than 1 counts as 1."""
+    """Return log2 of a length, at least 0."""
     value = max(estimate.value, 1.0)
     return EstimateWithError(math.log2(value), estimate.error / value / math.log(2))
 
 
 def slope(points: Sequence[tuple[float, EstimateWithError]]) -> EstimateWithError:
-    """The least-squares slope through independent numbers at two or more places."""
+    """Fit the least-squares slope through independent estimates."""
     centre = math.fsum(x for x, _ in points) / len(points)
     spread = math.fsum((x - centre) ** 2 for x, _ in points)
     shares = [((x - centre) / spread, y) for x, y in points]
@@ -144,30 +144,24 @@ def slope(points: Sequence[tuple[float, EstimateWithError]]) -> EstimateWithErro
 
 
 def lengths(own: Rows, rate: float | None = None) -> Lengths:
-    """Fit length by number of layers, from the losses by position of one task and seed."""
+    """Return fit lengths by number of layers, of one task and seed."""
     rate = parameter("rate", RATE) if rate is None else rate
     return {n: length_of(own.where(layers=n), rate) for n in layers_of(own)}
 
 
 def lengths_then(own: Rows, rate: float | None = None) -> Lengths:
-    """The same at one time of the training, see `limits_tables.drift`."""
+    """Return fit lengths by number of layers at one time of the training."""
     rate = parameter("rate", RATE) if rate is None else rate
     return {row["layers"]: EstimateWithError(row["length"]) for row in own.where(error_rate=rate)}
 
 
 def growing(found: Lengths, task: str, longest: int) -> Lengths:
-    """Of fit lengths those of the Transformers of which growth is claimed.
-
-    The paper excepts the seven-layer Transformer on MatMul, that of log2 of the length (footnote 2).
-    """
+    """Keep the Transformers for which the paper claims growth: on MatMul not the deepest (footnote 2)."""
     return {n: one for n, one in found.items() if n > 0 and not (task == "matmul" and 2**n >= longest)}
 
 
 def growth(found: Lengths, longest: int, most: float = 1.0) -> EstimateWithError | None:
-    """Doublings of the fit length a layer: the slope of its log2.
-
-    Up to the first depth that fits more than a share `most` of the sequence, or all of it; None with fewer than two depths.
-    """
+    """Fit doublings of the fit length per layer, up to the first depth above a fraction `most`; None below two depths."""
     points = []
     for n, length in found.items():
         points.append((float(n), log2(length)))
@@ -177,25 +171,25 @@ def growth(found: Lengths, longest: int, most: float = 1.0) -> EstimateWithError
 
 
 def slack(own: Rows, rate: float) -> EstimateWithError:
-    """How far the largest loss over positions but one is below an error rate: no position decides alone."""
+    """Return an error rate minus the second largest loss over positions."""
     worst = sorted(own, key=lambda row: row["value"])[-2:][0]
     return EstimateWithError(rate - worst["value"], loss_of(Rows([worst])).error)
 
 
 def models(tables: Tables) -> Rows:
-    """Losses by position of the trained models."""
+    """Return the losses by position of the trained models."""
     return tables["positions"].where(predictor="model")
 
 
 def deep(tables: Tables) -> list[int]:
-    """The depths of Transformers."""
+    """Return the depths of Transformers."""
     return [n for n in layers_of(models(tables)) if n > 0]
 
 
 def growing_by_task(
     tables: Tables, measure: Callable[[Lengths, int], EstimateWithError | None], unit: str, rate: float
 ) -> tuple[dict[str, Effect], dict[str, float | None]]:
-    """A number of the fit lengths of which growth is claimed and the whole length: effects by task, and their drifts."""
+    """Return effects by task of a measure of growing fit lengths, and their drifts."""
 
     def now(own: Rows) -> EstimateWithError | None:
         longest = max(own.values("position"))
@@ -210,14 +204,14 @@ def growing_by_task(
 def drifts_of(
     tables: Tables, tasks: Sequence[str], measure: Callable[[Rows], EstimateWithError | float | None], **where: Any
 ) -> dict[str, float | None]:
-    """`drift` by the title of the task."""
+    """Return `drift` by task title."""
     return {
         task_title(task): drift(tables.get(WHILE_TRAINING, Rows()).where(task=task, **where), measure) for task in tasks
     }
 
 
 def slack_then(rate: float) -> Callable[[Rows], float | None]:
-    """`slack` of the best model at one time of the training."""
+    """Return a function for the best model's `slack` at one time of the training."""
 
     def measure(own: Rows) -> float | None:
         worst = [row["worst"] for row in own.where(error_rate=parameter("rate", RATE))]
@@ -227,7 +221,7 @@ def slack_then(rate: float) -> Callable[[Rows], float | None]:
 
 
 def by_depth(tables: Tables, tasks: Sequence[str]) -> str:
-    """``Cyclic-DET 8.1, 11.3, 13.2 (whole positions 8, 11, 13) of 16``: mean fit lengths by depth."""
+    """Format mean fit lengths by depth as ``Cyclic-DET 8.1, 11.3 (whole positions 8, 11) of 16``."""
     said, depths = [], deep(tables)
     counted = tables["fit-lengths"].where(predictor="model", by="epochs", error_rate=parameter("rate", RATE))
     for task, own in models(tables).where(task=tasks, layers=depths).by("task").items():
@@ -236,11 +230,11 @@ def by_depth(tables: Tables, tasks: Sequence[str]) -> str:
         exact = ", ".join(f"{lengths_[n].value:.3g}" for n in depths if n in lengths_)
         integers = ", ".join(f"{whole[n]:.3g}" for n in depths if n in whole)
         said.append(f"{task_title(task)} {exact} (whole positions {integers}) of {max(own.values('position'))}")
-    return f"Mean 0.1-fit lengths by depth: {'; '.join(said) or 'none'}."
+    return f"Mean 0.1-fit lengths of Transformers by depth: {'; '.join(said) or 'none'}."
 
 
 def doublings_left(found: Lengths, longest: int) -> EstimateWithError | None:
-    """Doublings from the fit length of the shallowest Transformer to the whole length."""
+    """Return doublings from the shallowest fit length to the sequence length."""
     shallowest = min(found.items(), default=None)
     return None if shallowest is None else EstimateWithError(math.log2(longest)) - log2(shallowest[1])
 
@@ -248,7 +242,7 @@ def doublings_left(found: Lengths, longest: int) -> EstimateWithError | None:
 def both_cycles(
     tables: Tables, measure: Callable[[Lengths, Lengths], EstimateWithError | None], unit: str
 ) -> tuple[Effect | None, float | None]:
-    """A number from the fit lengths of Transformers on Cyclic-DET and Cyclic-HARD of the same seed, and its drift."""
+    """Compare fit lengths on Cyclic-DET and Cyclic-HARD within seeds; return effect and drift."""
 
     def measured(read: Callable[[Rows], Lengths]) -> Callable[[Rows], EstimateWithError | None]:
         def of_seed(own: Rows) -> EstimateWithError | None:
@@ -263,7 +257,7 @@ def both_cycles(
 
 
 def learned_by(tables: Tables, tasks: Sequence[str], *layers: int) -> tuple[Gate, ...]:
-    """Return, by task, whether each of some models fits one position more than a constant answer."""
+    """Return, by task, the gate that each model fits one position more than a constant answer."""
 
     def lead(own: Rows) -> EstimateWithError:
         return length_of(own.where(predictor="model"), parameter("rate", RATE)) - length_of(
@@ -275,7 +269,7 @@ def learned_by(tables: Tables, tasks: Sequence[str], *layers: int) -> tuple[Gate
         found = [over_seeds(own, lead, resolution=1.0) for own in rows.where(task=task).by("layers").values()]
         known = [one for one in found if one is not None]
         least = smallest(known, lambda one: one.value) if known and len(known) == len(found) else None
-        what = f"one that always gives the same answer, in positions of the fit length ({_who(layers)}, {task_title(task)}),"
+        what = f"a constant answer, measured in fitted positions ({_who(layers)}, {task_title(task)}),"
         gates.append(Gate.learned(least, parameter("learned"), what).about(task_title(task)))
     return tuple(gates)
 
@@ -285,16 +279,13 @@ def _who(layers: Sequence[int]) -> str:
 
 
 def rarely_asked(rows: Rows) -> tuple[Gate, ...]:
-    """Whether the state of Cyclic-HARD is asked for about as rarely as in the paper: its rate is one over the length.
-
-    It closes what is said of Cyclic-HARD, and what needs it, whichever way the row points; not what is said of other tasks.
-    """
+    """Gate that Cyclic-HARD asks for its state about as rarely as in the paper, for claims that need Cyclic-HARD."""
     own = rows.where(task=HARD) or rows.where(task="Cyclic-HARD")
     return asked_once_in(1 + max(own.values("position"))) if own else ()
 
 
 def asked_once_in(actions: int) -> tuple[Gate, ...]:
-    """`rarely_asked` of sequences in which the state is asked for once in so many actions."""
+    """Return the gate `rarely_asked` for one question in `actions` actions."""
     asked = 1 / actions
     gate = Gate.regime(asked, 0, parameter("rarely", RARELY), "the share of actions after which the state is asked for")
     return (gate.about(task_title(HARD)),)

@@ -1,8 +1,7 @@
-"""Losses that [Limits] prints in Tables 3 and 4, beside what is possible at its sizes (5 states, 5 symbols, length 120).
+"""Losses that [Limits] prints in Tables 3 and 4, and lower bounds at the paper's sizes (5 states and symbols, length 120).
 
-A cross-entropy with the exact belief cannot be below the belief's entropy, nor a squared error against samples below their
-variance. These floors are measured at the paper's sizes, whatever the scale of the models. A printed loss is of one instance
-of its process, so it stands beside where the floor of one more instance would lie.
+A cross-entropy with the exact belief is at least the belief's entropy, a squared error at least the variance of samples. A
+printed loss belongs to one instance, so it is compared with the prediction interval for one more.
 """
 
 import math
@@ -42,27 +41,24 @@ _BATCH = 256
 def paper_floors(
     tasks: list[str], seed: int, *, num_samples: int, backward: list[float], instances: int = 1
 ) -> list[dict]:
-    """The least possible losses, averaged over positions 1 .. 120, of several instances of each process.
+    """Compute lower bounds of the loss, averaged over positions 1 .. 120, for several instances of each process.
 
     Args:
-        tasks: of "cyclic-rnd" (its augmented form too, and with the first action hidden), "ran-hmm" and "ran-lds"; the
-            floors of Cyclic-DET and MatMul are 0.
-        seed: of the instances and the sequences; instance i has the seed `seed` times `instances` plus i.
-        num_samples: sequences.
-        backward: backward probabilities of Cyclic-RND.
-        instances: at least 1.
+        tasks: From "cyclic-rnd" (also augmented, and with the first action hidden), "ran-hmm" and "ran-lds".
+        seed: Seed; instance i has the seed `seed` times `instances` plus i.
+        num_samples: Number of sequences.
+        backward: Backward probabilities of Cyclic-RND.
+        instances: Number of instances, at least 1.
 
     Returns:
-        Rows ``instance``, ``task``, ``backward`` (None but for Cyclic-RND), ``value``, ``low``, ``high``,
-        ``batch_deviation`` (of a mean over a batch of 256 trajectories; known for RanLDS only, otherwise None), ``samples``
-        (0 if exact).
+        Rows ``instance``, ``task``, ``backward`` (Cyclic-RND), ``value``, ``low``, ``high``, ``batch_deviation`` (of a
+        mean over 256 trajectories; RanLDS), ``samples`` (0 if exact).
     """
     numbers = range(seed * instances, (seed + 1) * instances)
     return [{"instance": one} | row for one in numbers for row in _floors(tasks, one, num_samples, backward)]
 
 
 def _floors(tasks: list[str], seed: int, num_samples: int, backward: list[float]) -> list[dict]:
-    """Of one instance."""
     rows: list[dict] = []
     if "cyclic-rnd" in tasks:
         rows += [_belief("cyclic-rnd", {"backward_probability": b, "seed": seed}, b, num_samples) for b in backward]
@@ -82,7 +78,7 @@ def _floors(tasks: list[str], seed: int, num_samples: int, backward: list[float]
 
 
 def _first_hidden(seed: int, num_samples: int) -> dict:
-    """Of Cyclic-RND as Prop. A.1 prints it: an action acts one step after it is seen, and that of step 0 is not seen."""
+    """Use Cyclic-RND as printed in Prop. A.1: an action acts one step after it is seen, and that of step 0 is not seen."""
     process: Any = make_process("cyclic-rnd", seed=seed)
     law_S = process.initial @ process.labelled.sum(0)
     later = process.with_initial(law_S)
@@ -105,23 +101,23 @@ def _belief(task: str, fields: dict[str, Any], backward: float | None, num_sampl
 
 
 def floors(tables: Tables, task: str, backward: float | None = None) -> list[float]:
-    """Floors of a task at the paper's sizes, one an instance."""
+    """Return the lower bounds of a task at the paper's sizes, one for each instance."""
     return [row["value"] for row in tables["paper-floors"].where(task=task, backward=backward)]
 
 
-#: The mean over an epoch is one over positions 0 .. 120, of which the first is known, divided by 120 or by 121: Eq. (C.1)
-#: sums 121 terms. The smaller floor is that of a division by 121.
+#: An epoch's mean covers positions 0 .. 120, of which the first is known, and divides by 120 or by 121: Eq. (C.1) sums 121
+#: terms. Dividing by 121 gives the smaller bound.
 LEAST_SHARE = PAPER_LENGTH / (PAPER_LENGTH + 1)
 
 
 def printed_gap(tables: Tables, task: str, printed: float, backward: float | None = None) -> Effect | None:
-    """A printed loss less the least floor that it could have, of one more instance; None without floors."""
+    """Return a printed loss minus its smallest possible value for one more instance; None without lower bounds."""
     found = floors(tables, task, backward)
     gaps = [printed - LEAST_SHARE * floor for floor in found]
     return Effect.predicted(gaps, "printed loss less the floor") if found else None
 
 
 def said_floor(tables: Tables, task: str, backward: float | None = None) -> str:
-    """``1.1258 (1.1192 to 1.1324 for one more instance; 3 instances)``."""
+    """Format lower bounds as ``1.1258 (1.1192 to 1.1324 for one more instance; 3 instances)``."""
     found = floors(tables, task, backward)
     return f"{Effect.predicted(found).short()} ({len(found)} instances)" if found else "not measured"

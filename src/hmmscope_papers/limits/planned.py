@@ -1,4 +1,4 @@
-"""Gates that a plan of the grid of [Limits] fixes before training: tasks, depths and supervision rate."""
+"""Gates of the [Limits] grid that a plan fixes before training: tasks, depths and supervision rate."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from hmmscope_papers.limits.tables import HARD
 
 
 class GridExperiment(Experiment):
-    """An experiment on the trainings of `hmmscope_papers.limits.trainings.grid`."""
+    """Base of experiments on the trainings of `hmmscope_papers.limits.trainings.grid`."""
 
     def planned_gates(self, configs: Mapping[str, Any], claim: Any) -> tuple[Gate, ...]:
         """Return the gate on the supervision rate of Cyclic-HARD, for claims that depend on it."""
@@ -17,7 +17,7 @@ class GridExperiment(Experiment):
         return asked_once_in(max(hard)) if hard and "rarely" in claim.parameters else ()
 
     def planned_rows(self, tables: Tables, configs: Mapping[str, Any]) -> Tables:
-        """The rows about tasks and depths of a plan, and those about none."""
+        """Return the rows about a plan's tasks and depths, and those that name none."""
         tasks = {config.process.name for config in configs.values()}
         layers = {0 if config.model.name == "rnn" else config.model.num_layers for config in configs.values()}
         return {

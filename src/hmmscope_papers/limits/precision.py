@@ -1,4 +1,4 @@
-"""[Limits] Theorem 5.2 in arithmetic of p bits: how many the Transformer needs, and what that says of number types."""
+"""[Limits] Theorem 5.2 in p-bit arithmetic: the bits that it needs and the number types that have them."""
 
 import math
 from typing import Any
@@ -38,9 +38,9 @@ NAMES = {
 }
 #: Significand bits of number types, with the lengths at which they are tried.
 TYPES = {"bfloat16": (8, "short_lengths"), "float16": (11, "short_lengths"), "float32": (24, "long_lengths")}
-#: The largest error with which the network counts as right, as an evaluation loss of the paper.
+#: Largest error of a correct network, measured as the paper's evaluation loss.
 TOLERANCE = 0.05
-#: Doublings of the length that it takes to tell a logarithm from a power.
+#: Doublings of the length needed to distinguish a logarithm from a power.
 DOUBLINGS = 4.0
 
 
@@ -50,10 +50,9 @@ class Precision(Experiment):
 
     title = "How many bits the log-depth Transformer needs"
     summary = (
-        "Theorem 5.2 of [Limits] needs numbers of O(log T) bits. The network is run with every elementary operation rounded "
-        "to p significand bits, and the fewest bits are found with which it stays right; what is needed is the resolution "
-        "of neighbouring positions by the attention scores, 2 log2 T + 4 bits. That settles which lengths float32, float16 "
-        "and bfloat16 can do."
+        "Theorem 5.2 of [Limits] needs numbers of O(log T) bits. The network runs with every elementary operation rounded "
+        "to p significand bits, and the smallest sufficient p is found. The attention scores must resolve neighbouring "
+        "positions, which needs 2 log2 T + 4 bits. That determines which lengths float32, float16 and bfloat16 can handle."
     )
     intervals = INTERVALS
     groups = {"precision": ("errors", "smallest"), "types": ("types",)}
@@ -79,7 +78,6 @@ class Precision(Experiment):
 
 
 def _samples(product: str, length: int, instances: int) -> tuple[list, torch.Tensor, torch.Tensor]:
-    """A system, tokens and exact vectors for each instance."""
     family = PRODUCTS[product]
     size = {"cyclic-det": "num_states", "matmul": "dimension"}[family]
     processes = [make_process(family, num_symbols=3, seed=seed, **{size: 3}) for seed in range(instances)]
@@ -89,7 +87,7 @@ def _samples(product: str, length: int, instances: int) -> tuple[list, torch.Ten
 
 
 def smallest_precision(errors: torch.Tensor, bits: list[int], tolerance: float = TOLERANCE) -> int | None:
-    """The fewest of rising bits from which on the error stays within the tolerance; None if it does not at the most bits."""
+    """Return the fewest bits from which on the error is tolerable; None if the most bits fail."""
     found = None
     for p, error in zip(reversed(bits), reversed(errors.tolist()), strict=True):
         if not error <= tolerance:
@@ -99,9 +97,9 @@ def smallest_precision(errors: torch.Tensor, bits: list[int], tolerance: float =
 
 
 def bits_for_attention(length: int) -> float:
-    """2 log2 T + 4: with fewer bits a score does not tell two neighbouring positions apart.
+    """Return 2 log2 T + 4: with fewer bits, scores do not distinguish two neighbouring positions.
 
-    The two best scores differ by 1 - cos(π/4T), about 0.31/T², of their size, whatever γ is.
+    The two best scores differ by 1 - cos(π/4T), about 0.31/T², of their size, for every γ.
     """
     return 2 * math.log2(length) + 4
 
@@ -124,14 +122,12 @@ def _precision(sizes: dict[str, Any]) -> MeasuredTables:
 
 
 def _bits_around(length: int, sizes: dict[str, Any]) -> list[int]:
-    """The precisions that are tried: from 4 below to 6 above what attention needs."""
     middle = round(bits_for_attention(length))
     return list(range(max(sizes["least_bits"], middle - 4), min(sizes["most_bits"], middle + 6) + 1))
 
 
 @torch.no_grad()
 def _types(sizes: dict[str, Any]) -> list[dict]:
-    """Error of the ReLU network with the bits of each number type; for float32 also of the network itself."""
     rows = []
     for name, (p, lengths) in TYPES.items():
         for length in sizes[lengths]:
@@ -158,8 +154,8 @@ def _smallest_figure(rows: Rows) -> Figure:
         title="Two bits for every doubling of the length",
         caption=(
             f"Fewest significand bits p from which on the error stays at or below {TOLERANCE:g}, every operation rounded to "
-            "p bits (median, with the range over instances; three states). The curves of the first two nearly coincide. "
-            "Attention tells neighbouring positions apart from 2 log2 T + 4 bits on."
+            "p bits (median, with the range over instances; three states). The first two curves nearly coincide. "
+            "Attention distinguishes neighbouring positions with 2 log2 T + 4 bits or more."
         ),
         panels=(
             lines(
@@ -182,9 +178,9 @@ def _error_figure(rows: Rows) -> Figure:
         name="error-by-precision",
         title="Below the threshold it fails at once, above it the gadget sets the error",
         caption=(
-            "Largest error against the precision (median, with the range over instances). Where attention mistakes a "
-            "position the error is of order one. Above that the error of the ReLU network is zero and not shown, that of "
-            "the exact product falls as 2^-p and that of the GeLU gadget as 2^(-2p/3)."
+            "Largest error against the precision (median, with the range over instances). If attention mistakes a position, "
+            "the error is of order one. With more bits the error of the ReLU network is zero and not shown, that of the "
+            "exact product falls as 2^-p and that of the GeLU gadget as 2^(-2p/3)."
         ),
         panels=tuple(
             lines(
@@ -221,10 +217,10 @@ def _type_figure(rows: Rows) -> Figure:
 
     return Figure(
         name="number-types",
-        title="Which lengths a number type can do",
+        title="Lengths that a number type can handle",
         caption=(
-            "Largest error of the ReLU network on cycles of three states, over instances, with as many significand bits as "
-            "the type has (8, 11, 24) and no bounds on the exponent; for float32 also of the network as it runs in torch."
+            "Largest error of the ReLU network on cycles of three states, over instances, with the significand bits of the "
+            "type (8, 11, 24) and an unbounded exponent; for float32 also of the network in torch."
         ),
         panels=(
             panel("16 bits, simulated", {name: (name, "error") for name in ("bfloat16", "float16")}),
@@ -269,7 +265,7 @@ def logarithmic(tables: Tables) -> Measurement:
 
 
 def _growth(rows: Rows, kept: Any) -> list[float | None]:
-    """Bits per doubling of T, one number a process; None where more bits are needed than were tried."""
+    """Return bits per doubling of T by process; None if more bits are needed than were tried."""
     found: list[float | None] = []
     for group in rows.by("instance").values():
         points = [(math.log2(row["length"]), row["bits"]) for row in group if kept(row["length"])]
@@ -279,7 +275,7 @@ def _growth(rows: Rows, kept: Any) -> list[float | None]:
 
 
 def longest(rows: Rows, name: str, column: str = "error") -> tuple[int | None, int | None]:
-    """The longest length up to which a number type is right in all processes, and the first at which it is not."""
+    """Return the longest length at which all processes are right, and the first that fails."""
     lengths = sorted(rows.where(type=name).values("length"))
     fails = next((n for n in lengths if not _worst(rows, name, n, column) <= TOLERANCE), None)
     return max((n for n in lengths if fails is None or n < fails), default=None), fails

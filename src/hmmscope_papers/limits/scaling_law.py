@@ -1,8 +1,7 @@
-"""How the fit length on Cyclic-DET grows with training, by depth: annealed budgets, a law, and what it says of the paper's.
+"""Scaling law of the fit length on Cyclic-DET in the training, by depth, from annealed budgets.
 
-A training at a constant rate has no end of its own, and one whose rate falls has only its last point. So the budgets are
-branches of one trunk: constant up to 400, 800, 1600, ... steps, and from each of these linear to zero over a fifth as many.
-Only annealed ends count.
+Budgets are branches of one trunk with a constant learning rate up to 400, 800, 1600, ... steps; from each the rate falls
+linearly to zero over a fifth as many. Only annealed ends are used.
 """
 
 import math
@@ -35,22 +34,22 @@ from hmmscope_papers.limits.tables import layers_of, log2_length, model_name, re
 from hmmscope_papers.limits.trainings import identity, label_of, limits_config
 
 TASK = "cyclic-det"
-#: Learning rates by length of the sequences and layers (0 is the RNN), where they were chosen for this schedule:
-#: scripts/choose_rates.py took of three the one with the least mean evaluation loss of annealed budgets, with seed 100.
+#: Learning rates by sequence length and layers (0 is the RNN), chosen for this schedule:
+#: scripts/choose_rates.py chose among three by the mean evaluation loss of annealed budgets, with seed 100.
 RATES: dict[int, dict[int, float]] = {32: {0: 0.008, 1: 0.004, 2: 0.004, 3: 0.004, 5: 0.004}}
 
 
 @registry.experiment("limits-law")
 class LimitsLaw(Experiment):
-    """Annealed budgets of Cyclic-DET by depth, in instances that all depths and budgets share."""
+    """Annealed budgets of Cyclic-DET by depth, in instances shared by all depths and budgets."""
 
-    title = "Fit length as a law of depth and training"
+    title = "Scaling law of the fit length in depth and training"
     summary = (
         "Transformers of growing depth and the RNN follow five states under two permutations that generate A5. One trunk "
         "is trained at a constant learning rate, and copies of it are annealed at budgets that double, so that each point "
-        "is a training that has come to its end. Depths and budgets share their instances. A straight law in the logarithm "
-        "of the sequences and one that saturates are fitted to all budgets but the largest, tested on it, and asked at the "
-        "paper's budget; the interval is the union of both."
+        "is a finished training. Depths and budgets share their instances. A straight law in the logarithm of the "
+        "sequences and a law that saturates are fitted to all budgets but the largest, tested on it, and extrapolated to "
+        "the paper's budget; the interval is the union of both."
     )
     num_seeds = Experiment.NUM_SEEDS
     run_columns = ("layers", "longest", "steps")
@@ -94,7 +93,7 @@ class LimitsLaw(Experiment):
         }
 
     def cells(self, labels: list[str]) -> dict[str, list[str]]:
-        """A trunk with its branches, shortest first: each goes on from the one before."""
+        """Group a trunk with its branches, shortest first: each continues the one before."""
         chains: dict[str, list[str]] = {}
         for label in labels:
             chains.setdefault(label.rpartition(", ")[0], []).append(label)
@@ -140,11 +139,10 @@ def _config(scale: str, length: int, layers: int, steps: int, choices: Mapping[s
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The law
+# The scaling law
 
 
 def _lengths(tables: Tables, layers: int | None = None, predictor: str = "model") -> Rows:
-    """Fit lengths of annealed ends, by the error rate and the definition of the record."""
     rate, definition = parameter("rate"), parameter("definition")
     rows = tables["fit-lengths"].where(predictor=predictor, error_rate=rate)
     if definition != "prefix":
@@ -158,17 +156,15 @@ def _lengths(tables: Tables, layers: int | None = None, predictor: str = "model"
 
 
 def _end(row: Mapping[str, Any]) -> float:
-    """A length from here on is known to be at least that, and no more."""
+    """Return the length at which fit lengths are censored."""
     return float(parameter("ceiling") * row["longest"])
 
 
 def _capped(row: Mapping[str, Any]) -> float:
-    """log2 of the fit length, near the end of the sequence of where that begins."""
     return math.log2(min(max(row["length"], 1.0), _end(row)))
 
 
 def _points(rows: Rows) -> list[ScalingLaw.BudgetPoint]:
-    """log2 of the fit length against log2 of the sequences; near the end of the sequence it is at least that."""
     return [
         ScalingLaw.BudgetPoint(math.log2(row["sequences"]), row["seed"], _capped(row), row["length"] >= _end(row))
         for row in rows
@@ -184,12 +180,12 @@ def _at_paper(points: list[ScalingLaw.BudgetPoint], unit: str) -> Effect | None:
     return None if law is None else law.effect(math.log2(parameter("sequences")), unit)
 
 
-#: A simulated effect of that size in the place of the one of that name.
+#: Simulates an effect of a given size for the effect of that name.
 Redrawn = Callable[[str, float, random.Random], Effect | None]
 
 
 def _redrawn(chains: Mapping[str, list[ScalingLaw.BudgetPoint]], less: Mapping[str, float] | None = None) -> Redrawn:
-    """Other experiments by the laws of these points, of which a number is taken away."""
+    """Return a function that simulates effects from the laws of these points."""
     laws, reached = {name: ScalingLaw.of(points) for name, points in chains.items()}, math.log2(parameter("sequences"))
 
     def redrawn(name: str, aim: float, draw: random.Random) -> Effect | None:
@@ -201,12 +197,10 @@ def _redrawn(chains: Mapping[str, list[ScalingLaw.BudgetPoint]], less: Mapping[s
 
 
 def _reached() -> dict[str, float]:
-    """The budget that an effect is of: the paper's, by the law."""
     return {"sequences": parameter("sequences")}
 
 
 def _by_budget(rows: Rows, measure: Callable[[Rows], float | None]) -> list[ScalingLaw.BudgetPoint]:
-    """A number of all depths of an instance at a budget."""
     found = [
         (row[0]["sequences"], row[0]["seed"], value)
         for row in rows.by("sequences", "seed").values()
@@ -216,7 +210,6 @@ def _by_budget(rows: Rows, measure: Callable[[Rows], float | None]) -> list[Scal
 
 
 def _slope(own: Rows) -> float | None:
-    """Doublings of the fit length a layer, over the depths that do not fit all of the sequence."""
     known = [(row["layers"], log2_length(row)) for row in own if row["length"] < _end(row)]
     if len(known) < 2:
         return None
@@ -226,12 +219,10 @@ def _slope(own: Rows) -> float | None:
 
 
 def _gates(tables: Tables, chains: Mapping[str, list[ScalingLaw.BudgetPoint]]) -> tuple[Gate, ...]:
-    """Every depth has learned something, and its law foretold the largest budget."""
     return (_learned(tables), _foretold(chains))
 
 
 def _learned(tables: Tables) -> Gate:
-    """Whether every model fits a position more than one that always gives the same answer, at every budget of the law."""
     nothing = {
         key: own[0]["length"]
         for key, own in _lengths(tables, predictor="constant").by("layers", "sequences", "seed").items()
@@ -241,7 +232,7 @@ def _learned(tables: Tables) -> Gate:
         for key, own in _lengths(tables).by("layers", "sequences").items()
     ]
     least = min(leads, key=lambda effect: effect.value, default=None)
-    control = "one that always gives the same answer, in positions of the fit length,"
+    control = "a constant answer, measured in fitted positions,"
     return Gate.learned(least, parameter("learned"), control)
 
 
@@ -250,21 +241,22 @@ def _foretold(chains: Mapping[str, list[ScalingLaw.BudgetPoint]]) -> Gate:
     count = sum(test.instances for test in tests)
     share = sum(test.covered for test in tests) / count if count else 0.0
     return Gate.regime(
-        share, parameter("covered"), 1.0, "the share of largest budgets that the laws of the smaller ones cover"
+        share,
+        parameter("covered"),
+        1.0,
+        "the fraction of largest budgets inside the intervals of the laws fitted to smaller ones",
     )
 
 
 def _below_the_end(tables: Tables) -> Gate:
-    """Whether two depths at least stay below the end of the sequence at the paper's budget: else nothing grows there."""
     last = math.log2(max(map(_end, _lengths(tables))))
     laws = [_at_paper(_points(_lengths(tables, n)), "") for n in _deep(tables)]
     below = sum(effect is not None and effect.high is not None and effect.high < last for effect in laws)
-    what = "the number of depths that the law keeps below the end of the sequence at the paper's budget"
+    what = "the number of depths predicted to stay below the end of the sequence at the paper's budget"
     return Gate.regime(float(below), parameter("below_the_end"), float(max(len(laws), 2)), what)
 
 
 def _said(tables: Tables) -> str:
-    """Lengths at the largest budget and at the paper's, by depth."""
     parts = []
     for layers in layers_of(_lengths(tables)):
         rows = _lengths(tables, layers)
@@ -274,16 +266,16 @@ def _said(tables: Tables) -> str:
         ends = "" if effect is None or effect.low is None or effect.high is None else _range(effect.low, effect.high)
         parts.append(f"{model_name(layers)} {mean:.3g} at {most:,} sequences{ends}")
     longest = max(_lengths(tables).values("longest"))
-    return f"Width 64, sequences of {longest}: {'; '.join(parts)}."
+    return f"Mean 0.1-fit lengths at width 64, sequences of {longest}: {'; '.join(parts)}."
 
 
 def _range(low: float, high: float) -> str:
-    return f", {2 ** max(low, 0.0):.3g} to {2 ** min(high, 20.0):.3g} at the paper's 5·10⁸ by the law"
+    return f", {2 ** max(low, 0.0):.3g} to {2 ** min(high, 20.0):.3g} predicted at the paper's 5·10⁸"
 
 
 @claim("limits-law-growth")
 def growth(tables: Tables) -> Measurement:
-    """Depths of an instance at a budget share it, so that its slope has no spread of instances."""
+    """Fit the slope within instances, which removes their spread."""
     rows = Rows(row for row in _lengths(tables) if row["layers"] > 0)
     points = _by_budget(rows, _slope)
     gates = (*_gates(tables, {"slope": points}), _below_the_end(tables))
@@ -298,13 +290,13 @@ def growth(tables: Tables) -> Measurement:
 
 @claim("limits-law-doubles")
 def doubles(tables: Tables) -> Measurement:
-    """The same slope, asked to be one."""
+    """Test the slope of `growth` against one."""
     return growth.measure(tables)
 
 
 @claim("limits-law-power")
 def power(tables: Tables) -> Measurement:
-    """At the depth that is furthest below 2^L, of those whose 2^L is no longer than the sequence."""
+    """Use the depth furthest below 2^L, for 2^L within the sequence."""
     chains = {n: _points(_lengths(tables, n)) for n in _deep(tables)}
     longest = max(_lengths(tables).values("longest"))
     effects = {
@@ -323,18 +315,21 @@ def power(tables: Tables) -> Measurement:
 
 
 def _tells_depths(chains: Mapping[int, list[ScalingLaw.BudgetPoint]], longest: int) -> Gate:
-    """Whether the shallowest would not pass for the deepest: else the claim says nothing of depth."""
+    """Gate that the shallowest depth stays below the deepest's 2^L."""
     deepest = max((n for n in chains if 2**n <= longest), default=0)
     effect = _at_paper(chains[min(chains)], "") if chains else None
     most = math.inf if effect is None or effect.high is None else effect.high
     return Gate.regime(
-        most, 0.0, float(deepest), "log2 of the most that the law gives the shallowest, against the deepest's 2^L,"
+        most,
+        0.0,
+        float(deepest),
+        "log2 of the largest fit length predicted for the shallowest depth, compared with the deepest's L,",
     )
 
 
 @claim("limits-law-rnn")
 def recurrent(tables: Tables) -> Measurement:
-    """Where the RNN fits all of the sequence the lead is at least that of the end; see also `_to_the_end`."""
+    """Censor the lead if the RNN fits the whole sequence."""
     rows, deepest = _lengths(tables), max(_deep(tables), default=0)
     others = {(row["sequences"], row["seed"]): row for row in rows.where(layers=deepest)}
     points = [
@@ -350,10 +345,7 @@ def recurrent(tables: Tables) -> Measurement:
 
 
 def _to_the_end(tables: Tables, deepest: int) -> Measurement:
-    """The lead of an RNN that fits all of the sequence at every budget: what the deepest Transformer leaves of it.
-
-    More than that the sequence does not show; so there must be room, where the law's least length is below the end.
-    """
+    """Return the lead, up to the end of the sequence, of an RNN that always fits all of it."""
     rows = _lengths(tables, deepest)
     chain, end = _points(rows), math.log2(max(map(_end, rows)))
     law = _at_paper(chain, f"doublings of the RNN beyond {model_name(deepest)}, to the end of the sequence")
@@ -361,7 +353,7 @@ def _to_the_end(tables: Tables, deepest: int) -> Measurement:
         return Measurement(None, _said(tables), _gates(tables, {"deepest": chain}), compute_used=_reached())
     low, value, high = (end - min(one, end) for one in (law.high, law.value, law.low))
     there = Gate.regime(
-        law.low, 0.0, end - parameter("room"), f"log2 of the least length that the law gives {model_name(deepest)}"
+        law.low, 0.0, end - parameter("room"), f"log2 of the smallest fit length predicted for {model_name(deepest)}"
     )
     effect = replace(law, low=low, value=value, high=high)
     lengths = _redrawn({"": chain})
@@ -376,7 +368,7 @@ def _to_the_end(tables: Tables, deepest: int) -> Measurement:
 
 @claim("limits-law-rests")
 def rests(tables: Tables) -> Measurement:
-    """By depth, over the last doubling of the budget, of annealed ends; those at the end of the sequence do not count."""
+    """Leave out points at the end of the sequence."""
     effects = {}
     for layers in _deep(tables):
         moved = list(ScalingLaw.last_doubling(_points(_lengths(tables, layers))).values())
@@ -388,7 +380,9 @@ def rests(tables: Tables) -> Measurement:
     ]
     said = "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
     return Measurement(
-        effects, f"Over the last doubling: {said or 'all fit the sequence'}. At rest: {', '.join(still) or 'none'}."
+        effects,
+        f"Doublings of the fit length over the last doubling of the budget: {said or 'all fit the sequence'}. "
+        f"Converged: {', '.join(still) or 'none'}.",
     )
 
 
@@ -409,19 +403,18 @@ def _figure(rows: Rows) -> Figure:
     shown: dict[str, Any] = {"x_label": "sequences seen", "y_label": "fit length", "y_min": 0.0, "log_x": True}
     return Figure(
         name="fit-length-law",
-        title="Fit length of annealed trainings, and what their law says of the paper's budget",
+        title="Fit length of annealed trainings, extrapolated to the paper's budget",
         caption=(
-            f"The place between two positions at which the loss crosses {parameter('rate'):g}, of annealed copies of one "
-            "trunk. Bands of points are 95 % intervals over instances. The bands beyond them are the union of a straight "
-            "law and one that saturates, for the mean over instances, up to the 5·10⁸ sequences of the paper; both were "
-            "fitted to all points. Nothing longer than the sequences can be fitted, so that all ends at their length."
+            f"The place between two positions at which the loss crosses {parameter('rate'):g}, for annealed copies of one "
+            "trunk. Bands at points are 95 % intervals over instances. The bands beyond them are the union of a straight "
+            "law and a law that saturates, for the mean over instances, up to the 5·10⁸ sequences of the paper; both were "
+            "fitted to all points. Curves are cut at the sequence length, the longest possible fit."
         ),
         panels=(lines(f"Cyclic-DET, sequences of {longest}, width 64", *series, **shown),),
     )
 
 
 def _drawn_law(points: list[ScalingLaw.BudgetPoint], name: str, longest: int) -> list[Series]:
-    """The band of a law from the largest budget to the paper's."""
     law = ScalingLaw.of(points)
     if law is None:
         return []

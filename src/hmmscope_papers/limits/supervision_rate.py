@@ -1,4 +1,4 @@
-"""Cyclic-HARD as a dose-response: how rarely can the state be asked for, for a Transformer and for the RNN."""
+"""Cyclic-HARD at different supervision rates, for Transformers and the RNN."""
 
 import math
 from collections.abc import Callable
@@ -38,21 +38,21 @@ from hmmscope_papers.limits.tables import (
 from hmmscope_papers.limits.trainings import grid, identity, label_of, limits_config, shortened
 from hmmscope_papers.limits.trainings import length_of as length_of_scale
 
-#: Samples of an evaluation while training, times the rate: so many are asked for at each position; 64 where not said. At
-#: medium the rarest question is that of the grid, whose runs it shares.
+#: Samples of an evaluation while training, multiplied by the rate: the number supervised at each position; 64 by default.
+#: At medium the rarest rate is that of the grid, whose runs are shared.
 _ASKED = {"medium": 128}
 
 
 @registry.experiment("limits-hard-dose")
 class LimitsHardDose(Experiment):
-    """Cyclic-HARD at one length, with growing distance between the questions."""
+    """Cyclic-HARD at one length, with growing distance between questions."""
 
-    title = "How rarely the state may be asked for"
+    title = "Effect of the supervision rate"
     summary = (
-        "Cyclic-HARD shows its state only when it is asked for, after an action with the rate alpha. The paper has alpha "
-        "= 1/120 and finds that no Transformer fits even a constant length, while the RNN does. Here the length of the "
-        "sequence stays and alpha falls, with an RNN that sees as many sequences at each. The paper's alpha with its "
-        "length of 120 and its 10^8 sequences is out of reach of two processor cores."
+        "Cyclic-HARD shows its state only when it is asked for, after an action with the supervision rate alpha. The "
+        "paper has alpha = 1/120 and finds that no Transformer fits even a constant length, while the RNN does. Here the "
+        "length of the sequence is fixed and alpha falls; the RNN sees as many sequences as the Transformers at each "
+        "alpha. The paper's alpha with its length of 120 and its 10^8 sequences is out of reach of two processor cores."
     )
     num_seeds = Experiment.NUM_SEEDS
     run_columns = ("actions", "layers")
@@ -64,7 +64,7 @@ class LimitsHardDose(Experiment):
     }
     measure_per_run = True
     groups = {"losses": ("positions", WHILE_TRAINING)}
-    #: What shapes the plan: actions between two questions, and layers, 0 for the RNN.
+    #: Choices of the plan: actions between two questions, and layers (0 for the RNN).
     shapes: dict[str, dict[str, Any]] = {
         "smoke": {"actions": [2, 4], "layers": [0, 1]},
         "small": {"actions": [4, 16, 64], "layers": [0, 2]},
@@ -80,9 +80,9 @@ class LimitsHardDose(Experiment):
         for actions in choices["actions"]:
             changes: dict[str, Any] = {"process": {"prediction_rate": 1 / actions}, "curriculum": False}
             changes["training"] = {"evaluate_samples": _ASKED.get(scale, 64) * actions}
-            if scale == "small":  # fewer than the grid: three doses in ten minutes
+            if scale == "small":  # fewer than the grid: three rates in ten minutes
                 changes["training"] |= {"num_steps": 2000, "epoch_steps": 100, "evaluate_every": 100}
-            elif scale == "medium" and actions != length_of_scale(scale):  # as many answers at each dose
+            elif scale == "medium" and actions != length_of_scale(scale):  # equally many answers at each rate
                 whole = limits_config(scale, HARD, 0)["training"]["num_steps"]
                 changes["training"] |= shortened(whole * actions // length_of_scale(scale))
             runs = grid(scale, [HARD], choices["layers"], **changes)
@@ -115,12 +115,14 @@ class LimitsHardDose(Experiment):
         series.append(level(longest, (min(doses), max(doses)), "end of the sequence", "ceiling"))
         shown: dict[str, Any] = {"x_label": "actions between two questions", "y_label": "fit length", "y_min": 0.0}
         caption = (
-            f"The place between two positions at which the evaluation loss after training crosses {RATE:g}, of positions "
-            "at which the state is asked for. All models of a dose see as many sequences. Bands are 95 % intervals over "
-            "seeds."
+            f"The place between two positions at which the evaluation loss after training crosses {RATE:g}, over positions "
+            "at which the state is asked for. All models of a supervision rate see equally many sequences. Bands are 95 % "
+            "intervals over seeds."
         )
         panel = lines(f"Sequences of {longest}", *series, log_x=True, y_max=1.08 * longest, **shown)
-        return [Figure(name="dose", title="Fit length by the distance of questions", caption=caption, panels=(panel,))]
+        return [
+            Figure(name="dose", title="Fit length by the distance between questions", caption=caption, panels=(panel,))
+        ]
 
     def without_training(self, tables: Tables) -> Tables:
         rows = relabelled(tables["positions"], "constant")
@@ -136,14 +138,12 @@ def _measured(own: Rows) -> EstimateWithError:
 
 
 def _then(own: Rows) -> EstimateWithError:
-    """At one time of the training."""
     return EstimateWithError(own[0]["length"])
 
 
 def _lengths(
     own: Rows, recurrent: bool, length: Callable[[Rows], EstimateWithError] = _measured
 ) -> dict[int, EstimateWithError]:
-    """log2 of the fit length by dose, of the RNN or of the best Transformer, within a seed."""
     found = {}
     for actions, rows in own.by("actions").items():
         kept = [log2(length(one)) for n, one in rows.by("layers").items() if (n == 0) == recurrent]
@@ -153,7 +153,7 @@ def _lengths(
 
 
 def _behind(own: Rows) -> EstimateWithError | None:
-    """Doublings by which the best Transformer is behind the RNN, of one seed and dose."""
+    """Return doublings by which the best Transformer is behind the RNN."""
     deep, flat = (_lengths(own, recurrent) for recurrent in (False, True))
     return next((flat[actions] - deep[actions] for actions in deep if actions in flat), None)
 
@@ -164,7 +164,7 @@ def _models(tables: Tables) -> Rows:
 
 @claim("limits-hard-dose-slope")
 def dose_slope(tables: Tables) -> Measurement:
-    """Slope of log2 of the length against log2 of the distance, the Transformer's less the RNN's, within seeds."""
+    """Compare slopes of log2 of the length in log2 of the distance, within seeds."""
     rows = _models(tables)
 
     def fall(
@@ -181,12 +181,13 @@ def dose_slope(tables: Tables) -> Measurement:
         "Transformer": over_seeds(rows, lambda own: fall(own, False)),
         "RNN": over_seeds(rows, lambda own: fall(own, True)),
     }
-    text = f"Doublings of the fit length a doubling of the distance: {told({k: v for k, v in parts.items() if v})}."
+    slopes = told({k: v for k, v in parts.items() if v})
+    text = f"Doublings of the fit length for each doubling of the distance between questions: {slopes}."
     asked = Gate.regime(
         1 / max(rows.values("actions")),
         0,
         parameter("rarely", RARELY),
-        "the rarest share of actions after which the state is asked for",
+        "the smallest share of actions after which the state is asked for",
     )
     gates = [asked, Gate.matched(_budgets(tables))]
     for who, depths in {"RNN": [0], "Transformer": [n for n in layers_of(rows) if n]}.items():
@@ -195,7 +196,7 @@ def dose_slope(tables: Tables) -> Measurement:
             Gate.learned(
                 lead,
                 parameter("learned"),
-                f"one that always gives the same answer, in positions of the fit length ({who}),",
+                f"a constant answer, measured in fitted positions ({who}),",
             )
         )
     moved = drift(tables[WHILE_TRAINING], lambda own: difference(own, _then))
@@ -205,7 +206,6 @@ def dose_slope(tables: Tables) -> Measurement:
 
 
 def _lead(own: Rows) -> float:
-    """Positions that the best of some models fits beyond the constant answer, at the rarest question."""
     rarest = own.where(actions=max(own.values("actions"))).by("layers").values()
     model, constant = (
         max(length_of(one.where(predictor=name), parameter("rate", RATE)).value for one in rarest)
@@ -215,7 +215,6 @@ def _lead(own: Rows) -> float:
 
 
 def _budgets(tables: Tables) -> dict[str, dict[str, float]]:
-    """Sequences by model."""
     found: dict[str, dict[str, float]] = {}
     for n, own in tables[WHILE_TRAINING].by("layers").items():
         found[model_name(n)] = {"sequences": float(max(own.values("sequences")))}
@@ -223,7 +222,7 @@ def _budgets(tables: Tables) -> dict[str, dict[str, float]]:
 
 
 def dose_threshold(tables: Tables) -> Measurement:
-    """Doublings by which the best Transformer is behind the RNN, by dose, the rarest question first."""
+    """Compare the best Transformer with the RNN by supervision rate, the rarest first."""
     rows = _models(tables)
     found = each(rows, "actions", _behind, "doublings behind the RNN")
     effects = {f"1 in {actions}": found[actions] for actions in sorted(found, reverse=True)}
@@ -239,8 +238,6 @@ def dose_threshold(tables: Tables) -> Measurement:
         if actions in flat
     )
     failing = [actions for actions in deep if actions in flat and deep[actions].value < 1 <= flat[actions].value / 2]
-    text = f"Mean 0.1-fit length of the best Transformer and of the RNN: {said or 'none'}. "
-    text += (
-        f"No depth fits a position although the RNN fits two at: {', '.join(f'1 in {a}' for a in failing) or 'none'}."
-    )
+    text = f"Mean 0.1-fit length of the best Transformer and of the RNN by questions per action: {said or 'none'}. "
+    text += f"No depth fits a position while the RNN fits two at: {', '.join(f'1 in {a}' for a in failing) or 'none'}."
     return Measurement(effects, text)

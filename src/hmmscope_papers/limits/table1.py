@@ -1,4 +1,4 @@
-"""[Limits] Table 1: mixing times, by the definition, beside the printed ones."""
+"""[Limits] Table 1: mixing times by the definition, compared with the printed ones."""
 
 from itertools import pairwise
 from typing import Any
@@ -22,10 +22,10 @@ from hmmscope.lab import (
 from hmmscope.schema import require
 from hmmscope_papers.limits.tables import each, over_seeds, told
 
-#: Where the paper stops.
+#: Largest mixing time in the paper, in steps.
 PAPER_CAP = 120
 
-#: Each row with its process, its fields, and the printed number; None where the law is not the one taken for it.
+#: Process, fields and printed number of each row; None if the matrices are drawn differently from the paper's.
 ROWS: dict[str, tuple[str, dict[str, Any], float | None]] = {
     "RanHMM": ("ran-hmm", {}, 1.6),
     "RanHMM, softmax": ("ran-hmm", {"law": "softmax"}, None),
@@ -37,27 +37,29 @@ ROWS: dict[str, tuple[str, dict[str, Any], float | None]] = {
     "CR-0.1": ("cyclic-rnd", {"backward_probability": 0.1}, 21.4),
     "CR-0.15": ("cyclic-rnd", {"backward_probability": 0.15}, 14.2),
 }
-#: How far a mean may be from the printed one: instances differ, and the paper has five. The formula has no noise.
+#: Allowed distance of a mean from the printed one: the paper averages five instances. The formula has no noise.
 TOLERANCES = {"RanLDS": 0.01, "CR-0.03": 1.5}
 TOLERANCE = 1.0
 _COMMON = {"num_states": 5, "num_symbols": 5, "max_time": 240}
 
 
-#: Steps by which the indices of the paper are ahead of the definition.
+#: The paper's step index minus the definition's.
 PAPER_OFFSET = 2
 
 
 @registry.experiment("limits-table1")
 class Table1(Experiment):
-    """Random instances of each process; the rows of Cyclic-RND by backward probability."""
+    """Random instances of each process; Cyclic-RND by backward probability."""
 
     title = "Mixing times of the processes"
     summary = (
-        "How many steps it takes until two observers who disagreed about the first state agree to 1/10 in total "
-        "variation, on average over sequences (Eq. A.2 of [Limits]); for the linear system ln 0.05 / ln ζ, exactly. "
-        "Random instances, beside the numbers printed in Table 1. Nothing is trained."
+        "Number of steps until two observers with different beliefs about the first state agree to 1/10 in total "
+        "variation, on average over sequences (Eq. A.2 of [Limits]); for the linear system exactly ln 0.05 / ln ζ. "
+        "Random instances are compared with the numbers printed in Table 1. Nothing is trained."
     )
-    intervals = "Means over instances of the process; intervals are 95 % intervals over instances by Student's law."
+    intervals = (
+        "Means over instances of the process; intervals are 95 % intervals over instances by Student's t distribution."
+    )
     sizes = {
         "smoke": {**_COMMON, "instances": 2, "samples": 32},
         "small": {**_COMMON, "instances": 20, "samples": 2000},
@@ -82,7 +84,7 @@ class Table1(Experiment):
 
 
 def _times(name: str, fields: dict[str, Any], seed: int, sizes: dict[str, Any]) -> dict[str, Any]:
-    """The definition's time, cut at the paper's cap, and less the offset of its table."""
+    """Return the mixing time as defined, cut at the paper's cap, and minus the table's offset."""
     sized = {"num_states": sizes["num_states"], "num_symbols": sizes["num_symbols"]} if name != "ran-lds" else {}
     process = make_process(name, seed=seed, **sized, **fields)
     found = mixing_time(process, num_samples=sizes["samples"], max_time=sizes["max_time"], seed=seed)
@@ -109,11 +111,11 @@ def _figure(rows: Rows) -> Figure:
     shown = [label for label, (_, _, printed) in ROWS.items() if printed is not None]
     return Figure(
         name="mixing-times",
-        title="Mixing times beside Table 1",
+        title="Mixing times compared with Table 1",
         caption=(
-            "Steps until the start is forgotten: by the definition (Eq. A.2; cut at 120 as in the paper), the same "
-            "less two steps, and as printed. RanLDS has a formula, and no steps are taken off. CR-p is Cyclic-RND with "
-            "backward probability p. Means over instances with 95 % intervals."
+            "Steps until the initial state is forgotten: by the definition (Eq. A.2; cut at 120 as in the paper), the same "
+            "minus two steps, and as printed. RanLDS has a formula, from which no steps are subtracted. CR-p is Cyclic-RND "
+            "with backward probability p. Means over instances with 95 % intervals."
         ),
         panels=(
             panel([label for label in shown if label.startswith("Ran")], "Forget quickly"),
@@ -125,20 +127,20 @@ def _figure(rows: Rows) -> Figure:
 # ---------------------------------------------------------------------------------------------------------------------
 # Claims
 
-#: The row from which the others are measured, and that which is cut in the paper.
+#: The reference row, and the row that the paper cuts.
 REFERENCE, CUT = "CR-0.15", "CR-0.01"
-#: Rows of the definition that the paper prints and does not cut, but for the reference.
+#: Rows that the paper prints without cutting, except for the reference.
 COMPARED = ("RanHMM", "CR-0.03", "CR-0.05", "CR-0.1")
 
 
 def from_printed(own: Rows) -> dict[str, float]:
-    """How many steps each row that is not cut is above the printed one, of one instance."""
+    """Return measured minus printed steps of uncut rows."""
     return {row["process"]: row["capped"] - row["printed"] for row in own if row["process"] in (*COMPARED, REFERENCE)}
 
 
 @claim("limits-table1-values")
 def table1_values(tables: Tables) -> Measurement:
-    """The table counts from another step than the definition (see limits-table1-offset)."""
+    """Compare differences from the reference row: the paper counts steps differently (limits-table1-offset)."""
     rows = tables["mixing-times"]
     effects: dict[str, Effect] = {}
     for process in COMPARED:
@@ -151,14 +153,14 @@ def table1_values(tables: Tables) -> Measurement:
         effects |= {process: found} if found else {}
     known = rows.where(process=[*COMPARED, REFERENCE, CUT]).pool("process", "printed", value="capped")
     listed = "; ".join(f"{row['process']} {row['capped']:.2f}, printed {row['printed']:g}" for row in known)
-    text = f"By the definition, cut at {PAPER_CAP} steps: {listed}. "
-    text += f"From the printed difference to {REFERENCE}: {told(effects)}."
+    text = f"Mean mixing times by the definition, cut at {PAPER_CAP} steps: {listed}. "
+    text += f"Measured minus printed difference from {REFERENCE}, in steps: {told(effects)}."
     return Measurement(effects, text, required=COMPARED)
 
 
 @claim("limits-table1-lds")
 def table1_lds(tables: Tables) -> Measurement:
-    """The printed number stands for 3.115 to 3.125."""
+    """Compare with the printed number, which stands for 3.115 to 3.125."""
     rows = tables["mixing-times"].where(process="RanLDS")
     gaps = [row["capped"] - row["printed"] for row in rows]
     known = Effect.pooled(gaps, "steps from the printed", resolution=parameter("printed_to")) if gaps else None
@@ -167,7 +169,6 @@ def table1_lds(tables: Tables) -> Measurement:
 
 @claim("limits-mixing-falls")
 def mixing_falls(tables: Tables) -> Measurement:
-    """Instances in which a time is beyond the largest that is looked at have no number."""
     slips = {
         label: fields["backward_probability"]
         for label, (_, fields, _) in ROWS.items()

@@ -1,4 +1,4 @@
-"""[Limits] Table 2: what block chain-of-thought costs, counted and timed."""
+"""[Limits] Table 2: operations and time of block chain-of-thought."""
 
 import math
 import statistics
@@ -37,7 +37,7 @@ ALGORITHMS = ("naive", "two-phase")
 #: Block length of no chain-of-thought.
 PLAIN = 0
 
-#: Seconds an epoch in the paper, by task and block length; 0 is without.
+#: Seconds per epoch in the paper, by task and block length; 0 means no chain-of-thought.
 PRINTED = {"matmul": {1: 4838, 8: 608, 12: 390, 0: 94}, "cyclic-det": {1: 4828, 8: 620, 12: 393, 0: 94}}
 
 
@@ -51,7 +51,6 @@ def _sizes(
     blocks: Sequence[int] = (1, 4, 8, 12, 30),
     seconds: float = 0.4,
 ) -> dict[str, Any]:
-    """One row of the sizes; `seconds` is what a timing takes at least, because shorter passes are repeated."""
     model = {"length": length, "layers": layers, "width": width, "heads": heads}
     return {
         "tasks": ["cyclic-det", "matmul"],
@@ -68,19 +67,19 @@ _NUM_RESAMPLES = 1000
 
 @registry.experiment("limits-table2")
 class Table2(Experiment):
-    """One training pass of each variant, counted and timed; nothing is trained."""
+    """Operations and time of one training pass of each variant; nothing is trained."""
 
-    title = "What block chain-of-thought costs"
+    title = "Cost of block chain-of-thought"
     summary = (
-        "A training pass (forward and backward) with block chain-of-thought against an ordinary one. The naive "
-        "algorithm makes one pass over the whole sequence for each block; the two-phase one first finds the answers "
-        "with a cache and without gradients, then makes one pass. Forward tokens and floating-point operations are "
-        "counted, times are taken side by side. Nothing is trained."
+        "A training pass (forward and backward) with block chain-of-thought is compared with an ordinary one. The naive "
+        "algorithm makes one pass over the whole sequence for each block; the two-phase algorithm first computes the "
+        "answers with a cache and without gradients, then makes one pass. Forward tokens and floating-point operations "
+        "are exact counts; times are taken in interleaved rounds. Nothing is trained."
     )
     intervals = (
-        "Counts are exact. Times, of the processor where there is no GPU, are medians over rounds in which all variants "
-        "take their turn, short ones repeated; intervals are 95 % bootstrap intervals over rounds (1000 "
-        "resamples). They depend on the machine and on what else it does."
+        "Counts are exact. Times are processor times, or wall times on a GPU. They are medians over rounds in which all "
+        "variants take turns, short ones repeated; intervals are 95 % bootstrap intervals over rounds (1000 resamples). "
+        "Times depend on the machine and its load."
     )
     sizes = {
         "smoke": _sizes(6, 1, 8, 2, 4, 3, [1, 2, 4], 0.0),
@@ -117,7 +116,6 @@ def _one_thread() -> Iterator[None]:
 
 
 def _variants(task: str, sizes: dict[str, Any]) -> Iterator[tuple[dict[str, Any], TrainingPass]]:
-    """Columns that tell variants apart, and a training pass of each."""
     # Without dropout both algorithms compute the same numbers.
     model = {"width": sizes["width"], "num_heads": sizes["heads"], "dropout": 0.0}
     changes: dict[str, Any] = {"model": model, "length": sizes["length"], "curriculum": False}
@@ -134,7 +132,7 @@ def _name(task: str) -> str:
 
 
 def _costs(task: str, sizes: dict[str, Any]) -> list[dict]:
-    """Forward tokens and operations of one sample, exactly, and both as multiples of an ordinary pass."""
+    """Count forward tokens and operations of one sample."""
     rows: list[dict] = []
     for names, training_pass in _variants(task, sizes):
         tokens = {"with": 0, "without": 0}
@@ -166,11 +164,11 @@ def _costs(task: str, sizes: dict[str, Any]) -> list[dict]:
 
 
 def _times(task: str, sizes: dict[str, Any]) -> list[dict]:
-    """Seconds of a training pass by variant: medians over interleaved rounds, and ratios within a round."""
+    """Time each variant in interleaved rounds."""
     variants, passes = zip(*_variants(task, sizes), strict=True)
     seconds = np.empty((sizes["rounds"], len(passes)))
     for training_pass in passes:
-        training_pass()  # what is made on first use
+        training_pass()  # warm up
     repeats = [max(1, math.ceil(sizes["seconds"] / _seconds_a_pass(one, 1))) for one in passes]
     for one_round in seconds:
         one_round[:] = [_seconds_a_pass(one, number) for one, number in zip(passes, repeats, strict=True)]
@@ -188,7 +186,7 @@ def _times(task: str, sizes: dict[str, Any]) -> list[dict]:
 
 
 def _seconds_a_pass(training_pass: TrainingPass, repeats: int) -> float:
-    """Mean over so many passes; of processor time, which other work on the machine disturbs less, unless a GPU works."""
+    """Return mean seconds per pass: processor time, or wall time on a GPU."""
     clock = time.perf_counter if torch.cuda.is_available() else time.process_time
     begin = clock()
     for _ in range(repeats):
@@ -197,7 +195,6 @@ def _seconds_a_pass(training_pass: TrainingPass, repeats: int) -> float:
 
 
 def _ratio(ratios: np.ndarray | None, name: str) -> dict[str, float | None]:
-    """Median over rounds with its bootstrap interval."""
     if ratios is None:
         return {name: None, f"{name}_low": None, f"{name}_high": None}
     drawn = numpy_generator(0, "bootstrap").integers(len(ratios), size=(_NUM_RESAMPLES, len(ratios)))
@@ -210,14 +207,12 @@ def _ratio(ratios: np.ndarray | None, name: str) -> dict[str, float | None]:
 
 
 def _cost_figure(rows: Rows) -> Figure:
-    """Operations of a training pass against block length, by task."""
     return Figure(
         name="operations",
         title="Operations of a training pass",
         caption=(
-            "Floating-point operations of forward and backward pass, counted, as a multiple of those without "
-            "chain-of-thought (the line at 1). The naive algorithm needs ceil(T / b) passes; two phases give the same "
-            "gradients."
+            "Floating-point operations of forward and backward pass as a multiple of those without chain-of-thought (the "
+            "line at 1). The naive algorithm needs ceil(T / b) passes; the two-phase algorithm gives the same gradients."
         ),
         panels=tuple(
             _panel(own, task, "flops_ratio", "operations, without = 1") for task, own in rows.by("task").items()
@@ -226,7 +221,6 @@ def _cost_figure(rows: Rows) -> Figure:
 
 
 def _times_figure(rows: Rows) -> Figure:
-    """Times of a training pass against block length, by task, with those of the paper where the length is the same."""
     titles = {TASKS[task][2]: printed for task, printed in PRINTED.items()}
     same = rows.values("length") == [60]
     panels = []
@@ -241,7 +235,7 @@ def _times_figure(rows: Rows) -> Figure:
         title="Time of a training pass",
         caption=(
             "Time of forward and backward pass as a multiple of that without chain-of-thought, median over interleaved "
-            "rounds with 95 % intervals over rounds, beside ceil(T / b) and the seconds an epoch of Table 2 (four GPUs)."
+            "rounds with 95 % intervals over rounds, with ceil(T / b) and the seconds per epoch of Table 2 (four GPUs)."
         ),
         panels=tuple(panels),
     )
@@ -271,12 +265,11 @@ def _panel(rows: Rows, task: str, column: str, label: str, printed: Series | Non
 # ---------------------------------------------------------------------------------------------------------------------
 # Claims
 
-#: Least and largest time of a pass of the naive algorithm, in units of an ordinary one, at which times mean something.
+#: Range of the naive algorithm's time per pass, in ordinary passes, at which its times are valid.
 PASS_RANGE = (0.6, 1.3)
 
 
 def _naive(rows: Rows, least: int = 2) -> Rows:
-    """Rows of the naive algorithm with block lengths from `least` on."""
     return Rows(row for row in rows.where(algorithm="naive") if row["block_length"] >= least)
 
 
@@ -286,7 +279,7 @@ def _name_of(row: dict[str, Any]) -> str:
 
 @claim("limits-cot-cost")
 def cost(tables: Tables) -> Measurement:
-    """By the naive algorithm, which the paper times; intervals are those over rounds."""
+    """Use the naive algorithm, which the paper times."""
     rows = Rows(row for row in _naive(tables["times"]) if row["to_vanilla"] is not None)
     effects, each_pass = {}, []
     for row in rows:
@@ -299,17 +292,22 @@ def cost(tables: Tables) -> Measurement:
     worst = max(each_pass, key=lambda one: abs(math.log(one)), default=1.0)
     low, high = parameter("pass_range", PASS_RANGE)
     gate = Gate.regime(
-        worst, low, high, "the time of a pass over that of an ordinary one, where it is farthest from 1,"
+        worst,
+        low,
+        high,
+        "the time per pass divided by that of an ordinary pass, at the block length where it is farthest from 1,",
     )
     seen = "; ".join(f"{_name_of(row)} {row['to_vanilla']:.3f}" for row in rows)
-    return Measurement(effects, f"Time as a share of the vanilla one: {seen or 'not measured'}.", gates=(gate,))
+    return Measurement(
+        effects, f"Time divided by that of vanilla chain-of-thought (b = 1): {seen or 'not measured'}.", gates=(gate,)
+    )
 
 
 @claim("limits-cot-passes")
 def passes(tables: Tables) -> Measurement:
-    """Counts are exact; an instance is a task with a block length."""
     rows = _naive(tables["costs"], 1)
     right = [row["passes"] == math.ceil(row["length"] / row["block_length"]) for row in rows]
     return Measurement(
-        Effect.share(right) if right else None, f"Passes are ceil(T / b) in {sum(right)} of {len(right)} cases."
+        Effect.share(right) if right else None,
+        f"The number of forward passes is ceil(T / b) in {sum(right)} of {len(right)} cases.",
     )

@@ -1,4 +1,4 @@
-"""[Limits] Table 3: final losses of the RNN and of Transformers, beside what is possible."""
+"""[Limits] Table 3: final losses of the RNN and of Transformers, compared with the smallest possible losses."""
 
 import math
 from dataclasses import replace
@@ -54,24 +54,24 @@ from hmmscope_papers.limits.tables import (
 )
 from hmmscope_papers.limits.trainings import TASKS, by_task, grid, identity, label_of, length_of
 
-#: How labels of runs begin whose training samples are a set that is seen several times.
+#: Prefix of the labels of runs on a fixed training set.
 _FIXED = "fixed, "
-#: Below this an excess is rounding.
+#: A smaller excess is rounding.
 _LEAST = 1e-12
-#: How often a training set is seen at least where overfitting is asked for; the paper sees it a hundred times.
+#: Fewest passes over a training set for the claim about overfitting; the paper makes a hundred.
 _PASSES = 50
 _COMMON = {"backward": [0.01]}
 
 
 @registry.experiment("limits-table3")
 class LimitsTable3(GridExperiment):
-    """Losses of the grid of Figures 2 and 3, and floors at the paper's sizes."""
+    """Losses on the grid of Figures 2 and 3, and lower bounds at the paper's sizes."""
 
-    title = "Final losses beside what is possible"
+    title = "Final losses and their lower bounds"
     summary = (
-        "The loss at the end of training of a one-layer RNN and of Transformers, on training samples and on fresh "
-        "ones, beside the least loss that any predictor can have, the entropy of the exact answers or the variance of "
-        "samples. The printed losses of the paper stand beside floors at the paper's sizes."
+        "The loss at the end of training of a one-layer RNN and of Transformers, on training samples and on fresh ones, "
+        "is compared with its lower bound for any predictor: the entropy of the exact answers or the variance of "
+        "samples. The printed losses of the paper are compared with lower bounds at the paper's sizes."
     )
     num_seeds = Experiment.NUM_SEEDS
     run_columns = ("task", "layers")
@@ -92,10 +92,7 @@ class LimitsTable3(GridExperiment):
         return by_task(labels)
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
-        """The grid; and with `fixed_sets` short depths beside it, to which every epoch shows the samples of the first.
-
-        At medium of the first five: 160,000 sequences, seen four times.
-        """
+        """Return the grid and, with `fixed_sets`, short depths that repeat the samples of the first epochs."""
         plan = grid(scale, choices["tasks"], choices["layers"])
         short = sorted(set(short_depths(length_of(scale)))) if choices["fixed_sets"] else []
         for label in [label_of(task, layers) for task in REMEMBERING for layers in short]:
@@ -124,7 +121,7 @@ class LimitsTable3(GridExperiment):
         return [_losses_figure(tables["losses"]), _excess_figure(tables["losses"])]
 
     def without_training(self, tables: Tables) -> Tables:
-        """Every model has the excess of the constant answer; in tables without it, the largest of the task."""
+        """Give every model the constant answer's excess; in tables without it, the largest of the task."""
         most = {
             task: max(row.get("trivial", row["loss"]) - row["floor"] for row in own)
             for task, own in tables["losses"].by("task").items()
@@ -140,7 +137,6 @@ class LimitsTable3(GridExperiment):
 
 
 def _losses(run: Run, sizes: dict[str, Any]) -> dict:
-    """Losses of one run: of training samples in the last epoch, and of fresh ones beside their floor and the trivial one."""
     facts, last, spec = identity(run), epochs_of(run).rows[-1], run.config.training
     score = evaluate(
         run.model,
@@ -167,7 +163,7 @@ def _losses_figure(rows: Rows) -> Figure:
     shown: tuple[tuple[str, str, Role], ...] = (
         ("training_loss", "training samples", "control"),
         ("loss", "fresh samples", "model"),
-        ("floor", "least possible", "optimum"),
+        ("floor", "lower bound", "optimum"),
     )
     panels = []
     for task, own in rows.by("task").items():
@@ -180,8 +176,7 @@ def _losses_figure(rows: Rows) -> Figure:
         caption=(
             "Mean loss over the last epoch of training and on fresh samples, averaged over positions. The line across "
             "a group is the loss of the exact answer on the fresh samples. Training samples are seen once (at scale "
-            "paper they are a fixed set). Intervals are 95 % intervals over "
-            "seeds."
+            "paper they are a fixed set). Intervals are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )
@@ -196,7 +191,7 @@ def _excess_figure(rows: Rows) -> Figure:
         panels.append(lines(task_title(task), *both, x_label="layers", y_label=f"excess, {own[0]['unit']}", log_y=True))
     return Figure(
         name="excess",
-        title="Excess over the least possible loss",
+        title="Excess over the smallest possible loss",
         caption=(
             "Kullback-Leibler divergence from the exact answer, or the squared distance from it, averaged over "
             "positions of fresh samples. Geometric means over seeds, bands are 95 % intervals of the logarithm."
@@ -206,7 +201,7 @@ def _excess_figure(rows: Rows) -> Figure:
 
 
 def _geometric(rows: Rows, name: str, role: Role) -> Series | None:
-    """The excess against depth as means of its logarithm over seeds, which suit a logarithmic axis."""
+    """Average the logarithm of the excess over seeds."""
     found = curve(
         rows.with_columns(log=lambda row: math.log(max(row["excess"], _LEAST))), "layers", name, role, y="log"
     )
@@ -220,28 +215,28 @@ def _geometric(rows: Rows, name: str, role: Role) -> Series | None:
 # ---------------------------------------------------------------------------------------------------------------------
 # Claims
 
-#: An excess that is so many times another one is much worse; one within it is comparable. As a power of ten.
+#: An excess this many powers of ten above another is much worse; a smaller ratio is comparable.
 MUCH = 1.0
-#: Least share of the way that models go which fall behind: less is nothing learned.
+#: Models that close a smaller fraction of the gap have learned nothing.
 FALLEN_BEHIND = 0.1
-#: Scatter of a mean from which on it is too wide to be compared with a floor: a third of what the printed models differ by.
+#: Largest scatter of a mean for a comparison with a lower bound: a third of the printed models' difference.
 AT_FLOOR = 0.01
 
 
 def short_depths(length: int) -> tuple[int, int]:
-    """One and two layers fewer than log2 of the length: 5 and 6 of 7 layers in the paper, at 120 observations."""
+    """Return one and two layers fewer than log2 of the length: 5 and 6 of 7 in the paper, at 120 observations."""
     needed = math.ceil(math.log2(length))
     return max(1, needed - 2), max(1, needed - 1)
 
 
 def log_excess(row: dict[str, Any]) -> EstimateWithError:
-    """log10 of the excess of a run, with the error of its samples."""
+    """Return log10 of a run's excess, with its sampling error."""
     excess = max(row["excess"], _LEAST)
     return EstimateWithError(math.log10(excess), (row["high"] - row["low"]) / WIDTH / excess / math.log(10))
 
 
 def _ratio(own: Rows, layers: tuple[int, ...]) -> EstimateWithError | None:
-    """log10 of the excess of the best of some Transformers over that of the RNN, of one task and seed."""
+    """Return log10 of the best Transformer's excess divided by the RNN's."""
     recurrent, others = own.where(layers=0), own.where(layers=layers)
     if not recurrent or not others:
         return None
@@ -249,18 +244,16 @@ def _ratio(own: Rows, layers: tuple[int, ...]) -> EstimateWithError | None:
 
 
 def _shown(rows: Rows, layers: tuple[int, ...]) -> str:
-    """Mean excesses of the RNN and of the Transformers compared, by task."""
     said = []
     for task, own in rows.where(layers=[0, *layers]).by("task").items():
         known = sorted(own.pool("layers", value="excess"), key=lambda row: row["layers"])
         said.append(
             f"{task_title(task)} " + ", ".join(f"{model_name(row['layers'])} {row['excess']:.2g}" for row in known)
         )
-    return f"Mean excess over the floor: {'; '.join(said) or 'none'}."
+    return f"Mean excess over the smallest possible loss: {'; '.join(said) or 'none'}."
 
 
 def _fair(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...]) -> list[Gate]:
-    """Whether RNN and Transformers had equal budgets on every task."""
     known = [task for task in tasks if task in tables["losses"].values("task")]
     return [
         equal_budgets(tables, {model_name(n): label_of(task, n) for n in (0, *layers)}).about(task_title(task))
@@ -269,7 +262,7 @@ def _fair(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...]) -> li
 
 
 def _drifts(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...]) -> dict[str, float | None]:
-    """What the last doubling of the training has changed of `_ratio`, by the evaluation loss in the place of the excess."""
+    """Return the drift of `_ratio`, with the evaluation loss instead of the excess."""
 
     def ratio(own: Rows) -> float | None:
         logs = {row["layers"]: math.log10(max(row["loss"], _LEAST)) for row in own if row["loss"] is not None}
@@ -279,27 +272,27 @@ def _drifts(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...]) -> 
 
 
 def _learned(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...], share: float) -> tuple[Gate, ...]:
-    """Return, by task, whether each model covers a fraction of the gap between the constant answer and the floor."""
+    """Gate that each model closes a fraction of the gap from constant answer to lower bound."""
     rows = tables["losses"].where(layers=list(layers))
     if not all("trivial" in row for row in rows):
-        return (Gate("learned", False, "the loss of the predictor that always gives the same answer is not recorded"),)
+        return (Gate("learned", False, "the loss of the constant predictor is not recorded"),)
 
     def way(own: Rows) -> float:
         return min((row["trivial"] - row["loss"]) / (row["trivial"] - row["floor"]) for row in own)
 
     found = each_task(rows, tasks, way, "of the way")
     who = " and ".join(model_name(n) for n in layers)
-    what = "one that always gives the same answer ({}, {})"
+    what = "a constant answer ({}, {})"
     return tuple(Gate.learned(found.get(task), share, what.format(who, task)).about(task) for task in titles(tasks))
 
 
 @claim("limits-remembering-worse")
 def remembering_worse(tables: Tables) -> Measurement:
-    """The depths are those of the table: 5 and 6 of 7."""
     rows = tables["losses"]
     short = short_depths(rows[0]["length"])
     effects = each_task(rows, REMEMBERING, lambda own: _ratio(own, short), "log10 of the ratio")
-    text = f"{_shown(rows.where(task=list(REMEMBERING)), short)} log10 of the ratio: {told(effects)}."
+    text = f"{_shown(rows.where(task=list(REMEMBERING)), short)} "
+    text += f"log10 of the ratio of the better Transformer to the RNN: {told(effects)}."
     gates = [
         *_learned(tables, REMEMBERING, (0,), parameter("learned")),
         *_learned(tables, REMEMBERING, short, parameter("fallen_behind", FALLEN_BEHIND)),
@@ -316,11 +309,10 @@ def remembering_worse(tables: Tables) -> Measurement:
 
 @claim("limits-forgetting-comparable")
 def forgetting_comparable(tables: Tables) -> Measurement:
-    """The same measure and the same bound as where Transformers are much worse."""
     rows = tables["losses"]
     effects = each_task(rows, FORGETTING, lambda own: _ratio(own, (2,)), "log10 of the ratio")
     gates = [*_learned(tables, FORGETTING, (0, 2), parameter("learned")), *_fair(tables, FORGETTING, (2,))]
-    text = f"{_shown(rows.where(task=list(FORGETTING)), (2,))} log10 of the ratio: {told(effects)}."
+    text = f"{_shown(rows.where(task=list(FORGETTING)), (2,))} log10 of the ratio Transformer to RNN: {told(effects)}."
     return Measurement(
         effects, text, gates=gates, required=titles(FORGETTING), last_doubling_change=_drifts(tables, FORGETTING, (2,))
     )
@@ -328,7 +320,7 @@ def forgetting_comparable(tables: Tables) -> Measurement:
 
 @claim("limits-no-overfitting")
 def no_overfitting(tables: Tables) -> Measurement:
-    """The worse of the two depths, of sets that are seen again and again, or of a grid that has one, as in the paper."""
+    """Take the worse of two depths on repeated training sets."""
     short = short_depths(tables["losses"][0]["length"])
     kept = (tables.get("fixed") or tables["losses"]).where(layers=short, task=list(REMEMBERING))
 
@@ -341,41 +333,42 @@ def no_overfitting(tables: Tables) -> Measurement:
 
     effects = each_task(kept, REMEMBERING, gap, "of the excess")
     passes = [row["passes"] for row in kept if "passes" in row]
-    seen = "how often a training sample is seen"
+    seen = "the number of passes over the training set"
     known = (
         Gate.regime(min(passes), parameter("passes", _PASSES), math.inf, seen)
         if passes
         else Gate("regime", False, f"{seen} is not recorded")
     )
     gates = (known, *_learned(tables, REMEMBERING, short, parameter("learned")))
-    text = f"Fresh less training loss: {told(effects)}. {_training_losses(tables['losses'], short)}"
+    text = f"Loss on fresh samples minus training loss, as a fraction of the excess: {told(effects)}. "
+    text += _training_losses(tables["losses"], short)
     return Measurement(effects, text, gates=gates, required=titles(REMEMBERING))
 
 
 def _training_losses(rows: Rows, layers: tuple[int, ...]) -> str:
-    """Those of the RNN and of the Transformers compared, by task, of samples that are seen once."""
     said = []
     for task, own in rows.where(task=list(REMEMBERING), layers=[0, *layers]).by("task").items():
         known = sorted(own.pool("layers", value="training_loss"), key=lambda row: row["layers"])
         models = ", ".join(f"{model_name(row['layers'])} {row['training_loss']:.2g}" for row in known)
-        said.append(f"{task_title(task)} {models}, least possible {own.pool('task', value='floor')[0]['floor']:.2g}")
-    return f"Training loss where each sample is seen once: {'; '.join(said)}."
+        said.append(f"{task_title(task)} {models}, lower bound {own.pool('task', value='floor')[0]['floor']:.2g}")
+    return f"Training losses on samples that are seen once: {'; '.join(said)}."
 
 
 @claim("limits-printed-rnd-rnn")
 def printed_rnd_rnn(tables: Tables) -> Measurement:
-    """No predictor is below the entropy of the belief, memorised training set or not."""
+    """Compare with the entropy of the belief, which bounds every predictor."""
     floor = said_floor(tables, "cyclic-rnd", parameter("backward"))
-    text = f"The least possible loss is {floor} nats. No predictor's cross-entropy is "
-    text += "below it, on any data: what is printed is another quantity, if it is below."
+    text = f"The smallest possible loss is {floor} nats, the entropy of the exact belief. It bounds every predictor's "
+    text += "cross-entropy on any data, so a smaller printed loss is a different quantity."
     return Measurement(printed_gap(tables, "cyclic-rnd", TABLE_3["cyclic-rnd"]["RNN"], parameter("backward")), text)
 
 
 @claim("limits-printed-rnd-transformers")
 def printed_rnd_transformers(tables: Tables) -> Measurement:
-    """Averaged over 121 positions, of which the first is known, the floor is lower by 1 / 121."""
-    text = f"The least possible loss is {said_floor(tables, 'cyclic-rnd', parameter('backward'))} nats over 120 positions, "
-    text += f"{LEAST_SHARE:.4f} of it over 121. The six-layer model is 0.109 nats below the five-layer one."
+    """Allow for an average over 121 positions, of which the first is known."""
+    floor = said_floor(tables, "cyclic-rnd", parameter("backward"))
+    text = f"The smallest possible loss is {floor} nats averaged over 120 positions, and {LEAST_SHARE:.4f} times that over "
+    text += "121. The printed loss of the six-layer model is 0.109 nats below that of the five-layer model."
     return Measurement(
         printed_gap(tables, "cyclic-rnd", TABLE_3["cyclic-rnd"]["6 layers"], parameter("backward")), text
     )
@@ -383,16 +376,16 @@ def printed_rnd_transformers(tables: Tables) -> Measurement:
 
 @claim("limits-printed-lds-rnn")
 def printed_lds_rnn(tables: Tables) -> Measurement:
-    """Over 121 positions the floor is 2.590; the paper does not say over how many trajectories the loss is averaged."""
+    """Allow for an average over 121 positions and an unknown number of trajectories."""
     rows = tables["paper-floors"].where(task="ran-lds")
     if not rows:
         return Measurement(None, "")
     printed, floor, scatter = TABLE_3["ran-lds"]["RNN"], rows[0]["value"], rows[0]["batch_deviation"]
-    averaged = "how far the mean over one batch may lie from the floor (the paper does not say what it averages)"
+    averaged = "the possible distance of a batch mean from the lower bound (the paper does not state what it averages)"
     gap = Effect.pooled([EstimateWithError(printed - LEAST_SHARE * floor, scatter)], "printed loss less the floor")
-    text = f"The least possible loss is {floor:.4f} over 120 positions and {LEAST_SHARE * floor:.4f} over 121, of which the "
-    text += f"first is known. The mean over one batch has standard deviation {scatter:.4f}."
+    text = f"The smallest possible loss is {floor:.4f} over 120 positions and {LEAST_SHARE * floor:.4f} over 121, of which "
+    text += f"the first is known. The mean over one batch has standard deviation {scatter:.4f}."
     gate = Gate.regime(WIDTH / 2 * scatter, 0, parameter("at_floor", AT_FLOOR), averaged)
     return Measurement(
         replace(gap, num_seeds=len(rows), degrees=-1), text, gates=(gate,)
-    )  # more seeds make no larger batch
+    )  # more seeds do not enlarge the batch

@@ -1,4 +1,4 @@
-"""[Limits] Table 4: the training loss of the deepest Transformer, and whether it has come to rest."""
+"""[Limits] Table 4: training loss of the deepest Transformer, and whether it has converged."""
 
 import math
 from typing import Any
@@ -37,19 +37,19 @@ from hmmscope_papers.limits.tables import (
 from hmmscope_papers.limits.trainings import by_task, depths, grid, identity, label_of, limits_config
 
 CYCLES = ("cyclic-det", "cyclic-rnd")
-#: Shares of the training at which the paper prints losses.
+#: Fractions of the training at which the paper prints losses.
 SHARES = (0.6, 0.7, 0.8, 0.9, 1.0)
 _COMMON = {"backward": [0.01, 0.03, 0.05]}
 
 
 @registry.experiment("limits-table4")
 class LimitsTable4(GridExperiment):
-    """The deepest Transformers of the grid, and at the paper's scale MatMul trained for twice as long."""
+    """The deepest Transformers of the grid; at scale paper also MatMul trained twice as long."""
 
     title = "Has the deepest Transformer converged?"
     summary = (
         "The training loss of the deepest Transformer in the last part of its training, on cycles and on products of "
-        "matrices, beside the least possible loss and that of a predictor that always gives the same answer. " + EPOCHS
+        "matrices, compared with its lower bound and with the loss of a constant predictor. " + EPOCHS
     )
     num_seeds = Experiment.NUM_SEEDS
     run_columns = ("task", "layers", "long")
@@ -70,7 +70,7 @@ class LimitsTable4(GridExperiment):
         return by_task(labels)
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
-        """The tasks at one depth; with `long_factor` above 1 also MatMul with so many times the steps."""
+        """Return the tasks at one depth; with `long_factor` above 1 also MatMul with that many times the steps."""
         plan = grid(scale, choices["tasks"], [choices["layers"]])
         label = label_of("matmul", choices["layers"])
         if choices["long_factor"] > 1 and label in plan:
@@ -111,7 +111,6 @@ class LimitsTable4(GridExperiment):
 
 
 def _losses(run: Run) -> list[dict]:
-    """The mean training loss by epoch."""
     rows = epochs_of(run).rows
     keys = ("epoch", "step", "training_loss", "evaluation_loss")
     return [{key: row[key] for key in keys} | {"share": row["epoch"] / len(rows)} for row in rows]
@@ -122,7 +121,6 @@ def _title(task: str, long: bool) -> str:
 
 
 def _each_run(rows: Rows) -> list[tuple[str, bool, Rows]]:
-    """The rows by task, and of each the shorter training first."""
     found = rows.by("task").items()
     return [(task, long, own.where(long=long)) for task, own in found for long in sorted(own.values("long"))]
 
@@ -137,8 +135,8 @@ def _figure(tables: Tables) -> Figure:
                 f"{_title(task, long)}, {model_name(own[0]['layers'])}",
                 curve(own, "epoch", "training", "model", y="training_loss"),
                 curve(own, "epoch", "evaluation", "control", y="evaluation_loss"),
-                curve(over, "epoch", "least possible", "optimum", y="floor"),
-                curve(over, "epoch", "always the same answer", "baseline", y="trivial"),
+                curve(over, "epoch", "lower bound", "optimum", y="floor"),
+                curve(over, "epoch", "constant answer", "baseline", y="trivial"),
                 x_label="epoch",
                 y_label=known[0]["unit"],
                 y_min=0.0,
@@ -148,9 +146,8 @@ def _figure(tables: Tables) -> Figure:
         name="training-loss",
         title="Training loss of the deepest Transformer",
         caption=(
-            "Mean loss over an epoch of training, and of samples that are not trained on, beside the least possible "
-            "loss and that of a predictor that always gives the mean of the exact answers. Bands are 95 % intervals over "
-            "seeds."
+            "Mean loss over an epoch of training and on held-out samples, with the smallest possible loss and the loss of "
+            "a predictor that always gives the mean of the exact answers. Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )
@@ -159,14 +156,14 @@ def _figure(tables: Tables) -> Figure:
 # ---------------------------------------------------------------------------------------------------------------------
 # Claims
 
-#: A task is learned when the loss is below this share of the trivial loss.
+#: A task is learned when the loss is below this fraction of the constant answer's loss.
 LEARNED = 0.1
-#: Half-width from which on an interval of floors is too wide to explain a printed loss, in nats.
+#: Largest half-width of an interval of lower bounds that can explain a printed loss, in nats.
 AT_FLOOR = 0.05
 
 
 def of_trivial(tables: Tables) -> Rows:
-    """The rows of the shorter trainings, with ``level``: the training loss as a share of the trivial one."""
+    """Add ``level``, the training loss divided by the trivial loss, to the shorter trainings."""
     known = tables["references"].where(long=False)
     trivial = {(row["task"], row.get("seed")): row["trivial"] for row in known}
     rows = tables["losses"].where(long=False)
@@ -174,29 +171,24 @@ def of_trivial(tables: Tables) -> Rows:
 
 
 def level_at(own: Rows, share: float) -> float:
-    """The level at a share of the training, of one task and seed."""
+    """Return the level at a fraction of the training."""
     return float(min(own, key=lambda row: abs(row["share"] - share))["level"])
 
 
 def late_share(own: Rows) -> float | None:
-    """Share of the way down from the trivial loss that is made in the last part of training.
-
-    None if all of the way is a small share of the trivial loss: nothing was learned.
-    """
+    """Return the fraction of the fall of the loss in late training; None if little was learned."""
     way = 1 - level_at(own, 1.0)
     return (level_at(own, parameter("late")) - level_at(own, 1.0)) / way if way > parameter("least_way") else None
 
 
 def _learned(rows: Rows, tasks: tuple[str, ...], margin: float) -> Gate:
-    """Whether tasks were learned: how far the final loss is below the trivial one, as a share of it."""
     found = each_task(rows, tasks, lambda own: 1 - level_at(own, 1.0), "of its loss")
     least = smallest(found.values(), lambda one: one.value) if found else None
-    return Gate.learned(least, margin, "one that always gives the same answer")
+    return Gate.learned(least, margin, "a constant answer")
 
 
 @claim("limits-matmul-slower")
 def matmul_slower(tables: Tables) -> Measurement:
-    """Within seeds; against each of the two."""
     rows = of_trivial(tables)
     steps = {task_title(task): {"steps": max(own.values("step"))} for task, own in rows.by("task").items()}
 
@@ -210,7 +202,7 @@ def matmul_slower(tables: Tables) -> Measurement:
         found = over_seeds(rows.where(task=["matmul", task]), later, "share of the way")
         effects |= {task_title(task): found} if found else {}
     shares = each_task(rows, REMEMBERING, late_share, "")
-    text = f"Share of the way down in the last two fifths: {told(shares)}."
+    text = f"Fraction of the fall of the training loss in the last two fifths of training: {told(shares)}."
     return Measurement(
         effects,
         text,
@@ -221,19 +213,19 @@ def matmul_slower(tables: Tables) -> Measurement:
 
 @claim("limits-cycles-converged")
 def cycles_converged(tables: Tables) -> Measurement:
-    """Of a model that has learned something, for the constant answer is at rest too; and trained about as long as there."""
+    """Gate the learning and the length of the training; a constant answer is at rest too."""
     rows = of_trivial(tables)
     steps = limits_config("paper", "cyclic-det", depths("paper")[-1])["training"]["num_steps"]
     long = Gate.regime(
         max(rows.values("step"), default=0) / steps,
         parameter("as_long"),
         math.inf,
-        "the length of the training, of the paper's,",
+        "the length of the training, as a fraction of the paper's,",
     )
     falls = each_task(
         rows, CYCLES, lambda own: level_at(own, parameter("late")) - level_at(own, 1.0), "of the trivial loss"
     )
-    text = f"Fall of the loss in the last fifth, as a share of the trivial loss: {told(falls)}."
+    text = f"Fall of the training loss in the last fifth, as a fraction of the constant answer's loss: {told(falls)}."
     return Measurement(
         falls, text, gates=(_learned(rows, CYCLES, parameter("learned", LEARNED)), long), required=titles(CYCLES)
     )
@@ -241,34 +233,38 @@ def cycles_converged(tables: Tables) -> Measurement:
 
 @claim("limits-matmul-fails")
 def matmul_fails(tables: Tables) -> Measurement:
-    """The control is Cyclic-DET, which the same model has to learn."""
+    """Use Cyclic-DET as control."""
     rows = of_trivial(tables)
     ends = each_task(rows, ("matmul", "cyclic-det"), lambda own: level_at(own, 1.0), "of the trivial loss")
     product = rows.where(task="matmul")
     half, end = (product.per_seed(lambda own, share=share: level_at(own, share)) for share in (0.5, 1.0))  # type: ignore[misc]
     gate = _learned(rows, ("cyclic-det",), 1 - parameter("learned", LEARNED))
-    text = f"Final loss as a share of the trivial one: {told(ends)} (0.46 in the paper, 0.44 after 200 epochs)."
+    text = (
+        f"Final training loss as a fraction of the constant answer's: {told(ends)}. In the paper MatMul has 0.46, and "
+    )
+    text += "0.44 after 200 epochs."
     return Measurement(ends.get("MatMul"), text, gates=(gate,), last_doubling_change=mean_change(half, end))
 
 
 @claim("limits-printed-rnd-converged")
 def printed_rnd_converged(tables: Tables) -> Measurement:
-    """Proposition A.1 prints a kernel in which an action acts one step after it is seen, which has the largest floor."""
+    """Use the kernel of Proposition A.1, where an action acts one step after it is seen."""
     backward = parameter("backward")
     found = floors(tables, "cyclic-rnd, first action hidden", backward)
-    text = f"The floor by that reading is {said_floor(tables, 'cyclic-rnd, first action hidden', backward)} nats"
+    text = "With the kernel as printed, the smallest possible loss on Cyclic-RND is "
+    text += f"{said_floor(tables, 'cyclic-rnd, first action hidden', backward)} nats"
     text += f", by instance {min(found):.4f} to {max(found):.4f}. " if found else ". "
-    text += f"By the definition it is {said_floor(tables, 'cyclic-rnd', backward)}"
-    text += f", of the augmented HMM {said_floor(tables, 'cyclic-rnd, augmented', backward)}"
+    text += f"By the definition of the process it is {said_floor(tables, 'cyclic-rnd', backward)}"
+    text += f", for the augmented HMM {said_floor(tables, 'cyclic-rnd, augmented', backward)}"
     others = {b: floors(tables, "cyclic-rnd", b) for b in sorted(_backwards(tables)) if b != backward}
     shown = ", ".join(f"{b:g}: {math.fsum(known) / len(known):.4f}" for b, known in others.items())
     text += f"; at other backward probabilities {shown}." if shown else "."
-    text += f" Table 3 prints {TABLE_3['cyclic-rnd']['6 layers']} with six layers."
+    text += f" Table 3 prints {TABLE_3['cyclic-rnd']['6 layers']} for six layers."
     if not found:
         return Measurement(None, text)
     floor = Effect.predicted(found, "nats")
     width = math.inf if floor.low is None or floor.high is None else (floor.high - floor.low) / 2
-    scatter = "how far the floor of an instance may lie from the mean (the paper does not give its own), in nats,"
+    scatter = "the distance of an instance's lower bound from the mean, in nats (the paper's instance is not known),"
     return Measurement(floor, text, gates=(Gate.regime(width, 0, parameter("at_floor", AT_FLOOR), scatter),))
 
 

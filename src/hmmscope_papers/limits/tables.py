@@ -1,4 +1,4 @@
-"""What the experiments of [Limits] share in reading runs and tables: evaluations by epoch, fit lengths, gates, controls."""
+"""Shared helpers of the [Limits] experiments."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,50 +10,50 @@ from hmmscope.analysis import crossing_length
 from hmmscope.lab import Effect, EstimateWithError, Gate, Role, Rows, Series, Tables, curve, parameter
 from hmmscope_papers.limits.trainings import TASKS, depths
 
-#: The sentence on what an epoch is at reduced scale.
+#: Explains the word epoch at reduced scales.
 EPOCHS = (
     "An epoch is a twentieth of the training of a Transformer (at scale paper a pass over the fixed set); after each "
-    "the model is evaluated on the same samples, which are not trained on."
+    "epoch the model is evaluated on the same held-out samples."
 )
 
-#: Tasks that remember, those that forget, and the one that is rarely asked.
+#: Tasks that remember, tasks that forget, and the task with rare supervision.
 REMEMBERING = ("cyclic-det", "cyclic-rnd", "matmul")
 FORGETTING = ("ran-hmm", "ran-lds")
 HARD = "cyclic-hard"
 
-#: The table of fit lengths while training, and how many evaluations of a run are kept in it.
+#: The table of fit lengths while training, and the number of evaluations it stores for a run.
 WHILE_TRAINING = "lengths-by-epoch"
 _KEPT = 20
-#: A fit length that changes by less over the last doubling of the training is at rest, in doublings.
+#: A fit length has converged if it changes by less over the last doubling of the training, in doublings.
 LENGTH_AT_REST = 0.1
-#: The same of a mean evaluation loss; one below it has reached the floor.
+#: The same for a mean evaluation loss; a smaller loss has reached its lower bound.
 LOSS_AT_REST = 0.01
-#: Width of a 95 % interval of the normal law, in standard errors.
+#: Width of a 95 % interval of the normal distribution, in standard errors.
 WIDTH = 3.92
 
 
 def all_layers(scale: str) -> list[int]:
-    """The RNN (0) and the depths of a scale."""
+    """Return 0 (the RNN) and the depths of a scale."""
     return [0, *depths(scale)]
 
 
 def titles(tasks: Iterable[str]) -> tuple[str, ...]:
-    """Tasks as they are called in figures and sentences."""
+    """Return the display names of tasks."""
     return tuple(TASKS[task][2] for task in tasks)
 
 
 def task_title(task: str) -> str:
-    """As in figures."""
+    """Return the display name of a task."""
     return TASKS[task][2]
 
 
 def model_name(num_layers: int) -> str:
-    """``RNN`` or ``3 layers``, as in figures."""
+    """Return ``RNN`` or ``3 layers``."""
     return "RNN" if num_layers == 0 else f"{num_layers} layer{'s' * (num_layers > 1)}"
 
 
 def layers_of(rows: Rows) -> list[int]:
-    """The numbers of layers in a table, ascending; 0 is the RNN."""
+    """Return the numbers of layers in a table, ascending; 0 is the RNN."""
     return sorted(rows.values("layers"))
 
 
@@ -62,13 +62,13 @@ def layers_of(rows: Rows) -> list[int]:
 
 
 class Epochs(NamedTuple):
-    """A training, evaluation by evaluation.
+    """Evaluations during a training.
 
     Attributes:
-        positions: those of `distances`: t observations are known, t >= 1.
-        rows: ``epoch`` (1-based number of the evaluation), ``step``, ``sequences`` and ``tokens`` seen so far,
-            ``training_loss`` (mean over the steps since the last evaluation), ``evaluation_loss``, ``distances`` (el_t by
-            position, None where no sample counted).
+        positions: Positions t >= 1 of `distances`; t observations are known.
+        rows: ``epoch`` (number of the evaluation, from 1), ``step``, ``sequences`` and ``tokens`` seen so far,
+            ``training_loss`` (mean since the last evaluation), ``evaluation_loss``, ``distances`` (el_t by position, None
+            without samples).
     """
 
     positions: list[int]
@@ -81,7 +81,7 @@ class Epochs(NamedTuple):
 
 
 def epochs_of(run: Run) -> Epochs:
-    """The evaluations during a training, from its metrics."""
+    """Read the evaluations of a training from its metrics."""
     spec, layout, target = run.config.training, run.config.layout, run.target
     kept = [i for i, position in enumerate(target.positions) if position > 0]
     extra = layout.context_length - layout.num_observations
@@ -108,16 +108,13 @@ def epochs_of(run: Run) -> Epochs:
 
 
 def fit_length_of(run: Run, error_rate: float) -> int:
-    """Fit length of a run by the last evaluations of its training, see `hmmscope.analysis.fit_length`."""
+    """Return a run's fit length, see `hmmscope.analysis.fit_length`."""
     found = epochs_of(run)
     return fit_length(found.distances, found.positions, error_rate)
 
 
 def trivial_loss(run: Run, num_samples: int) -> float:
-    """The loss of the predictor that always gives the mean of the exact answers, on fresh samples.
-
-    It is finite: the mean holds possible whatever an exact answer does.
-    """
+    """Return the constant predictor's loss on fresh samples; it is finite."""
     target, batch = run.target, run.dataset("probe")[0:num_samples]
     optimum, labels = target.optimum(batch), target.labels(batch)
     labels = labels.double() if labels.is_floating_point() else labels
@@ -125,12 +122,12 @@ def trivial_loss(run: Run, num_samples: int) -> float:
 
 
 def training_rows(run: Run, error_rates: Sequence[float], facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Rows of `WHILE_TRAINING`: fit lengths and mean loss after each epoch, judged by that epoch alone.
+    """Return rows of `WHILE_TRAINING`: fit lengths and mean loss after each epoch, from that epoch alone.
 
     Returns:
         `facts` with ``error_rate``, ``longest``, ``epoch``, ``share`` (of the training), ``sequences``, ``tokens``,
-        ``value`` (the fit length), ``length`` (the same between positions), ``loss`` (mean over positions), ``worst`` (the
-        largest loss); of long ones twenty epochs, evenly spread.
+        ``value`` (fit length), ``length`` (fit length between positions), ``loss`` (mean over positions) and ``worst``
+        (largest loss); at most twenty evenly spaced epochs.
     """
     found = epochs_of(run)
     count = len(found.rows)
@@ -150,7 +147,7 @@ def training_rows(run: Run, error_rates: Sequence[float], facts: Mapping[str, An
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What claims measure
+# Measures of claims
 
 
 def each(
@@ -161,7 +158,7 @@ def each(
     *,
     resolution: float = 0.0,
 ) -> dict[Any, Effect]:
-    """A number of each seed by the values of a column, pooled over seeds; a value of which no seed has it is left out."""
+    """Pool a measure over seeds for each value of a column that has it."""
     found = {key: over_seeds(own, measure, unit, resolution=resolution) for key, own in rows.by(column).items()}
     return {key: effect for key, effect in found.items() if effect is not None}
 
@@ -174,7 +171,7 @@ def each_task(
     *,
     resolution: float = 0.0,
 ) -> dict[str, Effect]:
-    """`each` by task, named by its title."""
+    """Apply `each` by task, named by its title."""
     found = each(rows.where(task=list(tasks)), "task", measure, unit, resolution=resolution)
     return {task_title(task): found[task] for task in tasks if task in found}
 
@@ -182,26 +179,26 @@ def each_task(
 def over_seeds(
     rows: Rows, measure: Callable[[Rows], EstimateWithError | float | None], unit: str = "", *, resolution: float = 0.0
 ) -> Effect | None:
-    """A number of each seed, pooled; None if no seed has it."""
+    """Pool a measure over seeds; None if no seed has it."""
     values = list(rows.per_seed(measure).values())
     return Effect.pooled(values, unit, resolution=resolution) if any(value is not None for value in values) else None
 
 
 def sampled(row: Mapping[str, Any]) -> EstimateWithError:
-    """The value of a row with the error that its samples give it; exact without an interval."""
+    """Return a row's value with its sampling error."""
     low, high = row.get("low"), row.get("high")
     return EstimateWithError(row["value"], 0.0 if low is None or high is None else (high - low) / WIDTH)
 
 
 def loss_of(rows: Rows) -> EstimateWithError:
-    """The evaluation loss averaged over positions, of one model and seed; positions share their samples."""
+    """Return one model's evaluation loss averaged over positions, which share samples."""
     count = len(rows)
     error = math.fsum(row.get("high", row["value"]) - row.get("low", row["value"]) for row in rows) / count / WIDTH
     return EstimateWithError(math.fsum(row["value"] for row in rows) / count, error)
 
 
 def told(effects: Mapping[str, Effect]) -> str:
-    """``Cyclic-DET 0.5 (0.4 to 0.6); MatMul ...``, for a sentence."""
+    """Format effects as ``Cyclic-DET 0.5 (0.4 to 0.6); MatMul ...``."""
     return "; ".join(f"{name} {effect.short()}" for name, effect in effects.items()) or "none"
 
 
@@ -211,18 +208,18 @@ def told(effects: Mapping[str, Effect]) -> str:
 #: Numbers of an evaluation in `WHILE_TRAINING`.
 _SEEN = ("value", "length", "loss", "worst")
 _NO_FACTS = {"epoch", "step", "share", "sequences", "tokens", "longest", "error_rate", *_SEEN}
-#: Share of a training of which the evaluations at its end, and before its half, are averaged.
+#: Evaluations are averaged over this fraction of the training, at its half and its end.
 _ABOUT = 0.1
 
 
 def while_training(tables: Tables, **where: Any) -> Rows:
-    """Rows of `WHILE_TRAINING`; of several error rates the largest, unless one is asked for. None in older tables."""
+    """Return rows of `WHILE_TRAINING` at the largest error rate by default."""
     rows = tables.get(WHILE_TRAINING, Rows()).where(**where)
     return rows.where(error_rate=max(rows.values("error_rate"))) if rows else rows
 
 
 def losses_at_rest(rows: Rows) -> Gate:
-    """Whether mean evaluation losses are flat over the last quarter of training, or at their floor."""
+    """Gate that mean losses are flat over the last quarter of training, or at their lower bound."""
 
     def change(end: dict[str, Any], before: dict[str, Any]) -> float:
         return 0.0 if end["loss"] < parameter("loss_at_rest", LOSS_AT_REST) else float(end["loss"] - before["loss"])
@@ -236,36 +233,36 @@ def losses_at_rest(rows: Rows) -> Gate:
 
 
 def mean_late_change(rows: Rows, change: Callable[[dict[str, Any], dict[str, Any]], float | None]) -> float | None:
-    """`late_change`, mean over the seeds of a cell: what a single training does in its last quarter is mostly noise."""
+    """Return `late_change` averaged over seeds."""
     changes = [late_change(own, change) for own in rows.by("seed").values()]
     known = [one for one in changes if one is not None]
     return fmean(known) if known and len(known) == len(changes) else None
 
 
 def late_change(rows: Rows, change: Callable[[dict[str, Any], dict[str, Any]], float | None]) -> float | None:
-    """What changes between a share ("late" of the record) and the end of one training; None without both."""
+    """Return the change of one training after the fraction "late"; None if an end is missing."""
     end = max(rows, key=lambda row: row["share"])
     before = max((row for row in rows if row["share"] <= parameter("late")), key=lambda row: row["share"], default=None)
     return None if before is None else change(end, before)
 
 
 def moving_layers(rows: Rows) -> list[int]:
-    """Depths whose fit length moves by `LENGTH_AT_REST` or more over the last doubling of the training, mean over seeds."""
+    """Return depths whose mean fit length has not converged."""
     changes = {n: drift(rows.where(layers=n), lambda own: log2_length(own[0])) for n in layers_of(rows) if n > 0}
     return [n for n, change in changes.items() if change is not None and abs(change) >= LENGTH_AT_REST]
 
 
 def log2_length(row: dict[str, Any]) -> float:
-    """Of a fit length, below one position that of one."""
+    """Return log2 of a fit length, at least 0."""
     return math.log2(max(row["length"], 1.0))
 
 
 def drift(rows: Rows, measure: Callable[[Rows], EstimateWithError | float | None]) -> float | None:
-    """How much a number has changed over the last doubling of the training: mean over seeds, None where a seed lacks it.
+    """Return the change of a measure over the last doubling of the training, averaged over seeds; None if a seed lacks it.
 
     Args:
-        rows: of `WHILE_TRAINING`; all that the number depends on.
-        measure: of the rows of a seed as they are at one time, one row a training.
+        rows: Rows of `WHILE_TRAINING` that the measure depends on.
+        measure: Takes the rows of one seed at one time, one row for each training.
     """
     half, end = (rows.per_seed(lambda own, share=share: measure(_at_share(own, share))) for share in (0.5, 1.0))  # type: ignore[misc]
     return mean_change(half, end)
@@ -274,7 +271,7 @@ def drift(rows: Rows, measure: Callable[[Rows], EstimateWithError | float | None
 def mean_change(
     before: Mapping[Any, EstimateWithError | float | None], after: Mapping[Any, EstimateWithError | float | None]
 ) -> float | None:
-    """Mean over seeds of what a number has changed; None where a seed lacks it."""
+    """Return the mean change over seeds; None if a seed lacks it."""
     changes = [
         None if now is None or (then := before.get(seed)) is None else _number(now) - _number(then)
         for seed, now in after.items()
@@ -288,7 +285,6 @@ def _number(value: EstimateWithError | float) -> float:
 
 
 def _at_share(rows: Rows, share: float) -> Rows:
-    """Trainings at a share of their way: the mean of the evaluations just before it."""
     keys = [name for name in (rows[0] if rows else ()) if name not in _NO_FACTS] + ["error_rate"]
     found = Rows()
     for own in rows.by(*keys).values():
@@ -305,16 +301,16 @@ def _mean(values: list[float | None]) -> float | None:
 
 
 def with_share(rows: Rows, column: str) -> Rows:
-    """Rows of one training with ``share``: how much of it has passed, by a column that grows with it."""
+    """Add ``share``, the fraction of training passed, from a growing column."""
     most = max(rows.values(column))
     return rows.with_columns(share=lambda row: row[column] / most)
 
 
 def equal_budgets(tables: Tables, labels: Mapping[str, str]) -> Gate:
-    """Whether runs had the same budget in a currency, by the table of runs: means over seeds.
+    """Return the gate "matched" for the mean budgets of runs, from the table of runs.
 
     Args:
-        labels: of the runs that are compared, by what they are.
+        labels: Labels of the compared runs, by display name.
     """
     budgets: dict[str, dict[str, float]] = {}
     for name, label in labels.items():
@@ -326,13 +322,13 @@ def equal_budgets(tables: Tables, labels: Mapping[str, str]) -> Gate:
 
 
 def relabelled(rows: Rows, control: str, trained: str = "model", column: str = "predictor") -> Rows:
-    """The rows with those of a control in the place of those of the trained model."""
+    """Replace the trained model's rows with those of a control."""
     others = Rows(row for row in rows if row.get(column) != trained)
     return Rows([*others, *rows.where(**{column: control}).with_columns(**{column: lambda row: trained})])
 
 
 def never_fitting(rows: Rows) -> Rows:
-    """Rows of fit lengths of the predictor that always gives the same answer, which fits nothing at any time."""
+    """Set fit lengths to 0, as for a constant predictor."""
     columns = {name: 0.0 for name in ("value", "length", "fit_length") if name in (rows[0] if rows else ())}
     return Rows(row | columns for row in rows)
 
@@ -342,16 +338,16 @@ def never_fitting(rows: Rows) -> Rows:
 
 
 def flat(rows: Rows, ends: Iterable[float], name: str, role: Role, y: str = "value") -> Series | None:
-    """A mean over seeds with its interval, drawn across an axis; None without rows."""
+    """Draw a mean over seeds across an axis."""
     return curve(Rows(row | {"at": at} for row in rows for at in ends), "at", name, role, y=y)
 
 
 def baselines(tables: Tables, task: str) -> tuple[Series, ...]:
-    """What knowing nothing, and exact filters with a window, lose by position."""
+    """Return curves by position for the constant predictor and windowed exact filters."""
     windows = tables["windows"].where(task=task)
     constant = tables["positions"].where(task=task, predictor="constant")
     found = [
-        curve(constant, "position", "always the same answer", "baseline"),
+        curve(constant, "position", "constant answer", "baseline"),
         *[
             curve(windows.where(window=w), "position", _window_name(w), "baseline")
             for w in sorted(windows.values("window"))
@@ -361,4 +357,4 @@ def baselines(tables: Tables, task: str) -> tuple[Series, ...]:
 
 
 def _window_name(window: int) -> str:
-    return "stationary law" if window == 0 else f"exact, last {window} observation{'s' * (window > 1)}"
+    return "stationary distribution" if window == 0 else f"exact, last {window} observation{'s' * (window > 1)}"

@@ -1,4 +1,4 @@
-"""[Limits] Theorem 5.1, run: a ReLU RNN of width n·m that follows a deterministic HMM without error."""
+"""[Limits] Theorem 5.1: a ReLU RNN of width n·m that follows a deterministic HMM without error."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ from hmmscope_papers.theorems import (
 )
 
 NAME = "limits-theorem5.1"
-#: Processes, with the numbers that their specs need beside the seed.
+#: Processes, with the fields that their specs need besides the seed.
 FAMILIES: dict[str, dict[str, Any]] = {
     "cyclic-det": {},
     "random-automaton": {},
@@ -40,11 +40,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "matmul": {},
 }
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
-#: What rounding may leave of an exact construction, for orthogonal matrices and 1000 steps in float64.
+#: Largest rounding error of an exact construction, for orthogonal matrices and 1000 steps in float64.
 ROUNDING_BOUND = 1e-12
-#: An error above this is a failure and no rounding.
+#: A larger error is a failure, not rounding.
 FAILURE = 1e-3
-#: Beyond this the vectors grow without bound, and how far they come depends on the length alone.
+#: Beyond this, vectors grow without bound, and their size depends on the length only.
 DIVERGED = 1e3
 LENGTHS = [10, 30, 100, 300, 1000]
 NORMS = [0.25, 0.5, 1.0, 2.0, 4.0, 16.0, 64.0, 256.0]
@@ -53,12 +53,12 @@ FACTORS = [1.0, 1.5, 1.8, 1.9, 1.95, 1.99, 2.0, 2.5, 3.0, 4.0]
 
 @registry.experiment(NAME)
 class Theorem51(Experiment):
-    """The weights of the theorem run on cycles, random automata, word problems and products of orthogonal matrices."""
+    """The theorem's weights on cycles, random automata, word problems and products of orthogonal matrices."""
 
     title = "A ReLU RNN of width n·m follows a deterministic HMM exactly"
     summary = (
-        "Theorem 5.1 of [Limits] gives the weights of a one-layer ReLU RNN whose hidden state holds the belief state of a "
-        "deterministic HMM, or a product of orthogonal matrices, without error. The weights are built into torch.nn.RNN "
+        "Theorem 5.1 of [Limits] gives the weights of a one-layer ReLU RNN whose hidden state contains the belief state of "
+        "a deterministic HMM, or a product of orthogonal matrices, without error. The weights are built into torch.nn.RNN "
         "and run; the exact answer comes from the filter."
     )
     intervals = INTERVALS
@@ -117,7 +117,6 @@ def _errors(sizes: dict[str, Any]) -> list[dict]:
 
 @torch.no_grad()
 def _scale_rows(sizes: dict[str, Any]) -> list[dict]:
-    """Error when α is a multiple of the norm of b_0, in float64."""
     rows = []
     for family in ("cyclic-det", "matmul"):
         for seed in range(sizes["instances"]):
@@ -134,7 +133,7 @@ def _scale_rows(sizes: dict[str, Any]) -> list[dict]:
 
 @torch.no_grad()
 def _start_rows(sizes: dict[str, Any]) -> list[dict]:
-    """Error of the first three vectors with the initial hidden state as printed, and with its sign corrected."""
+    """Measure errors with the initial state as printed, and with its sign corrected."""
     rows = []
     for family in ("cyclic-det", "matmul"):
         for seed in range(sizes["instances"]):
@@ -155,7 +154,6 @@ def _start_rows(sizes: dict[str, Any]) -> list[dict]:
 
 
 def _weights(sizes: dict[str, Any]) -> list[dict]:
-    """Largest weight against the norm of b_0, beside 2√n‖b_0‖ max(1, 2/√n)."""
     rows = []
     for family in ("cyclic-det", "matmul"):
         for n in sizes["num_states"]:
@@ -197,11 +195,11 @@ def _error_figure(rows: Rows) -> Figure:
     }
     return Figure(
         name="error-by-length",
-        title="Rounding is all the error there is",
+        title="The only error is rounding",
         caption=(
             "Largest error of any coordinate up to each step, for products of random orthogonal 5 x 5 matrices (median, "
-            "with the range over instances). For cyclic-det, random-automaton and word-problem the error is exactly zero, "
-            "in both number types and at every length: it has no place on this axis."
+            "with the range over instances). For cyclic-det, random-automaton and word-problem the error is exactly zero "
+            "in both number types and at every length, which this axis cannot show."
         ),
         panels=(
             lines("float64", band(orthogonal.where(numbers="float64"), "length", label, "model"), required, **axes),
@@ -221,11 +219,11 @@ def _scale_figure(rows: Rows) -> Figure:
 
     return Figure(
         name="error-by-scale",
-        title="How large α has to be",
+        title="Smallest α that works",
         caption=(
             "Left: error against the constant α of the construction, in float64 (median, with the range over instances). "
-            f"Right: share of instances with an error above {FAILURE:g}. The theorem takes 4 ‖b_0‖; 2 ‖b_0‖ is enough. From "
-            "there on the error on cycles is exactly zero; below, it grows without bound."
+            f"Right: fraction of instances with an error above {FAILURE:g}. The theorem uses 4 ‖b_0‖; 2 ‖b_0‖ is enough. At "
+            "and above that the error on cycles is exactly zero; below, it grows without bound."
         ),
         panels=(
             lines(
@@ -240,7 +238,7 @@ def _scale_figure(rows: Rows) -> Figure:
                 wrong("matmul", "orthogonal matrices"),
                 wrong("cyclic-det", "cycles"),
                 x_label="α / ‖b_0‖",
-                y_label="share of instances",
+                y_label="fraction of instances",
                 y_min=-0.02,
                 y_max=1.02,
             ),
@@ -308,7 +306,7 @@ def orthogonal(tables: Tables) -> Measurement:
     growth = Effect.pooled(power_slopes(double, "length", "error"))
     text = (
         f"Over {max(kept.values('length'))} symbols the largest error is {worst['float64']:.1e} in float64 and "
-        f"{worst['float32']:.1e} in float32; in float64 it grows as t to the power {growth.short()}, as rounding errors do."
+        f"{worst['float32']:.1e} in float32. In float64 it grows as t to the power {growth.short()}, as for rounding errors."
     )
     return Measurement(
         always(
@@ -346,7 +344,7 @@ def start(tables: Tables) -> Measurement:
     rows = tables["start"]
     least, right = min(row["as_printed"] for row in rows), max(row["corrected"] for row in rows)
     text = (
-        f"As printed the first vectors are wrong by at least {least:.2g} in every instance; with α/2 added and not taken "
-        f"away they are by at most {right:.1e}."
+        f"As printed, the first vectors are wrong by at least {least:.2g} in every instance; with α/2 added instead of "
+        f"subtracted they are wrong by at most {right:.1e}."
     )
     return Measurement(Effect(value=least, unit="least error of an instance"), text)

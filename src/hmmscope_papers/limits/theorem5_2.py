@@ -1,4 +1,4 @@
-"""[Limits] Theorem 5.2, run: a Transformer of depth ceil(log2 T) that multiplies all matrices up to each position."""
+"""[Limits] Theorem 5.2: a Transformer of depth ceil(log2 T) that multiplies all matrices up to each position."""
 
 import math
 from typing import Any
@@ -39,7 +39,7 @@ from hmmscope_papers.theorems import (
 NAME = "limits-theorem5.2"
 BITS = list(range(8, 27))
 LENGTHS = [8, 16, 32, 64, 128, 256, 512]
-#: They need not be powers of two.
+#: Lengths need not be powers of two.
 DEPTH_LENGTHS = [3, 4, 8, 16, 31, 32, 64, 100, 120, 128, 256]
 
 #: Networks by name: process, options, number types.
@@ -60,14 +60,14 @@ SIZE = {"cyclic-det": "num_states", "matmul": "dimension"}
 
 @registry.experiment(NAME)
 class Theorem52(Experiment):
-    """The weights of the theorem with three product gadgets, in float64, float32 and simulated arithmetic."""
+    """The theorem's weights with three product gadgets, in float64, float32 and simulated arithmetic."""
 
     title = "A Transformer of depth log T that multiplies all matrices so far"
     summary = (
         "Theorem 5.2 of [Limits] gives the weights of a Transformer with ceil(log2 T) layers that follows a deterministic "
-        "HMM, or a product of orthogonal matrices, up to an error of poly(1/T) with weights of poly(T). The weights are "
-        "built and run: error against length and against the bound, depth, size of the weights, and the constant of the "
-        "product gadget. The exact answer comes from the filter."
+        "HMM, or a product of orthogonal matrices, up to an error of poly(1/T) with weights of poly(T). The network is "
+        "built and run to measure its error against length and bound, its depth, the size of its weights, and the "
+        "constant of the product gadget. The exact answer comes from the filter."
     )
     intervals = INTERVALS
     groups = {
@@ -129,7 +129,6 @@ def _errors(sizes: dict[str, Any]) -> MeasuredTables:
 
 
 def _depth(sizes: dict[str, Any]) -> MeasuredTables:
-    """Cycles of five states with as many layers as needed, and with one layer fewer."""
     rows, by_position = [], []
     longest = max(sizes["depth_lengths"])
     for length in sizes["depth_lengths"]:
@@ -159,7 +158,6 @@ def _depth(sizes: dict[str, Any]) -> MeasuredTables:
 
 
 def _weights(sizes: dict[str, Any]) -> MeasuredTables:
-    """Largest weight with the constants of the paper."""
     rows = []
     for n in sizes["weight_states"]:
         process = make_process("matmul", dimension=n, num_symbols=2)
@@ -180,7 +178,6 @@ def _weights(sizes: dict[str, Any]) -> MeasuredTables:
 
 
 def _trade_off(sizes: dict[str, Any]) -> MeasuredTables:
-    """Error of one product on [-1, 1]² against λ, in simulated p bits and in float64."""
     rows, best = [], []
     for seed in range(sizes["instances"]):
         generator = torch_generator(seed, "points")
@@ -220,8 +217,8 @@ def _error_figure(rows: Rows) -> Figure:
         title="The error grows in proportion to the length",
         caption=(
             "Largest error over positions and coordinates of the network with ceil(log2 T) layers (median, with the range "
-            "over instances). λ is the best of the number type, 2^(p/3), unless it is named. The ReLU network on cycles "
-            "has no error that this axis could show. Right: constants of E.18 in float64, beside the bound of the theorem."
+            "over instances). λ is the best for the number type, 2^(p/3), unless it is given. The ReLU network on cycles "
+            "has no error that this axis could show. Right: constants of E.18 in float64, with the bound of the theorem."
         ),
         panels=(
             panel("float64", gadgets + truncated, "float64"),
@@ -241,7 +238,7 @@ def _depth_figure(tables: Tables) -> Figure:
         name="depth",
         title="ceil(log2 T) layers are enough, and one fewer is not",
         caption=(
-            f"Left: share of sequences with a wrong state, for length {longest} and random cycles of five states, at the "
+            f"Left: fraction of sequences with a wrong state, for length {longest} and random cycles of five states, at the "
             "powers of two and the positions after them. Right: first wrong position with one layer fewer than "
             "ceil(log2 T), the same in all instances, and 2^(L-1) + 1."
         ),
@@ -253,7 +250,7 @@ def _depth_figure(tables: Tables) -> Figure:
                 "layers",
                 x_label="position",
                 y_label="layers",
-                z_label="share of sequences",
+                z_label="fraction of sequences",
                 z="wrong",
                 z_min=0.0,
                 z_max=1.0,
@@ -270,7 +267,7 @@ def _depth_figure(tables: Tables) -> Figure:
 
 
 def _with_formula(rows: Rows) -> Rows:
-    """1/η = (8n)^(L+1) T beside the largest weight: L = ceil(log2 T) is a staircase, and so are both."""
+    """Add 1/η = (8n)^(L+1) T with the staircase L = ceil(log2 T)."""
     return rows.with_columns(formula=lambda row: (8.0 * row["num_states"]) ** (row["layers"] + 1) * row["length"])
 
 
@@ -283,8 +280,8 @@ def _weight_figure(rows: Rows) -> Figure:
         name="largest-weight",
         title="Weights are polynomial in the length",
         caption=(
-            "Largest weight with the constants of the paper; it is the output weight √(2π)λ²/8 of the product gadget, whose "
-            "λ² is proportional to 1/η. Its power of T is 1 + log2(8n)."
+            "Largest weight with the constants of the paper: the output weight √(2π)λ²/8 of the product gadget, whose λ² "
+            "is proportional to 1/η. Its power of T is 1 + log2(8n)."
         ),
         panels=(lines("", *series, x_label="length T", y_label="largest weight", log_x=True, log_y=True),),
     )
@@ -320,9 +317,7 @@ def _scale_figure(tables: Tables) -> Figure:
 def error(tables: Tables) -> Measurement:
     kept = Rows(row for row in tables["errors"] if row["variant"].startswith("paper"))
     worst = largest(kept, lambda row: row["error"] / row["bound"])
-    text = (
-        f"Of {len(kept)} networks the error comes nearest to 1/T at T = {worst['length']}, with {worst['error']:.1e}."
-    )
+    text = f"Over {len(kept)} networks the error is closest to 1/T at T = {worst['length']}, with {worst['error']:.1e}."
     below = always(kept, lambda row: row["error"] <= row["bound"], "variant", "instance", unit="share of processes")
     return Measurement(below, text)
 
@@ -341,5 +336,5 @@ def weights(tables: Tables) -> Measurement:
     measured, formula = (power_slopes(rows, "length", column, "num_states") for column in ("largest", "formula"))
     off = [None if a is None or b is None else a - b for a, b in zip(measured, formula, strict=True)]
     powers = ", ".join(f"{a:.2f} (n = {n})" for a, n in zip(measured, rows.values("num_states"), strict=True))
-    text = f"It grows as T to the power {powers}; the rounding of λ can change a power by 1/3 over the lengths tried."
+    text = f"The largest weight grows as T to the power {powers}; rounding of λ can change a power by 1/3 at these lengths."
     return Measurement(Effect.pooled(off, "difference of exponents"), text)

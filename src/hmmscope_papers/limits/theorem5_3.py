@@ -1,4 +1,4 @@
-"""[Limits] Theorem 5.3, run: beliefs of a stochastic HMM by a Transformer and a normaliser, in p bits and in floats."""
+"""[Limits] Theorem 5.3: beliefs of a stochastic HMM from a Transformer and a normaliser, in p-bit and float arithmetic."""
 
 import itertools
 import math
@@ -42,11 +42,11 @@ from hmmscope_papers.theorems import INTERVALS, always, band, by_scale, plain, s
 NAME = "limits-theorem5.3"
 FLOAT_LENGTHS = [4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 120]
 GELU_LENGTHS = [4, 6, 8, 10, 12, 16, 24]
-#: HMMs small enough for simulated arithmetic; rows are softmax of normal numbers.
+#: HMMs small enough for simulated arithmetic; rows are softmaxes of Gaussian numbers.
 SMALL = {"num_states": 2, "num_symbols": 2, "law": "softmax"}
-#: Shares of the recommended rate of bits.
+#: Fractions of the recommended bits per observation.
 SHARES = (1.0, 0.5)
-#: Arrangements whose need of bits is measured, and the rate that `arbitrary_precision` derives, from ln C and h.
+#: Arrangements for which the needed bits are measured; `arbitrary_precision` derives their rates from ln C and h.
 ARRANGEMENTS: dict[str, tuple[Literal["gelu", "exact"], Literal["disjoint", "residual"]]] = {
     "GeLU products": ("gelu", "residual"),
     "exact products, residual": ("exact", "residual"),
@@ -54,20 +54,20 @@ ARRANGEMENTS: dict[str, tuple[Literal["gelu", "exact"], Literal["disjoint", "res
 }
 EXPONENTS: tuple[Literal["real", "floor"], ...] = ("real", "floor")
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
-#: λ = 2^k that are tried for the gadget in floats.
+#: Values λ = 2^k tried for the gadget in floats.
 GELU_POWERS = {"float64": range(8, 20), "float32": range(2, 12)}
 
 
 @registry.experiment(NAME)
 class Theorem53(Experiment):
-    """The weights of the theorem in simulated arithmetic of p bits, and in float64 and float32."""
+    """The theorem's weights in simulated p-bit arithmetic, float64 and float32."""
 
     title = "A Transformer and a normaliser compute beliefs to e^-T, given O(T) bits"
     summary = (
         "Theorem 5.3 of [Limits] gives the weights of a Transformer of depth ceil(log2 T) that multiplies the matrices of "
-        "an HMM, and of an MLP of depth O(log T) that divides by the sum. The whole is run in p-bit arithmetic, where its "
-        "bound e^-T holds with p in proportion to T, and in float64 and float32, where it cannot hold for long. Exact "
-        "answers come from integers and from the filter."
+        "an HMM, and of an MLP of depth O(log T) that divides by the sum. The network runs in p-bit arithmetic, where its "
+        "bound e^-T holds with p in proportion to T, and in float64 and float32, where it cannot hold for long sequences. "
+        "Exact answers come from integer arithmetic and from the filter."
     )
     intervals = INTERVALS
     groups = {
@@ -107,18 +107,18 @@ class Theorem53(Experiment):
 
 
 def ran_hmm(seed: int, **options: Any) -> HMM:
-    """By default that of the paper's experiments: five states, five symbols, uniform rows."""
+    """Build a random HMM; by default that of the paper: five states, five symbols, uniform rows."""
     process = require_process_type(make_process("ran-hmm", seed=seed, **options), HMM)
     return process
 
 
 def recommended_rate(log_c: float) -> float:
-    """Bits an observation in `FilterInBits.recommended_bits`."""
+    """Return the bits per observation in `FilterInBits.recommended_bits`."""
     return (1 + log_c) / math.log(2)
 
 
 def derived_rate(arrangement: str, log_c: float, information: float) -> float:
-    """Bits an observation that are needed to leading order; see `arbitrary_precision`."""
+    """Return the bits needed per observation, to leading order; see `arbitrary_precision`."""
     product, variant = ARRANGEMENTS[arrangement]
     if product == "gelu":
         return 1.5 * (1 + max(log_c / 2, information)) / math.log(2)
@@ -126,7 +126,6 @@ def derived_rate(arrangement: str, log_c: float, information: float) -> float:
 
 
 def _precision(sizes: dict[str, Any]) -> MeasuredTables:
-    """Error of the whole construction at the recommended bits and at half the rate."""
     rows = []
     for seed, length in itertools.product(range(sizes["instances"]), sizes["lengths"]):
         hmm = ran_hmm(seed, **SMALL)
@@ -144,7 +143,6 @@ def _precision(sizes: dict[str, Any]) -> MeasuredTables:
 
 
 def _bits(sizes: dict[str, Any]) -> MeasuredTables:
-    """Fewest bits for an error of e^-T on the least likely sequence, its slope in T, and that over what was derived."""
     rows: list[dict] = []
     slopes: list[dict] = []
     for seed in range(sizes["bit_instances"]):
@@ -166,10 +164,7 @@ def _bits(sizes: dict[str, Any]) -> MeasuredTables:
 
 
 def _floats(sizes: dict[str, Any]) -> MeasuredTables:
-    """Largest error of sampled beliefs in float64 and float32; None where the network gives no finite number.
-
-    The GeLU gadget has the best λ of those tried, for each instance and length.
-    """
+    """Measure the largest error, with the best λ for GeLU; None if the output is not finite."""
     rows: list[dict] = []
     lengths = sorted({*sizes["float_lengths"], *sizes["gelu_lengths"]})
     for seed, length in itertools.product(range(sizes["float_instances"]), lengths):
@@ -195,7 +190,6 @@ def _floats(sizes: dict[str, Any]) -> MeasuredTables:
 
 
 def _normaliser(sizes: dict[str, Any]) -> MeasuredTables:
-    """Sums after each gate (log10: they exceed float64), with real exponents and with the paper's, and the results."""
     rows, ends = [], []
     length = sizes["normaliser_length"]
     for seed in range(sizes["normaliser_instances"]):
@@ -238,8 +232,9 @@ def _precision_figure(rows: Rows) -> Figure:
         title="Below e^-T with bits in proportion to T",
         caption=(
             "Largest error of a belief of the whole construction in p-bit arithmetic: softmax attention, GeLU products and "
-            "the normaliser, for random HMMs of 2 states and 2 symbols (median, with the range over instances and over a "
-            "sampled and the least likely sequence). p = T(1 + ln C)/ln 2 + 24, or half of the first term + 24."
+            "the normaliser, for random HMMs of 2 states and 2 symbols. Lines are medians; bands are ranges over instances "
+            "and over two sequences, a sampled one and the least likely one. p = T(1 + ln C)/ln 2 + 24, or half of the "
+            "first term + 24."
         ),
         panels=(
             lines("", *series, x_label="length T (observations)", y_label="largest error of a probability", log_y=True),
@@ -254,13 +249,13 @@ def _bits_figure(tables: Tables) -> Figure:
     ends = tuple(pick(slopes.values("derived")) for pick in (min, max))
     return Figure(
         name="bits-by-length",
-        title="How many bits it takes",
+        title="Number of bits needed",
         caption=(
             "Left: fewest bits with an error of at most e^-T on the least likely sequence (median, with the range over "
             "instances), and T(1 + ln C)/ln 2 + 24. Right: slope of these bits in T for each instance, against the rate "
-            "that the accuracy of the arithmetic implies, with h = -ln P of that sequence per observation: "
+            "implied by the accuracy of the arithmetic, with h = -ln P of that sequence per observation: "
             "(3/2)(1 + max(ln C / 2, h))/ln 2 with GeLU products, (1 + h/2)/ln 2 for the residual update with exact "
-            "products, 1/ln 2 with a slot of its own."
+            "products, 1/ln 2 with a separate slot."
         ),
         panels=(
             lines(
@@ -298,10 +293,10 @@ def _floats_figure(rows: Rows) -> Figure:
         title="Hardware floats do not reach the bound",
         caption=(
             "Largest error over sampled sequences of RanHMM, 5 states and 5 symbols (median, with the range over "
-            "instances). Own slot: the product is written to a slot of its own, and the normaliser divides. Residual: the "
-            "theorem's update, and GeLU products with the best λ, both with a true division. Where a sum is zero there is "
-            "no number to show; errors above one are of answers that are no probabilities. In float32 the own slot ends "
-            "where the probability of the observations underflows."
+            "instances). Own slot: the product is written to a separate slot, and the normaliser divides. Residual: the "
+            "theorem's update, and GeLU products with the best λ, both with a true division. No point is shown if a sum "
+            "is zero; errors above one belong to answers that are not probabilities. In float32 the own slot fails "
+            "once the probability of the observations underflows."
         ),
         panels=(panel("float64"), panel("float32")),
     )
@@ -328,7 +323,7 @@ def _normaliser_figure(rows: Rows) -> Figure:
         caption=(
             "Largest and smallest sum of the scaled vector after each gate, over sampled sequences, positions and instances "
             "of RanHMM (5 states, 5 symbols), in long double; sums of 10^40 and more are cut off. With the exponents "
-            "floor(T / 2^(k+1)) of the paper the last sums stay far above 3, and the series that follows diverges."
+            "floor(T / 2^(k+1)) of the paper the last sums stay far above 3, and the series that follows them diverges."
         ),
         panels=(panel("real", "Exponents T / 2^(k+1)"), panel("floor", "As printed, rounded down")),
     )
@@ -347,9 +342,9 @@ def error(tables: Tables) -> Measurement:
         errors = {length: max(row["error"] for row in group) for length, group in rows.by("length").items()}
         falls.append(-slope(errors, [math.log(value) for value in errors.values()]))
     text = (
-        f"Of {len(kept)} runs (softmax attention, GeLU products, normaliser) the largest error at T = {worst['length']} is "
-        f"{worst['error']:.1e} with {worst['bits']} bits, where e^-T is {worst['bound']:.1e}. ln error falls by "
-        f"{Effect.pooled(falls).short()} per observation. With half the rate of bits "
+        f"Over {len(kept)} runs (softmax attention, GeLU products, normaliser) the largest error at T = {worst['length']} "
+        f"is {worst['error']:.1e} with {worst['bits']} bits; e^-T is {worst['bound']:.1e}. ln error falls by "
+        f"{Effect.pooled(falls).short()} per observation. With half the bits per observation, "
         f"{_all_fail(tables['precision'].where(share=0.5))}."
     )
     return Measurement(
@@ -360,7 +355,9 @@ def error(tables: Tables) -> Measurement:
 def _all_fail(rows: Rows) -> str:
     lengths = sorted(rows.values("length"))
     first = next((n for n in lengths if all(row["error"] > row["bound"] for row in rows.where(length=n))), None)
-    return "some stay below it at every length" if first is None else f"all are above it from T = {first} on"
+    return (
+        "some runs stay below e^-T at every length" if first is None else f"all runs are above e^-T from T = {first} on"
+    )
 
 
 @claim("limits-theorem5.3-bits")
@@ -372,9 +369,9 @@ def bits(tables: Tables) -> Measurement:
     above = sum(row["slope"] > row["recommended"] for row in gelu)
     means = ", ".join(f"{np.mean([row['slope'] for row in group]):.2f} ({name})" for name, group in groups.items())
     text = (
-        f"Bits per observation, mean over instances: {means}. With GeLU products they are "
-        f"{max(row['slope'] / row['recommended'] for row in gelu):.2f} times (1 + ln C)/ln 2 at most, and above it in "
-        f"{above} of {len(gelu)} instances, which no constant beside it makes up for at large T."
+        f"Bits per observation, mean over instances: {means}. With GeLU products they are at most "
+        f"{max(row['slope'] / row['recommended'] for row in gelu):.2f} times (1 + ln C)/ln 2, and above that rate in "
+        f"{above} of {len(gelu)} instances; no additive constant compensates for this at large T."
     )
     return Measurement(effects, text, required=tuple(ARRANGEMENTS))
 
@@ -386,9 +383,9 @@ def normaliser(tables: Tables) -> Measurement:
     wrong = sum(row["error"] is None or row["error"] > 1 for row in printed)
     errors = [math.inf if row["error"] is None else row["error"] for row in real]
     text = (
-        f"As printed they reach {max(row['sum_high'] for row in printed):.3g}, and the series that follows gives wrong "
-        f"answers in {wrong} of {len(printed)} processes. With real exponents and ceil(log2(T log2 C)) stages they end in "
-        f"[{low:.4g}, {high:.4g}], with an error of {max(errors):.1e}."
+        f"With the printed exponents the sums reach {max(row['sum_high'] for row in printed):.3g}, and the series that "
+        f"follows gives wrong answers in {wrong} of {len(printed)} processes. With real exponents and "
+        f"ceil(log2(T log2 C)) stages they end in [{low:.4g}, {high:.4g}], with an error of {max(errors):.1e}."
     )
     return Measurement(
         always(printed, lambda row: row["sum_high"] <= parameter("most"), "instance", unit="share of processes"), text

@@ -1,14 +1,9 @@
-"""The runs that the experiments of [Limits] share: six tasks, the RNN and Transformers by depth, at each scale.
+"""Training configurations shared by the experiments of [Limits]: six tasks, RNN and Transformers by depth.
 
-The figures and tables of the paper look at one grid of trainings from different sides, so all of them take their
-configurations from here, and the pool trains each once. Where the scales differ from the paper: length, width, steps, the
-number of actions, and fresh samples instead of a fixed set.
-
-The protocol of the reduced scales, except smoke: sequences are whole from the start (limits-fig6 has the curriculum beside
-it), the RNN sees as many sequences as the Transformers of the task, cycles generate A5, the learning rate of a depth was
-chosen on a seed that is not used again, it is halved after 7 and 14 of 20 epochs, so that a model still moves at the end; at
-medium after every fourth on what mixes fast, whose error is the noise of the rate. Scale medium decides; scale small has
-half its length and less than half of most steps.
+Each configuration is trained once. Reduced scales differ from the paper in length, width, steps, number of actions and
+fresh samples. Except at smoke, their sequences are whole from the start, the RNN sees as many sequences as the Transformers,
+cycles generate A5, and learning rates were chosen on a seed that is not reused. The rate is halved after 7 and 14 of 20
+epochs; at medium, for tasks that forget, after every fourth. Scale medium decides.
 """
 
 import math
@@ -35,14 +30,12 @@ FAST = ("ran-hmm", "ran-lds")
 
 
 def _steps(permutations: int, soft: int, hmm: int, lds: int) -> dict[str, int]:
-    """Steps of a Transformer: on Cyclic-DET and -HARD, on Cyclic-RND and MatMul, on RanHMM, on RanLDS."""
+    """Return steps on Cyclic-DET and -HARD, Cyclic-RND and MatMul, RanHMM, RanLDS."""
     return dict(zip(TASKS, (hmm, lds, permutations, soft, soft, permutations), strict=True))
 
 
 @dataclass(frozen=True)
 class _Scale:
-    """Sizes of a reduced scale."""
-
     length: int
     num_symbols: int  # of cycles and products; the random tasks have five
     width: int
@@ -100,44 +93,44 @@ PAPER_LENGTH = 120
 
 
 def depths(scale: str) -> list[int]:
-    """Numbers of layers at a scale."""
+    """Return the numbers of layers at a scale."""
     return list(range(1, 8)) if scale == "paper" else list(_SCALES[scale].depths)
 
 
 def length_of(scale: str) -> int:
-    """Observations of a sequence."""
+    """Return the observations of a sequence at a scale."""
     return PAPER_LENGTH if scale == "paper" else _SCALES[scale].length
 
 
 def label_of(task: str, num_layers: int) -> str:
-    """``cyclic-det, RNN`` (no layers) or ``cyclic-det, 3 layers``."""
+    """Return ``cyclic-det, RNN`` (no layers) or ``cyclic-det, 3 layers``."""
     return f"{task}, RNN" if num_layers == 0 else f"{task}, {num_layers} layer{'s' * (num_layers > 1)}"
 
 
 def identity(run: Run) -> dict[str, Any]:
-    """The columns that say which run of the grid a row is of: ``task``, and ``layers``, 0 for the RNN."""
+    """Return ``task`` and ``layers`` (0 for the RNN) of a run."""
     return {"task": run.config.process.name, "layers": run.config.model.num_layers if is_deep(run) else 0}
 
 
 def is_deep(run: Run) -> bool:
-    """Whether it is a Transformer, and not the RNN."""
+    """Return whether the run is a Transformer, not the RNN."""
     return run.config.model.name != "rnn"
 
 
 def by_task(labels: list[str]) -> dict[str, list[str]]:
-    """The models of a task measured together, see `Experiment.cells`."""
+    """Group labels by task, see `Experiment.cells`."""
     parts = {task: [label for label in labels if f"{task}, " in label] for task in TASKS}
     return {task: found for task, found in parts.items() if found}
 
 
 def grid(scale: str, tasks: list[str], layers: list[int], **changes: Any) -> dict[str, dict[str, Any]]:
-    """Configurations by label: every task with every number of layers, 0 for the RNN.
+    """Build configurations by label: every task with every number of layers, 0 for the RNN.
 
     Args:
-        scale: of sizes and recipe.
-        tasks: names in `TASKS`.
-        layers: numbers of layers.
-        changes: see `limits_config`.
+        scale: Scale of sizes and recipe.
+        tasks: Names in `TASKS`.
+        layers: Numbers of layers.
+        changes: See `limits_config`.
     """
     return {label_of(task, n): limits_config(scale, task, n, **changes) for task in tasks for n in layers}
 
@@ -153,18 +146,18 @@ def limits_config(
     training: dict[str, Any] | None = None,
     length: int | None = None,
 ) -> dict[str, Any]:
-    """One run of [Limits] as plain configuration.
+    """Build one run of [Limits] as plain configuration.
 
     Args:
         scale: "smoke", "small", "medium", "gpu" or "paper".
-        task: a name in `TASKS`.
-        num_layers: of the Transformer; 0 for the RNN.
-        curriculum: train on growing prefixes (Transformers only); by default as the scale has it.
-        process, model, training: changes to those sections.
-        length: observations; by default those of the scale.
+        task: Name in `TASKS`.
+        num_layers: Layers of the Transformer; 0 for the RNN.
+        curriculum: Train Transformers on growing prefixes; default: as at the scale.
+        process, model, training: Changes to those sections.
+        length: Observations; default: as at the scale.
 
     Raises:
-        InputError: an unknown task, or a number of layers below 0.
+        InputError: Unknown task, or a number of layers below 0.
 
     Source: [Limits] App. C; the reduced scales are ours.
     """
@@ -239,7 +232,7 @@ def _training(scale: str, task: str, num_layers: int, length: int, curriculum: b
 
 
 def _precision(scale: str, num_layers: int) -> dict[str, Any]:
-    """bfloat16 for Transformers on a GPU, which is our choice; the RNN is small and keeps its state exact."""
+    """Use bfloat16 for Transformers on a GPU; the small RNN keeps its state exact."""
     return {"precision": "bfloat16"} if num_layers and scale in ("gpu", "paper") else {}
 
 
@@ -248,12 +241,10 @@ EVALUATIONS = 20
 
 
 def shortened(steps: int, evaluations: int = EVALUATIONS) -> dict[str, Any]:
-    """Changes to the section ``training`` for a run of that many steps of fresh samples; none for 0 steps.
-
-    Epochs, halvings of the learning rate and evaluations keep their places relative to the whole.
+    """Return changes to the section ``training`` for fewer steps of fresh samples; none for 0 steps.
 
     Raises:
-        InputError: a negative number of steps.
+        InputError: Negative number of steps.
     """
     require(steps >= 0, "plan.steps", "must be at least 0 (as many as the scale has)", steps)
     if steps == 0:
