@@ -49,7 +49,7 @@ NET = small()
 
 
 @pytest.mark.parametrize(
-    ("infer", "field", "good", "bad"),
+    ("ask", "field", "good", "bad"),
     [
         (lambda v: evaluate(NET, CORPUS, num_samples=v, baselines=False), "num_samples", [1], [0]),
         (lambda v: evaluate(NET, CORPUS, num_samples=1, observers={"b": load_process(v)}), "observers.b",

@@ -56,7 +56,7 @@ def edited_in_vain() -> None:
 
 
 @pytest.mark.parametrize(
-    ("infer", "error"),
+    ("ask", "error"),
     [
         (lambda: check_layers(5, ["x"]), r"model: must be a torch module, whose layers can be read, got 5"),  # type: ignore[arg-type]
         (lambda: check_layers(rnn(), ["blocks.0.attention.pattern"]), r"layers: Recurrent has no softmax attention"),

@@ -87,7 +87,7 @@ def test_a_field_is_taken_up_to_its_edge(
 
 
 @pytest.mark.parametrize(
-    ("infer", "said"),
+    ("ask", "said"),
     [
         (lambda: ProcessDataset(UMBRELLA), "length: give a length or a layout"),
         (lambda: ProcessDataset(UMBRELLA, 3, layout=SequenceLayout()), "length: cannot be combined with layout; give one of them"),

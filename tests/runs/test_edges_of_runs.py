@@ -275,7 +275,7 @@ def test_threads_and_determinism_are_as_before_afterwards(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("infer", "said"),
+    ("ask", "said"),
     [
         (lambda: config_from_data([]), r"config: must be a mapping of sections, got \[\]"),
         (lambda: config_from_data({"num_steps": 3}), r"num_steps: is a field of training; say --training\.num_steps"),
