@@ -250,7 +250,7 @@ def test_numbers_of_states_are_chosen_by_bic(monkeypatch: pytest.MonkeyPatch) ->
     found = hs.fit(seen, [1, 2, 3], covariance_type="full", num_restarts=3, max_iterations=40)
     assert found.hmm.num_states == 2
     assert found.reason.startswith("2 states, 95 % [2, 2]: the smallest BIC")
-    assert "BIC alone: evidence of 2 states and so many observations takes too long; " in found.reason
+    assert "BIC alone: computing the evidence of 2 states from so many observations takes too long; " in found.reason
     assert [row["chosen"] for row in found.table()] == [False, True, False]
     assert len(found.lines()) >= 5
     assert found.lines()[0].endswith("held-out log-likelihood, nats an observation")

@@ -57,7 +57,7 @@ def law(words: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("infer", "field", "good", "bad"),
+    ("ask", "field", "good", "bad"),
     [
         (lambda v: continuations.forecast(HMM, SEEN, v), "steps", [1], [0]),
         (lambda v: continuations.forecast(HMM, SEEN, 1, num_draws=v), "num_draws", [0], [-1]),
@@ -159,7 +159,7 @@ ROOM: list[tuple[Any, str, int]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("infer", "name", "size"), ROOM)
+@pytest.mark.parametrize(("ask", "name", "size"), ROOM)
 def test_what_fits_no_memory_is_refused_before_it_is_made(
     ask: Any, name: str, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,9 +200,9 @@ def test_a_stationary_law_is_one_or_none() -> None:
     assert stationary_distribution(
         torch.tensor([[0.9, 0.1], [0.3, 0.7]], dtype=torch.float64)
     ).tolist() == pytest.approx([0.75, 0.25])
-    with pytest.raises(InputError, match="process: a mixture has no single stationary law"):
+    with pytest.raises(InputError, match="process: a mixture has no single stationary distribution"):
         stationary_distribution(MIXTURE)
-    with pytest.raises(InputError, match="give a prior instead"):
+    with pytest.raises(InputError, match="pass prior instead"):
         stationary_distribution(hs.HMM([0.5, 0.5], np.eye(2), np.eye(2)))
 
 
@@ -210,7 +210,7 @@ def test_a_stationary_law_is_one_or_none() -> None:
 def test_a_prior_is_a_law(prior: list[float]) -> None:
     with pytest.raises(InputError, match="prior: must be 2 probabilities with sum 1"):
         memory.with_prior(HMM, prior)
-    with pytest.raises(InputError, match=r"prior: has a positive entry below .*, which could vanish"):
+    with pytest.raises(InputError, match=r"prior: has a positive entry below .*, which could underflow"):
         memory.with_prior(HMM, [1.0, 1e-300])
     assert memory.with_prior(HMM, [1.0, 0.0]).initial_MS.tolist() == [[1.0, 0.0]]
 
@@ -222,7 +222,9 @@ def test_a_decay_is_fitted_where_errors_are_positive() -> None:
     assert found.residual < 1e-14
     assert memory_error.fit_decay([1, 2], [4.0, 2.0], first=1).first == 1
     for first, last, errors in ((3, 3, [4.0, 2.0]), (2, 3, [4.0, 0.0]), (2, 3, [4.0, math.inf])):
-        with pytest.raises(InputError, match=f"errors: need two or more positive ones at lengths {first} to {last}"):
+        with pytest.raises(
+            InputError, match=f"errors: must have two or more positive values at lengths {first} to {last}"
+        ):
             memory_error.fit_decay([2, 3], errors, first=first, last=last)
 
 
@@ -253,10 +255,10 @@ def test_what_has_no_such_answer_says_so(monkeypatch: pytest.MonkeyPatch, unchec
     for ask, said in (
         (
             lambda: continuations.forecast(signed, torch.zeros(1, 1, dtype=torch.int64), 1, num_draws=1),
-            "num_draws: there are",
+            "num_draws: must be 0",
         ),
-        (lambda: ragged.check_own(HMM, SEEN, [6]), "lengths: a HMM is asked about sequences of one length"),
-        (lambda: hs.observe(gaussian, np.zeros((1, 2, 2)), lengths=[2]), "is observed in sequences of one length here"),
+        (lambda: ragged.check_own(HMM, SEEN, [6]), "lengths: must be None for a HMM; give sequences of one length"),
+        (lambda: hs.observe(gaussian, np.zeros((1, 2, 2)), lengths=[2]), "lengths: must be None for a "),
         (lambda: optimal.observe_with_memory(gaussian, torch.zeros(1, 2, 2, dtype=torch.float64), 1), "has no "),
         (lambda: hs.smooth_beliefs(signed, SEEN), "smooth"),
     ):
@@ -266,7 +268,7 @@ def test_what_has_no_such_answer_says_so(monkeypatch: pytest.MonkeyPatch, unchec
     assert ragged.check_own(HMM, SEEN)[1].all()
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
     assert chains.matching(np.ones((2, 1, 1))).tolist() == [[0], [0]]
-    with pytest.raises(InputError, match=r"posterior: matching of labels needs scipy; install hmmscope\[hmm\]"):
+    with pytest.raises(InputError, match=r"posterior: matching labels requires SciPy; pip install 'hmmscope\[hmm\]'"):
         chains.matching(np.ones((2, 2, 2)))
 
 
@@ -274,9 +276,9 @@ def test_chains_whose_start_forbids_what_was_seen_are_refused() -> None:
     start = Model(np.array([1.0, 0.0]), np.eye(2), np.eye(2))
     work = baum_welch.as_sequences(torch.tensor([[0, 1]]), 2)
     few = gibbs.Chains(num_draws=4, num_chains=1, warm_up=0)
-    with pytest.raises(InputError, match="start: forbids a sequence"):
+    with pytest.raises(InputError, match="start: gives a sequence probability zero"):
         gibbs.symbol_draws(work, start, np.empty(0, np.int64), gibbs.DirichletPrior(), few)
-    with pytest.raises(InputError, match=r"start: forbids observations\[1\], and expectation maximisation keeps zeros"):
+    with pytest.raises(InputError, match=r"start: gives observations\[1\] probability zero, which EM keeps"):
         em.expect(start, baum_welch.as_sequences(torch.tensor([[0, 0], [0, 1]]), 2), 1)
 
 

@@ -163,9 +163,9 @@ def test_excess_entropy_of_a_periodic_process_is_its_phase():
 
 
 def test_too_many_words_are_refused():
-    with pytest.raises(InputError, match=r"^length: 2\^21 words are more than 1048576$"):
+    with pytest.raises(InputError, match=r"^length: 2\^21 words exceed the limit of 1048576; use a smaller length$"):
         block_entropies(golden_mean(), 21)
-    with pytest.raises(InputError, match=r"^length: 2\^1000000000000 words are more than"):
+    with pytest.raises(InputError, match=r"^length: 2\^1000000000000 words exceed the limit of"):
         block_entropies(golden_mean(), 10**12)
     with pytest.raises(InputError, match=r"^stationary law: not unique"):
         hs.entropy_rate(hs.HMM([0.5, 0.5], np.eye(2), np.eye(2)))
@@ -227,7 +227,7 @@ def test_limits_are_told():
     assert (by_depth.complete, by_depth.stopped_by) == (False, "max_depth")
     assert by_depth.expanded.sum() == 13
     assert int(by_depth.depth.max()) == 3
-    with pytest.raises(InputError, match=r"^mixed states: not complete \(stopped by max_depth\)$"):
+    with pytest.raises(InputError, match=r"^mixed states: not complete \(stopped by max_depth\); increase that limit$"):
         by_depth.labelled()
     merged = mixed_states(mess3, tolerance=0.05)
     assert merged.complete

@@ -399,7 +399,9 @@ def test_an_observer_of_different_lengths_knows_nothing_beyond_their_end():
         for name in ("predicted_observation", "next_observation", "log_likelihood_terms"):
             close(getattr(found, name)[1, :1], getattr(alone, name)[0])
             assert not getattr(found, name)[1, 1:].any()
-    with pytest.raises(InputError, match="lengths: a MarkovChainPerSample is observed in sequences of one length here"):
+    with pytest.raises(
+        InputError, match="lengths: must be None for a MarkovChainPerSample; give sequences of one length"
+    ):
         hs.observe(hs.make_process("fresh-markov-chains"), torch.tensor([[0, 1]]), lengths=[1])
 
 
@@ -424,5 +426,5 @@ def test_where_no_gap_can_be_answered_for():
         InputError, match=r"observations\[0, 1\]: is missing, and there is no exact answer with gaps here"
     ):
         hs.observe(hs.make_process("fresh-markov-chains"), torch.tensor([[0, hs.MISSING]]))
-    with pytest.raises(InputError, match="lengths: are for arrays"):
+    with pytest.raises(InputError, match="lengths: must be None; these observations already have lengths"):
         hs.filter_beliefs(UMBRELLA, hs.SequenceData([[0, 1]]), lengths=[2])

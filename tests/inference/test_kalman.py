@@ -228,7 +228,7 @@ def test_bad_observations_are_refused():
         hs.kalman_filter(process, good, initial=[1.0])
     with pytest.raises(InputError, match="initial_covariance"):
         hs.kalman_filter(process, good, initial_covariance=[[1.0]])
-    with pytest.raises(InputError, match="start: must be zero or oldest"):
+    with pytest.raises(InputError, match="start: must be 'zero' or 'oldest'"):
         linear_window_errors(process, [1], 3, start="newest")
     with pytest.raises(InputError, match=r"windows: must be numbers in \[1, 3\]"):
         linear_window_errors(process, [0], 3, start="oldest")

@@ -80,9 +80,9 @@ def test_transient_states_have_none_and_several_closed_sets_are_refused():
     law = hs.stationary_distribution(hs.HMM([1, 0, 0], [[0.5, 0.25, 0.25], [0, 0, 1], [0, 1, 0]], [[1.0]] * 3))
     assert law.tolist() == [0.0, 0.5, 0.5]
     split = hs.HMM([1, 0, 0], [[0, 0.5, 0.5], [0, 1, 0], [0, 0, 1]], [[1.0]] * 3)
-    with pytest.raises(InputError, match=r"2 sets of states are never left: \[1\], \[2\]; give a prior instead$"):
+    with pytest.raises(InputError, match=r"2 sets of states are never left: \[1\], \[2\]; pass prior instead$"):
         hs.stationary_distribution(split)
-    with pytest.raises(InputError, match=r"^process: a mixture has no single stationary law"):
+    with pytest.raises(InputError, match=r"^process: a mixture has no single stationary distribution"):
         hs.stationary_distribution(hs.Mixture([1.0], [split]))
     assert hs.stationary_distribution(hs.make_process("even")).tolist() == pytest.approx([2 / 3, 1 / 3], abs=1e-9)
 
@@ -330,7 +330,7 @@ def test_a_fit_of_a_geometric_decay():
     assert fitted.residual < 1e-12
     assert fit_decay([1, 2, 3, 4], [1.0, 0.5, 0.25, 7.0], first=1, last=3).ratio == pytest.approx(0.5)
     for errors in ([1.0, 0.0, 0.5], [1.0, math.nan, 0.5], [1.0, -1.0, 0.5]):
-        with pytest.raises(InputError, match=r"^errors: need two or more positive"):
+        with pytest.raises(InputError, match=r"^errors: must have two or more positive values"):
             fit_decay([1, 2, 3], errors)
 
 
@@ -350,7 +350,7 @@ def test_bad_requests_are_refused():
         (lambda: hs.memory_beliefs(hmm, observations, 1, prior=[1.0]), r"^prior: must be 2 probabilities"),
         (lambda: hs.memory_beliefs(hmm, observations, 1, prior=[1.0, 1e-200]), r"^prior: has a positive entry below"),
         (lambda: hs.memory_beliefs(hmm, observations + 2, 1), r"^observations\[0, 0\]: symbol 2 "),
-        (lambda: memory_table(hmm, 21), r"^enumeration: 2\^21 sequences are more than"),
+        (lambda: memory_table(hmm, 21), r"^enumeration: 2\^21 sequences exceed the limit of"),
         (lambda: memory_error(hmm, 3, 2), r"^memory_length: must be in \[1, 2\], got 3$"),
         (lambda: linear_predictor(hmm, 0), r"^memory_length: must be at least 1"),
     ):

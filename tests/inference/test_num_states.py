@@ -157,7 +157,7 @@ def test_the_line_says_where_the_interval_is_wider_for_errors():
     assert reason.startswith(
         "2 states, 95 % [2, 3]: the smallest BIC, 20.0 below that of 3 states; the interval allows for"
     )
-    assert reason.endswith("estimates of the evidence up to 4.0 nats apart")
+    assert reason.endswith("an error of the evidence of up to 4.0 nats")
 
 
 def test_the_evidence_is_of_every_number_and_goes_by_bic_where_parts_are_fixed():

@@ -213,7 +213,7 @@ def test_without_scipy(monkeypatch):
     """Closed forms and bounds remain; else one line says what is missing."""
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
     wide = emitting([[0.6, 0.2, 0.1, 0.1], [0.1, 0.6, 0.2, 0.1], [0.1, 0.1, 0.2, 0.6]])
-    with pytest.raises(ResourceError, match=r"^observability: this needs SciPy: pip install 'hmmscope\[hmm\]'$"):
+    with pytest.raises(ResourceError, match=r"^observability: requires SciPy; pip install 'hmmscope\[hmm\]'$"):
         hs.observability(wide)
     found = hs.observability(wide, method="bounds")
     assert found.lower < 0.5 <= found.upper + QUANTISED
@@ -230,10 +230,10 @@ def test_bad_requests_are_refused():
         hs.observability(hmm, method="exact")
     with pytest.raises(InputError, match=r"^steps: must be at least 1, got 0$"):
         hs.observability(hmm, 0)
-    with pytest.raises(InputError, match=r"^steps: 2\^21 words are more than"):
+    with pytest.raises(InputError, match=r"^steps: 2\^21 words exceed the limit of"):
         hs.observability(hmm, 21)
     rng = np.random.default_rng(8)
-    with pytest.raises(InputError, match=r"^method: enumeration is for at most 14 states, got 15$"):
+    with pytest.raises(InputError, match=r"^method: enumeration supports at most 14 states, got 15$"):
         coefficient(torch.from_numpy(rows(rng, 15, 16)), method="enumeration")
 
 

@@ -173,7 +173,7 @@ def test_bad_options_are_refused():
     hmm = hs.HMM([1.0], [[1.0]], [[0.5, 0.5]])
     observations = torch.zeros(2, 3, dtype=torch.int64)
     for indices in ([0], [0.5, 1.0], [-1, 0]):
-        with pytest.raises(InputError, match=r"^indices: must be 2 whole numbers"):
+        with pytest.raises(InputError, match=r"^indices: must be 2 nonnegative integers"):
             hs.sample_state_paths(hmm, observations, indices=indices)
     with pytest.raises(InputError, match=r"^num_paths: must be at least 0, got -1$"):
         hs.sample_state_paths(hmm, observations, num_paths=-1)

@@ -145,7 +145,7 @@ ROWS = np.random.default_rng(0).normal(size=60)
 
 
 @pytest.mark.parametrize(
-    ("infer", "line"),
+    ("ask", "line"),
     [
         (
             lambda: hs.fit(SYMBOLS, 2, emission="channels", lengths=[60], sizes=[2, 3]),
@@ -165,7 +165,10 @@ ROWS = np.random.default_rng(0).normal(size=60)
         ),
         (lambda: hs.fit(ROWS, 2, num_restarts=2.5), "num_restarts: must be at least 1 and whole"),
         (lambda: hs.fit(SYMBOLS[:, 0], 2, num_restarts=2.5), "num_restarts: must be whole, got 2.5"),
-        (lambda: hs.fit(ROWS, 2, fixed="emission"), r"fixed: needs a start to take the parts from, got \['emission'\]"),
+        (
+            lambda: hs.fit(ROWS, 2, fixed="emission"),
+            r"fixed: requires start, which supplies the fixed parts, got \['emission'\]",
+        ),
         (lambda: hs.fit(SYMBOLS[:, 0], 2).posterior(emission=[1, 2, 3]), r"emission: must be in \[0.01, 1000\]"),
     ],
 )

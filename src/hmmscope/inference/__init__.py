@@ -1,4 +1,4 @@
-"""What an ideal observer knows: exact answers in float64."""
+"""Exact Bayesian inference in float64."""
 
 from typing import TYPE_CHECKING
 

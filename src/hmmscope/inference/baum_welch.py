@@ -1,4 +1,4 @@
-"""Fitting hidden Markov models to sequences by expectation maximisation (Baum and Welch)."""
+"""Fitting HMMs by expectation maximization (the Baum-Welch algorithm)."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -34,31 +34,29 @@ from hmmscope.sequences.encoding import Alphabet
 from hmmscope.sequences.large import num_equal
 from hmmscope.ties import largest
 
-#: Log-likelihoods that differ by less, in nats, agree.
+#: Log-likelihoods closer than this, in nats, agree.
 SAME = 0.1
-#: Restarts of the first wave and of every other where models climb side by side: on one thread, and on several.
+#: Batched restarts per wave, (first, later), on one thread and on several.
 WAVES = ((4, 8), (12, 12))
-#: Iterations after which the random starts of a restart are compared, of which the best one climbs on.
+#: Iterations of each random start before a restart continues from the best.
 TRIED_ITERATIONS = 10
 
 
 @dataclass(frozen=True)
 class BaumWelchFit:
-    """A fitted model.
+    """A fitted HMM with diagnostics.
 
     Attributes:
-        hmm: the model of the best restart.
-        log_likelihood: log P(all observations) under it, nats.
-        num_iterations: iterations of that restart.
-        converged: whether its last step gained less than the tolerance, before the iterations ended.
-        num_restarts: restarts that were made.
-        restart_gap: log-likelihood of the best restart less that of the second, nats; infinite if there was one.
-        restarts_agree: whether the best two agree in likelihood, see `fit_baum_welch`.
-        bic: the Bayesian information criterion: -2 log-likelihood + (free initial probabilities) log(sequences) + (free
-            transition probabilities) log(moves) + (free emission probabilities) log(observations); small is good.
-        num_free: how many probabilities of each part are free: the positive entries of `start` less one a row, or all
-            entries less one a row; none of fixed parts, and the laws of tied states once.
-        num_zeros: how many probabilities of each part are fixed at zero, because `start` has zeros there.
+        hmm: Best model.
+        log_likelihood: log P(all observations), in nats.
+        num_iterations: Iterations of the best restart.
+        converged: Its last gain was below the tolerance.
+        num_restarts: Restarts run.
+        restart_gap: Log-likelihood gap of the best two restarts, in nats; infinite for one.
+        restarts_agree: The best two agree, see `fit_baum_welch`.
+        bic: Bayesian information criterion, see `criterion`; smaller is better.
+        num_free: Free probabilities of each part; fixed parts have none, tied rows count once.
+        num_zeros: Probabilities of each part that `start` fixes at zero.
     """
 
     hmm: HMM
@@ -74,7 +72,6 @@ class BaumWelchFit:
 
     @property
     def remarks(self) -> list[str]:
-        """What a reader should know of it besides, in lines: nothing."""
         return []
 
 
@@ -96,43 +93,37 @@ def fit_baum_welch(
     seed: int = 0,
     callback: Callable[[int], object] | None = None,
 ) -> BaumWelchFit:
-    """Fit a state-emitting HMM to independent sequences by expectation maximisation.
+    """Fit an HMM to independent sequences by expectation maximization (EM).
 
-    initial_i ∝ E[first states i];  transition_ij ∝ E[moves i -> j];  emission_iv ∝ E[visits of i with symbol v]
+    initial_i ∝ E[first states i];  transition_ij ∝ E[transitions i -> j];  emission_iv ∝ E[symbols v emitted by i]
 
-    With a positive `pseudo_count` c, which is added to every expected count, the maximum is that of the posterior under
-    Dirichlet(1 + c) rows, and no symbol is taken to be impossible because it has not been seen yet. A probability that
-    is zero in `start` stays zero in every restart, and gets no pseudo-count.
+    A pseudo-count c gives the posterior mode under Dirichlet(1 + c) rows. Zeros of `start` stay zero.
 
-    There are local maxima. So there are restarts, three or more, until the best two agree: their log-likelihoods differ by
-    less than `agreement` nats an observation, or by less than 0.1 nats in all. Each restart makes ten iterations from each
-    of `num_tries` random starts and goes on from the likeliest; every other start is of states that tend to stay.
+    EM finds local maxima, so at least three restarts run, until the best two agree within `agreement` nats per
+    observation or 0.1 nats in total. Each continues from the best of `num_tries` random starts after ten iterations.
+    Every other start favours self-transitions.
 
-    Source: Baum, Petrie, Soules and Weiss (1970); short runs before long ones: Biernacki, Celeux and Govaert (2003).
+    Source: Baum, Petrie, Soules and Weiss (1970); short runs: Biernacki, Celeux and Govaert (2003).
 
     Args:
-        observations: symbols in [0, V), shape (batch, time); or sequences in one flat array. What is missing
-            (`hmmscope.MISSING`, in a flat array V) is summed over: such a step has a state, and counts for no emission.
-        num_states, num_symbols: S and V of the model.
-        lengths: optional number of observations of each sequence (batch,).
-        start: where the first restart begins, what fixed parts are, and where zeros are; the other restarts are random.
-        fixed: which of "initial", "transition", "emission" are kept as in `start`.
-        tied_emissions: a class number for each state; states of one class have one emission law, with the zeros of all.
-        num_restarts: at most so many, on as many threads as torch has; the one with the largest log-likelihood is kept.
-        num_tries: random starts of each restart; with one of them its ten iterations are left out.
-        agreement: nats an observation; with zero only restarts less than 0.1 nats apart agree.
-        max_iterations: of each restart, from the best of its random starts on.
-        tolerance: a gain of log-likelihood (log-posterior, with pseudo-counts) in nats per observation below which a
-            restart has converged.
-        pseudo_count: at least 0.
-        seed: in [0, 2^32).
-        callback: called, from several threads, with the number of iterations that need not be made any more: after each one,
-            and for those that are left when a restart has converged.
+        observations: Symbols in [0, V), shape (batch, time), or flat sequences; `hmmscope.MISSING` (V if flat) is
+            summed over.
+        num_states, num_symbols: S and V.
+        lengths: Observations per sequence (batch,).
+        start: First start, fixed parts and zeros.
+        fixed: Parts kept as in `start`: "initial", "transition", "emission".
+        tied_emissions: Class of each state; a class shares one emission row.
+        num_restarts: Maximum, run on torch's threads.
+        num_tries: Random starts per restart; 1 skips the ten iterations.
+        agreement: Nats per observation.
+        max_iterations: Per restart.
+        tolerance: Gain, in nats per observation, below which a restart has converged.
+        pseudo_count: Added to expected counts; at least 0.
+        seed: In [0, 2^32).
+        callback: Receives, from several threads, the number of iterations completed or skipped.
 
     Raises:
-        InputError: no observations; options out of range; a `start` that forbids a sequence.
-
-    Cost: restarts * iterations * batch * time * S^2.
+        InputError: No observations, an option out of range, or a `start` that forbids a sequence.
     """
     _at_least(1, num_states=num_states, num_restarts=num_restarts, num_tries=num_tries, max_iterations=max_iterations)
     _at_least(0, agreement=agreement, pseudo_count=pseudo_count, tolerance=tolerance)
@@ -160,13 +151,7 @@ def fit_baum_welch(
 
 
 class _RestartSearch(NamedTuple):
-    """Restarts, one after the other or several side by side.
-
-    Attributes:
-        begins: from the number of a restart to the starts that it tries.
-        climb: from a start on.
-        max_iterations, tolerance, hear: as `fit_baum_welch`.
-    """
+    """EM restarts, sequential or batched."""
 
     begins: Callable[[int], list[Model]]
     climb: EMRunner
@@ -183,7 +168,6 @@ class _RestartSearch(NamedTuple):
         return climbed
 
     def wave(self, numbers: Sequence[int]) -> list[EMResult]:
-        """Several restarts, each as alone."""
         tried = [self.begins(number) for number in numbers]
         several = [model for models in tried if len(models) > 1 for model in models]
         reached = iter(self.climb.side_by_side(several, TRIED_ITERATIONS, 0.0) if several else ())
@@ -194,14 +178,12 @@ class _RestartSearch(NamedTuple):
 
 
 def _at_least(least: int, **options: int | float) -> None:
-    """InputError that names the first option below `least`."""
     for name, value in options.items():
         require(value >= least, name, f"must be at least {least}", value)
         require(not least or is_count(value), name, "must be whole", value)
 
 
 def _fitted(restarts: RestartSearch[EMResult], work: PackedSequences, rules: MStepSettings) -> BaumWelchFit:
-    """The likeliest of the restarts, and how it was found."""
     best = restarts.best
     free = rules.num_free(best.model)
     return BaumWelchFit(
@@ -219,16 +201,14 @@ def _fitted(restarts: RestartSearch[EMResult], work: PackedSequences, rules: MSt
 
 
 def _likeliest(tried: Sequence[EMResult]) -> Model:
-    """Where the most promising of some starts has come."""
     return largest(tried, key=lambda one: one.log_likelihood).model
 
 
 def criterion(log_likelihood: float, free: dict[str, int], work: PackedSequences, num_symbols: int) -> float:
-    """-2 log-likelihood + sum over the parts of the model of (free parameters) * log(what they are seen in).
+    """Compute the Bayesian information criterion.
 
-    Initial probabilities are seen once in each sequence, transition probabilities at each move, emission probabilities at
-    each observation that is not missing: one long sequence says next to nothing about the first, and short ones little
-    about the second.
+    -2 log-likelihood + sum over parts of (free parameters) * log(sample size), where the sample sizes are the numbers
+    of sequences, transitions and observed symbols.
     """
     num_sequences, num_steps = len(work.rows), int(work.lengths.sum())
     num_observations = num_steps - num_equal(work.symbols, num_symbols)
@@ -239,7 +219,7 @@ def criterion(log_likelihood: float, free: dict[str, int], work: PackedSequences
 def as_sequences(
     observations: Symbols | PackedSequences, num_symbols: int, lengths: object = None, name: str = "observations"
 ) -> PackedSequences:
-    """The sequences that are not empty; InputError if there is none."""
+    """Pack the nonempty sequences; there must be one."""
     if isinstance(observations, PackedSequences):
         return observations._replace(rows=np.arange(len(observations.rows)))
     checked, mask, inside = check_ragged(observations, Alphabet(None, num_symbols), None, lengths)
@@ -258,7 +238,7 @@ def _rules(
     pseudo_count: float,
 ) -> MStepSettings:
     require(set(fixed) <= set(PARTS), "fixed", f"must be among {', '.join(PARTS)}", sorted(fixed))
-    require(start is not None or not fixed, "fixed", "needs a start to take the parts from", sorted(fixed))
+    require(start is not None or not fixed, "fixed", "requires start, which supplies the fixed parts", sorted(fixed))
     if start is not None and (start.num_states, start.num_symbols) != (num_states, num_symbols):
         raise InputError(f"start: must have {num_states} states and {num_symbols} symbols, got {start!r}")
     classes = None if tied is None else np.asarray(tied)
@@ -280,7 +260,7 @@ def _rules(
 
 
 def _random(number: int, attempt: int, seed: int, num_states: int, num_symbols: int, rules: MStepSettings) -> Model:
-    """Dirichlet(1) rows; in every other attempt each state stays with one half more."""
+    """Draw Dirichlet(1) rows; odd attempts favour self-transitions."""
     rng = numpy_generator(seed, f"baum-welch-{attempt}" if attempt else "baum-welch", number)
     initial = rng.dirichlet(np.ones(num_states))
     transition = rng.dirichlet(np.ones(num_states), num_states)
@@ -291,7 +271,7 @@ def _random(number: int, attempt: int, seed: int, num_states: int, num_symbols: 
 
 
 def held_out_log_likelihoods(hmm: HMM, work: PackedSequences) -> NDArray[np.float64]:
-    """log P(sequence) for each of some packed sequences (n,), nats; -inf for one that the model forbids."""
+    """Compute log P(sequence) of packed sequences (n,), in nats."""
     return counts_of(Model.of(hmm), work, torch.get_num_threads()).logs
 
 
@@ -303,23 +283,24 @@ def fit_stream(
     exponent: float = 0.6,
     pseudo_count: float = 0.1,
 ) -> HMM:
-    """Expectation maximisation on a stream: each batch of complete sequences is seen once.
+    """Fit an HMM to a stream of batches by online EM.
 
-    average_k = (1 - rate_k) average_{k-1} + rate_k E[counts of batch k] / number of its sequences,  rate_k = k^-exponent
+    average_k = (1 - rate_k) average_{k-1} + rate_k E[counts of batch k] / number of its sequences,  rate_k =
+    k^-exponent
 
-    and the model maximises as in `fit_baum_welch` for the average, with `pseudo_count` spread over the sequences seen.
+    `pseudo_count` is divided by the number of sequences so far.
 
-    Source: Cappé and Moulines (2009), on-line expectation maximisation.
+    Source: Cappé and Moulines (2009).
 
     Args:
-        batches: symbols in [0, V), each (batch, time), or sequences in one flat array.
-        start: the model to begin with; its zeros stay.
-        fixed: as in `fit_baum_welch`.
-        exponent: of the rates, in (1/2, 1].
-        pseudo_count: at least 0.
+        batches: Symbols in [0, V), each (batch, time), or flat sequences.
+        start: Initial model; zeros stay zero.
+        fixed: As in `fit_baum_welch`.
+        exponent: In (1/2, 1].
+        pseudo_count: At least 0.
 
     Raises:
-        InputError: no batch; options out of range; a batch that `start` forbids.
+        InputError: No batch, an option out of range, or a `start` that forbids a batch.
     """
     require(0.5 < exponent <= 1, "exponent", "must be in (1/2, 1]", exponent)
     require(pseudo_count >= 0, "pseudo_count", "must be at least 0", pseudo_count)
@@ -342,17 +323,13 @@ def baum_welch_predictions(
     positions: Sequence[int],
     **options: Any,
 ) -> Float64[Tensor, "batch position symbol"]:
-    """P(o_{t+1} | o_0..o_t) at each t of `positions`, by the model fitted to o_0..o_t of that sequence alone.
-
-    It is the in-context baseline that fits a hidden Markov model to what it has seen so far.
+    """Predict o_{t+1} at each t of `positions` with an HMM fitted to o_0..o_t alone.
 
     Args:
         observations: (batch, time).
-        num_states, num_symbols: of the models.
-        positions: times t in [0, time).
-        options: of `fit_baum_welch`, but `lengths`.
-
-    Cost: a fit for each sequence and position.
+        num_states, num_symbols: Model size.
+        positions: Times in [0, time).
+        options: Of `fit_baum_welch`, except `lengths`.
     """
     observations = whole_batch(observations, Alphabet(None, num_symbols))
     time = observations.shape[1]

@@ -1,4 +1,4 @@
-"""What Markov chains of draws tell: whether they agree, how much they are worth, and whose label is whose."""
+"""Diagnostics and labels of Markov chain Monte Carlo samples."""
 
 import numpy as np
 import torch
@@ -10,10 +10,10 @@ Array = NDArray[np.float64]
 
 
 def r_hat(draws: Array) -> Array:
-    """Rank-normalised split R-hat: near 1 where chains agree; above 1.01 they have not mixed.
+    """Compute rank-normalized split R-hat; above 1.01, the chains have not mixed.
 
-    The larger of two: of the draws, and of their distances from the median, each replaced by the normal quantile of its rank
-    among all, and every chain cut into halves. sqrt((within (n - 1) / n + between) / within)
+    The result is the larger value of the samples and of their distances from the median, each as normal quantiles of
+    ranks. sqrt((within (n - 1) / n + between) / within)
 
     Source: Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021).
 
@@ -21,19 +21,19 @@ def r_hat(draws: Array) -> Array:
         draws: (chain, draw, ...), at least four draws.
 
     Returns:
-        Of each entry (...); NaN for one that never varies.
+        One value per entry (...); NaN if it never varies.
     """
     away = np.abs(draws - np.median(draws, axis=(0, 1)))
     return np.fmax(_ratio(_normal_scores(_halves(draws))), _ratio(_normal_scores(_halves(away))))
 
 
 def effective_sizes(draws: Array) -> tuple[Array, Array]:
-    """Independent draws that would tell as much of the bulk of a law, and of its tails; NaN where nothing varies.
+    """Compute the effective sample sizes of the bulk and of the tails; NaN where nothing varies.
 
-    Bulk: of the normal quantiles of the ranks. Tails: the lesser of whether a draw is below the 5 % and the 95 % quantile.
-    Autocorrelations are summed as long as sums of neighbouring pairs are positive, and made to fall (Geyer).
+    The tail value is the smaller one of the indicators of the 5 % and 95 % quantile. Autocorrelations are truncated by
+    Geyer's monotone sequence.
 
-    Source: as of `r_hat`.
+    Source: as `r_hat`.
 
     Args:
         draws: (chain, draw, ...), at least four draws.
@@ -44,16 +44,16 @@ def effective_sizes(draws: Array) -> tuple[Array, Array]:
 
 
 def equal_tails(draws: Array, worth: Array, share: float = 0.95) -> tuple[Array, Array]:
-    """Ends of an interval that holds so much of a law, from draws that are worth so many independent ones.
+    """Compute equal-tailed interval ends that account for the effective sample size.
 
-    Ends are order statistics at tail * (worth + 1), between which the next draw falls with probability `share`; quantiles of
-    few draws lie closer together. Fewer than 39 worth of draws have no such ends for .95, and give the smallest and largest.
+    The ends are order statistics at tail * (worth + 1), so the next draw falls between them with probability `share`.
+    Small samples give the minimum and maximum.
 
-    Source: Hyndman and Fan (1996), their sixth definition, which is Weibull's.
+    Source: Hyndman and Fan (1996), definition 6 (Weibull).
 
     Args:
         draws: (chain, draw, ...).
-        worth: effective numbers (...); NaN for what never varies.
+        worth: Effective sample sizes (...), or NaN.
     """
     ordered = np.sort(draws.reshape(-1, *draws.shape[2:]), 0)
     count, tail = len(ordered), (1 - share) / 2
@@ -70,13 +70,11 @@ def equal_tails(draws: Array, worth: Array, share: float = 0.95) -> tuple[Array,
 
 
 def _halves(draws: Array) -> Array:
-    """Twice as many chains of half the length."""
     half = draws.shape[1] // 2
     return np.concatenate([draws[:, :half], draws[:, draws.shape[1] - half :]])
 
 
 def _normal_scores(draws: Array) -> Array:
-    """Normal quantiles of (rank - 3/8) / (number + 1/4), ranks averaged over ties."""
     chains, count = draws.shape[:2]
     flat = draws.reshape(chains * count, -1)
     ranks = np.empty(flat.shape)
@@ -113,16 +111,16 @@ def _effective(draws: Array) -> Array:
 
 
 def matching(agreement: Array) -> NDArray[np.int64]:
-    """For each label of the reference the label of a draw that stands for it, so that most steps agree (Hungarian method).
+    """Match the labels of a draw to a reference by the Hungarian method.
 
     Args:
-        agreement: (..., S, S), how often a path is in state i where the reference is in state j.
+        agreement: (..., S, S): steps at which the path is in state i and the reference in state j.
 
     Returns:
-        (..., S): which state of the draw is state j of the reference.
+        (..., S): the draw's state for each reference state.
 
     Raises:
-        InputError: scipy is not there, which is needed for more than one state.
+        InputError: SciPy is missing and there are several states.
     """
     size = agreement.shape[-1]
     found = np.zeros((*agreement.shape[:-2], size), np.int64)
@@ -131,7 +129,7 @@ def matching(agreement: Array) -> NDArray[np.int64]:
     try:
         from scipy.optimize import linear_sum_assignment
     except ModuleNotFoundError:
-        raise InputError("posterior: matching of labels needs scipy; install hmmscope[hmm]") from None
+        raise InputError("posterior: matching labels requires SciPy; pip install 'hmmscope[hmm]'") from None
     for place in np.ndindex(agreement.shape[:-2]):
         own, reference = linear_sum_assignment(agreement[place], maximize=True)
         found[place][reference] = own
@@ -139,7 +137,7 @@ def matching(agreement: Array) -> NDArray[np.int64]:
 
 
 def relabelled(values: Array, own: NDArray[np.int64], axes: int) -> Array:
-    """Values (chain, draw, S, ...), the states of each draw in the order `own` (chain, draw, S), on their first axes."""
+    """Permute the states of each draw on the first `axes` state axes."""
     found = values
     for axis in range(axes):
         order = own.reshape(*own.shape[:2], *[1] * axis, own.shape[2], *[1] * (values.ndim - 3 - axis))

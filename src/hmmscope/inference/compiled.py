@@ -1,11 +1,7 @@
-"""From processes and batches to the compiled loops, and back: the filter of one HMM on the processor.
+"""Forward filter of one HMM in compiled CPU loops.
 
-Many states with few ways out of each, or of few sequences: `hmmscope.kernels.sparse`. Up to 64 states:
-`hmmscope.kernels.simd_over_states`. Few states, or few sequences, or transitions that emit, or negative numbers:
-`hmmscope.kernels.simd_over_sequences`. Many states: `hmmscope.kernels.many_states`. A sequence whose belief has a positive
-entry that may soon be too small for a float is gone over again by `hmmscope.kernels.underflow_safe`, because what is
-negligible now may be all that is left later. So nothing is lost to underflow: a probability of zero is zero, and every
-other one is right to its last digits.
+The kernel is chosen by size. Sequences with underflow risk are recomputed by `hmmscope.kernels.underflow_safe`, so
+zeros are exact and other results have full precision.
 """
 
 import math
@@ -36,29 +32,29 @@ from hmmscope.processes.params import ROUNDING, HMMParams, seeing, symbol_probs
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 
-#: A law with a positive entry below this is in doubt, looked at so often: see `hmmscope.kernels.simd_over_sequences`.
+#: (smallest safe positive belief entry, steps between checks); see `hmmscope.kernels.simd_over_sequences`.
 SMALLEST = {np.dtype(np.float64): (1e-100, 8), np.dtype(np.float32): (1e-17, 1)}
 
-#: Of many states: (least sum, least positive entry) of a law in no doubt, which is looked at in each step. In float32 only
-#: what vanishes in a step is seen.
+#: For many states: (least sum, least positive entry) of a safe belief, checked at each step. In float32 only entries that
+#: vanish within a step are detected.
 FLOORS = {np.dtype(np.float64): (0.0, 1e-270), np.dtype(np.float32): (1e-25, 0.0)}
 
-#: Sequences of a block of products, of whole tiles.
+#: Sequences per block of matrix products, a multiple of the tile.
 ROWS, TILE_ROWS = 96, 6
 
-#: Between two looks an entry may shrink by this, so that what was in no doubt is a normal number still.
+#: Largest shrinkage of an entry between checks that keeps a safe entry a normal number.
 _SHRINKS = 1e-200
 
-#: Where transitions go one by one, laws are looked at so often: an entry is not in doubt as long as what `least` may make of
-#: it until the next look, and once more, is above `_NORMAL`. Then nothing has underflowed, nor overflows on the way back.
+#: Sparse loops: steps between checks. An entry is safe if `least` cannot shrink it below `_NORMAL` before the check after
+#: the next; then nothing underflows, and the backward pass does not overflow.
 _LOOKS, _NORMAL = 4, 1e-300
 
-#: Up to this many symbols the compiled loop predicts them too.
+#: Largest alphabet for which the compiled loop also predicts.
 FEW_SYMBOLS = 64
 
 
 class ScaledBeliefs(NamedTuple):
-    """Beliefs of one sequence as `hmmscope.kernels.underflow_safe` has them (time, state)."""
+    """Beliefs of one sequence with separate exponents (time, state)."""
 
     mantissa: NDArray[np.float64]
     exponent: NDArray[np.int64]
@@ -66,16 +62,16 @@ class ScaledBeliefs(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Filtered(Shown):
-    """The filter of a batch, ready to be run backward.
+    """Filtered batch, ready for the backward pass.
 
     Attributes:
-        tables: the process.
-        work: the sequences.
-        beliefs: P(state t | o_0..o_t) (batch, time, state); zeros from an impossible observation on, and in padding.
-        predictive: P(o_{t+1} | o_0..o_t), if asked for (batch, time, symbol).
-        norms: P(o_t | o_0..o_{t-1}) of the sequences that are in no doubt (batch, time); ones in padding.
-        terms: their logarithms, right for all (batch, time).
-        underflow_risk: the careful beliefs of the rows that were in doubt.
+        tables: The process.
+        work: The sequences.
+        beliefs: P(state t | o_0..o_t) (batch, time, state); zeros if impossible and in padding.
+        predictive: P(o_{t+1} | o_0..o_t) if requested (batch, time, symbol).
+        norms: P(o_t | o_0..o_{t-1}) of safe sequences (batch, time); ones in padding.
+        terms: log P(o_t | o_0..o_{t-1}) of all sequences.
+        underflow_risk: Underflow-safe beliefs of the other rows.
     """
 
     tables: Tables
@@ -95,7 +91,7 @@ def run_filter(
     *,
     predict: bool = False,
 ) -> Filtered:
-    """The forward filter of a single process, with every belief, and every prediction if asked for."""
+    """Run the forward filter of a single process."""
     found, work = tables(law), sequences(observations_BT, starts_T, lengths_B)
     batch, time = observations_BT.shape
     ragged = len(work.rows) < batch or bool((work.lengths < time).any())
@@ -107,8 +103,8 @@ def run_filter(
     together = len(laws.opening) <= FEW_SYMBOLS and not (one_by_one(found) or row_by_row(found, work))
     forward(found, work, doubtful, beliefs=beliefs, norms=norms, laws=laws, ahead=ahead if together else None)
     if not law.signed:
-        with np.errstate(divide="ignore", invalid="ignore"):  # those of doubtful rows may be anything, until they are
-            terms = np.log(norms)  # written again below
+        with np.errstate(divide="ignore", invalid="ignore"):  # rows with underflow risk hold garbage until they
+            terms = np.log(norms)  # are overwritten below
     else:
         terms = np.full(norms.shape, -np.inf)
         np.log(norms, out=terms, where=norms > ROUNDING)  # sums that cancel are zero up to rounding
@@ -126,13 +122,13 @@ def run_filter(
 
 
 class NextStepProbs(NamedTuple):
-    """Laws of the first symbol (V,), and of the next one given the state (S, V)."""
+    """Distributions of the first symbol (V,) and of the next one given the state (S, V)."""
 
     opening: NDArray[np.float64]
     prediction: NDArray[np.float64]
 
     def predict(self, beliefs: NDArray[np.float64], reset_mask: NDArray[np.bool_], ahead: NDArray[np.float64]) -> None:
-        """Write P(o_{t+1} | o_0..o_t) (batch, time, symbol) for beliefs (batch, time, state)."""
+        """Write P(o_{t+1} | o_0..o_t) (batch, time, symbol)."""
         flat = torch.from_numpy(beliefs).flatten(0, 1) @ torch.from_numpy(self.prediction)
         ahead[:] = flat.numpy().reshape(ahead.shape)
         begins = np.flatnonzero(reset_mask[1:])
@@ -140,7 +136,6 @@ class NextStepProbs(NamedTuple):
 
 
 def next_step_probs(law: HMMParams, component: int = 0) -> NextStepProbs:
-    """Of a component."""
     symbols_SV = symbol_probs(law)[component]
     opening_V = law.initial_MS[component] @ symbols_SV
     prediction_SV = law.predictive_in(component)
@@ -148,7 +143,7 @@ def next_step_probs(law: HMMParams, component: int = 0) -> NextStepProbs:
 
 
 def filter_batch(hmm: Process, observations: Observations, reset_mask: object, lengths: object) -> Filtered:
-    """`run_filter` of what a user gives. InputError as in `check_ragged`."""
+    """Check user input and run `run_filter`."""
     checked, mask, inside = check_ragged(observations, hmm.alphabet, reset_mask, lengths)
     return run_filter(seeing(hmm.params, checked), checked.cpu(), mask, counted(inside).cpu())
 
@@ -166,10 +161,7 @@ def forward(
     ends: NDArray[np.int64] | None = None,
     openers: NDArray[np.int64] | None = None,
 ) -> None:
-    """`simd_over_sequences.forward` with whichever results are given; the states side by side where they are few.
-
-    States side by side, and transitions one by one, are float64 in any case.
-    """
+    """Run `simd_over_sequences.forward` or a faster equivalent, and fill the given results."""
     if not few(process, work, sums=beliefs is None and ahead is None and openers is None):
         forward_in_products(process, work, doubtful, beliefs, norms, laws, ahead, totals, ends, openers)
         return
@@ -201,7 +193,7 @@ def _forward_over_lanes(
     ends: NDArray[np.int64] | None,
     openers: NDArray[np.int64] | None,
 ) -> None:
-    """`forward` with every sequence on a lane, or of transitions one by one; doubts are looked for as `looks` says."""
+    """`looks` is (smallest safe entry, check interval)."""
     dtype, size, (smallest, every) = process.first.dtype, process.num_states, looks
     alone = ends is None and openers is None and ahead is None and (one_by_one(process) or row_by_row(process, work))
     no_rows, no_sums = np.empty((0, size), np.float64 if alone else dtype), np.empty(0)
@@ -234,7 +226,7 @@ def _forward_over_lanes(
 
 
 def _vanishing(process: Tables, work: PackedSequences, smallest: float) -> NDArray[np.bool_]:
-    """The sequences (n,) in which one step may shrink a law by so much that nothing is left of it in floats."""
+    """Return the sequences (n,) that one step could make underflow."""
     if bool(((process.step > 0) & (process.step < smallest)).any()):
         return np.ones(len(work.rows), np.bool_)
     seen_V: NDArray[np.bool_] = np.any((process.emission > 0) & (process.emission < smallest), axis=1)
@@ -279,11 +271,11 @@ def forward_in_products(
     ends: NDArray[np.int64] | None = None,
     openers: NDArray[np.int64] | None = None,
 ) -> None:
-    """`forward` of many states, whose transitions are gone through in products of matrices."""
+    """Run `forward` by matrix products."""
     dtype, size = process.first.dtype, process.num_states
     floor, smallest = (dtype.type(number) for number in FLOORS[dtype])
     least = min(float(part[part > 0].min(initial=1.0)) for part in (process.step, process.emission))
-    if least < 1e-12 and smallest:  # or a step or two might make too little of it
+    if least < 1e-12 and smallest:  # otherwise one or two steps could underflow
         smallest = dtype.type(1e-100)
         doubtful |= least < smallest
     no_rows, no_sums, no_places = np.empty((0, size), dtype), np.empty(0), work.rows[:0]
@@ -317,7 +309,7 @@ def forward_in_products(
 def filter_underflow_safe(
     process: Tables, symbols_T: Int64[Tensor, "time"], reset_mask: NDArray[np.bool_], terms: NDArray[np.float64]
 ) -> ScaledBeliefs:
-    """The careful filter of one sequence; its log P(o_t | past) are written to `terms`."""
+    """Filter one sequence without underflow; write log P(o_t | past) to `terms`."""
     size = process.num_states
     found = ScaledBeliefs(np.empty((len(symbols_T), size)), np.empty((len(symbols_T), size), np.int64))
     first, emission = (part.astype(np.float64, copy=False) for part in (process.first, process.emission))

@@ -1,7 +1,4 @@
-"""The smoother and expected counts of one HMM by the compiled loops, from what `hmmscope.inference.compiled` has filtered.
-
-Which loops go through a process is decided as there.
-"""
+"""Smoother and expected counts of one HMM in compiled loops."""
 
 from dataclasses import replace
 
@@ -25,7 +22,7 @@ from hmmscope.kernels import many_states, simd_over_sequences, simd_over_states,
 def run_smoother(
     filtered: Filtered, smoothed: NDArray[np.float64], weights: NDArray[np.float64] | None = None
 ) -> NDArray[np.bool_]:
-    """Write P(state t | all) (batch, time, state), and the weights of `simd_over_sequences.backward`.
+    """Write the smoothed posteriors, and the weights of `simd_over_sequences.backward`.
 
     Returns which sequences are possible (batch,). Do not use the weights of rows with underflow risk.
     """
@@ -65,7 +62,6 @@ def run_smoother(
 def _smooth_side_by_side(
     filtered: Filtered, work: PackedSequences, smoothed: NDArray[np.float64], weights: NDArray[np.float64] | None
 ) -> None:
-    """Emissions are taken into the matrices only where no weights are asked for, which stand between the two."""
     process, nothing = filtered.tables, np.empty(0)
     flat = process.beside_back if weights is None else padded(replace(process, step=process.transposed()))
     kept = nothing if weights is None else weights.reshape(-1)
@@ -113,7 +109,7 @@ def backward_in_products(
     weights: NDArray[np.float64],
     counts: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]] | None = None,
 ) -> None:
-    """Run `simd_over_sequences.backward` for many states; return counts of initial states, transitions and emissions."""
+    """Run `simd_over_sequences.backward` by matrix products; return the expected counts."""
     size, run_backward = process.num_states, many_states.backward.load(np.float64)
     step, width = many_states.packed(process.transposed()[0]), many_states.width_of(size, np.dtype(np.float64))
     starts = work.starts.astype(np.int64)
@@ -138,7 +134,7 @@ def backward_in_products(
 def smooth_underflow_safe(
     filtered: Filtered, row: int, beliefs: ScaledBeliefs, smoothed: NDArray[np.float64], pairs: NDArray[np.float64]
 ) -> None:
-    """The careful smoother of a row that was in doubt."""
+    """Smooth a row without underflow."""
     process, work = filtered.tables, filtered.work
     time = filtered.beliefs.shape[1]
     symbols = work.symbols[row * time : row * time + len(beliefs.mantissa)]
@@ -154,7 +150,7 @@ def counts_underflow_safe(
     transitions: NDArray[np.float64],
     visits: NDArray[np.float64],
 ) -> float:
-    """Add the expected counts of one sequence; its log-likelihood, and nothing added if that is -inf."""
+    """Add the expected counts of one sequence unless its log-likelihood, which is returned, is -inf."""
     size, terms = process.num_states, np.empty(len(symbols))
     beliefs = filter_underflow_safe(process, torch.from_numpy(symbols), reset_mask, terms)
     if terms[-1] > -np.inf:

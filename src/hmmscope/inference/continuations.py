@@ -1,4 +1,4 @@
-"""What comes after a past: the exact law of each coming observation, and draws of whole continuations."""
+"""Forecasts: exact distributions of coming observations, and sampled continuations."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,13 +28,13 @@ MAX_STEPS = 2**20
 
 @dataclass(frozen=True, repr=False)
 class Forecast(Shown):
-    """What is known of the steps after a past of T observations; zeros where that is impossible.
+    """Forecast after a past of T observations; zeros after an impossible past.
 
     Attributes:
-        observations: P(o_{T+k} | o_0..o_{T-1}), each step by itself (batch, step, symbol).
+        observations: P(o_{T+k} | o_0..o_{T-1}) (batch, step, symbol).
         states: P(state T+k | o_0..o_{T-1}) (batch, step, state).
-        drawn_observations: draws of all steps together (draw, batch, step); -1 after an impossible past.
-        drawn_states: the hidden path of each draw (draw, batch, step).
+        drawn_observations: Joint samples (draw, batch, step); -1 after an impossible past.
+        drawn_states: Their hidden paths (draw, batch, step).
     """
 
     observations: Float64[Tensor, "batch step symbol"]
@@ -46,28 +46,24 @@ class Forecast(Shown):
 def forecast(
     hmm: Process | str, observed: Observations, steps: int, *, lengths: object = None, num_draws: int = 0, seed: int = 0
 ) -> Forecast:
-    """The law of each of the next observations and states given a past, exact in float64, and draws of what follows.
+    """Compute the distribution of each of the next observations and states, and sample continuations.
 
     P(state T+k | past) = belief_{T-1} @ transition^(k+1);  P(o_{T+k} | past) = P(state T+k | past) @ emission
 
-    Where transitions emit, state t is the state after observation t. The laws say nothing of how steps hang together;
-    draws are of the joint law of all steps, and their shares give the probability of anything about them. Of a mixture they
-    are sums over its components, each by its probability given the past, and each draw is of one of them.
+    The distributions are marginals; samples are joint. In a labelled HMM, state t follows observation t. Mixtures
+    average their components given the past.
 
     Args:
-        hmm: S states, V symbols; states or transitions emit; or a mixture of such.
-        observed: the past, as for `filter_beliefs`; with no observation at all it is the start of a sequence.
+        hmm: S states, V symbols; or a mixture.
+        observed: The past, as for `filter_beliefs`; may be empty.
         steps: 1 to 2^20.
-        lengths: as for `filter_beliefs`.
-        num_draws: of each continuation.
-        seed: of the draws, in [0, 2^32); the draws of a sequence do not depend on the others.
+        lengths: As for `filter_beliefs`.
+        num_draws: Samples per continuation.
+        seed: In [0, 2^32); the samples of a sequence do not depend on the others.
 
     Raises:
-        InputError: as `filter_beliefs`; draws from a `GeneralisedHMM`, whose vectors are no laws.
-        ResourceError: laws or draws of more than fits in memory.
-
-    Cost: the filter's, and O(batch * steps * (S^2 + S V)); draws O(num_draws * batch * steps * S V). Of a mixture for each
-    component.
+        InputError: As `filter_beliefs`, or samples of a `GeneralisedHMM`.
+        ResourceError: The results do not fit in memory.
     """
     hmm = as_process(hmm)
     hmm.require_capability(FORECASTS)
@@ -76,7 +72,7 @@ def forecast(
     if COMPONENTS in hmm.uses_hmm_inference:
         return _of_mixture(hmm, observed, steps, lengths, num_draws, seed)
     if num_draws and hmm.params.signed:
-        raise InputError("num_draws: there are no draws of hidden vectors, only laws of what is observed")
+        raise InputError("num_draws: must be 0 for a generalised HMM, which has no hidden states to sample")
     found = filter_beliefs(hmm, observed, lengths=lengths)
     require_memory("forecast", 16 * steps * len(found.beliefs) * (hmm.num_states + hmm.num_symbols))
     emitters_BS = _emitters(hmm.params_on(found.beliefs.device), found)
@@ -95,7 +91,6 @@ def forecast(
 def _of_mixture(
     mixture: Process, observed: Observations, steps: int, lengths: object, num_draws: int, seed: int
 ) -> Forecast:
-    """`forecast` of each component, by its probability given the past."""
     shares_BM = components_known(mixture, observed, lengths=lengths)
     chosen = drawn_components(shares_BM, num_draws, seed, "component-continued")
     sizes = (len(shares_BM), steps)
@@ -114,7 +109,7 @@ def _of_mixture(
 
 
 def _emitters(law: HMMParams, found: FilterResult) -> Float64[Tensor, "batch state"]:
-    """The law of the state that emits next after each past; zeros after an impossible one."""
+    """Return the distribution of the next emitting state after each past."""
     counts_B = found.beliefs.any(2).sum(1)
     rows_B = torch.arange(len(counts_B), device=counts_B.device)
     after_BS = law.transition(found.beliefs[rows_B, counts_B - 1]) if found.beliefs.shape[1] else found.beliefs.sum(1)
@@ -123,7 +118,6 @@ def _emitters(law: HMMParams, found: FilterResult) -> Float64[Tensor, "batch sta
 
 
 def _ahead(law: HMMParams, emitters_BS: Tensor, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Laws of the observation (batch, symbol) and of the state (batch, state) at each step."""
     for _ in range(steps):
         observed_BV = emitters_BS @ symbol_probs(law)[0]
         states_BS = emitters_BS if law.states_emit else emitters_BS @ law.transitions()[0]
@@ -132,7 +126,6 @@ def _ahead(law: HMMParams, emitters_BS: Tensor, steps: int) -> Iterator[tuple[Te
 
 
 def _drawn(law: HMMParams, emitter_S: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Symbols and states (2, draw, step) by uniform numbers (step, 2, draw)."""
     steps, _, count = uniforms.shape
     found = np.empty((2, count, steps), np.int64)
     moves, *emission = (rows[0].numpy().cumsum(-1) for rows in law.rows()[1:])
@@ -150,6 +143,5 @@ def _drawn(law: HMMParams, emitter_S: NDArray[np.float64], uniforms: NDArray[np.
 
 
 def _outcomes(cumulated: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The first outcome of each row whose cumulated probability is above the uniform number's share of it all."""
     target = uniforms * cumulated[:, -1]
     return (cumulated > target[:, None]).argmax(1)

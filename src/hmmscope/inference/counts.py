@@ -1,7 +1,6 @@
-"""Expected counts in blocks of sequences whose beliefs stay in the caches: the step of expectation of Baum and Welch.
+"""Expected counts (the E-step of Baum-Welch) in blocks that fit the CPU caches.
 
-Of sequences that are too long for that a block goes piece by piece: forward once, to know the law with which each piece
-begins, and then from the last piece to the first, forward again and backward. So memory does not grow with the length.
+Long sequences are processed in pieces, so memory does not grow with the length.
 """
 
 from dataclasses import replace
@@ -17,18 +16,18 @@ from hmmscope.inference.loop_inputs import PackedSequences, Tables, few, in_bloc
 from hmmscope.kernels import simd_over_sequences, simd_over_states, sparse
 from hmmscope.system_info import require_memory
 
-#: Bytes of beliefs of a block; up to 64 times as many for products, which need some rows. Sums of blocks are added, so that
-#: this is a part of the last digits.
+#: Bytes of beliefs per block, up to 64 times as many for matrix products. Block sums are added, so this value affects the
+#: last digits.
 BLOCK_BYTES = 2**20
-#: A block with more bytes of beliefs goes piece by piece, in pieces of so many.
+#: Bytes of beliefs above which a block is split, and bytes per piece.
 MOST_BYTES, PIECE_BYTES = 2**27, 2**23
 
-#: The compiled loops have so many blocks, if there are as many sequences and none of fewer observations than `LEAST`.
+#: Largest number of blocks in the compiled loops, and the least number of observations per block.
 BLOCKS, LEAST = 16, 2**13
 
 
 class Counts(NamedTuple):
-    """Sums to be added to; as `hmmscope.inference.smoothing.ExpectedCounts`, visits by symbol first."""
+    """Accumulated counts; emissions are (symbol, state)."""
 
     initial: NDArray[np.float64]
     transitions: NDArray[np.float64]
@@ -37,10 +36,10 @@ class Counts(NamedTuple):
 
 
 def add_counts(process: Tables, work: PackedSequences, counts: Counts, num_threads: int | None = None) -> None:
-    """Add the counts of sequences whose states emit, and write their log-likelihoods; garbage where one is impossible.
+    """Add counts and write log-likelihoods; results are garbage if a sequence is impossible.
 
     Raises:
-        ResourceError: a long sequence is in doubt, and its careful beliefs do not fit in memory.
+        ResourceError: The underflow-safe beliefs do not fit in memory.
     """
     narrow, many = side_by_side(process, work) or one_by_one(process), not few(process, work)
     each = 8 * process.num_states * int(work.lengths.max(initial=1))
@@ -61,12 +60,12 @@ def add_counts(process: Tables, work: PackedSequences, counts: Counts, num_threa
         counts.logs[own.rows] = found.logs
         summed.add(part, found)
 
-    blocks = min(BLOCKS, 1 + len(work.symbols) // LEAST)  # the same sums for any number of threads
+    blocks = min(BLOCKS, 1 + len(work.symbols) // LEAST)  # independent of the number of threads
     in_blocks(work, rows, run, num_threads, together=1 if narrow else TILE_ROWS if many else None, shares=blocks)
 
 
 class _InOrder:
-    """Adds up the counts of blocks in the order of the blocks, whichever thread was first."""
+    """Accumulator that adds blocks in order, whatever the thread timing."""
 
     def __init__(self, totals: Counts) -> None:
         self._totals, self._lock = totals, Lock()
@@ -83,12 +82,11 @@ class _InOrder:
 
 
 def _piece_length(size: int, num_rows: int) -> int:
-    """Observations of each sequence in a piece; several sequences go together because products need some rows."""
     return max(1, PIECE_BYTES * (1 if num_rows == 1 else 4) // (8 * size * num_rows))
 
 
 def _add(process: Tables, work: PackedSequences, found: Counts) -> NDArray[np.bool_]:
-    """Counts of a block; which sequences are in doubt and left out."""
+    """Add a block; return sequences skipped for underflow risk."""
     size, total = process.num_states, int(work.lengths.sum())
     length = _piece_length(size, len(work.rows))
     if 8 * size * total > MOST_BYTES and len(process.emission) < length:
@@ -110,7 +108,7 @@ def _backward(
     weights: NDArray[np.float64],
     counts: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]],
 ) -> None:
-    """Add to the counts; pairs are not yet multiplied by the transitions, and `weights` are as in `simd_over_sequences`."""
+    """Add to the counts; pairs still lack the transition factor."""
     first, sums, visits = counts
     nothing = np.empty((0, process.num_states))
     if not len(work.rows):
@@ -136,11 +134,10 @@ def _backward(
 
 
 class _Piece(NamedTuple):
-    """The part of some sequences from a time on, with the first observation of the next part if there is one.
+    """Part of some sequences from a time on.
 
-    Unless sequences begin there (`begun`), its first symbols are V, V + 1, .., one for each sequence, in the place of those
-    `seen`; of the `further` first sequences the first observation of the next part is V + n, V + n + 1, ... `counted` has
-    the lengths without it.
+    Unless sequences begin there (`begun`), their first symbols are placeholders V, V + 1, ... for `seen`. The `further`
+    first sequences also hold the next part's first observation as V + n, ...; `counted` lengths exclude it.
     """
 
     work: PackedSequences
@@ -151,7 +148,6 @@ class _Piece(NamedTuple):
 
     @classmethod
     def of(cls, work: PackedSequences, begin: int, length: int, num_symbols: int) -> "_Piece":
-        """Sequences that have ended before are left out; those that last longest are the first."""
         count = int(np.count_nonzero(work.lengths > begin))
         restart = bool(work.starts[begin + length : begin + length + 1].any())
         further = 0 if restart else int(np.count_nonzero(work.lengths > begin + length))
@@ -169,11 +165,10 @@ class _Piece(NamedTuple):
 
 
 def _add_in_pieces(process: Tables, work: PackedSequences, found: Counts, length: int) -> NDArray[np.bool_]:
-    """`_add` in pieces of `length` observations of each sequence."""
     (num_symbols, size), num_rows = process.emission.shape, len(work.rows)
     begins = range(0, int(work.lengths.max()), length)
     opening, doubtful = np.zeros((len(begins), num_rows, size)), np.zeros(num_rows, np.bool_)
-    for number, begin in enumerate(begins[:-1]):  # the law with which each piece begins
+    for number, begin in enumerate(begins[:-1]):  # the belief at the start of each piece
         piece = _Piece.of(work, begin, length, num_symbols)
         beliefs, _, _ = _forward(process, piece, opening[number], doubtful)
         ends = (piece.work.offsets + piece.counted - 1)[: piece.further]
@@ -204,7 +199,7 @@ def _add_in_pieces(process: Tables, work: PackedSequences, found: Counts, length
 def _forward(
     process: Tables, piece: _Piece, opening: NDArray[np.float64], doubtful: NDArray[np.bool_]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Beliefs and norms of a piece that begins with laws (n, S), and log-likelihoods (n,); doubts are added."""
+    """Filter a piece from beliefs (n, S)."""
     own, count, size = piece.work, len(piece.counted), process.num_states
     beliefs, norms, totals = np.empty((len(own.symbols), size)), np.empty(len(own.symbols)), np.zeros(count)
     likelihood = process.emission[piece.seen]

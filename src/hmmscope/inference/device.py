@@ -1,12 +1,7 @@
-"""Likelihoods and mixture predictions where the observations are, in torch operations: the road of `fast` for GPUs.
+"""Likelihoods and mixture predictions in torch operations, for GPUs.
 
-Many components go through the recursion together, as one batched matrix product a step:
-
-    following_t = belief_{t-1} @ transition;  joint_t = following_t * emission[:, o_t];  belief_t = joint_t / sum(joint_t)
-
-so that time is the only loop. As in `hmmscope.kernels.many_states`, what could be lost marks its (component, sequence) as
-doubtful, for the caller to go over again by the recursion of `forward`: in float64 an entry of a belief that is about to
-vanish, so that a sum of zero is one, and most components may be impossible; in float32 a sum below a floor.
+A (component, sequence) with underflow risk (a tiny belief entry in float64, a tiny sum in float32) is marked, and the
+caller recomputes it.
 """
 
 import functools
@@ -23,22 +18,22 @@ from hmmscope.kernels import gpu, gpu_forward
 from hmmscope.processes.params import HMMParams
 from hmmscope.system_info import free_on
 
-#: Sums below these are doubtful; of float64 entries of beliefs are looked at instead.
+#: Smaller sums mark underflow risk; float64 checks belief entries instead.
 FLOORS = {torch.float64: 0.0, torch.float32: 1e-25}
 
-#: Entries of a belief below this may vanish before they are looked at again, after so many steps.
+#: Belief entries below RISKY may underflow before the next check, EVERY steps later.
 RISKY, EVERY = 1e-100, 8
 
-#: Of the matrices that steps of several sequences are gathered into.
+#: Size of a chunk of gathered step matrices.
 CHUNK_BYTES = 2**26
 
-#: Kinds of devices that run the fused kernel.
+#: Device types that run the fused kernel.
 KINDS = ("cuda",)
 
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Matrix products in float32, not in the shorter TF32 that a training script may have asked for."""
+    """Disable TF32 in float32 matrix products."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -54,7 +49,7 @@ def forward_logs(
     *,
     predictions: bool = False,
 ) -> tuple[Float64[Tensor, "time component batch"], Bool[Tensor, "component batch"], Tensor]:
-    """`forward_logs_torch`, or the same from one fused kernel where there is one that fits and works."""
+    """Run the fused kernel if it works, else `forward_logs_torch`."""
     initial_MS, _, emission_MSV = rows
     if not fused_works(initial_MS.device, initial_MS.dtype, *emission_MSV.shape[1:]):
         return forward_logs_torch(rows, observations_BT, starts_T, predictions=predictions)
@@ -66,9 +61,9 @@ def forward_logs(
 
 @functools.cache
 def fused_works(device: torch.device, dtype: torch.dtype, states: int, symbols: int) -> bool:
-    """Whether the fused kernel does laws of this size on this device.
+    """Return whether the fused kernel runs for this size on this device.
 
-    A warning says why a kernel that should fit does not run; one that gives other numbers is an error.
+    Raises RuntimeError if its numbers are wrong.
     """
     if device.type not in KINDS or not gpu.installed() or not gpu_forward.fits(states, symbols, dtype):
         return False
@@ -83,12 +78,12 @@ def fused_works(device: torch.device, dtype: torch.dtype, states: int, symbols: 
             rows, observations_BT, starts_T, FLOORS[torch.float32], predictions=True
         )
         found = norms.double().log_().cpu()
-    except Exception as reason:  # too little shared memory, no compiler: every cause has an error of its own
-        warnings.warn(f"the fused filter does not run on {device} ({reason}); using torch operations", stacklevel=2)
+    except Exception as reason:  # each cause, such as too little shared memory or no compiler, has its own error
+        warnings.warn(f"fused filter: cannot run on {device} ({reason}); using slower torch operations", stacklevel=2)
         return False
     exact, _, _ = forward_logs_torch(tuple(part.double() for part in rows), observations_BT, starts_T)
     if not torch.allclose(found, exact.cpu(), rtol=0, atol=1e-4):
-        raise RuntimeError(f"the fused filter gives wrong numbers on {device}, by {(found - exact.cpu()).abs().max()}")
+        raise RuntimeError(f"fused filter: wrong results on {device}, off by {(found - exact.cpu()).abs().max()} nats")
     return True
 
 
@@ -99,13 +94,13 @@ def forward_logs_torch(
     *,
     predictions: bool = False,
 ) -> tuple[Float64[Tensor, "time component batch"], Bool[Tensor, "component batch"], Tensor]:
-    """Log norms log P(o_t | past), doubtful sequences, and P(o_t | past) (time, component, batch, symbol) if asked for.
+    """Compute log P(o_t | past), underflow marks and P(o_t | past) (time, component, batch, symbol).
 
     Args:
-        rows: `StateEmissionParams.rows` of M components in float32 or float64, on the device of the observations.
-        observations_BT: the same for every component.
-        starts_T: on the processor.
-        predictions: whether to keep the predictions, in the precision of the law.
+        rows: `StateEmissionParams.rows` of M components, float32 or float64.
+        observations_BT: Shared by components.
+        starts_T: Sequence starts, on the CPU.
+        predictions: Return predictions too.
     """
     initial_MS, transition_MSS, emission_MSV = rows
     emission_MVS = emission_MSV.transpose(1, 2).contiguous()
@@ -129,7 +124,7 @@ def forward_logs_torch(
         norm_MB = belief_MBS.sum(-1)
         doubtful_MB |= norm_MB < floor
         logs_TMB[t] = norm_MB.double().log()
-        belief_MBS /= norm_MB.masked_fill_(norm_MB < tiny, torch.inf)[..., None]  # a lost law goes on as zeros
+        belief_MBS /= norm_MB.masked_fill_(norm_MB < tiny, torch.inf)[..., None]  # a lost belief continues as zeros
         if not floor and t % EVERY == EVERY - 1:
             doubtful_MB |= ((belief_MBS > 0) & (belief_MBS < RISKY)).any(-1)
     return logs_TMB, doubtful_MB, predicted_TMBV
@@ -141,19 +136,19 @@ def log_likelihood_there(
     starts_T: Bool[Tensor, "time"],
     dtype: torch.dtype,
 ) -> tuple[Float64[Tensor, "batch"], Bool[Tensor, "batch"]]:
-    """Log-likelihoods under the only component, and which are doubtful."""
+    """Return log-likelihoods and underflow marks of one component."""
     with full_precision():
         logs_TMB, doubtful_MB, _ = forward_logs(_rows(law, dtype), observations_BT, starts_T)
     return logs_TMB[:, 0].sum(0), doubtful_MB[0]
 
 
 class RunningMixture:
-    """Sums over components, seen a few at a time, of weights and predictions, relative to the largest weight so far.
+    """Running sums over components.
 
     Attributes:
-        largest: largest log weight of (time, batch): row t is before observation t, row `time` after the last.
-        total: sum of weights / exp(largest) (time, batch).
-        mixed: sum of weights * predictions / exp(largest) (time, batch, symbol).
+        largest: Largest log weight before observation t (time + 1, batch).
+        total: Sum of weights / exp(largest).
+        mixed: Sum of weights * predictions / exp(largest) (time, batch, symbol).
     """
 
     def __init__(self, batch: int, time: int, symbols: int, like: Float64[Tensor, "any"]) -> None:
@@ -162,7 +157,6 @@ class RunningMixture:
         self.mixed = like.new_zeros(time, batch, symbols)
 
     def add(self, log_weight_M: Tensor, logs_TMB: Tensor, predicted_TMBV: Tensor) -> None:
-        """Take in components with prior weights, log norms of every step, and predictions."""
         log_weight_MB = log_weight_M[:, None].expand(logs_TMB.shape[1:])
         for t in range(len(self.total)):
             top_B = torch.maximum(self.largest[t], log_weight_MB.amax(0))
@@ -177,7 +171,7 @@ class RunningMixture:
                 log_weight_MB = log_weight_MB + logs_TMB[t]
 
     def result(self) -> tuple[Float64[Tensor, "batch time symbol"], Float64[Tensor, "batch time"]]:
-        """Predictions, zeros after an impossible prefix, and log P(o_t | past), -inf from there on."""
+        """Return predictions (zeros after an impossible prefix) and log P(o_t | past)."""
         joint_TB = self.largest + self.total.log()
         total_TB1 = self.total[:-1, :, None]
         predicted = torch.where(total_TB1 > 0, self.mixed / total_TB1, 0.0)
@@ -194,15 +188,15 @@ def mixture_predictions_there(
     *,
     chunk_bytes: int | None = None,
 ) -> tuple[Float64[Tensor, "batch time symbol"], Float64[Tensor, "batch time"]]:
-    """Predictions and log P(o_t | past) of the mixture; as many components at a time as fit half the free memory.
+    """Return predictions and log P(o_t | past) of a mixture, in chunks of components.
 
     Args:
-        law: M components whose states emit, float64, on the device of the observations.
-        component_weights: prior weights, on any device.
-        observations_BT: the sequences.
-        starts_T: on the processor.
-        dtype: of the laws; weights and sums are float64.
-        chunk_bytes: working memory, instead of half of what is free.
+        law: M components with state emissions, float64.
+        weights_M: Prior weights.
+        observations_BT: The sequences.
+        starts_T: Sequence starts, on the CPU.
+        dtype: Of the parameters; sums are float64.
+        chunk_bytes: Working memory; default half of what is free.
     """
     device, (batch, time), (_, states, symbols) = observations_BT.device, observations_BT.shape, law.emission_MSV.shape
     size = dtype.itemsize
@@ -223,7 +217,7 @@ def mixture_predictions_there(
                 logs_TMB[:, m, rows], again = again_in_logs(one, observations_BT[rows], starts_T)
                 predicted_TMBV[:, m, rows] = again.to(dtype)
             running.add(log_weights_M[numbers], logs_TMB, predicted_TMBV)
-            del logs_TMB, predicted_TMBV  # before the next chunk is allocated
+            del logs_TMB, predicted_TMBV  # free before the next chunk
     predicted_BTV, terms_BT = running.result()
     return predicted_BTV[..., : law.num_symbols], silent(terms_BT, observations_BT, law.num_symbols)
 
@@ -231,7 +225,7 @@ def mixture_predictions_there(
 def again_in_logs(
     law: HMMParams, observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, "time"]
 ) -> tuple[Float64[Tensor, "time batch"], Float64[Tensor, "time batch symbol"]]:
-    """Log norms and predictions of one component by the safe recursion."""
+    """Recompute log norms and predictions of one component safely."""
     symbols_SV = law.emission_MSV[0]
     steps = list(forward_steps(law, observations_BT[None], starts_T))
     before = [law.initial_MS.expand(len(observations_BT), -1), *(step.next_probs[0] for step in steps[:-1])]
@@ -244,18 +238,14 @@ def _rows(law: HMMParams, dtype: torch.dtype) -> tuple[Tensor, ...]:
 
 
 def fits_there(law: HMMParams, batch: int) -> bool:
-    """Whether `beliefs_there` has room for a matrix for each sequence, which it needs where transitions emit."""
+    """Return whether `beliefs_there` has memory for its matrices."""
     return law.states_emit or 8 * batch * law.initial_MS.shape[1] ** 2 <= CHUNK_BYTES
 
 
 def beliefs_there(
     law: HMMParams, observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, "time"]
 ) -> tuple[Float64[Tensor, "batch time state"], Bool[Tensor, "batch"]]:
-    """Beliefs of the only component, zeros from an impossible observation on, and which sequences are in doubt.
-
-    Two operations a step, or one where transitions emit and the matrices of all steps fit a chunk; nobody waits for the
-    device. Sums are divided out every eight steps, and of everything at the end.
-    """
+    """Return beliefs of one component and underflow marks, without device synchronization."""
     (batch, time), device = observations_BT.shape, observations_BT.device
     first_VS, step_KSS, emission_VS = (part.to(device) for part in law.tables(0))
     symbols_TB = observations_BT.T.contiguous()

@@ -1,4 +1,4 @@
-"""Expectation maximisation step by step, from one start or from several that climb side by side."""
+"""Expectation maximization from one start, or batched over several."""
 
 import itertools
 import math
@@ -20,21 +20,20 @@ from hmmscope.processes.hmm import HMM
 
 Array = NDArray[np.float64]
 
-#: Parts of a model.
 PARTS = ("initial", "transition", "emission")
 
-#: Smaller probabilities become zero: from here on the compiled loops see in time what could underflow.
+#: Smaller probabilities become zero, so that the compiled loops detect underflow in time.
 _SMALLEST = 2.0**-40
 
-#: Models climb side by side up to this many states, and where beliefs of the longest sequence have so many numbers.
+#: Limits of batched EM: states, and belief entries of the longest sequence.
 MOST_STATES, MOST_BELIEFS = 8, 2**24
-#: Observations of a block, of which there are more than usual rather than longer ones.
+#: Largest number of observations per block.
 MOST = 2**22
 _LANES = len(simd_over_models.BESIDE)
 
 
 class Model(NamedTuple):
-    """Parameters in floats, quantised only when all is done; of several models with an axis before the others.
+    """HMM parameters; several models have a leading axis.
 
     Attributes:
         initial, transition, emission: (..., S), (..., S, S), (..., S, V).
@@ -50,15 +49,13 @@ class Model(NamedTuple):
 
     @classmethod
     def several(cls, models: Sequence["Model"]) -> "Model":
-        """Models of one shape as one."""
         return cls(*map(np.stack, zip(*models, strict=True)))
 
     def chosen(self, which: Any) -> "Model":
-        """One of several, or some."""
         return Model(*(part[which] for part in self))
 
     def tables(self, *, gaps: bool = False) -> Tables:
-        """For the compiled loops; with `gaps` with one symbol more, that stands for a missing observation."""
+        """Convert for the compiled loops; `gaps` adds a missing symbol."""
         emission_SV = np.pad(self.emission, ((0, 0), (0, 1)), constant_values=1.0) if gaps else self.emission
         emission_VS = np.ascontiguousarray(emission_SV.T)
         return Tables(self.initial * emission_VS, np.ascontiguousarray(self.transition[None]), emission_VS)
@@ -66,13 +63,13 @@ class Model(NamedTuple):
 
 @dataclass(frozen=True)
 class MStepSettings:
-    """Constraints of every maximization step.
+    """Constraints of the M-step.
 
     Attributes:
-        pseudo_count: added to expected counts.
-        fixed: parts that stay.
-        classes: of states that have one emission law each; None if no states are tied.
-        support: where each part may be positive; None if it may be everywhere.
+        pseudo_count: Added to expected counts.
+        fixed: Unchanged parts.
+        classes: Tied-emission class of each state, or None.
+        support: Masks of entries that may be positive, or None.
     """
 
     pseudo_count: float
@@ -81,7 +78,7 @@ class MStepSettings:
     support: tuple[NDArray[np.bool_], ...] | None = field(default=None, repr=False)
 
     def maximise(self, model: Model, counts: Counts) -> Model:
-        """The model of largest expected log-posterior; probabilities of zero stay zero, rows without counts stay."""
+        """Maximize the expected log-posterior; zeros and rows without counts stay."""
         found, visits = [], np.swapaxes(counts.emissions, -1, -2)
         for part, before, count in zip(PARTS, model, (counts.initial, counts.transitions, visits), strict=True):
             if part in self.fixed:
@@ -98,7 +95,6 @@ class MStepSettings:
         return Model(*found)
 
     def tied(self, model: Model) -> Model:
-        """States of one class with the emission law of its first, and with the zeros of all of them."""
         if self.classes is None or "emission" in self.fixed:
             return model
         names, first, inverse = np.unique(self.classes, return_index=True, return_inverse=True)
@@ -106,13 +102,12 @@ class MStepSettings:
         return model._replace(emission=restricted(model.emission[first], allowed)[inverse])
 
     def restricted(self, model: Model) -> Model:
-        """With zeros outside the support."""
         if self.support is None:
             return model
         return Model(*(restricted(part, allowed) for part, allowed in zip(model, self.support, strict=True)))
 
     def num_free(self, model: Model) -> dict[str, int]:
-        """Free probabilities of each part of a model of this shape: none of fixed parts, tied laws once, no zeros."""
+        """Count free probabilities of each part."""
         support = tuple(np.ones(part.shape, np.bool_) for part in model) if self.support is None else self.support
         found = {part: 0 if part in self.fixed else num_free(own) for part, own in zip(PARTS, support, strict=True)}
         if self.classes is not None and "emission" not in self.fixed:
@@ -121,20 +116,19 @@ class MStepSettings:
 
     @property
     def num_zeros(self) -> dict[str, int]:
-        """Number of probabilities of each part that are fixed at zero."""
+        """Probabilities of each part fixed at zero."""
         if self.support is None:
             return dict.fromkeys(PARTS, 0)
         return {part: int((~own).sum()) for part, own in zip(PARTS, self.support, strict=True)}
 
     def kept(self, model: Model, start: HMM | None) -> Model:
-        """With the fixed parts as `start` has them."""
         if start is None:
             return model
         parts = zip(PARTS, Model.of(start), model, strict=True)
         return Model(*(given if part in self.fixed else own for part, given, own in parts))
 
     def log_prior(self, model: Model) -> Array:
-        """Log density of the free parts under Dirichlet(1 + pseudo_count) rows, up to a constant, of each model (...)."""
+        """Return the log density under Dirichlet(1 + pseudo_count) rows, up to a constant (...)."""
         free = [rows for part, rows in zip(PARTS, model, strict=True) if part not in self.fixed]
         total = np.zeros(model.initial.shape[:-1])
         if self.pseudo_count and self.classes is not None and "emission" not in self.fixed:
@@ -146,7 +140,7 @@ class MStepSettings:
 
 
 class EMResult(NamedTuple):
-    """Model at the end of a restart, and its number of iterations."""
+    """Result of an EM run."""
 
     model: Model
     log_likelihood: float
@@ -155,12 +149,12 @@ class EMResult(NamedTuple):
 
 
 class EMRunner(NamedTuple):
-    """How expectation maximisation goes.
+    """EM on a data set.
 
     Attributes:
-        work: sequences; the symbol V is a missing one.
-        m_step: of maximisation.
-        num_threads: of an expectation.
+        work: Sequences; V is missing.
+        m_step: Constraints.
+        num_threads: E-step threads.
     """
 
     work: PackedSequences
@@ -170,7 +164,7 @@ class EMRunner(NamedTuple):
     def __call__(
         self, model: Model, max_iterations: int, tolerance: float, callback: Callable[[int], object] = bool
     ) -> EMResult:
-        """From one model, until a step gains less than `tolerance` nats an observation, or for so many steps."""
+        """Run EM until a step gains less than `tolerance` nats per observation."""
         num_tokens, before, iteration = int(self.work.lengths.sum()), -np.inf, 0
         while True:
             counts = expect(model, self.work, self.num_threads)
@@ -189,7 +183,7 @@ class EMRunner(NamedTuple):
         tolerance: float,
         callback: Callable[[int], object] = bool,
     ) -> list[EMResult]:
-        """The same from several models, side by side: where each ends does not depend on the others."""
+        """Run EM from several models in a batch."""
         num_tokens, iteration, going = int(self.work.lengths.sum()), 0, np.arange(len(models))
         ends: dict[int, EMResult] = {}
         now, before = Model.several(models), np.full(len(models), -np.inf)
@@ -212,7 +206,7 @@ class EMRunner(NamedTuple):
 
 
 def counts_of(model: Model, work: PackedSequences, num_threads: int | None = None) -> Counts:
-    """Expected counts under one model; the log-likelihood of a sequence that it forbids is -inf."""
+    """Compute expected counts; an impossible sequence has log-likelihood -inf."""
     size, num_symbols = model.emission.shape
     gaps = int(work.symbols.max(initial=0)) == num_symbols
     visits = np.zeros((num_symbols + gaps, size))
@@ -222,19 +216,21 @@ def counts_of(model: Model, work: PackedSequences, num_threads: int | None = Non
 
 
 def expect(model: Model, work: PackedSequences, num_threads: int) -> Counts:
-    """Expected counts under a model; InputError if it forbids a sequence."""
+    """Compute expected counts; raise InputError for an impossible sequence."""
     counts = counts_of(model, work, num_threads)
     if (counts.logs == -np.inf).any():
         row = int(work.rows[np.flatnonzero(counts.logs == -np.inf)[0]])
-        raise InputError(f"start: forbids observations[{row}], and expectation maximisation keeps zeros")
+        raise InputError(
+            f"start: gives observations[{row}] probability zero, which EM keeps; make its entries positive"
+        )
     return counts
 
 
 def counts_of_several(models: Model, work: PackedSequences, num_threads: int | None = None) -> Counts:
-    """Expected counts under each of several models, whose axis is first; `logs` are those of all sequences together.
+    """Compute expected counts under several models; `logs` are totals over sequences.
 
     Raises:
-        InputError: a model that forbids a sequence.
+        InputError: A model forbids a sequence.
     """
     threads = torch.get_num_threads() if num_threads is None else num_threads
     if can_run_side_by_side(models.initial.shape[1], work):
@@ -244,25 +240,18 @@ def counts_of_several(models: Model, work: PackedSequences, num_threads: int | N
 
 
 def can_run_side_by_side(num_states: int, work: PackedSequences) -> bool:
-    """Whether several models climb faster side by side than one after the other."""
     return num_states <= MOST_STATES and int(work.lengths[0]) * num_states * _LANES <= MOST_BELIEFS
 
 
 class _SideBySide:
-    """Expected counts under several models, eight at a time, of blocks of sequences.
-
-    Args:
-        work: sequences.
-        models: of the shape that all will have.
-        num_threads: eights and blocks that are gone through at once.
-    """
+    """Expected counts under several models, eight per SIMD group."""
 
     def __init__(self, work: PackedSequences, models: Model, num_threads: int) -> None:
         num_models, size, self.num_symbols = models.emission.shape
         self.work = work
         self.rows = rows = self.num_symbols + (int(work.symbols.max(initial=0)) == self.num_symbols)
         count = max(BLOCKS, len(work.symbols) // MOST)
-        blocks = min(count, 1 + len(work.symbols) // LEAST, len(work.rows))  # the same sums for any number of threads
+        blocks = min(count, 1 + len(work.symbols) // LEAST, len(work.rows))  # independent of the number of threads
         cuts = np.linspace(0, len(work.rows), blocks + 1).round().astype(int).tolist()
         self.blocks = [work.part(slice(begin, end)) for begin, end in itertools.pairwise(cuts)]
         self.num_threads = max(1, min(num_threads, -(-num_models // _LANES) * blocks))
@@ -272,7 +261,6 @@ class _SideBySide:
         self.rooms = [split(*numbers) for _ in range(self.num_threads)]
 
     def counts(self, models: Model) -> Counts:
-        """With an axis for the models first; `logs` are those of all sequences together."""
         count, blocks, threads = len(models.initial), len(self.blocks), self.num_threads
         eights = [self._eight(models.chosen(slice(begin, begin + _LANES))) for begin in range(0, count, _LANES)]
         tasks = [(eight, block) for eight in eights for block in self.blocks]
@@ -300,19 +288,18 @@ class _SideBySide:
         return counts
 
     def _eight(self, models: Model) -> list[Array]:
-        """Tables of up to eight models for the compiled loop; the first fills the lanes that are left."""
         lanes = np.zeros(_LANES, np.int64)
         lanes[: len(models.initial)] = np.arange(len(models.initial))
         pairs, visits = ((*shape, _LANES) for shape in self.shapes[1:3])
         first, step, emission = split(math.prod(visits), math.prod(pairs), math.prod(visits))
         emission.reshape(visits)[: self.num_symbols] = models.emission[lanes].transpose(2, 1, 0)
-        emission.reshape(visits)[self.num_symbols :] = 1.0  # of a missing observation
+        emission.reshape(visits)[self.num_symbols :] = 1.0  # a missing observation
         np.multiply(models.initial[lanes].T, emission.reshape(visits), out=first.reshape(visits))
         step.reshape(pairs)[:] = models.transition[lanes].transpose(1, 2, 0)
         return [first, step, emission]
 
     def _counted(self, tables: list[Array], block: PackedSequences, room: list[Array]) -> Array:
-        """First states, sums of pairs, visits, log-likelihoods, doubts of some sequences, one behind the other."""
+        """Return initial, pair and emission counts, log-likelihoods and underflow flags, concatenated."""
         (whole,) = split(self.ends[-1] * _LANES)
         whole[:] = 0.0
         found = [whole[begin * _LANES : end * _LANES] for begin, end in itertools.pairwise(self.ends)]
@@ -321,7 +308,7 @@ class _SideBySide:
 
 
 def split(*counts: int) -> list[Array]:
-    """Arrays of so many numbers, multiples of eight, one behind the other; every eight lie in one line of a cache."""
+    """Allocate adjacent cache-aligned arrays."""
     whole = np.empty(sum(counts) + 8)
     aligned = whole[-whole.ctypes.data // 8 % 8 :]
     ends = list(itertools.accumulate(counts))

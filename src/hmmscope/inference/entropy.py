@@ -1,4 +1,4 @@
-"""Entropies of observations: of blocks, of the next one, and the rate that no predictor beats."""
+"""Block entropies and entropy rates of processes."""
 
 import math
 from collections.abc import Callable
@@ -22,25 +22,24 @@ from hmmscope.reprs import Shown
 from hmmscope.schema import require_count
 from hmmscope.system_info import require_memory
 
-#: Numbers that `entropy_rate` may hold at once to compute its bounds: a fraction of a second.
+#: Limit on array entries when `entropy_rate` computes bounds, a fraction of a second.
 _BOUND_WORK = 2**19
-#: Entries of all steps above which it looks for no finite presentation.
+#: Step-matrix entries above which no finite presentation is sought.
 _STEP_ENTRIES = 2**25
 _ROUNDING = 1e-13
-#: Distance of the law of states from the stationary one below which the start of sampled sequences does not matter.
+#: Distance from the stationary distribution below which the start of sampled sequences is forgotten.
 _FORGOTTEN = 1e-4
 
 
 @dataclass(frozen=True, repr=False)
 class BlockEntropies(Shown):
-    """Entropies of the first n = 1, 2, .. observations of a stationary process, nats.
+    """Entropies of the first n = 1, 2, .. observations, in nats.
 
     Attributes:
         block: H(o_0..o_{n-1}) (length,).
-        myopic: h_n = H(o_{n-1} | o_0..o_{n-2}) (length,): never increases, and is never below the entropy rate.
-        informed: H(o_{n-1} | o_0..o_{n-2}, first state) (length,): never decreases, and is never above the rate. None of a
-            `GeneralisedHMM`, which has no states.
-        excess: H(block n) - n h_n (length,): grows to the excess entropy, the information that past and future share.
+        myopic: h_n = H(o_{n-1} | o_0..o_{n-2}), an upper bound on the entropy rate.
+        informed: H(o_{n-1} | o_0..o_{n-2}, first state), a lower bound; None for a `GeneralisedHMM`.
+        excess: H(block n) - n h_n, which converges to the excess entropy.
     """
 
     block: Float64[Tensor, "length"]
@@ -53,34 +52,33 @@ class BlockEntropies(Shown):
 
 
 def block_entropies(hmm: Process, length: int) -> BlockEntropies:
-    """Exact entropies of all blocks up to `length`, by enumeration, from the stationary law.
+    """Compute exact block entropies of the stationary process, by enumeration.
 
-    Source: Cover and Thomas, *Elements of Information Theory*, section 4.5 (the bounds of a function of a Markov chain).
+    Source: Cover and Thomas, *Elements of Information Theory*, section 4.5.
 
     Args:
         hmm: S states, V symbols.
-        length: longest block; V^length at most `MAX_ENUMERATED`.
+        length: Longest block; V^length is at most `MAX_ENUMERATED`.
 
     Raises:
-        InputError: too long; no unique stationary law.
-        ResourceError: the words do not fit in memory.
-
-    Cost: O(V^length * S^3). Words of probability below 1e-300 count as impossible.
+        InputError: Too long, or no unique stationary distribution.
+        ResourceError: The words do not fit in memory.
     """
     require_count("length", length)
     hmm.require_capability(WORDS)
     if hmm.num_symbols ** min(length, 64) > MAX_ENUMERATED:
-        raise InputError(f"length: {hmm.num_symbols}^{length} words are more than {MAX_ENUMERATED}")
+        raise InputError(
+            f"length: {hmm.num_symbols}^{length} words exceed the limit of {MAX_ENUMERATED}; use a smaller length"
+        )
     return _blocks(hmm, stationary_distribution(hmm), length)
 
 
 def _blocks(hmm: Process, stationary_S: Tensor, length: int) -> BlockEntropies:
-    """`block_entropies` from a stationary law that is known. What a last symbol leads to is not followed."""
     states, symbols = hmm.num_states, hmm.num_symbols
     require_memory("block_entropies", 8 * 2 * symbols ** (length - 1) * (states + 1) * (states + symbols))
     symbols_SV = symbol_probs(hmm.params)[0]
-    first_NS = stationary_S[None]  # P(word, state that emits next)
-    known_KNS = torch.diag(stationary_S)[:, None]  # the same and the first state K
+    first_NS = stationary_S[None]  # P(word, next emitting state)
+    known_KNS = torch.diag(stationary_S)[:, None]  # jointly with the first state K
     start_entropy = _entropy(stationary_S)
     block, informed = [], []
     for n in range(length):
@@ -99,18 +97,18 @@ def _increments(values: Tensor) -> Tensor:
 
 
 def _entropy(law: Tensor) -> float:
-    return float(torch.special.entr(law.clamp_min(0.0)).sum())  # of a generalised HMM zeros are so up to rounding
+    return float(torch.special.entr(law.clamp_min(0.0)).sum())  # a generalized HMM has zeros only up to rounding
 
 
 @dataclass(frozen=True)
 class EntropyRate:
-    """Entropy of the next observation given the whole past, nats.
+    """Entropy of the next observation given the past, in nats.
 
     Attributes:
-        value: the rate, or an estimate.
-        low, high: 95 % interval of an estimate, cut to the bounds; equal to `value` if exact.
-        lower_bound, upper_bound: bounds that hold for certain (up to rounding).
-        exact: whether `value` is exact up to rounding.
+        value: Rate or estimate.
+        low, high: 95 % interval; equal to `value` if exact.
+        lower_bound, upper_bound: Certain bounds.
+        exact: Exact up to rounding.
         method: "unifilar", "mixed states" or "sampling".
     """
 
@@ -131,31 +129,24 @@ def entropy_rate(
     seed: int = 0,
     max_mixed_states: int = 300,
 ) -> EntropyRate:
-    """The least expected loss per observation that any predictor can have in the long run, of the stationary process.
+    """Compute the entropy rate, the least long-run loss of any predictor.
 
-    Exact if an observer who once knows the state knows it for ever (unifilar: in each state a symbol leaves one next
-    state; Markov chains that are seen are of this kind):
+    A unifilar process (state and symbol determine the next state) has the exact rate
 
-        rate = sum_s stationary[s] * H(symbols from s)
+        sum_s stationary[s] * H(symbols from s)
 
-    Exact also if there are finitely many mixed states, whose presentation is unifilar: they are looked for where
-    V * S^2 is at most 2^25. Otherwise an estimate: the mean
-    entropy of the exact prediction over sampled sequences after a third of their length, with a 95 % interval over
-    sequences, which begin in the stationary law where their own start is not forgotten by then,
-    and the bounds of `block_entropies` for the longest blocks that are cheap; the lower one of a
-    `GeneralisedHMM` is zero. Of processes of vectors it is the differential entropy rate, the mean of the exact filter's
-    -log density over the same part of sampled sequences, and has no bounds; of counts and of symbols in several channels
-    it is an entropy.
+    Finitely many mixed states also give an exact rate. Otherwise it is the mean entropy of exact predictions in the
+    last two thirds of sampled sequences. Vector processes have a differential entropy rate, without bounds.
 
     Source: Shannon (1948) for unifilar sources; Blackwell (1957) for mixed states.
 
     Args:
-        process: an HMM or labelled HMM, or a process of vectors with an exact filter.
-        num_samples, length, seed: sequences to sample (at least 2), their length, and their seed.
-        max_mixed_states: where the search for a finite presentation stops.
+        process: HMM, labelled HMM, or vector process with an exact filter.
+        num_samples, length, seed: Of sampled sequences; at least 2.
+        max_mixed_states: Search limit.
 
     Raises:
-        InputError: no unique stationary law; a mixture, whose rate is that of the component that was drawn.
+        InputError: No unique stationary distribution, or a mixture.
     """
     process = as_process(process)
     require_count("num_samples", num_samples, 2)
@@ -173,7 +164,7 @@ def rate_of_stationary(
     seed: int = 0,
     max_mixed_states: int = 300,
 ) -> EntropyRate:
-    """`entropy_rate` of a process whose stationary law is known; of thousands of states that takes seconds."""
+    """Compute `entropy_rate` from a known stationary distribution."""
     rate = None if process.params.signed else _unifilar_rate(process, stationary_S)
     if rate is not None:
         return EntropyRate(rate, rate, rate, rate, rate, True, "unifilar")
@@ -193,14 +184,14 @@ def rate_of_stationary(
 
 
 def _unifilar_rate(process: Process, stationary_S: Tensor) -> float | None:
-    """The rate if the process is unifilar on its recurrent states, else None."""
+    """Return the rate, or None if the process is not unifilar."""
     law, recurrent_S = process.params, stationary_S > 0
     if law.states_emit:
         move_SS, symbols_SV = law.transitions()[0], symbol_probs(law)[0]
-        if bool(((move_SS[recurrent_S] > 0).sum(1) <= 1).all()):  # first emit, then move
+        if bool(((move_SS[recurrent_S] > 0).sum(1) <= 1).all()):  # emission before transition
             return float(stationary_S @ torch.special.entr(symbols_SV).sum(1))
         ways_SV = (move_SS[recurrent_S] > 0).double() @ (symbols_SV > 0).double()
-        if bool((ways_SV <= 1).all()):  # first move, then emit
+        if bool((ways_SV <= 1).all()):  # transition before emission
             return float(stationary_S @ torch.special.entr(move_SS @ symbols_SV).sum(1))
         return None
     steps_VSS = law.steps()
@@ -210,7 +201,6 @@ def _unifilar_rate(process: Process, stationary_S: Tensor) -> float | None:
 
 
 def _of_densities(process: Process, num_samples: int, length: int, seed: int) -> EntropyRate:
-    """The differential entropy rate of vectors: the mean of -log density by the exact filter, of sampled observations."""
     starts = np.arange(length) == 0
     observations = process.sample_paths(np.arange(num_samples), starts, seed, "evaluate").observations
     means_B = -process.observe(observations).log_likelihood_terms[:, length // 3 :].mean(1)
@@ -219,7 +209,7 @@ def _of_densities(process: Process, num_samples: int, length: int, seed: int) ->
 
 
 def _settled(process: Process, stationary_S: Tensor, after: int) -> Process:
-    """The process, or where its start is not forgotten after so many steps, the one that starts from its stationary law."""
+    """Start from the stationary distribution unless `after` steps forget the start."""
     started: Callable[[Tensor], Process] | None = getattr(process, "with_initial", None)
     if started is None:
         return process
@@ -228,7 +218,6 @@ def _settled(process: Process, stationary_S: Tensor, after: int) -> Process:
 
 
 def _sampled_rate(process: Process, num_samples: int, length: int, seed: int) -> tuple[float, float]:
-    """Mean entropy of the next observation given the past, and its standard error over sequences."""
     paths = process.sample_paths(np.arange(num_samples), np.arange(length) == 0, seed, "evaluate")
     symbols_SV = symbol_probs(process.params)[0]
     entropies = [

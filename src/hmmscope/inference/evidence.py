@@ -1,4 +1,4 @@
-"""P(observations | number of states) of an HMM whose parameters are drawn from conjugate laws, by sequential Monte Carlo."""
+"""Evidence P(observations | number of states) under conjugate priors, by sequential Monte Carlo."""
 
 import math
 from collections.abc import Callable
@@ -17,67 +17,65 @@ from hmmscope.reprs import Shown
 from hmmscope.seeds import numpy_generator
 
 Array = NDArray[np.float64]
-#: Of several models: initial (N, S), transition (N, S, S), and what states emit; or what is counted of these.
+#: Parameters of N models (initial (N, S), transition (N, S, S), emission parameters), or their counts.
 Rows = tuple[Array, ...]
-#: Of rows: log density beside the prior (N,), and the counts that draw towards where it is large.
+#: Map from rows to their log density relative to the prior (N,), and the counts that propose from it.
 Law = Callable[[Rows], tuple[Array, Rows]]
 
-#: Models that are carried along, and how often each is moved at a step.
+#: Number of particles, and Metropolis moves of each per step.
 PARTICLES, MOVES = 128, 2
-#: Steps are so long that weights are worth this share of the particles.
+#: Effective sample size that determines the step length, as a fraction of the particles.
 WORTH = 0.5
-#: Before all observations one of so many are taken in, if these are at least so many.
+#: Intermediate levels use 1/16 and 1/4 of the observations, if that leaves at least LEAST.
 SHARES, LEAST = (16, 4), 64
-#: Observations times squared states beyond which nothing is computed: about twenty seconds of one core.
+#: Limit on observations times squared states, about 20 seconds on one core.
 MOST = 5_000_000
-#: Nats by which the estimate from the prior may fall behind the other before it is given up.
+#: Gap in nats at which the estimate from the prior is abandoned.
 BEHIND = 5.0
-#: Entries of the parameters are at least this, so that no model forbids what was seen.
+#: Smallest parameter entry, so that no model forbids the data.
 _FLOOR = 1e-12
 
 
 @runtime_checkable
 class Emissions(Protocol):
-    """What states emit, with a prior that is conjugate: counts of it say which of its laws are likely."""
+    """Emission family with a conjugate prior."""
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Of the sequences."""
+        """Sequence lengths."""
 
     def nothing(self, count: int) -> Rows:
-        """The counts of so many models that have seen nothing."""
+        """Return zero counts."""
 
     def likelihood(self, share: int) -> Law:
-        """log P(one of so many observations | rows), and the expected counts."""
+        """Return a function from rows to the log-likelihood of one in `share` observations and expected counts."""
 
     def draw(self, counts: Rows, random: np.random.Generator) -> Rows:
-        """Laws given counts; both without those of the chain."""
+        """Draw emission parameters given counts."""
 
     def log_density(self, laws: Rows, counts: Rows) -> Array:
-        """Of laws given counts, beside that of the prior (N,)."""
+        """Return their log density given counts, relative to the prior (N,)."""
 
     def likeness(self, laws: Rows, fit: Rows) -> Array:
-        """Expected log-probability of what a state emits under each law of a fit (N, state, state of the fit)."""
+        """Return E[log P(emissions of a state | state of the fit)] (N, state, fit state)."""
 
 
 class Evidence(NamedTuple):
-    """log P(all observations | number of states), nats, and how far two estimates of it that are hard to make lie apart."""
+    """Log evidence in nats, and the difference of two estimates."""
 
     log: float
     error: float
 
 
 def evidence(work: PackedSequences, hmm: HMM, num_threads: int | None = None, seed: int = 0) -> Evidence | None:
-    """log P(all observations | number of states), nats, each row of the parameters drawn from the uniform law.
-
-    Of one state in closed form, else by `sampled`.
+    """Estimate log P(all observations | number of states), in nats, under uniform priors.
 
     Args:
-        work: packed sequences; the symbol V is a missing one.
-        hmm: fitted to them, or to most of them.
+        work: Packed sequences; V is missing.
+        hmm: HMM fitted to most of the data.
 
     Returns:
-        None of more than eight states, where observations times squared states exceed `MOST`, or for a very long sequence.
+        None if this is too costly: above eight states or `MOST`.
     """
     size, num_symbols = hmm.emission.shape
     if size == 1:
@@ -89,23 +87,19 @@ def evidence(work: PackedSequences, hmm: HMM, num_threads: int | None = None, se
 
 
 def sampled(emissions: Emissions, fit: Rows, random: np.random.Generator) -> Evidence:
-    """log P(all observations | number of states) by sequential Monte Carlo, with proposals drawn given expected counts.
+    """Estimate log P(all observations | number of states) by sequential Monte Carlo.
 
-    On two ways that err on the low side where they miss a part of the posterior, so that the larger estimate is taken:
-
-    from the prior, over a sixteenth, a quarter and all of the observations: finds ridges and weak structure
-    from around a fit, the laws given shares 1/4, 1/16, ... of its counts: finds narrow modes; it is of one
-    labelling of the states, those that match the fit better than any other, times S!
-
-    Nothing is taken for a normal law, as singular models call for. Estimates of P, not of its logarithm, are unbiased. Where
-    the way from the prior is gone to its end, the posterior is wide, and all is done twice: the mean of P counts.
+    The result is the larger of two estimates; each errs low if it misses part of the posterior. The first anneals from
+    the prior through 1/16, 1/4 and all observations, and finds ridges. The second starts around a fit, from 1/4, 1/16,
+    ... of its counts, and finds narrow modes; it covers one labelling, so it is multiplied by S!. If the first
+    completes, the result averages P over two runs.
 
     Source: Del Moral, Doucet and Jasra (2006), "Sequential Monte Carlo samplers".
 
     Args:
-        emissions: what states emit.
-        fit: rows of one model of more than one state, that forbids nothing (`floored`).
-        random: what is random is drawn from.
+        emissions: Emission family with data.
+        fit: Rows of one model without zeros (`floored`).
+        random: Generator.
     """
     way = AnnealedSampler(emissions, fit, random)
     one, wide = way.estimate()
@@ -116,14 +110,13 @@ def sampled(emissions: Emissions, fit: Rows, random: np.random.Generator) -> Evi
 
 
 def _of_one_state(work: PackedSequences, num_symbols: int) -> float:
-    """Its symbols are drawn from a law that is uniform before: a Dirichlet-multinomial."""
     counts = np.bincount(work.packed().symbols, minlength=num_symbols)[:num_symbols]
     return math.lgamma(num_symbols) + sum(map(math.lgamma, counts + 1)) - math.lgamma(counts.sum() + num_symbols)
 
 
 @dataclass(frozen=True, eq=False)
 class Symbols:
-    """Symbols, whose laws are rows of a matrix (N, S, V), uniform before."""
+    """Categorical emissions (N, S, V) with a uniform prior."""
 
     work: PackedSequences
     size: int
@@ -158,12 +151,11 @@ class Symbols:
 
 
 def no_moves(count: int, size: int) -> Rows:
-    """First states (N, S) and moves (N, S, S) of nothing."""
     return np.zeros((count, size)), np.zeros((count, size, size))
 
 
 def share_of(work: PackedSequences, share: int) -> PackedSequences:
-    """Every so manieth sequence, or of few sequences the beginnings."""
+    """Select every `share`-th sequence, or shorten each."""
     if len(work.rows) >= share:
         return work.part(np.arange(len(work.rows)) % share == 0)
     return work._replace(lengths=np.maximum(1, work.lengths // share))
@@ -171,14 +163,14 @@ def share_of(work: PackedSequences, share: int) -> PackedSequences:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AnnealedSampler(Shown):
-    """How models are carried to the posterior; see `sampled`."""
+    """Annealed sampler of models; see `sampled`."""
 
     emissions: Emissions
     fit: Rows
     random: np.random.Generator
 
     def estimate(self) -> tuple[float, bool]:
-        """The larger of two estimates; and whether that from the prior was not given up at a level where it fell behind."""
+        """Return the larger estimate, and whether the run from the prior completed."""
         low: Law = self._prior
         total, rows = 0.0, self._drawn(self.emissions.nothing(PARTICLES))
         levels = [share for share in SHARES if int(self.emissions.lengths.sum()) >= LEAST * share]
@@ -192,7 +184,6 @@ class AnnealedSampler(Shown):
         return max(total, near), True
 
     def from_fit(self, high: Law) -> float:
-        """From laws given shares of the expected counts of a fit, and the prior."""
         counts = high(self.fit)[1]
         seen = float(counts[2].sum())
         shares = np.array([0.0, *(4.0**-k for k in range(1, max(2, int(math.log(max(seen, 1), 4)))))])
@@ -217,13 +208,12 @@ class AnnealedSampler(Shown):
         return *chain, *self.emissions.draw(counts[2:], self.random)
 
     def _log_density(self, rows: Rows, counts: Rows) -> Array:
-        """Of rows given counts, beside that of the prior (N,)."""
         chain = sum(_dirichlet_log_density(*pair) for pair in zip(rows[:2], counts[:2], strict=True))
         found: Array = chain + self.emissions.log_density(rows[2:], counts[2:])
         return found
 
     def _climb(self, rows: Rows, low: Law, high: Law) -> tuple[Rows, float]:
-        """From models of the law `low` to those of `high`, by low^(1 - power) high^power; and log of the ratio of masses."""
+        """Anneal through low^(1 - power) high^power; return the log mass ratio."""
         (before, pull), (after, push) = low(rows), high(rows)
         power = total = 0.0
         while True:
@@ -253,7 +243,7 @@ class AnnealedSampler(Shown):
 
 
 def _step(gains: Array, most: float) -> float:
-    """The longest step whose weights exp(step * gains) are worth `WORTH` of their number, by bisection."""
+    """Bisect for the longest step that keeps the effective sample size."""
     away, low, high = gains - gains.max(), 0.0, most
     for number in range(50):
         middle = most if number == 0 else (low + high) / 2
@@ -268,10 +258,7 @@ def _step(gains: Array, most: float) -> float:
 
 
 def labelled_as(emissions: Emissions, rows: Rows, fit: Rows) -> NDArray[np.bool_]:
-    """Whether no other labelling of the states looks more like the fit, by the states' emissions and how long they stay.
-
-    By dynamic programming over the sets of states of the fit that the first states are given.
-    """
+    """Return whether the identity is the labelling closest to the fit."""
     stays, kept = (np.diagonal(part[1], axis1=1, axis2=2) for part in (rows, fit))
     likely = emissions.likeness(rows[2:], fit[2:])
     likely = likely + stays[..., None] * np.log(kept) + (1 - stays)[..., None] * np.log1p(-kept)
@@ -286,7 +273,7 @@ def labelled_as(emissions: Emissions, rows: Rows, fit: Rows) -> NDArray[np.bool_
 
 
 def _dirichlet_log_density(law: Array, count: Array) -> Array:
-    """Of rows of laws given counts, Dirichlet(1 + counts), beside that of the uniform law (N,)."""
+    """Return log Dirichlet(1 + counts) relative to the uniform density (N,)."""
     size = law.shape[-1]
     norms = _log_gamma(count.sum(-1) + size) - _log_gamma(count + 1).sum(-1) - math.lgamma(size)
     each = (count * np.log(law)).sum(-1) + norms
@@ -304,7 +291,6 @@ def floored(parts: Rows) -> Rows:
 
 
 def _at_least(laws: Array) -> Array:
-    """Without entries so small that a model forbids what was seen."""
     raised = np.maximum(laws, _FLOOR)
     found: Array = raised / raised.sum(-1, keepdims=True)
     return found

@@ -1,7 +1,4 @@
-"""Likelihoods and mixture predictions, streaming over time: nothing of size (batch, time, state) is kept.
-
-Float64 throughout, or float32 laws with float64 sums where asked for. -inf means probability zero here too.
-"""
+"""Likelihoods and mixture predictions that store no (batch, time, state) array."""
 
 from dataclasses import dataclass
 
@@ -35,27 +32,22 @@ def log_likelihood(
     lengths: object = None,
     dtype: torch.dtype = torch.float64,
 ) -> Float64[Tensor, "batch"]:
-    """log P(o_0..o_{T-1}) in nats, -inf for an impossible sequence; the forward filter without its beliefs.
-
-    It runs on the device of the observations.
+    """Compute log P(o_0..o_{T-1}) in nats, on the device of the observations.
 
     Args:
-        hmm: S states, V symbols; of a mixture or pool the components are summed over, by their weights.
-        observations: symbols in [0, V), shape (batch, time); of vectors log densities are summed.
-        lengths: optional number of observations of each sequence (batch,); what lies beyond is padding. Or as in
-            hmmlearn, of observations (time, 1), the lengths of the sequences that this column is cut into.
-        dtype: of the laws; sums of logarithms are float64 in any case. With float32 the relative error is about 1e-7.
+        hmm: S states, V symbols; components of a mixture or pool are summed over.
+        observations: Symbols in [0, V), shape (batch, time), or vectors.
+        lengths: As for `filter_beliefs`.
+        dtype: Of the parameters; float32 has a relative error of about 1e-7.
 
     Raises:
-        InputError: a symbol outside [0, V), bad lengths, another dtype, or a process without exact predictions.
-
-    Cost: O(batch * time * S^2), memory O(batch * S); of a mixture that of `mixture_predictions`.
+        InputError: An invalid symbol, `lengths` or `dtype`, or a process without exact predictions.
     """
     hmm = as_process(hmm)
     _check_dtype(dtype)
     if COMPONENTS in hmm.uses_hmm_inference:
         return mixture_predictions(hmm, observations, lengths=lengths, dtype=dtype).log_likelihood_terms.sum(1)
-    if WORDS not in hmm.uses_hmm_inference:  # its law is not that of one HMM
+    if WORDS not in hmm.uses_hmm_inference:  # not the distribution of one HMM
         return hmm.observe(check_own(hmm, observations, lengths)[0]).log_likelihood_terms.sum(1)
     observations, starts, inside = check_ragged(observations, hmm.alphabet, None, lengths)
     counts = counted(inside)
@@ -87,10 +79,7 @@ def log_likelihood(
 def belief_states(
     hmm: Process, observations: Symbols, *, reset_mask: object = None
 ) -> Float64[Tensor, "batch time state"]:
-    """The beliefs of `filter_beliefs` and nothing else, on the device of the observations.
-
-    Zero from an impossible observation on.
-    """
+    """Compute only the beliefs of `filter_beliefs`."""
     batch, mask = check_observations(observations, hmm.alphabet, reset_mask, gaps=True)
     if batch.device.type != "cpu":
         law = hmm.params_on(batch.device)
@@ -107,11 +96,11 @@ def belief_states(
 
 @dataclass(frozen=True, repr=False)
 class MixturePredictions(Shown):
-    """What the ideal in-context learner predicts, without its posterior over components.
+    """Predictions of the Bayes-optimal in-context learner.
 
     Attributes:
         predicted_observation: P(o_t | o_0..o_{t-1}) (batch, time, symbol).
-        log_likelihood_terms: log P(o_t | o_0..o_{t-1}) (batch, time), nats.
+        log_likelihood_terms: log P(o_t | o_0..o_{t-1}) (batch, time), in nats.
     """
 
     predicted_observation: Float64[Tensor, "batch time symbol"]
@@ -126,23 +115,21 @@ def mixture_predictions(
     lengths: object = None,
     dtype: torch.dtype = torch.float32,
 ) -> MixturePredictions:
-    """The predictions of `filter_mixture` without its posterior: O(batch * time) memory for mixtures of any size.
+    """Compute the predictions of `filter_mixture` without its posterior.
 
-    P(o_t | o_0..o_{t-1}) = sum_m w_m P_m(o_0..o_{t-1}) P_m(o_t | o_0..o_{t-1}) / sum_m w_m P_m(o_0..o_{t-1})
-
-    It runs on the device of the observations; on a GPU, as many components together as fit half its free memory.
+    P(o_t | o_0..o_{t-1}) = sum_m w_m P_m(o_0..o_t) / sum_m w_m P_m(o_0..o_{t-1})
 
     Args:
-        mixture: M components whose states emit.
-        observations: symbols in [0, V), shape (batch, time).
-        reset_mask, lengths: as in `filter_mixture`; beyond the end of a shorter sequence everything is zero.
-        dtype: of the laws where states are many; weights, sums and everything about few states are float64.
+        mixture: M components with state emissions.
+        observations: Symbols in [0, V), shape (batch, time).
+        reset_mask, lengths: As in `filter_mixture`; results are zero in padding.
+        dtype: Of the parameters if states are many; the rest is float64.
 
     Raises:
-        InputError: a symbol outside [0, V), or another dtype.
-        ResourceError: the result would not fit in memory.
+        InputError: An invalid symbol or `dtype`.
+        ResourceError: The result does not fit in memory.
 
-    Cost: O(batch * time * M * S^2) in matrix products, memory O(batch * time * V).
+    Cost: O(batch * time * M * S^2), memory O(batch * time * V).
     """
     mixture = as_process(mixture)
     _check_dtype(dtype)

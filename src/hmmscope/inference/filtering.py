@@ -1,4 +1,4 @@
-"""Belief states and predictions of one HMM."""
+"""Forward filter: belief states and predictions of one HMM."""
 
 import math
 from dataclasses import dataclass
@@ -21,19 +21,16 @@ from hmmscope.reprs import Shown
 
 @dataclass(frozen=True, repr=False)
 class FilterResult(Shown):
-    """What the forward filter knows after each observation.
+    """Result of the forward filter; zeros in padding.
 
     Attributes:
         beliefs: P(state t | o_0..o_t) (batch, time, state).
         next_observation: P(o_{t+1} | o_0..o_t) (batch, time, symbol).
         first_observation: P(o_0) (symbol,).
-        log_likelihood: log P(o_0..o_{T-1}) (batch,), nats; -inf for an impossible sequence.
+        log_likelihood: log P(o_0..o_{T-1}) (batch,), in nats; -inf if impossible.
         log_likelihood_terms: log P(o_t | o_0..o_{t-1}) (batch, time); -inf from `impossible_at` on.
-        impossible_at: first t at which o_0..o_t has probability zero (batch,); -1 if none. Beliefs and predictions are
-            zero from there on.
-
-    Beyond the end of a shorter sequence of a ragged batch everything is zero, and the log-likelihood is that of the
-    sequence without its padding.
+        impossible_at: First t at which o_0..o_t has probability zero (batch,), or -1; beliefs and predictions are then
+            zero.
     """
 
     beliefs: Float64[Tensor, "batch time state"]
@@ -52,32 +49,30 @@ def filter_beliefs(
     strict: bool = False,
     lengths: object = None,
 ) -> FilterResult:
-    """Belief state after each observation (the forward filter), exact in float64, on the device of the observations.
+    """Compute the belief state (filtered posterior) after each observation, in float64.
 
-    belief_0 ∝ emission[:, o_0] * initial
-    belief_t ∝ emission[:, o_t] * (belief_{t-1} @ transition)
+    belief_0 ∝ emission[:, o_0] * initial;  belief_t ∝ emission[:, o_t] * (belief_{t-1} @ transition)
 
-    and for a labelled HMM, whose state t is the state after observation t,
+    In a labelled HMM, state t follows observation t:
 
     belief_0 ∝ initial @ labelled[o_0];  belief_t ∝ belief_{t-1} @ labelled[o_t]
 
-    Of a `GeneralisedHMM` it is the predictive vector, whose entries sum to one and may be negative. There a probability
-    below 1e-12 counts as zero, as when symbols are drawn: it is not told from rounding.
+    For a `GeneralisedHMM` it is the predictive vector, whose entries sum to one and may be negative; a probability
+    below 1e-12 counts as zero.
 
-    Source: [Limits] Eq. (A.3), written for row-stochastic matrices (the paper transposes).
+    Source: [Limits] Eq. (A.3), transposed to row-stochastic matrices.
 
     Args:
-        hmm: S states, V symbols; states or transitions emit.
-        observations: symbols in [0, V), shape (batch, time). Of processes of vectors (batch, time, coordinate), or one
-            sequence (time, coordinate), with NaN where an entry is missing; then laws of observations are their means.
-        reset_mask: optional mask (time,), true where a new sequence begins; the first is true.
-        strict: raise on a sequence of probability zero instead of returning -inf.
-        lengths: optional number of observations of each sequence (batch,); what lies beyond is padding. Or as in
-            hmmlearn, of observations (time, 1), the lengths of the sequences that this column is cut into.
+        hmm: S states, V symbols; state or edge emissions.
+        observations: Symbols in [0, V), shape (batch, time). Vectors: (batch, time, coordinate), NaN where missing;
+            predictions are then means.
+        reset_mask: True where a new sequence starts (time,); the first entry is true.
+        strict: Raise for a sequence of probability zero.
+        lengths: Observations per sequence (batch,); for a single column (time, 1), lengths to cut it into, as in
+            hmmlearn.
 
     Raises:
-        InputError: a symbol outside [0, V); bad starts or lengths; with `strict`, a prefix of probability zero. The
-            message names (batch, time).
+        InputError: An invalid symbol, `reset_mask` or `lengths`, or with `strict` a prefix of probability zero.
 
     Cost: O(batch * time * S^2).
     """
@@ -114,7 +109,6 @@ def filter_beliefs(
 
 
 def _of_vectors(hmm: Process, observations: object, reset_mask: object, lengths: object) -> FilterResult:
-    """The same of a kind that observes vectors: means are predicted, and the belief may be a mean itself."""
     vectors, inside = check_own(hmm, observations, lengths)
     found = hmm.observe(vectors, reset_mask=reset_mask)
     if found.belief is None:
@@ -126,7 +120,7 @@ def _of_vectors(hmm: Process, observations: object, reset_mask: object, lengths:
 
 
 def first_impossible(log_likelihood_terms: Float64[Tensor, "batch time"]) -> Int64[Tensor, "batch"]:
-    """First index of -inf in each row, or -1."""
+    """Return the first index of -inf in each row, or -1."""
     if not log_likelihood_terms.numel() or bool(log_likelihood_terms.amin() > -torch.inf):
         return log_likelihood_terms.new_full(log_likelihood_terms.shape[:1], -1, dtype=torch.int64)
     impossible = log_likelihood_terms == -torch.inf
@@ -135,5 +129,4 @@ def first_impossible(log_likelihood_terms: Float64[Tensor, "batch time"]) -> Int
 
 
 def stacked(steps: list[Tensor], shape: tuple[int, ...], law: HMMParams) -> Tensor:
-    """Steps (batch, ...) side by side as (batch, time, ...); for no steps at all, zeros of `shape` where the law is."""
     return torch.stack(steps, 1) if steps else law.initial_MS.new_zeros(shape)

@@ -1,7 +1,6 @@
-"""The least training loss that is possible: entropies of beliefs and of next observations, and variances.
+"""Lower bounds on losses: entropies of beliefs and next observations, and variances.
 
-A cross-entropy against a belief, or against samples, cannot fall below the entropy of the true answer; a squared error
-against samples cannot fall below the variance of the true prediction. Position t is that after t observations.
+Position t follows t observations.
 """
 
 import math
@@ -21,22 +20,18 @@ from hmmscope.schema import require, require_count
 
 
 def belief_floor(hmm: Process, num_steps: int, *, num_samples: int = 1000, seed: int = 0) -> MonteCarloEstimate:
-    """Mean entropy of the belief at positions 1 .. num_steps, nats, with its interval over sequences.
-
-    The belief before the first observation is known and has no part in it. Zero for a deterministic automaton.
-    """
+    """Estimate the mean belief entropy at positions 1 .. num_steps, in nats."""
     return estimate(_entropies(hmm, num_steps, num_samples, seed)[0], seed)
 
 
 def next_observation_floor(
     hmm: Process, num_steps: int, *, num_samples: int = 1000, seed: int = 0
 ) -> MonteCarloEstimate:
-    """Mean entropy of the next observation at positions 0 .. num_steps - 1, nats, with its interval over sequences."""
+    """Estimate the mean entropy of the next observation at positions 0 .. num_steps - 1, in nats."""
     return estimate(_entropies(hmm, num_steps, num_samples, seed)[1], seed)
 
 
 def _entropies(hmm: Process, num_steps: int, num_samples: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Entropies of beliefs and of predictions, averaged over positions, for each sequence."""
     require_count("num_steps", num_steps)
     require_count("num_samples", num_samples, 2)
     starts = np.arange(num_steps) == 0
@@ -52,11 +47,9 @@ def _entropies(hmm: Process, num_steps: int, num_samples: int, seed: int) -> tup
 
 
 def cyclic_hard_floor(num_actions: int, prediction_rate: float, num_steps: int) -> float:
-    """Mean entropy of the next symbol of Cyclic-HARD at positions 0 .. num_steps - 1, exactly, nats.
+    """Compute the exact mean entropy of the next Cyclic-HARD symbol, in nats.
 
-    After an action: -(1 - a) ln((1 - a) / m) - a ln a;  after a star: 0;  after a state's name: ln m
-
-    averaged over the law of the stage, which begins after an action.
+    after an action: -(1 - a) ln((1 - a) / m) - a ln a;  after a star: 0;  after a state's name: ln m
     """
     require(0 < prediction_rate <= 1, "prediction_rate", "must be in (0, 1]", prediction_rate)
     keep = 1 - prediction_rate
@@ -70,12 +63,10 @@ def cyclic_hard_floor(num_actions: int, prediction_rate: float, num_steps: int) 
 
 
 def linear_variances(process: Process, num_steps: int) -> Float64[Tensor, "time"]:
-    """Variance of a coordinate of observation t given those before it, averaged over coordinates, exactly.
-
-    With orthogonal matrices and unit noise: 2, 5/2, 13/5, 34/13, .. -> golden ratio squared.
+    """Compute the exact variance of observation t given the past, averaged over coordinates.
 
     Raises:
-        InputError: a process that is no `LinearGaussian`.
+        InputError: The process is not a `LinearGaussian`.
     """
     process = require_process_type(process, LinearGaussian)
     known = torch.zeros(process.num_states, process.num_states, dtype=torch.float64)
@@ -84,7 +75,7 @@ def linear_variances(process: Process, num_steps: int) -> Float64[Tensor, "time"
 
 
 def linear_floor(process: Process, num_steps: int, *, first: int = 0) -> float:
-    """Least mean squared error, per coordinate, for the observations first .. first + num_steps - 1 (sampled labels)."""
+    """Compute the least mean squared error per coordinate for observations first .. first + num_steps - 1."""
     require_count("num_steps", num_steps)
     require_count("first", first, 0)
     return float(linear_variances(process, first + num_steps)[first:].mean())

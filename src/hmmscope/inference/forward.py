@@ -1,14 +1,11 @@
-"""The forward recursion for many components and sequences at once, safe against underflow and exact about zero.
+"""Forward recursion for many components and sequences, safe against underflow.
 
-States emit:       joint_t = following_{t-1} * emission[:, o_t];  belief_t = joint_t / sum(joint_t)
-                   following_t = belief_t @ transition
-Transitions emit:  joint_t = following_{t-1} @ labelled[o_t];      belief_t = following_t = joint_t / sum(joint_t)
+State emissions:  joint_t = following_{t-1} * emission[:, o_t];  belief_t = joint_t / sum(joint_t)
+                  following_t = belief_t @ transition
+Edge emissions:   joint_t = following_{t-1} @ labelled[o_t];      belief_t = following_t = joint_t / sum(joint_t)
 
-with following_{-1} = initial: the law of the state that is about to emit.
-
-A probability is a multiple of 2^-32, so one step shrinks a positive entry by no more than 2^-64, and an entry that falls
-below 1e-100 is seen, every eight steps, before it can vanish. Its row goes on in logarithms from there: a sequence is
-impossible if and only if its probability is zero, never because of underflow.
+One step shrinks a positive entry by at most 2^-64. A check every eight steps moves rows with entries below 1e-100 to
+logarithms, so a sequence is impossible if and only if its probability is zero.
 """
 
 from collections.abc import Iterator
@@ -25,12 +22,12 @@ _RISKY, _CHECK_EVERY = 1e-100, 8
 
 @dataclass(repr=False)
 class ForwardStep(Shown):
-    """What is known at one time, after the observation.
+    """Filter state after one observation.
 
     Attributes:
-        belief: law of state t (component, batch, state); zeros where the sequence has become impossible.
-        log_norm: log P(o_t | o_0..o_{t-1}) (component, batch); -inf where the sequence is, or has become, impossible.
-        next_probs: law of the state that emits next (component, batch, state); initial where a new sequence begins.
+        belief: Distribution of state t (component, batch, state).
+        log_norm: log P(o_t | o_0..o_{t-1}) (component, batch); -inf if impossible.
+        next_probs: Distribution of the next emitting state (component, batch, state).
     """
 
     belief: Float64[Tensor, "component batch state"]
@@ -41,10 +38,9 @@ class ForwardStep(Shown):
 def forward_steps(
     law: HMMParams, observations_MBT: Int64[Tensor, "component_or_1 batch time"], starts_T: Bool[Tensor, "time"]
 ) -> Iterator[ForwardStep]:
-    """One step for each time; where `starts_T` the state is drawn anew, and what came before remains only in log_norm.
+    """Iterate over time steps; at `starts_T` the state is redrawn.
 
-    Observations are the same for all components (first axis 1) or given for each, on the device of the law; the starts are
-    on the processor.
+    Observations are shared by components (first axis 1) or per component; the starts are on the CPU.
     """
     num_steps = observations_MBT.shape[2]
     start_MBS = law.initial_MS[:, None].expand(-1, observations_MBT.shape[1], -1)
@@ -70,7 +66,7 @@ def forward_steps(
 
 
 class _LogRows:
-    """The (component, batch) rows that are carried in logarithms."""
+    """Rows that continue in logarithms."""
 
     def __init__(self, law: HMMParams) -> None:
         self.law = law
@@ -84,7 +80,6 @@ class _LogRows:
         return len(self.rows) > 0
 
     def adopt(self, belief: Tensor) -> None:
-        """Take over the rows with an entry so small that it could vanish in a step to come."""
         risky = ((belief > 0) & (belief < _RISKY)).any(-1)
         if self:
             risky[self.rows[:, 0], self.rows[:, 1]] = False
@@ -93,7 +88,6 @@ class _LogRows:
         self.log_belief = torch.cat([self.log_belief, belief[new[:, 0], new[:, 1]].log()])
 
     def step(self, symbols_MB: Tensor, belief: Tensor, log_norm: Tensor) -> None:
-        """Advance these rows and write them over what the plain recursion found."""
         m, b = self.rows.unbind(1)
         symbols = symbols_MB[m if len(symbols_MB) > 1 else torch.zeros_like(m), b]
         matrix, factor = self.law.factors(m, symbols)

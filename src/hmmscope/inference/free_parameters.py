@@ -1,4 +1,4 @@
-"""Free parameters: one rule for the criteria of fits and of estimators, and for the starts that keep structural zeros."""
+"""Counts of free parameters and structural zeros."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ def num_free(positive: Any) -> int:
     """Count the free probabilities of rows (..., outcome): in each row its positive entries less one.
 
     Args:
-        positive: true where a fit may give an entry a probability; what is false is zero and stays so.
+        positive: True where an entry may be positive.
     """
     rows = np.asarray(positive, np.bool_)
     rows = rows.reshape(-1, rows.shape[-1])
@@ -20,10 +20,7 @@ def num_free(positive: Any) -> int:
 
 
 def restricted(rows: Array, positive: NDArray[np.bool_]) -> Array:
-    """Set the other entries of laws (..., outcome) to zero and divide by the sums; a law that loses nothing is unchanged.
-
-    A law that loses everything becomes uniform over what is positive.
-    """
+    """Set other entries of rows (..., outcome) to zero and renormalize; an empty row becomes uniform."""
     lost = ((rows > 0) & ~positive).any(-1, keepdims=True)
     kept = np.where(positive, rows, 0.0)
     total = kept.sum(-1, keepdims=True)
@@ -34,7 +31,7 @@ def restricted(rows: Array, positive: NDArray[np.bool_]) -> Array:
 
 
 def zeros_in_words(num_zeros: dict[str, int]) -> str:
-    """Say how many probabilities of each part are fixed at zero; empty if none is."""
+    """Describe the probabilities fixed at zero."""
     parts = [f"{count} {part}" for part, count in num_zeros.items() if count]
     if not parts:
         return ""

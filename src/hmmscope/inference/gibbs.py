@@ -1,4 +1,4 @@
-"""Draws of the parameters of an HMM given sequences: exact Gibbs sampling under Dirichlet priors."""
+"""Gibbs sampling of HMM parameters under Dirichlet priors."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,16 +21,16 @@ from hmmscope.system_info import require_memory
 
 Array = NDArray[np.float64]
 
-#: Chains but the first begin from laws drawn by this share of the counts: further apart than the posterior is wide.
+#: Fraction of the counts from which later chains draw their start, which is wider than the posterior.
 SPREAD = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class DirichletPrior:
-    """Concentrations of the Dirichlet laws of every row, the same for all entries; 1 is uniform.
+    """Symmetric Dirichlet concentrations; 1 is uniform.
 
     Attributes:
-        initial, transition, emission: of the law of the first state, of moves, of symbols; in [0.01, 1000].
+        initial, transition, emission: In [0.01, 1000].
     """
 
     initial: float = 1.0
@@ -46,12 +46,12 @@ class DirichletPrior:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Draws(Shown):
-    """Parameters drawn by several chains, with the labels of one fit.
+    """Posterior samples, labelled like one fit.
 
     Attributes:
-        arrays: by the names of the arrays of the process (chain, draw, ...).
-        log_likelihood: log P(all observations) under each, nats (chain, draw).
-        relabelled_fraction: share of the draws whose labels were not those of the fit.
+        arrays: Parameters by name (chain, draw, ...).
+        log_likelihood: log P(all observations) (chain, draw), in nats.
+        relabelled_fraction: Fraction of relabelled samples.
     """
 
     arrays: dict[str, Array]
@@ -61,14 +61,14 @@ class Draws(Shown):
 
 @dataclass(frozen=True, kw_only=True)
 class Chains:
-    """How many draws are made.
+    """Sampler settings.
 
     Attributes:
-        num_draws: kept of each chain.
-        num_chains: independent ones.
-        warm_up: sweeps of each chain before the first draw is kept.
-        every: sweeps from one kept draw to the next.
-        seed: in [0, 2^32).
+        num_draws: Samples per chain.
+        num_chains: Independent chains.
+        warm_up: Discarded sweeps per chain.
+        every: Sweeps per sample.
+        seed: In [0, 2^32).
     """
 
     num_draws: int = 500
@@ -82,8 +82,6 @@ class Chains:
             require(getattr(self, name) >= least, name, f"must be at least {least}", getattr(self, name))
 
     def run(self, chain: Callable[[int, np.random.Generator], Sequence[Array]]) -> list[Array]:
-        """Each array of all chains (chain, draw, ...), on as many threads as torch has: the same for any number of them."""
-
         def one(number: int) -> Sequence[Array]:
             return chain(number, numpy_generator(self.seed, "gibbs", number))
 
@@ -99,29 +97,25 @@ def symbol_draws(
     chains: Chains,
     counts: Sequence[Array] | None = None,
 ) -> Draws:
-    """Draws of the initial law, the transitions and the emissions given sequences of symbols.
+    """Sample initial, transition and emission probabilities given symbol sequences.
 
-    path ~ P(path | parameters, o), by forward filtering and backward sampling
-    row ~ Dirichlet(concentration + counts of the row along the path)
+    path ~ P(path | parameters, o);  row ~ Dirichlet(concentration + counts of the row along the path)
 
-    The first chain begins at `start`, the others, with `counts`, from laws that are drawn by a tenth of them; in all a draw
-    has the labels by which its path and `reference` agree at the most steps.
+    With `counts`, later chains start from draws given a tenth of them. Labels are matched to `reference`.
 
     Source: Scott (2002), "Bayesian methods for hidden Markov models"; labels: Marin, Mengersen and Robert (2005).
 
     Args:
-        work: packed sequences; the symbol V is a missing one.
-        start: initial (S,), transition (S, S) and emission (S, V); none may be zero where a path has to go.
-        reference: the state of each step by the labels that are wanted (N,); empty if labels stay as they are.
-        prior: of every row.
-        chains: how many draws.
-        counts: expected numbers of the three shapes.
+        work: Packed sequences; V is missing.
+        start: Initial (S,), transition (S, S) and emission (S, V).
+        reference: State of each step (N,); empty to keep labels.
+        prior: Of all rows.
+        chains: Settings.
+        counts: Expected counts.
 
     Raises:
-        InputError: a start that forbids a sequence; scipy, which matches labels, is not there.
-        ResourceError: the draws do not fit in memory.
-
-    Cost: chains * (warm_up + every * draws) * observations * S^2.
+        InputError: `start` forbids a sequence, or SciPy is missing.
+        ResourceError: The samples do not fit in memory.
     """
     size, num_symbols = start[2].shape
     shapes = {"initial": (size,), "transition": (size, size), "emission": (size, num_symbols)}
@@ -138,7 +132,7 @@ def symbol_draws(
         kept = tuple(np.empty((chains.num_draws, *shape)) for shape in (*shapes.values(), (), (size, size)))
         data = work.symbols, work.offsets, work.lengths
         if not symbol_chain(*begin, priors, *data, random, chains.warm_up, chains.every, reference, kept):
-            raise InputError("start: forbids a sequence")
+            raise InputError("start: gives a sequence probability zero; make its entries positive")
         return kept
 
     *parts, logs, agreement = chains.run(chain)
@@ -146,20 +140,19 @@ def symbol_draws(
 
 
 def dirichlet_rows(concentrations: Array, random: np.random.Generator) -> Array:
-    """A law for each row (..., K)."""
     drawn = random.standard_gamma(concentrations)
     found: Array = drawn / drawn.sum(-1, keepdims=True)
     return found
 
 
 def matched(arrays: dict[str, Array], logs: Array, agreement: Array | None, free: Sequence[str] = ()) -> Draws:
-    """Draws with the labels of a reference: all arrays begin with the axis of states, "transition" has two.
+    """Relabel samples.
 
     Args:
-        arrays: (chain, draw, S, ...).
-        logs: log-likelihoods (chain, draw).
-        agreement: as of `hmmscope.inference.chains.matching`; None leaves labels as they are.
-        free: arrays that have no axis of states.
+        arrays: (chain, draw, S, ...); "transition" has two state axes.
+        logs: Log-likelihoods (chain, draw).
+        agreement: As in `hmmscope.inference.chains.matching`; None keeps labels.
+        free: Arrays without a state axis.
     """
     if agreement is None:
         return Draws(arrays, logs, 0.0)
@@ -170,7 +163,6 @@ def matched(arrays: dict[str, Array], logs: Array, agreement: Array | None, free
 
 
 def prior_hmm(num_states: int, num_symbols: int, prior: DirichletPrior, random: np.random.Generator) -> HMM:
-    """An HMM drawn from the prior, on the grid of 2^-32."""
     size = num_states
     rows = {"initial": (size,), "transition": (size, size), "emission": (size, num_symbols)}
     drawn: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The best prediction that is linear in the last few observations, as one-hot vectors."""
+"""Best linear prediction from the last few one-hot observations."""
 
 from dataclasses import dataclass
 
@@ -12,21 +12,21 @@ from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.schema import require_count
 
-#: Eigenvalues of the covariance below this share of the largest are zero: at least memory_length - 1 of them are.
+#: Relative threshold of zero eigenvalues of the covariance; at least memory_length - 1 are zero.
 RELATIVE_ZERO = 1e-10
 
 
 @dataclass(frozen=True, repr=False)
 class LinearPredictor(Shown):
-    """y ~ weights @ x for the window x = [one-hot o_t; one-hot o_{t-1}; ..; one-hot o_{t-L+1}], most recent first.
+    """Predictor y ~ weights @ x for the window x = [one-hot o_t; ..; one-hot o_{t-L+1}].
 
     Attributes:
-        weights: W_L = cross @ pseudo-inverse of covariance (symbol, feature), V x VL.
-        covariance: E x x^T (feature, feature). Each block of x sums to one, so at least L - 1 eigenvalues are zero.
-        cross: E y x^T with y the one-hot next observation (symbol, feature).
-        smallest_eigenvalue: smallest non-zero eigenvalue of the covariance.
-        largest_eigenvalue: its largest.
-        num_zero: how many of its eigenvalues are zero (relative to the largest, 1e-10).
+        weights: W_L = cross @ pseudo-inverse of covariance (symbol, feature).
+        covariance: E x x^T (feature, feature).
+        cross: E y x^T for the next observation y (symbol, feature).
+        smallest_eigenvalue: Smallest nonzero eigenvalue of the covariance.
+        largest_eigenvalue: Its largest.
+        num_zero: Number of zero eigenvalues, at least L - 1.
     """
 
     weights: Float64[Tensor, "symbol feature"]
@@ -38,19 +38,16 @@ class LinearPredictor(Shown):
 
 
 def linear_predictor(hmm: Process, memory_length: int, prior: object = None) -> LinearPredictor:
-    """The population least-squares predictor from windows of `memory_length` observations, of smallest norm.
+    """Compute the minimum-norm population least-squares predictor from `memory_length` observations.
 
-    The entries of both moments are P(o_s = a, o_{s+k} = b), which follow from powers of the transition matrix: nothing is
-    enumerated or sampled. rank W_L <= rank of the transition matrix.
+    The moments P(o_s = a, o_{s+k} = b) follow from powers of the transition matrix.
 
     Source: [MultiTask] Eq. (5), its population form.
 
     Args:
-        hmm: the process.
-        memory_length: at least 1.
-        prior: law of the state that emits the first observation of a window; stationary if not given.
-
-    Cost: O(memory_length^2 * S^2 * V + (V * memory_length)^3).
+        hmm: The process.
+        memory_length: At least 1.
+        prior: Distribution of a window's first emitting state; default stationary.
     """
     require_count("memory_length", memory_length)
     law = with_prior(hmm, prior)
@@ -58,7 +55,7 @@ def linear_predictor(hmm: Process, memory_length: int, prior: object = None) -> 
     transition_SS, symbols_SV = state_transitions(law), symbol_probs(law)[0]
     steps_VSS = emitting_steps(law)
     state_S = law.initial_MS[0]
-    joint = torch.zeros(size + 1, num_symbols, size + 1, num_symbols, dtype=torch.float64)  # of o_s and o_u, in time
+    joint = torch.zeros(size + 1, num_symbols, size + 1, num_symbols, dtype=torch.float64)  # P(o_s, o_u) by time
     for s in range(size + 1):
         joint[s, :, s, :] = torch.diag(state_S @ symbols_SV)
         after_VS = torch.einsum("i,vij->vj", state_S, steps_VSS)

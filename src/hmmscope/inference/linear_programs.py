@@ -1,4 +1,4 @@
-"""The linear programs behind `hmmscope.inference.observability`; SciPy (the extra `hmm`) is imported when one is solved."""
+"""Linear programs of `hmmscope.inference.observability`; SciPy is imported on use."""
 
 import importlib
 import itertools
@@ -15,12 +15,11 @@ Vector = NDArray[np.float64]
 
 
 def ratio(v: Vector, emission: NDArray[np.float64]) -> float:
-    """||v E||_1 / ||v||_1."""
     return float(np.abs(v @ emission).sum() / np.abs(v).sum())
 
 
 def programs(emission: NDArray[np.float64]) -> Callable[[Vector], Vector]:
-    """A function of signs: the v with sum 0 and ||v E||_1 <= 1 that maximises signs @ v (v, then |v E|)."""
+    """Return a solver: maximize signs @ v subject to sum(v) = 0 and ||v E||_1 <= 1."""
     linprog = _linprog()
     num_states, num_symbols = emission.shape
     eye, zeros = np.eye(num_symbols), np.zeros(num_states)
@@ -40,7 +39,7 @@ def programs(emission: NDArray[np.float64]) -> Callable[[Vector], Vector]:
 
 
 def enumerate_signs(emission: NDArray[np.float64]) -> tuple[float, Vector]:
-    """gamma and what attains it: the smallest ratio over all patterns of signs, the first one +, not all alike."""
+    """Compute gamma and its minimizer over all sign patterns."""
     solve = programs(emission)
     patterns = itertools.islice(itertools.product((1.0, -1.0), repeat=len(emission) - 1), 1, None)
     solved = (solve(np.array([1.0, *pattern])) for pattern in patterns)
@@ -48,7 +47,7 @@ def enumerate_signs(emission: NDArray[np.float64]) -> tuple[float, Vector]:
 
 
 def alternate(emission: NDArray[np.float64], starts: list[Vector]) -> tuple[float, Vector]:
-    """Repeat: fix the signs of v, improve v. The ratio never grows; a local minimum, so an upper bound."""
+    """Alternate between signs of v and v itself; returns an upper bound."""
     solve = programs(emission)
     best = smallest(starts, lambda v: ratio(v, emission))
     for v in starts:
@@ -59,7 +58,7 @@ def alternate(emission: NDArray[np.float64], starts: list[Vector]) -> tuple[floa
 
 
 def certificate(emission: NDArray[np.float64]) -> float:
-    """The lower bound 1 / t: minimise t over G, c with E G + 1 c = I and ||G_i - G_j||_1 / 2 <= t, one linear program."""
+    """Compute the lower bound 1 / t by one linear program."""
     from scipy import sparse
 
     linprog = _linprog()
@@ -100,7 +99,7 @@ def certificate(emission: NDArray[np.float64]) -> float:
         return 0.0
     inverse = found.x[: num_symbols * num_states].reshape(num_symbols, num_states)
     growth = max(float(np.abs(inverse[i] - inverse[j]).sum()) / 2 for i, j in pairs)
-    # The solver meets E G + 1 c = I up to a residual, which moves v = (v E) G by at most its largest entry a state.
+    # The solver's residual in E G + 1 c = I moves v = (v E) G by at most its largest entry per state.
     constant = found.x[num_symbols * num_states : free]
     residual = float(np.abs(emission @ inverse + constant - np.eye(num_states)).sum(1).max())
     return max(0.0, (1 - residual) / growth)
@@ -110,4 +109,4 @@ def _linprog() -> Any:
     try:
         return importlib.import_module("scipy.optimize").linprog
     except ImportError:
-        raise ResourceError("observability: this needs SciPy: pip install 'hmmscope[hmm]'") from None
+        raise ResourceError("observability: requires SciPy; pip install 'hmmscope[hmm]'") from None

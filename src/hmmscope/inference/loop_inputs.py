@@ -1,4 +1,4 @@
-"""What the compiled loops take: a process as three tables, a batch as sequences in one flat array of symbols."""
+"""Inputs of the compiled loops: tables and packed sequences."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,23 +18,23 @@ from hmmscope.kernels.vectors import padded_size
 from hmmscope.processes.params import HMMParams
 from hmmscope.reprs import Shown
 
-#: Up to this many states compiled loops beat products of matrices.
+#: Most states for which compiled loops beat matrix products.
 FEW_STATES = 32
 
-#: Where nothing but likelihoods of at least so many sequences is asked for, up to this many states.
+#: The same limit for likelihoods only, with at least so many sequences.
 FEW_FOR_SUMS, SEQUENCES_FOR_SUMS = 16, 6
 
-#: Up to this many states they go side by side in registers, and up to this many sequences even where products beat lanes.
+#: Most states, and most sequences when products beat SIMD over sequences, for SIMD over states.
 most_side_by_side = simd_over_states.MOST
 FEW_BESIDE = 2
 
-#: Up to this many sequences the filter goes through all transitions that emit, the states side by side in memory.
+#: Most sequences for which the edge-emission filter runs row by row.
 FEW_SEQUENCES = 4
 
-#: Of more states, transitions are gone through one by one where at most this share of them can be made.
+#: Largest density of positive transitions for the sparse loops.
 sparse_share = 1 / 16
 
-#: Numbers that stay in the first cache of a processor together with what is read and written.
+#: Table entries that fit the L1 cache with the working data.
 CACHED = 2048
 
 
@@ -42,19 +42,18 @@ _kept: "WeakKeyDictionary[HMMParams, Tables]" = WeakKeyDictionary()
 
 
 class Entries(NamedTuple):
-    """Positive entries of matrices by the state that they lead to or leave; see `hmmscope.kernels.sparse`."""
+    """Positive matrix entries by target or source state; see `hmmscope.kernels.sparse`."""
 
     begins: NDArray[np.uint64]
     others: NDArray[np.uint64]
     weights: NDArray[np.float64]
 
 
-#: In the place of entries where all are gone through.
+#: Placeholder for dense loops.
 NO_ENTRIES = Entries(np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0))
 
 
 def _entries(ordered: NDArray[np.floating]) -> Entries:
-    """Of matrices (K, S, S) by their rows."""
     matrix, row, other = np.nonzero(ordered)
     count = len(ordered) * ordered.shape[1]
     begins = np.concatenate([[0], np.bincount(matrix * ordered.shape[1] + row, minlength=count).cumsum()])
@@ -64,7 +63,7 @@ def _entries(ordered: NDArray[np.floating]) -> Entries:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Tables(Shown):
-    """One HMM for the compiled loops, which unpacks into the three arrays of `hmmscope.kernels.simd_over_sequences`."""
+    """One HMM for the compiled loops."""
 
     first: NDArray[np.floating]
     step: NDArray[np.floating]
@@ -82,27 +81,25 @@ class Tables(Shown):
         return len(self.emission) > 0
 
     def transposed(self) -> NDArray[np.floating]:
-        """`step` with its last axes exchanged."""
         return np.ascontiguousarray(self.step.transpose(0, 2, 1))
 
     @cached_property
     def into(self) -> Entries:
-        """Entries of `step` by the state that they lead to."""
+        """Entries of `step` by target state."""
         return _entries(self.step.transpose(0, 2, 1))
 
     @cached_property
     def out_of(self) -> Entries:
-        """Entries of `step` by the state that they leave."""
+        """Entries of `step` by source state."""
         return _entries(self.step)
 
     @cached_property
     def signed(self) -> bool:
-        """Whether there are negative numbers."""
         return not all(bool((part >= 0).all()) for part in self)
 
     @cached_property
     def least(self) -> float:
-        """The smallest positive transition or emission, or root of a first probability; 1 if a number is negative."""
+        """Smallest positive transition, emission or root of an initial probability."""
         if self.signed:
             return 1.0
         first, *rest = self
@@ -110,23 +107,22 @@ class Tables(Shown):
 
     @cached_property
     def beside(self) -> "Padded":
-        """For states side by side in registers, emissions taken into the steps where that is good."""
+        """Padded tables for SIMD over states."""
         return padded(with_emissions(self))
 
     @cached_property
     def beside_back(self) -> "Padded":
-        """The same for the way back, where steps are transposed."""
+        """The same for the backward pass."""
         own = with_emissions(self)
         return padded(replace(own, step=own.transposed()))
 
     @cached_property
     def positive_share(self) -> float:
-        """Of all entries of `step`."""
         return float(np.count_nonzero(self.step) / max(1, self.step.size))
 
 
 class Padded(NamedTuple):
-    """Flat tables for `hmmscope.kernels.simd_over_states`, with rows as wide as a vector and one of `states` a state."""
+    """Flat tables padded to the vector width."""
 
     states: tuple[int, ...]
     first: NDArray[np.float64]
@@ -135,7 +131,7 @@ class Padded(NamedTuple):
 
 
 def padded(process: Tables, *, filling: float = 0.0) -> Padded:
-    """The same tables in float64, with `filling` beyond the last state."""
+    """Pad the tables in float64."""
     size = process.num_states
     wide = [np.full((*part.shape[:-1], padded_size(size)), filling) for part in process]
     for own, part in zip(wide, process, strict=True):
@@ -145,7 +141,7 @@ def padded(process: Tables, *, filling: float = 0.0) -> Padded:
 
 
 def with_emissions(process: Tables) -> Tables:
-    """The same process with a matrix for each symbol, which saves a product a step, where all of them fit the cache."""
+    """Fold emissions into one matrix per symbol if these fit the cache."""
     num_symbols, size = process.first.shape
     if not process.states_emit or num_symbols * size**2 > CACHED:
         return process
@@ -153,7 +149,7 @@ def with_emissions(process: Tables) -> Tables:
 
 
 def tables(law: HMMParams, component: int = 0, dtype: type[np.floating] = np.float64) -> Tables:
-    """Tables of a component; of a single small process they are kept as long as it is, for many short calls."""
+    """Return a component's tables, cached for a small single process."""
     single = component == 0 and len(law.initial_MS) == 1 and dtype is np.float64
     found = _kept.get(law) if single else None
     if found is None:
@@ -164,14 +160,14 @@ def tables(law: HMMParams, component: int = 0, dtype: type[np.floating] = np.flo
 
 
 class PackedSequences(NamedTuple):
-    """Sequences in one flat array of symbols, longest first.
+    """Sequences in one flat array, longest first.
 
     Attributes:
-        symbols: (N,), of any type of whole numbers; the compiled loops take int64 (`packed`).
-        offsets: where each begins (n,).
-        lengths: at least 1 each (n,).
-        rows: the number of each in its batch (n,).
-        starts: (T,), true where a new sequence of the same process begins.
+        symbols: Integers (N,).
+        offsets: Start of each (n,).
+        lengths: At least 1 each (n,).
+        rows: Index of each in its batch (n,).
+        starts: True where a new sequence of the same process starts (T,).
     """
 
     symbols: NDArray[Any]
@@ -182,7 +178,7 @@ class PackedSequences(NamedTuple):
 
     @property
     def width(self) -> tuple[int, ...]:
-        """Lanes."""
+        """SIMD lanes."""
         return (
             simd_over_sequences.NARROW
             if len(self.rows) <= len(simd_over_sequences.NARROW)
@@ -190,12 +186,11 @@ class PackedSequences(NamedTuple):
         )
 
     def part(self, chosen: slice | NDArray[np.bool_]) -> "PackedSequences":
-        """Some of them."""
         offsets, lengths, rows = (array[chosen] for array in (self.offsets, self.lengths, self.rows))
         return PackedSequences(self.symbols, offsets, lengths, rows, self.starts)
 
     def packed(self) -> "PackedSequences":
-        """The same in an array of their own as int64, one right behind the other; a view where they are that already."""
+        """Return contiguous int64 sequences."""
         offsets = self.lengths.cumsum() - self.lengths
         begin, total = self.offsets[:1].sum(), self.lengths.sum()
         if np.array_equal(self.offsets, offsets + begin):
@@ -209,7 +204,7 @@ class PackedSequences(NamedTuple):
 def sequences(
     observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, "time"], lengths_B: Int64[Tensor, "batch"]
 ) -> PackedSequences:
-    """The rows of a batch that are not empty."""
+    """Pack the nonempty rows of a batch."""
     batch, time = observations_BT.shape
     lengths = lengths_B.numpy()
     ragged = bool((lengths < time).any())
@@ -221,7 +216,7 @@ def sequences(
 
 
 def flat_sequences(symbols: NDArray[np.integer], lengths: NDArray[np.int64]) -> PackedSequences:
-    """Sequences that stand one behind the other in a flat array, which stays as it is; without those that are empty."""
+    """Index the nonempty sequences of a flat array."""
     order = np.argsort(-lengths, kind="stable")
     order = order[lengths[order] > 0]
     starts = np.zeros(lengths.max(initial=1), np.bool_)
@@ -238,10 +233,9 @@ def in_blocks(
     together: int | None = None,
     shares: int | None = None,
 ) -> None:
-    """Call `run` for blocks of at most about `size` sequences, on threads where that is worth it: as many as torch has, if
-    not said.
+    """Call `run` on blocks of about `size` sequences in threads.
 
-    Blocks are whole lanes, or multiples of `together`; there are a few for each thread, or `shares`.
+    Blocks are multiples of the SIMD width or `together`.
     """
     num_threads, lanes_of = torch.get_num_threads() if num_threads is None else num_threads, together or len(work.width)
     count = len(work.rows)
@@ -252,7 +246,7 @@ def in_blocks(
 
 
 def few(process: Tables, work: PackedSequences, *, sums: bool = False) -> bool:
-    """Whether the compiled loops are the faster road; `sums` where nothing but likelihoods is asked for."""
+    """Return whether compiled loops are faster; `sums` if only likelihoods are needed."""
     many = process.num_states > FEW_FOR_SUMS and len(work.rows) >= SEQUENCES_FOR_SUMS
     if sums and many and process.states_emit and not process.signed:
         return one_by_one(process)
@@ -261,31 +255,31 @@ def few(process: Tables, work: PackedSequences, *, sums: bool = False) -> bool:
 
 
 def one_by_one(process: Tables) -> bool:
-    """Whether so few transitions can be made that they are gone through one by one."""
+    """Return whether to use the sparse loops."""
     large = process.num_states > simd_over_states.MOST
     return large and process.positive_share <= sparse_share and not process.signed
 
 
 def row_by_row(process: Tables, work: PackedSequences) -> bool:
-    """Whether the filter of few sequences goes through all transitions that emit, the states side by side in memory."""
+    """Return whether the edge-emission filter runs row by row."""
     large = process.num_states > simd_over_states.MOST and most_side_by_side > 0 and not process.states_emit
     return large and len(work.rows) <= FEW_SEQUENCES and not process.signed
 
 
 def side_by_side(process: Tables, work: PackedSequences) -> bool:
-    """Whether the states of a sequence go side by side in registers, if no number is negative."""
+    """Return whether to use SIMD over states."""
     narrow = process.num_states <= most_side_by_side and few(process, work)
     return narrow and not process.signed
 
 
 def paths_side_by_side(process: Tables, work: PackedSequences) -> bool:
-    """`side_by_side` of likeliest paths, which go faster row by row where states are more."""
+    """Return `side_by_side` for Viterbi."""
     return process.num_states <= FEW_STATES and side_by_side(process, work)
 
 
 @contextmanager
 def over_lanes() -> Iterator[None]:
-    """Meanwhile no states go side by side or by single transitions, in any thread: for comparisons of the roads."""
+    """Disable SIMD over states and sparse loops, to compare implementations."""
     global most_side_by_side, sparse_share
     before = most_side_by_side, sparse_share
     most_side_by_side, sparse_share = 0, 0.0

@@ -1,4 +1,4 @@
-"""What is known to an observer who remembers only the last few observations."""
+"""Predictors that use only the last few observations."""
 
 from dataclasses import dataclass, replace
 
@@ -24,10 +24,10 @@ from hmmscope.reprs import Shown
 from hmmscope.schema import refuse_masked, require_count
 from hmmscope.system_info import require_memory
 
-#: Largest number of windows or sequences that are enumerated.
+#: Limit on enumerated windows or sequences.
 MAX_ENUMERATED = 2**20
 
-#: The filter looks for vanishing entries every eight steps; from here it takes more than eight to vanish.
+#: Smallest prior entry that survives the eight steps between the filter's underflow checks.
 _SMALLEST_PRIOR = 1e-150
 
 
@@ -39,37 +39,28 @@ def memory_beliefs(
     *,
     lengths: object = None,
 ) -> FilterResult:
-    """The filter restarted from the prior just before the last `memory_length` observations.
+    """Filter only the last `memory_length` observations, starting from a prior.
 
-    belief_t = filter of o_{t-memory_length+1}..o_t, with `prior` as the law of the state that emits the first of them
+    belief_t = filter of o_{t-memory_length+1}..o_t, with `prior` as the distribution of the first emitting state
 
-    With the stationary law as prior and a stationary process this is P(state t | last memory_length observations), the
-    best that a predictor with this memory can know. The prior stands before the window wherever the window begins:
-    the first memory_length - 1 positions, where the window is the whole past, are filtered from the prior too, not from
-    the initial law of `hmm`, so that equal windows have equal beliefs. An observer who also knows that the sequence has
-    just begun is had with `prior=hmm.initial`, for as long as the memory reaches back to the beginning.
+    With the stationary prior this is the best belief with this memory. The first positions also start from `prior`, so
+    equal windows have equal beliefs.
 
-    Source: [MultiTask] section 2 (its P_L), with the stationary law in place of a G-optimal design.
+    Source: [MultiTask] section 2 (its P_L), with the stationary distribution in place of a G-optimal design.
 
     Args:
-        hmm: S states, V symbols; states or transitions emit.
-        observations: symbols in [0, V), shape (batch, time).
-        memory_length: observations kept, the present one included; at least 1.
-        prior: law of the state that emits the first observation of a window (of the start state, where transitions
-            emit), (state,). The stationary law if not given.
-        lengths: optional, as for `filter_beliefs`.
+        hmm: S states, V symbols.
+        observations: Symbols in [0, V), shape (batch, time).
+        memory_length: At least 1, including the current observation.
+        prior: Distribution of a window's first emitting state (state,); default stationary.
+        lengths: As for `filter_beliefs`.
 
     Returns:
-        The record of the filter. `log_likelihood_terms[t]` is the log-probability that this observer gave o_t before
-        seeing it, from the memory_length observations before it, and `log_likelihood` their sum. Where the prior forbids
-        the window that ends at t beliefs are zeros, and where it forbids o_t after those before it the term is -inf;
-        later ones may be possible again, so `impossible_at` is the first position of either.
+        Filter result. `log_likelihood_terms[t]` is log P(o_t | preceding memory_length observations). Beliefs are zero
+            where the prior forbids the window; later positions may be possible again.
 
     Raises:
-        InputError: a symbol outside [0, V); a memory length below 1; a prior that is no law; no prior and no unique
-            stationary law.
-
-    Cost: O(batch * time * memory_length * S^2).
+        InputError: A symbol, `memory_length` or `prior` is invalid, or the default prior is not unique.
     """
     hmm = as_process(hmm)
     require_count("memory_length", memory_length)
@@ -103,12 +94,12 @@ def memory_beliefs(
 
 @dataclass(frozen=True, repr=False)
 class MemoryTable(Shown):
-    """The best prediction from each window of a given length.
+    """Best prediction from each window.
 
     Attributes:
-        windows: every window (window, time), oldest observation first, in lexicographic order.
-        probability: P(window) under the prior (window,).
-        next_observation: P(next observation | window) (window, symbol); zeros for a window of probability zero.
+        windows: (window, time), oldest first, in lexicographic order.
+        probability: P(window) (window,).
+        next_observation: P(next observation | window) (window, symbol); zeros if impossible.
     """
 
     windows: Int64[Tensor, "window time"]
@@ -117,13 +108,13 @@ class MemoryTable(Shown):
 
 
 def memory_table(hmm: Process, memory_length: int, prior: object = None) -> MemoryTable:
-    """P(next observation | window) for all V^memory_length windows (the predictor P_L of [MultiTask] section 2).
+    """Compute P(next observation | window) for all V^memory_length windows.
 
     Args:
-        hmm, memory_length, prior: as for `memory_beliefs`.
+        hmm, memory_length, prior: As for `memory_beliefs`.
 
     Raises:
-        InputError: as `memory_beliefs`; more than `MAX_ENUMERATED` windows.
+        InputError: As `memory_beliefs`, or more than `MAX_ENUMERATED` windows.
     """
     require_count("memory_length", memory_length)
     law = with_prior(hmm, prior)
@@ -133,7 +124,7 @@ def memory_table(hmm: Process, memory_length: int, prior: object = None) -> Memo
 
 
 def with_prior(hmm: Process, prior: object = None) -> HMMParams:
-    """The law of `hmm` started from `prior`, or from its stationary law."""
+    """Return the parameters started from `prior`, or from the stationary distribution."""
     hmm.require_capability(WORDS)
     law = hmm.params
     if prior is None:
@@ -147,15 +138,12 @@ def with_prior(hmm: Process, prior: object = None) -> HMMParams:
                 f"prior: must be {hmm.num_states} {'numbers' if law.signed else 'probabilities'} with sum 1"
             )
     if not law.signed and bool(((prior_S > 0) & (prior_S < _SMALLEST_PRIOR)).any()):
-        raise InputError(f"prior: has a positive entry below {_SMALLEST_PRIOR:g}, which could vanish in a few steps")
+        raise InputError(f"prior: has a positive entry below {_SMALLEST_PRIOR:g}, which could underflow; set it to 0")
     return law.with_initial(prior_S[None])
 
 
 def filter_windows(law: HMMParams, windows: Int64[Tensor, "window time"]) -> tuple[Tensor, Tensor, Tensor]:
-    """Belief, law of the next emitting state (window, state), and log-probability (window,) at the end of each window.
-
-    A window holds at least one observation.
-    """
+    """Return beliefs, next-state distributions and log-probabilities at the end of windows."""
     require_memory("windows", 8 * len(windows) * (2 * law.initial_MS.shape[1] + 1))
     count, time = windows.shape
     beliefs, totals, order = np.zeros((count, law.initial_MS.shape[1])), np.zeros(count), np.arange(count)
@@ -176,10 +164,6 @@ def _windows(
     ahead: NDArray[np.float64] | None = None,
     totals: NDArray[np.float64] | None = None,
 ) -> None:
-    """Write what is known at the end of each window of a flat array to row `ends` of the results.
-
-    The first symbols of windows are so few that what is known after them is a table, made once.
-    """
     process, group = tables(law), 1
     num_symbols, size = process.first.shape
     opened, openers = process.first, symbols
@@ -222,7 +206,6 @@ def _windows(
 
 
 def _never(law: HMMParams, windows: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which windows (window, time) hold a symbol whose probability is zero up to rounding; sums of the law can cancel."""
     steps_VSS = law.steps()
     vectors_NS, never_N = law.initial_MS.expand(len(windows), -1), torch.zeros(len(windows), dtype=torch.bool)
     for symbol_N in torch.from_numpy(windows).T:
@@ -234,9 +217,9 @@ def _never(law: HMMParams, windows: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def all_sequences(num_symbols: int, time: int) -> Int64[Tensor, "sequence time"]:
-    """Every sequence of that length, in lexicographic order; InputError if there are more than `MAX_ENUMERATED`."""
+    """Enumerate all sequences in lexicographic order."""
     count = num_symbols ** min(time, 64)
     if count > MAX_ENUMERATED:
-        raise InputError(f"enumeration: {num_symbols}^{time} sequences are more than {MAX_ENUMERATED}")
+        raise InputError(f"enumeration: {num_symbols}^{time} sequences exceed the limit of {MAX_ENUMERATED}")
     codes = torch.arange(count)[:, None]
     return codes // num_symbols ** torch.arange(time - 1, -1, -1) % num_symbols

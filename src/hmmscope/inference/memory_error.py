@@ -1,4 +1,4 @@
-"""How much is lost by forgetting all but the last few observations: exactly, by sampling, and at worst."""
+"""Loss of prediction from finite memory: exact, sampled and worst-case."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from hmmscope.processes.process import Process
 from hmmscope.schema import require, require_count
 from hmmscope.system_info import require_memory
 
-#: Two predictions that are this close are equal: what is left is rounding.
+#: Predictions closer than this differ by rounding only.
 _ROUNDING = 1e-13
 
 
@@ -25,10 +25,10 @@ class MemoryLoss:
     """Expected distance of the finite-memory prediction from the exact one.
 
     Attributes:
-        total_variation: E 1/2 ||P(. | o_0..o_{t-1}) - P_L(. | last L of them)||_1, in [0, 1].
-        squared: E ||P - P_L||^2, Euclidean.
+        total_variation: E 1/2 ||P(. | o_0..o_{t-1}) - P_L(. | last L of them)||_1.
+        squared: E ||P - P_L||^2.
         low, high: 95 % interval of `total_variation`; equal to it if exact.
-        exact: whether all sequences were enumerated.
+        exact: All sequences were enumerated.
     """
 
     total_variation: float
@@ -39,23 +39,23 @@ class MemoryLoss:
 
 
 def memory_error(hmm: Process, memory_length: int, time: int, prior: object = None) -> MemoryLoss:
-    """The expected error of the memory predictor after `time` observations, by summing over all V^time sequences.
+    """Compute the expected error of finite memory after `time` observations, over all V^time sequences.
 
     Source: [MultiTask] Lemma 1 bounds it.
 
     Args:
-        hmm: the process; the expectation is over its own sequences, from its own initial law.
-        memory_length: observations kept, in [1, time].
-        time: observations seen. Near memory_length the error bends down to 0 (if the prior is the initial law).
-        prior: as in `memory_beliefs`.
+        hmm: The process.
+        memory_length: Observations remembered, in [1, time].
+        time: Observations made; near memory_length, the error falls to 0.
+        prior: As in `memory_beliefs`.
 
     Raises:
-        InputError: lengths out of range, too many sequences, a bad prior.
+        InputError: A length or `prior` is invalid, or there are too many sequences.
     """
     require(1 <= memory_length <= time, "memory_length", f"must be in [1, {time}]", memory_length)
     exact_N, log_probability_N = _exact_predictions(hmm, all_sequences(hmm.num_symbols, time))
     table = memory_table(hmm, memory_length, prior).next_observation
-    recent_N = torch.arange(len(exact_N)) % len(table)  # in lexicographic order the recent symbols vary fastest
+    recent_N = torch.arange(len(exact_N)) % len(table)  # recent symbols vary fastest
     half_l1, squared = _distances(exact_N, table[recent_N])
     probability_N = log_probability_N.exp()
     total, square = float(probability_N @ half_l1), float(probability_N @ squared)
@@ -71,10 +71,10 @@ def sampled_memory_error(
     num_samples: int = 10_000,
     seed: int = 0,
 ) -> MemoryLoss:
-    """As `memory_error`, over sampled sequences (samples 0, 1, .. of the stream "evaluate"), with a normal interval.
+    """Estimate `memory_error` from sampled sequences.
 
     Raises:
-        ResourceError: the samples do not fit in memory.
+        ResourceError: The samples do not fit in memory.
     """
     require(1 <= memory_length <= time, "memory_length", f"must be in [1, {time}]", memory_length)
     require_count("num_samples", num_samples, 2)
@@ -94,7 +94,7 @@ def _exact_predictions(hmm: Process, sequences: Tensor) -> tuple[Tensor, Tensor]
 
 
 def _distances(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    """Half the L1 and the squared Euclidean distance, row by row; zero where only rounding differs."""
+    """Return total variation and squared distance by row; zero where only rounding differs."""
     apart = one - other
     apart = apart.masked_fill(apart.abs() <= _ROUNDING, 0.0)
     return apart.abs().sum(-1) / 2, apart.square().sum(-1)
@@ -102,13 +102,13 @@ def _distances(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class DecayFit:
-    """errors ~ constant * ratio^length.
+    """Geometric decay errors ~ constant * ratio^length.
 
     Attributes:
-        ratio: factor per unit of length.
-        rate: -ln(ratio), nats per unit of length.
-        first, last: the lengths between which the line was fitted, both included.
-        residual: largest absolute deviation of ln(error) from the line.
+        ratio: Factor per unit of length.
+        rate: -ln(ratio), in nats per unit of length.
+        first, last: Fitted range of lengths, inclusive.
+        residual: Largest absolute deviation of ln(error).
     """
 
     ratio: float
@@ -121,21 +121,21 @@ class DecayFit:
 def fit_decay(
     lengths: Sequence[int], errors: Sequence[float], *, first: int | None = None, last: int | None = None
 ) -> DecayFit:
-    """Least-squares line through ln(error) against length, between two lengths.
+    """Fit a least-squares line to ln(error) against length.
 
-    By default from the second length to the last: the first steps of a decay are not yet geometric. For errors of
-    `memory_error` keep `last` well below `time`, where they bend down. A zero error cannot be fitted and is refused.
+    The default starts at the second length, because the first decay steps are not geometric. Keep `last` well below the
+    `time` of `memory_error`.
 
     Args:
-        lengths: ascending.
-        errors: positive.
-        first, last: smallest and largest length to use.
+        lengths: Ascending.
+        errors: Positive.
+        first, last: Range of lengths to fit.
     """
     first = lengths[min(1, len(lengths) - 1)] if first is None else first
     last = lengths[-1] if last is None else last
     used = [(length, error) for length, error in zip(lengths, errors, strict=True) if first <= length <= last]
     if len(used) < 2 or any(not 0 < error < math.inf for _, error in used):
-        raise InputError(f"errors: need two or more positive ones at lengths {first} to {last}, got {used}")
+        raise InputError(f"errors: must have two or more positive values at lengths {first} to {last}, got {used}")
     x, y = np.array([length for length, _ in used], dtype=np.float64), np.log([error for _, error in used])
     centred = x - x.mean()
     slope = float(centred @ y / (centred @ centred))
@@ -144,27 +144,24 @@ def fit_decay(
 
 
 def memory_certificate(hmm: Process, memory_length: int) -> float:
-    """A bound on the total variation of the memory prediction from the exact one, for every single history.
+    """Bound the total variation of the finite-memory prediction for every history.
 
-    Hilbert's projective metric: with D the largest ln(A_ik A_jl / (A_il A_jk)) and c = tanh(D / 4),
+    With D the largest ln(A_ik A_jl / (A_il A_jk)) (Hilbert's metric) and c = tanh(D / 4),
 
-        states emit:       A = transition;                TV <= tanh(D * c^L / 4)
-        transitions emit:  A = labelled[v], each v;       TV <= tanh(D * c^(L - 1) / 4)
+        state emissions:  A = transition;            TV <= tanh(D * c^L / 4)
+        edge emissions:   A = labelled[v], each v;   TV <= tanh(D * c^(L - 1) / 4)
 
-    because a positive matrix contracts by c, what it returns has distances of at most D, and seeing a symbol keeps
-    distances. It holds for histories longer than the memory or from the stationary law, and for the stationary law as
-    prior. It is loose, but needs no observability. Where a zero makes D infinite it says nothing: 1.
+    because a positive matrix contracts by c. The bound holds for the stationary prior. It is loose, needs no
+    observability, and is 1 if a zero makes D infinite.
 
     Source: Birkhoff (1957); Atar and Zeitouni (1997) for filters.
-
-    Cost: O(S^3), or O(V * S^3).
     """
     require_count("memory_length", memory_length)
     hmm.require_capability(STATES)
     matrices, steps = hmm.params.contractions(memory_length)
     if hmm.num_states == 1:
         return 0.0
-    matrices = matrices[matrices.flatten(1).any(1)]  # a symbol that is never emitted contracts nothing
+    matrices = matrices[matrices.flatten(1).any(1)]  # drop symbols that are never emitted
     if not bool((matrices > 0).all()):
         return 1.0
     diameter = max(_diameter(matrix) for matrix in matrices)
@@ -172,7 +169,6 @@ def memory_certificate(hmm: Process, memory_length: int) -> float:
 
 
 def _diameter(matrix_SS: Float64[Tensor, "state state"]) -> float:
-    """max ln(A_ik A_jl / (A_il A_jk)) of a positive matrix: the largest range of the difference of two log rows."""
     logs = matrix_SS.log()
     ranges = [(logs - row).amax(1) - (logs - row).amin(1) for row in logs]
     return float(torch.stack(ranges).max())

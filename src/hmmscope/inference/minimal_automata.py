@@ -1,8 +1,4 @@
-"""Automata from predictions: prefixes that foretell the same futures are one state.
-
-The law of words may be exact or that of a model, so nothing is asked of hidden states. Of exact laws of a process with
-finitely many mixed states the automaton is their graph with equal futures merged, and its recurrent states are counted.
-"""
+"""Automata from predictions: prefixes with the same future become one state."""
 
 from dataclasses import dataclass
 
@@ -18,13 +14,13 @@ from hmmscope.schema import require, require_count
 
 @dataclass(frozen=True, repr=False)
 class Automaton(Shown):
-    """States found in the order of a breadth-first search, the first after no symbol at all.
+    """Automaton with states in breadth-first order from the empty prefix.
 
     Attributes:
-        prefixes: the word that each state was found by.
+        prefixes: First word that reached each state.
         labelled: `[v, n, m]` = P(emit v and go to m given n) (symbol, node, node).
-        recurrent: states that are never left for good, of the one or several closed classes.
-        complete: whether the search ended by itself; if not, unexplored states keep what they emit to themselves.
+        recurrent: States in closed classes.
+        complete: The search ended without a limit; otherwise unexplored states are absorbing.
     """
 
     prefixes: tuple[tuple[int, ...], ...]
@@ -33,7 +29,7 @@ class Automaton(Shown):
     complete: bool
 
 
-#: Probability of a symbol up to which it is taken for zero.
+#: Probability below which a symbol counts as impossible.
 RARE = 0.02
 
 
@@ -47,24 +43,23 @@ def extract_automaton(
     max_states: int = 64,
     max_depth: int = 8,
 ) -> Automaton:
-    """Merge prefixes whose laws of the next `futures` symbols are within a tolerance in total variation.
+    """Merge prefixes whose distributions of the next `futures` symbols are close in total variation.
 
-    Each new prefix goes to the nearest state that there is, if near enough, and else founds one. Symbols that a state gives
-    up to `rare` are not followed.
+    Each new prefix joins the nearest state within the tolerance or becomes a state.
+
+    Source: Crutchfield and Young (1989); Shalizi and Klinkner (2004).
 
     Args:
-        law: probabilities of words, such as `Operators.of(hmm).probabilities`.
+        law: Word probabilities, such as `Operators.of(hmm).probabilities`.
         num_symbols: V.
-        futures: symbols ahead that are compared.
-        tolerance: total variation up to which futures are the same.
-        rare: probability of a symbol up to which it is taken for zero, and the others are divided by their sum.
-        max_states: states to make at most.
-        max_depth: states at this depth are not followed further.
+        futures: Symbols ahead.
+        tolerance: Total variation.
+        rare: Probability up to which a symbol is dropped.
+        max_states: Limit of states.
+        max_depth: Limit of depth.
 
     Raises:
-        InputError: options out of range, or more futures than can be enumerated.
-
-    Source: merging of histories by their futures, as in Crutchfield and Young (1989) and Shalizi and Klinkner (2004).
+        InputError: An option is out of range, or too many futures.
     """
     require_count("futures", futures)
     require(0 < tolerance < 1, "tolerance", "must be in (0, 1)", tolerance)

@@ -1,4 +1,4 @@
-"""What was not observed: its law given all that was, and draws of it."""
+"""Missing observations: posterior distributions and samples."""
 
 from typing import Any
 
@@ -21,21 +21,23 @@ from hmmscope.sequences.gaps import MISSING
 def missing_probs(
     hmm: Process | str, observations: Symbols, *, reset_mask: object = None, lengths: object = None
 ) -> Float64[Tensor, "batch time symbol"]:
-    """P(o_t = v | all that was observed): a law where an observation is missing, one for what was seen elsewhere.
+    """Compute P(o_t = v | all observed) at missing observations; one-hot elsewhere.
 
-    States emit:       P(o_t = v | o) = sum_i P(state t = i | o) emission[i, v]
-    Mixtures:          P(o_t = v | o) = sum_m P(component m | o) P_m(o_t = v | o)
-    Transitions emit:  P(o_t = v | o) = sum_ij P(state t-1 = i, state t = j | o) labelled[v, i, j] / sum_u labelled[u, i, j]
+    State emissions:  P(o_t = v | o) = sum_i P(state t = i | o) emission[i, v]
+    Edge emissions:   P(o_t = v | o) = sum_ij P(state t-1 = i, state t = j | o) labelled[v, i, j] / sum_u labelled[u, i,
+    j]
+
+    A mixture averages its components given all observations.
 
     Args:
-        hmm, observations, reset_mask, lengths: as for `hmmscope.smooth_beliefs`; what is missing is `hmmscope.MISSING`.
+        hmm, observations, reset_mask, lengths: As for `hmmscope.smooth_beliefs`; missing is `hmmscope.MISSING`.
 
     Raises:
-        InputError: as `hmmscope.smooth_beliefs`.
-        ResourceError: where transitions emit, batch * time * S^2 numbers do not fit in memory.
+        InputError: As `hmmscope.smooth_beliefs`.
+        ResourceError: The edge-emission posteriors do not fit in memory.
 
     Returns:
-        Zeros for an impossible sequence and beyond its end.
+        Probabilities; zeros if impossible and in padding.
     """
     hmm = as_process(hmm)
     hmm.require_capability(GAPS)
@@ -65,7 +67,7 @@ def missing_probs(
 
 
 def _shares(joint: Float64[Tensor, "symbol *states"]) -> Float64[Tensor, "symbol *states"]:
-    """The law of the symbol given the rest; zeros where the rest is impossible."""
+    """Normalize to the distribution of the symbol."""
     total = joint.sum(0)
     return torch.where(total > 0, joint / total.where(total > 0, 1.0), 0.0)
 
@@ -79,18 +81,17 @@ def sample_missing(
     reset_mask: object = None,
     lengths: object = None,
 ) -> Int64[Tensor, "draw batch time"]:
-    """Draws of the whole sequence given all that was observed: what is missing is filled in, what was seen stays.
+    """Fill in missing observations with samples given all observed.
 
-    states ~ P(states | o) (`hmmscope.sample_state_paths`);  o_t ~ emission[state t], or where transitions emit
-    o_t ~ labelled[:, state t-1, state t]
+    states ~ P(states | o);  o_t ~ emission[state t], or labelled[:, state t-1, state t]
 
     Args:
-        hmm, observations, reset_mask, lengths: as for `missing_probs`.
-        num_draws: draws of each sequence; the first are the same whatever their number.
-        seed: in [0, 2^32).
+        hmm, observations, reset_mask, lengths: As for `missing_probs`.
+        num_draws: Samples per sequence.
+        seed: In [0, 2^32).
 
     Returns:
-        (draw, batch, time); -1 for an impossible sequence and beyond the end of a shorter one.
+        (draw, batch, time); -1 if impossible and in padding.
     """
     hmm = as_process(hmm)
     hmm.require_capability(GAPS)

@@ -1,4 +1,4 @@
-"""The mixed-state presentation: what an observer can come to believe, and how observations lead from belief to belief."""
+"""Mixed-state presentation: reachable beliefs and their transitions."""
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass
@@ -18,20 +18,20 @@ from hmmscope.system_info import require_memory
 
 @dataclass(frozen=True, repr=False)
 class MixedStates(Shown):
-    """Beliefs reached from a first one, in the order in which a breadth-first search finds them, and edges between them.
+    """Reachable beliefs in breadth-first order, and the edges between them.
 
-    A mixed state is the law of the state that emits next, given a word. Together with its edges it is a labelled hidden
-    Markov model of the same observations whose states an observer always knows (it is unifilar).
+    A mixed state is the distribution of the next emitting state given a word. Mixed states form a unifilar labelled HMM
+    of the same process.
 
     Attributes:
         beliefs: (node, state); the first is the root.
-        depth: length of the shortest word that leads to each (node,).
-        expanded: whether the edges out of each were followed (node,).
-        probability: P(symbol | node) (node, symbol); known for all nodes.
-        successor: the node after each symbol (node, symbol); -1 where the symbol is impossible or was not followed.
-        complete: whether all were expanded, so that there are no other mixed states.
+        depth: Shortest word length (node,).
+        expanded: Edges were followed (node,).
+        probability: P(symbol | node) (node, symbol).
+        successor: Next node (node, symbol); -1 if impossible or not followed.
+        complete: All nodes were expanded.
         stopped_by: "", "max_states" or "max_depth".
-        largest_merge: largest L1 distance between a belief and the node that stands for it; 0 if all are distinct.
+        largest_merge: Largest L1 distance of a belief from its node.
     """
 
     beliefs: Float64[Tensor, "node state"]
@@ -44,9 +44,9 @@ class MixedStates(Shown):
     largest_merge: float
 
     def labelled(self) -> Float64[Tensor, "symbol node node"]:
-        """`[v, n, m]` = P(emit v and go to node m given node n); InputError unless complete."""
+        """Return `[v, n, m]` = P(emit v and go to m given n); raise InputError unless complete."""
         if not self.complete:
-            raise InputError(f"mixed states: not complete (stopped by {self.stopped_by})")
+            raise InputError(f"mixed states: not complete (stopped by {self.stopped_by}); increase that limit")
         num_nodes, num_symbols = self.successor.shape
         labelled_VNN = torch.zeros(num_symbols, num_nodes, num_nodes, dtype=torch.float64)
         node, symbol = (self.successor >= 0).nonzero().unbind(1)
@@ -62,29 +62,25 @@ def mixed_states(
     max_depth: int | None = None,
     tolerance: float = 1e-12,
 ) -> MixedStates:
-    """Every belief that some sequence of observations leads to, or as many as the limits allow.
+    """Enumerate the beliefs that observations can lead to, within limits.
 
     next(belief, v) ∝ belief @ step[v],  with probability sum(belief @ step[v])
 
-    with step[v][i, j] = emission[i, v] * transition[i, j], or labelled[v] where transitions emit. Beliefs closer than
-    `tolerance` in L1 are one. Many processes have infinitely many mixed states: then a limit stops the search, and the
-    record says so. A tolerance that is not tiny can also end it, by merging beliefs that converge; `largest_merge` shows
-    whether anything but rounding was merged.
+    Beliefs closer than `tolerance` in L1 are merged. Many processes have infinitely many mixed states; then a limit
+    stops the search.
 
     Source: Blackwell (1957); Crutchfield, Riechers and Ellison (2016).
 
     Args:
         hmm: S states, V symbols.
-        prior: the root, a law of the state that emits first; the stationary law if not given.
-        max_states: nodes to make at most.
-        max_depth: nodes at this depth are not expanded.
-        tolerance: beliefs at most this far apart in L1 are merged (with the first such node).
+        prior: Root; default stationary.
+        max_states: Limit of nodes.
+        max_depth: Limit of depth.
+        tolerance: L1 distance.
 
     Raises:
-        InputError: no prior and no unique stationary law; limits out of range.
-        ResourceError: `max_states` beliefs would not fit in memory.
-
-    Cost: O(nodes * V * S^2), and a search among nodes for each edge.
+        InputError: The default prior is not unique, or a limit is out of range.
+        ResourceError: `max_states` beliefs do not fit in memory.
     """
     require_count("max_states", max_states)
     require(max_depth is None or max_depth >= 0, "max_depth", "must be at least 0", max_depth)
@@ -131,10 +127,9 @@ def mixed_states(
 
 
 class _Nodes:
-    """Beliefs, and the nearest one within a tolerance.
+    """Beliefs with nearest-neighbour search.
 
-    A weighted sum with weights in [0, 1] moves by no more than the L1 distance, so that only beliefs whose sums are close
-    have to be compared.
+    Sums weighted in [0, 1] differ by at most the L1 distance, so only beliefs with close sums are compared.
     """
 
     def __init__(self, tolerance: float) -> None:
@@ -143,7 +138,7 @@ class _Nodes:
         self.keys: list[tuple[float, int]] = []
 
     def find(self, belief_S: Tensor, *, may_add: bool = True) -> int | None:
-        """Number of the first node within the tolerance, or of a new one; None if there is none and none may be made."""
+        """Return the first node within the tolerance, or a new one if allowed, else None."""
         weights = (0.6180339887498949 * torch.arange(1, len(belief_S) + 1, dtype=torch.float64)) % 1
         key, reach = float(belief_S @ weights), self.tolerance + 1e-14
         low, high = bisect_left(self.keys, (key - reach, -1)), bisect_left(self.keys, (key + reach, len(self.keys)))

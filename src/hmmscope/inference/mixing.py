@@ -1,4 +1,4 @@
-"""How fast the posterior forgets where the process began."""
+"""Mixing times: how fast the posterior forgets the initial state."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,19 +15,18 @@ from hmmscope.processes.process import Process
 from hmmscope.schema import require, require_count, require_real
 from hmmscope.system_info import require_memory
 
-#: [Limits] Table 1 agrees with its definition minus two steps, at every uncapped entry.
+#: Offset of [Limits] Table 1 from its definition, at every uncapped entry.
 PAPER_OFFSET = 2
 
 
 @dataclass(frozen=True)
 class MixingTime:
-    """The mixing time of [Limits].
+    """Mixing time of [Limits].
 
     Attributes:
-        time: smallest t with distance d_t <= threshold, as the definition says; None if there is none up to `max_time`.
-            A real number for a linear system.
-        max_time: where the search ended.
-        distances: d_0, d_1, ... as far as it went, with intervals; None for a linear system.
+        time: Smallest t with d_t <= threshold, or None; real for a linear system.
+        max_time: Search limit.
+        distances: d_0, d_1, ... with intervals; None for a linear system.
     """
 
     time: float | None
@@ -36,10 +35,7 @@ class MixingTime:
 
     @property
     def paper_indexing(self) -> float | None:
-        """`time` - 2, with which the values printed in Table 1 agree; the cap where it is reached, as printed there.
-
-        The paper mentions no offset: it is inferred from its numbers. A linear system has none.
-        """
+        """`time` - 2 as in Table 1, or its cap; the offset is inferred from the printed values."""
         if self.time is None:
             return float(self.max_time)
         return self.time if self.distances is None else self.time - PAPER_OFFSET
@@ -48,31 +44,26 @@ class MixingTime:
 def mixing_time(
     process: Process | str, *, threshold: float = 0.1, num_samples: int = 1000, max_time: int = 120, seed: int = 0
 ) -> MixingTime:
-    """Number of steps after which two observers who disagreed about the start agree, on average.
+    """Compute the number of steps after which observers with different initial states agree on average.
 
     d_t = E max_{i,j} TV(P(state | o_1..o_t, start i), P(state | o_1..o_t, start j));  d_0 = 1
     mixing time = min {t : d_t <= threshold}
 
-    The start is the state before the first of t transitions, each of which is followed by one observation; expectations
-    are over sequences of the process. The maximum over pairs of laws of the start is attained at a pair of states: the
-    posterior is a projective image of the start law, so posteriors of all laws are the convex hull of those of the
-    states, and total variation is convex. States that cannot have produced the observations are left out.
-
-    For a linear system it is ln(0.05) / ln(spectral radius of (1 - K B) A) with the steady gain K, exactly.
+    The start is the state before the first transition. The maximum over start distributions is attained at two states.
+    Impossible starts are excluded. A linear system has the exact value ln(0.05) / ln(spectral radius of (1 - K B) A),
+    with steady gain K.
 
     Source: [Limits] Eq. (A.2) and Table 1.
 
     Args:
-        process: an HMM, a labelled HMM or a linear system.
-        threshold: in (0, 1); not for linear systems.
-        num_samples: sequences for the expectation; 1000 give d_t to about 0.005.
-        max_time: where to give up; [Limits] stops at 120.
-        seed: of the sequences.
+        process: HMM, labelled HMM or linear system.
+        threshold: In (0, 1); not for linear systems.
+        num_samples: Sequences; 1000 give d_t to about 0.005.
+        max_time: Search limit, 120 in [Limits].
+        seed: Of the sequences.
 
     Raises:
-        InputError: another kind of process, or a number out of range.
-
-    Cost: O(num_samples * time * S^3).
+        InputError: The process or a number is invalid.
     """
     process = as_process(process)
     require_real("threshold", threshold)
@@ -92,13 +83,12 @@ def mixing_time(
 
 
 def forgetting_curve(process: Process, num_steps: int, *, num_samples: int = 1000, seed: int = 0) -> MonteCarloEstimate:
-    """d_0 .. d_num_steps of `mixing_time`, without a threshold."""
+    """Compute d_0 .. d_num_steps of `mixing_time`."""
     require_count("num_steps", num_steps, 0)
     return estimate(torch.stack(list(_distances(process, num_samples, num_steps, seed)), 1), seed)
 
 
 def _distances(process: Process, num_samples: int, num_steps: int, seed: int) -> Iterator[Float64[Tensor, "sample"]]:
-    """The largest distance between posteriors of two starts after t = 0, 1, .. observations, for each sequence."""
     process.require_capability(STATES)
     require_count("num_samples", num_samples, 2)
     require_memory("mixing_time", 8 * num_samples * (4 * process.num_states**2 + 2 * num_steps))

@@ -1,4 +1,4 @@
-"""Exact inference in a mixture of HMMs: which component, and what comes next."""
+"""Exact inference in a mixture of HMMs."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,23 +23,21 @@ from hmmscope.reprs import Shown
 from hmmscope.seeds import numpy_generator
 from hmmscope.system_info import free_on, require_memory_on
 
-#: Working memory of one chunk of sequences: about what stays in the caches.
+#: Working memory of one chunk of sequences, about the cache size.
 CHUNK_BYTES = 2**23
 
 
 @dataclass(frozen=True, repr=False)
 class MixtureResult(Shown):
-    """What the ideal in-context learner knows after each observation.
+    """Posterior and predictions of the Bayes-optimal in-context learner; zeros in padding.
 
     Attributes:
         component_posterior: P(component | o_0..o_t) (batch, time, component).
         next_observation: P(o_{t+1} | o_0..o_t) (batch, time, symbol).
         first_observation: P(o_0) (symbol,).
-        log_likelihood: log P(o_0..o_{T-1}) (batch,), nats; -inf for an impossible sequence.
+        log_likelihood: log P(o_0..o_{T-1}) (batch,), in nats; -inf if impossible.
         log_likelihood_terms: log P(o_t | o_0..o_{t-1}) (batch, time).
-        impossible_at: first t at which the prefix has probability zero under every component (batch,); -1 if none.
-
-    Beyond the end of a shorter sequence of a ragged batch everything is zero.
+        impossible_at: First t at which the prefix is impossible (batch,), or -1.
     """
 
     component_posterior: Float64[Tensor, "batch time component"]
@@ -53,26 +51,21 @@ class MixtureResult(Shown):
 def filter_mixture(
     mixture: Process | str, observations: Symbols, *, reset_mask: object = None, lengths: object = None
 ) -> MixtureResult:
-    """Posterior over components and Bayes-optimal prediction after each observation, exact in float64.
-
-    It runs on the device of the observations.
+    """Compute the posterior over components and the Bayes-optimal prediction after each observation.
 
     P(m | o_0..o_t) ∝ weights[m] * P_m(o_0..o_t)
     P(o_{t+1} | o_0..o_t) = sum_m P(m | o_0..o_t) * P_m(o_{t+1} | o_0..o_t)
 
     Args:
         mixture: M components of S states and V symbols.
-        observations: symbols in [0, V), shape (batch, time).
-        reset_mask: optional mask (time,), true where a new sequence of the same component begins (a prompt's
-            demonstrations); the first is true.
-        lengths: optional number of observations of each sequence (batch,); what lies beyond is padding. Or as in
-            hmmlearn, of observations (time, 1), the lengths of the sequences that this column is cut into.
+        observations, lengths: As for `filter_beliefs`.
+        reset_mask: True where a new sequence of the same component starts, such as a prompt's demonstration (time,).
 
     Raises:
-        InputError: a symbol outside [0, V); bad starts or lengths.
-        ResourceError: the result would not fit in memory.
+        InputError: An invalid symbol, `reset_mask` or `lengths`.
+        ResourceError: The result does not fit in memory.
 
-    Cost: O(batch * time * M * S^2); on a GPU, in chunks of sequences of half its free memory.
+    Cost: O(batch * time * M * S^2).
     """
     mixture = as_process(mixture)
     mixture.require_capability(COMPONENTS)
@@ -102,10 +95,10 @@ def filter_mixture(
 def components_known(
     mixture: Process, observations: Symbols, *, reset_mask: object = None, lengths: object = None
 ) -> Float64[Tensor, "batch component"]:
-    """P(component | all observations); the weights where there are none, zeros for an impossible sequence.
+    """Compute P(component | all observations).
 
     Args:
-        mixture, observations, reset_mask, lengths: as for `filter_mixture`.
+        mixture, observations, reset_mask, lengths: As for `filter_mixture`.
     """
     found = filter_mixture(mixture, observations, reset_mask=reset_mask, lengths=lengths)
     counts_B = found.component_posterior.any(2).sum(1)
@@ -118,12 +111,12 @@ def components_known(
 
 
 class PerComponentRequest(NamedTuple):
-    """Sequences that are asked about component by component.
+    """Sequences to evaluate under each component.
 
     Attributes:
-        observations: (batch, time), what is missing is `MISSING`.
-        options: `starts` and `lengths`, for the functions that take them.
-        weights: P(component | all observations) (batch, component), as `components_known` gives it.
+        observations: (batch, time), with `MISSING`.
+        options: `starts` and `lengths`.
+        weights: P(component | all observations) (batch, component).
     """
 
     observations: Int64[Tensor, "batch time"]
@@ -132,13 +125,11 @@ class PerComponentRequest(NamedTuple):
 
     @property
     def likely(self) -> list[int]:
-        """Numbers of the components that some sequence may come from."""
         found: list[int] = self.weights.any(0).nonzero()[:, 0].tolist()
         return found
 
 
 def by_component(mixture: Process, observations: Symbols, reset_mask: object, lengths: object) -> PerComponentRequest:
-    """What each component is to be asked about, and how likely each is given everything (arguments of `filter_mixture`)."""
     given, options, _ = given_again(observations, mixture.alphabet, reset_mask, lengths)
     return PerComponentRequest(given, options, components_known(mixture, given, **options))
 
@@ -150,7 +141,7 @@ def drawn_components(
     stream: str,
     numbers: Iterable[int] | None = None,
 ) -> NDArray[np.int64]:
-    """Draws of the component of each sequence (draw, batch), each by its number: 0, 1, .. if not given; -1 if impossible."""
+    """Sample the component of each sequence (draw, batch); -1 if impossible."""
     drawn = np.zeros((num_draws, len(shares_BM)), np.int64)
     rows = shares_BM.cpu().numpy().cumsum(1)
     for b, (number, cumulated) in enumerate(zip(numbers or range(len(rows)), rows, strict=True)):
@@ -184,11 +175,11 @@ def _filter_chunk(
 
 @dataclass(frozen=True, repr=False)
 class KnownComponentResult(Shown):
-    """What an observer knows who is told the component.
+    """Filter result given the component.
 
     Attributes:
         beliefs: P(state t | o_0..o_t, component) (batch, time, state).
-        predicted_observation: P(o_t | o_0..o_{t-1}, component), before seeing o_t (batch, time, symbol).
+        predicted_observation: P(o_t | o_0..o_{t-1}, component) (batch, time, symbol).
         log_likelihood_terms: log P(o_t | o_0..o_{t-1}, component) (batch, time).
     """
 
@@ -205,19 +196,19 @@ def filter_known_component(
     reset_mask: object = None,
     lengths: object = None,
 ) -> KnownComponentResult:
-    """The forward filter of each sequence under its own component: the ceiling of every in-context learner.
+    """Filter each sequence under its true component, an upper bound for in-context learners.
 
     Args:
         mixture: M components.
         observations: (batch, time).
-        components: the component of each sequence (batch,), in [0, M).
-        reset_mask, lengths: as in `filter_mixture`; beyond the end of a shorter sequence everything is zero.
+        components: Component of each sequence (batch,), in [0, M).
+        reset_mask, lengths: As in `filter_mixture`.
     """
     mixture = as_process(mixture)
     observations, mask, inside = check_ragged(observations, mixture.alphabet, reset_mask, lengths)
     components, num_components = torch.as_tensor(components, device=observations.device), len(mixture.component_weights)
     if components.shape != observations.shape[:1] or ((components < 0) | (components >= num_components)).any():
-        raise InputError(f"components: must be {len(observations)} numbers in [0, {num_components})")
+        raise InputError(f"components: must be {len(observations)} integers in [0, {num_components})")
     law = seeing(mixture.params_on(observations.device).select(components), observations)
     steps = list(forward_steps(law, observations[:, None], mask))
     terms_BT = stacked([step.log_norm[:, 0] for step in steps], observations.shape, law)
@@ -234,6 +225,6 @@ def filter_known_component(
 def predicted_before(
     first_observation: Float64[Tensor, "symbol"], next_observation: Float64[Tensor, "batch time symbol"]
 ) -> Float64[Tensor, "batch time symbol"]:
-    """P(o_t | o_0..o_{t-1}) for each t: `next_observation` shifted by one, with the law of the first observation."""
+    """Shift `next_observation` to P(o_t | o_0..o_{t-1})."""
     first = first_observation.expand(len(next_observation), 1, -1)
     return torch.cat([first, next_observation], 1)[:, :-1]

@@ -1,4 +1,4 @@
-"""Means over sampled sequences with 95 % intervals by the bootstrap, and of few sequences by Student's law."""
+"""Means over sampled sequences with 95 % intervals."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,19 +11,18 @@ from hmmscope.axes import Float64, Tensor
 from hmmscope.seeds import numpy_generator
 
 NUM_RESAMPLES = 500
-#: Below so many samples intervals are by Student's law; of one sample there is none, and both ends are its value.
+#: Fewer samples use Student's t interval; the interval of one sample has zero width.
 FEW = 100
 
 
 @dataclass(frozen=True)
 class MonteCarloEstimate:
-    """A mean over sampled sequences.
+    """Mean over sampled sequences.
 
     Attributes:
-        mean: the mean.
-        low, high: 2.5 % and 97.5 % percentile of the means of resampled sequences; of fewer than `FEW`, mean ± Student's
-            quantile times the standard error.
-        num_samples: sequences.
+        mean: The mean.
+        low, high: 95 % interval: bootstrap percentiles, or Student's t below `FEW` samples.
+        num_samples: Number of sequences.
     """
 
     mean: Float64[Tensor, "..."]
@@ -39,7 +38,7 @@ class MonteCarloEstimate:
 
 
 def estimate(values: Float64[Tensor, "sample ..."], seed: int = 0) -> MonteCarloEstimate:
-    """Mean and interval of values whose first axis counts independent sequences."""
+    """Compute mean and interval over the first axis."""
     count, flat, shape = len(values), values.reshape(len(values), -1), values.shape[1:]
     if count < FEW:
         mean, half = flat.mean(0), torch.from_numpy(student_half(flat.numpy()))
@@ -53,7 +52,7 @@ def estimate(values: Float64[Tensor, "sample ..."], seed: int = 0) -> MonteCarlo
 
 
 def student_half(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Half the width of Student's 95 % interval of the mean of each column of values (sample, column); 0 of one sample."""
+    """Return half the width of Student's 95 % interval of each column (sample, column)."""
     count = len(values)
     if count < 2:
         return np.zeros(values.shape[1])
@@ -63,9 +62,9 @@ def student_half(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=1024)
 def student_quantile(degrees: float) -> float:
-    """The 97.5 % quantile of Student's law with any positive number of degrees of freedom, to four digits.
+    """Compute the 97.5 % quantile of Student's t distribution, to four digits.
 
-    t = sqrt(degrees) tan(angle), where the angle has a density proportional to cos(angle)^(degrees - 1)
+    t = sqrt(degrees) tan(angle), with angle density ∝ cos(angle)^(degrees - 1)
     """
     edges = np.linspace(0, np.pi / 2, 2**15 + 1)
     mass = np.cos((edges[:-1] + edges[1:]) / 2) ** (degrees - 1)

@@ -1,4 +1,4 @@
-"""How many states: HMMs of several sizes by the Bayesian information criterion, and by held-out likelihood."""
+"""Selection of the number of states by the Bayesian information criterion (BIC)."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -18,19 +18,19 @@ from hmmscope.processes.hmm import HMM
 from hmmscope.schema import require
 from hmmscope.sequences.gaps import MISSING
 
-#: So few held-out sequences are judged in blocks, of which there are about so many.
+#: Fewer than FEW held-out sequences are scored in about BLOCKS blocks.
 FEW, BLOCKS = 10, 20
-#: A number of states whose log evidence is so many nats below the best ends the search for others beyond it.
+#: The search stops at a log evidence this many nats below the best.
 FAR = 12.0
 
 
 @dataclass(frozen=True)
 class HeldOutScore:
-    """Mean log-likelihood of an observation in sequences that a model was not fitted to, nats.
+    """Held-out log-likelihood, in nats per observation.
 
     Attributes:
-        mean: sum of log P(sequence) / number of observations.
-        error: standard error of that ratio over independent parts; NaN if there is one.
+        mean: Sum of log P(sequence) / observations.
+        error: Its standard error; NaN for one part.
     """
 
     mean: float
@@ -39,15 +39,15 @@ class HeldOutScore:
 
 @dataclass(frozen=True)
 class NumStatesChoice:
-    """Models of several sizes.
+    """Fits of several sizes and the selected one.
 
     Attributes:
-        num_states: of the model with the smallest `bic`.
-        fits: the fit of each candidate.
-        held_out: mean log-probability of a held-out observation under each, nats.
-        held_out_errors: standard errors of these means over sequences, or over blocks of few sequences.
-        reason: why this number, in one line, and what the held-out sequences say of it.
-        support: what else the observations leave possible.
+        num_states: Size with the smallest `bic`.
+        fits: Fit of each size.
+        held_out: Held-out log-likelihood, in nats per observation.
+        held_out_errors: Its standard errors.
+        reason: One-line explanation.
+        support: Posterior over sizes.
     """
 
     num_states: int
@@ -60,12 +60,12 @@ class NumStatesChoice:
 
 @dataclass(frozen=True)
 class StateCountPosterior:
-    """How far observations speak for each number of states, if all that were tried were equally likely before.
+    """Posterior over the number of states, with a uniform prior.
 
     Attributes:
-        log_evidence: log P(observations | number of states), nats; -inf of what was not looked at.
-        errors: how far that may be off, nats.
-        why: no evidence was computed (`hmmscope.inference.evidence`), so that it is -BIC / 2, which is coarser; else empty.
+        log_evidence: log P(observations | number of states), in nats; -inf if not computed.
+        errors: Errors of the evidence, in nats.
+        why: Why BIC replaces the evidence, or empty.
     """
 
     log_evidence: dict[int, float]
@@ -74,16 +74,14 @@ class StateCountPosterior:
 
     @property
     def shares(self) -> dict[int, float]:
-        """P(number of states | observations)."""
         most = max(self.log_evidence.values())
         weights = {size: math.exp(log - most) for size, log in self.log_evidence.items()}
         return {size: weight / sum(weights.values()) for size, weight in weights.items()}
 
     def interval(self, chosen: int) -> tuple[int, int]:
-        """The least number and the largest that are left when up to 2.5 % are cut off at each end.
+        """Return the central 95 % interval.
 
-        Between them are `chosen`, and whatever would have more than 2.5 % were its evidence larger by its error, and that of
-        the others smaller by theirs.
+        It includes `chosen` and sizes that could exceed 2.5 % within the errors of the evidence.
         """
         sizes, below = sorted(self.shares), 0.0
         low = high = sizes[0]
@@ -109,14 +107,13 @@ class StateCountPosterior:
 
 
 def support_of(bics: Mapping[int, float], evidence_of: Callable[[int], Evidence | None] | None) -> StateCountPosterior:
-    """Of some numbers of states, by their evidence.
+    """Compute the posterior over the number of states.
 
-    One looks from the smallest BIC upwards and downwards until a number is e^`FAR` times less likely than the best.
+    The search goes outwards from the smallest BIC until a size is e^`FAR` times less probable than the best.
 
     Args:
-        bics: criterion of each.
-        evidence_of: a number of states; None where parts are not free, and then it goes by BIC, as where one evidence is
-            None, because `hmmscope.inference.evidence` does not go so far.
+        bics: BIC of each size.
+        evidence_of: Evidence of a size; None, or a None result, selects BIC.
     """
     if evidence_of is None:
         return by_bic(bics, "parts of the model are not free")
@@ -126,7 +123,9 @@ def support_of(bics: Mapping[int, float], evidence_of: Callable[[int], Evidence 
         for size in way:
             own = evidence_of(size)
             if own is None:
-                return by_bic(bics, f"evidence of {_states(size)} and so many observations takes too long")
+                return by_bic(
+                    bics, f"computing the evidence of {_states(size)} from so many observations takes too long"
+                )
             found[size] = own
             if own.log + own.error < max(one.log for one in found.values()) - FAR:
                 break
@@ -136,7 +135,6 @@ def support_of(bics: Mapping[int, float], evidence_of: Callable[[int], Evidence 
 
 
 def by_bic(bics: Mapping[int, float], why: str) -> StateCountPosterior:
-    """With exp(-BIC / 2) for the evidence of each number of states, and why."""
     return StateCountPosterior({size: -bic / 2 for size, bic in bics.items()}, dict.fromkeys(bics, 0.0), why)
 
 
@@ -151,23 +149,22 @@ def choose_num_states(
     whole: PackedSequences | None = None,
     **options: Any,
 ) -> NumStatesChoice:
-    """Fit each number of states to `observations` and take the one with the smallest Bayesian information criterion.
+    """Fit each number of states and select the smallest BIC.
 
-    The largest held-out likelihood is no such rule: states too many cost next to nothing there, so that noise decides.
+    Held-out likelihood does not decide, because extra states hardly lower it.
 
     Source: Schwarz (1978); Celeux and Durand (2008) compare rules for HMMs.
 
     Args:
-        observations, lengths: to fit.
-        held_out, held_out_lengths: what each fit is also judged by; symbols that a fit forbids make its mean -inf. Fewer
-            than ten sequences are judged in about twenty blocks, each given all that comes before it in its sequence.
-        whole: what `NumStatesChoice.support` is of, packed; by default `observations`.
-        candidates: numbers of states, the smaller preferred among equals.
+        observations, lengths: Training data.
+        held_out, held_out_lengths: Held-out data; fewer than ten sequences are scored in blocks given their past.
+        whole: Data for `support`; default `observations`.
+        candidates: Numbers of states; ties prefer the smaller.
         num_symbols: V.
-        options: of `fit_baum_welch`.
+        options: Of `fit_baum_welch`.
 
     Raises:
-        InputError: as `fit_baum_welch`; no candidates.
+        InputError: No candidates, or an invalid option.
     """
     require(len(candidates) > 0, "candidates", "must hold at least one number of states", list(candidates))
     judged = as_sequences(held_out, num_symbols, held_out_lengths, "held_out").packed()
@@ -188,7 +185,7 @@ def choose_num_states(
 
 
 def units_of(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Lengths of the blocks of each sequence, which stand for independent ones in standard errors; of many, their own."""
+    """Return block lengths of each sequence."""
     if len(lengths) >= FEW:
         return [lengths]
     size = -(-int(lengths.sum()) // BLOCKS)
@@ -200,17 +197,14 @@ def units_of(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
 
 
 def summed(terms: NDArray[Any], lengths: NDArray[np.int64]) -> NDArray[Any]:
-    """Sums over blocks of these lengths, which stand one behind the other."""
     return np.add.reduceat(terms, lengths.cumsum() - lengths, dtype=np.int64 if terms.dtype == np.bool_ else None)
 
 
 def _seen(judged: PackedSequences, units: list[NDArray[np.int64]], num_symbols: int) -> NDArray[np.int64]:
-    """Observations of each block that are not missing."""
     return summed(judged.symbols < num_symbols, np.concatenate(units))
 
 
 def _logs(hmm: HMM, judged: PackedSequences, units: list[NDArray[np.int64]]) -> NDArray[np.float64]:
-    """log P(block | what comes before it in its sequence) of all blocks, nats; -inf from an impossible symbol on."""
     if len(judged.lengths) >= FEW:
         return held_out_log_likelihoods(hmm, judged)
     found = []
@@ -223,9 +217,10 @@ def _logs(hmm: HMM, judged: PackedSequences, units: list[NDArray[np.int64]]) -> 
 
 
 def held_out_mean(logs: NDArray[np.float64], lengths: NDArray[np.int64]) -> HeldOutScore:
-    """Mean log-likelihood of an observation, from those of sequences (n,) of these lengths.
+    """Compute the mean log-likelihood per observation.
 
-    mean = sum_i logs_i / sum_i lengths_i;  error^2 = n / (n - 1) sum_i (logs_i - mean lengths_i)^2 / (sum_i lengths_i)^2
+    mean = sum_i logs_i / sum_i lengths_i;  error^2 = n / (n - 1) sum_i (logs_i - mean lengths_i)^2 / (sum_i
+    lengths_i)^2
 
     Source: Cochran (1977), ratio estimators.
     """
@@ -243,14 +238,14 @@ def choice_reason(
     support: StateCountPosterior | None = None,
     each: str = "a symbol",
 ) -> tuple[int, str]:
-    """The number of states with the smallest BIC, and that it is, with what held-out sequences say, in one line.
+    """Return the size with the smallest BIC and a one-line explanation.
 
     Args:
-        bics: of each number of states.
-        logs: log-likelihoods of held-out sequences (n,) under each; empty if there are none.
-        lengths: of those sequences (n,).
-        support: what the interval is of.
-        each: what likelihoods are told of.
+        bics: BIC of each size.
+        logs: Held-out log-likelihoods (n,) under each, if any.
+        lengths: Sequence lengths (n,).
+        support: Posterior with the interval.
+        each: Unit of likelihoods.
     """
     chosen, *others = sorted(bics, key=lambda size: bics[size])
     if not others:
@@ -262,16 +257,17 @@ def choice_reason(
     if support and replace(support, errors=dict.fromkeys(support.errors, 0.0)).interval(chosen) != support.interval(
         chosen
     ):
-        by_bic += (
-            f"; the interval allows for estimates of the evidence up to {max(support.errors.values()):.1f} nats apart"
-        )
+        by_bic += f"; the interval allows for an error of the evidence of up to {max(support.errors.values()):.1f} nats"
     if not logs:
         return chosen, by_bic
     best = max(logs, key=lambda size: float(logs[size].sum()))
     if best == chosen:
         return chosen, f"{by_bic}; the held-out likelihood is largest there too"
     if not math.isfinite(logs[chosen].sum()):
-        return chosen, f"{by_bic}; the held-out likelihood is largest with {_states(best)}, and zero here"
+        return (
+            chosen,
+            f"{by_bic}; the held-out likelihood is largest with {_states(best)}, and zero with {_states(chosen)}",
+        )
     gain = held_out_mean(logs[best] - logs[chosen], lengths)
     beside = "" if math.isnan(gain.error) else f" ± {gain.error:.2g}"
     return (
@@ -281,11 +277,10 @@ def choice_reason(
 
 
 def best_predictor(bics: dict[int, float], logs: dict[int, NDArray[np.float64]], lengths: NDArray[np.int64]) -> int:
-    """The number of states whose HMM is taken to predict best: that of BIC, or the one with the largest held-out likelihood
-    if that is larger by more than a standard error of the difference. Of few sequences the largest alone is noise.
+    """Return the BIC choice, or a size whose held-out likelihood is larger by a standard error.
 
     Args:
-        bics, logs, lengths: as for `choice_reason`.
+        bics, logs, lengths: As for `choice_reason`.
     """
     chosen, _ = choice_reason(bics, {}, lengths)
     best = max(logs, key=lambda size: float(logs[size].sum()), default=chosen)

@@ -1,17 +1,13 @@
-"""How well observations tell states apart: the observability coefficient of emissions, of one step or several.
+"""Observability coefficient: how well observations distinguish states.
 
-    gamma(E) = min over laws b != b' of ||(b - b') E||_1 / ||b - b'||_1
-             = min { ||v E||_1 : sum(v) = 0, ||v||_1 = 1 }
+    gamma(E) = min { ||v E||_1 : sum(v) = 0, ||v||_1 = 1 }
 
-The constraint ||v||_1 = 1 is not convex. Bounds from both sides, each of them certain up to rounding:
+Bounds, certain up to rounding:
 
-    above   ||v E||_1 / ||v||_1 of any v with sum 0: differences of two states, the smallest singular direction, and
-            what alternating linear programs make of them
-    below   1 / t for a left inverse up to constants, E G + 1 c = I, with ||G_i - G_j||_1 / 2 <= t: v = (v E) G, and no
-            row vector with sum 0 grows by more than t
-            sigma / sqrt(S), sigma the smallest singular value of v -> v E on vectors with sum 0
-    exact   S > V: 0.  E square and invertible: G = inverse of E above is the only one, and the bound is attained.
-            Else the largest of 2^(S-1) - 1 linear programs, one for each pattern of signs of v.
+    upper   any v with sum 0: state differences, singular directions, alternating linear programs
+    lower   1 / t for E G + 1 c = I with ||G_i - G_j||_1 / 2 <= t, or sigma / sqrt(S) for the smallest singular value
+    exact   S > V: 0.  E invertible: the lower bound with G = E^-1.  Else 2^(S-1) - 1 linear programs, one per sign
+        pattern
 
 Source: [MultiTask] Assumptions 2 and 4.
 """
@@ -39,23 +35,23 @@ from hmmscope.schema import require_count, unknown_name
 from hmmscope.system_info import require_memory
 
 METHODS = ("auto", "bounds", "certificate", "enumeration")
-#: Bounds closer than this are one number.
+#: Bounds closer than this are equal.
 _EQUAL = 1e-9
-#: Singular values below this share of the largest are too small for linear programs and inverses.
+#: Relative singular value below which linear programs and inverses are unreliable.
 _SINGULAR = 1e-8
 _MAX_ENUMERATED_STATES, _MAX_CERTIFICATE = 14, 4_000
 
 
 @dataclass(frozen=True, repr=False)
 class Observability(Shown):
-    """The observability coefficient, or an interval that holds it.
+    """Observability coefficient, or bounds on it.
 
     Attributes:
-        lower, upper: it is in [lower, upper].
-        exact: whether the two agree to 1e-9.
-        method: what settled it: "more states than symbols", "inverse", "enumeration", "certificate", "bounds".
-        witness: v with sum 0 and ||v||_1 = 1 that attains `upper` (state,); zeros for a single state.
-        steps: observations looked at together.
+        lower, upper: Bounds.
+        exact: They agree to 1e-9.
+        method: Method of the bounds.
+        witness: v that attains `upper` (state,).
+        steps: Number of observations.
     """
 
     lower: float
@@ -67,19 +63,16 @@ class Observability(Shown):
 
 
 def observability(hmm: Process | str, steps: int = 1, *, method: str = "auto") -> Observability:
-    """gamma of the law of the next `steps` observations given the state that emits the first of them.
+    """Compute gamma for the next `steps` observations given the first emitting state.
 
     Args:
-        hmm: S states, V symbols. Where transitions emit, the state is the one before its observation.
+        hmm: S states, V symbols. For edge emissions the state precedes its observation.
         steps: k; gamma_k never decreases in k.
-        method: "auto" takes what is exact and cheap; "bounds" solves no linear program; "certificate" is one linear
-            program for any size; "enumeration" solves all 2^(S-1) - 1, for at most 14 states.
+        method: "auto", "bounds" (no linear program), "certificate" (one program) or "enumeration" (at most 14 states).
 
     Raises:
-        InputError: V^k above `MAX_ENUMERATED`; a method that does not fit.
-        ResourceError: linear programs are needed and SciPy (the extra `hmm`) is absent; too little memory.
-
-    Cost: a singular value decomposition of S x V^k; linear programs take milliseconds to seconds each.
+        InputError: V^k exceeds `MAX_ENUMERATED`, or the method does not apply.
+        ResourceError: SciPy (extra `hmm`) is missing, or memory is too small.
     """
     hmm = as_process(hmm)
     if method not in METHODS:
@@ -88,12 +81,10 @@ def observability(hmm: Process | str, steps: int = 1, *, method: str = "auto") -
 
 
 def pair_bound(hmm: Process, steps: int = 1) -> Observability:
-    """gamma between 0 and what the two states that are told apart least attain: half the distance of their laws.
+    """Bound gamma above by half the smallest L1 distance between two states.
 
     Args:
-        hmm, steps: as for `observability`.
-
-    Cost: O(S^2 * V^k), and S^2 numbers.
+        hmm, steps: As for `observability`.
     """
     words_SW = step_emission(hmm, steps)
     require_memory("observability", 8 * 2 * hmm.num_states**2)
@@ -108,17 +99,17 @@ def pair_bound(hmm: Process, steps: int = 1) -> Observability:
 
 
 def step_emission(hmm: Process, steps: int) -> Float64[Tensor, "state word"]:
-    """P(next `steps` observations | state that emits the first), words in lexicographic order; rows sum to one.
-
-    O_1 = emission;  O_k[i, (v, rest)] = sum_j step[v][i, j] * O_{k-1}[j, rest]
+    """Compute P(next `steps` observations | first emitting state), words in lexicographic order.
 
     Raises:
-        InputError: a mixture, whose components differ; too many words.
+        InputError: A mixture, or too many words.
     """
     hmm.require_capability(WORDS)
     require_count("steps", steps)
     if hmm.num_symbols ** min(steps, 64) > MAX_ENUMERATED:
-        raise InputError(f"steps: {hmm.num_symbols}^{steps} words are more than {MAX_ENUMERATED}")
+        raise InputError(
+            f"steps: {hmm.num_symbols}^{steps} words exceed the limit of {MAX_ENUMERATED}; use fewer steps"
+        )
     require_memory("observability", 8 * 3 * hmm.num_states * hmm.num_symbols**steps)
     words_SW = symbol_probs(hmm.params)[0]
     for _ in range(steps - 1):
@@ -134,19 +125,19 @@ def future_distribution(
     reset_mask: object = None,
     lengths: object = None,
 ) -> Float64[Tensor, "batch time word"]:
-    """P(o_{t+1} .. o_{t+k} | o_0..o_t), exact: what the network of [MultiTask] Theorem 2 is compared with.
+    """Compute P(o_{t+1} .. o_{t+k} | o_0..o_t), the target of Theorem 2.
 
-    belief_t @ transition @ step_emission(hmm, k);  where transitions emit, belief_t @ step_emission(hmm, k)
+    Source: [MultiTask] Theorem 2
 
     Args:
-        hmm: S states, V symbols; states or transitions emit.
-        observations: symbols in [0, V), shape (batch, time).
-        num_futures: k >= 1. Words are in lexicographic order, as the entries of `multitask_theorem2`.
-        reset_mask, lengths: as for `filter_beliefs`; the word belongs to the sequence of observation t.
+        hmm: S states, V symbols.
+        observations: Symbols in [0, V), shape (batch, time).
+        num_futures: k >= 1; words are in lexicographic order.
+        reset_mask, lengths: As for `filter_beliefs`.
 
     Raises:
-        InputError: as `filter_beliefs`, or V^k above `MAX_ENUMERATED`.
-        ResourceError: batch x time x V^k numbers do not fit in memory.
+        InputError: As `filter_beliefs`, or V^k exceeds `MAX_ENUMERATED`.
+        ResourceError: The result does not fit in memory.
     """
     hmm = as_process(hmm)
     require_count("num_futures", num_futures)
@@ -159,9 +150,9 @@ def future_distribution(
 
 
 def coefficient(emission_SV: Float64[Tensor, "state symbol"], *, method: str = "auto", steps: int = 1) -> Observability:
-    """gamma of any matrix with stochastic rows; `observability` in terms of the matrix."""
+    """Compute gamma of a row-stochastic matrix."""
     emission = emission_SV.numpy()
-    emission = emission[:, emission.any(0)]  # what no state emits tells nothing
+    emission = emission[:, emission.any(0)]  # drop symbols that no state emits
     num_states, num_symbols = emission.shape
 
     def answer(lower: float, upper: float, how: str, witness: NDArray[np.float64]) -> Observability:
@@ -169,7 +160,7 @@ def coefficient(emission_SV: Float64[Tensor, "state symbol"], *, method: str = "
         return Observability(lower, upper, exact, how, torch.from_numpy(witness), steps)
 
     if num_states == 1:
-        return answer(1.0, 1.0, "inverse", np.zeros(1))  # nothing to tell apart
+        return answer(1.0, 1.0, "inverse", np.zeros(1))  # a single state
     sigma, scale, direction = _singular(emission)
     if num_states > num_symbols:
         return answer(0.0, 0.0, "more states than symbols", direction)
@@ -182,7 +173,7 @@ def coefficient(emission_SV: Float64[Tensor, "state symbol"], *, method: str = "
     if method == "bounds" or sigma <= _SINGULAR * scale:
         return answer(lower, max(lower, ratio(tried[0], emission)), "bounds", tried[0])
     if method == "enumeration" and num_states > _MAX_ENUMERATED_STATES:
-        raise InputError(f"method: enumeration is for at most {_MAX_ENUMERATED_STATES} states, got {num_states}")
+        raise InputError(f"method: enumeration supports at most {_MAX_ENUMERATED_STATES} states, got {num_states}")
     if method == "enumeration" or (method == "auto" and num_states <= 6):
         gamma, witness = enumerate_signs(emission)
         return answer(gamma, gamma, "enumeration", witness)
@@ -196,10 +187,9 @@ def coefficient(emission_SV: Float64[Tensor, "state symbol"], *, method: str = "
 
 
 def numerical_rank(matrix: Float64[Tensor, "row column"], tolerance: float | None = None) -> int:
-    """Number of singular values above `tolerance`.
+    """Count the singular values above `tolerance`.
 
-    The default is what quantisation to multiples of 2^-32 can make of a zero one: rows * 2^-31 (and 1e-10 at least)
-    times the largest.
+    The default is the effect of quantization to 2^-32 on a zero.
     """
     values = torch.linalg.svdvals(matrix)
     tolerance = max(1e-10, len(matrix) * 2.0**-31) if tolerance is None else tolerance
@@ -207,14 +197,11 @@ def numerical_rank(matrix: Float64[Tensor, "row column"], tolerance: float | Non
 
 
 def _singular(emission: NDArray[np.float64]) -> tuple[float, float, NDArray[np.float64]]:
-    """Smallest singular value on vectors with sum 0, the size of the matrix, and the direction of the former (L1 norm one).
-
-    The size is that of the whole matrix: with two states there is one direction, and it is no measure of itself.
-    """
+    """Return the smallest singular value on vectors with sum 0, the matrix norm, and the direction (L1 norm 1)."""
     size = len(emission)
-    basis = np.linalg.qr(np.column_stack([np.ones(size), np.eye(size)[:, 1:]]))[0][:, 1:]  # of vectors with sum 0
+    basis = np.linalg.qr(np.column_stack([np.ones(size), np.eye(size)[:, 1:]]))[0][:, 1:]  # vectors with sum 0
     seen = basis.T @ emission
-    # All left directions where some of them show nothing; never all right ones, of which there are V^k.
+    # All left directions if some are null; never all V^k right ones.
     left, values, _ = np.linalg.svd(seen, full_matrices=seen.shape[0] > seen.shape[1])
     direction = basis @ left[:, -1]
     smallest = values[-1] if len(values) == size - 1 else 0.0
@@ -222,7 +209,6 @@ def _singular(emission: NDArray[np.float64]) -> tuple[float, float, NDArray[np.f
 
 
 def _candidates(num_states: int, direction: NDArray[np.float64]) -> list[NDArray[np.float64]]:
-    """The singular direction, and half of every difference of two states."""
     pairs = [np.zeros(num_states) for _ in range(num_states * (num_states - 1) // 2)]
     for v, (i, j) in zip(pairs, itertools.combinations(range(num_states), 2), strict=True):
         v[i], v[j] = 0.5, -0.5
@@ -230,7 +216,7 @@ def _candidates(num_states: int, direction: NDArray[np.float64]) -> list[NDArray
 
 
 def _by_inverse(emission: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-    """1 / gamma = max_{i<j} ||(E^-1)_i - (E^-1)_j||_1 / 2: the extreme u of sum 0 are half differences, v = u E^-1."""
+    """Compute 1 / gamma = max_{i<j} ||(E^-1)_i - (E^-1)_j||_1 / 2."""
     eye = torch.eye(len(emission), dtype=torch.float64)
     inverse = torch.linalg.lstsq(torch.from_numpy(emission), eye, driver="gelsd").solution.numpy()
     i, j = np.triu_indices(len(emission), 1)

@@ -1,4 +1,4 @@
-"""What the ideal observer knows and predicts, for any process that has an exact answer."""
+"""Bayes-optimal beliefs and predictions of any process with exact inference."""
 
 from dataclasses import dataclass, replace
 
@@ -17,32 +17,30 @@ from hmmscope.processes.observations import Observations, as_vectors, check_obse
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 
-#: Up to this many components the posterior costs little beside the prediction.
+#: Largest number of components for which the posterior adds little cost.
 _FEW_COMPONENTS = 512
 
 
 def observe(
     process: Process | str, observations: Observations, *, reset_mask: object = None, lengths: object = None
 ) -> ObserverOutput:
-    """What the observer knows who knows the process, but not what is hidden: beliefs, predictions, log-likelihoods.
+    """Compute the Bayes-optimal observer's beliefs, predictions and log-likelihoods.
 
-    Of one HMM the law "belief" of its states, of a generalised one its "vector", of a mixture the law "component"; a kind
-    without such a law answers itself, by its method `observe`.
+    The belief is called "belief" for an HMM, "vector" for a generalised HMM and "component" for a mixture; other
+    processes use their method `observe`.
 
     Args:
-        process: of any kind.
-        observations: symbols in [0, V) (batch, time), or vectors (batch, time, coordinate), in which NaN is missing.
-        reset_mask: optional mask (time,), true where a new sequence begins; the first is true.
-        lengths: optional, as for `filter_beliefs`; beyond the end of a shorter sequence everything is zero. Of processes
-            that answer from a law of finitely many states.
+        process: Any process.
+        observations: Symbols in [0, V) (batch, time), or vectors (batch, time, coordinate), NaN where missing.
+        reset_mask, lengths: As for `filter_beliefs`.
 
     Raises:
-        InputError: a process without an exact answer; the message says why there is none, and which kinds have one.
+        InputError: The process has no exact inference; the message gives the reason.
     """
     process = as_process(process)
     if PREDICTIONS not in process.uses_hmm_inference:
         if lengths is not None:
-            raise InputError(f"lengths: a {type(process).__name__} is observed in sequences of one length here")
+            raise InputError(f"lengths: must be None for a {type(process).__name__}; give sequences of one length")
         if PREDICTIONS not in process.capabilities():
             raise process.missing_capability_error(PREDICTIONS)
         if process.real_valued:
@@ -61,10 +59,10 @@ def observe(
 
 
 def observe_with_memory(process: Process, observations: Tensor, memory_length: int) -> ObserverOutput:
-    """`observe` by an observer who keeps the last `memory_length` observations, see `memory_beliefs`.
+    """Run `observe` with a memory of `memory_length` observations, see `memory_beliefs`.
 
     Raises:
-        InputError: as `memory_beliefs`; a kind of process that has no such answer.
+        InputError: As `memory_beliefs`, or the process does not support it.
     """
     if MEMORY not in process.uses_hmm_inference:
         return process.fixed_memory_predictions(observations, memory_length)
@@ -79,11 +77,11 @@ def _observed(process: Process, found: FilterResult) -> ObserverOutput:
 
 @dataclass(frozen=True, repr=False)
 class OptimalPredictions(Shown):
-    """The best that any predictor can do.
+    """Bayes-optimal predictions.
 
     Attributes:
         predicted_observation: P(o_t | o_0..o_{t-1}) (batch, time, symbol).
-        log_likelihood_terms: log P(o_t | o_0..o_{t-1}) (batch, time), nats.
+        log_likelihood_terms: log P(o_t | o_0..o_{t-1}) (batch, time), in nats.
         component_posterior: P(component | o_0..o_t) (batch, time, component); None for a single process.
     """
 
@@ -95,15 +93,13 @@ class OptimalPredictions(Shown):
 def optimal_predictions(
     process: Process | str, observations: Observations, *, reset_mask: object = None, lengths: object = None
 ) -> OptimalPredictions:
-    """What the observer predicts who knows the process, but not the hidden path or component.
-
-    Of a fresh pool of Markov chains the observer knows the law of the rows.
+    """Predict with the Bayes-optimal predictor, which knows the process but not its hidden states.
 
     Args:
-        process, observations, reset_mask, lengths: as for `observe`.
+        process, observations, reset_mask, lengths: As for `observe`.
 
     Raises:
-        InputError: a process without an exact answer; the message says why there is none.
+        InputError: The process has no exact inference.
     """
     found = observe(process, observations, reset_mask=reset_mask, lengths=lengths)
     return OptimalPredictions(found.predicted_observation, found.log_likelihood_terms, found.probs.get("component"))
@@ -112,7 +108,7 @@ def optimal_predictions(
 def optimal_probs(
     process: Process, observations: Int[Tensor, "batch time"], *, reset_mask: object = None
 ) -> Float64[Tensor, "batch time symbol"]:
-    """`optimal_predictions(...).predicted_observation`; of large mixtures without a posterior, in O(batch * time) memory."""
+    """Return only the predicted probabilities, in O(batch * time) memory."""
     if COMPONENTS in process.uses_hmm_inference and len(process.component_weights) > _FEW_COMPONENTS:
         found = mixture_predictions(process, observations, reset_mask=reset_mask, dtype=torch.float64)
         return found.predicted_observation

@@ -1,4 +1,4 @@
-"""Whole hidden paths: the likeliest one, and draws from their posterior law."""
+"""Hidden paths: the Viterbi path and posterior samples."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,19 +37,18 @@ from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.seeds import numpy_generator
 
-#: Logarithms of probabilities are multiples of one over this where paths are compared.
+#: Log-probabilities of compared paths are multiples of 1 / _GRID.
 _GRID = 2.0**36
 
 
 @dataclass(frozen=True, repr=False)
 class PathResult(Shown):
-    """The likeliest path of each sequence.
+    """Most likely path of each sequence.
 
     Attributes:
-        states: (batch, time); -1 everywhere for an impossible sequence, and beyond the end of a shorter one.
-        log_probability: log P(states, o_0..o_{T-1}) of that path (batch,), nats; -inf for an impossible sequence. Never
-            above the log-likelihood, which is over all paths. Of a mixture log P(component, states, o_0..o_{T-1}).
-        component: of a mixture the component whose states these are (batch,), -1 for an impossible sequence; else None.
+        states: (batch, time); -1 if impossible and in padding.
+        log_probability: log P(states, o_0..o_{T-1}), of a mixture jointly with the component (batch,), in nats.
+        component: Component of each path of a mixture (batch,), else None.
     """
 
     states: Int64[Tensor, "batch time"]
@@ -60,33 +59,23 @@ class PathResult(Shown):
 def most_likely_states(
     hmm: Process | str, observations: Observations, *, reset_mask: object = None, lengths: object = None
 ) -> PathResult:
-    """The path of states with the largest joint probability (Viterbi), in logarithms.
+    """Compute the most likely state sequence (Viterbi path).
 
     best_0(j) = log initial[j] + log emission[j, o_0]
     best_t(j) = max_i (best_{t-1}(i) + log transition[i, j]) + log emission[j, o_t]
 
-    Of a mixture it is the component and path with the largest joint probability; ties go to the lowest component.
-
-    Where transitions emit, log labelled[o_t][i, j] takes the place of transition and emission, and the start state,
-    which is not part of the path, is summed over: best_0 = log(initial @ labelled[o_0]).
-
-    Ties go to the lowest last state, then to the lowest state before it, and so on. Logarithms are rounded to multiples of
-    2^-36, so that their sums are exact in any order up to 2^17: paths that take the same steps in another order tie. Paths
-    whose probabilities differ by less than a relative T * 2^-36 may change places.
+    For a mixture, component and path are maximized jointly. For edge emissions, the start state is summed over. Ties go
+    to the lowest component, then the lowest last state, and so on; logarithms are rounded to multiples of 2^-36, so
+    permuted transitions tie exactly.
 
     Source: Viterbi (1967).
 
     Args:
-        hmm: S states, V symbols; states or transitions emit; or a mixture of such.
-        observations: symbols in [0, V), shape (batch, time).
-        reset_mask: optional mask (time,), true where a new sequence begins; the first is true.
-        lengths: optional number of observations of each sequence (batch,); what lies beyond is padding. Or as in
-            hmmlearn, of observations (time, 1), the lengths of the sequences that this column is cut into.
+        hmm: S states, V symbols; or a mixture.
+        observations, reset_mask, lengths: As for `filter_beliefs`.
 
     Raises:
-        InputError: a symbol outside [0, V); bad starts or lengths.
-
-    Cost: O(batch * time * S^2), of a mixture for each component.
+        InputError: An invalid symbol, `reset_mask` or `lengths`.
     """
     hmm = as_process(hmm)
     if COMPONENTS in hmm.uses_hmm_inference:
@@ -108,7 +97,6 @@ def most_likely_states(
 
 
 def _of_mixture(mixture: Process, observations: Observations, reset_mask: object, lengths: object) -> PathResult:
-    """The likeliest component and path."""
     asked = by_component(mixture, observations, reset_mask, lengths)
     states, best = torch.full_like(asked.observations, -1), torch.full(asked.weights.shape[:1], -torch.inf).double()
     component = torch.full_like(best, -1, dtype=torch.int64)
@@ -131,17 +119,16 @@ def viterbi_paths(
     highest_end: bool = False,
     entries: Entries | None = None,
 ) -> PathResult:
-    """The paths of `most_likely_states`, and their probability by `exact`, from tables of logarithms.
+    """Compute Viterbi paths from tables of logarithms.
 
     Args:
-        exact: of the process.
-        compared: those by which paths are compared; ties go to the lowest state.
-        work: the sequences, rows of a batch.
-        shape: of the batch, (batch, time).
-        narrow: whether states go side by side in registers, see `paths_side_by_side`.
-        highest_end: of last states that tie the highest is taken, not the lowest.
-        entries: transitions of `compared` by the state that they lead to, to be gone through one by one; else all are gone
-            through row by row.
+        exact: Tables for the probability.
+        compared: Rounded tables that rank paths.
+        work: Sequences.
+        shape: (batch, time).
+        narrow: Use SIMD over states.
+        highest_end: Break ties of the last state by the highest.
+        entries: Sparse transitions of `compared` by target state.
     """
     first, step, emission = compared
     batch, time = shape
@@ -188,27 +175,22 @@ def sample_state_paths(
     reset_mask: object = None,
     lengths: object = None,
 ) -> Int64[Tensor, "path batch time"]:
-    """Draws from P(states | o_0..o_{T-1}), the law of the hidden path given all observations.
+    """Sample hidden paths from P(states | o_0..o_{T-1}).
 
-    state_{T-1} ~ belief_{T-1}
-    P(state_t = i | state_{t+1} = j, o) ∝ belief_t(i) * transition[i, j]
+    state_{T-1} ~ belief_{T-1};  P(state_t = i | state_{t+1} = j, o) ∝ belief_t(i) * transition[i, j]
 
-    Of a mixture first component ~ P(component | o), then a path of that component.
+    For a mixture, the component is drawn first.
 
     Source: forward filtering, backward sampling; Scott (2002), "Bayesian methods for hidden Markov models".
 
     Args:
-        hmm, observations, reset_mask, lengths: as for `most_likely_states`.
-        num_paths: draws for each sequence; the first are the same whatever their number.
-        seed: in [0, 2^32).
-        indices: the number (batch,) of the stream of random numbers of each sequence; 0, 1, .. if not given. A sequence
-            with the same seed and number has the same draws in any batch.
+        hmm, observations, reset_mask, lengths: As for `most_likely_states`.
+        num_paths: Samples per sequence.
+        seed: In [0, 2^32).
+        indices: Random stream of each sequence (batch,), default 0, 1, ..
 
     Returns:
-        (path, batch, time); -1 for an impossible sequence and beyond the end of a shorter one. A path of probability
-        zero is never drawn.
-
-    Cost: the filter's, and O(num_paths * batch * time * S).
+        (path, batch, time); -1 if impossible and in padding.
     """
     hmm = as_process(hmm)
     if PATHS not in hmm.uses_hmm_inference:
@@ -237,17 +219,15 @@ def sample_state_paths(
 
 
 def _streams(indices: object, batch: int) -> Int64[Tensor, "batch"]:
-    """The number of the stream of random numbers of each sequence."""
     numbers = torch.arange(batch) if indices is None else torch.as_tensor(indices)
     if numbers.shape != (batch,) or numbers.dtype.is_floating_point or bool((numbers < 0).any()):
-        raise InputError(f"indices: must be {batch} whole numbers of at least 0")
+        raise InputError(f"indices: must be {batch} nonnegative integers")
     return numbers
 
 
 def _drawn_of_mixture(
     mixture: Process, asked: PerComponentRequest, num_paths: int, seed: int, indices: object
 ) -> Int64[Tensor, "path batch time"]:
-    """Draws of the component of each path, and of a path of that component."""
     numbers = _streams(indices, len(asked.weights))
     whose = torch.from_numpy(drawn_components(asked.weights, num_paths, seed, "component-of-paths", numbers.tolist()))
     paths = torch.full((num_paths, *asked.observations.shape), -1)

@@ -1,9 +1,7 @@
-"""The filter of a mixture on the processor: one question, whatever the sizes, with the posterior or without.
+"""CPU filter of mixtures, with or without the posterior.
 
-Few states: `hmmscope.kernels.mixtures`, all components at each step. Many states: one component after another, in products
-of matrices, with running sums relative to the largest weight, so that memory does not grow with the number of components.
-Where a component's law may lose an entry, the sequence, or the component on that sequence, is gone over by
-`hmmscope.kernels.underflow_safe`.
+Few states use `hmmscope.kernels.mixtures`. Many states use matrix products, one component at a time, with running sums.
+Underflow risks are recomputed by `hmmscope.kernels.underflow_safe`.
 """
 
 import numpy as np
@@ -31,8 +29,7 @@ def run_mixture(
     posterior: bool = False,
     dtype: torch.dtype = torch.float64,
 ) -> Found:
-    """P(component | o_0..o_t) (batch, time, component), of no rows unless asked for; P(o_{t+1} | o_0..o_t) (batch, time,
-    symbol); log P(o_t | o_0..o_{t-1}) (batch, time). Zeros in padding, and laws of zeros from an impossible prefix on."""
+    """Return P(component | o_0..o_t) if requested, P(o_{t+1} | o_0..o_t) and log P(o_t | o_0..o_{t-1})."""
     (batch, time), (components, size) = observations_BT.shape, law.initial_MS.shape
     num_symbols = symbol_probs(law).shape[2]
     work = sequences(observations_BT, starts_T, lengths_B)
@@ -66,7 +63,6 @@ def _few_states(
     following: NDArray[np.float64],
     terms: NDArray[np.float64],
 ) -> None:
-    """Everything by the compiled loop, written to the results."""
     first, step, emission = (np.ascontiguousarray(part.numpy(), np.float64) for part in law.all_tables())
     first, emission = (part.reshape(len(part), -1) for part in (first, emission))
     symbols_MSV = symbol_probs(law)
@@ -112,9 +108,9 @@ def _component(
     observations_BT: Int64[Tensor, "batch time"],
     work: PackedSequences,
 ) -> tuple[NDArray[np.float64], NDArray[np.floating]]:
-    """log P(o_t | past) (batch, time) of one component, zero in padding; P(o_{t+1} | o_0..o_t) (batch, time, symbol)."""
+    """Return log P(o_t | past) (batch, time) and P(o_{t+1} | o_0..o_t) of one component."""
     (batch, time), dtype = observations_BT.shape, process.first.dtype
-    emission_SV = process.emission.T[:, :num_symbols]  # without what stands for a missing one
+    emission_SV = process.emission.T[:, :num_symbols]  # without the missing symbol
     laws = NextStepProbs(initial_S.astype(dtype) @ emission_SV, process.step[0] @ emission_SV)
     norms_BT, doubtful = np.ones((batch, time)), np.zeros(len(work.rows), np.bool_)
     ahead_BTV = np.zeros((batch, time, emission_SV.shape[1]), dtype)
@@ -132,7 +128,7 @@ def _component(
 
 
 class _Running:
-    """Sums over components, seen one after another, of weights and predictions, relative to the largest weight so far."""
+    """Running sums over components, relative to the largest weight."""
 
     def __init__(self, batch: int, time: int, num_symbols: int) -> None:
         self.largest = np.full((batch, time), -np.inf)
@@ -140,7 +136,6 @@ class _Running:
         self.mixed = np.zeros((batch, time, num_symbols))
 
     def add(self, log_joint_BT: NDArray[np.float64], ahead_BTV: NDArray[np.floating]) -> None:
-        """Take in a component with log P(component, o_0..o_t) and P(o_{t+1} | o_0..o_t)."""
         num_symbols = self.mixed.shape[2]
         accumulate(
             *(np.ascontiguousarray(log_joint_BT).reshape(-1), ahead_BTV.reshape(-1, num_symbols)),
@@ -148,7 +143,6 @@ class _Running:
         )
 
     def write(self, posterior: NDArray[np.float64], following: NDArray[np.float64], terms: NDArray[np.float64]) -> None:
-        """Write results (batch, time, ..); `posterior` holds the logarithms of the joint weights, or has no rows."""
         with np.errstate(divide="ignore", invalid="ignore"):
             joint = self.largest + np.log(self.total)
             possible = joint > -np.inf

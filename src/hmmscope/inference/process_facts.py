@@ -1,4 +1,4 @@
-"""What is known of a process without any data."""
+"""Exact properties of a process, without data."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,25 +15,25 @@ from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.ties import descending, steady
 
-#: Above this many states `process_facts` tells nothing: it would take more than a second or two.
+#: State limit of `process_facts`, so that it takes a second or two.
 MAX_STATES = 64
-#: The same for a mixture, and of how many of its components anything is told.
+#: State limit for a mixture, and number of components that are described.
 MAX_MIXED_STATES, MAX_COMPONENTS = 128, 8
-#: Above this many words `affordable_observability` solves no linear programs, and above this many states takes no inverse.
+#: Limits of `affordable_observability`: words for linear programs, states for an inverse.
 MAX_WORDS, MAX_INVERTED = 256, 512
-#: Sequences that an entropy rate is sampled from: so many of a process of few states, and at least.
+#: Sampled sequences for an entropy rate: most, fewest, and their product with the squared states.
 _MOST_SAMPLED, _LEAST_SAMPLED, _SAMPLED = 200, 50, 5e7
 
 
 @dataclass(frozen=True, repr=False)
 class Facts(Shown):
-    """Numbers of one HMM, or generalised HMM.
+    """Properties of one HMM or generalised HMM.
 
     Attributes:
-        stationary: its stationary law, or vector (state,); None if there are several.
-        entropy: its entropy rate; None without a stationary law.
-        observability: of one observation; None without states to tell apart.
-        rank: numerical rank of its transition matrix; of a generalised HMM the least number of dimensions.
+        stationary: Stationary distribution or vector (state,); None if not unique.
+        entropy: Entropy rate, or None.
+        observability: Of one observation, or None.
+        rank: Rank of the transition matrix; minimal dimension of a generalised HMM.
     """
 
     stationary: Float64[Tensor, "state"] | None
@@ -43,10 +43,7 @@ class Facts(Shown):
 
 
 def known_facts(hmm: Process) -> Facts:
-    """The stationary law, entropy rate, observability and rank of a process; the costly parts as bounds or estimates.
-
-    Cost: O(S^3), and 200 sequences of 400 observations where the entropy rate has to be sampled, fewer above 500 states.
-    """
+    """Compute stationary distribution, entropy rate, observability and rank; costly values are bounds or estimates."""
     hmm.require_capability(WORDS)
     if hmm.params.signed:
         gamma, rank = None, least_dimension(hmm)
@@ -55,13 +52,13 @@ def known_facts(hmm: Process) -> Facts:
     try:
         count = max(_LEAST_SAMPLED, min(_MOST_SAMPLED, int(_SAMPLED / hmm.num_states**2)))
         stationary_S = stationary_distribution(hmm)
-    except InputError:  # several sets of states that are never left
+    except InputError:  # several closed classes
         return Facts(None, None, gamma, rank)
     return Facts(stationary_S, rate_of_stationary(hmm, stationary_S, count), gamma, rank)
 
 
 def affordable_observability(hmm: Process, steps: int = 1) -> Observability:
-    """`observability`, as bounds where the exact number would take linear programs that are slow or not installed."""
+    """Compute `observability`, or bounds if linear programs are slow or SciPy is missing."""
     num_words = hmm.num_symbols ** min(steps, 64)
     quick = hmm.num_states == num_words or (hmm.num_states <= 6 and num_words <= MAX_WORDS)
     if MAX_INVERTED < hmm.num_states <= num_words:
@@ -73,10 +70,7 @@ def affordable_observability(hmm: Process, steps: int = 1) -> Observability:
 
 
 def least_dimension(process: Process) -> int:
-    """Rank of [P(p s)] over all words p, s: of the prefixes' vectors, without those that no suffix tells apart.
-
-    Cost: O(V * S^4).
-    """
+    """Compute the rank of [P(p s)] over all words p, s."""
     ends = torch.ones(1, process.num_states, dtype=torch.float64)
     steps_VSS = process.params.arrivals()
     prefixes = _spanned(process.params.initial_MS[:1], steps_VSS)
@@ -85,7 +79,7 @@ def least_dimension(process: Process) -> int:
 
 
 def _spanned(start_NS: Tensor, steps_VSS: Tensor) -> Tensor:
-    """An orthonormal basis (vector, state) of all that products of the steps make of the rows."""
+    """Return an orthonormal basis of the rows multiplied by all products of steps."""
     basis = _basis(start_NS)
     while True:
         grown = _basis(torch.cat([basis, (basis @ steps_VSS).flatten(0, 1)]))
@@ -100,7 +94,7 @@ def _basis(rows_NS: Tensor) -> Tensor:
 
 
 def process_facts(process: Process) -> list[tuple[str, str]]:
-    """(name, value) of `known_facts` or `mixture_facts`, where it takes no more than a second or two; else nothing."""
+    """Return (name, value) of the properties of a small process."""
     if COMPONENTS in process.uses_hmm_inference:
         return mixture_facts(process)
     if process.real_valued and PATHS in process.capabilities() and process.num_states <= MAX_STATES:
@@ -113,7 +107,7 @@ def process_facts(process: Process) -> list[tuple[str, str]]:
 
 
 def mixture_facts(mixture: Process) -> list[tuple[str, str]]:
-    """(name, value) of the weights, and of the entropy and the forgetting of the first components, if they are not large."""
+    """Return (name, value) of the properties of a mixture."""
     weights = mixture.component_weights
     least, most = (f"{steady(float(end)):.6g}" for end in (weights.min(), weights.max()))
     law = f"{least} each" if least == most else f"{least} to {most}"
@@ -134,7 +128,7 @@ def mixture_facts(mixture: Process) -> list[tuple[str, str]]:
         )
     rates = []
     for hmm in first:
-        with suppress(InputError):  # several sets of states that are never left
+        with suppress(InputError):  # several closed classes
             rates.append(entropy_rate(hmm, num_samples=50).value)
     if rates:
         whose = whose if len(rates) == len(first) else f" (of {len(rates)} components that have a stationary law)"
@@ -143,7 +137,6 @@ def mixture_facts(mixture: Process) -> list[tuple[str, str]]:
 
 
 def facts_in_words(hmm: Process, facts: Facts) -> list[tuple[str, str]]:
-    """(name, value) of each."""
     signed = hmm.params.signed
     stands = "fixed vector" if signed else "stationary law"
     said = [(stands, "not unique")]
@@ -168,7 +161,6 @@ def facts_in_words(hmm: Process, facts: Facts) -> list[tuple[str, str]]:
 
 
 def observability_in_words(found: Observability) -> str:
-    """The number or the interval, and what settled it."""
     lower, upper = (f"{steady(bound):z.6f}" for bound in (found.lower, found.upper))
     gamma = upper if found.exact else f"{lower} to {upper}"
     return f"{gamma} ({found.method})"

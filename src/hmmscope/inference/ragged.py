@@ -17,24 +17,22 @@ from hmmscope.sequences.gaps import MISSING
 def check_ragged(
     observations: object, alphabet: Alphabet, reset_mask: object, lengths: object
 ) -> tuple[Int64[Tensor, "batch time"], Bool[Tensor, "time"], Bool[Tensor, "batch time"]]:
-    """Observations with padding replaced by symbol 0, starts as a mask, and where the observations are (not padding).
+    """Check a batch; return symbols, sequence starts and the mask of non-padding.
 
-    Padding may hold any number, so nothing after this line can depend on it. A missing observation is the symbol V.
+    Padding becomes symbol 0, and a missing observation becomes V.
 
     Args:
-        observations: (batch, time), symbols in [0, V) or `MISSING`, except beyond the lengths; see `as_batch`.
-        alphabet: of V symbols.
-        reset_mask: as in `check_observations`.
-        lengths: number of observations of each sequence (batch,), in [0, time]; None if all are complete. As in hmmlearn,
-            lengths that sum to the time of one column (time, 1), or of one row, are those of the sequences that it is cut
-            into.
+        observations: (batch, time), symbols in [0, V) or `MISSING`; see `as_batch`.
+        alphabet: Of V symbols.
+        reset_mask: As in `check_observations`.
+        lengths: Observations per sequence (batch,), in [0, time]; for a single column or row, lengths to cut it into.
 
     Raises:
-        InputError: as `check_observations`; lengths of another shape, type or range.
+        InputError: As `check_observations`, or `lengths` is invalid.
     """
     observations, known = as_batch(observations, alphabet, lengths)
     if known is not None and lengths is not None:
-        raise InputError("lengths: are for arrays; these observations have lengths of their own")
+        raise InputError("lengths: must be None; these observations already have lengths")
     lengths, num_symbols = known if lengths is None else lengths, alphabet.count or 0
     if lengths is None or observations.ndim != 2:
         found, mask = checked(observations, num_symbols, reset_mask, gaps=True)
@@ -42,7 +40,7 @@ def check_ragged(
     batch, time = observations.shape
     counts = as_counts(lengths).to(observations.device)
     if counts.numel() == 0:
-        counts = counts.to(torch.int64)  # an empty list
+        counts = counts.to(torch.int64)  # from an empty list
     whole = not (counts.dtype.is_floating_point or counts.dtype.is_complex or counts.dtype == torch.bool)
     if whole and 1 in (batch, time) and reset_mask is None and counts.ndim == 1 and len(counts) != batch:
         sizes = counts.tolist()
@@ -63,7 +61,7 @@ def check_ragged(
 def given_again(
     observations: object, alphabet: Alphabet, reset_mask: object, lengths: object
 ) -> tuple[Int64[Tensor, "batch time"], dict[str, Any], Bool[Tensor, "batch time"]]:
-    """Return observations, `reset_mask` and `lengths`, checked as by `check_ragged`, in the form that functions take."""
+    """Return checked observations, with `reset_mask` and `lengths` as keyword arguments."""
     checked, mask, inside = check_ragged(observations, alphabet, reset_mask, lengths)
     given = checked.masked_fill(checked == (alphabet.count or 0), MISSING)
     return given, {"reset_mask": mask, "lengths": counted(inside)}, inside
@@ -72,16 +70,14 @@ def given_again(
 def check_own(
     process: Process, observations: object, lengths: object = None
 ) -> tuple[Tensor, Bool[Tensor, "batch time"]]:
-    """Observations for a kind of process that answers by itself, and where they are (not padding).
-
-    Vectors are padded with NaN, as if what lies beyond the end of a shorter sequence were missing.
+    """Check observations of any process, and return the mask of non-padding; vectors are padded with NaN.
 
     Raises:
-        InputError: as `as_vectors` and `whole_batch`; symbols with lengths.
+        InputError: As `as_vectors` and `whole_batch`, or symbols with lengths.
     """
     if not process.real_valued:
         if lengths is not None:
-            raise InputError(f"lengths: a {type(process).__name__} is asked about sequences of one length")
+            raise InputError(f"lengths: must be None for a {type(process).__name__}; give sequences of one length")
         batch = whole_batch(observations, process.alphabet)
         return batch, torch.ones(batch.shape[:2], dtype=torch.bool)
     vectors, known = as_vectors(observations, process.num_symbols, lengths)
@@ -90,7 +86,6 @@ def check_own(
 
 
 def counted(inside_BT: Bool[Tensor, "batch time"]) -> Int64[Tensor, "batch"]:
-    """How many observations each sequence has; where all have the whole time, nothing is added up."""
     whole = bool(inside_BT[:, -1:].all())
     return inside_BT.new_full(inside_BT.shape[:1], inside_BT.shape[1], dtype=torch.int64) if whole else inside_BT.sum(1)
 
@@ -98,7 +93,7 @@ def counted(inside_BT: Bool[Tensor, "batch time"]) -> Int64[Tensor, "batch"]:
 def silent(
     terms_BT: Float64[Tensor, "batch time"], observations_BT: Int64[Tensor, "batch time"], num_symbols: int
 ) -> Float64[Tensor, "batch time"]:
-    """Log-likelihood terms that are exactly zero where an observation is missing, up to an impossible one."""
+    """Set log-likelihood terms of missing observations to zero, up to an impossible one."""
     if not any_missing(observations_BT, num_symbols):
         return terms_BT
     return terms_BT.masked_fill((observations_BT == num_symbols) & (terms_BT > -torch.inf), 0.0)
@@ -107,9 +102,9 @@ def silent(
 def seen_terms(
     predicted_BTV: Float64[Tensor, "batch time symbol"], observations_BT: Int64[Tensor, "batch time"]
 ) -> Float64[Tensor, "batch time"]:
-    """Logarithms of the probabilities of what was observed, from the law of each observation before it is seen.
+    """Return log-probabilities of the observations.
 
-    Where an observation is missing zero, or -inf if the law is of zeros: after an impossible prefix.
+    A missing observation has zero, or -inf after an impossible prefix.
     """
     num_symbols = predicted_BTV.shape[2]
     terms_BT = predicted_BTV.gather(2, observations_BT.clamp(max=num_symbols - 1)[..., None])[..., 0].log()
@@ -119,7 +114,6 @@ def seen_terms(
 
 
 def blank(values: Tensor, inside_BT: Bool[Tensor, "batch time"], padding: float = 0) -> Tensor:
-    """Values (batch, time, ...) with `padding` beyond the end of each sequence."""
     if bool(inside_BT.all()):
         return values
     inside = inside_BT.view(*inside_BT.shape, *[1] * (values.ndim - 2))

@@ -1,4 +1,4 @@
-"""Searching with restarts: from new starts again and again, until the best two ends agree."""
+"""Restarted search until the best two results agree."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,17 +7,17 @@ from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from hmmscope.ties import largest
 
-#: Restarts that are made before any two of them may agree.
+#: Fewest restarts before agreement ends the search.
 LEAST = 3
 
 
 @runtime_checkable
 class RestartResult(Protocol):
-    """Where a restart ended."""
+    """End of a restart."""
 
     @property
     def log_likelihood(self) -> float:
-        """What is to be large, nats."""
+        """Objective, in nats."""
         ...
 
 
@@ -25,21 +25,20 @@ End = TypeVar("End", bound=RestartResult)
 
 
 class RestartSearch(Generic[End]):
-    """The restarts 0, 1, 2, ... up to the first after which the best two agree, or up to the last that is allowed.
+    """Restarts 0, 1, 2, ... until the best two agree.
 
-    Those that run beside each other and come later in this order are left out: how many count, and so what is found, is the
-    same for any number of them.
+    Later restarts of the same wave are dropped, so the result does not depend on parallelism.
 
     Args:
-        wave: from the numbers of some restarts to where they ended; see `on_threads`.
-        most: restarts that are allowed.
-        beside: restarts of the first wave, at least three, and of every other one.
-        near: difference of log-likelihoods, nats, below which two agree.
+        wave: Map from restart numbers to their ends; see `on_threads`.
+        most: Maximum number of restarts.
+        beside: Restarts in the first and later waves.
+        near: Log-likelihood difference, in nats, below which two agree.
 
     Attributes:
-        ends: of the restarts that count, in their order.
-        made: all that were made.
-        near: see above.
+        ends: Ends that count, in order.
+        made: Number of restarts run.
+        near: See above.
     """
 
     def __init__(
@@ -61,23 +60,22 @@ class RestartSearch(Generic[End]):
 
     @property
     def best(self) -> End:
-        """The one with the largest log-likelihood, the first among those that rounding alone tells apart."""
+        """The end with the largest log-likelihood; ties prefer the first."""
         return largest(self.ends, key=lambda end: end.log_likelihood)
 
     @property
     def restart_gap(self) -> float:
-        """The largest log-likelihood less the second; infinite if there is one restart."""
+        """Log-likelihood gap of the best two; infinite for one restart."""
         scores = sorted((end.log_likelihood for end in self.ends), reverse=True)
         return scores[0] - scores[1] if len(scores) > 1 else math.inf
 
     @property
     def restarts_agree(self) -> bool:
-        """Whether the best two agree."""
         return self.restart_gap < self.near
 
 
 def on_threads(restart: Callable[[int], End], num_threads: int) -> Callable[[Sequence[int]], list[End]]:
-    """Waves of restarts that run on so many threads."""
+    """Run waves of restarts on threads."""
 
     def wave(numbers: Sequence[int]) -> list[End]:
         if num_threads == 1:

@@ -1,13 +1,10 @@
-"""The forward filter in O(log time) depth: products of step matrices by an associative scan.
-
-Step t maps the law of the state that emits to unnormalised laws after o_t. Products of steps are kept as
+"""Forward filter in O(log time) depth by an associative scan of step matrices.
 
     product[i, :] = exp(log_scale_i) * row_i,   row_i >= 0 with sum 1, or all zero with log_scale_i = -inf
 
-and (row, a) * (other, b) has rows ∝ sum_k row_ik exp(b_k) other_k. Only differences of scales within a product matter to
-beliefs, so the largest is taken to be 0.
+(row, a) * (other, b) has rows ∝ sum_k row_ik exp(b_k) other_k. Only scale differences matter, so the largest is 0.
 
-Source: Blelloch (1990) for the scan; Särkkä and García-Fernández (2021), "Temporal parallelization of Bayesian smoothers".
+Source: Blelloch (1990) for the scan; Särkkä and García-Fernández (2021).
 """
 
 import torch
@@ -23,31 +20,26 @@ from hmmscope.processes.process import Process
 from hmmscope.sequences.gaps import MISSING
 from hmmscope.system_info import require_memory
 
-#: A product with a positive entry below this could lose it.
+#: Smaller positive entries of a product may underflow.
 RISKY = 1e-100
 
 
 def scan_beliefs(
     hmm: Process, observations: Symbols, *, reset_mask: object = None, lengths: object = None
 ) -> FilterResult:
-    """`filter_beliefs` for long sequences and few states, in about 2 log2(time) batched matrix products.
+    """Compute `filter_beliefs` in about 2 log2(time) batched matrix products, for few states.
 
-    A sequence in which a product has a positive entry below 1e-100 is given to the sequential filter, which carries it in
-    logarithms: chains that do not mix are of this kind, and gain nothing here. Zeros are exact in both, and an impossible
-    sequence has the same answer.
+    A sequence with a positive product entry below 1e-100 uses the sequential filter.
 
     Args:
-        hmm: S states, V symbols; states or transitions emit.
-        observations: symbols in [0, V), shape (batch, time).
-        reset_mask: optional mask (time,), true where a new sequence begins; the first is true.
-        lengths: optional number of observations of each sequence (batch,); what lies beyond is padding. Or as in
-            hmmlearn, of observations (time, 1), the lengths of the sequences that this column is cut into.
+        hmm: S states, V symbols.
+        observations, reset_mask, lengths: As for `filter_beliefs`.
 
     Raises:
-        InputError: a symbol outside [0, V); bad starts or lengths.
-        ResourceError: the products do not fit in memory.
+        InputError: An invalid symbol, `reset_mask` or `lengths`.
+        ResourceError: The products do not fit in memory.
 
-    Cost: O(batch * time * S^3) work, S times that of the filter, and batch * time * S^2 numbers.
+    Cost: O(batch * time * S^3).
     """
     hmm.require_capability(WORDS)
     checked, mask, inside = check_ragged(observations, hmm.alphabet, reset_mask, lengths)
@@ -55,7 +47,7 @@ def scan_beliefs(
     size, law = hmm.num_states, seeing(hmm.params, checked)
     require_memory("scan_beliefs", 8 * 4 * batch * time * size**2)
     first_VS, step_VSS = law.tables(0)[0], law.arrivals()
-    # A step that begins a sequence forgets: all its rows are alike. (sequence, time first: the scan runs over time)
+    # The first step of a sequence forgets the past: its rows are equal. Time is the first axis of the scan.
     steps_TBSS = torch.where(mask[:, None, None, None], first_VS[checked.T][:, :, None], step_VSS[checked.T])
     rows, _, risky_TB = _scan(*_normalised(steps_TBSS), torch.zeros(time, batch, dtype=torch.bool))
     beliefs = rows[:, :, 0].transpose(0, 1)
@@ -88,7 +80,6 @@ def scan_beliefs(
 
 
 def _normalised(products: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows with sum 1 or 0, and their log scales, the largest of each matrix 0."""
     sums = products.sum(-1)
     rows = torch.where(sums[..., None] > 0, products / sums[..., None], 0.0)
     log_scale = sums.log()
@@ -97,16 +88,13 @@ def _normalised(products: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _scan(rows: Tensor, log_scale: Tensor, risky: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Products of the first t + 1 elements for each t: combine pairs, scan those, fill in between.
-
-    `risky` says in which products, or products before them, an entry may have been lost.
-    """
+    """Return products of the first t + 1 elements; `risky` marks possible underflow."""
     if len(rows) <= 1:
         return rows, log_scale, risky
     even, odd = slice(0, len(rows) - 1, 2), slice(1, None, 2)
     pairs = _combine((rows[even], log_scale[even], risky[even]), (rows[odd], log_scale[odd], risky[odd]))
     scanned = _scan(*pairs)
-    rest = slice(2, None, 2)  # elements 2, 4, .. follow products 1, 3, ..
+    rest = slice(2, None, 2)  # elements 2, 4, .. multiply products 1, 3, ..
     count = len(rows[rest])
     filled = _combine(
         (scanned[0][:count], scanned[1][:count], scanned[2][:count]), (rows[rest], log_scale[rest], risky[rest])
@@ -120,7 +108,6 @@ def _scan(rows: Tensor, log_scale: Tensor, risky: Tensor) -> tuple[Tensor, Tenso
 
 
 def _combine(one: tuple[Tensor, Tensor, Tensor], two: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Product of two elements; the scale of row i is that of its own row of `one`, times what the row sums to."""
     weights = one[0].log() + two[1][..., None, :]  # log(row_ik exp(b_k))
     largest = weights.amax(-1, keepdim=True)
     shares = torch.where(largest > -torch.inf, weights - largest, -torch.inf)

@@ -1,4 +1,4 @@
-"""Beliefs about each state given all observations."""
+"""Smoothing: beliefs about each state given all observations."""
 
 from dataclasses import dataclass
 
@@ -26,14 +26,13 @@ from hmmscope.system_info import require_memory
 
 @dataclass(frozen=True, repr=False)
 class SmoothResult(Shown):
-    """What is known about states and their neighbours when all observations are seen.
+    """Smoothed posteriors of states and adjacent pairs.
 
     Attributes:
-        beliefs: P(state t | o_0..o_{T-1}) (batch, time, state); zeros for an impossible sequence and beyond its end.
-        pairs: P(state t = i, state t+1 = j | o_0..o_{T-1}) (batch, time - 1, state, state); zeros likewise. Where a new
-            sequence begins at t+1 the two are independent.
-        log_likelihood: log P(o_0..o_{T-1}) (batch,), nats; -inf for an impossible sequence.
-        impossible_at: first t at which the prefix has probability zero (batch,); -1 if none.
+        beliefs: P(state t | o_0..o_{T-1}) (batch, time, state); zeros if impossible and in padding.
+        pairs: P(state t = i, state t+1 = j | o_0..o_{T-1}) (batch, time - 1, state, state); zeros likewise.
+        log_likelihood: log P(o_0..o_{T-1}) (batch,), in nats.
+        impossible_at: First t at which the prefix is impossible (batch,), or -1.
     """
 
     beliefs: Float64[Tensor, "batch time state"]
@@ -45,32 +44,24 @@ class SmoothResult(Shown):
 def smooth_beliefs(
     hmm: Process | str, observations: Observations, *, reset_mask: object = None, lengths: object = None
 ) -> Float64[Tensor, "batch time state"]:
-    """Belief about each state given the whole sequence (the forward-backward smoother), exact in float64.
+    """Compute the smoothed posterior of each state by the forward-backward algorithm.
 
-    smoothed_{T-1} = belief_{T-1}
     smoothed_t(i) = sum_j belief_t(i) * transition[i, j] * smoothed_{t+1}(j) / (belief_t @ transition)(j)
 
-    with labelled[o_{t+1}] in place of transition where transitions emit (state t is the state after observation t). Of a
-    mixture it is the law of the number of the state in its component: sum_m P(component m | o) smoothed_t by m.
+    For edge emissions labelled[o_{t+1}] replaces transition. For a mixture the result is sum_m P(m | o) smoothed_t by
+    m.
 
     Source: Rauch, Tung and Striebel (1965), for finitely many states.
 
     Args:
-        hmm: S states, V symbols; states or transitions emit; or a mixture of such.
-        observations: symbols in [0, V), shape (batch, time).
-        reset_mask: optional mask (time,), true where a new sequence begins; the first is true.
-        lengths: optional number of observations of each sequence (batch,); what lies beyond is padding. Or as in
-            hmmlearn, of observations (time, 1), the lengths of the sequences that this column is cut into.
+        hmm: S states, V symbols; or a mixture.
+        observations, reset_mask, lengths: As for `filter_beliefs`.
 
     Returns:
-        P(state t | o_0..o_{T-1}) (batch, time, state). The last step is the filter's. An impossible sequence has zeros
-        everywhere, because there is nothing to condition on; so has padding.
+        P(state t | o_0..o_{T-1}) (batch, time, state); zeros if impossible and in padding.
 
     Raises:
-        InputError: a symbol outside [0, V); bad starts or lengths.
-
-    Cost: O(batch * time * S^2), of a mixture for each component. A row with positive beliefs too small for floats is gone
-    over again, some ten times slower.
+        InputError: An invalid symbol, `reset_mask` or `lengths`.
     """
     hmm = as_process(hmm)
     if COMPONENTS in hmm.uses_hmm_inference:
@@ -92,15 +83,13 @@ def smooth_beliefs(
 def smooth_pairs(
     hmm: Process, observations: Symbols, *, reset_mask: object = None, lengths: object = None
 ) -> SmoothResult:
-    """Smoothed beliefs together with the joint law of each state and the next (arguments as for `smooth_beliefs`).
+    """Compute smoothed beliefs and the joint posterior of adjacent states.
 
     pair_t(i, j) = belief_t(i) * transition[i, j] * smoothed_{t+1}(j) / (belief_t @ transition)(j)
 
-    Summed over time these are the expected numbers of transitions, the statistics of Baum and Welch.
-
     Raises:
-        InputError: as `smooth_beliefs`.
-        ResourceError: the result, batch * (time - 1) * S^2 numbers, does not fit in memory.
+        InputError: As `smooth_beliefs`.
+        ResourceError: The result does not fit in memory.
     """
     hmm.require_capability(STATES)
     filtered = filter_batch(hmm, observations, reset_mask, lengths)
@@ -130,13 +119,13 @@ def smooth_pairs(
 
 @dataclass(frozen=True, repr=False)
 class ExpectedCounts(Shown):
-    """Expected numbers over all sequences, given all observations: the statistics of Baum and Welch.
+    """Expected counts given all observations (Baum-Welch statistics).
 
     Attributes:
-        initial: of sequences that begin in a state (state,).
-        transitions: of moves from a state to a state (state, state).
-        emissions: of visits of a state with a symbol (state, symbol); visits with nothing seen are not among them.
-        log_likelihood: log P(o_0..o_{T-1}) (batch,), nats.
+        initial: First states (state,).
+        transitions: (state, state).
+        emissions: (state, symbol), without missing observations.
+        log_likelihood: log P(o_0..o_{T-1}) (batch,), in nats.
     """
 
     initial: Float64[Tensor, "state"]
@@ -148,15 +137,12 @@ class ExpectedCounts(Shown):
 def expected_counts(
     hmm: Process | str, observations: Symbols, *, reset_mask: object = None, lengths: object = None
 ) -> ExpectedCounts:
-    """How often each state is expected to begin, to be followed by another, and to emit each symbol, given everything.
+    """Compute the expected counts of initial states, transitions and emissions.
 
-    The sums over sequences and time of what `smooth_pairs` gives, without an array of its size. Arguments as for
-    `smooth_beliefs`; a restart is a first state, and no move leads to it.
+    Arguments are as for `smooth_beliefs`; a restart counts as a first state.
 
     Raises:
-        InputError: as `smooth_beliefs`; a sequence of probability zero, or transitions that emit.
-
-    Cost: O(batch * time * S^2).
+        InputError: As `smooth_beliefs`, a sequence of probability zero, or edge emissions.
     """
     hmm = as_process(hmm)
     hmm.require_capability(STATES)
@@ -164,7 +150,7 @@ def expected_counts(
     checked, mask, inside = check_ragged(observations, hmm.alphabet, reset_mask, lengths)
     work = sequences(checked, mask, counted(inside))
     size, num_symbols = hmm.num_states, hmm.num_symbols
-    law, visits = seeing(hmm.params, checked), np.zeros((num_symbols + 1, size))  # the last of missing observations
+    law, visits = seeing(hmm.params, checked), np.zeros((num_symbols + 1, size))  # the last for missing observations
     counts = Counts(np.zeros(size), np.zeros((size, size)), visits, np.zeros(len(checked)))
     add_counts(tables(law), work, counts)
     dead = np.flatnonzero(counts.logs == -np.inf)

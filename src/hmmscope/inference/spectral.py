@@ -1,9 +1,9 @@
-"""Observable operators: processes as products of matrices that need not be probabilities, and how they are learned.
+"""Observable operator models and spectral learning.
 
     P(o_0 .. o_{T-1}) = start · A[o_0] · ... · A[o_{T-1}] · end
 
-Every HMM is such a process (A[v] = labelled[v]). Others are of no HMM with finitely many states. The least dimension is the
-rank of the Hankel matrix [P(prefix, suffix)], from which the operators are read by its singular vectors.
+HMMs are a special case (A[v] = labelled[v]). The minimal dimension is the rank of the Hankel matrix [P(prefix,
+suffix)].
 """
 
 from collections.abc import Callable
@@ -19,21 +19,21 @@ from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.schema import require, require_count
 
-#: Singular values below this share of the largest are zero in an exact Hankel matrix: what rounding leaves.
+#: Relative threshold of zero singular values of an exact Hankel matrix.
 RANK = 1e-9
-#: From words (word, time) to their probabilities (word,).
+#: Map from words (word, time) to probabilities (word,).
 WordLaw = Callable[[Int64[Tensor, "word time"]], Float64[Tensor, "word"]]
 
 
 @dataclass(frozen=True, repr=False)
 class Operators(Shown):
-    """Operators of a process of V symbols in R dimensions; their entries have any sign.
+    """Operators of a process of V symbols in R dimensions, with entries of any sign.
 
     Attributes:
         start: (rank,).
-        step: `[v]` of symbol v (symbol, rank, rank).
+        step: (symbol, rank, rank).
         end: (rank,).
-        singular_values: of the Hankel matrix that they were read from, if they were, descending.
+        singular_values: Of the Hankel matrix, descending, if learned.
     """
 
     start: Float64[Tensor, "rank"]
@@ -43,23 +43,20 @@ class Operators(Shown):
 
     @classmethod
     def of(cls, process: Process) -> "Operators":
-        """Of a process of S states, in as many dimensions; to the rounding of labelled probabilities to 2^-32."""
+        """Convert an HMM."""
         process.require_capability(WORDS)
         law = (as_labelled(process) if process.params.states_emit else process).params
         return cls(law.initial_MS[0], law.labelled_MVSS[0], torch.ones(process.num_states, dtype=torch.float64))
 
     def probabilities(self, words: Int[Tensor, "word time"]) -> Float64[Tensor, "word"]:
-        """P(word); of operators that were learned from estimates it may lie outside of [0, 1]."""
+        """Compute P(word); estimates may leave [0, 1]."""
         state = self.start.expand(len(words), -1)
         for t in range(words.shape[1]):
             state = torch.einsum("br,brq->bq", state, self.step[words[:, t]])
         return state @ self.end
 
     def next_observation(self, observations: Int[Tensor, "batch time"]) -> Float64[Tensor, "batch time symbol"]:
-        """P(o_{t+1} | o_0..o_t), normalised at every step.
-
-        Cost: O(batch * time * R^2).
-        """
+        """Compute P(o_{t+1} | o_0..o_t), normalized at every step."""
         state, laws = self.start.expand(len(observations), -1), []
         for t in range(observations.shape[1]):
             state = torch.einsum("br,brq->bq", state, self.step[observations[:, t]])
@@ -69,22 +66,21 @@ class Operators(Shown):
 
 
 def learn_operators(law: WordLaw, num_symbols: int, *, length: int = 3, rank: int = 0) -> Operators:
-    """The operators of a process of which the probabilities of words are known, exactly or as a model gives them.
+    """Learn operators from word probabilities.
 
     H = [P(p s)] over words p, s of up to `length` symbols;  H = U D Vᵀ, cut to the rank;
     A[v] = D⁻¹ Uᵀ [P(p v s)] V,  start = [P(s)] V,  end = D⁻¹ Uᵀ [P(p)]
 
+    Source: Hsu, Kakade, Zhang (2009), "A spectral algorithm for learning hidden Markov models"; Balle et al. (2014).
+
     Args:
-        law: probabilities of words, such as `Operators.of(hmm).probabilities`.
+        law: Word probabilities, such as `Operators.of(hmm).probabilities`.
         num_symbols: V.
-        length: of the longest prefixes and suffixes; 2 * length + 1 symbols are asked for.
-        rank: dimensions; 0 for the rank of H up to rounding, which of an exact H is the least number that will do, if
-            words are long enough.
+        length: Of the longest prefixes and suffixes; needs words up to 2 * length + 1.
+        rank: Dimensions; 0 for the rank of H.
 
     Raises:
-        InputError: more words than can be enumerated.
-
-    Source: Hsu, Kakade, Zhang (2009), "A spectral algorithm for learning hidden Markov models"; Balle et al. (2014).
+        InputError: Too many words to enumerate.
     """
     require_count("length", length)
     words = [all_sequences(num_symbols, size) for size in range(length + 1)]

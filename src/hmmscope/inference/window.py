@@ -1,4 +1,4 @@
-"""What a predictor with a short window loses: how far constant depth can go, by position."""
+"""Loss of a short context window, by position."""
 
 from collections.abc import Sequence
 
@@ -26,24 +26,22 @@ def window_errors(
     num_samples: int = 1000,
     seed: int = 0,
 ) -> MonteCarloEstimate:
-    """E TV(belief, belief from the last w observations) after t observations, (window, time).
+    """Estimate E TV(belief, belief from the last w observations) after t observations, (window, time).
 
-    The window's belief starts from the stationary law just before its first observation; for w = 0 it is the stationary
-    law. For Cyclic-RND that is the uniform law and the symbols say nothing, so every window gives the uniform law: the
-    errors are E TV(belief_t, uniform), high in the middle of a sequence and low at its end ([Limits] Fig. 4, left).
-    Of a `LinearGaussian` they are those of `linear_window_errors`.
+    The window's belief starts from the stationary distribution. For Cyclic-RND every window gives the uniform
+    distribution ([Limits] Fig. 4, left). A `LinearGaussian` uses `linear_window_errors`.
 
-    Source: [Limits] §4 (the loss at a position is half the L1 distance, averaged over sequences).
+    Source: [Limits] §4 (half the L1 distance, averaged over sequences).
 
     Args:
-        hmm: the process.
-        windows: numbers of observations w >= 0 that are kept; from w >= t on all t are.
-        times: numbers of observations t >= 1 that were made, the paper's position.
-        num_samples: sequences.
-        seed: of the sequences.
+        hmm: The process.
+        windows: Window lengths w >= 0.
+        times: Positions t >= 1.
+        num_samples: Sequences.
+        seed: Of the sequences.
 
     Raises:
-        InputError: numbers out of range; no unique stationary law.
+        InputError: Numbers out of range, or no unique stationary distribution.
     """
     require(len(windows) > 0 and min(windows) >= 0, "windows", "must be numbers of at least 0", windows)
     require(len(times) > 0 and min(times) >= 1, "times", "must be numbers of at least 1", times)
@@ -81,22 +79,19 @@ def linear_window_errors(
     num_samples: int = 1000,
     seed: int = 0,
 ) -> MonteCarloEstimate:
-    """Expected distance of the window's mean from the mean, over max(1, length of the mean), after `time` observations.
+    """Estimate E |window's mean - mean| / max(1, |mean|) after `time` observations, (window,).
 
-    As `window_errors`, for vectors; (window,).
-
-    The window's mean goes through the last w observations with the steady gain. It starts from `zero`, or from the
-    `oldest` of them: B^+ o, with the pseudo-inverse, is then the mean at that observation.
+    The mean starts from `zero`, or from the `oldest` observation as B^+ o.
 
     Args:
-        process: the linear system; its steady gain must exist.
-        windows: numbers of observations w <= time; at least 1 for `oldest`.
-        time: observations made.
+        process: Linear system with a steady gain.
+        windows: Lengths w <= time; at least 1 for `oldest`.
+        time: Observations made.
         start: zero or oldest.
-        num_samples, seed: of the sequences.
+        num_samples, seed: Of the sequences.
     """
     if start not in ("zero", "oldest"):
-        raise InputError(f"start: must be zero or oldest, got {start!r}")
+        raise InputError(f"start: must be 'zero' or 'oldest', got {start!r}")
     least = 0 if start == "zero" else 1
     good = len(windows) > 0 and least <= min(windows) <= max(windows) <= time
     require(good, "windows", f"must be numbers in [{least}, {time}]", windows)
