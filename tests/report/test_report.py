@@ -15,6 +15,7 @@ from PIL import Image
 
 from hmmscope.errors import DamagedError, InputError
 from hmmscope.lab.cli import main
+from hmmscope.lab.evidence.answers import answer_of
 from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.report import formatting as text
 from hmmscope.lab.report import interactive, page, plots, series_style
@@ -147,7 +148,7 @@ def test_the_page_shows_everything(folder: Path, tmp_path: Path) -> None:
     for finding in experiment.findings:
         assert finding.title in tree.text
         assert finding.text in tree.text
-        assert finding.verdict in tree.text
+        assert answer_of(finding.verdict) in tree.text
     assert "0.931" in tree.text
     assert "95% interval [0.910, 0.950]" in tree.text
     assert '"learning_rate": 0.001' in tree.text

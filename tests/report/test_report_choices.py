@@ -199,7 +199,7 @@ def test_findings_stand_beside_each_other_by_title() -> None:
     assert [rows[0]["runs"][i]["verdict"] for i in (0, 1)] == ["reproduced", "inconclusive"]
     assert (rows[0]["runs"][0]["value"], rows[0]["runs"][0]["interval"]) == ("0.50", "0.40, 0.60")
     assert rows[1]["runs"][0] is None
-    assert verdict_summary([one, one, two]) == "2 reproduced, 1 inconclusive"
+    assert verdict_summary([one, one, two]) == "2 supported, 1 undecided"
     assert verdict_summary([]) == ""
 
 
@@ -214,12 +214,12 @@ def test_the_page_of_two_runs_says_what_differs(tmp_path: Path) -> None:
     tree = Tree(source)
     assert '<tr class="difference"><td>training.num_steps</td><td>30</td><td>40</td></tr>' in source
     assert source.count('class="difference"') == 1
-    assert "1 reproduced, 1 not reproduced, 1 inconclusive, 1 open" in tree.text
+    assert "1 supported, 1 contradicted, 1 undecided, 1 open" in tree.text
     assert "3 seeds" in tree.text
     start = source.index('<table class="beside">')
     beside = source[start : source.index("</table>", start)]
     assert beside.index(">before<") < beside.index(">after<")
-    assert beside.count(">inconclusive<") == 2
+    assert beside.count(">undecided<") == 2
     other = demo_folder(tmp_path / "other", num_figures=0, experiment="another")
     assert "What differs" not in render([folders[0], other])
     assert "What differs" not in render([folders[0]])

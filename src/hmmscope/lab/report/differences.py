@@ -1,9 +1,10 @@
 """What differs between runs of one experiment: the numbers of their configurations, and their findings side by side."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hmmscope.lab.evidence.verdicts import VERDICTS
+from hmmscope.lab.evidence.answers import ANSWERS, answer_of
 from hmmscope.lab.report.folder import ExperimentFolder, Finding
 from hmmscope.lab.report.formatting import format_cell, format_interval
 
@@ -34,9 +35,9 @@ def config_rows(experiments: Sequence[ExperimentFolder]) -> list[list[str]]:
 
 
 def verdict_summary(findings: Sequence[Finding]) -> str:
-    """As ``3 reproduced, 1 not reproduced, 2 inconclusive``."""
-    counts = {verdict: sum(one.verdict == verdict for one in findings) for verdict in VERDICTS}
-    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    """Count findings by their answer, as ``3 supported, 1 contradicted, 2 undecided``."""
+    counts = Counter(answer_of(one.verdict) for one in findings)
+    return ", ".join(f"{counts[answer]} {answer}" for answer in dict.fromkeys(ANSWERS.values()) if counts[answer])
 
 
 def finding_view(finding: Finding) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from hmmscope.lab.evidence.answers import ANSWERS, answer_of
 from hmmscope.lab.evidence.ledger import LedgerRow, place, scaling_law_of, summary
-from hmmscope.lab.evidence.verdicts import VERDICTS
 from hmmscope.lab.report.page import policy, resource, template
 
 
@@ -21,7 +21,7 @@ class Page:
 
 
 def render_ledger(entries: Sequence[LedgerRow], pages: Sequence[Page] = ()) -> str:
-    """The page as text: a claim each, with its rule, what was seen, and the gates before it; to be filtered by verdict."""
+    """The page as text: a claim each, with its rule, what was seen, and the gates before it; to be filtered by answer."""
     links = {page.name: page.link for page in pages}
     script = resource("ledger.js")
     rows = []
@@ -29,7 +29,10 @@ def render_ledger(entries: Sequence[LedgerRow], pages: Sequence[Page] = ()) -> s
         finding = entry.finding
         row = {"text": "", "gates": (), "verdict": "", "exploratory": None, "invalid": None, **entry.row()}
         row |= {"number": "", "law": "", "place": place(entry)}
-        row["link"] = links.get(entry.claim.experiment)
+        row |= {
+            "link": links.get(entry.claim.experiment),
+            "answer": answer_of(row["verdict"]) if row["verdict"] else "",
+        }
         if finding is not None:
             row |= {"number": finding.number(), "law": scaling_law_of(finding)}
         rows.append(row)
@@ -37,7 +40,7 @@ def render_ledger(entries: Sequence[LedgerRow], pages: Sequence[Page] = ()) -> s
         rows=rows,
         pages=pages,
         summary=summary(entries),
-        verdicts=[verdict for verdict in VERDICTS if any(row["verdict"] == verdict for row in rows)],
+        answers=[answer for answer in dict.fromkeys(ANSWERS.values()) if any(row["answer"] == answer for row in rows)],
         script=Markup(script),
         policy=policy([script]),
     )

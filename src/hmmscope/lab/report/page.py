@@ -18,6 +18,7 @@ import jinja2
 from markupsafe import Markup
 
 from hmmscope.errors import InputError
+from hmmscope.lab.evidence.answers import answer_of
 from hmmscope.lab.evidence.figure import Explorer, Figure, Lines
 from hmmscope.lab.evidence.finding import UNJUDGED, asked_by
 from hmmscope.lab.report import formatting as text
@@ -206,7 +207,7 @@ def template(name: str) -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["asked_by"] = asked_by
+    environment.filters |= {"asked_by": asked_by, "answer": answer_of}
     return environment.get_template(name)
 
 
