@@ -1,1 +1,1 @@
-"""Loops on arrays, each beside a plain twin with the same bits: Philox, alias tables, samplers."""
+"""Compiled loops on arrays, each with a bit-identical reference implementation."""

@@ -1,13 +1,12 @@
 """Integer alias tables: exact draws from weights k/2^32 with one 32-bit word.
 
-A row of K weights that sum to 2^32 is spread over C = 2^c >= K columns (c >= 1), each holding 2^(32-c) units: its own
-outcome below a threshold, one alias above. A word w picks column = w >> (32-c) and remainder r = w mod 2^(32-c);
-the outcome is `column` if r < threshold, else `alias`. Counting words shows that outcome i has exactly its weight.
+K weights that sum to 2^32 fill C = 2^c >= K columns of 2^(32-c) units (c >= 1). Each column holds its own outcome below
+a threshold and one alias above. A word w picks column = w >> (32-c) and remainder r = w mod 2^(32-c); the outcome is
+`column` if r < threshold, else `alias`. So outcome i has exactly its weight.
 
-One entry is one uint32, (threshold << c) | alias. A column that is all its own would need the threshold 2^(32-c), one
-more than fits; it is stored as threshold 0 with alias = column, which draws the same.
+An entry is the uint32 (threshold << c) | alias. A column without alias is stored as threshold 0 with alias = column.
 
-Source: A. J. Walker (1977), built in O(K) after M. D. Vose (1991), here in integers.
+Source: A. J. Walker (1977), built in O(K) after M. D. Vose (1991), in integers.
 """
 
 import numba
@@ -16,17 +15,17 @@ from numpy.typing import NDArray
 
 from hmmscope.kernels.compiling import kernel
 
-#: Entries of this process that may still be built without compiling, which takes longer than so many of them.
+#: Number of entries that one process builds without compiling, which would take longer.
 _left = [1 << 12]
 
 
 def column_bits(num_outcomes: int) -> int:
-    """c, the number of leading bits of a word that pick the column."""
+    """Return c, the number of leading word bits that pick the column."""
     return max(1, (num_outcomes - 1).bit_length())
 
 
 def alias_tables(weights: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """Tables (..., 2^c) of weights (..., K), each row of which sums to 2^32."""
+    """Build tables (..., 2^c) of weights (..., K) whose rows sum to 2^32."""
     num_outcomes = weights.shape[-1]
     bits = column_bits(num_outcomes)
     if bits > 16:
@@ -59,7 +58,7 @@ def _build(rows, bits, tables):  # type: ignore[no-untyped-def]
         while num_small > 0:
             num_small -= 1
             column = small[num_small]
-            giver = large[num_large - 1]  # exists: the columns that remain hold `capacity` units on average
+            giver = large[num_large - 1]  # exists: the remaining columns hold `capacity` units on average
             tables[row, column] = np.uint32((left[column] << bits) | giver)
             left[giver] -= capacity - left[column]
             if left[giver] < capacity:
@@ -72,7 +71,7 @@ def _build(rows, bits, tables):  # type: ignore[no-untyped-def]
 
 
 def outcome_weights(table: NDArray[np.uint32], num_outcomes: int) -> NDArray[np.int64]:
-    """The weights (K,) that one table (2^c,) draws: the inverse of `alias_tables`, for tests and damage checks."""
+    """Return the weights (K,) of one table (2^c,): the inverse of `alias_tables`."""
     bits = table.shape[-1].bit_length() - 1
     capacity = 1 << (32 - bits)
     weights = np.zeros(max(num_outcomes, table.shape[-1]), np.int64)
@@ -85,7 +84,7 @@ def outcome_weights(table: NDArray[np.uint32], num_outcomes: int) -> NDArray[np.
 
 @numba.njit(forceinline=True)
 def draw(table, word, bits):  # type: ignore[no-untyped-def]
-    """The outcome of a uint64 `word` below 2^32 in a table (2^bits,)."""
+    """Return the outcome of a 32-bit `word` in a table (2^bits,)."""
     column = word >> np.uint64(32 - bits)
     remainder = word & np.uint64((1 << (32 - bits)) - 1)
     entry = np.uint64(table[column])

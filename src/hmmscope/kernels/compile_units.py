@@ -1,8 +1,7 @@
-"""Compiled functions that are compiled once for a type of numbers, and called by address.
+"""Functions that are compiled once per number type and called by address.
 
-numba copies what a function calls into it and optimises the copy again, at every level: the tiles of products would be
-compiled some fifty times. A `compile_unit` is a C function under a symbol of its own instead. Its types are said by
-annotations, with the kinds below, so that nothing is ever compiled for another layout.
+numba inlines callees and optimises every copy again; a `compile_unit` is a separate C function instead. Its argument
+types are annotations, with the aliases below.
 """
 
 import ctypes
@@ -27,8 +26,8 @@ from numpy.typing import DTypeLike
 
 from hmmscope.kernels.compiling import alone, keep
 
-#: Kinds of arguments: arrays of numbers by their axes, of indices, of float64 whatever the numbers are, one number, and an
-#: array of any axes read as one row.
+#: Argument types: arrays of numbers by their axes, of indices, of float64; one number; and an array of
+#: any axes read as one row.
 X0 = Annotated[Any, "number", 0]
 X1 = Annotated[Any, "number", 1]
 X2 = Annotated[Any, "number", 2]
@@ -45,7 +44,7 @@ _PLAIN = {int: types.int64, float: types.float64, bool: types.boolean, python.No
 
 @functools.cache
 def _text(folder: Path) -> str:
-    """A digest of the files of a folder."""
+    """Digest the files of a folder."""
     digest = hashlib.sha256()
     for file in sorted(folder.glob("*.py")):
         digest.update(file.read_bytes())
@@ -53,9 +52,9 @@ def _text(folder: Path) -> str:
 
 
 def _kept(function: Any, source: Callable[..., Any]) -> Any:
-    """Keep what was compiled of `source` for later processes, as long as no file in its folder or in this one changes.
+    """Cache compiled code of `source` until a file in its folder or in this one changes.
 
-    numba by itself looks at the file of the function alone, and would go on with old code of the others.
+    numba checks only the function's own file.
     """
     if not keep(function):
         return function
@@ -65,12 +64,11 @@ def _kept(function: Any, source: Callable[..., Any]) -> Any:
 
 
 def _number_of(dtype: Any) -> Any:
-    """The type of numba of a type of numbers."""
     return from_dtype(np.dtype(dtype))
 
 
 def _typed(kind: Any, number: Any) -> Any:
-    """The type of numba of an annotation."""
+    """Return the numba type of an annotation."""
     if kind in _PLAIN:
         return _PLAIN[kind]
     if hasattr(kind, "_fields"):
@@ -82,7 +80,6 @@ def _typed(kind: Any, number: Any) -> Any:
 
 
 def _numbers(kind: Any, given: Any) -> Iterator[Any]:
-    """The types of the arrays of numbers among what was given."""
     if hasattr(kind, "_fields"):
         fields = get_type_hints(kind, include_extras=True)
         for name, field in zip(kind._fields, given.types, strict=True):
@@ -92,7 +89,7 @@ def _numbers(kind: Any, given: Any) -> Iterator[Any]:
 
 
 class _Compiled:
-    """A function with its types, for each type of numbers that it was compiled for."""
+    """A function with its types, per number type."""
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         self.function, self.options = function, {"error_model": "numpy", **options}
@@ -104,7 +101,7 @@ class _Compiled:
         return _typed(self.hints["return"], number)(*(_typed(kind, number) for kind in self.kinds))
 
     def ready(self, number: Any) -> Any:
-        """Compile it, or read what was kept, after all phases that it calls."""
+        """Compile it or read the cache, after all phases that it calls."""
         if number not in self.held:
             for name in self.function.__code__.co_names:
                 called: Any = self.function.__globals__.get(name)
@@ -128,7 +125,7 @@ class _Phase(_Compiled):
         return f"{self.function.__module__}.{self.function.__qualname__}.{number}"
 
     def place(self, number: Any) -> ctypes.c_void_p:
-        """Where the address will stand once it is compiled; a symbol says where that is."""
+        """Return the memory cell that will hold the address."""
         if number not in self.places:
             self.places[number] = ctypes.c_void_p()
             llvmlite.binding.add_symbol(f"{self.symbol(number)}.place", ctypes.addressof(self.places[number]))
@@ -143,7 +140,6 @@ class _Phase(_Compiled):
         return made
 
     def callee(self, builder: Any, kind: ir.FunctionType, number: Any, late: bool) -> Any:
-        """The function in a module that calls it."""
         if not late:
             return cgutils.get_or_insert_function(builder.module, kind, self.symbol(number))
         name = f"{self.symbol(number)}.place"
@@ -152,7 +148,7 @@ class _Phase(_Compiled):
 
 
 def compile_unit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Make of a function with annotated arguments one that compiled code calls; `options` are those of ``numba.njit``."""
+    """Turn an annotated function into one that compiled code calls; `options` go to ``numba.njit``."""
 
     def make(function: Callable[..., Any]) -> Any:
         compiled = _Phase(function, options)
@@ -164,20 +160,19 @@ def compile_unit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 def lazy_compile_unit(called: Any) -> Any:
-    """A phase for code that is compiled without it: who runs into the call without `load_late` before crashes."""
+    """Create a phase that must be compiled with `load_late` before its first call."""
     found = _called(called.phase, late=True)
     found.late = called.phase
     return found
 
 
 def load_late(dtype: DTypeLike, *called: Any) -> None:
-    """Compile what is called late, for numbers of a type."""
+    """Compile lazy phases for a number type."""
     for one in called:
         one.late.ready(_number_of(dtype))
 
 
 def _called(compiled: _Phase, *, late: bool) -> Any:
-    """What compiled code calls."""
     function = compiled.function
 
     def definition(typing: Any, *given: Any) -> Any:
@@ -212,7 +207,7 @@ def _called(compiled: _Phase, *, late: bool) -> Any:
 
 
 class CompiledFunction(_Compiled):
-    """A function that is called from outside compiled code, see `entry`."""
+    """A function called from Python, see `entry`."""
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         super().__init__(function, options)
@@ -226,17 +221,16 @@ class CompiledFunction(_Compiled):
         return self.called
 
     def load(self, dtype: DTypeLike) -> Callable[..., Any]:
-        """The function for numbers of a type, compiled."""
+        """Return the function compiled for a number type."""
         return self.ready(_number_of(dtype))
 
 
 def entry(**options: Any) -> Callable[[Callable[..., Any]], CompiledFunction]:
-    """Make of a function with annotated arguments one whose `load` gives what outside code calls."""
+    """Turn an annotated function into a `CompiledFunction`."""
     return lambda function: CompiledFunction(function, options)
 
 
 def row_of(context: Any, builder: Any, kind: Any, array: Any) -> Any:
-    """The numbers of an array in one row, while the array lives."""
     row_kind = types.Array(kind.dtype, 1, "C")
     whole = context.make_array(kind)(context, builder, array)
     row = context.make_array(row_kind)(context, builder)

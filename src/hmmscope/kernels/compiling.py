@@ -1,4 +1,4 @@
-"""Compiled functions that are kept, and that processes which start together compile once between them."""
+"""Cached compiled functions; processes that start together compile each only once."""
 
 import gc
 import warnings
@@ -21,15 +21,14 @@ _at_work: list[Path] = []
 
 @contextmanager
 def alone(function: Any) -> Iterator[None]:
-    """Be the one process that compiles what stands in the file of `function`: who waited reads what the other has kept.
+    """Hold a lock on the file of `function`, so that other processes wait for and read its cache.
 
-    Whoever compiles waits for no other file but one that it imports from, so that no two wait for each other.
-
-    Meanwhile no garbage is collected: with as many objects as a compiler makes, looking for it takes much of the time.
+    A compiler waits only for files that its own file imports, which prevents deadlock. Garbage collection is off
+    meanwhile.
     """
     file = Path(function.__wrapped__.__code__.co_filename)
     with global_compiler_lock:
-        if file in _at_work:  # it is compiled because another calls it
+        if file in _at_work:  # compiled because another function calls it
             yield
             return
         _at_work.append(file)
@@ -45,7 +44,7 @@ def alone(function: Any) -> Iterator[None]:
 
 
 def keep(made: Any) -> bool:
-    """Keep on disk what is compiled of a function; returns False, with one warning, where no folder takes it."""
+    """Cache a compiled function on disk; return False, with one warning, if no folder is writable."""
     try:
         made.enable_caching()
     except RuntimeError as error:
@@ -54,7 +53,7 @@ def keep(made: Any) -> bool:
         if not _warned:
             _warned.append(True)
             warnings.warn(
-                "compiled functions cannot be kept, so every process compiles its own: neither the installation nor HOME "
+                "cannot cache compiled functions, so every process compiles its own: neither the installation nor HOME "
                 "can be written; set the environment variable NUMBA_CACHE_DIR to a folder that can",
                 stacklevel=2,
             )
@@ -66,7 +65,7 @@ _warned: list[bool] = []
 
 
 def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """`numba.njit` of a function without Python objects, kept on disk; `options` are further ones of numba."""
+    """Apply `numba.njit` without Python objects, cached on disk; `options` go to numba."""
 
     def make(function: Callable[..., Any]) -> Any:
         made = numba.njit(nogil=True, **options)(function)
@@ -84,7 +83,7 @@ def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 class _Unfinished(JITCodeLibrary):
-    """Code as it was written, which is optimised and becomes machine code only within what it is linked into."""
+    """Code that is optimised only within the code that it is linked into."""
 
     def _optimize_final_module(self) -> None:
         pass
@@ -96,15 +95,13 @@ class _Unfinished(JITCodeLibrary):
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _Unfinishing(NativeLowering):
-    """Leaves a function unfinished."""
-
     _name = "unfinishing"
 
     def run_pass(self, state: Any) -> bool:
         state.library = _Unfinished(state.targetctx.codegen(), state.func_id.func_qualname)
         state.flags.no_compile = True
         super().run_pass(state)
-        handle = {}.popitem  # type: ignore[var-annotated]  # numba needs one of its own; this one fails if it is called
+        handle = {}.popitem  # type: ignore[var-annotated]  # type: ignore[var-annotated]  # numba requires a separate one; this one fails if called
         state.targetctx.insert_user_function(handle, state["cr"].fndesc, [state.library])
         state["cr"] = state["cr"]._replace(cfunc=handle)
         return True
@@ -119,6 +116,6 @@ class _PartCompiler(CompilerBase):
 
 
 def part(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """`numba.njit` of a function that only kernels call, and that is compiled as a part of each."""
+    """Apply `numba.njit` to a function that is compiled into each kernel that calls it."""
     options = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, **options}
     return numba.njit(pipeline_class=_PartCompiler, **options)

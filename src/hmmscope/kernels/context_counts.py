@@ -1,7 +1,4 @@
-"""Counting in a sample, compiled: how often each symbol has followed each context, and the mixture of all context trees.
-
-Contexts are found by comparing, or in a tree that grows with the sample: no table has V^n entries.
-"""
+"""Compiled context counts (how often each symbol followed each context) and context-tree mixtures."""
 
 import math
 from collections.abc import Sequence
@@ -15,17 +12,17 @@ from hmmscope.kernels.compiling import kernel
 def context_counts(
     observations: NDArray[np.int64], reach: NDArray[np.int64], num_symbols: int, max_order: int
 ) -> NDArray[np.float64]:
-    """How often each symbol has followed the context of each observation, among the earlier ones of its sample.
+    """Count how often each symbol followed the context of each observation, earlier in its sample.
 
     Args:
-        observations: (batch, time), negative where one is missing: it is not counted, and no context reaches over it.
-        reach: symbols before each observation that may be its context (time,), at most its number in the sample.
+        observations: (batch, time); negative values are missing, are not counted, and end contexts.
+        reach: Number of earlier symbols that the context may use (time,).
         num_symbols: V.
-        max_order: longest context.
+        max_order: Length of the longest context.
 
     Returns:
-        Counts (batch, time, order 0..max_order, symbol): of earlier observations whose k predecessors, all within their
-        reach, equal the k predecessors of this one. Zeros where k is more than the reach.
+        Counts (batch, time, order 0..max_order, symbol) of earlier observations with the same k predecessors; zero
+        where k exceeds the reach.
     """
     out = np.zeros((*observations.shape, max_order + 1, num_symbols), np.float64)
     _count(observations, reach, max_order, out)
@@ -48,11 +45,9 @@ def _count(observations, reach, max_order, out):  # type: ignore[no-untyped-def]
 
 
 def ngram_laws(counts: NDArray[np.float64], strengths: Sequence[float]) -> NDArray[np.float64]:
-    """Laws (..., order, symbol) of the n-grams that back off to each other, from counts (..., order, symbol).
+    """Compute backed-off n-gram probabilities (..., order, symbol) from counts (..., order, symbol).
 
     P_k(v) = (n_k(v) + s_k P_{k-1}(v)) / (n_k + s_k),  P_{-1} uniform
-
-    A context that was never seen has the law of the shorter one.
     """
     laws = np.empty((*counts.shape[:-2], len(strengths), counts.shape[-1]), np.float64)
     law = np.full((*counts.shape[:-2], counts.shape[-1]), 1 / counts.shape[-1])
@@ -65,8 +60,7 @@ def ngram_laws(counts: NDArray[np.float64], strengths: Sequence[float]) -> NDArr
 
 @kernel()
 def backed_off_loss(seen, total, strengths, num_symbols):  # type: ignore[no-untyped-def]
-    """Mean loss, nats, of the n-gram with these strengths (order + 1,), from counts (example, order) of what was observed
-    and of its contexts."""
+    """Compute the mean n-gram loss in nats, from counts (example, order) of observed symbols and contexts."""
     loss = 0.0
     for i in range(seen.shape[0]):
         p = 1.0 / num_symbols
@@ -86,36 +80,29 @@ def context_tree_laws(
     *,
     of_seen: bool = False,
 ) -> NDArray[np.float64]:
-    """P(observation t | those before in its sample), mixed over all context trees of a depth by Bayes' rule.
+    """Compute P(observation t | past of its sample), mixed over all context trees of a depth by Bayes' rule.
 
-    A tree's nodes are contexts, the root the empty one, a child one symbol longer. A tree predicts by the node at which the
-    context of the observation ends, which is a leaf, or an inner node where the context is no longer than its reach:
-
-        (n_s(v) + a) / (n_s + a V),   n_s(v): how often v was observed before with s at the end of its context
-
-    A tree with l leaves of less than the depth and i inner nodes has prior probability weight^l (1 - weight)^i. With s'
-    the next node of the context,
+    With s' the next longer context, node s predicts
 
         P_s(v) = w_s (n_s(v) + a) / (n_s + a V) + (1 - w_s) P_{s'}(v)
 
-    w_s is the posterior probability that s is a leaf in a tree that gets there. Its log odds begin at
-    log(weight / (1 - weight)) and grow by log of the estimate of s less log P_{s'} with each symbol, so that nothing
-    underflows. The last node of a context has P_s = its estimate.
+    w_s is the posterior probability that s is a leaf. A tree with l leaves above the full depth and i inner nodes has
+    prior weight^l (1 - weight)^i.
 
     Args:
-        observations: (batch, time), negative where one is missing: it is not counted, and no context reaches over it.
-        reach: symbols before each observation that may be its context (time,).
+        observations: (batch, time); negative values are missing, are not counted, and end contexts.
+        reach: Number of earlier symbols that the context may use (time,).
         num_symbols: V.
-        depth: longest context.
-        pseudo_count: a, of each symbol.
-        weight: in (0, 1).
-        of_seen: the probabilities of what was observed alone.
+        depth: Length of the longest context.
+        pseudo_count: a, for each symbol.
+        weight: In (0, 1).
+        of_seen: Whether to return probabilities of the observed symbols only.
 
     Returns:
         (batch, time, symbol), or (batch, time, 1) with `of_seen`.
 
-    Source: Willems, Shtarkov, Tjalkens (1995), "The context-tree weighting method: basic properties", who have two symbols
-    and 1/2 for a and weight, and whose contexts are always long enough.
+    Source: Willems, Shtarkov, Tjalkens (1995), "The context-tree weighting method: basic properties", with two symbols
+    and a = weight = 1/2.
     """
     out = np.empty((*observations.shape, 1 if of_seen else num_symbols), np.float64)
     _trees(observations, reach, num_symbols, depth, pseudo_count, math.log(weight) - math.log1p(-weight), of_seen, out)

@@ -1,4 +1,4 @@
-"""Compiled samplers (numba): the same bits as `reference`, one block of samples a thread."""
+"""Compiled samplers (numba), bit-identical to `reference`; each thread draws blocks of samples."""
 
 import math
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from hmmscope.kernels.compiling import kernel, part
 from hmmscope.kernels.philox import KIND_COMPONENT, KIND_PATH, philox
 from hmmscope.kernels.threads import PARTS, on_threads
 
-_LANES = 16  # samples that share one pass over the Philox rounds, which the compiler turns into vector instructions
+_LANES = 16  # samples per vectorised Philox pass
 
 
 def sample_components(key: tuple[int, int], samples: NDArray[np.int64], table: NDArray[np.uint32]) -> NDArray[np.int64]:
-    """As `sample_components_reference`."""
+    """Draw components; see `sample_components_reference`."""
     components = np.empty(len(samples), np.int64)
     _components(np.uint64(key[0]), np.uint64(key[1]), samples.astype(np.uint64), table, components)
     return components
@@ -34,7 +34,7 @@ def sample_paths(
     dtype: type[np.integer] = np.int64,
     num_threads: int = 1,
 ) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
-    """As `sample_paths_reference`, in arrays of `dtype`; the result does not depend on `num_threads`."""
+    """Draw paths of `dtype`; see `sample_paths_reference`. The result does not depend on `num_threads`."""
     tables = (initial, transition, emission)
     return _in_blocks(_paths, key, samples, components, starts, tables, dtype, num_threads)
 
@@ -51,7 +51,7 @@ def sample_edges(
     dtype: type[np.integer] = np.int64,
     num_threads: int = 1,
 ) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
-    """As `sample_edges_reference`, in arrays of `dtype`."""
+    """Draw paths of `dtype`; see `sample_edges_reference`."""
     tables = (initial, edges, np.uint64(num_states))
     return _in_blocks(_edges, key, samples, components, starts, tables, dtype, num_threads)
 
@@ -69,7 +69,7 @@ def _in_blocks(
     observations, states = np.empty((2, len(samples), len(starts)), dtype)  # one large array has fewer, larger pages
     pieces = 1 if num_threads <= 1 else PARTS * num_threads
     block = math.ceil(len(samples) / pieces / _LANES) * _LANES
-    order = np.argsort(components, kind="stable")  # samples of one component together: their tables stay in the cache
+    order = np.argsort(components, kind="stable")  # group samples by component, so that tables stay cached
 
     def fill_block(start: int) -> None:
         rows = order[start : start + block]
@@ -99,7 +99,7 @@ def _components(k0, k1, samples, table, components):  # type: ignore[no-untyped-
 
 @part(forceinline=True)
 def _touch(table):  # type: ignore[no-untyped-def]
-    """Read a table once in order, which brings it into the cache far faster than the scattered draws would."""
+    """Read a table in order, to load it into the cache."""
     seen = np.uint32(0)
     for row in range(table.shape[0]):
         for column in range(0, table.shape[1], 16):
@@ -109,7 +109,7 @@ def _touch(table):  # type: ignore[no-untyped-def]
 
 @part(forceinline=True)
 def _draw_lanes(table, offsets, words, bits, outcomes, lanes):  # type: ignore[no-untyped-def]
-    """`draw` for each lane, from the row that begins at `offsets` in a flat table; indices are unsigned, so unchecked."""
+    """Apply `draw` in each lane; rows begin at `offsets` in a flat table."""
     shift = np.uint64(32) - bits
     columns, units = (np.uint64(1) << bits) - np.uint64(1), (np.uint64(1) << shift) - np.uint64(1)
     for lane in range(lanes):
@@ -167,7 +167,7 @@ def _paths(k0, k1, rows, samples, components, starts, initial, transition, emiss
                 for lane in range(lanes):
                     states[row[lane], t] = state[lane]
                     observations[row[lane], t] = symbol[lane]
-    return touched  # so that the reading is not optimised away
+    return touched  # prevents removal of the reads
 
 
 @kernel()

@@ -1,4 +1,4 @@
-"""Samplers for devices: the same bits as `reference`, in torch operations anywhere, or fused (Triton) on a GPU."""
+"""Samplers for devices, bit-identical to `reference`: torch operations, or Triton on a GPU."""
 
 import functools
 import warnings
@@ -24,7 +24,7 @@ _LOW = 0xFFFFFFFF
 
 
 def _multiply(a: Tensor, b: int) -> tuple[Tensor, Tensor]:
-    """High and low words of a * b, by 16-bit limbs of b: every product stays below 2^48, far from the sign."""
+    """High and low words of a * b; 16-bit limbs keep products below 2^48."""
     lower = a * (b & 0xFFFF)
     upper = (lower >> 16) + a * (b >> 16)
     return upper >> 16, ((upper << 16) | (lower & 0xFFFF)) & _LOW
@@ -55,7 +55,7 @@ def _draw(table: Int64[Tensor, "*row column"], rows: tuple[Tensor, ...], words: 
 def sample_components_torch(
     key: tuple[int, int], samples: Int64[Tensor, "batch"], table: Int64[Tensor, "column"]
 ) -> Int64[Tensor, "batch"]:
-    """As `sample_components_reference`."""
+    """Draw components; see `sample_components_reference`."""
     return _draw(table, (), philox_torch(0, KIND_COMPONENT, samples, key)[0])
 
 
@@ -68,7 +68,7 @@ def sample_paths_torch(
     transition: Int64[Tensor, "component state column"],
     emission: Int64[Tensor, "component state column"],
 ) -> tuple[Int64[Tensor, "batch time"], Int64[Tensor, "batch time"]]:
-    """As `sample_paths_reference`, with tables as int64 tensors on the device of `samples`."""
+    """Draw paths with int64 tables on the device; see `sample_paths_reference`."""
     observations = torch.empty(len(samples), len(starts), dtype=torch.int64, device=samples.device)
     states = torch.empty_like(observations)
     words: tuple[Tensor, ...] = ()
@@ -95,7 +95,7 @@ def sample_edges_torch(
     edges: Int64[Tensor, "component state column"],
     num_states: int,
 ) -> tuple[Int64[Tensor, "batch time"], Int64[Tensor, "batch time"]]:
-    """As `sample_edges_reference`, with tables as int64 tensors on the device of `samples`."""
+    """Draw paths with int64 tables on the device; see `sample_edges_reference`."""
     observations = torch.empty(len(samples), len(starts), dtype=torch.int64, device=samples.device)
     states = torch.empty_like(observations)
     words: tuple[Tensor, ...] = ()
@@ -116,7 +116,7 @@ DeviceSampler = Callable[[tuple[int, int], Tensor, NDArray[np.bool_]], tuple[Ten
 
 
 class TorchSampler:
-    """The sampler in torch operations. Arguments as of `hmmscope.kernels.gpu.TritonSampler`."""
+    """A sampler of torch operations, with the arguments of `TritonSampler`."""
 
     def __init__(
         self, tables: tuple[NDArray[np.uint32], ...], *, num_states: int, num_symbols: int, device: torch.device
@@ -127,7 +127,6 @@ class TorchSampler:
     def __call__(
         self, key: tuple[int, int], samples: Int64[Tensor, "batch"], starts: NDArray[np.bool_]
     ) -> tuple[Int64[Tensor, "batch time"], Int64[Tensor, "batch time"], Int64[Tensor, "batch"]]:
-        """Observations, states and components of sample numbers that are on the device."""
         components = sample_components_torch(key, samples, self.component)
         mask = torch.from_numpy(starts)
         if len(self.tables) == 2:
@@ -142,7 +141,7 @@ class TorchSampler:
 def device_sampler(
     tables: tuple[NDArray[np.uint32], ...], *, num_states: int, num_symbols: int, device: torch.device
 ) -> DeviceSampler:
-    """The fused sampler on a CUDA device where Triton works, else the one in torch operations."""
+    """Return the Triton sampler where it works, else the torch sampler."""
     if device.type == "cuda" and fused_works(device):
         from hmmscope.kernels.gpu import TritonSampler
 
@@ -152,7 +151,7 @@ def device_sampler(
 
 @functools.cache
 def fused_works(device: torch.device) -> bool:
-    """Whether Triton is there and its sampler can be compiled and run; a warning says why not, wrong bits are an error."""
+    """Return whether the Triton sampler runs; warn if not, and raise if its bits are wrong."""
     from hmmscope.kernels import gpu
 
     if not gpu.installed():
@@ -162,7 +161,7 @@ def fused_works(device: torch.device) -> bool:
     try:
         sampler = gpu.TritonSampler((single[0], single, single[None], fair), num_states=1, num_symbols=2, device=device)
         found = sampler((1, 2), torch.arange(2, device=device) + 2**32, np.array([True, False]))[0].tolist()
-    except Exception as reason:  # a compiler that is missing, a driver that does not fit: every road has its own error
+    except Exception as reason:  # a missing compiler, an unsuitable driver: each fails differently
         warnings.warn(f"the fused sampler does not run on {device} ({reason}); using torch operations", stacklevel=2)
         return False
     words = [philox_reference((0, KIND_PATH, sample, 1), (1, 2)) for sample in range(2)]

@@ -1,8 +1,6 @@
-"""Sums and products in one fixed order, the same bits on every processor and with any number of threads.
+"""Sums and products in a fixed order, so that digests do not depend on the processor or the threads.
 
-Libraries of linear algebra add in an order that suits the processor. That moves the last bit of a sum, and what is then
-rounded to multiples of 2^-32 may fall to the other side: laws, and so their digests and samples, are made with these.
-Each term is rounded before it is added: nothing is fused, nothing is added in another order.
+Each term is rounded before it is added; nothing is fused or reordered.
 """
 
 import math
@@ -14,7 +12,7 @@ from hmmscope.kernels.compiling import kernel
 
 
 def product(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
-    """left @ right, (rows, K) by (K, columns): each entry adds its K terms one after the other.
+    """Compute left @ right, (rows, K) by (K, columns), adding the K terms in order.
 
     Cost: O(rows * K * columns).
     """
@@ -24,7 +22,7 @@ def product(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np
 
 
 def total(parts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """parts.sum(0), the first part first (K, ..)."""
+    """Compute parts.sum(0) in order (K, ..)."""
     found = np.zeros(parts.shape[1:])
     for part in parts:
         found += part
@@ -42,10 +40,7 @@ def _multiply(left, right, found):  # type: ignore[no-untyped-def]
 
 @kernel()
 def orthonormalise(columns):  # type: ignore[no-untyped-def]
-    """Gram and Schmidt's basis of the columns of each matrix (count, S, S), in their place; twice, as rounding asks for.
-
-    The triangular factor that is left out has a positive diagonal. Columns of random numbers are independent.
-    """
+    """Apply Gram-Schmidt twice, in place, to the columns of each matrix (count, S, S)."""
     size = columns.shape[1]
     for matrix in range(columns.shape[0]):
         for j in range(size):
@@ -66,9 +61,9 @@ def orthonormalise(columns):  # type: ignore[no-untyped-def]
 
 @kernel()
 def eliminate(work, law):  # type: ignore[no-untyped-def]
-    """The stationary law (S,) of an irreducible chain (S, S): remove states from the last, then put them back.
+    """Compute the stationary distribution (S,) of an irreducible chain (S, S) by state elimination, without subtraction.
 
-    Nothing is subtracted. `work` holds the transition matrix and is overwritten.
+    `work` holds the transition matrix and is overwritten.
     """
     size = len(work)
     for last in range(size - 1, 0, -1):
@@ -88,7 +83,7 @@ def eliminate(work, law):  # type: ignore[no-untyped-def]
         for i in range(state + 1):
             largest = max(largest, law[i])
         for i in range(state + 1):
-            law[i] /= largest  # entries can differ by more than a float holds
+            law[i] /= largest  # the entries' range can exceed that of floats
     whole = 0.0
     for i in range(size):
         whole += law[i]

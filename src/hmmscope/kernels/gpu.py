@@ -1,11 +1,7 @@
-"""The fused sampler for GPUs (Triton): the same bits as `reference`.
+"""The fused GPU sampler (Triton), bit-identical to `reference`.
 
-One program draws a block of samples from the first step to the last. All arithmetic is in unsigned 32-bit integers; the
-only loads that depend on the path are the two table reads of a step, so that the Philox rounds of the next steps hide
-their latency. Results are small integers: 8, 4 or 2 steps of a sample fill a word of 64 bits in a register, and the words
-of neighbouring samples are written side by side, so that every sector of memory is written once and whole.
-
-Triton is imported when a sampler is made. With TRITON_INTERPRET=1 set before that, everything runs on the processor.
+One program draws a block of samples in unsigned 32-bit arithmetic. Each register packs 8, 4 or 2 steps of a sample into
+a 64-bit word. With TRITON_INTERPRET=1 it runs on the CPU.
 """
 
 import functools
@@ -20,26 +16,26 @@ from numpy.typing import NDArray
 from hmmscope.axes import Int64, Tensor
 from hmmscope.kernels.alias import column_bits
 
-#: Samples of a program at most, and samples of a thread: independent chains of table reads that are in flight together.
+#: Most samples per program, and samples per thread, whose table reads overlap.
 MAX_BLOCK, SAMPLES_A_THREAD = 256, 2
 
 _WIDTHS = ((2**8, torch.uint8), (2**15, torch.int16), (2**31, torch.int32))
 
 
 def installed() -> bool:
-    """Whether Triton can be imported."""
+    """Return whether Triton can be imported."""
     return importlib.util.find_spec("triton") is not None
 
 
 class TritonSampler:
-    """Paths of one process on one device, whose tables stay there.
+    """A path sampler of one process on one device.
 
     Args:
-        tables: `Process.alias_tables`: of the component, of the initial law, and of transition and emission, or of edges.
+        tables: `Process.alias_tables`: component, initial, and transition and emission (or edges).
         num_states: S.
         num_symbols: V.
-        device: where.
-        block: samples a program, a power of two; chosen from their number if not given.
+        device: Device of the tables.
+        block: Samples per program, a power of two; default by sample count.
     """
 
     def __init__(
@@ -59,7 +55,7 @@ class TritonSampler:
         if self.edges:
             self.first, self.second = initial.to(device), rest[0].to(device)
         else:
-            # The initial law as one more row of the transition table: to begin is to come from state S.
+            # The initial distribution is row S of the transition table.
             columns = initial.shape[1]
             self.first = torch.empty(len(initial), num_states + 1, columns, dtype=torch.int32, device=device)
             self.first[:, :num_states], self.first[:, num_states] = rest[0].to(device), initial.to(device)
@@ -70,7 +66,7 @@ class TritonSampler:
     def __call__(
         self, key: tuple[int, int], samples: Int64[Tensor, "batch"], starts: NDArray[np.bool_]
     ) -> tuple[Int64[Tensor, "batch time"], Int64[Tensor, "batch time"], Int64[Tensor, "batch"]]:
-        """Observations, states and components of sample numbers on this device, as `sample_paths_reference`."""
+        """Draw observations, states and components, as `sample_paths_reference`."""
         packed, components = self.packed(key, samples, starts)
         batch, steps = len(samples), 8 // self.dtype.itemsize
         wide = torch.empty(2, batch, packed.shape[1], steps, dtype=torch.int64, device=self.device)
@@ -81,9 +77,9 @@ class TritonSampler:
     def packed(
         self, key: tuple[int, int], samples: Int64[Tensor, "batch"], starts: NDArray[np.bool_]
     ) -> tuple[Int64[Tensor, "two word batch"], Tensor]:
-        """What the kernel writes: observations and states, each step in the bits of `dtype`, and components (int32).
+        """Return packed observations and states, and components (int32).
 
-        Word g of a sample holds the steps from g * (8 / bytes of `dtype`) on, the first in the lowest bits.
+        Word g holds the steps from g * (8 / bytes of `dtype`) on, the first in the lowest bits.
         """
         steps = 8 // self.dtype.itemsize
         words = self._start_words(starts, steps)
@@ -122,7 +118,7 @@ class TritonSampler:
         return packed[:, :, : len(samples)], components[: len(samples)]
 
     def _start_words(self, starts: NDArray[np.bool_], steps: int) -> Tensor:
-        """Bit i of word g (int32): whether a sequence begins at step g * steps + i. Kept, for the next batch is alike."""
+        """Set bit i of word g where a sequence starts at step g * steps + i; cached."""
         name = starts.tobytes()
         if name not in self._words:
             padded = np.zeros(-(-len(starts) // steps) * steps, np.int32)
@@ -138,17 +134,16 @@ def _bits(table: Tensor) -> int:
 
 
 def _signed(word: int) -> int:
-    """The 32-bit word as a signed number: one type for all keys, so one compiled kernel."""
+    """Reinterpret as signed, so that all keys share one kernel."""
     return word - 2**32 if word >= 2**31 else word
 
 
 def _on(device: torch.device) -> torch.cuda.device:
-    """Launch there; nothing to do on the processor (interpreter)."""
     return torch.cuda.device(device if device.type == "cuda" else -1)
 
 
 def _block(num_samples: int, device: torch.device) -> int:
-    """Few samples are spread over all multiprocessors, one warp each; many go 256 to a program."""
+    """Use one warp per multiprocessor for few samples, 256 samples per program for many."""
     if device.type != "cuda":
         return MAX_BLOCK
     programs = 4 * torch.cuda.get_device_properties(device).multi_processor_count
@@ -156,13 +151,13 @@ def _block(num_samples: int, device: torch.device) -> int:
 
 
 def _make_parts() -> None:
-    """What a step is made of. Triton looks names up among a module's, so the functions are made global here."""
+    """Define the parts of a step as globals, where Triton finds them."""
     global triton, tl, philox_block, draw_outcome, one_step
     triton, tl = importlib.import_module("triton"), importlib.import_module("triton.language")
 
     @triton.jit
     def philox_block(block, kind, low, high, key0, key1):  # type: ignore[no-untyped-def]
-        """Four uint32 words of counter (block, kind, low, high); see `philox`."""
+        """Four uint32 words of counter (block, kind, low, high)."""
         c0, c1, c2, c3 = block, kind, low, high
         for _ in tl.static_range(10):
             high_0, low_0 = tl.umulhi(c0, 0xD2511F53), c0 * 0xD2511F53
@@ -173,7 +168,7 @@ def _make_parts() -> None:
 
     @triton.jit
     def draw_outcome(table, row, word, BITS: tl.constexpr, wanted=None):  # type: ignore[no-untyped-def]
-        """The outcome of a word in one row of alias entries; see `alias`. Nothing is read where it is not wanted."""
+        """Return the outcome of a word in a row of alias entries, reading only where `wanted`."""
         column = word >> (32 - BITS)
         place = ((row << BITS) | column).to(tl.int64)
         if wanted is None:
@@ -196,7 +191,6 @@ def _make_parts() -> None:
         FIRST_BITS: tl.constexpr,
         SECOND_BITS: tl.constexpr,
     ):
-        """State and symbol of the next step."""
         anew = state * 0 + begins.to(tl.uint32) > 0
         if EDGES:
             state = tl.where(anew, draw_outcome(first, state * 0, state_word, FIRST_BITS, anew), state)
@@ -209,7 +203,6 @@ def _make_parts() -> None:
 
 @functools.cache
 def _kernels() -> SimpleNamespace:
-    """The compiled functions."""
     _make_parts()
 
     @triton.jit(do_not_specialize=["num_samples", "num_words", "key0", "key1"])
@@ -238,7 +231,7 @@ def _kernels() -> SimpleNamespace:
         STEPS: tl.constexpr,
         BLOCK: tl.constexpr,
     ):
-        """`STEPS` steps a word of 64 bits. Rows beyond the last sample draw sample 0 to fill the block and are not read."""
+        """Draw `STEPS` steps per 64-bit word; rows beyond the last sample repeat sample 0."""
         row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
         inside = row < num_samples
         sample = tl.load(samples + row, mask=inside, other=0)

@@ -1,15 +1,11 @@
-"""The forward recursion of many components fused into one kernel (Triton): beliefs never leave the chip.
+"""The forward recursion of many components in one Triton kernel.
 
-One program filters a block of sequences under one component from the first step to the last. The transition matrix stays
-in shared memory; what is written for a step are the sums P(o_t | past) and, if asked for, the predictions. Per component,
-sequence and step that is 4 + 4 V bytes, against 2 S^2 operations: the kernel is bound by the tensor cores.
+A program filters a block of sequences under one component; the transition matrix stays in shared memory. Tensor cores
+reach float32 accuracy by splitting factors into 11-bit heads and remainders:
 
-Float32 accuracy from tensor cores that read 11 bits: each factor is split into a head and a remainder,
+    x @ y = head(x) @ head(y) + rest(x) @ head(y) + head(x) @ rest(y) + at most 2^-22 of the product
 
-    x @ y = head(x) @ head(y) + rest(x) @ head(y) + head(x) @ rest(y)
-
-which leaves out rest(x) @ rest(y), at most 2^-22 of the product. All terms of heads are positive, so there is no
-cancellation. Twin in torch operations: `forward_logs` in inference.
+Reference implementation: `forward_logs` in inference.
 """
 
 import functools
@@ -20,13 +16,13 @@ import torch
 
 from hmmscope.axes import Bool, Float, Int64, Tensor
 
-#: Heads and remainders of a larger transition matrix do not fit in shared memory.
+#: Most states that fit in shared memory.
 MAX_STATES, MAX_SYMBOLS = 128, 128
-_SEQUENCES = 64  # of a program
+_SEQUENCES = 64  # per program
 
 
 def fits(num_states: int, num_symbols: int, dtype: torch.dtype) -> bool:
-    """Whether this kernel does such a law."""
+    """Return whether the kernel supports these sizes."""
     return dtype == torch.float32 and num_states <= MAX_STATES and num_symbols <= MAX_SYMBOLS
 
 
@@ -38,15 +34,15 @@ def forward_norms(
     *,
     predictions: bool,
 ) -> tuple[Float[Tensor, "time component batch"], Bool[Tensor, "component batch"], Tensor]:
-    """P(o_t | past), sequences in which it fell below `floor`, predictions (time, component, batch, symbol) if asked for.
+    """Compute P(o_t | past), underflow marks, and predictions (time, component, batch, symbol) if requested.
 
     Args:
-        rows: initial (component, state), transition (component, state, state), emission (component, state, symbol), float32,
-            on the device of the observations.
-        observations_BT: the same for every component.
-        starts_T: true where a new sequence begins, on any device.
-        floor: see above; such a sequence goes on as zeros.
-        predictions: whether to keep the predictions.
+        rows: Initial (component, state), transition (component, state, state) and emission (component, state, symbol)
+            probabilities, float32, on the observations' device.
+        observations_BT: Shared by all components.
+        starts_T: True where a sequence starts, on any device.
+        floor: Sequences with a smaller P(o_t | past) are marked and continue as zeros.
+        predictions: Whether to return predictions.
     """
     initial_MS, transition_MSS, emission_MSV = rows
     device = observations_BT.device
@@ -86,20 +82,19 @@ def forward_norms(
 
 
 def split(values: Float[Tensor, "..."]) -> tuple[Tensor, Tensor]:
-    """Head, with the leading 11 bits of each float32, and the remainder, which is exact."""
+    """Split float32 into an 11-bit head and the exact remainder."""
     head = (values.contiguous().view(torch.int32) & -0x2000).view(torch.float32)
     return head, values - head
 
 
 @functools.cache
 def _kernels() -> SimpleNamespace:
-    """The compiled functions. Triton looks names up among a module's, so the functions are made global here."""
+    """Define the compiled functions as globals, where Triton finds them."""
     global triton, tl, product
     triton, tl = importlib.import_module("triton"), importlib.import_module("triton.language")
 
     @triton.jit
     def product(left, right_head, right_rest):  # type: ignore[no-untyped-def]
-        """left @ (right_head + right_rest), see the top of the module."""
         head = (left.to(tl.int32, bitcast=True) & -0x2000).to(tl.float32, bitcast=True)
         rest = left - head
         small = tl.dot(rest, right_head, input_precision="tf32")
@@ -129,7 +124,6 @@ def _kernels() -> SimpleNamespace:
         PREDICT: tl.constexpr,
         BLOCK: tl.constexpr,
     ):
-        """Sequences beyond the last one repeat symbol 0 and are not written."""
         m = tl.program_id(1).to(tl.int64)
         b = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         inside = b < batch
@@ -157,7 +151,9 @@ def _kernels() -> SimpleNamespace:
             tl.store(norms + place, norm, mask=inside)
             below = norm < floor
             lost = tl.where(below, 1, lost)
-            belief = joint * (1.0 / tl.where(below, float("inf"), norm))[:, None]  # a lost law goes on as zeros
+            belief = (
+                joint * (1.0 / tl.where(below, float("inf"), norm))[:, None]
+            )  # an underflowing sequence continues as zeros
             place += components.to(tl.int64) * batch
             seen += batch
         tl.store(doubtful + m * batch + b, lost, mask=inside)

@@ -1,4 +1,4 @@
-"""Paths of linear systems and of matrix processes with given noise, summed in a fixed order: the same bits for any batch."""
+"""Paths of linear systems and matrix processes with given noise; results do not depend on the batch."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +14,11 @@ def linear_paths(
     output_noise: NDArray[np.float64],
     starts: NDArray[np.bool_],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Observations (B, T, m) and states (B, T, n):
+    """Compute observations (B, T, m) and states (B, T, n):
 
     state_t = transition @ state_{t-1} + state_noise_t;  observation_t = output @ state_t + output_noise_t
 
-    with `initial` (n,) as the state before where `starts[t]`.
+    `initial` (n,) is the previous state where `starts[t]`.
     """
     observations = np.empty_like(output_noise)
     states = np.empty_like(state_noise)
@@ -50,10 +50,9 @@ def generalised_paths(
     starts: NDArray[np.bool_],
     rounding: float,
 ) -> NDArray[np.int64]:
-    """Symbols (B, T) of vector_t ∝ vector_{t-1} @ labelled[o_t], whose sum before scaling is P(o_t | o_0..o_{t-1}).
+    """Draw symbols (B, T) of vector_t ∝ vector_{t-1} @ labelled[o_t]; the sum before scaling is P(o_t | past).
 
-    The symbol is the first whose cumulative probability exceeds the number drawn from (0, 1); those up to `rounding`
-    count as zero.
+    `drawn` in (0, 1) selects by cumulative probability; probabilities up to `rounding` count as zero.
     """
     symbols = np.empty(drawn.shape, np.int64)
     _generalised(initial, np.ascontiguousarray(labelled), drawn, starts, rounding, symbols)

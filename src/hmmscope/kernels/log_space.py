@@ -1,6 +1,6 @@
-"""Filter, smoother and likeliest path in logarithms, for likelihoods that no float holds side by side.
+"""Filter, smoother and Viterbi path in log space, for one sequence.
 
-Arrays are of one sequence: logs (T, S), initial (S,) and moves (S, S) as logarithms; -inf is impossible.
+Inputs are logarithms: logs (T, S), initial (S,), moves (S, S).
 """
 
 import numpy as np
@@ -10,9 +10,9 @@ from hmmscope.kernels.compiling import kernel
 
 @kernel()
 def forward(initial, moves, logs, alphas, terms, shifts):  # type: ignore[no-untyped-def]
-    """alphas[t, j] = log P(state t = j | o_0..o_t), and terms[t] + shifts[t] = log P(o_t | o_0..o_{t-1}).
+    """alphas[t, j] = log P(state t = j | o_0..o_t), and terms[t] + shifts[t] = log P(o_t | past).
 
-    A shift is the largest of the logs of states that can be reached: in front of 1e15 nothing else would be left.
+    A shift is the largest log-likelihood of a reachable state.
     """
     size = len(initial)
     for t in range(len(logs)):
@@ -52,10 +52,9 @@ def forward(initial, moves, logs, alphas, terms, shifts):  # type: ignore[no-unt
 
 @kernel()
 def backward(moves, logs, alphas, terms, shifts, smoothed, pairs):  # type: ignore[no-untyped-def]
-    """smoothed[t, i] = P(state t = i | all), and added to pairs[i, j] the sum of P(state t = i, state t + 1 = j | all).
+    """smoothed[t, i] = P(state t = i | all); adds the sum of P(state t = i, state t + 1 = j | all) to pairs[i, j].
 
-    `alphas`, `terms` and `shifts` are those of `forward`, of a possible sequence. What states give of each other is rounded
-    as their logs are; laws sum to one whatever that is.
+    `alphas`, `terms` and `shifts` come from `forward`, for a possible sequence.
     """
     size, last = alphas.shape[1], len(logs) - 1
     beta, after, joint = np.zeros(size), np.empty(size), np.empty((size, size))
@@ -90,7 +89,7 @@ def backward(moves, logs, alphas, terms, shifts, smoothed, pairs):  # type: igno
 
 @kernel()
 def likeliest(initial, moves, logs, pointers, states):  # type: ignore[no-untyped-def]
-    """The likeliest path, the lowest states among equals, and its logarithm; states of -1 where no path is possible."""
+    """Find the Viterbi path (ties: lowest state) and its log-probability; states are -1 if impossible."""
     size = len(initial)
     best, following = np.empty(size), np.empty(size)
     for j in range(size):
@@ -117,7 +116,7 @@ def likeliest(initial, moves, logs, pointers, states):  # type: ignore[no-untype
 
 @kernel()
 def path_totals(initial, moves, logs, offsets, lengths, starts, states, totals):  # type: ignore[no-untyped-def]
-    """The logarithm of the probability of paths and observations (n,): rows (N, S), states (N,) of a possible path or -1."""
+    """Compute the log-probability of paths (N,) and observations (N, S) for each sequence (n,)."""
     for row in range(len(offsets)):
         total = 0.0
         for t in range(lengths[row]):

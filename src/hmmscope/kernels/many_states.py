@@ -1,12 +1,11 @@
-"""The filter and the smoother for many states: products of matrices in tiles of registers, and passes between them.
+"""Filter and smoother for many states, by tiled matrix products.
 
-Sequences of a block go together, longest first, so that those which still last at a time are the first rows of a product:
+A block's sequences are sorted, longest first, so that the ones still running are the first rows of a product:
 
     following = law @ step        law = following * emission[o_t] / norm
 
-Matrices that stand on the right of a product are packed (`packed`): in panels as wide as a tile, each panel in one piece.
-Rows of work arrays are as wide as `width_of` says. What is summed depends neither on the block nor on the thread, and in
-products not on the processor either.
+Right operands are `packed` into panels as wide as a tile; work rows have `width_of` numbers. Sums do not depend on the
+block or the thread.
 """
 
 import math
@@ -19,23 +18,23 @@ from numpy.typing import NDArray
 from hmmscope.kernels.compile_units import D1, I1, X0, X1, X2, X3, compile_unit, entry, intrinsic
 from hmmscope.kernels.products import LANES, SUMS, VECTORS, Emitter, product, soon, wide
 
-#: How many sequences ahead what is read or written of one is fetched.
+#: Prefetch distance, in sequences.
 SOON = 2
 
-#: A law that sums to less is divided by its sum at once, so that a float of 32 bits holds what follows from it.
+#: A belief with a smaller sum is normalised at once, so that float32 can hold its successors.
 SMALL = 1e-6
 
 _I64 = ir.IntType(64)
 
 
 def width_of(size: int, dtype: np.dtype) -> int:
-    """Numbers of a row of a work array: whole registers, and one more, so that rows do not share places in a cache."""
+    """Return the row width of a work array: whole registers, plus one against cache conflicts."""
     lanes = LANES * 4 // dtype.itemsize
     return (-(-size // lanes) + 1) * lanes
 
 
 def widened(matrix: NDArray[np.floating]) -> NDArray[np.floating]:
-    """The same rows as wide as those of a work array, with zeros beyond the last column."""
+    """Pad rows with zeros to `width_of`."""
     rows, cols = matrix.shape
     wider = np.zeros((rows, width_of(cols, matrix.dtype)), matrix.dtype)
     wider[:, :cols] = matrix
@@ -43,7 +42,7 @@ def widened(matrix: NDArray[np.floating]) -> NDArray[np.floating]:
 
 
 def packed(matrix: NDArray[np.floating]) -> NDArray[np.floating]:
-    """(panels, rows, columns of a tile) of a matrix (rows, columns), zeros beyond its last column."""
+    """Pack a matrix (rows, columns) into zero-padded panels (panels, rows, columns of a tile)."""
     rows, cols = matrix.shape
     lanes = LANES * 4 // matrix.dtype.itemsize
     width = max(1, min(VECTORS, -(-cols // lanes))) * lanes
@@ -56,7 +55,7 @@ def packed(matrix: NDArray[np.floating]) -> NDArray[np.floating]:
 
 @compile_unit(fastmath=SUMS)
 def _times(rows: int, cols: int, law: X2, panels: X3, result: X2, zeros: X1) -> None:
-    """The first `cols` columns of result = law @ panels, and what is zero up to the end of a register."""
+    """Compute the first `cols` columns of law @ panels, padded with zeros to whole registers."""
     lanes, width = LANES * 4 // law.itemsize, panels.shape[2]
     inner, across = panels.shape[1], law.shape[1]
     for panel in range(len(panels)):
@@ -71,7 +70,7 @@ def _times(rows: int, cols: int, law: X2, panels: X3, result: X2, zeros: X1) -> 
 
 @intrinsic
 def _seen(typing, into, i, emission, e, factor, out, o, vectors):  # type: ignore[no-untyped-def]
-    """out = into * emission * factor for a row of whole registers; its sum, and its least positive entry."""
+    """out = into * emission * factor for a row; return its sum and least positive entry."""
     number = into.dtype
 
     def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
@@ -113,15 +112,10 @@ def forward(
     beliefs: X2, norms: D1, ahead: X2, totals: D1, doubtful: I1,
     law: X2, following: X2, mixed: X2, zeros: X1, ones: X1, scales: X1, chance: D1, logs: D1,
 ) -> None:  # fmt: skip
-    """The filter of a block; arrays as in `hmmscope.kernels.simd_over_sequences`, and work arrays of a row for each
-    sequence.
+    """Filter a block; arrays as in `hmmscope.kernels.simd_over_sequences`, and work arrays with a row per sequence.
 
-    Rows of `first`, `emission` and `ones` are as wide as those of the work arrays.
-
-    Written where the array has rows: beliefs (N, S), sums P(o_t | past) (N,), laws of the next symbol (N, V), and
-    log-likelihoods (n,). A sum below `floor`, or a positive entry below `smallest`, marks a sequence as doubtful.
-
-    A law is divided by its sum (times `scales`) one step late, or where it is written down; at once where the sum is small.
+    If they have rows, it writes beliefs (N, S), P(o_t | past) (N,), next-symbol probabilities (N, V) and
+    log-likelihoods (n,). A sum below `floor`, or a positive entry below `smallest`, marks underflow risk.
     """
     wide()
     size, num_symbols, rows, width = panels.shape[1], len(opening), len(lengths), law.shape[1]
@@ -151,7 +145,7 @@ def forward(
                 norms[place] = total
             last = t + 1 == lengths[b]
             chance[b] *= total
-            if chance[b] < 1e-100 or last:  # logarithms of products: fewer sums that are rounded
+            if chance[b] < 1e-100 or last:  # logarithms of products: fewer rounded sums
                 logs[b] += math.log(chance[b]) if chance[b] > 0.0 else -np.inf
                 chance[b] = 1.0
             if last and len(totals):
@@ -185,9 +179,9 @@ def backward(
     smoothed: X2, weights: X2, first_counts: X1, pair_counts: X2, symbol_counts: X2,
     now: X2, after: X2, weight: X2, zeros: X1,
 ) -> None:  # fmt: skip
-    """The smoother and the expected counts of a block, as `hmmscope.kernels.simd_over_sequences.backward`.
+    """Compute smoothed states and expected counts of a block; see `hmmscope.kernels.simd_over_sequences.backward`.
 
-    `panels` are of the transposed transitions, and pair_counts (S, width) are as wide as a work array.
+    `panels` hold the transposed transitions; pair_counts (S, width) have padded rows.
     """
     wide()
     size, rows, carried = beliefs.shape[1], 0, 0
@@ -223,9 +217,7 @@ def backward(
                     ahead[i] = one
             for i in range(size):
                 total += own[i] * ahead[i]
-            scale = (
-                one / total if total > zero else zero
-            )  # the sum is one up to rounding, which must not add up over time
+            scale = one / total if total > zero else zero  # renormalise, so that rounding errors do not accumulate
             scale = scale if b < carried else one
             inverse = one / norms[place] if norms[place] > zero else zero
             for i in range(size):

@@ -1,10 +1,9 @@
-"""The compiled filter of a mixture of HMMs with few states: lanes, tables and sequences as in `lanes`, component first.
+"""The compiled filter of a mixture of small HMMs; arrays as in `simd_over_sequences`, component first.
 
     P(m | o_0..o_t) ∝ P(m) P_m(o_0..o_t)
 
-A component's weight is mantissa * 2^(256 power) with a mantissa in [2^-256, 2], so that none is lost however unlikely it
-has become. One component after another goes through some steps of time, so that it stays in the cache however many there
-are; what they add up at a time is relative to the largest power so far.
+A component's weight is mantissa * 2^(256 power), mantissa in [2^-256, 2], so it never underflows. Components take
+several steps at a time, so that each stays in the cache.
 """
 
 import math
@@ -22,20 +21,19 @@ from hmmscope.kernels.simd_over_sequences import add_moved, arrive, doubt, group
 _UP, _LOW = 2.0**256, 2.0**-256
 _LOG_UP = 256 * math.log(2.0)
 
-#: Weights of components whose power is 0, 1, ... below the largest: from 5 on nothing is left of them.
+#: Scales of weights by power below the largest; from 5 on they vanish.
 _SCALES = np.array([1.0, 2.0**-256, 2.0**-512, 2.0**-768, 2.0**-1024, 0.0])
-#: The power of what is zero, and the steps that a component goes through before the next does.
+#: The power of zero, and the steps per component.
 _NONE, _STEPS = -(2**62), 64
-#: Lanes of a tile of float64; with fewer a component moves lane by lane.
+#: Lanes of a float64 tile; fewer lanes move one by one.
 _TILE = VECTORS * LANES // 2
 _tiles = stripe_of(VECTORS)
-#: Up to so many symbols emissions are looked up by a product with ones and zeros, which is exact.
+#: Most symbols for which emissions are looked up by exact one-hot products.
 _FEW = 32
 _I64 = ir.IntType(64)
 
 
 def _rows(context, builder, kinds, arrays):  # type: ignore[no-untyped-def]
-    """What reads and writes registers of float64, the arrays, the rows and registers of the first, and places in it."""
     w = Emitter(context, builder, types.float64, LANES // 2)
     data = [w.data(kind, array) for kind, array in zip(kinds, arrays, strict=True)]
     size, many = cgutils.unpack_tuple(builder, context.make_array(kinds[0])(context, builder, arrays[0]).shape)
@@ -49,7 +47,7 @@ def _rows(context, builder, kinds, arrays):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def _weigh(typing, target, likely, law, norm):  # type: ignore[no-untyped-def]
-    """law = target * likely (state, lane); what a lane sums to is its `norm`. Lanes are whole registers."""
+    """law = target * likely (state, lane); `norm` holds the sums."""
 
     def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         w, data, size, blocks, at = _rows(context, builder, (target, likely, law, norm), arguments)
@@ -69,7 +67,7 @@ def _weigh(typing, target, likely, law, norm):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def _share_out(typing, law, inverse, share, moved):  # type: ignore[no-untyped-def]
-    """law *= inverse, and moved = law * share (state, lane), of numbers by lane."""
+    """law *= inverse, and moved = law * share (state, lane)."""
 
     def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         w, data, size, blocks, at = _rows(context, builder, (law, inverse, share, moved), arguments)
@@ -88,9 +86,9 @@ def _share_out(typing, law, inverse, share, moved):  # type: ignore[no-untyped-d
 
 @inlined
 def _move(width, law, step, emission, symbols, target, likely, norm, scale, zeros):  # type: ignore[no-untyped-def]
-    """`lanes.arrive` of states that emit, where no sequence begins, in tiles; `symbols` (V, lane) are ones and zeros.
+    """Apply `simd_over_sequences.arrive` by tiles, for emitting states without sequence starts.
 
-    The law is left as it sums to `norm`, to be multiplied by `scale`.
+    `symbols` (V, lane) are one-hot. The result sums to `norm`; multiply it by `scale`.
     """
     size, many = law.shape
     for at in range(0, many, _TILE):
@@ -103,7 +101,7 @@ def _move(width, law, step, emission, symbols, target, likely, norm, scale, zero
 
 @inlined
 def _reweigh(width, norm, alive, mantissa, power):  # type: ignore[no-untyped-def]
-    """Multiply the weights of a component by the sums `norm`."""
+    """Multiply a component's weights by `norm`."""
     for lane in range(len(width)):
         alive[lane] = alive[lane] if norm[lane] > 0.0 else 0.0
         w = mantissa[lane] * norm[lane]
@@ -114,7 +112,7 @@ def _reweigh(width, norm, alive, mantissa, power):  # type: ignore[no-untyped-de
 
 @inlined
 def _join(width, mantissa, power, top, total, mix, share):  # type: ignore[no-untyped-def]
-    """Take the weights of a component into the sums of a time; `share` is what they are relative to their largest power."""
+    """Add a component's weights to a time's sums; `share` is relative to their largest power."""
     higher, lower = False, False
     for lane in range(len(width)):
         higher |= mantissa[lane] > 0.0 and power[lane] > top[lane]
@@ -141,7 +139,7 @@ def _join(width, mantissa, power, top, total, mix, share):  # type: ignore[no-un
 
 @inlined
 def _look_ahead(width, law, share, prediction, opening, begins, moved, mix):  # type: ignore[no-untyped-def]
-    """Add the law of the next symbol, which may begin a sequence, of a component times its share."""
+    """Add a component's next-symbol probabilities times its share."""
     if begins:
         for v in range(len(mix)):
             into, weight_v = mix[v], opening[v]
@@ -157,7 +155,7 @@ def _look_ahead(width, law, share, prediction, opening, begins, moved, mix):  # 
 
 @inlined
 def _look_ahead_in_tiles(law, scale, share, prediction, moved, mix, zeros):  # type: ignore[no-untyped-def]
-    """The same where no sequence begins, of a law that is multiplied by `scale` now."""
+    """The same without sequence starts, with `scale` applied."""
     _share_out(law, scale, share, moved)
     size, symbols = prediction.shape
     many = law.shape[1]
@@ -167,7 +165,7 @@ def _look_ahead_in_tiles(law, scale, share, prediction, moved, mix, zeros):  # t
 
 @inlined
 def _write(lane, mantissa, power, top, scale, posterior):  # type: ignore[no-untyped-def]
-    """Posteriors of the components in one lane, from weights whose largest power is `top`."""
+    """Write one lane's component posteriors."""
     for m in range(len(posterior)):
         below = np.uint64(min(max(top - power[m, lane], 0), 5))
         posterior[m] = mantissa[m, lane] * _SCALES[below] * scale
@@ -175,7 +173,7 @@ def _write(lane, mantissa, power, top, scale, posterior):  # type: ignore[no-unt
 
 @inlined
 def _as_ones(width, seen, size, ones):  # type: ignore[no-untyped-def]
-    """One at the symbol of each lane, zero elsewhere (V, lane)."""
+    """One-hot symbols (V, lane)."""
     ones[:] = 0.0
     for lane in range(len(width)):
         ones[seen[lane] // size, lane] = 1.0
@@ -186,11 +184,10 @@ def mixed(  # type: ignore[no-untyped-def]
     width, weights, first, step, emission, opening, prediction, symbols, offsets, lengths, starts, smallest, every,
     posterior, following, terms, doubtful,
 ):  # fmt: skip
-    """Posteriors (N, M), if the array has rows, predictions of the next symbol (N, V), log P(o_t | past) (N,).
+    """Compute posteriors (N, M), if requested, next-symbol predictions (N, V) and log P(o_t | past) (N,).
 
-    first (M, V * S) and emission (M, V * S or 0) are flat; opening (M, V) is the law of a first symbol, prediction
-    (M, S, V) the law of the next symbol given the state. A sequence in which a component's law may lose an entry is
-    marked in doubtful (n,).
+    first (M, V * S) and emission (M, V * S or 0) are flat; opening (M, V) predicts a first symbol, prediction (M, S, V)
+    the next given the state. doubtful (n,) marks underflow risk.
     """
     components, num_symbols = opening.shape
     size = step.shape[3]
@@ -238,7 +235,7 @@ def mixed(  # type: ignore[no-untyped-def]
                     if t % every == every - 1:
                         doubt(width, law[m], smallest, doubts)
                     if kept:
-                        # Assigned whole, all that numba says of wrong shapes would be compiled.
+                        # Assigned whole, which avoids compiling numba's shape errors.
                         for lane in range(many):
                             parts[s, m, lane], heights[s, m, lane] = weight[m, lane], power[m, lane]
             for s in range(count):
@@ -260,9 +257,9 @@ def mixed(  # type: ignore[no-untyped-def]
 
 @kernel()
 def accumulate(log_weight, predicted, largest, total, mixed):  # type: ignore[no-untyped-def]
-    """Add a component to running mixtures: total and mixed (..., V) are relative to exp(largest), float64.
+    """Add a component to running mixtures: total and mixed (..., V) are relative to exp(largest).
 
-    log_weight (N,) is the component's log weight, predicted (N, V) what it predicts, largest and total (N,), mixed (N, V).
+    Shapes: log_weight, largest, total (N,); predicted, mixed (N, V).
     """
     for n in range(log_weight.shape[0]):
         weight = log_weight[n]

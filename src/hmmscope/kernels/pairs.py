@@ -1,12 +1,11 @@
-"""Matrix products of bfloat16 numbers with float32 sums: a pair of terms in the place of one float32 number.
+"""Matrix products of bfloat16 numbers with float32 sums.
 
-A pair is the 32 bits of two numbers that follow each other in a sum, the first in the low half, in an array of float32
-whose values mean nothing. A product of pairs is one of `products` with half as many terms, each
+A pair is two consecutive bfloat16 terms in the 32 bits of one float32, the first in the low half:
 
-    C <- (C + second A second B) + first A first B        products are exact, sums are rounded to float32
+    C <- (C + second A second B) + first A first B        exact products, sums rounded to float32
 
-That is one instruction where the processor has it. Elsewhere halves are widened and multiplied, to the same bits but for
-numbers below 1e-38. Numbers become pairs by rounding to the nearest bfloat16, of two as near to the even one.
+It is one instruction where the processor has it; elsewhere numbers are widened, with equal bits above 1e-38. Rounding
+to bfloat16 is to nearest even.
 """
 
 from typing import Any
@@ -19,7 +18,7 @@ from hmmscope.kernels.compile_units import X1, Row, compile_unit
 from hmmscope.kernels.compiling import part
 from hmmscope.kernels.products import LANES, VECTORS, Emitter, has, stripe_of, wide
 
-#: The processor multiplies pairs by itself.
+#: Whether the processor multiplies pairs.
 AT_ONCE = has("avx512bf16")
 
 _I32 = ir.IntType(32)
@@ -28,7 +27,7 @@ _HALF = np.uint32(16)
 
 
 class _BFloat(ir.Type):
-    """The type of LLVM, which llvmlite has not."""
+    """LLVM's bfloat type, missing in llvmlite."""
 
     def _to_string(self) -> str:
         return "bfloat"
@@ -41,13 +40,13 @@ class _BFloat(ir.Type):
 
 
 class Pairs(Emitter):
-    """Instructions on vectors of pairs, whose products are added to vectors of float32."""
+    """Instructions on vectors of pairs with float32 sums."""
 
     at_once = AT_ONCE
 
     def fma(self, a: Any, b: Any, c: Any) -> Any:
         if self.align == 8:
-            return c  # code for float64, which has no pairs, is compiled and never run
+            return c  # float64 has no pairs: compiled, never run
         if self.at_once:
             pairs = ir.VectorType(_BFloat(), 2 * self.lanes)
             kind = ir.FunctionType(self.vector, [self.vector, pairs, pairs])
@@ -77,7 +76,7 @@ def product_of_pairs(
     rows: int, cols: int, outer: int, inner: int, A: Row, a: int, a_row: int, a_k: int, a_outer: int,
     B: Row, b: int, b_k: int, b_outer: int, C: Row, c: int, c_row: int, add: bool, bias: X1, first: int,
 ) -> None:  # fmt: skip
-    """As `products.product`, with `inner` pairs of terms instead of terms; C and biases are float32."""
+    """Multiply like `products.product`, with `inner` pairs; C and biases are float32."""
     if outer < 1 or inner < 1:
         return
     done = 0
@@ -96,7 +95,7 @@ def product_of_pairs(
 
 @part()
 def _rounded(bits):  # type: ignore[no-untyped-def]
-    """Bits whose upper half is the bfloat16 that is nearest to a float32."""
+    """Round to bfloat16, in the upper half."""
     return bits + _LAST + ((bits >> _HALF) & _BIT)
 
 
@@ -104,7 +103,7 @@ def _rounded(bits):  # type: ignore[no-untyped-def]
 def pairs_of_rows(
     pairs: int, cols: int, source: Row, begin: int, stride: int, result: Row, place: int, across: int
 ) -> None:
-    """result[k, j] = (source[2k, j], source[2k + 1, j]): what B of a product is made of; the rest are places and strides."""
+    """Pack operand B: result[k, j] = (source[2k, j], source[2k + 1, j])."""
     wide()
     numbers, written = source.view(np.uint32), result.view(np.uint32)
     for k in range(pairs):
@@ -117,7 +116,7 @@ def pairs_of_rows(
 
 @compile_unit()
 def pairs_in_rows(count: int, source: Row, begin: int, result: Row, place: int) -> None:
-    """result[k] = (source[2k], source[2k + 1]): what A of a product is made of, rows one after the other."""
+    """Pack operand A: result[k] = (source[2k], source[2k + 1])."""
     wide()
     numbers, written = source.view(np.uint32), result.view(np.uint32)
     given, put = numbers[begin : begin + 2 * count], written[place : place + count]

@@ -1,11 +1,9 @@
 """Philox4x32-10 (Salmon, Moraes, Dror, Shaw 2011): a counter in, four uniform 32-bit words out.
 
-The layout of the counter is part of the corpus format (`CORPUS_VERSION`):
+The counter layout is part of the dataset format (`CORPUS_VERSION`), and gives every word of every sample random access:
 
     key     = (seed, purpose)
     counter = (step block, kind, sample mod 2^32, sample div 2^32)
-
-so that every word of every sample is reached directly, on any device, in any order.
 """
 
 import numba
@@ -18,7 +16,7 @@ MULTIPLIER_0, MULTIPLIER_1 = 0xD2511F53, 0xCD9E8D57
 WEYL_0, WEYL_1 = 0x9E3779B9, 0xBB67AE85
 ROUNDS = 10
 
-#: Bumped when the same (process, layout, seed) would give other bits.
+#: Increased when the same (process, layout, seed) gives other bits.
 CORPUS_VERSION = 1
 
 #: Values of the counter's second word.
@@ -28,7 +26,7 @@ MAX_SAMPLES = 2**40
 
 
 def philox_reference(counter: tuple[int, int, int, int], key: tuple[int, int], rounds: int = ROUNDS) -> tuple[int, ...]:
-    """The four output words, in plain Python integers; written to be compared with the paper."""
+    """Compute the four words in Python integers, following the paper."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(rounds):
@@ -50,8 +48,8 @@ _LOW, _32 = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 @numba.njit(forceinline=True)
 def philox(c0, c1, c2, c3, k0, k1):  # type: ignore[no-untyped-def]
-    """Four words as uint64 below 2^32; all arguments are uint64 below 2^32."""
-    c0, c2, k0, k1 = c0 & _LOW, c2 & _LOW, k0 & _LOW, k1 & _LOW  # tells the compiler that 32-bit products suffice
+    """Compute four words; all values are uint64 below 2^32."""
+    c0, c2, k0, k1 = c0 & _LOW, c2 & _LOW, k0 & _LOW, k1 & _LOW  # 32-bit products suffice
     for _ in range(10):
         product_0 = _M0 * c0
         product_1 = _M1 * c2
@@ -65,7 +63,7 @@ def philox(c0, c1, c2, c3, k0, k1):  # type: ignore[no-untyped-def]
 
 
 def philox_words(counters: NDArray[np.uint64], key: tuple[int, int]) -> NDArray[np.uint32]:
-    """Output words (n, 4) of counters (n, 4), by the compiled routine."""
+    """Compute words (n, 4) of counters (n, 4)."""
     return _philox_words(np.ascontiguousarray(counters, dtype=np.uint64), np.uint64(key[0]), np.uint64(key[1]))
 
 

@@ -1,12 +1,9 @@
-"""Matrix products in tiles of registers, of float32 and float64: of training, and of filters with many states.
+"""Matrix products in register tiles, of float32 and float64.
 
-A tile is a block of rows x vectors of the result that stays in registers while the sum runs:
+    C[i, j] = (C[i, j]) + (bias[i]) + sum_k A[i, k] B[k, j]        one fused multiply-add per term
 
-    C[i, j] = (C[i, j]) + (bias[i]) + sum_k A[i, k] B[k, j]        i < rows, j < columns, one fused multiply-add a term
-
-A and C are addressed by strides, so that transposed operands cost nothing; the columns of a vector of B and C lie side by
-side. Each number of the result is one chain of fused multiply-adds over k, so its bits depend neither on the tile nor on
-the width of the vectors. Nothing here checks bounds: sizes are checked where work arrays are made.
+A and C have strides, so transposed operands are free; columns of B and C are contiguous. Each result is one chain of
+fused multiply-adds over k, so its bits do not depend on tiles or vector width. There are no bounds checks.
 """
 
 from collections.abc import Callable
@@ -19,27 +16,26 @@ from numba.core.registry import cpu_target
 
 from hmmscope.kernels.compile_units import X1, Row, compile_unit, intrinsic
 
-#: What the compiler may do to arithmetic. No "nnan" and no "ninf": numbers that are not finite are looked for. A loop over
-#: several arrays is compiled twice, with and without vectors, and where the arrays lie decides which is run; so sums are
-#: reordered (`SUMS`) only in loops that write nothing, and "arcp", which holds for vectors alone, is never given.
+#: Compiler flags. Neither "nnan" nor "ninf": nonfinite numbers are detected. Only loops that write nothing reorder sums
+#: (`SUMS`), because array alignment decides whether others run vectorised. "arcp" holds for vectors only.
 FLAGS = {"contract", "nsz"}
 SUMS = {"reassoc", "contract", "nsz"}
 
 
 def has(feature: str) -> bool:
-    """Whether compiled code may use a feature of the processor, in the words of LLVM."""
+    """Return whether compiled code may use a processor feature (LLVM name)."""
     return f"+{feature}" in cpu_target.target_context.codegen().magic_tuple()[2]
 
 
-#: Numbers of a vector in float32, what fills a register, which decides speed only; and the most vectors of a row of a tile:
-#: 64 columns with AVX-512, 16 without.
+#: Numbers per float32 vector (affects only speed), and most vectors per tile row: 64 columns with AVX-512, 16
+#: without.
 LANES = 16 if has("avx512f") else 8
 VECTORS = 4 if LANES == 16 else 2
 _I64, _I32 = ir.IntType(64), ir.IntType(32)
 
 
 class TileSum(NamedTuple):
-    """What a tile sums: `outer` blocks of `inner` terms; arrays, places of the first numbers, strides; and the biases."""
+    """Operands of a tile: `outer` blocks of `inner` terms, arrays, offsets, strides and biases."""
 
     outer: Any
     inner: Any
@@ -61,7 +57,7 @@ class TileSum(NamedTuple):
 
 
 class Emitter:
-    """Writes instructions on vectors of `lanes` numbers of one type."""
+    """Emits instructions on vectors of `lanes` numbers."""
 
     def __init__(self, context: Any, builder: Any, dtype: Any, lanes: int = LANES) -> None:
         self.context, self.builder, self.lanes = context, builder, lanes
@@ -87,17 +83,15 @@ class Emitter:
         self.builder.store(value, self._place(data, offset)).align = self.align
 
     def spread(self, data: Any, offset: Any) -> Any:
-        """One number of an array in all lanes."""
         return self.filled(self.builder.load(self.builder.gep(data, [offset])))
 
     def filled(self, number: Any) -> Any:
-        """One number in all lanes."""
         nothing = ir.Constant(self.vector, ir.Undefined)
         first = self.builder.insert_element(nothing, number, ir.Constant(_I32, 0))
         return self.shuffle(first, nothing, [0] * self.lanes)
 
     def across(self, vector: Any, join: Callable[[Any, Any], Any]) -> Any:
-        """All lanes joined to one number, halves first."""
+        """Reduce all lanes, halves first."""
         half = self.lanes
         while half > 1:
             half //= 2
@@ -114,9 +108,9 @@ class Emitter:
 
 
 def write_tile(e: Emitter, rows: int, vectors: int, spread: bool, sums: TileSum, add: Any, bias: Any) -> None:
-    """Write a tile; A is read by single numbers (`spread`) or by vectors, one a lane. Every stride is in numbers.
+    """Emit a tile; A is read by numbers (`spread`) or vectors, with strides in numbers.
 
-    The sum runs over `outer` blocks of `inner` terms; `bias` is of the first row.
+    The sum has `outer` blocks of `inner` terms; `bias` belongs to the first row.
     """
     builder, s = e.builder, sums
     cells = [(row, col) for row in range(rows) for col in range(vectors)]
@@ -172,7 +166,7 @@ def write_tile(e: Emitter, rows: int, vectors: int, spread: bool, sums: TileSum,
 
 
 def stripe_of(vectors: int, emitter: type[Emitter] = Emitter) -> Any:
-    """All rows of a product whose columns are that many vectors, in tiles of 6, then 4, 2 and 1 rows."""
+    """Build a product with `vectors` columns, in tiles of 6, 4, 2 and 1 rows."""
 
     @intrinsic
     def stripe(  # type: ignore[no-untyped-def]
@@ -208,7 +202,7 @@ def stripe_of(vectors: int, emitter: type[Emitter] = Emitter) -> Any:
 
 @intrinsic
 def wide(typing):  # type: ignore[no-untyped-def]
-    """Said first in a function: its loops may use whole registers, which some processors are not given by default."""
+    """Allow the caller's loops to use full-width registers."""
 
     def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         set.add(builder.function.attributes, '"prefer-vector-width"="512"')  # unknown to llvmlite, known to LLVM
@@ -219,7 +213,7 @@ def wide(typing):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def soon(typing, array, place, count):  # type: ignore[no-untyped-def]
-    """Fetch numbers of an array that will be written or read: rows far apart are not foreseen by the processor."""
+    """Prefetch numbers of an array."""
     line = 64 // (array.dtype.bitwidth // 8)
 
     def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
@@ -247,7 +241,7 @@ def product(
 ) -> None:  # fmt: skip
     """C[i, j] = (C[i, j] if add) + bias[first + i] + sum A[i, k] B[k, j]; `cols` fill whole registers.
 
-    Sums run over `outer` blocks of `inner` terms; `a`, `b`, `c` are the places of the first numbers, the rest are strides.
+    Sums run over `outer` blocks of `inner` terms; `a`, `b`, `c` are offsets, the rest strides.
     """
     if outer < 1 or inner < 1:
         return

@@ -1,4 +1,4 @@
-"""Probabilities to multiples of 2^-32 by the largest remainder, row by row."""
+"""Quantisation of probabilities to multiples of 2^-32 by the largest remainder."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,18 +7,18 @@ from hmmscope.kernels.compiling import kernel
 
 UNIT = 2**32
 
-#: Up to so many units are given one by one, to the largest fraction that is left; more, in the order of a sort.
+#: Up to this many leftover units are assigned one by one; more, by sorting.
 _FEW = 16
 
-#: Up to so many entries nothing is compiled: that takes longer than all of them.
+#: Up to this many entries are not compiled, which would take longer.
 _SMALL = 1 << 14
 
 
 def quantise_rows(probabilities: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Integer weights (..., K) that sum to 2^32 in each row; the row sums of the input need only be near one.
+    """Return integer weights (..., K) whose rows sum to 2^32, from rows that sum to about one.
 
-    A zero stays zero and every weight is within one unit of probability * 2^32. Units left over by rounding down go to
-    the largest fractional parts, the lowest index first among equals.
+    Zeros stay zero; each weight is within one unit of probability * 2^32. Leftover units go to the largest fractions,
+    lowest index first.
     """
     rows = np.ascontiguousarray(probabilities, dtype=np.float64).reshape(-1, probabilities.shape[-1])
     if rows.size <= _SMALL:
@@ -27,13 +27,13 @@ def quantise_rows(probabilities: NDArray[np.float64]) -> NDArray[np.int64]:
     row = 0
     while row < len(rows):
         row, remaining = _quantise(rows, weights, fraction, row)
-        if remaining:  # sorted here: a sort takes longer to compile than all the rest of the loop
+        if remaining:  # sorted here, because a compiled sort compiles slowly
             weights[row - 1, np.argsort(-fraction, kind="stable")[:remaining]] += 1
     return weights.reshape(probabilities.shape)
 
 
 def _quantise_few(rows: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The same by whole arrays; sums go from left to right here too."""
+    """Quantise with array operations."""
     if not rows.size:
         return np.empty(rows.shape, np.int64)
     exact = rows / np.add.accumulate(rows, 1)[:, -1:] * 4294967296.0
@@ -50,7 +50,7 @@ def _quantise_few(rows: NDArray[np.float64]) -> NDArray[np.int64]:
 
 @kernel()
 def _quantise(rows, weights, fraction, begin):  # type: ignore[no-untyped-def]
-    """Rows from `begin` on, to the first in which more than `_FEW` units are left: the row after it, and how many."""
+    """Quantise rows from `begin` until one has more than `_FEW` leftover units."""
     num_outcomes = rows.shape[1]
     for row in range(begin, rows.shape[0]):
         total = 0.0
@@ -72,7 +72,7 @@ def _quantise(rows, weights, fraction, begin):  # type: ignore[no-untyped-def]
                     largest = i
             weights[row, largest] += 1
             fraction[largest] = -2.0
-        if remaining < 0:  # floating-point division can overshoot by a unit: take it from the largest weight
+        if remaining < 0:  # division can overshoot by one unit: subtract it from the largest weight
             largest = 0
             for i in range(1, num_outcomes):
                 if weights[row, i] > weights[row, largest]:

@@ -1,8 +1,7 @@
-"""Random arrays as functions of (seed, purpose, component): any component of a family without the others.
+"""Random arrays as functions of (seed, purpose, component).
 
-Counters are (attempt or block, cell or row, component mod 2^32, component div 2^32); a cell is row * num_columns + column.
-Permutations are integers, the same everywhere. The others are floats, made with logarithms and cosines, whose last bits
-are the platform's.
+Counters are (attempt or block, cell or row, component mod 2^32, component div 2^32); a cell is row * num_columns +
+column. Permutations are identical everywhere; the last bits of floats depend on the platform.
 """
 
 import math
@@ -17,10 +16,10 @@ from hmmscope.kernels.philox import philox
 def dirichlet_rows(
     key: tuple[int, int], components: NDArray[np.int64], num_rows: int, num_columns: int, concentration: float
 ) -> NDArray[np.float64]:
-    """Rows (component, num_rows, num_columns), each from the symmetric Dirichlet(concentration).
+    """Draw rows (component, num_rows, num_columns) from the symmetric Dirichlet(concentration).
 
-    gamma(a) = gamma(a + 1) * U^(1/a), the former by Marsaglia and Tsang (2000); logarithms throughout, so that
-    concentrations far below one, where almost every entry underflows, still give rows that sum to one.
+    gamma(a) = gamma(a + 1) * U^(1/a) in logarithms, gamma(a + 1) by Marsaglia and Tsang (2000); small concentrations
+    work.
     """
     rows = np.empty((len(components), num_rows, num_columns), np.float64)
     _fill(np.uint64(key[0]), np.uint64(key[1]), components.astype(np.uint64), concentration, rows)
@@ -30,7 +29,7 @@ def dirichlet_rows(
 def uniforms(
     key: tuple[int, int], components: NDArray[np.int64], num_rows: int, num_columns: int
 ) -> NDArray[np.float64]:
-    """Numbers (component, num_rows, num_columns), each an odd multiple of 2^-53 in (0, 1), all equally likely."""
+    """Draw odd multiples of 2^-53 in (0, 1), uniformly (component, num_rows, num_columns)."""
     numbers = np.empty((len(components), num_rows, num_columns), np.float64)
     _fill_uniform(np.uint64(key[0]), np.uint64(key[1]), components.astype(np.uint64), numbers)
     return numbers
@@ -39,7 +38,7 @@ def uniforms(
 def standard_normals(
     key: tuple[int, int], components: NDArray[np.int64], num_rows: int, num_columns: int
 ) -> NDArray[np.float64]:
-    """Independent N(0, 1) numbers (component, num_rows, num_columns), by Box and Muller (1958)."""
+    """Draw N(0, 1) numbers (component, num_rows, num_columns), by Box and Muller (1958)."""
     numbers = np.empty((len(components), num_rows, num_columns), np.float64)
     _fill_normal(np.uint64(key[0]), np.uint64(key[1]), components.astype(np.uint64), numbers)
     return numbers
@@ -48,10 +47,7 @@ def standard_normals(
 def random_permutations(
     key: tuple[int, int], components: NDArray[np.int64], num_rows: int, size: int
 ) -> NDArray[np.int64]:
-    """Permutations (component, num_rows, size) of 0..size-1, exactly uniform; as `permutation_reference`.
-
-    Row r of a component does not depend on the number of rows.
-    """
+    """Draw uniform permutations (component, num_rows, size); see `permutation_reference`."""
     rows = np.empty((len(components), num_rows, size), np.int64)
     _fill_permutation(np.uint64(key[0]), np.uint64(key[1]), components.astype(np.uint64), rows)
     return rows
@@ -139,7 +135,7 @@ def _fill_permutation(k0, k1, components, rows):  # type: ignore[no-untyped-def]
                 choices = np.uint64(last + 1)
                 fair = np.uint64(4294967296) - np.uint64(4294967296) % choices
                 word = fair
-                while word >= fair:  # words beyond the last multiple of `choices` would favour small numbers
+                while word >= fair:  # rejection keeps it uniform
                     if taken % 4 == 0:
                         words[0], words[1], words[2], words[3] = philox(
                             np.uint64(taken // 4), np.uint64(row), low, high, k0, k1

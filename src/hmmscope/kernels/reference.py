@@ -1,4 +1,4 @@
-"""The plain samplers: what the fast ones must equal bit by bit."""
+"""Plain samplers that the fast ones match bit for bit."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,7 +7,7 @@ from hmmscope.kernels.philox import KIND_COMPONENT, KIND_PATH, philox_reference
 
 
 def draw_reference(table: NDArray[np.uint32], word: int) -> int:
-    """The outcome of one word in one alias table (see `alias`)."""
+    """Return the outcome of one word in one alias table."""
     bits = len(table).bit_length() - 1
     column, remainder = word >> (32 - bits), word & ((1 << (32 - bits)) - 1)
     entry = int(table[column])
@@ -17,7 +17,7 @@ def draw_reference(table: NDArray[np.uint32], word: int) -> int:
 def sample_components_reference(
     key: tuple[int, int], samples: NDArray[np.int64], table: NDArray[np.uint32]
 ) -> NDArray[np.int64]:
-    """Component (B,) of each sample index (B,)."""
+    """Draw the component (B,) of each sample index (B,)."""
     words = [philox_reference((0, KIND_COMPONENT, s & 0xFFFFFFFF, s >> 32), key)[0] for s in samples.tolist()]
     return np.array([draw_reference(table, word) for word in words], np.int64)
 
@@ -31,13 +31,13 @@ def sample_paths_reference(
     transition: NDArray[np.uint32],
     emission: NDArray[np.uint32],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Observations (B, T) and states (B, T) of sample indices (B,).
+    """Draw observations (B, T) and states (B, T) of sample indices (B,).
 
-    At step t the state comes from the initial table where `starts[t]` (T,), else from the transition table of the
-    state before; then the symbol from the emission table. Two words a step: block t // 2 of the path stream gives
-    (state, symbol) for an even t, then (state, symbol) for the odd t after it.
+    The state at step t comes from the initial table where `starts[t]` (T,), else from the transition row of the
+    previous state; the symbol from the emission table. Block t // 2 of the path stream has the words (state, symbol) of
+    an even t and of the next t.
 
-    Tables are indexed by component first: initial (M, C), transition (M, S, C), emission (M, S, C').
+    Tables: initial (M, C), transition (M, S, C), emission (M, S, C').
     """
     observations = np.empty((len(samples), len(starts)), np.int64)
     states = np.empty_like(observations)
@@ -61,10 +61,10 @@ def sample_edges_reference(
     edges: NDArray[np.uint32],
     num_states: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Observations (B, T) and states (B, T) after them, for transitions that emit.
+    """Draw observations (B, T) and the states (B, T) after them, for transitions that emit.
 
-    Two words a step, as in `sample_paths_reference`: the first draws a start state from the initial table (M, S') where
-    `starts[t]`, the second an outcome of the edge table (M, S, E') of the state: symbol * num_states + next state.
+    The first word draws a start state from the initial table (M, S') where `starts[t]`; the second draws symbol *
+    num_states + next state from the state's edge table (M, S, E').
     """
     observations = np.empty((len(samples), len(starts)), np.int64)
     states = np.empty_like(observations)
@@ -80,9 +80,9 @@ def sample_edges_reference(
 
 
 def permutation_reference(key: tuple[int, int], component: int, row: int, size: int) -> list[int]:
-    """A uniform permutation of 0..size-1 by Fisher and Yates: the last place is swapped with one at or before it, etc.
+    """Draw a uniform permutation of 0..size-1 by Fisher and Yates, from the last place down.
 
-    Words are taken in order from blocks 0, 1, ...; a word beyond the last multiple of the number of choices is skipped.
+    Words come from blocks 0, 1, ...; those beyond the last multiple of the number of choices are skipped.
     """
     places = list(range(size))
     taken = 0

@@ -1,8 +1,7 @@
-"""Expected counts under eight models of one shape side by side, one a lane: restarts of one fit see the same sequences.
+"""Expected counts under eight models of one shape, one per lane, on the same sequences.
 
-A step of one sequence under one model is a chain of instructions, and the processor waits. Eight chains fill it. Tables are
-flat: a number of each model for each entry, (..., lane). Formulas are those of `hmmscope.kernels.simd_over_sequences`; sums
-are divided out every eight steps as in `hmmscope.kernels.simd_over_states`; and no lane knows of the others.
+Tables are flat (..., lane). Formulas are those of `hmmscope.kernels.simd_over_sequences`; sums are divided out every
+eight steps, as in `hmmscope.kernels.simd_over_states`.
 """
 
 import math
@@ -15,7 +14,7 @@ from hmmscope.kernels.vectors import filled, fused, load, over, plus, put, times
 #: Lanes.
 BESIDE = (0,) * 8
 
-#: Steps between two divisions, the smallest entry that is in no doubt then, and terms of a sum before it is added up.
+#: Steps between divisions, smallest safe entry, and terms per partial sum.
 _EVERY, _SMALLEST, _TERMS = 8, 1e-100, 1024
 
 
@@ -23,16 +22,16 @@ _EVERY, _SMALLEST, _TERMS = 8, 1e-100, 1024
 def forward(  # type: ignore[no-untyped-def]
     beside, first, step, emission, symbols, beliefs, norms, law, following, product, logs, doubtful
 ):
-    """The filter of one sequence: beliefs (T, S, lane) and P(o_t | past) (T, lane); log-likelihoods are added to `logs`.
+    """Filter one sequence: beliefs (T, S, lane), P(o_t | past) (T, lane); adds log-likelihoods to `logs`.
 
     Args:
         beside: `BESIDE`.
         first: P(o_0 = v, state 0 = s) (V, S, lane).
         step, emission: (S, S, lane), (V, S, lane).
         symbols: (T,).
-        law, following, product: working memory (S, lane), (S, lane), (lane,).
+        law, following, product: Work arrays (S, lane), (S, lane), (lane,).
         logs: (lane,).
-        doubtful: (lane,), true from then on where an entry is below 1e-100, or a symbol is impossible.
+        doubtful: (lane,), set where an entry is below 1e-100 or a symbol is impossible.
     """
     lanes = len(beside)
     size = len(law) // lanes
@@ -81,13 +80,13 @@ def forward(  # type: ignore[no-untyped-def]
 def backward(  # type: ignore[no-untyped-def]
     beside, step, emission, symbols, beliefs, norms, ahead, weight, sums, firsts, pairs, visits
 ):
-    """Expected counts of one sequence, from what `forward` wrote.
+    """Add the expected counts of one sequence, from `forward`.
 
     Args:
-        beside, step, emission, symbols, beliefs, norms: as of `forward`.
-        ahead, weight, sums: working memory (S, lane), (S, lane), (S, S, lane).
-        firsts, visits: added to, (S, lane), (V, S, lane).
-        pairs: sums over time of belief_t(i) weight_{t+1}(j), added to, (S, S, lane).
+        beside, step, emission, symbols, beliefs, norms: As for `forward`.
+        ahead, weight, sums: Work arrays (S, lane), (S, lane), (S, S, lane).
+        firsts, visits: Counts to add to, (S, lane), (V, S, lane).
+        pairs: Sums over time of belief_t(i) weight_{t+1}(j) to add to, (S, S, lane).
     """
     lanes = len(beside)
     size = len(ahead) // lanes
@@ -108,7 +107,7 @@ def backward(  # type: ignore[no-untyped-def]
                 mean = where_positive(now, mean)
             put(beside, mean, ahead, i * lanes)
             whole = fused(now, mean, whole)
-        scale = over(one, whole)  # one up to rounding, which must not add up over time
+        scale = over(one, whole)  # renormalise, so that rounding errors do not accumulate
         inverse = over(scale if t % _EVERY == 0 and t + 1 < len(symbols) else one, load(beside, norms, t * lanes))
         for i in range(size):
             mean, entry = load(beside, ahead, i * lanes), i * lanes
@@ -127,14 +126,14 @@ def backward(  # type: ignore[no-untyped-def]
 def counts(  # type: ignore[no-untyped-def]
     beside, first, step, emission, symbols, offsets, lengths, room, small, firsts, pairs, visits, logs, doubts
 ):
-    """Expected counts of sequences in a flat array of symbols, and their log-likelihoods; see `forward` and `backward`.
+    """Compute expected counts and log-likelihoods of sequences in a flat array; see `forward` and `backward`.
 
     Args:
-        offsets, lengths: of the sequences (n,).
-        room: working memory, (longest, S + 1, lane).
-        small: working memory (S + 2, S, lane).
-        doubts: (lane,), one where a lane is in doubt.
-        beside, first, step, emission, symbols, firsts, pairs, visits, logs: as of the two.
+        offsets, lengths: Sequences (n,).
+        room: Work array (longest, S + 1, lane).
+        small: Work array (S + 2, S, lane).
+        doubts: (lane,), one for underflow risk.
+        beside, first, step, emission, symbols, firsts, pairs, visits, logs: As above.
     """
     lanes = len(beside)
     size = len(firsts) // lanes

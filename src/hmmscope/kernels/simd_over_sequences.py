@@ -1,22 +1,19 @@
-"""Compiled dynamic programs for few states: filter, smoother, expected counts, likeliest paths, mixtures.
+"""Compiled dynamic programs for few states, one sequence per SIMD lane.
 
-Sequences go side by side, one a lane, so that every inner loop is vector instructions whatever the number of states. A
-law is (state, lane). The number of lanes is the length of the tuple `width`, which the compiler takes from its type.
-
-A process is three tables, the same for states that emit and for transitions that emit:
+Vectors are (state, lane); the length of the tuple `width` is the number of lanes. A process is three tables:
 
     first (V, S)          P(o_0 = v, state 0 = s)
-    step (1 or V, S, S)   the transition matrix, or a matrix for each symbol where transitions emit
+    step (1 or V, S, S)   the transition matrix, or one per symbol where transitions emit
     emission (V or 0, S)  P(symbol | state); no rows where transitions emit
 
-    joint_t = first[o_t] where a sequence starts, else (belief_{t-1} @ step) * emission[o_t], or belief_{t-1} @ step[o_t]
+    joint_t = first[o_t] where a sequence starts, else (belief_{t-1} @ step) * emission[o_t], or belief_{t-1} @
+    step[o_t]
 
-Sequences are (offset, length) in one flat array of symbols, so a batch, a ragged batch and all windows of a batch are
-the same to these loops. What is known after symbol n of the flat array is written to row n.
+Sequences are (offset, length) in a flat array of N symbols; results for symbol n are in row n.
 
-An entry that falls below `smallest` may vanish later: its sequence is marked as doubtful, for the caller to go over again
-by `hmmscope.kernels.underflow_safe`. A sum of zero in a sequence that is not doubtful means probability zero: one step
-shrinks a positive entry by no more than 2^-64, and every `every` steps entries are looked at.
+An entry below `smallest`, checked every `every` steps, marks its sequence as an underflow risk, for
+`hmmscope.kernels.underflow_safe`. Otherwise a sum of zero means probability zero: a step shrinks an entry by at most
+2^-64.
 """
 
 import math
@@ -26,7 +23,7 @@ import numpy as np
 
 from hmmscope.kernels.compiling import kernel, part
 
-#: Lanes for many sequences, and for a few.
+#: Lanes for many sequences, and for few.
 WIDE, NARROW = (0,) * 32, (0,) * 4
 
 _FAST = {"contract", "reassoc"}
@@ -47,7 +44,7 @@ def move(width, law, matrix, target):  # type: ignore[no-untyped-def]
 
 @inlined
 def add_moved(width, law, matrix, target):  # type: ignore[no-untyped-def]
-    """target_j += sum_i law_i matrix_ij, four rows of `law` at a time."""
+    """target_j += sum_i law_i matrix_ij, four rows at a time."""
     size = law.shape[0]
     for j in range(matrix.shape[1]):
         sums, i = target[j], 0
@@ -66,7 +63,7 @@ def add_moved(width, law, matrix, target):  # type: ignore[no-untyped-def]
 
 @inlined
 def move_by_symbol(width, law, matrices, seen, target):  # type: ignore[no-untyped-def]
-    """target_j = sum_i law_i matrices_vij, with the symbol v that each lane sees."""
+    """target_j = sum_i law_i matrices_vij, with each lane's symbol v."""
     size = law.shape[0]
     flat = matrices.ravel()
     target[:] = 0.0
@@ -80,10 +77,7 @@ def move_by_symbol(width, law, matrices, seen, target):  # type: ignore[no-untyp
 
 @inlined
 def arrive(width, first, step, emission, seen, begins, alive, law, following, norm, scale):  # type: ignore[no-untyped-def]
-    """Turn laws after the last symbol into laws after this one, with sum one or zero; `norm` is what they summed to.
-
-    first and emission are flat, scale is working memory.
-    """
+    """Advance beliefs by one symbol; `norm` is their sum before normalisation."""
     size = law.shape[0]
     for lane in range(len(width)):
         norm[lane] = 0.0
@@ -124,9 +118,9 @@ def doubt(width, law, smallest, found):  # type: ignore[no-untyped-def]
             found[lane] |= np.int64(0.0 < row[lane] < smallest)
 
 
-@numba.njit(nogil=True, fastmath=_FAST, forceinline=True)  # a fifth faster in float32 than as a part
+@numba.njit(nogil=True, fastmath=_FAST, forceinline=True)  # separate: a fifth faster in float32
 def _write(law, offset, length, t, lanes, rows):  # type: ignore[no-untyped-def]
-    """Put the law of each lane into its row of a flat array."""
+    """Write each lane to its row of a flat array."""
     size = law.shape[0]
     for lane in range(lanes):
         if t < length[lane]:
@@ -137,7 +131,7 @@ def _write(law, offset, length, t, lanes, rows):  # type: ignore[no-untyped-def]
 
 @inlined
 def look(width, symbols, offset, length, t, size, seen):  # type: ignore[no-untyped-def]
-    """The symbol of each lane at time t, times `size`: where its row begins; beyond the end, its last one."""
+    """Return each lane's symbol at time t, or its last one, times `size`."""
     for lane in range(len(width)):
         last = length[lane] - 1
         seen[lane] = symbols[offset[lane] + (t if t < last else last)] * size
@@ -145,7 +139,7 @@ def look(width, symbols, offset, length, t, size, seen):  # type: ignore[no-unty
 
 @inlined
 def group(width, offsets, lengths, begin, offset, length):  # type: ignore[no-untyped-def]
-    """Offsets and lengths of the sequences from `begin` on; lanes without one repeat the last. The least and most length."""
+    """Load offsets and lengths from `begin` on, repeating the last; return the least and most length."""
     shortest, longest = lengths[begin], lengths[begin]
     for lane in range(len(width)):
         row = min(begin + lane, len(offsets) - 1)
@@ -156,7 +150,7 @@ def group(width, offsets, lengths, begin, offset, length):  # type: ignore[no-un
 
 @inlined
 def _multiply_in(norm, product, totals, begin, lanes):  # type: ignore[no-untyped-def]
-    """Multiply the sums of a step into `product`; before that is lost, its logarithm is added to the totals."""
+    """Multiply norms into `product`; before underflow, add its logarithm to the totals."""
     least = 1.0
     for lane in range(len(norm)):
         product[lane] *= norm[lane] if norm[lane] > 0.0 else 1.0
@@ -169,7 +163,7 @@ def _multiply_in(norm, product, totals, begin, lanes):  # type: ignore[no-untype
 
 @inlined
 def _look_ahead(width, law, prediction, opening, begins, alive, mix):  # type: ignore[no-untyped-def]
-    """The law of the next symbol, which may begin a sequence."""
+    """Predict the next symbol, which may start a sequence."""
     if begins:
         for v in range(len(opening)):
             for lane in range(len(width)):
@@ -180,7 +174,7 @@ def _look_ahead(width, law, prediction, opening, begins, alive, mix):  # type: i
 
 @inlined
 def _end(law, mix, doubts, length, t, begin, lanes, ends, beliefs, ahead, doubtful):  # type: ignore[no-untyped-def]
-    """What is known of the sequences that end here; law and prediction only to the rows in `ends`."""
+    """Write results of sequences that end here, to the rows in `ends`."""
     for lane in range(lanes):
         if t + 1 == length[lane]:
             doubtful[begin + lane] = doubts[lane] > 0
@@ -214,12 +208,12 @@ def forward(  # type: ignore[no-untyped-def]
     totals,
     doubtful,
 ):
-    """The filter. Lengths are at least 1; opening (V,) and prediction (S, V) are laws of the first and the next symbol.
+    """Filter sequences of length 1 or more; opening (V,) and prediction (S, V) predict the first and the next symbol.
 
-    Written where the array has rows: beliefs (N, S), sums P(o_t | past) (N,), laws of the next symbol (N, V),
-    log-likelihoods (n,); and doubtful (n,) in any case. If `ends` (n,) has rows, beliefs and laws are written at the end
-    of each sequence only, to that row. `openers` takes the place of `symbols` at the first step, where `first` may have
-    a row for each group of symbols.
+    If they have rows, it writes beliefs (N, S), P(o_t | past) (N,), next-symbol probabilities (N, V) and
+    log-likelihoods (n,). It always writes doubtful (n,). With `ends` (n,), beliefs and predictions are written only at
+    sequence ends, to those rows. `openers` replaces `symbols` at the first step, for a `first` with a row per group of
+    symbols.
     """
     size, many = first.shape[1], len(width)
     law, following = np.zeros((size, many), first.dtype), np.empty((size, many), first.dtype)
@@ -241,7 +235,7 @@ def forward(  # type: ignore[no-untyped-def]
                 doubt(width, law, smallest, doubts)
             if t >= shortest:
                 for lane in range(many):
-                    if t >= length[lane]:  # beyond its end: nothing is counted
+                    if t >= length[lane]:  # beyond the end
                         norm[lane] = 1.0
             for lane in range(many):
                 alive[lane] = alive[lane] if norm[lane] > 0.0 else 0.0
@@ -268,7 +262,7 @@ def forward(  # type: ignore[no-untyped-def]
 
 @inlined
 def _read(width, rows, offset, length, t, whole, lanes, law):  # type: ignore[no-untyped-def]
-    """The law of each lane from its row of a flat array; zero beyond its end, which no lane is if it is `whole`."""
+    """Read each lane from its row; zero beyond its end, unless all are `whole`."""
     size = law.shape[0]
     if whole:
         for lane in range(len(width)):
@@ -295,14 +289,14 @@ def _count_pairs(width, now, weight, sums):  # type: ignore[no-untyped-def]
 
 @inlined
 def _smooth(width, now, ahead, weight, length, t, ends, total, scale):  # type: ignore[no-untyped-def]
-    """Turn `now` into the smoothed law now * ahead, of sum one, and `ahead` and `weight` into what made it so."""
+    """Turn `now` into the smoothed now * ahead, and scale `ahead` and `weight` alike."""
     size = now.shape[0]
     total[:] = 0.0
     for i in range(size):
         one, other = now[i], ahead[i]
         for lane in range(len(width)):
             total[lane] += one[lane] * other[lane]
-    for lane in range(len(width)):  # the sum is one up to rounding, which must not add up over time
+    for lane in range(len(width)):  # renormalise, so that rounding errors do not accumulate
         scale[lane] = 1.0 / total[lane] if total[lane] > 0.0 else 0.0
         scale[lane] = 1.0 if ends or t + 1 >= length[lane] else scale[lane]
     for i in range(size):
@@ -330,16 +324,16 @@ def backward(  # type: ignore[no-untyped-def]
     pair_counts,
     symbol_counts,
 ):
-    """The smoother and the expected counts, from what `forward` left in `beliefs` and `norms`.
+    """Compute smoothed states and expected counts, from the `beliefs` and `norms` of `forward`.
 
         weight_t(j) = emission[o_t](j) * ahead_t(j) / norm_t      ahead_{t-1}(i) = sum_j step_ij weight_t(j), 1 at the end
         smoothed_t = belief_t * ahead_t                           pair_t(i, j) = belief_t(i) step_ij weight_{t+1}(j)
 
-    Weights of impossible states are zero, so nothing overflows: ahead_t(i) is at most 1 / belief_t(i).
+    ahead_t(i) is at most 1 / belief_t(i), and weights of impossible states are zero, so nothing overflows.
 
-    Written where the array has rows: smoothed (N, S), weights (N, S). Added to where it has rows: expected numbers of
-    first states (S,), sums over time of belief_t(i) weight_{t+1}(j) (S, S), and visits of states with symbols (V, S).
-    `transposed` is step with its last two axes exchanged. Sequences of probability zero give zeros before they die.
+    If they have rows, it writes smoothed (N, S) and weights (N, S), and adds to first-state counts (S,), sums over time
+    of belief_t(i) weight_{t+1}(j) (S, S), and emission counts (V, S). `transposed` is step with its last two axes
+    exchanged.
     """
     size, many = beliefs.shape[1], len(width)
     now, ahead, weight = np.zeros((size, many)), np.zeros((size, many)), np.zeros((size, many))

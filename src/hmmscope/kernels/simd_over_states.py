@@ -1,12 +1,10 @@
-"""Compiled dynamic programs with the states side by side in a register: filter, smoother, counts, likeliest paths.
+"""Compiled dynamic programs for up to 64 states, held side by side in SIMD registers.
 
-One sequence after the other, up to 64 states, which are eight registers of eight numbers. A step is a chain of a few
-instructions, whose length decides how fast one sequence can be; what is only written down is off the chain. So sums are
-divided out every eight steps only: one step shrinks a positive entry by no more than 2^-80, and an entry above 1e-100 is a
-normal number eight steps later. Of smaller probabilities `hmmscope.inference.compiled` has them divided out more often.
+Sequences run one after the other. Sums are divided out every eight steps: a step shrinks a positive entry by at most
+2^-80, so entries above 1e-100 stay normal. `hmmscope.inference.compiled` divides more often for smaller probabilities.
 
-Formulas, tables and doubts are those of `hmmscope.kernels.simd_over_sequences`. Here tables are flat, each row padded with
-zeros (for logarithms with -inf) to the size of a vector; see `hmmscope.kernels.vectors`.
+Formulas and tables are those of `hmmscope.kernels.simd_over_sequences`, flat, with rows zero-padded to vectors
+(`hmmscope.kernels.vectors`).
 """
 
 import math
@@ -40,16 +38,16 @@ from hmmscope.kernels.vectors import (
     where_positive,
 )
 
-#: The most states: with more of them a step is no longer written out in one piece.
+#: Most states for unrolled steps.
 MOST = 64
 
-#: Steps between two divisions, and the smallest entry that is in no doubt then.
+#: Steps between divisions, and the smallest safe entry.
 _EVERY, _SMALLEST = 8, 1e-100
-#: Where less is left of a law, rows whose entries are cut off at exp(-700) may have lost what counts.
+#: Beliefs below this may have lost relevant entries, which are cut off at exp(-700).
 _SMALLEST_NORM = 1e-80
-#: Logarithms are multiples of one over this where paths are compared.
+#: Paths compare logarithms as multiples of one over this.
 _GRID = 2.0**36
-#: Terms of a sum before it is added to a longer one, so that rounding does not grow with the length.
+#: Terms per partial sum, so that rounding does not grow with the length.
 _TERMS = 1024
 
 
@@ -72,10 +70,7 @@ def forward(  # type: ignore[no-untyped-def]
     totals,
     doubtful,
 ):
-    """The filter, as `lanes.forward` without `ends`; arrays but `symbols` to `starts` are flat.
-
-    Sums are divided out every so many steps.
-    """
+    """Filter, as `simd_over_sequences.forward` without `ends`, on flat arrays; `every` is the number of steps per division."""
     size, columns = len(states), len(opening)
     padded = row_size(states)
     for row in range(len(offsets)):
@@ -94,7 +89,7 @@ def forward(  # type: ignore[no-untyped-def]
             norm = total(law)
             if not norm > 0.0:
                 break
-            now = divided(law, norm)  # not times 1 / norm: a belief that is certain is exactly one
+            now = divided(law, norm)  # not times 1 / norm: certain beliefs are exactly one
             if len(norms):
                 norms[begin + t] = norm / last
             last = norm
@@ -137,18 +132,14 @@ def forward(  # type: ignore[no-untyped-def]
 def forward_given(  # type: ignore[no-untyped-def]
     states, laws, step, rows, offsets, lengths, starts, every, smallest, beliefs, predicted, norms, tops, totals, doubts
 ):
-    """The filter of observations whose log-likelihoods are given, `rows` (N, S).
+    """Filter observations with given log-likelihoods `rows` (N, S), read as exp(row - top), top the largest entry.
 
-    `laws` (3, S) are the initial law, its logarithms, and ones for the states that are fragile.
+    `laws` (3, S) are the initial distribution, its logarithms, and ones for fragile states.
 
-    A row is read as exp(row - top), top its largest entry. Sums are divided out every so many steps.
+    With a positive `smallest`, entries below it are lost. A sequence stops as an underflow risk if a predicted sum is
+    below 1e20 times that of states which are fragile or follow a loss; other losses are below 1e-20.
 
-    If `smallest` is positive, what falls below it is lost, and marked. A sequence is doubtful, and left there, where the
-    law before an observation is below 1e20 times that in a state that something lost leads to, or that is fragile.
-    So what was lost elsewhere is less than 1e-20 of everything that comes after it.
-
-    Written are beliefs (N, S) and norms (N,), zeros from an impossible observation on; totals (n,), log-likelihoods; doubts
-    (n,); and where the array has numbers predicted (N, S), the law before the observation, and tops (N,).
+    It writes beliefs (N, S), norms (N,), totals (n,), doubts (n,), and if present predicted (N, S) and tops (N,), with
     log P(o_t | past) = log norm + top.
 
     Returns:
@@ -227,10 +218,10 @@ def backward(  # type: ignore[no-untyped-def]
     pair_counts,
     symbol_counts,
 ):
-    """The smoother and the expected counts, as `lanes.backward`; arrays but `symbols` to `starts` are flat.
+    """Compute smoothed states and expected counts, as `simd_over_sequences.backward`, on flat arrays.
 
-    Of an `emission` with two axes the rows are log-likelihoods, as of `forward_given`, and `symbols` are not read. Smoothed
-    laws may be written to the place of the beliefs.
+    A 2-D `emission` holds log-likelihoods, as in `forward_given`, and `symbols` are unused. `smoothed` may share memory
+    with `beliefs`.
     """
     size, padded = len(states), row_size(states)
     sums = np.zeros(size * padded if len(pair_counts) else 0)
@@ -258,7 +249,7 @@ def backward(  # type: ignore[no-untyped-def]
                         ahead = moved(states, weight, transposed, symbols[place + 1] * size * padded)
                 ahead = where_positive(now, ahead)
                 joint = times(now, ahead)
-                whole = total(joint)  # one up to rounding, which must not add up over time
+                whole = total(joint)  # renormalise, so that rounding errors do not accumulate
                 scale = 1.0 / whole if whole > 0.0 and not ends else 1.0
                 inverse = 1.0 / norms[place] if norms[place] > 0.0 else 0.0
                 if emission.ndim == 2:
@@ -293,11 +284,10 @@ def backward(  # type: ignore[no-untyped-def]
 def likeliest(  # type: ignore[no-untyped-def]
     states, first, step, emission, symbols, offsets, lengths, starts, highest_end, pointers, paths, logs
 ):
-    """The paths of largest probability, as `viterbi.likeliest` with `step` as it is; arrays of numbers are flat.
+    """Find Viterbi paths, as `viterbi.likeliest` with an untransposed `step`, on flat arrays.
 
-    Of an `emission` with two axes the rows are log-likelihoods (N, S), which are rounded to the grid of the other tables;
-    `first` has one row then, the initial law, and `symbols` are not read. `pointers` is working memory for a row of padded
-    size for each time of the longest sequence, in bytes.
+    A 2-D `emission` holds log-likelihoods (N, S); `first` then has one row, the initial distribution. `pointers` is a
+    byte work array with a padded row per time step.
     """
     size, padded = len(states), row_size(states)
     here, given = np.empty(size), emission.ndim == 2

@@ -1,10 +1,10 @@
-"""Compiled dynamic programs over the transitions that can be made: for many states with few ways out of each.
+"""Compiled dynamic programs over nonzero transitions, for many states with few successors.
 
-One sequence after the other, its states side by side in memory. Formulas, tables, doubts and what is written are those of
-`hmmscope.kernels.simd_over_sequences`; `step` is replaced by its positive entries, by the state that they lead to or leave:
+Sequences run one after the other. Formulas, tables and results are those of `hmmscope.kernels.simd_over_sequences`,
+with `step` as its positive entries by successor or predecessor state:
 
     begins (K S + 1,)      entries of matrix k and state s are begins[k S + s] .. begins[k S + s + 1] - 1
-    others, weights (E,)   the state at their other end, in ascending order, and the entries; places are unsigned: unchecked
+    others, weights (E,)   the other state, in ascending order, and the value
 """
 
 import math
@@ -13,7 +13,7 @@ import numpy as np
 
 from hmmscope.kernels.compiling import kernel, part
 
-#: Terms of a sum before it is added to a longer one, so that rounding does not grow with the length.
+#: Terms per partial sum, so that rounding does not grow with the length.
 _TERMS = 1024
 
 
@@ -50,12 +50,10 @@ def forward(  # type: ignore[no-untyped-def]
     totals,
     doubtful,
 ):
-    """The filter; entries lead to their state, or where there are none `step` (K, S, S) is gone through row by row.
+    """Filter by entries of each successor, or by rows of `step` (K, S, S) without entries.
 
-    Beliefs (N, S) and norms (N,) have rows or none, totals (n,) too.
-
-    Laws are looked at every `every` steps, for positive entries below `smallest`. A sequence in doubt is given up: its rows
-    from there on are not written.
+    Beliefs (N, S), norms (N,) and totals (n,) have rows or none. A sequence stops at an underflow risk: an entry below
+    `smallest`, checked every `every` steps.
     """
     size, emits = first.shape[1], len(emission) > 0
     law, now = np.zeros(size), np.zeros(size)
@@ -94,7 +92,7 @@ def forward(  # type: ignore[no-untyped-def]
                 least = 1.0
                 for j in range(size):
                     least = min(least, law[j] if law[j] > 0.0 else 1.0)
-                if least < smallest:  # it is gone over again as a whole
+                if least < smallest:  # redone as a whole
                     doubt = True
                     break
             product *= norm
@@ -125,7 +123,7 @@ def backward(  # type: ignore[no-untyped-def]
     pair_counts,
     symbol_counts,
 ):
-    """The smoother and the expected counts; entries leave their state, and `factors` are the weights of `lanes.backward`."""
+    """Compute smoothed states and expected counts by entries of each predecessor; see `simd_over_sequences.backward`."""
     size, emits = beliefs.shape[1], len(emission) > 0
     ahead, factor, joint = np.empty(size), np.zeros(size), np.empty(size)
     sums, terms = np.zeros(len(weights) if len(pair_counts) else 0), 0
@@ -150,7 +148,7 @@ def backward(  # type: ignore[no-untyped-def]
                 ahead[i] = ahead[i] if now[i] > 0.0 else 0.0
                 joint[i] = now[i] * ahead[i]
                 whole += joint[i]
-            scale = 1.0 / whole if whole > 0.0 and not ends else 1.0  # one up to rounding, which must not add up
+            scale = 1.0 / whole if whole > 0.0 and not ends else 1.0  # renormalise against rounding errors
             inverse = scale / norms[place] if norms[place] > 0.0 else 0.0
             for i in range(size):
                 joint[i] *= scale
@@ -177,7 +175,7 @@ def backward(  # type: ignore[no-untyped-def]
 
 @part()
 def _lengthened(best, step, longer, here):  # type: ignore[no-untyped-def]
-    """longer_j = max_i (best_i + step_ij), the lowest i among equals in `here`; four rows at a time."""
+    """longer_j = max_i (best_i + step_ij), the lowest i among equals in `here`."""
     size = len(best)
     for j in range(size):
         longer[j], here[j] = best[0] + step[0, j], 0
@@ -218,10 +216,7 @@ def likeliest(  # type: ignore[no-untyped-def]
     states,
     logs,
 ):
-    """The paths of largest probability, as `viterbi.likeliest`: tables and weights are logarithms, pointers (longest, S).
-
-    Where there are no entries `step` (K, S, S) is gone through row by row.
-    """
+    """Find Viterbi paths, as `viterbi.likeliest`, from logarithms; without entries, by rows of `step` (K, S, S)."""
     size, emits = first.shape[1], len(emission) > 0
     best, longer, here = np.zeros(size), np.zeros(size), np.zeros(size, np.int64)
     for row in range(len(offsets)):

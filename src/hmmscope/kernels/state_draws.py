@@ -1,11 +1,8 @@
-"""Compiled Gibbs sampling: a hidden path given parameters, and parameters given the counts along a path.
+"""Compiled Gibbs sampling of hidden paths given parameters, and of parameters given path counts.
 
-A path is drawn by forward filtering and backward sampling, as by `hmmscope.kernels.underflow_safe.draw`. What is observed
-is a table of likelihoods (R, S) and the row of it that each step sees: a row for each symbol, or for each observation.
-Where a step has a probability below 1e-100, which floats side by side may not hold, its sequence is gone through in
-logarithms.
-
-Sequences stand in a flat array (N,), each from its offset on for its length. `random` is a `numpy.random.Generator`.
+Paths are drawn by forward filtering and backward sampling. Observations select rows of a likelihood table (R, S).
+Sequences with a step below 1e-100 are computed in log space. Sequences are (offset, length) in a flat array (N,);
+`random` is a `numpy.random.Generator`.
 """
 
 import math
@@ -14,13 +11,13 @@ import numpy as np
 
 from hmmscope.kernels.compiling import kernel, part
 
-#: A step of a smaller probability is in doubt.
+#: Least step probability that is safe.
 _DOUBT = 1e-100
 
 
 @part()
 def _filter(initial, step, table, seen, begin, end, beliefs):  # type: ignore[no-untyped-def]
-    """P(state t | o_0..o_t) of one sequence to `beliefs` (N, S), and its log-likelihood; NaN if that is in doubt."""
+    """Write P(state t | o_0..o_t) to `beliefs` (N, S); return the log-likelihood, NaN at underflow risk."""
     size, total, product = len(initial), 0.0, 1.0
     for t in range(begin, end):
         row, norm = seen[t], 0.0
@@ -50,7 +47,7 @@ def _filter(initial, step, table, seen, begin, end, beliefs):  # type: ignore[no
 
 @part()
 def _filter_in_logarithms(initial, step, table, seen, beliefs):  # type: ignore[no-untyped-def]
-    """log P(o_0..o_t, state t) (T, S), less a number that is the same for all states, and the log-likelihood."""
+    """Write log P(o_0..o_t, state t) (T, S), up to a constant; return the log-likelihood."""
     size, total = len(initial), 0.0
     for t in range(len(seen)):
         highest = -np.inf
@@ -76,7 +73,7 @@ def _filter_in_logarithms(initial, step, table, seen, beliefs):  # type: ignore[
 
 @part()
 def _choose(weights, total, random):  # type: ignore[no-untyped-def]
-    """The first outcome whose cumulated weight is above a uniform number's share of all, never one of weight zero."""
+    """Draw an outcome by cumulative weight, never one of weight zero."""
     target, reached, chosen = random.random() * total, 0.0, 0
     for i in range(len(weights)):
         reached += weights[i]
@@ -89,7 +86,7 @@ def _choose(weights, total, random):  # type: ignore[no-untyped-def]
 
 @part()
 def _backward(columns, beliefs, begin, end, states, random, weights):  # type: ignore[no-untyped-def]
-    """A path by the filter of one sequence: P(state t = i | state t+1 = j, o) ∝ belief_t(i) step_ij."""
+    """Sample a path: P(state t = i | state t+1 = j, o) ∝ belief_t(i) step_ij."""
     size, later = len(weights), 0
     for t in range(end - 1, begin - 1, -1):
         total = 0.0
@@ -117,7 +114,7 @@ def _backward_in_logarithms(columns, beliefs, states, random, weights):  # type:
 
 @part()
 def _draw(initial, step, table, seen, offsets, lengths, random, beliefs, states):  # type: ignore[no-untyped-def]
-    """Paths of all sequences, written to `states`, and the log-likelihood."""
+    """Sample all paths into `states`; return the log-likelihood."""
     total, weights, columns = 0.0, np.empty(len(initial)), step.T.copy()
     for n in range(len(lengths)):
         begin, end = offsets[n], offsets[n] + lengths[n]
@@ -136,7 +133,6 @@ def _draw(initial, step, table, seen, offsets, lengths, random, beliefs, states)
 
 @part()
 def _count(states, offsets, lengths, first, moves):  # type: ignore[no-untyped-def]
-    """Starts and moves of paths."""
     first.fill(0.0)
     moves.fill(0.0)
     for n in range(len(lengths)):
@@ -148,7 +144,7 @@ def _count(states, offsets, lengths, first, moves):  # type: ignore[no-untyped-d
 
 @part()
 def _dirichlet(prior, counts, random, law):  # type: ignore[no-untyped-def]
-    """A law by independent gamma numbers; what has shape zero stays zero."""
+    """Draw probabilities by gamma numbers; shape zero stays zero."""
     total = 0.0
     for k in range(len(law)):
         shape = prior[k] + counts[k]
@@ -160,9 +156,9 @@ def _dirichlet(prior, counts, random, law):  # type: ignore[no-untyped-def]
 
 @kernel()
 def draw_paths(initial, step, table, seen, offsets, lengths, random, beliefs, states, first, moves):  # type: ignore[no-untyped-def]
-    """A path of each sequence to `states` (N,), its starts (S,) and moves (S, S); returns the log-likelihood.
+    """Sample each sequence's path into `states` (N,), its starts (S,) and moves (S, S); return the log-likelihood.
 
-    `beliefs` (N, S) is room to work in.
+    `beliefs` (N, S) is a work array.
     """
     log = _draw(initial, step, table, seen, offsets, lengths, random, beliefs, states)
     if log > -np.inf:
@@ -174,18 +170,18 @@ def draw_paths(initial, step, table, seen, offsets, lengths, random, beliefs, st
 def symbol_chain(  # type: ignore[no-untyped-def]
     initial, step, emission, priors, seen, offsets, lengths, random, burn, every, reference, kept
 ):
-    """A chain of Gibbs sampling from parameters, which are changed in place; false if they forbid a sequence.
+    """Run a Gibbs chain in place; return False if the parameters forbid a sequence.
 
     path ~ P(path | parameters, o);  each row of the parameters ~ Dirichlet(prior + counts along the path)
 
     Args:
         initial, step, emission: (S,), (S, S), (S, V).
-        priors: concentrations of the same three shapes; zeros stay zeros.
-        seen: symbols; V is a missing one.
-        burn, every: sweeps before the first draw is kept, and from one to the next.
-        reference: a state for each step (N,), by which labels are matched; or none (0,).
-        kept: of each draw (D,) its initial (D, S), step (D, S, S), emission (D, S, V), log-likelihood (D,), and how often a
-            path given these parameters is in a state where the reference is in another (D, S, S).
+        priors: Concentrations of these shapes; zeros stay zeros.
+        seen: Symbols; V is missing.
+        burn, every: Sweeps before the first draw, and between draws.
+        reference: A state per step (N,) for matching labels, or none (0,).
+        kept: For each draw (D,): initial (D, S), step (D, S, S), emission (D, S, V), log-likelihood (D,), and how often
+            a sampled path and the reference are in each pair of states (D, S, S).
     """
     size, num_symbols = emission.shape
     beliefs, states = np.empty((len(seen), size)), np.empty(len(seen), np.int64)

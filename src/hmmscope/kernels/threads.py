@@ -1,4 +1,4 @@
-"""Parts of a piece of work on threads, where that is worth starting them."""
+"""Parallel work on threads, where it is long enough."""
 
 import threading
 import time
@@ -8,14 +8,14 @@ from typing import TypeVar
 
 Part = TypeVar("Part")
 
-#: Parts for each thread, so that the first says how long the others take; and seconds of them that are worth a thread.
+#: Parts per thread, and seconds of work that justify a thread.
 PARTS, WORTH = 4, 3e-3
 
 
 def on_threads(run: Callable[[Part], object], parts: Sequence[Part], num_threads: int) -> None:
-    """Call `run` for each part: the first here, and the others on threads only if they take longer than starting these.
+    """Call `run` for each part: the first here, the others on threads if they take longer than starting them.
 
-    Which threads take which parts is left to chance, so `run` must not depend on it.
+    Threads take parts in any order.
     """
     began = time.perf_counter()
     for part in parts[:1]:

@@ -1,8 +1,7 @@
-"""Compiled dynamic programs that lose nothing to underflow, one sequence at a time: where `lanes` is in doubt.
+"""Compiled dynamic programs that cannot underflow, one sequence at a time.
 
-A weight is mantissa * 2^(256 exponent) with a mantissa in [2^-128, 2^128), or zero. In a sum, terms two exponents below
-the largest are less than 2^-200 of it. Tables are those of `lanes`. Zeros are exact, and so is everything else up to
-rounding, for any length.
+A weight is zero or mantissa * 2^(256 exponent), mantissa in [2^-128, 2^128). Terms two exponents below the largest are
+less than 2^-200 of a sum. Zeros are exact. Tables are those of `simd_over_sequences`.
 """
 
 import math
@@ -21,7 +20,7 @@ _kernel = kernel()
 
 @_compiled
 def _balanced(mantissa, exponent):  # type: ignore[no-untyped-def]
-    """The same weight with its mantissa in range."""
+    """Bring the mantissa into range."""
     if mantissa == 0.0:
         return 0.0, np.int64(0)
     while mantissa < _LOW:
@@ -33,13 +32,13 @@ def _balanced(mantissa, exponent):  # type: ignore[no-untyped-def]
 
 @_compiled
 def _dot(mantissa, exponent, others, weights, begin, end):  # type: ignore[no-untyped-def]
-    """sum_e weight_e * law_i(e) over the entries from `begin` to `end`."""
+    """sum_e weight_e * law_i(e) over entries `begin` to `end`."""
     total, top = 0.0, np.int64(_NEVER)
     for entry in range(begin, end):
         term, power = mantissa[others[entry]] * weights[entry], exponent[others[entry]]
         if term > 0.0:
             if term < _LOW:
-                term, power = _balanced(term, power)  # or a tiny weight would pass for a large term
+                term, power = _balanced(term, power)  # otherwise tiny weights look like large terms
             if power > top:
                 total, top = (total * _DOWN if power == top + 1 else 0.0), power
             if power == top:
@@ -51,7 +50,7 @@ def _dot(mantissa, exponent, others, weights, begin, end):  # type: ignore[no-un
 
 @_compiled
 def _divide(mantissa, exponent, every, ones):  # type: ignore[no-untyped-def]
-    """Make a law of weights, in place, and return what they summed to."""
+    """Normalise weights in place; return their sum."""
     total, top = _dot(mantissa, exponent, every, ones, np.uint64(0), np.uint64(len(mantissa)))
     if total > 0.0:
         for i in range(len(mantissa)):
@@ -61,7 +60,6 @@ def _divide(mantissa, exponent, every, ones):  # type: ignore[no-untyped-def]
 
 @_compiled
 def _plain(mantissa, exponent):  # type: ignore[no-untyped-def]
-    """The weight as a float, zero if it is below every float."""
     for _ in range(min(-exponent, 5)):
         mantissa *= _DOWN
     return mantissa
@@ -69,9 +67,9 @@ def _plain(mantissa, exponent):  # type: ignore[no-untyped-def]
 
 @_kernel
 def forward(first, begins, others, weights, emission, symbols, starts, mantissa, exponent, terms):  # type: ignore[no-untyped-def]
-    """The filter of one sequence: beliefs (T, S) as weights, and log P(o_t | past) (T,), -inf from an impossible one on.
+    """Filter one sequence: beliefs (T, S) as weights, and log P(o_t | past) (T,), -inf once impossible.
 
-    Transitions are entries by the state that they lead to, as in `hmmscope.kernels.sparse`.
+    Transitions are entries by successor, as in `hmmscope.kernels.sparse`.
     """
     size = first.shape[1]
     every, ones = np.arange(size).astype(np.uint64), np.ones(size)
@@ -97,13 +95,12 @@ def forward(first, begins, others, weights, emission, symbols, starts, mantissa,
 def smooth(  # type: ignore[no-untyped-def]
     into, out_of, emits, symbols, starts, mantissa, exponent, smoothed, pairs, moves
 ):
-    """P(state t | all) (T, S) and, if it has rows, P(state t, state t+1 | all) (T - 1, S, S) of a possible sequence.
-
-    The sum over time of the latter, restarts aside, is added to `moves` (S, S), if it has rows.
+    """Compute P(state t | all) (T, S) and, if requested, P(state t, state t+1 | all) (T - 1, S, S) of a possible sequence.
 
     smoothed_t(i) = belief_t(i) sum_j step_ij smoothed_{t+1}(j) / predicted_{t+1}(j);  `emits`: step is one matrix.
 
-    Transitions are entries by the state that they lead into, and by the one that they are out of.
+    The sum over time of the pairs, without restarts, is added to `moves` (S, S), if it has rows. Transitions are
+    entries `into` and `out_of` states.
     """
     size = mantissa.shape[1]
     every, ones = np.arange(size).astype(np.uint64), np.ones(size)
@@ -145,11 +142,10 @@ def smooth(  # type: ignore[no-untyped-def]
 
 @_kernel
 def draw(transposed, emits, symbols, starts, mantissa, exponent, uniforms, paths):  # type: ignore[no-untyped-def]
-    """Paths (P, T) from the law of states given all of a possible sequence, by uniform numbers (P, T).
+    """Draw paths (P, T) given all of a possible sequence, by uniform numbers (P, T).
 
-    P(state t = i | state t+1 = j, o) ∝ belief_t(i) step_ij, of steps whose last axes are exchanged. `exponent` may have no
-    rows: then mantissas are beliefs. The state drawn is the first whose cumulative weight exceeds the uniform number's
-    share, so never one of weight zero.
+    P(state t = i | state t+1 = j, o) ∝ belief_t(i) step_ij, with transposed steps. Without `exponent` rows, mantissas
+    are beliefs. States of weight zero are never drawn.
     """
     size = mantissa.shape[1]
     weights, height = np.empty(size), np.zeros(size, np.int64)
@@ -182,7 +178,7 @@ def draw(transposed, emits, symbols, starts, mantissa, exponent, uniforms, paths
 
 @_kernel
 def plain(mantissa, exponent, values):  # type: ignore[no-untyped-def]
-    """Weights (T, S) as floats."""
+    """Convert weights (T, S) to floats."""
     for t in range(values.shape[0]):
         for i in range(values.shape[1]):
             values[t, i] = _plain(mantissa[t, i], exponent[t, i])

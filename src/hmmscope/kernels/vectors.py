@@ -1,8 +1,7 @@
-"""Vectors of the processor as values of compiled functions: the states of one sequence side by side in a register.
+"""SIMD vectors as values of compiled functions: the states of one sequence side by side.
 
-A law over S states is one vector of P numbers: P is the power of two from two on that holds S, and what is beyond S is
-padding. The compiler takes S from the length of the tuple `states`, so a loop over states is written out when it is
-compiled. Tables are flat, with rows of P numbers. Nothing here checks bounds.
+A vector holds P numbers, P the power of two >= max(S, 2), zero-padded. S is the length of the tuple `states`, so loops
+over states unroll. Tables are flat, with rows of P numbers. There are no bounds checks.
 """
 
 import math
@@ -14,22 +13,22 @@ from numba.core import cgutils
 from numba.extending import intrinsic as _intrinsic
 from numba.extending import models, register_model
 
-#: Without a type, as a decorated function is called without its first argument.
+#: Untyped, because decorated functions are called without their first argument.
 intrinsic: Any = _intrinsic
 
-#: log 2 in two numbers, the first with so few digits that its multiples are exact.
+#: log 2 as two numbers; multiples of the first are exact.
 _LOG2 = (0.693147180369123816490, 1.90821492927058770002e-10)
 
 _F64, _I32, _I8, _BIT = ir.DoubleType(), ir.IntType(32), ir.IntType(8), ir.IntType(1)
 
 
 def padded_size(num_states: int) -> int:
-    """P for so many states."""
+    """Return P."""
     return max(2, 1 << (num_states - 1).bit_length())
 
 
 class Vector(types.Type):
-    """The type of a vector of float64."""
+    """The type of a float64 vector."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -47,7 +46,6 @@ def _vector(states: types.UniTuple) -> Vector:
 
 
 def _place(context: Any, builder: Any, kind: Any, array: Any, place: Any, vector: Any) -> Any:
-    """Pointer to a vector within an array."""
     data = context.make_array(kind)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [place]), vector.as_pointer())
 
@@ -63,7 +61,6 @@ def _shuffle(builder: Any, left: Any, right: Any, lanes: list[int]) -> Any:
 
 
 def _spread(builder: Any, vector: Any, lane: int, size: int | None = None) -> Any:
-    """One lane in all of `size` lanes."""
     return _shuffle(builder, vector, ir.Constant(vector.type, ir.Undefined), [lane] * (size or vector.type.count))
 
 
@@ -73,7 +70,6 @@ def _filled(builder: Any, number: Any, size: int) -> Any:
 
 
 def _added(builder: Any, a: Any, b: Any, c: Any) -> Any:
-    """a * b + c."""
     name = f"llvm.fmuladd.v{a.type.count}f64"
     kind = ir.FunctionType(a.type, [a.type] * 3)
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [a, b, c])
@@ -84,7 +80,7 @@ def _larger(builder: Any, a: Any, b: Any) -> Any:
 
 
 def _folded(builder: Any, parts: list[Any], join: Any) -> Any:
-    """Neighbours joined until one is left: the shortest chain."""
+    """Reduce neighbours in pairs: the shortest chain."""
     while len(parts) > 1:
         pairs = [join(a, b) for a, b in zip(parts[::2], parts[1::2], strict=False)]
         parts = pairs + parts[len(parts) - len(parts) % 2 :]
@@ -92,7 +88,6 @@ def _folded(builder: Any, parts: list[Any], join: Any) -> Any:
 
 
 def _across(builder: Any, vector: Any, join: Any) -> Any:
-    """All lanes joined to one number."""
     while vector.type.count > 1:
         half, nothing = vector.type.count // 2, ir.Constant(vector.type, ir.Undefined)
         low = _shuffle(builder, vector, nothing, list(range(half)))
@@ -116,14 +111,12 @@ def _mixed(builder: Any, law: Any, rows: list[Any]) -> Any:
 
 @intrinsic
 def filled(_: Any, states: Any, number: Any) -> Any:
-    """One number in all lanes."""
     kind = _vector(states)
     return kind(states, types.float64), lambda c, b, s, args: _filled(b, args[1], kind.size)
 
 
 @intrinsic
 def load(_: Any, states: Any, table: Any, place: Any) -> Any:
-    """A row of a table."""
     kind = _vector(states)
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -135,7 +128,7 @@ def load(_: Any, states: Any, table: Any, place: Any) -> Any:
 
 @intrinsic
 def take(_: Any, states: Any, values: Any, place: Any) -> Any:
-    """S numbers of an array without padding; the padding is zero."""
+    """Read S unpadded numbers; pad with zeros."""
     kind = _vector(states)
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -149,7 +142,7 @@ def take(_: Any, states: Any, values: Any, place: Any) -> Any:
 
 @intrinsic
 def take_logarithms(_: Any, states: Any, rows: Any, place: Any) -> Any:
-    """S logarithms of an array without padding; the padding is -inf."""
+    """Read S unpadded logarithms; pad with -inf."""
     kind = _vector(states)
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -163,7 +156,7 @@ def take_logarithms(_: Any, states: Any, rows: Any, place: Any) -> Any:
 
 @intrinsic
 def put(_: Any, states: Any, vector: Any, values: Any, place: Any) -> Any:
-    """Write S numbers to an array without padding."""
+    """Write S numbers without padding."""
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kept = _shuffle(builder, args[1], ir.Constant(args[1].type, ir.Undefined), list(range(states.count)))
@@ -175,31 +168,27 @@ def put(_: Any, states: Any, vector: Any, values: Any, place: Any) -> Any:
 
 @intrinsic
 def times(_: Any, left: Any, right: Any) -> Any:
-    """The product, lane by lane."""
     return left(left, right), lambda c, b, s, args: b.fmul(*args)
 
 
 @intrinsic
 def plus(_: Any, left: Any, right: Any) -> Any:
-    """The sum, lane by lane."""
     return left(left, right), lambda c, b, s, args: b.fadd(*args)
 
 
 @intrinsic
 def scaled(_: Any, vector: Any, number: Any) -> Any:
-    """Every lane times a number."""
     return vector(vector, types.float64), lambda c, b, s, args: b.fmul(args[0], _filled(b, args[1], vector.size))
 
 
 @intrinsic
 def divided(_: Any, vector: Any, number: Any) -> Any:
-    """Every lane over a number."""
     return vector(vector, types.float64), lambda c, b, s, args: b.fdiv(args[0], _filled(b, args[1], vector.size))
 
 
 @intrinsic
 def where_positive(_: Any, law: Any, vector: Any) -> Any:
-    """The vector where the law is positive, zero elsewhere."""
+    """Keep `vector` where `law` is positive, else zero."""
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         zero = ir.Constant(args[0].type, None)
@@ -210,22 +199,20 @@ def where_positive(_: Any, law: Any, vector: Any) -> Any:
 
 @intrinsic
 def total(_: Any, vector: Any) -> Any:
-    """The sum of all lanes."""
     return types.float64(vector), lambda c, b, s, args: _across(b, args[0], b.fadd)
 
 
 @intrinsic
 def largest(_: Any, vector: Any) -> Any:
-    """The largest lane."""
     return types.float64(vector), lambda c, b, s, args: _across(b, args[0], lambda left, right: _larger(b, left, right))
 
 
 @intrinsic
 def exponentials(_: Any, vector: Any, shift: Any) -> Any:
-    """exp(lane - shift), where no lane is above `shift`; further below than 700 it is exp(-700), but for -inf it is zero.
+    """exp(lane - shift) for lanes up to `shift`, at least exp(-700); -inf gives zero.
 
-    exp(x) = 2^k exp(r),  k = the whole number nearest to x / log 2,  |r| < .35, by fourteen terms of the series: within two
-    units of the last digit, and the same digits wherever products and sums are fused.
+    exp(x) = 2^k exp(r), |r| < .35, by fourteen series terms: within two units in the last place, with or without
+    fusing.
     """
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -235,7 +222,7 @@ def exponentials(_: Any, vector: Any, shift: Any) -> Any:
         away = builder.fsub(args[0], _filled(builder, args[1], vector.size))
         bound = every(-700.0)
         x = builder.select(builder.fcmp_ordered("<", away, bound), bound, away)
-        # adding 1.5 * 2^52 rounds to a whole number, which stands in the last bits
+        # adding 1.5 * 2^52 rounds to an integer in the last bits
         shifted = _added(builder, x, every(1 / math.log(2)), every(1.5 * 2.0**52))
         whole = builder.fsub(shifted, every(1.5 * 2.0**52))
         rest = _added(builder, whole, every(-_LOG2[0]), x)
@@ -254,7 +241,7 @@ def exponentials(_: Any, vector: Any, shift: Any) -> Any:
 
 @intrinsic
 def rounded(_: Any, vector: Any, shift: Any, grid: Any) -> Any:
-    """lane - shift, as a multiple of 1 / grid; -inf stays."""
+    """Round lane - shift to a multiple of 1 / grid; -inf stays."""
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         number, size = args[0].type, vector.size
@@ -270,7 +257,7 @@ def rounded(_: Any, vector: Any, shift: Any, grid: Any) -> Any:
 
 @intrinsic
 def lost_of(_: Any, before: Any, seen: Any, law: Any, smallest: Any) -> Any:
-    """One where a lane is below `smallest` though two others, of which it is the product, are positive; zero elsewhere."""
+    """One where a product is below `smallest` though both factors are positive; else zero."""
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         zero, one = ir.Constant(args[0].type, None), ir.Constant(args[0].type, [1.0] * law.size)
@@ -283,7 +270,7 @@ def lost_of(_: Any, before: Any, seen: Any, law: Any, smallest: Any) -> Any:
 
 @intrinsic
 def any_below(_: Any, marked: Any, vector: Any, bound: Any) -> Any:
-    """Whether a lane is below a bound where another is positive."""
+    """Return whether `vector` is below a bound where `marked` is positive."""
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         positive = builder.fcmp_ordered(">", args[0], ir.Constant(args[0].type, None))
@@ -295,7 +282,7 @@ def any_below(_: Any, marked: Any, vector: Any, bound: Any) -> Any:
 
 @intrinsic
 def any_tiny(_: Any, vector: Any, smallest: Any) -> Any:
-    """Whether a positive lane is below `smallest`."""
+    """Return whether a positive lane is below `smallest`."""
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         law, bound = args[0], _filled(builder, args[1], vector.size)
@@ -308,7 +295,7 @@ def any_tiny(_: Any, vector: Any, smallest: Any) -> Any:
 
 @intrinsic
 def moved(_: Any, states: Any, law: Any, table: Any, place: Any) -> Any:
-    """sum_i law_i row_i, for the S rows of a matrix in a table."""
+    """sum_i law_i row_i."""
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         places = [builder.add(args[3], ir.Constant(args[3].type, i * law.size)) for i in range(states.count)]
@@ -321,7 +308,7 @@ def moved(_: Any, states: Any, law: Any, table: Any, place: Any) -> Any:
 def _predictor(size: int) -> Any:
     @intrinsic
     def predicted(_: Any, states: Any, law: Any, matrix: Any, begin: Any, stride: Any, out: Any, place: Any) -> Any:
-        """Write sum_i law_i matrix_i for some columns of a flat matrix, whose rows are `stride` apart."""
+        """Write sum_i law_i matrix_i for columns of a flat matrix with row stride `stride`."""
 
         def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             kind, place, rows = ir.VectorType(_F64, size), args[3], []
@@ -338,13 +325,13 @@ def _predictor(size: int) -> Any:
     return predicted
 
 
-#: Predictions of four columns of a matrix, and of one.
+#: Predictions of four columns, and of one.
 predict_four, predict_one = _predictor(4), _predictor(1)
 
 
 @intrinsic
 def add_outer(_: Any, states: Any, left: Any, right: Any, table: Any) -> Any:
-    """table_i += left_i right, for the S rows of a table."""
+    """table_i += left_i right."""
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         for i in range(states.count):
@@ -359,7 +346,7 @@ def add_outer(_: Any, states: Any, left: Any, right: Any, table: Any) -> Any:
 
 @intrinsic
 def longest(_: Any, states: Any, best: Any, table: Any, place: Any, pointers: Any, where: Any) -> Any:
-    """max_i (best_i + row_i) for the S rows of a matrix in a table; the lowest i among equals is written to `pointers`."""
+    """max_i (best_i + row_i); the lowest i among equals goes to `pointers`."""
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         size, sums = best.size, []
@@ -381,20 +368,19 @@ def longest(_: Any, states: Any, best: Any, table: Any, place: Any, pointers: An
 
 @intrinsic
 def row_size(_: Any, states: Any) -> Any:
-    """P."""
     kind = _vector(states)
     return types.intp(states), lambda c, b, s, args: ir.Constant(ir.IntType(64), kind.size)
 
 
 @intrinsic
 def fused(_: Any, left: Any, right: Any, more: Any) -> Any:
-    """left * right + more, lane by lane."""
+    """left * right + more."""
     return left(left, right, more), lambda c, b, s, args: _added(b, *args)
 
 
 @intrinsic
 def over(_: Any, left: Any, right: Any) -> Any:
-    """left / right, lane by lane; zero where the right is not positive."""
+    """left / right; zero where right is not positive."""
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         zero = ir.Constant(args[0].type, None)

@@ -1,4 +1,4 @@
-"""The compiled search for the likeliest path, for any number of states: lanes and tables as in `lanes`."""
+"""The compiled Viterbi algorithm; lanes and tables as in `simd_over_sequences`."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ _compiled = part()
 
 @_compiled
 def _longer(width, best, log_weight, target, pointer, here):  # type: ignore[no-untyped-def]
-    """target = max_i (best_i + log_weight_i), the lowest i among equals in row `here` of `pointer`; four i at a time."""
+    """target = max_i (best_i + log_weight_i), the lowest i among equals in row `here` of `pointer`."""
     size = best.shape[0]
     i, before = 0, best[0]
     for lane in range(len(width)):
@@ -46,12 +46,11 @@ def _longer(width, best, log_weight, target, pointer, here):  # type: ignore[no-
 def likeliest(  # type: ignore[no-untyped-def]
     width, first, transposed, emission, symbols, offsets, lengths, starts, highest_end, pointers, states, logs
 ):
-    """The paths of largest probability: states (N,), -1 where impossible, and their log-probabilities (n,).
+    """Find the Viterbi paths (N,), -1 where impossible, and their log-probabilities (n,).
 
-    Ties go to the lowest state; of equal last states to the lowest, or with `highest_end` to the highest.
-
-    All tables are logarithms; `transposed` is step with its last two axes exchanged; `pointers` is working memory
-    (longest, S, lanes or fewer sequences) of unsigned integers that hold S - 1.
+    Ties go to the lowest state; with `highest_end`, those of last states to the highest. Tables are logarithms,
+    `transposed` is step with its last two axes exchanged, and `pointers` is an unsigned work array (longest, S, lanes
+    or sequences).
     """
     size, many = first.shape[1], len(width)
     best, longer = np.zeros((size, many)), np.zeros((size, many))
@@ -65,7 +64,7 @@ def likeliest(  # type: ignore[no-untyped-def]
         for t in range(longest):
             look(width, symbols, offset, length, t, size, seen)
             kept = pointers[t, :, :lanes]
-            if starts[t]:  # all earlier states lead here alike: the best of them, its log-probability carried on
+            if starts[t]:  # all earlier states continue alike: keep the best and its log-probability
                 for lane in range(many):
                     top = 0
                     for i in range(1, size):
@@ -113,7 +112,7 @@ def likeliest(  # type: ignore[no-untyped-def]
 
 @kernel()
 def path_terms(first, step, emission, symbols, offsets, lengths, starts, states, terms):  # type: ignore[no-untyped-def]
-    """Write the log-probability of each step of paths (N,), from logarithms of the tables; -inf where there is no path."""
+    """Write each step's log-probability along paths (N,); -inf where there is no path."""
     for row in range(len(offsets)):
         before = 0
         for t in range(lengths[row]):
