@@ -1,10 +1,9 @@
 """Integer alias tables: exact draws from weights k/2^32 with one 32-bit word.
 
-K weights that sum to 2^32 fill C = 2^c >= K columns of 2^(32-c) units (c >= 1). Each column holds its own outcome below
-a threshold and one alias above. A word w picks column = w >> (32-c) and remainder r = w mod 2^(32-c); the outcome is
-`column` if r < threshold, else `alias`. So outcome i has exactly its weight.
+K weights that sum to 2^32 fill C = 2^c >= K columns of 2^(32-c) units: each column's own outcome below a threshold, one
+alias above. A word w picks column = w >> (32-c); the outcome is `column` if w mod 2^(32-c) < threshold, else `alias`.
 
-An entry is the uint32 (threshold << c) | alias. A column without alias is stored as threshold 0 with alias = column.
+An entry is the uint32 (threshold << c) | alias. Without alias it is threshold 0 with alias = column.
 
 Source: A. J. Walker (1977), built in O(K) after M. D. Vose (1991), in integers.
 """

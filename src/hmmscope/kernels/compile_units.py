@@ -1,7 +1,6 @@
 """Functions that are compiled once per number type and called by address.
 
-numba inlines callees and optimises every copy again; a `compile_unit` is a separate C function instead. Its argument
-types are annotations, with the aliases below.
+numba would inline and optimise every copy again. Argument types are annotations, with the aliases below.
 """
 
 import ctypes
@@ -52,10 +51,7 @@ def _text(folder: Path) -> str:
 
 
 def _kept(function: Any, source: Callable[..., Any]) -> Any:
-    """Cache compiled code of `source` until a file in its folder or in this one changes.
-
-    numba checks only the function's own file.
-    """
+    """Cache compiled code of `source` until a file in its folder or in this one changes."""
     if not keep(function):
         return function
     folders = {Path(file).parent for file in (__file__, inspect.getfile(source))}

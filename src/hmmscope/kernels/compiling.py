@@ -21,10 +21,9 @@ _at_work: list[Path] = []
 
 @contextmanager
 def alone(function: Any) -> Iterator[None]:
-    """Hold a lock on the file of `function`, so that other processes wait for and read its cache.
+    """Hold a lock on the file of `function`, so that other processes read its cache.
 
-    A compiler waits only for files that its own file imports, which prevents deadlock. Garbage collection is off
-    meanwhile.
+    A compiler waits only for files that its own file imports, which prevents deadlock.
     """
     file = Path(function.__wrapped__.__code__.co_filename)
     with global_compiler_lock:

@@ -15,14 +15,13 @@ def context_counts(
     """Count how often each symbol followed the context of each observation, earlier in its sample.
 
     Args:
-        observations: (batch, time); negative values are missing, are not counted, and end contexts.
+        observations: (batch, time); negative values are missing and end contexts.
         reach: Number of earlier symbols that the context may use (time,).
         num_symbols: V.
-        max_order: Length of the longest context.
+        max_order: Longest context.
 
     Returns:
-        Counts (batch, time, order 0..max_order, symbol) of earlier observations with the same k predecessors; zero
-        where k exceeds the reach.
+        Counts (batch, time, order 0..max_order, symbol); zero beyond the reach.
     """
     out = np.zeros((*observations.shape, max_order + 1, num_symbols), np.float64)
     _count(observations, reach, max_order, out)
@@ -45,7 +44,7 @@ def _count(observations, reach, max_order, out):  # type: ignore[no-untyped-def]
 
 
 def ngram_laws(counts: NDArray[np.float64], strengths: Sequence[float]) -> NDArray[np.float64]:
-    """Compute backed-off n-gram probabilities (..., order, symbol) from counts (..., order, symbol).
+    """Compute backed-off n-gram probabilities from counts (..., order, symbol).
 
     P_k(v) = (n_k(v) + s_k P_{k-1}(v)) / (n_k + s_k),  P_{-1} uniform
     """
@@ -60,7 +59,7 @@ def ngram_laws(counts: NDArray[np.float64], strengths: Sequence[float]) -> NDArr
 
 @kernel()
 def backed_off_loss(seen, total, strengths, num_symbols):  # type: ignore[no-untyped-def]
-    """Compute the mean n-gram loss in nats, from counts (example, order) of observed symbols and contexts."""
+    """Compute the mean n-gram loss in nats, from counts (example, order)."""
     loss = 0.0
     for i in range(seen.shape[0]):
         p = 1.0 / num_symbols
@@ -80,29 +79,26 @@ def context_tree_laws(
     *,
     of_seen: bool = False,
 ) -> NDArray[np.float64]:
-    """Compute P(observation t | past of its sample), mixed over all context trees of a depth by Bayes' rule.
-
-    With s' the next longer context, node s predicts
+    """Predict each observation from its past by Bayesian mixture over all context trees.
 
         P_s(v) = w_s (n_s(v) + a) / (n_s + a V) + (1 - w_s) P_{s'}(v)
 
-    w_s is the posterior probability that s is a leaf. A tree with l leaves above the full depth and i inner nodes has
-    prior weight^l (1 - weight)^i.
+    s' is the next longer context than s; w_s is the posterior probability that s is a leaf. The prior is weight^l (1 -
+    weight)^i for l leaves above the full depth and i inner nodes.
 
     Args:
-        observations: (batch, time); negative values are missing, are not counted, and end contexts.
+        observations: (batch, time); negative values are missing and end contexts.
         reach: Number of earlier symbols that the context may use (time,).
         num_symbols: V.
-        depth: Length of the longest context.
-        pseudo_count: a, for each symbol.
+        depth: Longest context.
+        pseudo_count: a.
         weight: In (0, 1).
-        of_seen: Whether to return probabilities of the observed symbols only.
+        of_seen: Whether to return only probabilities of observed symbols.
 
     Returns:
         (batch, time, symbol), or (batch, time, 1) with `of_seen`.
 
-    Source: Willems, Shtarkov, Tjalkens (1995), "The context-tree weighting method: basic properties", with two symbols
-    and a = weight = 1/2.
+    Source: Willems, Shtarkov, Tjalkens (1995), "The context-tree weighting method: basic properties".
     """
     out = np.empty((*observations.shape, 1 if of_seen else num_symbols), np.float64)
     _trees(observations, reach, num_symbols, depth, pseudo_count, math.log(weight) - math.log1p(-weight), of_seen, out)

@@ -1,7 +1,4 @@
-"""Sums and products in a fixed order, so that digests do not depend on the processor or the threads.
-
-Each term is rounded before it is added; nothing is fused or reordered.
-"""
+"""Sums and products in a fixed order, without fusing, so that digests do not depend on the processor or threads."""
 
 import math
 
@@ -61,7 +58,7 @@ def orthonormalise(columns):  # type: ignore[no-untyped-def]
 
 @kernel()
 def eliminate(work, law):  # type: ignore[no-untyped-def]
-    """Compute the stationary distribution (S,) of an irreducible chain (S, S) by state elimination, without subtraction.
+    """Compute the stationary distribution (S,) of an irreducible chain by state elimination.
 
     `work` holds the transition matrix and is overwritten.
     """

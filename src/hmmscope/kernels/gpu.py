@@ -1,7 +1,6 @@
 """The fused GPU sampler (Triton), bit-identical to `reference`.
 
-One program draws a block of samples in unsigned 32-bit arithmetic. Each register packs 8, 4 or 2 steps of a sample into
-a 64-bit word. With TRITON_INTERPRET=1 it runs on the CPU.
+A register packs 8, 4 or 2 steps of a sample into 64 bits. With TRITON_INTERPRET=1 it runs on the CPU.
 """
 
 import functools

@@ -1,11 +1,8 @@
 """The forward recursion of many components in one Triton kernel.
 
-A program filters a block of sequences under one component; the transition matrix stays in shared memory. Tensor cores
-reach float32 accuracy by splitting factors into 11-bit heads and remainders:
+Tensor cores reach float32 accuracy by splitting factors into 11-bit heads and remainders:
 
     x @ y = head(x) @ head(y) + rest(x) @ head(y) + head(x) @ rest(y) + at most 2^-22 of the product
-
-Reference implementation: `forward_logs` in inference.
 """
 
 import functools
@@ -38,9 +35,9 @@ def forward_norms(
 
     Args:
         rows: Initial (component, state), transition (component, state, state) and emission (component, state, symbol)
-            probabilities, float32, on the observations' device.
+            probabilities, float32.
         observations_BT: Shared by all components.
-        starts_T: True where a sequence starts, on any device.
+        starts_T: True where a sequence starts.
         floor: Sequences with a smaller P(o_t | past) are marked and continue as zeros.
         predictions: Whether to return predictions.
     """

@@ -52,10 +52,7 @@ def forward(initial, moves, logs, alphas, terms, shifts):  # type: ignore[no-unt
 
 @kernel()
 def backward(moves, logs, alphas, terms, shifts, smoothed, pairs):  # type: ignore[no-untyped-def]
-    """smoothed[t, i] = P(state t = i | all); adds the sum of P(state t = i, state t + 1 = j | all) to pairs[i, j].
-
-    `alphas`, `terms` and `shifts` come from `forward`, for a possible sequence.
-    """
+    """smoothed[t, i] = P(state t = i | all); adds the sum of P(state t = i, state t + 1 = j | all) to pairs[i, j]."""
     size, last = alphas.shape[1], len(logs) - 1
     beta, after, joint = np.zeros(size), np.empty(size), np.empty((size, size))
     for i in range(size):
@@ -116,7 +113,7 @@ def likeliest(initial, moves, logs, pointers, states):  # type: ignore[no-untype
 
 @kernel()
 def path_totals(initial, moves, logs, offsets, lengths, starts, states, totals):  # type: ignore[no-untyped-def]
-    """Compute the log-probability of paths (N,) and observations (N, S) for each sequence (n,)."""
+    """Compute the log-probability of each sequence's path and observations (n,)."""
     for row in range(len(offsets)):
         total = 0.0
         for t in range(lengths[row]):

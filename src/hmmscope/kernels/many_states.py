@@ -1,11 +1,10 @@
 """Filter and smoother for many states, by tiled matrix products.
 
-A block's sequences are sorted, longest first, so that the ones still running are the first rows of a product:
+A block's sequences are sorted, longest first, so that running ones are the first rows of a product:
 
     following = law @ step        law = following * emission[o_t] / norm
 
-Right operands are `packed` into panels as wide as a tile; work rows have `width_of` numbers. Sums do not depend on the
-block or the thread.
+Right operands are `packed`; work rows have `width_of` numbers. Sums do not depend on the block or the thread.
 """
 
 import math
@@ -114,8 +113,7 @@ def forward(
 ) -> None:  # fmt: skip
     """Filter a block; arrays as in `hmmscope.kernels.simd_over_sequences`, and work arrays with a row per sequence.
 
-    If they have rows, it writes beliefs (N, S), P(o_t | past) (N,), next-symbol probabilities (N, V) and
-    log-likelihoods (n,). A sum below `floor`, or a positive entry below `smallest`, marks underflow risk.
+    A sum below `floor`, or a positive entry below `smallest`, marks underflow risk.
     """
     wide()
     size, num_symbols, rows, width = panels.shape[1], len(opening), len(lengths), law.shape[1]

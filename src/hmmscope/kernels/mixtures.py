@@ -2,8 +2,7 @@
 
     P(m | o_0..o_t) ∝ P(m) P_m(o_0..o_t)
 
-A component's weight is mantissa * 2^(256 power), mantissa in [2^-256, 2], so it never underflows. Components take
-several steps at a time, so that each stays in the cache.
+A component's weight is mantissa * 2^(256 power), mantissa in [2^-256, 2], so it never underflows.
 """
 
 import math
@@ -184,10 +183,10 @@ def mixed(  # type: ignore[no-untyped-def]
     width, weights, first, step, emission, opening, prediction, symbols, offsets, lengths, starts, smallest, every,
     posterior, following, terms, doubtful,
 ):  # fmt: skip
-    """Compute posteriors (N, M), if requested, next-symbol predictions (N, V) and log P(o_t | past) (N,).
+    """Compute component posteriors (N, M), next-symbol predictions (N, V) and log P(o_t | past) (N,).
 
-    first (M, V * S) and emission (M, V * S or 0) are flat; opening (M, V) predicts a first symbol, prediction (M, S, V)
-    the next given the state. doubtful (n,) marks underflow risk.
+    opening (M, V) predicts a first symbol, prediction (M, S, V) the next given the state. doubtful (n,) marks underflow
+    risk.
     """
     components, num_symbols = opening.shape
     size = step.shape[3]

@@ -1,11 +1,10 @@
 """Matrix products of bfloat16 numbers with float32 sums.
 
-A pair is two consecutive bfloat16 terms in the 32 bits of one float32, the first in the low half:
+A pair is two consecutive bfloat16 terms in the bits of one float32, the first in the low half:
 
     C <- (C + second A second B) + first A first B        exact products, sums rounded to float32
 
-It is one instruction where the processor has it; elsewhere numbers are widened, with equal bits above 1e-38. Rounding
-to bfloat16 is to nearest even.
+Processors without the instruction give the same bits, except below 1e-38.
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """Philox4x32-10 (Salmon, Moraes, Dror, Shaw 2011): a counter in, four uniform 32-bit words out.
 
-The counter layout is part of the dataset format (`CORPUS_VERSION`), and gives every word of every sample random access:
+The counter layout is part of the dataset format (`CORPUS_VERSION`):
 
     key     = (seed, purpose)
     counter = (step block, kind, sample mod 2^32, sample div 2^32)

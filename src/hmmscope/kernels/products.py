@@ -2,8 +2,8 @@
 
     C[i, j] = (C[i, j]) + (bias[i]) + sum_k A[i, k] B[k, j]        one fused multiply-add per term
 
-A and C have strides, so transposed operands are free; columns of B and C are contiguous. Each result is one chain of
-fused multiply-adds over k, so its bits do not depend on tiles or vector width. There are no bounds checks.
+A and C have strides; columns of B and C are contiguous. Bits do not depend on tiles or vector width. There are no
+bounds checks.
 """
 
 from collections.abc import Callable
@@ -108,10 +108,7 @@ class Emitter:
 
 
 def write_tile(e: Emitter, rows: int, vectors: int, spread: bool, sums: TileSum, add: Any, bias: Any) -> None:
-    """Emit a tile; A is read by numbers (`spread`) or vectors, with strides in numbers.
-
-    The sum has `outer` blocks of `inner` terms; `bias` belongs to the first row.
-    """
+    """Emit a tile; A is read by numbers (`spread`) or vectors."""
     builder, s = e.builder, sums
     cells = [(row, col) for row in range(rows) for col in range(vectors)]
     places = [e.at(e.at(s.c, s.c_row, row), s.c_col, col) for row, col in cells]
@@ -241,7 +238,7 @@ def product(
 ) -> None:  # fmt: skip
     """C[i, j] = (C[i, j] if add) + bias[first + i] + sum A[i, k] B[k, j]; `cols` fill whole registers.
 
-    Sums run over `outer` blocks of `inner` terms; `a`, `b`, `c` are offsets, the rest strides.
+    `a`, `b`, `c` are offsets, the others strides.
     """
     if outer < 1 or inner < 1:
         return

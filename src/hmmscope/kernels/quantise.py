@@ -15,10 +15,9 @@ _SMALL = 1 << 14
 
 
 def quantise_rows(probabilities: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return integer weights (..., K) whose rows sum to 2^32, from rows that sum to about one.
+    """Return integer weights (..., K) with row sums 2^32, from rows that sum to about one.
 
-    Zeros stay zero; each weight is within one unit of probability * 2^32. Leftover units go to the largest fractions,
-    lowest index first.
+    Zeros stay zero; leftover units go to the largest fractions, lowest index first.
     """
     rows = np.ascontiguousarray(probabilities, dtype=np.float64).reshape(-1, probabilities.shape[-1])
     if rows.size <= _SMALL:

@@ -33,9 +33,8 @@ def sample_paths_reference(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Draw observations (B, T) and states (B, T) of sample indices (B,).
 
-    The state at step t comes from the initial table where `starts[t]` (T,), else from the transition row of the
-    previous state; the symbol from the emission table. Block t // 2 of the path stream has the words (state, symbol) of
-    an even t and of the next t.
+    The state comes from the initial table where `starts[t]` (T,), else from the previous state's transition row. Block
+    t // 2 of the path stream has the words (state, symbol) of an even t, then of the next t.
 
     Tables: initial (M, C), transition (M, S, C), emission (M, S, C').
     """
@@ -63,8 +62,8 @@ def sample_edges_reference(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Draw observations (B, T) and the states (B, T) after them, for transitions that emit.
 
-    The first word draws a start state from the initial table (M, S') where `starts[t]`; the second draws symbol *
-    num_states + next state from the state's edge table (M, S, E').
+    The first word draws a start state where `starts[t]`; the second draws symbol * num_states + next state from the
+    edge table (M, S, E').
     """
     observations = np.empty((len(samples), len(starts)), np.int64)
     states = np.empty_like(observations)
@@ -80,10 +79,7 @@ def sample_edges_reference(
 
 
 def permutation_reference(key: tuple[int, int], component: int, row: int, size: int) -> list[int]:
-    """Draw a uniform permutation of 0..size-1 by Fisher and Yates, from the last place down.
-
-    Words come from blocks 0, 1, ...; those beyond the last multiple of the number of choices are skipped.
-    """
+    """Draw a uniform permutation of 0..size-1 by Fisher and Yates, from the last place down, with rejection."""
     places = list(range(size))
     taken = 0
     for last in range(size - 1, 0, -1):

@@ -1,7 +1,6 @@
 """Expected counts under eight models of one shape, one per lane, on the same sequences.
 
-Tables are flat (..., lane). Formulas are those of `hmmscope.kernels.simd_over_sequences`; sums are divided out every
-eight steps, as in `hmmscope.kernels.simd_over_states`.
+Tables are flat (..., lane). Formulas are those of `hmmscope.kernels.simd_over_sequences`.
 """
 
 import math
@@ -22,7 +21,7 @@ _EVERY, _SMALLEST, _TERMS = 8, 1e-100, 1024
 def forward(  # type: ignore[no-untyped-def]
     beside, first, step, emission, symbols, beliefs, norms, law, following, product, logs, doubtful
 ):
-    """Filter one sequence: beliefs (T, S, lane), P(o_t | past) (T, lane); adds log-likelihoods to `logs`.
+    """Filter one sequence; adds log-likelihoods to `logs`.
 
     Args:
         beside: `BESIDE`.
@@ -31,7 +30,7 @@ def forward(  # type: ignore[no-untyped-def]
         symbols: (T,).
         law, following, product: Work arrays (S, lane), (S, lane), (lane,).
         logs: (lane,).
-        doubtful: (lane,), set where an entry is below 1e-100 or a symbol is impossible.
+        doubtful: (lane,), set at an entry below 1e-100 or an impossible symbol.
     """
     lanes = len(beside)
     size = len(law) // lanes
@@ -80,13 +79,13 @@ def forward(  # type: ignore[no-untyped-def]
 def backward(  # type: ignore[no-untyped-def]
     beside, step, emission, symbols, beliefs, norms, ahead, weight, sums, firsts, pairs, visits
 ):
-    """Add the expected counts of one sequence, from `forward`.
+    """Add the expected counts of one sequence, after `forward`.
 
     Args:
         beside, step, emission, symbols, beliefs, norms: As for `forward`.
         ahead, weight, sums: Work arrays (S, lane), (S, lane), (S, S, lane).
-        firsts, visits: Counts to add to, (S, lane), (V, S, lane).
-        pairs: Sums over time of belief_t(i) weight_{t+1}(j) to add to, (S, S, lane).
+        firsts, visits: Counts, (S, lane), (V, S, lane).
+        pairs: Sums of belief_t(i) weight_{t+1}(j), (S, S, lane).
     """
     lanes = len(beside)
     size = len(ahead) // lanes
@@ -126,7 +125,7 @@ def backward(  # type: ignore[no-untyped-def]
 def counts(  # type: ignore[no-untyped-def]
     beside, first, step, emission, symbols, offsets, lengths, room, small, firsts, pairs, visits, logs, doubts
 ):
-    """Compute expected counts and log-likelihoods of sequences in a flat array; see `forward` and `backward`.
+    """Compute expected counts and log-likelihoods of sequences in a flat array.
 
     Args:
         offsets, lengths: Sequences (n,).

@@ -1,6 +1,6 @@
 """Compiled dynamic programs for few states, one sequence per SIMD lane.
 
-Vectors are (state, lane); the length of the tuple `width` is the number of lanes. A process is three tables:
+Vectors are (state, lane), with one lane per element of the tuple `width`. A process is three tables:
 
     first (V, S)          P(o_0 = v, state 0 = s)
     step (1 or V, S, S)   the transition matrix, or one per symbol where transitions emit
@@ -9,11 +9,8 @@ Vectors are (state, lane); the length of the tuple `width` is the number of lane
     joint_t = first[o_t] where a sequence starts, else (belief_{t-1} @ step) * emission[o_t], or belief_{t-1} @
     step[o_t]
 
-Sequences are (offset, length) in a flat array of N symbols; results for symbol n are in row n.
-
-An entry below `smallest`, checked every `every` steps, marks its sequence as an underflow risk, for
-`hmmscope.kernels.underflow_safe`. Otherwise a sum of zero means probability zero: a step shrinks an entry by at most
-2^-64.
+Sequences are (offset, length) in a flat array; results for symbol n are in row n. An entry below `smallest`, checked
+every `every` steps, marks its sequence as an underflow risk. Otherwise a zero sum means probability zero.
 """
 
 import math
@@ -34,7 +31,6 @@ _kernel = kernel(fastmath=_FAST)
 
 @inlined
 def move(width, law, matrix, target):  # type: ignore[no-untyped-def]
-    """target_j = sum_i law_i matrix_ij."""
     for j in range(matrix.shape[1]):
         sums = target[j]
         for lane in range(len(width)):
@@ -139,7 +135,7 @@ def look(width, symbols, offset, length, t, size, seen):  # type: ignore[no-unty
 
 @inlined
 def group(width, offsets, lengths, begin, offset, length):  # type: ignore[no-untyped-def]
-    """Load offsets and lengths from `begin` on, repeating the last; return the least and most length."""
+    """Load offsets and lengths from `begin` on; return the least and most length."""
     shortest, longest = lengths[begin], lengths[begin]
     for lane in range(len(width)):
         row = min(begin + lane, len(offsets) - 1)
@@ -150,7 +146,7 @@ def group(width, offsets, lengths, begin, offset, length):  # type: ignore[no-un
 
 @inlined
 def _multiply_in(norm, product, totals, begin, lanes):  # type: ignore[no-untyped-def]
-    """Multiply norms into `product`; before underflow, add its logarithm to the totals."""
+    """Multiply norms into `product`, moving its logarithm to the totals before underflow."""
     least = 1.0
     for lane in range(len(norm)):
         product[lane] *= norm[lane] if norm[lane] > 0.0 else 1.0
@@ -163,7 +159,6 @@ def _multiply_in(norm, product, totals, begin, lanes):  # type: ignore[no-untype
 
 @inlined
 def _look_ahead(width, law, prediction, opening, begins, alive, mix):  # type: ignore[no-untyped-def]
-    """Predict the next symbol, which may start a sequence."""
     if begins:
         for v in range(len(opening)):
             for lane in range(len(width)):
@@ -174,7 +169,6 @@ def _look_ahead(width, law, prediction, opening, begins, alive, mix):  # type: i
 
 @inlined
 def _end(law, mix, doubts, length, t, begin, lanes, ends, beliefs, ahead, doubtful):  # type: ignore[no-untyped-def]
-    """Write results of sequences that end here, to the rows in `ends`."""
     for lane in range(lanes):
         if t + 1 == length[lane]:
             doubtful[begin + lane] = doubts[lane] > 0
@@ -208,12 +202,11 @@ def forward(  # type: ignore[no-untyped-def]
     totals,
     doubtful,
 ):
-    """Filter sequences of length 1 or more; opening (V,) and prediction (S, V) predict the first and the next symbol.
+    """Filter sequences; opening (V,) and prediction (S, V) predict the first and the next symbol.
 
     If they have rows, it writes beliefs (N, S), P(o_t | past) (N,), next-symbol probabilities (N, V) and
-    log-likelihoods (n,). It always writes doubtful (n,). With `ends` (n,), beliefs and predictions are written only at
-    sequence ends, to those rows. `openers` replaces `symbols` at the first step, for a `first` with a row per group of
-    symbols.
+    log-likelihoods (n,); always doubtful (n,). `ends` (n,) restricts beliefs and predictions to sequence ends.
+    `openers` replaces `symbols` at the first step.
     """
     size, many = first.shape[1], len(width)
     law, following = np.zeros((size, many), first.dtype), np.empty((size, many), first.dtype)
@@ -278,7 +271,6 @@ def _read(width, rows, offset, length, t, whole, lanes, law):  # type: ignore[no
 
 @inlined
 def _count_pairs(width, now, weight, sums):  # type: ignore[no-untyped-def]
-    """sums_ij += now_i weight_j in each lane."""
     for i in range(sums.shape[0]):
         one = now[i]
         for j in range(weight.shape[0]):
@@ -289,7 +281,6 @@ def _count_pairs(width, now, weight, sums):  # type: ignore[no-untyped-def]
 
 @inlined
 def _smooth(width, now, ahead, weight, length, t, ends, total, scale):  # type: ignore[no-untyped-def]
-    """Turn `now` into the smoothed now * ahead, and scale `ahead` and `weight` alike."""
     size = now.shape[0]
     total[:] = 0.0
     for i in range(size):
@@ -324,16 +315,13 @@ def backward(  # type: ignore[no-untyped-def]
     pair_counts,
     symbol_counts,
 ):
-    """Compute smoothed states and expected counts, from the `beliefs` and `norms` of `forward`.
+    """Compute smoothed states and expected counts, after `forward`.
 
         weight_t(j) = emission[o_t](j) * ahead_t(j) / norm_t      ahead_{t-1}(i) = sum_j step_ij weight_t(j), 1 at the end
         smoothed_t = belief_t * ahead_t                           pair_t(i, j) = belief_t(i) step_ij weight_{t+1}(j)
 
-    ahead_t(i) is at most 1 / belief_t(i), and weights of impossible states are zero, so nothing overflows.
-
-    If they have rows, it writes smoothed (N, S) and weights (N, S), and adds to first-state counts (S,), sums over time
-    of belief_t(i) weight_{t+1}(j) (S, S), and emission counts (V, S). `transposed` is step with its last two axes
-    exchanged.
+    If they have rows, it writes smoothed (N, S) and weights (N, S), and adds first-state counts (S,), sums of
+    belief_t(i) weight_{t+1}(j) (S, S), and emission counts (V, S). `transposed` is step with its last axes exchanged.
     """
     size, many = beliefs.shape[1], len(width)
     now, ahead, weight = np.zeros((size, many)), np.zeros((size, many)), np.zeros((size, many))

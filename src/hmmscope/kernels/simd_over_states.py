@@ -1,9 +1,7 @@
 """Compiled dynamic programs for up to 64 states, held side by side in SIMD registers.
 
-Sequences run one after the other. Sums are divided out every eight steps: a step shrinks a positive entry by at most
-2^-80, so entries above 1e-100 stay normal. `hmmscope.inference.compiled` divides more often for smaller probabilities.
-
-Formulas and tables are those of `hmmscope.kernels.simd_over_sequences`, flat, with rows zero-padded to vectors
+Sums are divided out every eight steps: a step shrinks a positive entry by at most 2^-80, so entries above 1e-100 stay
+normal. Formulas and tables are those of `hmmscope.kernels.simd_over_sequences`, flat and zero-padded
 (`hmmscope.kernels.vectors`).
 """
 
@@ -70,7 +68,7 @@ def forward(  # type: ignore[no-untyped-def]
     totals,
     doubtful,
 ):
-    """Filter, as `simd_over_sequences.forward` without `ends`, on flat arrays; `every` is the number of steps per division."""
+    """Filter, as `simd_over_sequences.forward` without `ends`, on flat arrays."""
     size, columns = len(states), len(opening)
     padded = row_size(states)
     for row in range(len(offsets)):
@@ -132,14 +130,12 @@ def forward(  # type: ignore[no-untyped-def]
 def forward_given(  # type: ignore[no-untyped-def]
     states, laws, step, rows, offsets, lengths, starts, every, smallest, beliefs, predicted, norms, tops, totals, doubts
 ):
-    """Filter observations with given log-likelihoods `rows` (N, S), read as exp(row - top), top the largest entry.
+    """Filter observations with given log-likelihoods `rows` (N, S), scaled by their largest entry.
 
-    `laws` (3, S) are the initial distribution, its logarithms, and ones for fragile states.
+    `laws` (3, S) are the initial distribution, its logarithms, and ones for fragile states. Entries below a positive
+    `smallest` are lost; a sequence stops as an underflow risk where that could matter (by more than 1e-20).
 
-    With a positive `smallest`, entries below it are lost. A sequence stops as an underflow risk if a predicted sum is
-    below 1e20 times that of states which are fragile or follow a loss; other losses are below 1e-20.
-
-    It writes beliefs (N, S), norms (N,), totals (n,), doubts (n,), and if present predicted (N, S) and tops (N,), with
+    It writes beliefs (N, S), norms (N,), totals (n,), doubts (n,), and if present predicted (N, S) and tops (N,):
     log P(o_t | past) = log norm + top.
 
     Returns:
@@ -220,8 +216,7 @@ def backward(  # type: ignore[no-untyped-def]
 ):
     """Compute smoothed states and expected counts, as `simd_over_sequences.backward`, on flat arrays.
 
-    A 2-D `emission` holds log-likelihoods, as in `forward_given`, and `symbols` are unused. `smoothed` may share memory
-    with `beliefs`.
+    A 2-D `emission` holds log-likelihoods, as in `forward_given`.
     """
     size, padded = len(states), row_size(states)
     sums = np.zeros(size * padded if len(pair_counts) else 0)
@@ -284,10 +279,9 @@ def backward(  # type: ignore[no-untyped-def]
 def likeliest(  # type: ignore[no-untyped-def]
     states, first, step, emission, symbols, offsets, lengths, starts, highest_end, pointers, paths, logs
 ):
-    """Find Viterbi paths, as `viterbi.likeliest` with an untransposed `step`, on flat arrays.
+    """Find Viterbi paths, as `viterbi.likeliest`, on flat arrays.
 
-    A 2-D `emission` holds log-likelihoods (N, S); `first` then has one row, the initial distribution. `pointers` is a
-    byte work array with a padded row per time step.
+    A 2-D `emission` holds log-likelihoods (N, S); `first` then has one row.
     """
     size, padded = len(states), row_size(states)
     here, given = np.empty(size), emission.ndim == 2

@@ -1,10 +1,9 @@
 """Compiled dynamic programs over nonzero transitions, for many states with few successors.
 
-Sequences run one after the other. Formulas, tables and results are those of `hmmscope.kernels.simd_over_sequences`,
-with `step` as its positive entries by successor or predecessor state:
+Formulas, tables and results are those of `hmmscope.kernels.simd_over_sequences`, with `step` as its positive entries:
 
     begins (K S + 1,)      entries of matrix k and state s are begins[k S + s] .. begins[k S + s + 1] - 1
-    others, weights (E,)   the other state, in ascending order, and the value
+    others, weights (E,)   the successor or predecessor, in ascending order, and the value
 """
 
 import math
@@ -52,8 +51,7 @@ def forward(  # type: ignore[no-untyped-def]
 ):
     """Filter by entries of each successor, or by rows of `step` (K, S, S) without entries.
 
-    Beliefs (N, S), norms (N,) and totals (n,) have rows or none. A sequence stops at an underflow risk: an entry below
-    `smallest`, checked every `every` steps.
+    A sequence stops at an underflow risk: an entry below `smallest`, checked every `every` steps.
     """
     size, emits = first.shape[1], len(emission) > 0
     law, now = np.zeros(size), np.zeros(size)
@@ -123,7 +121,7 @@ def backward(  # type: ignore[no-untyped-def]
     pair_counts,
     symbol_counts,
 ):
-    """Compute smoothed states and expected counts by entries of each predecessor; see `simd_over_sequences.backward`."""
+    """Compute smoothed states and expected counts by entries of each predecessor."""
     size, emits = beliefs.shape[1], len(emission) > 0
     ahead, factor, joint = np.empty(size), np.zeros(size), np.empty(size)
     sums, terms = np.zeros(len(weights) if len(pair_counts) else 0), 0

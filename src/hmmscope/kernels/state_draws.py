@@ -1,8 +1,7 @@
 """Compiled Gibbs sampling of hidden paths given parameters, and of parameters given path counts.
 
-Paths are drawn by forward filtering and backward sampling. Observations select rows of a likelihood table (R, S).
-Sequences with a step below 1e-100 are computed in log space. Sequences are (offset, length) in a flat array (N,);
-`random` is a `numpy.random.Generator`.
+Observations select rows of a likelihood table (R, S). Sequences are (offset, length) in a flat array (N,). A step below
+1e-100 switches to log space. `random` is a `numpy.random.Generator`.
 """
 
 import math
@@ -73,7 +72,6 @@ def _filter_in_logarithms(initial, step, table, seen, beliefs):  # type: ignore[
 
 @part()
 def _choose(weights, total, random):  # type: ignore[no-untyped-def]
-    """Draw an outcome by cumulative weight, never one of weight zero."""
     target, reached, chosen = random.random() * total, 0.0, 0
     for i in range(len(weights)):
         reached += weights[i]
@@ -144,7 +142,6 @@ def _count(states, offsets, lengths, first, moves):  # type: ignore[no-untyped-d
 
 @part()
 def _dirichlet(prior, counts, random, law):  # type: ignore[no-untyped-def]
-    """Draw probabilities by gamma numbers; shape zero stays zero."""
     total = 0.0
     for k in range(len(law)):
         shape = prior[k] + counts[k]
@@ -156,10 +153,7 @@ def _dirichlet(prior, counts, random, law):  # type: ignore[no-untyped-def]
 
 @kernel()
 def draw_paths(initial, step, table, seen, offsets, lengths, random, beliefs, states, first, moves):  # type: ignore[no-untyped-def]
-    """Sample each sequence's path into `states` (N,), its starts (S,) and moves (S, S); return the log-likelihood.
-
-    `beliefs` (N, S) is a work array.
-    """
+    """Sample paths into `states` (N,), with starts (S,) and moves (S, S); return the log-likelihood."""
     log = _draw(initial, step, table, seen, offsets, lengths, random, beliefs, states)
     if log > -np.inf:
         _count(states, offsets, lengths, first, moves)
@@ -176,12 +170,12 @@ def symbol_chain(  # type: ignore[no-untyped-def]
 
     Args:
         initial, step, emission: (S,), (S, S), (S, V).
-        priors: Concentrations of these shapes; zeros stay zeros.
+        priors: Concentrations of these shapes.
         seen: Symbols; V is missing.
         burn, every: Sweeps before the first draw, and between draws.
         reference: A state per step (N,) for matching labels, or none (0,).
-        kept: For each draw (D,): initial (D, S), step (D, S, S), emission (D, S, V), log-likelihood (D,), and how often
-            a sampled path and the reference are in each pair of states (D, S, S).
+        kept: Per draw (D,): initial, step, emission, log-likelihood, and counts of path state by reference state (D, S,
+            S).
     """
     size, num_symbols = emission.shape
     beliefs, states = np.empty((len(seen), size)), np.empty(len(seen), np.int64)

@@ -1,7 +1,6 @@
 """Compiled dynamic programs that cannot underflow, one sequence at a time.
 
-A weight is zero or mantissa * 2^(256 exponent), mantissa in [2^-128, 2^128). Terms two exponents below the largest are
-less than 2^-200 of a sum. Zeros are exact. Tables are those of `simd_over_sequences`.
+A weight is zero or mantissa * 2^(256 exponent), mantissa in [2^-128, 2^128). Tables are those of `simd_over_sequences`.
 """
 
 import math
@@ -95,12 +94,11 @@ def forward(first, begins, others, weights, emission, symbols, starts, mantissa,
 def smooth(  # type: ignore[no-untyped-def]
     into, out_of, emits, symbols, starts, mantissa, exponent, smoothed, pairs, moves
 ):
-    """Compute P(state t | all) (T, S) and, if requested, P(state t, state t+1 | all) (T - 1, S, S) of a possible sequence.
+    """Compute P(state t | all) (T, S) and, if requested, P(state t, state t+1 | all) (T - 1, S, S).
 
     smoothed_t(i) = belief_t(i) sum_j step_ij smoothed_{t+1}(j) / predicted_{t+1}(j);  `emits`: step is one matrix.
 
-    The sum over time of the pairs, without restarts, is added to `moves` (S, S), if it has rows. Transitions are
-    entries `into` and `out_of` states.
+    The pairs' sum over time, without restarts, is added to `moves` (S, S).
     """
     size = mantissa.shape[1]
     every, ones = np.arange(size).astype(np.uint64), np.ones(size)
@@ -142,10 +140,10 @@ def smooth(  # type: ignore[no-untyped-def]
 
 @_kernel
 def draw(transposed, emits, symbols, starts, mantissa, exponent, uniforms, paths):  # type: ignore[no-untyped-def]
-    """Draw paths (P, T) given all of a possible sequence, by uniform numbers (P, T).
+    """Draw paths (P, T) given a possible sequence, by uniform numbers (P, T).
 
     P(state t = i | state t+1 = j, o) ∝ belief_t(i) step_ij, with transposed steps. Without `exponent` rows, mantissas
-    are beliefs. States of weight zero are never drawn.
+    are beliefs.
     """
     size = mantissa.shape[1]
     weights, height = np.empty(size), np.zeros(size, np.int64)

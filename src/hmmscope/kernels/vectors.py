@@ -1,7 +1,7 @@
 """SIMD vectors as values of compiled functions: the states of one sequence side by side.
 
-A vector holds P numbers, P the power of two >= max(S, 2), zero-padded. S is the length of the tuple `states`, so loops
-over states unroll. Tables are flat, with rows of P numbers. There are no bounds checks.
+A vector holds P numbers, P the power of two >= max(S, 2), zero-padded. S is the length of the tuple `states`. Tables
+are flat, with rows of P numbers. There are no bounds checks.
 """
 
 import math

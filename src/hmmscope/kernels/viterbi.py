@@ -48,9 +48,8 @@ def likeliest(  # type: ignore[no-untyped-def]
 ):
     """Find the Viterbi paths (N,), -1 where impossible, and their log-probabilities (n,).
 
-    Ties go to the lowest state; with `highest_end`, those of last states to the highest. Tables are logarithms,
-    `transposed` is step with its last two axes exchanged, and `pointers` is an unsigned work array (longest, S, lanes
-    or sequences).
+    Ties go to the lowest state; with `highest_end`, those of last states to the highest. Tables are logarithms;
+    `transposed` is step with its last axes exchanged.
     """
     size, many = first.shape[1], len(width)
     best, longer = np.zeros((size, many)), np.zeros((size, many))
