@@ -1,1 +1,1 @@
-"""Compiled training steps of small models: arrays in, arrays out; the same function as the modules of `models`."""
+"""Compiled training steps of small models, equivalent to the modules of `models`."""

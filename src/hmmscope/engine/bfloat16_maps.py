@@ -1,6 +1,6 @@
-"""The maps of a model in bfloat16: what is multiplied is rounded and put into pairs, what is summed stays float32.
+"""Maps in bfloat16: operands are rounded and packed into pairs, sums are float32.
 
-Each function here is that of `maps` where a map has no pairs, so that one code trains in float32, float64 and bfloat16.
+Without pairs, each function equals that of `maps`.
 """
 
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from hmmscope.engine.maps import BLOCK, STRIPE, add_outer, add_rows, mapped, tur
 from hmmscope.kernels import pairs
 from hmmscope.kernels.compile_units import X1, X2, X3, compile_unit, lazy_compile_unit
 
-#: Of maps in pairs alone, so that a training in float32 does not wait for them to be compiled.
+#: Compiled only for bfloat16 training.
 PAIRS = pairs_in_rows, pairs_of_rows, product_of_pairs = (
     lazy_compile_unit(pairs.pairs_in_rows),
     lazy_compile_unit(pairs.pairs_of_rows),
@@ -18,9 +18,9 @@ PAIRS = pairs_in_rows, pairs_of_rows, product_of_pairs = (
 
 
 class Bfloat16Maps(NamedTuple):
-    """Maps in pairs, by layer, or without layers where nothing is rounded; and where chunks put what they multiply.
+    """Maps in pairs, by layer (none without rounding), and buffers of operands.
 
-    `ahead` of a map (out, in) is (out, in / 2), pairs of its columns; `back` is (out / 2, in), pairs of its rows.
+    `ahead` of a map (out, in) pairs its columns (out, in / 2), `back` its rows (out / 2, in).
     """
 
     qkv_forward: X3
@@ -36,7 +36,7 @@ class Bfloat16Maps(NamedTuple):
 
 
 class RNNBfloat16Maps(NamedTuple):
-    """The same of a recurrent network: what maps states, and of later layers what maps those of the layer below."""
+    """The same for a recurrent network."""
 
     recur_forward: X3
     recur_backward: X3
@@ -48,7 +48,7 @@ class RNNBfloat16Maps(NamedTuple):
 
 @compile_unit()
 def paired(m: X2, ahead: X2, back: X2) -> None:
-    """`ahead` and `back` of a map."""
+    """Write `ahead` and `back` of a map."""
     rows, cols = m.shape
     pairs_in_rows(rows * cols // 2, m, 0, ahead, 0)
     pairs_of_rows(rows // 2, cols, m, 0, cols, back, 0, cols)
@@ -56,7 +56,6 @@ def paired(m: X2, ahead: X2, back: X2) -> None:
 
 @compile_unit()
 def map_forward(m: X2, ahead: X3, layer: int, bias: X1, x: X2, used: int, add: bool, y: X2, right: X1) -> None:
-    """y = (y if add) + m x + bias, for the columns of a panel that are used."""
     if len(ahead) == 0:
         mapped(m, bias, x, used, add, y)
         return
@@ -69,7 +68,6 @@ def map_forward(m: X2, ahead: X3, layer: int, bias: X1, x: X2, used: int, add: b
 
 @compile_unit()
 def map_backward(across: X3, back: X3, layer: int, dy: X2, used: int, add: bool, dx: X2, zeros: X1, right: X1) -> None:
-    """dx = (dx if add) + m^T dy: the gradient of what `map_forward` maps. Without pairs `across` has the rows of m^T."""
     if len(back) == 0:
         mapped(across[layer], zeros, dy, used, add, dx)
         return
@@ -86,7 +84,6 @@ def map_backward(across: X3, back: X3, layer: int, dy: X2, used: int, add: bool,
 def add_map(
     back: X3, dy: X3, x: X3, steps: int, samples: int, turn: X2, total: X2, bias: X1, zeros: X1, left: X1, right: X1
 ) -> None:
-    """The gradients of `map_forward`: total += sum_n dy_n x_n^T, bias += sum_n dy_n, over columns."""
     add_rows(dy, steps, samples, bias)
     add_products(back, dy, x, steps, samples, turn, total, zeros, left, right)
 
@@ -95,7 +92,6 @@ def add_map(
 def add_products(
     back: X3, dy: X3, x: X3, steps: int, samples: int, turn: X2, total: X2, zeros: X1, left: X1, right: X1
 ) -> None:
-    """total += sum_n dy_n x_n^T, over columns; `turn`, `left` and `right` are scratch."""
     turned(x, steps, samples, turn)
     panels, width, size = x.shape
     if len(back) == 0:

@@ -1,10 +1,7 @@
-"""Causal softmax attention of a chunk. Every number below is a vector: `LANES` samples, or fewer samples of several heads.
+"""Causal softmax attention of a chunk, vectorised over samples (for few samples, also over heads).
 
-    s[t, u] = q_t · k_u,  u <= t;   p = softmax over u;   mixed_t = sum_u p[t, u] v_u          q rotated, scaled; k rotated
-    dp[t, u] = dmixed_t · v_u;  ds = p (dp - sum_u p dp);  dq_t = sum_u ds[t, u] k_u
-    dk_u = sum_t ds[t, u] q_t;  dv_u = sum_t p[t, u] dmixed_t
-
-Queries come in blocks; a block looks at the keys up to its own end, and what lies after a query is zero.
+s[t, u] = q_t · k_u,  u <= t;   p = softmax over u;   mixed_t = sum_u p[t, u] v_u          q rotated, scaled; k rotated
+dp[t, u] = dmixed_t · v_u;  ds = p (dp - sum_u p dp)
 """
 
 from typing import NamedTuple
@@ -16,7 +13,7 @@ from hmmscope.kernels.products import FLAGS, LANES, wide
 
 
 class HeadBuffers(NamedTuple):
-    """Arrays of one head of a group of lanes: (step, head width, lane), and `p` and `ds` (query of a block, step, lane)."""
+    """Arrays of one head and lane group: (step, head width, lane)."""
 
     q: X3
     k: X3
@@ -33,10 +30,7 @@ class HeadBuffers(NamedTuple):
 def _gather(
     x: X3, feature: int, group: int, samples: int, steps: int, size: int, scale: X0, cos: X2, sin: X2, own: X3
 ) -> None:
-    """own[t, d] = features `feature` .. of a group of lanes, turned by cos and sin where they are given, times `scale`.
-
-    Of few samples the next heads are beside the first.
-    """
+    """Load features, rotated by cos and sin if present, times `scale`."""
     wide()
     half = size // 2
     if samples < LANES:
@@ -71,7 +65,7 @@ def _gather(
 def _scatter(
     own: X3, feature: int, group: int, samples: int, steps: int, size: int, scale: X0, cos: X2, sin: X2, x: X3
 ) -> None:
-    """The gradient of `_gather`: the same places, turned back."""
+    """Apply the gradient of `_gather`."""
     wide()
     half = size // 2
     if samples < LANES:
@@ -103,7 +97,7 @@ def _scatter(
 
 @compile_unit(fastmath=FLAGS)
 def _patterns(q: X3, k: X3, begin: int, end: int, size: int, p: X1, values: X1, zeros: X1) -> None:
-    """Rows of softmax(q_t · k_u) of the queries begin .. end - 1 over the keys before `end`; zero after the query."""
+    """Compute softmax(q_t · k_u) of queries begin .. end - 1 over the keys before `end`."""
     wide()
     one, row, key = p.dtype.type(1), size * LANES, end * LANES
     lane_product(end - begin, end, size, q, begin * row, row, LANES, k, 0, row, LANES, p, 0, key, LANES, False, zeros)
@@ -125,7 +119,6 @@ def _patterns(q: X3, k: X3, begin: int, end: int, size: int, p: X1, values: X1, 
 
 @compile_unit(fastmath=FLAGS)
 def _softmax_backward(p: X1, ds: X1, rows: int, end: int, values: X1, zeros: X1) -> None:
-    """ds <- p (ds - sum p ds) of `rows` queries over `end` keys, where p is zero after the query."""
     wide()
     for t in range(rows):
         at = t * end * LANES
@@ -141,12 +134,12 @@ def attend(
     qkv: X3, heads: int, scale: float, cos: X2, sin: X2, none: X2, samples: int, steps: int,
     work: HeadBuffers, values: X1, zeros: X1, out: X3,
 ) -> None:  # fmt: skip
-    """Mixed values `out` (panels, width, panel) of queries, keys, values (panels, 3 width, panel).
+    """Mix values into `out` (panels, width, panel), from queries, keys and values (panels, 3 width, panel).
 
     Args:
-        cos, sin, none: of the rotation (step, head width), without rows if there is none; `none` has none.
-        work: the arrays of one head of a group of lanes.
-        values: scratch of a vector.
+        cos, sin, none: Rotation (step, head width), without rows if absent; `none` has no rows.
+        work: Arrays of one head and lane group.
+        values: Scratch vector.
     """
     wide()
     width = out.shape[1]
@@ -174,10 +167,7 @@ def attend_backward(
     dout: X3, qkv: X3, heads: int, scale: float, cos: X2, sin: X2, none: X2, samples: int, steps: int,
     work: HeadBuffers, values: X1, zeros: X1,
 ) -> None:  # fmt: skip
-    """Gradients of queries, keys and values in the place of `qkv`, from that of the mixed values. See `attend`.
-
-    The patterns of a block of queries are computed again, which costs less than to keep them all.
-    """
+    """Replace `qkv` by its gradients; recompute the attention patterns block by block."""
     wide()
     width = dout.shape[1]
     size = width // heads

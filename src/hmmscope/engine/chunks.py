@@ -1,10 +1,7 @@
-"""How a chunk of samples lies in memory, and what both kinds of model do with it: reading, norms, head and loss.
+"""Memory layout of a chunk of samples; its input, norms, head and loss.
 
-A chunk is some samples (lanes, a multiple of `LANES`, or of few samples of a decoder a part of it) at `steps` positions.
-Column n = t * samples + b is position t of sample b. Columns are cut into panels of `panel` columns, whole registers, and an
-activation of F features is an array (panels, F, panel): whatever is done for each position alone is a loop over the columns
-of a panel, without sums across lanes. Lanes beyond the last sample repeat it, steps beyond the last position are like it;
-neither has weight in the loss, so that all their gradients are zero. A last panel may be partly used.
+Column n = t * samples + b is position t of sample b (lane). Panels have `panel` columns; F features are an array
+(panels, F, panel). Padding lanes and steps repeat the last, with zero loss weight.
 """
 
 import math
@@ -18,12 +15,12 @@ from hmmscope.kernels.products import FLAGS, SUMS, product, wide
 
 
 class StepInputs(NamedTuple):
-    """What a step reads and is asked for. Of `tokens` and `vectors`, and of `ids` and `values`, one has no numbers.
+    """Inputs and labels of a step; one of `tokens` and `vectors`, and one of `ids` and `values`, is empty.
 
     Attributes:
         tokens, vectors: (sample, step) and (sample, step, input).
-        ids, values: labels (sample, judged), negative where nothing is asked, or (sample, judged, output).
-        columns: for each step which judged column it is, -1 for none.
+        ids, values: Labels (sample, supervised), negative for none, or (sample, supervised, output).
+        columns: Label index of each step, -1 for none.
         kind: 0 for cross-entropy, 1 for squared error.
     """
 
@@ -40,14 +37,12 @@ class StepInputs(NamedTuple):
 def read(
     asked: StepInputs, first: int, count: int, steps: int, samples: int, table: X2, place: X2, rows: X2, x: X3
 ) -> None:
-    """x = table[token] + place[position]; of vectors place[position] + sum_i vector_i table[i].
-
-    Steps behind the last position are like it, and nothing is asked there.
+    """x = table[token] + place[position], or place[position] + sum_i vector_i table[i].
 
     Args:
-        first, count: which samples.
-        rows: scratch (panel, width).
-        x: (panels, width, panel), written.
+        first, count: Range of samples.
+        rows: Scratch (panel, width).
+        x: Output (panels, width, panel).
     """
     wide()
     panels, width, size = x.shape
@@ -76,7 +71,7 @@ def read(
 def read_backward(
     asked: StepInputs, first: int, count: int, steps: int, samples: int, table: X2, place: X2, rows: X2, dx: X3
 ) -> None:
-    """table[token] += dx, place[position] += dx; of vectors table[i] += vector_i dx.  As `read`, with gradients."""
+    """Add the gradients of `read` to table and place."""
     wide()
     panels, width, size = dx.shape
     tokens, vectors, inputs = asked.tokens, asked.vectors, asked.vectors.shape[2]
@@ -102,10 +97,7 @@ def read_backward(
 
 @compile_unit(fastmath=FLAGS)
 def normalise(normed: int, x: X2, used: int, hat: X2, scale: X1, mean: X1) -> None:
-    """hat = (x - mean) scale, scale = 1/sqrt(variance + 1e-5), over the features of each column; or hat = x.
-
-    The affine part of a layer norm is folded into the map that follows it, see `folding`.
-    """
+    """hat = (x - mean) scale, scale = 1/sqrt(variance + 1e-5), per column; or hat = x. See `folding` for the affine part."""
     wide()
     if normed == 0:
         for i in range(x.shape[0]):
@@ -136,7 +128,7 @@ def normalise(normed: int, x: X2, used: int, hat: X2, scale: X1, mean: X1) -> No
 
 @compile_unit(fastmath=FLAGS)
 def normalise_backward(normed: int, hat: X2, scale: X1, dhat: X2, used: int, dx: X2, mean: X1, along: X1) -> None:
-    """dx += scale (dhat - mean(dhat) - hat mean(hat dhat)), means over the features of each column; or dx += dhat."""
+    """dx += scale (dhat - mean(dhat) - hat mean(hat dhat)); or dx += dhat."""
     wide()
     if normed == 0:
         for i in range(dx.shape[0]):
@@ -164,10 +156,10 @@ def normalise_backward(normed: int, hat: X2, scale: X1, dhat: X2, used: int, dx:
 def labels_of_panel(
     asked: StepInputs, first: int, count: int, samples: int, panel: int, used: int, width: int, y: X2, w: X1
 ) -> None:
-    """The labels of a panel's columns times their weight, which is 0 where nothing is asked or nobody is.
+    """Load a panel's weighted labels.
 
     Args:
-        y, w: (output, panel), (panel,), written.
+        y, w: Output (output, panel), (panel,).
     """
     ids, values, columns, weight = asked.ids, asked.values, asked.columns, asked.weight
     for v in range(y.shape[0]):
@@ -190,7 +182,7 @@ def labels_of_panel(
 
 @compile_unit(fastmath=SUMS)
 def cross_entropy(z: X2, y: X2, used: int, top: X1, total: X1, mass: X1) -> float:
-    """loss = sum_v y_v (log sum_u exp z_u - z_v);  z <- dz = softmax(z) sum_v y_v - y, for weighted laws y of columns."""
+    """Return the weighted loss of logits z; z <- dz = softmax(z) sum_v y_v - y."""
     wide()
     one = z.dtype.type(1)
     loss = 0.0
@@ -221,7 +213,7 @@ def cross_entropy(z: X2, y: X2, used: int, top: X1, total: X1, mass: X1) -> floa
 
 @compile_unit(fastmath=SUMS)
 def squared_error(z: X2, y: X2, used: int, w: X1) -> float:
-    """loss = w (z - y)^2;  z <- dz = 2 w (z - y). The labels come times their weight."""
+    """Return the weighted loss of outputs z; z <- dz."""
     loss = 0.0
     none, two = z.dtype.type(0), z.dtype.type(2)
     for v in range(z.shape[0]):
@@ -241,7 +233,7 @@ def loss_and_gradient(
     hat: X2, used: int, head: X2, bias: X1, z: X2, y: X2, w: X1, kind: int, dhat: X2,
     total: X2, total_bias: X1, turn: X2, top: X1, mass: X1, zeros: X1,
 ) -> float:  # fmt: skip
-    """Head and loss of a panel: z = head hat + bias, then dz in its place; dhat = head^T dz; gradients of head and bias."""
+    """Apply head and loss to a panel, and their gradients."""
     outputs, size = z.shape
     width = hat.shape[0]
     mapped(head, bias, hat, used, False, z)

@@ -1,15 +1,15 @@
-"""Maps with the affine part of the norm before them folded in, and gradients unfolded; AdamW; all on flat vectors.
+"""Norms folded into the maps after them, unfolded gradients, and AdamW, on flat vectors.
 
-With y = gain hat + shift, map y + bias = folded hat + moved, where
+With y = gain hat + shift, map y + bias = folded hat + moved:
 
     folded[o, i] = map[o, i] gain[i]         moved[o] = bias[o] + sum_i map[o, i] shift[i]
 
-and, from G = the gradient of `folded` and g = that of `moved`,
+With gradients G of `folded` and g of `moved`:
 
     dmap[o, i] = gain[i] G[o, i] + g[o] shift[i]      dbias = g
     dgain[i] = sum_o map[o, i] G[o, i]                dshift[i] = sum_o map[o, i] g[o]
 
-so that no chunk of samples ever meets gain and shift. Offsets below 0 stand for what a model does not have.
+Negative offsets mark absent parameters.
 """
 
 import math
@@ -20,7 +20,7 @@ from hmmscope.kernels.products import FLAGS, SUMS, wide
 
 @compile_unit(fastmath=SUMS)
 def fold(theta: X1, matrix: int, bias: int, gain: int, shift: int, folded: X2, moved: X1) -> None:
-    """`folded` and `moved` from the offsets of map, bias, gain and shift in `theta`."""
+    """Write `folded` and `moved`, from offsets in `theta`."""
     wide()
     rows, cols = folded.shape
     for o in range(rows):
@@ -40,7 +40,7 @@ def fold(theta: X1, matrix: int, bias: int, gain: int, shift: int, folded: X2, m
 
 @compile_unit(fastmath=FLAGS)
 def unfold(theta: X1, matrix: int, bias: int, gain: int, shift: int, folded: X2, moved: X1, gradient: X1) -> None:
-    """The gradient by parameter, written to `gradient`, from those of `folded` and `moved`."""
+    """Write parameter gradients from those of `folded` and `moved`."""
     wide()
     rows, cols = folded.shape
     for o in range(rows):
@@ -68,7 +68,6 @@ def unfold(theta: X1, matrix: int, bias: int, gain: int, shift: int, folded: X2,
 
 @entry(fastmath=SUMS)
 def norm_of(gradient: X1) -> float:
-    """Euclidean norm, summed in float64; not finite if a number is not."""
     total = 0.0
     for i in range(gradient.shape[0]):
         total += float(gradient[i]) * float(gradient[i])
@@ -77,7 +76,7 @@ def norm_of(gradient: X1) -> float:
 
 @entry(fastmath=FLAGS)
 def add_up(sums: X2) -> None:
-    """sums[0] + sums[1] + ..., in this order, in the place of the first."""
+    """Sum the arrays in order into the first."""
     for part in range(1, sums.shape[0]):
         for i in range(sums.shape[1]):
             sums[0, i] += sums[part, i]
@@ -88,10 +87,9 @@ def adamw(
     theta: X1, gradient: X1, first: X1, second: X1, scale: float, rate: float, beta1: float, beta2: float,
     epsilon: float, decay: float, step: int,
 ) -> None:  # fmt: skip
-    """One step of AdamW (Loshchilov and Hutter 2019) as torch takes it; `step` counts from 1.
+    """Take an AdamW step (Loshchilov and Hutter 2019) as torch does; `step` counts from 1.
 
     g = scale gradient;  m = m + (1 - beta1)(g - m);  v = beta2 v + (1 - beta2) g^2
-    theta = (1 - rate decay) theta - rate / (1 - beta1^step) m / (sqrt(v) / sqrt(1 - beta2^step) + epsilon)
     """
     wide()
     number = theta.dtype.type

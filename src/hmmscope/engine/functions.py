@@ -1,9 +1,4 @@
-"""Exponential, Gaussian error unit and hyperbolic tangent for compiled loops.
-
-In float32 they are polynomials without branches, which a compiler turns into vector instructions; in float64 they are
-those of the C library. A number that is not finite stays one. They are compiled without licence to reorder, because the
-steps of `exponential` cancel on purpose.
-"""
+"""Exponential, GELU and hyperbolic tangent for compiled loops: polynomials in float32, the C library in float64."""
 
 import math
 from typing import Any
@@ -54,7 +49,6 @@ _SMALL, _BIG = _F(0.625), _F(44.0)
 
 @intrinsic
 def _bits(typing, x):  # type: ignore[no-untyped-def]
-    """The bits of a float32 as an int32."""
     return types.int32(types.float32), lambda context, builder, signature, args: builder.bitcast(
         args[0], ir.IntType(32)
     )
@@ -62,25 +56,23 @@ def _bits(typing, x):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def _number(typing, x):  # type: ignore[no-untyped-def]
-    """The float32 of these bits."""
     return types.float32(types.int32), lambda context, builder, signature, args: builder.bitcast(
         args[0], ir.FloatType()
     )
 
 
 def exponential(x: Any) -> Any:
-    """exp(x); in float32 for x in [-87.3, 88], at whose ends it stays."""
+    """exp(x); float32 clamps x to [-87.3, 88]."""
     return math.exp(x)
 
 
 def gelu(x: Any) -> tuple[Any, Any]:
-    """x Φ(x), and its derivative Φ(x) + x φ(x), with Φ and φ the Gaussian distribution function and density."""
+    """x Φ(x) and its derivative Φ(x) + x φ(x)."""
     below = 0.5 * math.erfc(-x / math.sqrt(2))
     return x * below, below + x * math.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
 
 
 def tangent(x: Any) -> Any:
-    """tanh(x)."""
     return math.tanh(x)
 
 

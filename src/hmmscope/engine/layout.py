@@ -1,4 +1,4 @@
-"""The work arrays of the compiled engine: sizes are decided and checked here, because compiled loops check none."""
+"""Work arrays of the compiled engine; checks sizes, because compiled loops do not."""
 
 import math
 from collections.abc import Sequence
@@ -20,18 +20,15 @@ from hmmscope.kernels.products import LANES
 Array = NDArray[Any]
 _Maps = TypeVar("_Maps", Maps, CellMaps)
 
-#: Widest panel, most samples of a chunk, and bytes of activations that a chunk should keep in the cache.
+#: Widest panel, most samples per chunk, and bytes of activations per chunk that fit the cache.
 PANEL, MOST, CACHE = 64, 64, 2**20
 
-_ALIGNED = 64  # bytes: a vector never lies on two lines of the cache
+_ALIGNED = 64  # bytes: a cache line
 
 
 @dataclass(frozen=True)
 class ChunkPlan:
-    """How a batch is cut: `chunks` are (first sample, number of samples), each computed on `lanes` lanes.
-
-    `steps` are positions, and those behind the last that fill a register up; nothing is asked there.
-    """
+    """Division of a batch: `chunks` are (first sample, number of samples) on `lanes` lanes; `steps` include padding."""
 
     steps: int
     lanes: int
@@ -39,10 +36,7 @@ class ChunkPlan:
 
 
 def plan(sizes: Sizes, steps: int, batch: int, threads: int, itemsize: int) -> ChunkPlan:
-    """Chunks of at most `MOST` samples whose activations stay in the cache, and at least one for each thread.
-
-    A function of its arguments alone, because the order of sums follows from it.
-    """
+    """Plan cache-sized chunks of at most `MOST` samples, at least one per thread."""
     if steps < 1 or batch < 1:
         raise InputError(f"batch: needs samples and positions, got {batch} of {steps}")
     fits = CACHE // (steps * sizes.numbers_of_column * itemsize) if sizes.heads else MOST  # a recursion streams
@@ -56,7 +50,7 @@ def plan(sizes: Sizes, steps: int, batch: int, threads: int, itemsize: int) -> C
 
 
 def pieces(sizes: Sizes, batch: int) -> list[slice]:
-    """A batch as whole registers of samples, and what is left over by itself where that leaves fewer lanes idle."""
+    """Split a batch into whole registers of samples and a rest, if that leaves fewer lanes idle."""
     rest = batch % LANES
     if batch < LANES or not rest or _lanes(rest, sizes.heads) == LANES:
         return [slice(0, batch)]
@@ -64,7 +58,6 @@ def pieces(sizes: Sizes, batch: int) -> list[slice]:
 
 
 def _lanes(samples: int, heads: int) -> int:
-    """Lanes for so many samples: whole registers, or of few samples as many as one holds of several heads."""
     for lanes in (1, 2, 4, 8):
         if samples <= lanes < LANES and heads and heads % (LANES // lanes) == 0:
             return lanes
@@ -72,9 +65,9 @@ def _lanes(samples: int, heads: int) -> int:
 
 
 def empty(shape: Sequence[int], dtype: np.dtype, poison: bool = False) -> Array:
-    """An array on a line of the cache; full of NaN if `poison`, so that what is read before it was written is seen."""
+    """Allocate an aligned array; `poison` fills it with NaN, to expose reads before writes."""
     size = math.prod(shape) * dtype.itemsize
-    raw = np.empty(size + 3 * _ALIGNED, np.uint8)  # with room behind, so that arrays never seem to overlap
+    raw = np.empty(size + 3 * _ALIGNED, np.uint8)  # with padding, so that arrays never seem to overlap
     begin = -raw.ctypes.data % _ALIGNED
     array = raw[begin : begin + size].view(dtype).reshape(shape)
     if poison:
@@ -83,7 +76,7 @@ def empty(shape: Sequence[int], dtype: np.dtype, poison: bool = False) -> Array:
 
 
 def decoder_shapes(sizes: Sizes, steps: int, *, across: bool) -> Maps:
-    """Shapes of the maps of a decoder, with or without the transposed ones."""
+    """Map shapes of a decoder, with or without transposes."""
     s = sizes
     layers, width, hidden = s.layers, s.width, s.hidden
     also = layers if across else 0
@@ -108,7 +101,7 @@ def decoder_shapes(sizes: Sizes, steps: int, *, across: bool) -> Maps:
 
 
 def recurrent_shapes(sizes: Sizes, steps: int, *, across: bool) -> CellMaps:
-    """Shapes of the maps of a recurrent network, with or without the transposed ones."""
+    """Map shapes of a recurrent network, with or without transposes."""
     s = sizes
     also = s.layers if across else 0
     return CellMaps(
@@ -126,7 +119,6 @@ def recurrent_shapes(sizes: Sizes, steps: int, *, across: bool) -> CellMaps:
 
 
 def carved(flat: Array, shapes: _Maps) -> _Maps:
-    """Views of these shapes of one vector, in order."""
     views, begin = [], 0
     for shape in shapes:
         size = math.prod(shape)
@@ -137,12 +129,11 @@ def carved(flat: Array, shapes: _Maps) -> _Maps:
 
 
 def numbers_of(shapes: Maps | CellMaps) -> int:
-    """Numbers of all maps together."""
     return sum(math.prod(shape) for shape in shapes)
 
 
 def halves_of(sizes: Sizes, dtype: np.dtype, poison: bool = False, *, rounded: bool) -> Bfloat16Maps:
-    """The maps of a decoder in pairs, without layers if nothing is rounded; scratch is made by `decoder_work`."""
+    """Allocate the pairs of a decoder's maps, without layers if nothing is rounded."""
     layers, width, hidden = sizes.layers if rounded else 0, sizes.width, sizes.hidden
     maps = [(layers, *m) for m in ((3 * width, width), (width, width), (hidden, width), (width, hidden))]
     return Bfloat16Maps(*_pairs(maps, dtype, poison))
@@ -158,7 +149,7 @@ def decoder_work(
     dtype: np.dtype,
     poison: bool = False,
 ) -> Work:
-    """Work arrays of a chunk of a decoder; `cos` and `sin` of the rotation (step, head width), or without rows."""
+    """Allocate a decoder chunk; `cos` and `sin` are (step, head width) or empty."""
     columns, head = steps * lanes, sizes.width // sizes.heads
     panel, block = min(PANEL, columns), min(steps, 4 if steps < 32 else 8)
     panels, layers, width, hidden = -(-columns // panel), sizes.layers, sizes.width, sizes.hidden
@@ -203,13 +194,11 @@ def decoder_work(
 
 
 def cell_halves_of(sizes: Sizes, dtype: np.dtype, poison: bool = False, *, rounded: bool) -> RNNBfloat16Maps:
-    """The same of a recurrent network; scratch is made by `recurrent_work`."""
     layers, width = sizes.layers if rounded else 0, sizes.width
     return RNNBfloat16Maps(*_pairs([(layers, width, width), (max(layers - 1, 0), width, width)], dtype, poison))
 
 
 def _pairs(maps: list[tuple[int, int, int]], dtype: np.dtype, poison: bool) -> list[Array]:
-    """Both orders of the pairs of maps (layer, out, in), and no scratch; the code for them is there from now on."""
     if maps[0][0]:
         load_late(dtype, *PAIRS)
     found = []
@@ -221,8 +210,6 @@ def _pairs(maps: list[tuple[int, int, int]], dtype: np.dtype, poison: bool) -> l
 def recurrent_work(
     sizes: Sizes, lanes: int, steps: int, halves: RNNBfloat16Maps, dtype: np.dtype, poison: bool = False
 ) -> CellWork:
-    """Work arrays of a chunk of a recurrent network."""
-
     def of(*shape: int) -> Array:
         return empty(shape, dtype, poison)
 

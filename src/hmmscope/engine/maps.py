@@ -1,29 +1,28 @@
-"""Linear maps of the columns of a chunk: forward, back, and their gradients. How a chunk lies in memory says `chunks`."""
+"""Linear maps of a chunk's columns, and their gradients; see `chunks` for the layout."""
 
 from hmmscope.engine.tiles import transpose
 from hmmscope.kernels.compile_units import X1, X2, X3, compile_unit
 from hmmscope.kernels.compiling import part
 from hmmscope.kernels.products import LANES, SUMS, VECTORS, product, wide
 
-#: Columns of a tile.
+#: Columns per tile.
 STRIPE = VECTORS * LANES
 
-#: Terms of a sum of `mapped_back` before the next ones: their rows of a map, read across, stay in the caches.
+#: Terms per block of a sum in `mapped_back`, so that its rows stay cached.
 BLOCK = 128
 
-#: Columns, and rows of a map, whose gradient is summed before that of the next ones: what they read stays in the caches.
+#: Columns, and rows of a map, per block of a gradient sum, so that its operands stay cached.
 COLUMNS, ROWS = 512, 192
 
 
 @part()
 def columns_of(panel, steps, samples, width):  # type: ignore[no-untyped-def]
-    """Columns of a panel that are used."""
     return min(width, steps * samples - panel * width)
 
 
 @compile_unit()
 def mapped(m: X2, bias: X1, x: X2, used: int, add: bool, y: X2) -> None:
-    """y = (y if add) + m x + bias, for the columns of a panel that are used."""
+    """y = (y if add) + m x + bias, for the used columns of a panel."""
     rows, cols = m.shape
     size = x.shape[1]
     product(rows, used, 1, cols, m, 0, cols, 1, 0, x, 0, size, 0, y, 0, size, add, bias, 0)
@@ -31,14 +30,12 @@ def mapped(m: X2, bias: X1, x: X2, used: int, add: bool, y: X2) -> None:
 
 @compile_unit()
 def turn_map(m: X2, across: X2) -> None:
-    """The rows of m^T: read across, a large map misses the caches at every number."""
     rows, cols = m.shape
     transpose(rows, cols, m, 0, cols, across, 0, rows)
 
 
 @compile_unit()
 def mapped_back(m: X2, dy: X2, used: int, add: bool, dx: X2, zeros: X1) -> None:
-    """dx = (dx if add) + m^T dy: the gradient of what `mapped` maps."""
     rows, cols = m.shape
     size = dy.shape[1]
     for begin in range(0, rows, BLOCK):
@@ -50,7 +47,6 @@ def mapped_back(m: X2, dy: X2, used: int, add: bool, dx: X2, zeros: X1) -> None:
 
 @compile_unit(fastmath=SUMS)
 def add_rows(x: X3, steps: int, samples: int, total: X1) -> None:
-    """total += x summed over columns: the gradient of a bias."""
     wide()
     for panel in range(x.shape[0]):
         used = columns_of(panel, steps, samples, x.shape[2])
@@ -63,7 +59,7 @@ def add_rows(x: X3, steps: int, samples: int, total: X1) -> None:
 
 @compile_unit()
 def turned(x: X3, steps: int, samples: int, result: X2) -> None:
-    """result[n, i] = x[i, n] of all columns, in stripes of i as wide as a tile, each in one piece."""
+    """result[n, i] = x[i, n], in tile-wide stripes of i."""
     panels, width, size = x.shape
     for panel in range(panels):
         used = columns_of(panel, steps, samples, size)
@@ -75,7 +71,7 @@ def turned(x: X3, steps: int, samples: int, result: X2) -> None:
 
 @compile_unit()
 def add_outer(dy: X3, x: X2, steps: int, samples: int, width: int, total: X2, zeros: X1) -> None:
-    """total[o, i] += sum_n dy[o, n] x[n, i]: the gradient of a map, with x as `turned` leaves it."""
+    """total[o, i] += sum_n dy[o, n] x[n, i], with x from `turned`."""
     rows, size = dy.shape[1:]
     whole, group = (steps * samples) // size, max(1, COLUMNS // size)
     last, at = steps * samples - whole * size, rows * size
@@ -99,7 +95,7 @@ def add_outer(dy: X3, x: X2, steps: int, samples: int, width: int, total: X2, ze
 
 @compile_unit()
 def add_gradient(dy: X3, x: X3, steps: int, samples: int, turn: X2, total: X2, bias: X1, zeros: X1) -> None:
-    """The gradients of `mapped`: total += sum_n dy_n x_n^T, bias += sum_n dy_n, over columns; `turn` is scratch."""
+    """total += sum_n dy_n x_n^T, bias += sum_n dy_n, over columns."""
     add_rows(dy, steps, samples, bias)
     turned(x, steps, samples, turn)
     add_outer(dy, turn, steps, samples, x.shape[1], total, zeros)

@@ -1,10 +1,8 @@
-"""The compiled plain recurrent network: loss and gradient of a chunk. The same function as `models.recurrent`.
+"""Loss and gradient of the compiled recurrent network, equivalent to `models.recurrent`.
 
     h_t = f(in x_t + bias + recur h_{t-1}),  z_t = head h_t      f: ReLU or tanh; x_t of a later layer is h_t of the former
-    dh_t = head^T dz_t (or in^T of the layer above) + recur^T da_{t+1};   da_t = f'(h_t) dh_t
-    drecur = sum_t da_t h_{t-1}^T;   dh_{-1} = recur^T da_0
 
-A panel is one position, so that a step of the recursion is one product; states are arrays (layer, 1 + step, width, sample).
+A panel is one position; states are (layer, 1 + step, width, sample).
 """
 
 from typing import NamedTuple
@@ -18,17 +16,17 @@ from hmmscope.kernels.products import FLAGS, wide
 
 
 class RNNStepShape(NamedTuple):
-    """What is fixed for all chunks of a step."""
-
     relu: int
     steps: int
     samples: int
 
 
 class CellMaps(NamedTuple):
-    """Maps by layer: recur (layer, width, width), feed (layer - 1, width, width) and bias (layer - 1, width) of all but the
-    first, initial states (layer, width); table (token or input, width) and place (step, width) of the first; head. And the
-    transposed recur and feed, for the way back; gradients have none, nor have maps in pairs."""
+    """Maps by layer.
+
+    Shapes: recur (layer, width, width), feed (layer - 1, width, width), bias (layer - 1, width), initial states (layer,
+    width), table (token or input, width), place (step, width), head.
+    """
 
     recur: X3
     feed: X3
@@ -43,8 +41,6 @@ class CellMaps(NamedTuple):
 
 
 class CellWork(NamedTuple):
-    """Arrays of a chunk. All chunks share the maps of `halves`."""
-
     h: X4
     dh: X3
     turn: X2
@@ -72,7 +68,6 @@ def _apply(relu: int, h: X2) -> None:
 
 @compile_unit(fastmath=FLAGS)
 def _apply_backward(relu: int, h: X2, dh: X2) -> None:
-    """dh <- f' dh, with f' from the state itself: 1 where h > 0, or 1 - h^2."""
     wide()
     zero, one = h.dtype.type(0), h.dtype.type(1)
     for i in range(h.shape[0]):
@@ -88,7 +83,7 @@ def _apply_backward(relu: int, h: X2, dh: X2) -> None:
 def recurrent_chunk(
     shape: RNNStepShape, maps: CellMaps, sums: CellMaps, work: CellWork, asked: StepInputs, first: int, count: int
 ) -> float:
-    """Loss of the samples first .. first + count - 1 of a batch; gradients of the maps are added to `sums`."""
+    """Return the loss of samples first .. first + count - 1; add gradients to `sums`."""
     steps, samples, zeros, dh = shape.steps, shape.samples, work.zeros, work.dh
     layers, width = maps.initial.shape
     halves, left, right = work.halves, work.halves.left, work.halves.right
@@ -140,12 +135,12 @@ def recurrent_chunk(
 
 @entry(fastmath=FLAGS)
 def recurrent_maps(theta: X1, layers: I2, ends: I1, maps: CellMaps) -> None:
-    """`maps` from the parameters.
+    """Write `maps` from the parameters.
 
     Args:
-        theta: all parameters.
-        layers: offsets by layer of what maps inputs, what maps states, and the biases of both.
-        ends: offsets of initial states, head and its bias.
+        theta: All parameters.
+        layers: Offsets by layer of the input map, the recurrent map and both biases.
+        ends: Offsets of initial states, head and its bias.
     """
     inputs, width = maps.table.shape
     for layer in range(layers.shape[0]):
@@ -176,7 +171,6 @@ def recurrent_maps(theta: X1, layers: I2, ends: I1, maps: CellMaps) -> None:
 
 @entry(fastmath=FLAGS)
 def recurrent_halves(maps: CellMaps, halves: RNNBfloat16Maps) -> None:
-    """`halves` from the maps."""
     for layer in range(len(halves.recur_forward)):
         paired(maps.recur[layer], halves.recur_forward[layer], halves.recur_backward[layer])
         if layer:
@@ -185,7 +179,7 @@ def recurrent_halves(maps: CellMaps, halves: RNNBfloat16Maps) -> None:
 
 @entry(fastmath=FLAGS)
 def recurrent_gradient(layers: I2, ends: I1, sums: CellMaps, gradient: X1) -> None:
-    """`gradient` by parameter from `sums`; see `recurrent_maps`."""
+    """Write parameter gradients from `sums`."""
     inputs, width = sums.table.shape
     for layer in range(layers.shape[0]):
         feed, recur, bias, other = layers[layer]

@@ -1,4 +1,4 @@
-"""Sizes of the models that the compiled engine takes."""
+"""Sizes of models for the compiled engine."""
 
 from dataclasses import dataclass
 
@@ -7,13 +7,13 @@ from hmmscope.errors import InputError
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a model as the engine needs them.
+    """Sizes of a model.
 
     Attributes:
-        inputs: tokens, or coordinates of a vector.
-        outputs: of the head.
-        layers, width: of the stream or of the states.
-        heads, hidden: of a decoder; `hidden` is 0 without an MLP, `heads` 0 for a recurrent network.
+        inputs: Tokens, or coordinates of a vector.
+        outputs: Outputs of the head.
+        layers, width: Layers, and width of stream or states.
+        heads, hidden: Decoder only; `hidden` is 0 without an MLP, `heads` 0 for a recurrent network.
     """
 
     inputs: int
@@ -35,12 +35,12 @@ class Sizes:
 
     @property
     def numbers_of_column(self) -> int:
-        """Activations of a decoder that the backward pass needs of a position of a sample."""
+        """Activations per position that a decoder's backward pass needs."""
         return self.layers * (6 * self.width + 2 * self.hidden)
 
 
 def unfit(width: int, heads: int) -> str | None:
-    """Why a width cannot be cut into vectors, or None."""
+    """Explain why a width does not divide into vectors, or return None."""
     if width % 16:
         return f"width: must be a multiple of 16, got {width}"
     if heads and (width % heads or width // heads % 8):

@@ -1,8 +1,4 @@
-"""What the compiled engine has beside products of matrices: small products side by side, and transpositions.
-
-Every number is a vector of `LANES` numbers. Nothing here checks bounds: sizes are checked where work arrays are made
-(`layout`).
-"""
+"""Vectorised small products, and transpositions, without bounds checks."""
 
 from typing import Any
 
@@ -16,7 +12,7 @@ _I64 = ir.IntType(64)
 
 
 def _lane_tile(rows: int, vectors: int) -> Any:
-    """A tile of `lane_product`, whose A is read by vectors, as a function for compiled code."""
+    """Build a tile of `lane_product`, with A read by vectors."""
 
     @intrinsic
     def tile(typing, inner, A, a, a_row, a_k, B, b, b_col, b_k, C, c, c_row, c_col, add, zeros):  # type: ignore[no-untyped-def]
@@ -39,10 +35,7 @@ def _lane_tile(rows: int, vectors: int) -> Any:
 
 
 def _along(kind: str) -> Any:
-    """A loop over `count` vectors of an array that begin at `at`, one after the other, and the vector `values`.
-
-    "top" and "sum" leave the largest and the sum in `values`; "take" subtracts it from each, "times" multiplies each by it.
-    """
+    """Build a loop over `count` vectors from `at` on, which reduces into or applies `values`."""
     reduces = kind in ("top", "sum")
 
     @intrinsic
@@ -87,7 +80,7 @@ lanes_top, lanes_sum, lanes_take, lanes_times = (_along(kind) for kind in ("top"
 
 @intrinsic
 def _transpose(typing, source, begin, stride, result, place, result_stride):  # type: ignore[no-untyped-def]
-    """result[j, i] = source[i, j] for LANES rows and columns: log2(LANES) rounds of exchanges between pairs of rows."""
+    """Transpose LANES rows and columns by log2(LANES) rounds of exchanges."""
     i = types.int64
     signature = types.void(source, i, i, result, i, i)
 
@@ -120,7 +113,7 @@ def lane_product(
     rows: int, cols: int, inner: int, A: Row, a: int, a_row: int, a_k: int,
     B: Row, b: int, b_col: int, b_k: int, C: Row, c: int, c_row: int, c_col: int, add: bool, zeros: X1,
 ) -> None:  # fmt: skip
-    """C[i, j] = (C[i, j] if add) + sum A[i, k] B[k, j], where every number is a vector: `LANES` small products at once."""
+    """C[i, j] = (C[i, j] if add) + sum A[i, k] B[k, j], where every number is a vector of `LANES`."""
     if inner < 1:
         return
     for row in range(0, rows, 4):
@@ -146,7 +139,7 @@ def lane_product(
 
 @compile_unit()
 def transpose(rows: int, cols: int, source: Row, begin: int, stride: int, result: Row, place: int, across: int) -> None:
-    """result[j, i] = source[i, j]; both sizes are multiples of `LANES`, the rest are places and strides."""
+    """result[j, i] = source[i, j]; both sizes are multiples of `LANES`."""
     for i in range(0, rows, LANES):
         for j in range(0, cols, LANES):
             _transpose(source, begin + i * stride + j, stride, result, place + j * across + i, across)

@@ -1,10 +1,8 @@
-"""The compiled Transformer decoder: loss and gradient of a chunk of samples. The same function as `models.decoder`.
+"""Loss and gradient of the compiled Transformer decoder, equivalent to `models.decoder`.
 
-    x_0 = table[token] + place[position]
-    x <- x + out attention(qkv hat(x));   x <- x + back gelu(hidden hat(x))         hat: normalised, or x itself
-    z = head hat(x)
-
-A chunk runs forward through all layers, through head and loss panel by panel, and back. `Sums` has the gradients of `Maps`.
+x_0 = table[token] + place[position]
+x <- x + out attention(qkv hat(x));   x <- x + back gelu(hidden hat(x))         hat: normalised, or x itself
+z = head hat(x)
 """
 
 from typing import NamedTuple
@@ -29,7 +27,7 @@ from hmmscope.kernels.products import FLAGS, wide
 
 
 class Shape(NamedTuple):
-    """What is fixed for all chunks of a step; `hidden` is 0 without an MLP."""
+    """Constants of a step's chunks; `hidden` is 0 without an MLP."""
 
     heads: int
     hidden: int
@@ -40,11 +38,9 @@ class Shape(NamedTuple):
 
 
 class Maps(NamedTuple):
-    """Linear maps with norms folded in, by layer, as arrays (layer, out, in) and (layer, out); and of the ends.
+    """Linear maps with folded norms, by layer: (layer, out, in) and (layer, out).
 
-    `across` are the same maps (layer, in, out), for the way back; gradients have none, nor have maps in pairs. Of the
-    gradients `back` is (layer, in, out). `place` is what is added at each position (step, width), `table` what is
-    read (token or input, width).
+    `across` has transposes (layer, in, out); `place` is (step, width), `table` (token or input, width).
     """
 
     qkv: X3
@@ -66,7 +62,7 @@ class Maps(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Arrays of a chunk; what forward leaves for backward comes by layer. All chunks share the maps of `halves`."""
+    """Arrays of a chunk, by layer where backward needs them."""
 
     x: X3
     hat: X4
@@ -93,7 +89,6 @@ class Work(NamedTuple):
 
 @compile_unit(fastmath=FLAGS)
 def _activate(h: X2, used: int, active: X2) -> None:
-    """active = gelu(h), h <- its derivative."""
     wide()
     for i in range(h.shape[0]):
         for j in range(used):
@@ -141,7 +136,7 @@ def _times(slope: X2, change: X2, used: int) -> None:
 
 @compile_unit(fastmath=FLAGS)
 def _back_through_norm(shape: Shape, across: X3, back: X3, layer: int, dy: X3, hat: X3, scale: X2, work: Work) -> None:
-    """work.x += the gradient through a map of hat(x), from `dy` of what is mapped."""
+    """Add to work.x the gradient through a map of hat(x), from `dy`."""
     for panel in range(dy.shape[0]):
         used = columns_of(panel, shape.steps, shape.samples, dy.shape[2])
         map_backward(across, back, layer, dy[panel], used, False, work.panel, work.zeros, work.halves.right)
@@ -152,7 +147,6 @@ def _back_through_norm(shape: Shape, across: X3, back: X3, layer: int, dy: X3, h
 
 @compile_unit(fastmath=FLAGS)
 def _backward_layer(shape: Shape, maps: Maps, sums: Maps, work: Work, layer: int) -> None:
-    """Of the gradient `work.x` of the stream after a layer that of the stream before it, in its place."""
     dx, steps, samples, turn, zeros = work.x, shape.steps, shape.samples, work.turn, work.zeros
     halves, left, right = work.halves, work.halves.left, work.halves.right
     panels, _, size = dx.shape
@@ -183,7 +177,7 @@ def _backward_layer(shape: Shape, maps: Maps, sums: Maps, work: Work, layer: int
 
 @entry(fastmath=FLAGS)
 def decoder_chunk(shape: Shape, maps: Maps, sums: Maps, work: Work, asked: StepInputs, first: int, count: int) -> float:
-    """Loss of the samples first .. first + count - 1 of a batch; gradients of the maps are added to `sums`."""
+    """Return the loss of samples first .. first + count - 1; add gradients to `sums`."""
     x, steps, samples = work.x, shape.steps, shape.samples
     layers, (panels, width, size) = maps.qkv.shape[0], x.shape
     read(asked, first, count, steps, samples, maps.table, maps.place, work.rows, x)
@@ -209,14 +203,15 @@ def decoder_chunk(shape: Shape, maps: Maps, sums: Maps, work: Work, asked: StepI
 
 @entry(fastmath=FLAGS)
 def decoder_maps(theta: X1, blocks: I2, ends: I1, fixed: X2, features: X2, maps: Maps) -> None:
-    """`maps` from the parameters.
+    """Write `maps` from the parameters.
 
     Args:
-        theta: all parameters.
-        blocks: offsets by layer of gain, shift, qkv, bias, out, bias, gain, shift, hidden, bias, back, bias.
-        ends: offsets of positions, embedding, its bias, features, gain, shift, head, its bias; and how many positions.
-        fixed: what is added at each position besides (step, width).
-        features: of each position (step, 3).
+        theta: All parameters.
+        blocks: Offsets by layer of gain, shift, qkv, bias, out, bias, gain, shift, hidden, bias, back, bias.
+        ends: Offsets of positions, embedding, its bias, features, gain, shift, head, its bias; and the number of
+            positions.
+        fixed: Fixed addition at each position (step, width).
+        features: Features of each position (step, 3).
     """
     for layer in range(blocks.shape[0]):
         b = blocks[layer]
@@ -251,7 +246,6 @@ def decoder_maps(theta: X1, blocks: I2, ends: I1, fixed: X2, features: X2, maps:
 
 @entry(fastmath=FLAGS)
 def decoder_halves(maps: Maps, halves: Bfloat16Maps) -> None:
-    """`halves` from the maps."""
     for layer in range(len(halves.qkv_forward)):
         paired(maps.qkv[layer], halves.qkv_forward[layer], halves.qkv_backward[layer])
         paired(maps.out[layer], halves.out_forward[layer], halves.out_backward[layer])
@@ -262,7 +256,7 @@ def decoder_halves(maps: Maps, halves: Bfloat16Maps) -> None:
 
 @entry(fastmath=FLAGS)
 def decoder_gradient(theta: X1, blocks: I2, ends: I1, features: X2, sums: Maps, gradient: X1) -> None:
-    """`gradient` by parameter from `sums`; see `decoder_maps`."""
+    """Write parameter gradients from `sums`."""
     for layer in range(blocks.shape[0]):
         b = blocks[layer]
         unfold(theta, b[2], b[3], b[0], b[1], sums.qkv[layer], sums.qkv_bias[layer], gradient)
