@@ -254,12 +254,12 @@ def test_auto_takes_what_is_faster_on_this_machine(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(pipeline, "timing", lambda run, ports, seconds, found=found: found)
         assert chosen(wide).engine == engine
     assert chosen(wide).reason == (
-        "torch is 1.11 times as fast on this machine: 2.1 ms compiled, 1.89 ms by torch for a step of 64"
+        "torch is 1.11 times as fast on this machine: 2.1 ms compiled, 1.89 ms with torch per step of 64"
     )
     assert chosen(replace(wide, training=replace(wide.training, engine="compiled"))).engine == "compiled"
     asked = []
     monkeypatch.setattr(pipeline, "timing", lambda run, ports, seconds: asked.append(seconds))
-    assert "do not pay for compiling" in chosen(config(DECODER, num_steps=10)).reason
+    assert "are too short for compiling" in chosen(config(DECODER, num_steps=10)).reason
     assert len(asked) == 1
     assert chosen(config(DECODER, num_steps=10**6, engine="torch")).engine == "torch"
     assert chosen(config({**DECODER, "dropout": 0.1})).engine == "torch"
@@ -327,7 +327,7 @@ def test_a_dry_run_says_which_engine_and_why() -> None:
     assert "engine       compiled (HMMSCOPE_ENGINE is unmeasured)" in lines
     short = config({**DECODER, "dropout": 0.5}, num_steps=10)
     found = estimate(short, measure=True)
-    assert any("torch (the compiled one does not cover model.dropout = 0.5" in line for line in as_text(found, short))
+    assert any("torch (compiled does not support model.dropout = 0.5" in line for line in as_text(found, short))
     assert estimate(run, measure=True).steps_measured > 0
 
 
@@ -336,7 +336,7 @@ def test_hooked_activations_are_refused() -> None:
     net, _, _ = parts(run, torch.float32)
     tap = next(module for module in net.modules() if isinstance(module, HookPoint))
     tap.register_forward_hook(lambda *_: None)
-    with pytest.raises(InputError, match=r"training.engine: compiled computes no activations to listen to"):
+    with pytest.raises(InputError, match=r"training.engine: compiled does not support hooks on activations"):
         Compiled(net, run.training)
 
 

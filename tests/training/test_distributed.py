@@ -27,7 +27,7 @@ from hmmscope.training.state import _sum_of_bits
 from training_crash import CONFIG
 
 SCRIPT = Path(__file__).with_name("distributed_script.py")
-GONE = "has ended or does not answer; go on from the last checkpoint with --resume"
+GONE = "has ended or does not answer; continue from the last checkpoint with --resume"
 
 
 class Reports(dict[str, dict]):
@@ -77,7 +77,7 @@ def test_numbers_of_processes_take_turns(reports: Reports) -> None:
     assert found["killed under 2"]["steps"] == [7]
     assert found["told under 4"]["codes"] == [143] * 4  # SIGTERM came to the third of them alone
     assert len(found["told under 4"]["errors"]) == 1
-    assert found["told under 4"]["errors"][0].endswith("run: stopped by SIGTERM after step 16; go on with --resume")
+    assert found["told under 4"]["errors"][0].endswith("run: stopped by SIGTERM after step 16; continue with --resume")
     assert found["told under 4"]["steps"] == [14, 16]
     assert found["killed under 1"]["codes"] == [-signal.SIGKILL]
     for end in ("ended under 1", "ended under 2"):
@@ -153,7 +153,7 @@ def test_a_process_that_stands_still_is_noticed(reports: Reports) -> None:
         ("in use", 3, "in use by process"),
         ("differs", 3, "training.learning_rate: 0.01 -> 0.02"),
         ("grains", 2, "training.accumulation_steps: must be a multiple of the 3 processes"),
-        ("other weights", 5, "step 7: the processes have come to different weights"),
+        ("other weights", 5, "step 7: the processes have different weights"),
     ],
 )
 def test_what_one_refuses_ends_all_with_one_line(case: str, code: int, words: str, reports: Reports) -> None:
@@ -307,7 +307,7 @@ def test_only_the_leader_says_what_is_wrong_with_the_environment(launched: pytes
 
 def test_one_training_a_launch(launched: pytest.MonkeyPatch) -> None:
     launched.setattr(distributed, "_joined_before", True)
-    with pytest.raises(RefusedError, match=r"^torchrun: one training a launch"):
+    with pytest.raises(RefusedError, match=r"^torchrun: only one training per launch"):
         enter()
 
 

@@ -287,7 +287,7 @@ def test_the_dead_are_named_by_their_signs(quick: list[float], monkeypatch: pyte
             words.set(f"sign/{rank}", "2")
 
     monkeypatch.setattr(watch.time, "sleep", live)
-    said = "torchrun: rank 1 of 3 has ended or does not answer; go on from the last checkpoint with --resume"
+    said = "torchrun: rank 1 of 3 has ended or does not answer; continue from the last checkpoint with --resume"
     assert one.obituary() == said
     assert quick == [3 * watch.PERIOD]
     for hosted, said in ((True, "rank 0 of 3"), (False, "one of 3 processes")):
@@ -414,7 +414,7 @@ def test_gpus_that_are_not_there_are_said(monkeypatch: pytest.MonkeyPatch) -> No
     assert str(several.device("cpu")) == "cpu"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert (state.resolve_device("auto"), state.resolve_device("cpu")) == ("cpu", "cpu")
-    with pytest.raises(ResourceError, match="cuda was asked for and no CUDA device is present"):
+    with pytest.raises(ResourceError, match="cuda was requested but no CUDA device is present"):
         state.resolve_device("cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert (state.resolve_device("auto"), state.resolve_device("cuda")) == ("cuda", "cuda")
@@ -496,7 +496,7 @@ def test_which_engine_is_faster() -> None:
     assert engines.Timing(compiled=2.0, torch=1.0, samples=4).faster() == ("torch", 2.0)
     assert engines.Timing(compiled=1.0, torch=1.0, samples=4).faster() == ("torch", 1.0)
     assert str(engines.Timing(compiled=1e-3, torch=2e-3, samples=4)) == (
-        "compiled is 2.00 times as fast on this machine: 1 ms compiled, 2 ms by torch for a step of 4"
+        "compiled is 2.00 times as fast on this machine: 1 ms compiled, 2 ms with torch per step of 4"
     )
 
 
@@ -616,7 +616,7 @@ def test_a_tracker_that_fails_is_asked_no_more(unchecked: None) -> None:
 
     broken = Broken()
     quietly = FailSafeTracker(broken)  # type: ignore[arg-type]
-    with pytest.warns(UserWarning, match="tracker: OSError: it is full; the training goes on without it"):
+    with pytest.warns(UserWarning, match="tracker: OSError: it is full; training continues without it"):
         quietly.log({"step": 3, "loss": 1, "name": "x"})
     quietly.log({"step": 4})
     quietly.close()
@@ -669,9 +669,9 @@ def test_the_door_of_the_engine(given: dict[str, Any], fits: bool) -> None:
 
 def test_what_has_no_compiled_form_is_refused() -> None:
     for name in ("gru", "lstm"):
-        with pytest.raises(InputError, match=r"training\.engine: this model has no compiled form"):
+        with pytest.raises(InputError, match=r"training\.engine: compiled does not support this model"):
             compiled_steps._cells(make_model(name, num_symbols=2, width=4), {}, False)
-    with pytest.raises(InputError, match="the compiled engine takes parameters of one type on the processor"):
+    with pytest.raises(InputError, match="compiled needs parameters of one dtype on the CPU"):
         compiled_steps._flattened([torch.zeros(1), torch.zeros(1, dtype=torch.float64)])
     assert compiled_steps._flattened([torch.ones(2, 2), torch.zeros(1)]).tolist() == [1, 1, 1, 1, 0]
 

@@ -30,7 +30,7 @@ class Differing(ProcessGroup):
 def test_processes_that_have_come_to_different_weights_save_nothing() -> None:
     model = torch.nn.Linear(2, 2)
     save_state(model, Moments(), None, 3, Differing(same=True))
-    with pytest.raises(ResourceError, match="step 3: the processes have come to different weights"):
+    with pytest.raises(ResourceError, match="step 3: the processes have different weights"):
         save_state(model, Moments(), None, 3, Differing(same=False))
     save_state(model, Moments(), None, 3)  # one process differs from nobody
 

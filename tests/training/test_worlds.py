@@ -103,11 +103,11 @@ def test_processes_meet_share_and_agree(machine: Machine, monkeypatch: pytest.Mo
 def test_the_table_may_be_torchruns(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     monkeypatch.setattr(distributed, "comes", lambda *_: False)
-    with pytest.raises(ResourceError, match=r"torchrun: rank 1 of 2 has not come within 120 s"):
+    with pytest.raises(ResourceError, match=r"torchrun: rank 1 of 2 did not connect within 120 s"):
         joining(0, monkeypatch).connect()
     assert [one[2] for one in machine.asked] == [False, False]
     machine.begun = True
-    with pytest.raises(InputError, match=r"torch\.distributed: is initialised already"):
+    with pytest.raises(InputError, match=r"torch\.distributed: is already initialised"):
         joining(0, monkeypatch)
 
 

@@ -151,7 +151,7 @@ def test_progress_is_lines_without_a_terminal(call: Callable, tmp_path: Path, mo
     monkeypatch.setattr(progress, "_SHORT", -1.0)
     called = call("train", "umbrella", "--out", "run", *TINY)
     assert called.code == 0
-    assert re.fullmatch(r"training 4/4 .* loss .* \(Bayes floor .*\)\n", called.error)
+    assert re.fullmatch(r"training 4/4 .* loss .* \(Bayes loss .*\)\n", called.error)
     assert "\x1b" not in called.error + called.out
 
 

@@ -1,1 +1,1 @@
-"""From a model and a corpus to trained weights, exactly resumable."""
+"""Exactly resumable training of models on datasets."""

@@ -1,4 +1,4 @@
-"""Training steps of small models by the compiled engine: which it covers, and how it shares a model's parameters."""
+"""Training steps of small models by the compiled engine."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -54,18 +54,18 @@ Array = NDArray[Any]
 
 
 class Compiled(SingleProcess):
-    """One process, and the compiled engine instead of autograd. Parameters, gradients and moments become flat vectors.
+    """The compiled engine in one process, instead of autograd.
 
-    The modules and the moments keep their tensors, which are views of the vectors: checkpoints, evaluation and names in
-    errors are those of the other road, and a training may go on from a checkpoint on either.
+    Parameters, gradients and moments become flat vectors, with views as the model's tensors, so training can resume on
+    either engine.
 
     Args:
-        model: a `Decoder` or `Recurrent` that `models.base` built, on the processor.
-        spec: the recipe.
-        poison: fill work arrays with NaN first.
+        model: A `Decoder` or `Recurrent` on the CPU.
+        spec: Training spec.
+        poison: True to fill work arrays with NaN first.
 
     Raises:
-        InputError: a model that the engine does not cover, or one whose activations somebody listens to.
+        InputError: The engine does not support the model, or the model has hooks.
     """
 
     in_parts: ClassVar[bool] = False
@@ -75,7 +75,7 @@ class Compiled(SingleProcess):
     ) -> None:
         super().__init__(model, spec, world)
         if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
-            raise InputError("training.engine: compiled computes no activations to listen to; use torch")
+            raise InputError("training.engine: compiled does not support hooks on activations; use torch")
         self._theta = _flattened([parameter.data for parameter in model.parameters()])
         self._gradient = torch.from_numpy(empty(self._theta.shape, self._theta.numpy().dtype)).zero_()
         names, begin = {}, 0
@@ -87,7 +87,9 @@ class Compiled(SingleProcess):
             begin = end
         rounded = spec.precision == "bfloat16"
         if rounded and self._theta.dtype != torch.float32:
-            raise InputError("training.precision: compiled rounds models in float32 alone; use float32 or torch")
+            raise InputError(
+                "training.precision: bfloat16 with the compiled engine needs a float32 model; use float32 or torch"
+            )
         self._family: _Family = (
             _DecoderFamily(model, names, rounded) if isinstance(model, Decoder) else _cells(model, names, rounded)
         )
@@ -142,7 +144,6 @@ class Compiled(SingleProcess):
         return loss, norm
 
     def _adopted(self, moments: Moments, step: int) -> tuple[Array, Array]:
-        """The moments as two vectors, of which those by parameter become views."""
         if not len(self._moments):
             count = torch.tensor(0.0)
             self._moments = torch.from_numpy(empty((2, len(self._theta)), self._theta.numpy().dtype)).zero_()
@@ -163,7 +164,6 @@ class Compiled(SingleProcess):
         return first, second
 
     def _run(self, room: "_Workspace", asked: StepInputs) -> float:
-        """The sum of the losses of all chunks; each thread takes neighbouring chunks in order."""
         chunks, threads = room.plan.chunks, len(room.works)
         cuts = [
             chunks[number * len(chunks) // threads : (number + 1) * len(chunks) // threads] for number in range(threads)
@@ -182,7 +182,7 @@ class Compiled(SingleProcess):
 
 
 class _Workspace:
-    """What steps of one size need: the plan, maps, and for each thread work arrays and sums of gradients."""
+    """Plan, maps, work arrays and gradient sums for steps of one size."""
 
     def __init__(
         self, family: "_Family", steps: int, count: int, spec: TrainingSpec, dtype: np.dtype, poison: bool
@@ -199,7 +199,7 @@ class _Workspace:
 
 
 class _Family:
-    """What the two kinds of model differ in: `sizes`, arrays, and the compiled functions."""
+    """Sizes, arrays and compiled functions of one model type."""
 
     sizes: Sizes
     chunk: Any
@@ -207,32 +207,26 @@ class _Family:
     gradient: Any
 
     def load(self, model: Decoder | Recurrent, *entries: Any) -> None:
-        """Compile for the numbers of a model, or read what was compiled before."""
         self.chunk, self.maps, self.gradient = (
             entry.load(model.head.weight.detach().numpy().dtype) for entry in entries
         )
 
     def shapes(self, steps: int, *, sums: bool = False) -> Any:
-        """Of the maps, or of the sums of their gradients."""
         raise AssertionError
 
     def works(self, plan: ChunkPlan, dtype: np.dtype, poison: bool, threads: int) -> list[Any]:
-        """Work arrays for each thread."""
         raise AssertionError
 
     def shape(self, plan: ChunkPlan) -> Any:
         raise AssertionError
 
     def fixed(self, steps: int, dtype: np.dtype) -> tuple[Array, ...]:
-        """What depends on the positions alone."""
         return ()
 
     def prepare(self, theta: Array, room: _Workspace) -> None:
-        """Maps from the parameters."""
         raise AssertionError
 
     def finish(self, theta: Array, room: _Workspace, gradient: Array) -> None:
-        """The gradient by parameter from the sums."""
         raise AssertionError
 
 
@@ -241,7 +235,7 @@ class _DecoderFamily(_Family):
         block: Any = model.blocks[0]
         attention = block.attention
         if type(attention) is not Attention or not model.causal or model.dropout.rate or model.feedback is not None:
-            raise InputError("training.engine: this decoder has no compiled form; use torch")
+            raise InputError("training.engine: compiled does not support this decoder; use torch")
         self._model, hidden = model, 0 if block.mlp is None else block.mlp.hidden.out_features
         width, self._attention = model.head.in_features, attention
         self.sizes = Sizes(
@@ -286,7 +280,7 @@ class _DecoderFamily(_Family):
         model, positions, width = self._model, torch.arange(steps), self.sizes.width
         longest, kind = model.model_io.max_length, model.head.weight.dtype
         if longest is not None and steps > longest and (model.positions is not None or model.features is not None):
-            raise InputError(f"max_length: the model reads {longest} positions and was given {steps}")
+            raise InputError(f"max_length: the model reads at most {longest} positions, got {steps}")
         added = sinusoids(positions, width, kind) if model.sinusoidal else torch.zeros(steps, width, dtype=kind)
         features = torch.zeros(steps, 3, dtype=kind)
         if model.features is not None:
@@ -344,22 +338,20 @@ class _RecurrentFamily(_Family):
 def _cells(model: SequenceModel, names: dict[str, int], rounded: bool) -> _RecurrentFamily:
     plain = isinstance(model, Recurrent) and all(type(layer) is nn.RNN for layer in model.layers)
     if not plain or model.model_io.feedback_width:
-        raise InputError("training.engine: this model has no compiled form; use torch")
+        raise InputError("training.engine: compiled does not support this model; use torch")
     assert isinstance(model, Recurrent)
     return _RecurrentFamily(model, names, rounded)
 
 
 def _flattened(tensors: Sequence[Tensor]) -> Tensor:
-    """All numbers in one vector, on a line of the cache."""
     if len({tensor.dtype for tensor in tensors}) != 1 or any(tensor.device.type != "cpu" for tensor in tensors):
-        raise InputError("training.engine: the compiled engine takes parameters of one type on the processor")
+        raise InputError("training.engine: compiled needs parameters of one dtype on the CPU")
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
     own = torch.from_numpy(empty((len(flat),), flat.numpy().dtype))
     return own.copy_(flat)
 
 
 def _asked(part: Batch, target: Target, steps: int, count: int, dtype: np.dtype) -> StepInputs:
-    """Return what a grain of a step of `count` labels reads and is asked for."""
     labels, tokens = target.labels(part), part.tokens[:, :steps]
     columns = np.full(steps, -1, np.int64)
     columns[target.token_positions] = np.arange(len(target.token_positions))
@@ -376,7 +368,7 @@ def _asked(part: Batch, target: Target, steps: int, count: int, dtype: np.dtype)
 
 
 def _check(asked: StepInputs, sizes: Sizes, count: int) -> None:
-    """The engine's door: compiled loops follow these numbers without looking."""
+    """Check sizes that compiled loops trust."""
     read = asked.vectors if len(asked.vectors) else asked.tokens
     judged = (asked.columns >= 0).sum()
     labels = asked.values if len(asked.values) else asked.ids

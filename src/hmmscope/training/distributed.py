@@ -1,8 +1,7 @@
-"""Several processes that train one model: who they are, what they tell each other, and how all of them end.
+"""Process groups that train one model together.
 
-torchrun starts the processes and says in the environment who is who. Process 0 leads: it alone reads and writes the run
-folder, evaluates and prints. Whatever ends one process ends all: the first to fail says why, in one line, and the
-others leave with the same exit code and say nothing.
+torchrun starts the processes. Process 0 leads: it alone uses the run folder, evaluates and prints. If one process
+fails, all end with its exit code.
 """
 
 import atexit
@@ -26,7 +25,7 @@ from hmmscope.axes import Tensor
 from hmmscope.errors import HmmscopeError, InputError, RefusedError, ResourceError
 from hmmscope.training.watch import LAST_WORDS, ProcessMonitor, comes, end_undisturbed
 
-#: Seconds in which all processes must have come.
+#: Seconds within which all processes must connect.
 START = 120.0
 
 _CODES = ((KeyboardInterrupt, 130), (MemoryError, 5), (OSError, 5))
@@ -34,68 +33,61 @@ _joined_before = False
 
 
 class ProcessGroup:
-    """The processes of one training; this class is the one without others.
+    """The processes of one training; this class has a single process.
 
     Attributes:
-        rank: number of this process.
-        size: how many there are.
+        rank: Number of this process.
+        size: Number of processes.
     """
 
     rank, size = 0, 1
 
     @property
     def leader(self) -> bool:
-        """Whether this process reads and writes the run folder, evaluates and prints."""
+        """True for process 0."""
         return self.rank == 0
 
     def device(self, kind: Literal["cpu", "cuda"]) -> torch.device:
-        """The device of this process: the processor, or the GPU of its number on the machine."""
+        """Return the CPU, or the GPU of this process's local number."""
         return torch.device(kind)
 
     def share(self, value: Any) -> Any:
-        """The leader's `value`, which JSON can hold, in all processes."""
+        """Broadcast the leader's JSON-compatible `value`."""
         return value
 
     def share_tensor(self, tensor: Tensor) -> Tensor:
-        """`tensor`, on the processor, with the leader's numbers in all processes."""
         return tensor
 
     def largest(self, number: int) -> int:
-        """The largest of the numbers of all processes."""
         return number
 
     def total(self, number: int) -> int:
-        """The sum of the numbers of all processes."""
         return number
 
     def meet(self) -> None:
-        """Wait until all processes are here."""
         self.largest(0)
 
     def agree(self, number: int) -> bool:
-        """Whether all processes have the same number."""
         return self.largest(number) == -self.largest(-number)
 
     def dismiss(self) -> None:
-        """The common work is done: the leader returns and is alone, the others end here with exit code 0."""
+        """Return in the leader; end the other processes with exit code 0."""
 
 
 @contextmanager
 def joined(device: Literal["auto", "cpu", "cuda"]) -> Iterator[ProcessGroup]:
-    """The world that torchrun's environment describes, while a training lasts; without torchrun, one process.
+    """Join the processes that torchrun's environment describes; without torchrun, one process.
 
-    Only the leader comes out of the block: the others end their process in `ProcessGroup.dismiss`, or when the leader fails.
-    An error on one process is raised there, and ends the others silently with its exit code. A process that dies is
-    noticed by its closed connections, within a second, or after `MISSED` seconds without a sign of life.
+    Only the leader leaves the block normally. An error is raised in its own process; the others end silently with its
+    exit code.
 
     Args:
-        device: what the training asks for. Messages go by gloo on the processor, and by nccl between GPUs.
+        device: Requested device. Messages use gloo on the CPU, nccl between GPUs.
 
     Raises:
-        InputError: an environment that does not say who is who, or an address on the public internet (messages are not
-            encrypted, and whoever can connect may send them).
-        RefusedError: a second training in one launch of torchrun.
-        ResourceError: a process that does not come within two minutes, or that has ended.
+        InputError: An incomplete environment, or a public address (messages are not encrypted).
+        RefusedError: A second training in one torchrun launch.
+        ResourceError: A process does not connect within two minutes, or has ended.
     """
     size = _number("WORLD_SIZE", 1)
     if size == 1:
@@ -103,7 +95,7 @@ def joined(device: Literal["auto", "cpu", "cuda"]) -> Iterator[ProcessGroup]:
         return
     try:
         world = _TorchProcessGroup(size, "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
-    except HmmscopeError as error:  # all see the same environment, and one says what is wrong with it
+    except HmmscopeError as error:  # all see the same environment, so one reports the error
         rank = os.environ.get("RANK", "")
         if rank.isdecimal() and 0 < int(rank) < size:
             raise SystemExit(error.exit_code) from None
@@ -121,7 +113,7 @@ def joined(device: Literal["auto", "cpu", "cuda"]) -> Iterator[ProcessGroup]:
 
 
 class _TorchProcessGroup(ProcessGroup):
-    """Two or more processes; messages that are not gradients go by gloo and are JSON or numbers, never pickled."""
+    """Two or more processes that exchange JSON and numbers by gloo."""
 
     def __init__(self, size: int, kind: Literal["cpu", "cuda"]) -> None:
         global _joined_before
@@ -129,9 +121,9 @@ class _TorchProcessGroup(ProcessGroup):
         if not 0 <= self.rank < size:
             raise InputError(f"RANK: must be in [0, WORLD_SIZE = {size}), got {self.rank}")
         if dist.is_initialized():
-            raise InputError("torch.distributed: is initialised already; leave that to the training")
+            raise InputError("torch.distributed: is already initialised; let training initialise it")
         if _joined_before:
-            raise RefusedError("torchrun: one training a launch; the other processes have ended with the first")
+            raise RefusedError("torchrun: only one training per launch; the other processes ended with the first")
         _joined_before = True
         self._address, self._port, self._kind = _checked_address(), _number("MASTER_PORT"), kind
         self._hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # by process 0, not by torchrun
@@ -139,13 +131,14 @@ class _TorchProcessGroup(ProcessGroup):
         self._dismissed = False
 
     def connect(self) -> None:
-        """Meet the others; then begin to watch them."""
         store = self._store(host=self._hosted and self.rank == 0)
         self._watch = ProcessMonitor(self._store(host=False), store, self.rank, self.size, self._hosted)
         self._watch.beat()
         if not comes(store, [f"sign/{rank}" for rank in range(self.size)], START):
             missing = [str(rank) for rank in range(self.size) if not store.check([f"sign/{rank}"])]
-            raise ResourceError(f"torchrun: rank {', '.join(missing)} of {self.size} has not come within {START:.0f} s")
+            raise ResourceError(
+                f"torchrun: rank {', '.join(missing)} of {self.size} did not connect within {START:.0f} s"
+            )
         self._watch.start()
         if self._kind == "cuda":
             torch.cuda.set_device(self.device("cuda"))
@@ -156,12 +149,11 @@ class _TorchProcessGroup(ProcessGroup):
             store=dist.PrefixStore("group", store),
             rank=self.rank,
             world_size=self.size,
-            timeout=timedelta(days=7),  # the watch notices the dead: process 0 may evaluate for long while others wait
+            timeout=timedelta(days=7),  # the monitor notices dead processes; process 0 may evaluate for long
         )
         self.meet()
 
     def _store(self, *, host: bool) -> dist.Store:
-        """A connection to the table through which the processes find each other; of this attempt, if torchrun restarts."""
         timeout = timedelta(seconds=START)
         store = dist.TCPStore(self._address, self._port, None, host, timeout, wait_for_workers=False)
         return dist.PrefixStore(f"hmmscope/{_number('TORCHELASTIC_RESTART_COUNT', 0)}", store)
@@ -207,7 +199,6 @@ class _TorchProcessGroup(ProcessGroup):
         self.size = 1
 
     def close(self) -> None:
-        """Close the connections, so that those who wait for this process know."""
         if self._watch is not None:
             self._watch.ended.set()
         if dist.is_initialized() and (self._kind == "cpu" or self._dismissed):  # nccl would wait for the dead
@@ -218,10 +209,10 @@ class _TorchProcessGroup(ProcessGroup):
         code = exit_code(error)
         if self._watch is None or self._dismissed:
             raise error
-        _ignore_termination()  # torchrun sends it when the first of them has ended
-        if not self._watch.ends_here():  # the watch has begun to end this process, and says why
+        _ignore_termination()  # sent by torchrun when the first process ends
+        if not self._watch.ends_here():  # otherwise the monitor ends this process and reports why
             time.sleep(3 * LAST_WORDS)
-        stderr = _mute()  # torch tells the standard error about each connection that closes
+        stderr = _mute()  # torch writes to stderr about each closed connection
         if not self._watch.speaks(code):
             end_undisturbed()
             raise SystemExit(self._watch.silence()) from None
@@ -236,7 +227,7 @@ class _TorchProcessGroup(ProcessGroup):
 
 
 def exit_code(error: BaseException) -> int:
-    """The exit code that the command line gives an error."""
+    """Return the command line's exit code for an error."""
     code = getattr(error, "exit_code", None)
     if code is not None:
         return int(code)
@@ -246,14 +237,13 @@ def exit_code(error: BaseException) -> int:
 
 
 def _is_lost_connection(error: BaseException) -> bool:
-    """Whether torch says that another process cannot be reached; it has no class for that."""
+    """Return whether torch reports an unreachable process."""
     words = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "Broken pipe")
     known = isinstance(error, RuntimeError) and any(word in str(error) for word in words)
     return known or isinstance(error, dist.DistError)
 
 
 def _mute() -> int:
-    """Turn the standard error off; returns a descriptor of what it was."""
     sys.stderr.flush()
     before, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 2)
@@ -262,7 +252,6 @@ def _mute() -> int:
 
 
 def _ignore_termination() -> None:
-    """Ignore SIGTERM for as long as last words may take."""
     begun = time.monotonic()
 
     def later(signum: int, frame: FrameType | None) -> None:
@@ -275,7 +264,6 @@ def _ignore_termination() -> None:
 
 
 def _number(name: str, default: int | None = None) -> int:
-    """A whole number of the environment."""
     text = os.environ.get(name, "")
     if not text and default is not None:
         return default
@@ -286,27 +274,26 @@ def _number(name: str, default: int | None = None) -> int:
 
 
 def _checked_address() -> str:
-    """Where the processes meet: this machine or a private network."""
+    """Return the rendezvous address, which must be private."""
     address = os.environ.get("MASTER_ADDR", "")
     if not address:
         raise InputError("MASTER_ADDR: is not set; start with torchrun, or unset WORLD_SIZE to train with one process")
     for found in _addresses(address):
         if ipaddress.ip_address(found).is_global:
-            rule = "processes talk without encryption; use a private network or one machine"
+            rule = "messages are not encrypted; use a private network or one machine"
             raise InputError(f"MASTER_ADDR: {address} is a public address; {rule}")
     return address
 
 
 def _addresses(name: str) -> set[str]:
-    """The numbers of a host."""
     try:
         return {str(entry[4][0]).partition("%")[0] for entry in socket.getaddrinfo(name, None)}
     except OSError:
-        raise InputError(f"MASTER_ADDR: {name[:100]} is not a host that is known here") from None
+        raise InputError(f"MASTER_ADDR: {name[:100]} is not a known host") from None
 
 
 def _keep_inside(size: int) -> None:
-    """Where all processes are on this machine, let gloo make connections that other machines cannot reach."""
+    """Restrict gloo to local connections if all processes are on this machine."""
     loopback = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
     if _number("LOCAL_WORLD_SIZE", 0) == size and loopback:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback[0])

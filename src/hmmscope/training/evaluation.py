@@ -1,4 +1,4 @@
-"""How good a model is while it trains: its loss on fixed samples, and its distance from the exact answer by position."""
+"""Evaluation during training."""
 
 from typing import Any
 
@@ -17,15 +17,15 @@ _BATCH = 64
 
 
 class Evaluation:
-    """The same samples each time, of single sequences with their exact answers.
+    """Evaluation on the same samples each time.
 
     Args:
-        dataset: of the "evaluate" stream.
-        target: what is asked of it.
-        spec: the recipe; says how many samples.
+        dataset: Dataset of the "evaluate" stream.
+        target: Prediction target.
+        spec: Training spec, with the number of samples.
 
     Raises:
-        InputError: all observations of the samples are missing, so there is no loss.
+        InputError: All observations of the samples are missing.
     """
 
     def __init__(self, dataset: ProcessDataset, target: Target, spec: TrainingSpec) -> None:
@@ -37,17 +37,14 @@ class Evaluation:
             )
         self._parts: dict[torch.device, list[tuple[Batch, Tensor]]] = {}
         self._optimum: Float64[Tensor, "batch judged output"] | None = None
-        single = len(dataset.layout.sequence_lengths) == 1  # of prompts exact answers may cost more than the training
+        single = len(dataset.layout.sequence_lengths) == 1  # exact answers of prompts may cost more than training
         if single and self._target.exact:
             self._optimum = self._target.optimum(self._batch)
             self._counted = self._target.counted(self._batch)
 
     @torch.no_grad()
     def __call__(self, model: nn.Module, device: torch.device) -> dict[str, Any]:
-        """``evaluation_loss``, the mean over labels in the unit of the target, and of single sequences ``distances``.
-
-        Distances are means over samples of `Target.distance_terms`, by judged column; None where no sample counts.
-        """
+        """Return ``evaluation_loss``, a mean over labels, and ``distances`` by supervised position for single sequences."""
         model.eval()
         total, count, distances, spec = 0.0, 0.0, [], self._spec
         for number, (samples, labels) in enumerate(self._on(device)):
@@ -70,7 +67,6 @@ class Evaluation:
         return found
 
     def _on(self, device: torch.device) -> list[tuple[Batch, Tensor]]:
-        """Samples and labels in parts on a device, made once: labels may be exact beliefs."""
         if device not in self._parts:
             self._parts[device] = []
             for begin in range(0, len(self._batch.tokens), _BATCH):
@@ -82,6 +78,6 @@ class Evaluation:
 
 
 def mean_where(values: Float64[Tensor, "batch judged"], counted: Tensor) -> list[float | None]:
-    """Means over the samples that count, by column; None where there is none."""
+    """Average by position over the samples that count; None where there are none."""
     sums, counts = values.where(counted, 0.0).sum(0), counted.sum(0)
     return [total / count if count else None for total, count in zip(sums.tolist(), counts.tolist(), strict=True)]

@@ -1,4 +1,4 @@
-"""How the gradient of a batch is computed: in grains by one process, or shared out among several."""
+"""Gradient of a batch, computed in grains by one or several processes."""
 
 import inspect
 import warnings
@@ -23,18 +23,18 @@ from hmmscope.training.distributed import ProcessGroup
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import Moments
 
-#: Numbers of a gradient that are exchanged at once.
+#: Gradient numbers exchanged at once.
 BUCKET = 2**22
 
 
 class SingleProcess:
-    """One process: the gradients of the grains are added in their order by autograd itself.
+    """One process, in which autograd adds the grains' gradients in order.
 
     Attributes:
-        world: who takes part.
-        forward: what is called in place of the model: compiled, or wrapped.
-        in_parts: whether the processes hold parts of the model, so that each of its forward passes needs all of them.
-        before_update: is called when the gradient of a step is there, before anything of the state of the training changes.
+        world: Participating processes.
+        forward: The model, possibly compiled or wrapped.
+        in_parts: True if the model is sharded, so that forward passes need all processes.
+        before_update: Callback after the gradient, before any state changes.
     """
 
     in_parts: ClassVar[bool] = False
@@ -46,16 +46,15 @@ class SingleProcess:
         self.before_update: Callable[[], object] = bool
 
     def rows(self, step: int) -> slice:
-        """Which samples of a step this process computes."""
         return slice(0, num_samples(self.spec, step))
 
     def gradients(self, batch: Batch, target: Target, step: int) -> Float[Tensor, ""]:
-        """Leave the gradient of the mean loss of a whole step in the parameters, and return that loss.
+        """Compute the gradient of a step's mean loss, and return the loss.
 
         Args:
-            batch: the samples `rows` of the step.
-            target: what is asked.
-            step: number of the step.
+            batch: The samples `rows` of the step.
+            target: Prediction target.
+            step: Step number.
         """
         total = self._zeros(batch)
         parts = updates.grains(batch, self.spec.accumulation_steps)
@@ -66,10 +65,10 @@ class SingleProcess:
         return total
 
     def take(self, moments: Moments, batch: Batch, target: Target, step: int) -> tuple[float, float]:
-        """One update; the loss and the norm of the gradient before it.
+        """Take a step; return loss and gradient norm before it.
 
         Raises:
-            NonFiniteError: see `updates.update`.
+            NonFiniteError: See `updates.update`.
         """
         self.model.zero_grad(set_to_none=True)
         loss = self.gradients(batch, target, step)
@@ -77,7 +76,7 @@ class SingleProcess:
         return updates.update(self.model, moments, self.spec, loss, step, self.world)
 
     def rest(self) -> None:
-        """After forward passes without a backward pass: each process holds again what it held before."""
+        """Restore sharding after forward passes."""
 
     def _grain(self, part: Batch, target: Target, step: int, number: int, weight: float) -> Tensor:
         if self.spec.compile:
@@ -86,17 +85,14 @@ class SingleProcess:
         return updates.loss_of_grain(self.forward, part, target, self.spec, weight)
 
     def _zeros(self, batch: Batch, *shape: int) -> Tensor:
-        """Return zeros to which losses are added."""
         return torch.zeros(shape, dtype=updates.loss_dtype(self.model), device=batch.tokens.device)
 
     def _num_labels(self, batch: Batch, target: Target, step: int, *, idle: bool) -> int:
-        """Return the number of labels of a whole step; all processes take part, and the idle ones add none."""
         if not target.ragged:
             return num_samples(self.spec, step) * len(target.token_positions)
         return self.world.total(0 if idle else target.num_labels(batch))
 
     def _compilable(self, part: Batch, target: Target) -> Batch:
-        """In memory of its own, and the model with its tables made: each difference would be compiled anew."""
         if not self._tables:
             with torch.no_grad():
                 updates.target_loss(self.model, part, target, block_length=self.spec.block_length)
@@ -105,18 +101,14 @@ class SingleProcess:
 
 
 class BitExactParallel(SingleProcess):
-    """The bits of one process: the gradients of all grains are added in their order, wherever they were computed.
+    """Several processes with the bits of one: gradients of all grains are added in order.
 
-    gradient = ((g_0 + g_1) + g_2) + ...     process r computes grains r k .. (r + 1) k - 1, with k = accumulation_steps /
-    processes
-
-    Each process receives its part of every grain's gradient, adds them in order, and the sums are put together.
+    gradient = ((g_0 + g_1) + g_2) + ...     process r computes grains r k .. (r + 1) k - 1
 
     Raises:
-        InputError: a number of processes that does not divide `accumulation_steps`.
+        InputError: The number of processes does not divide `accumulation_steps`.
 
-    Cost: k gradients in memory, a bucket of 2 k + 2 times `BUCKET` numbers, and k + 1 gradients sent by each process at
-    every step. k = 1 is the cheapest.
+    Cost: k = accumulation_steps / processes gradients in memory, and k + 1 sent per process and step.
     """
 
     def __init__(self, model: SequenceModel, spec: TrainingSpec, world: ProcessGroup) -> None:
@@ -154,11 +146,10 @@ class BitExactParallel(SingleProcess):
 
 
 class DDPUpdates(SingleProcess):
-    """DistributedDataParallel: each process computes a share of the batch, gradients are averaged by all-reduce.
+    """DistributedDataParallel: each process computes part of the batch, all-reduce averages gradients.
 
-    The sum differs from that of one process by rounding. Its order depends on how torch puts gradients into buckets,
-    which it decides in the first backward pass; so that a resumed run has the same buckets as one that was not
-    interrupted, that pass is done twice and only the second counts.
+    Results differ from one process by rounding. The first backward pass, which forms the buckets, runs twice, so that
+    resumed runs are identical.
     """
 
     def __init__(self, model: SequenceModel, spec: TrainingSpec, world: ProcessGroup) -> None:
@@ -188,7 +179,7 @@ class DDPUpdates(SingleProcess):
         return total / self.world.size
 
     def _shares(self, batch: Batch, target: Target, step: int) -> Tensor:
-        """Gradients and loss of this process, times the number of processes because the sum is an average."""
+        """Gradients and loss of this process, times the number of processes."""
         count = num_samples(self.spec, step)
         parts = updates.parts(batch, -(-count // (self._parts * self.world.size)))
         idle = _first(self.spec, self.world, self._parts, step) >= count
@@ -201,13 +192,12 @@ class DDPUpdates(SingleProcess):
         return total
 
     def _apart(self) -> AbstractContextManager[None]:
-        """No exchange: this is not the last part of the step."""
         apart: AbstractContextManager[None] = self.forward.no_sync()
         return apart
 
 
 class _DDPModule(DistributedDataParallel):
-    """Has the attributes of what it wraps, which models are asked for."""
+    """DistributedDataParallel with the attributes of the wrapped model."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -217,11 +207,7 @@ class _DDPModule(DistributedDataParallel):
 
 
 class FSDPUpdates(DDPUpdates):
-    """FSDP2: as `DDPUpdates`, and each process keeps its part of weights, gradients and moments only.
-
-    The blocks of the model, and what is outside them, are put together when they are needed. The parameters become
-    DTensors in place; `whole` in `hmmscope.training.state` puts one together.
-    """
+    """FSDP2: as `DDPUpdates`, with weights, gradients and moments sharded (DTensors)."""
 
     in_parts = True
 
@@ -231,16 +217,16 @@ class FSDPUpdates(DDPUpdates):
 
         warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # which nobody changes in place
         kind = next(self.model.parameters()).device.type
-        mesh = init_device_mesh(kind, (self.world.size,))  # on the processor, too, it must be said
+        mesh = init_device_mesh(kind, (self.world.size,))  # required on the CPU, too
         for name in ("blocks", "layers"):
             for block in getattr(self.model, name, ()):
                 fully_shard(block, mesh=mesh)
         fully_shard(self.model, mesh=mesh)
-        self._rehearsed = True  # what is exchanged together does not change
+        self._rehearsed = True  # buckets are fixed now
 
     def rest(self) -> None:
         sharded: Any = self.model
-        sharded.reshard()  # what is outside the blocks stays whole until a backward pass
+        sharded.reshard()  # unsharded outside the blocks until a backward pass
 
     @contextmanager
     def _apart(self) -> Iterator[None]:
@@ -253,48 +239,42 @@ class FSDPUpdates(DDPUpdates):
 
 
 def check_processes(spec: TrainingSpec, size: int) -> None:
-    """InputError if that many processes cannot share the work."""
+    """Raise InputError if the processes cannot divide the work."""
     if spec.parallel == "exact" and spec.accumulation_steps % size:
         grains = [count for count in range(size, spec.batch_size + 1, size) if spec.batch_size % count == 0]
         ways = [f"set it to {grains[0]}"] if grains else []
         ways += [f"start {n} processes" for n in range(size - 1, 0, -1) if spec.accumulation_steps % n == 0 and n > 1][
             :1
         ]
-        rule = f"must be a multiple of the {size} processes to give the bits of one"
+        rule = f"must be a multiple of the {size} processes to reproduce the bits of one"
         remedy = ", or ".join([*ways, "set parallel to ddp"])
         raise InputError(f"training.accumulation_steps: {rule}, got {spec.accumulation_steps}; {remedy}")
     require(size <= spec.batch_size, "training.batch_size", f"must be at least the {size} processes", spec.batch_size)
 
 
 def share_of_labels(part: Batch, target: Target, count: int) -> float:
-    """Return the weight of the mean loss of a part in that of a step of `count` labels.
-
-    Where all samples have equally many labels it is the part's share of the samples, with the same bits.
-    """
+    """Return a part's weight in a step's mean loss."""
     return target.num_labels(part) / max(1, count)
 
 
 def num_samples(spec: TrainingSpec, step: int) -> int:
-    """Samples of a step: the batch size, or what an epoch of a fixed set has left."""
+    """Samples of a step: the batch size, or an epoch's remainder."""
     if not spec.num_trajectories:
         return spec.batch_size
     return min(spec.batch_size, spec.num_trajectories - step % spec.steps_per_epoch * spec.batch_size)
 
 
 def _share(spec: TrainingSpec, world: ProcessGroup, parts: int, step: int) -> slice:
-    """Samples of the parts of this process, `parts` of `parts` * size; one sample, which counts nothing, if it has none."""
     count, begin = num_samples(spec, step), _first(spec, world, parts, step)
     size = -(-count // (parts * world.size)) * parts
     return slice(begin, min(begin + size, count)) if begin < count else slice(0, 1)
 
 
 def _first(spec: TrainingSpec, world: ProcessGroup, parts: int, step: int) -> int:
-    """Number of the first sample of this process within the step; beyond the last one if it has none."""
     return world.rank * parts * -(-num_samples(spec, step) // (parts * world.size))
 
 
 def _taken(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
-    """The gradients, which the parameters then no longer have."""
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
     for parameter in parameters:
         parameter.grad = None
@@ -302,7 +282,6 @@ def _taken(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
 
 
 def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[int]]:
-    """Numbers of neighbouring parameters of one type, up to `BUCKET` numbers in all or one parameter."""
     bucket: list[int] = []
     held = 0
     for index, parameter in enumerate(parameters):
@@ -316,14 +295,7 @@ def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[int]]:
 
 
 def _added_in_order(mine: Sequence[Tensor], held: Sequence[int], like: Tensor, length: int) -> Float[Tensor, "number"]:
-    """g_0 + g_1 + ... of the grains of all processes, in their order.
-
-    Args:
-        mine: the flat gradients of this process's grains.
-        held: number of grains of each process.
-        like: has the type and device of a gradient.
-        length: of a gradient.
-    """
+    """Add the grains of all processes in order."""
     size = len(held)
     piece = -(-length // size)
     sent = like.new_zeros(len(mine), size * piece)

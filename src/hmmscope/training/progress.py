@@ -1,4 +1,4 @@
-"""What a person sees during long work: a bar on a terminal, a line now and then elsewhere."""
+"""Progress bars and lines for long work."""
 
 import sys
 import time
@@ -7,17 +7,16 @@ from typing import Any
 
 from hmmscope.text import tell
 
-#: Work that is over sooner than `_SHORT` seconds is not spoken of.
+#: Shorter work shows no progress.
 _SECONDS_BETWEEN_LINES, _SECONDS_BETWEEN_DRAWINGS, _SHORT = 20.0, 0.2, 1.0
 
 
 def say_beside(line: str) -> None:
-    """Print a line on the standard error."""
     tell(line)
 
 
 def live_console() -> Any:
-    """What draws on the terminal of the standard error; None if that is none, or without rich (extra `pages`)."""
+    """Return a rich console for a terminal on stderr, or None."""
     try:
         from rich.console import Console
     except ImportError:
@@ -27,7 +26,7 @@ def live_console() -> Any:
 
 
 def notebook_cell() -> Any:
-    """A place for a bar under the cell of a notebook that runs; None anywhere else."""
+    """Return an output area below a notebook cell, or None."""
     ipython = sys.modules.get("IPython")
     if ipython is None or type(ipython.get_ipython()).__name__ != "ZMQInteractiveShell":
         return None
@@ -37,14 +36,14 @@ def notebook_cell() -> Any:
 
 
 class Progress:
-    """Rate, time left, and the current loss beside the Bayes floor; use it as a context manager.
+    """Rate, time left and current loss; a context manager.
 
     Args:
-        total: number of steps.
-        what: shown first.
-        unit: of the rate; without one no rate is shown.
-        per_step: units in one step.
-        quiet: show nothing.
+        total: Number of steps.
+        what: Label.
+        unit: Unit of the rate; empty for no rate.
+        per_step: Units per step.
+        quiet: True to show nothing.
     """
 
     def __init__(self, total: int, what: str, *, unit: str, per_step: float, quiet: bool = False) -> None:
@@ -71,9 +70,8 @@ class Progress:
             self._bars.stop()
 
     def update(self, step: int, note: str = "") -> None:
-        """Say that `step` of `total` are done."""
         now = time.monotonic()
-        if self._first is None:  # what was made before the first step, and its set-up, is no part of the rate
+        if self._first is None:  # set-up before the first step does not count
             self._first, self._begun = step, now
         made, seconds = step - self._first, now - self._begun
         has_rate = bool(made and seconds and self.unit)
@@ -92,7 +90,6 @@ class Progress:
             say_beside(f"{self.what} {step}/{self.total}  {said}")
 
     def _draw(self, step: int, said: str) -> None:
-        """The bar of a notebook."""
         from IPython.display import HTML
 
         bar = f"<progress value='{step}' max='{self.total}'></progress>"
@@ -100,5 +97,4 @@ class Progress:
 
 
 def _left(steps: int, made: int, seconds: float) -> str:
-    """How long so many steps will take, from how long it took to make some."""
     return "{}:{:02d} left  ".format(*divmod(round(steps * seconds / made), 60)) if made else ""

@@ -1,17 +1,15 @@
-"""The papers' training recipes as data: fields of a TrainingSpec."""
+"""The papers' training recipes, as fields of a TrainingSpec."""
 
 from typing import Any
 
 from hmmscope.schema import require
 
-#: Samples a step of a Transformer of [Limits], by number of layers. The paper gives the three numbers, not who has which.
+#: Batch size of a [Limits] Transformer by number of layers; the paper gives the numbers, not the assignment.
 LIMITS_BATCH = {1: 1024, 2: 1024, 3: 1024, 4: 512, 5: 512, 6: 256, 7: 256}
 
 
 def doubling_curriculum(num_layers: int, length: int, *, deepest: int = 7) -> tuple[int, ...]:
-    """Lengths of the deepest + 1 - num_layers stages, which begin at 2^num_layers and double up to `length`.
-
-    For 120 observations: 2, 4, 8, 16, 32, 64, 120 with one layer; 16, 32, 64, 120 with four; 120 with seven.
+    """Lengths of the deepest + 1 - num_layers stages, doubling from 2^num_layers up to `length`.
 
     Source: [Limits] §4.2 and App. C.1 (8 - L stages).
     """
@@ -27,12 +25,9 @@ def limits_recipe(
     num_epochs: int = 100,
     curriculum: bool = True,
 ) -> dict[str, Any]:
-    """How [Limits] trains a Transformer of `num_layers` layers, or its RNN (None).
+    """Return the [Limits] recipe for a Transformer of `num_layers` layers, or its RNN (None).
 
-    AdamW with torch's defaults; from 1e-7 to 1e-3 over 4000 steps, halved every 20 epochs; no gradient clipping; a fixed
-    set of trajectories, reshuffled at each epoch (10^6 of them for RanHMM, RanLDS and block chain-of-thought).
-
-    Source: [Limits] §4.1 and App. C.1. Not stated there: which depth has which batch size.
+    Source: [Limits] §4.1 and App. C.1. The paper does not assign batch sizes to depths.
     """
     batch_size = 256 if num_layers is None else LIMITS_BATCH.get(num_layers, 256)
     return {
@@ -52,10 +47,9 @@ def limits_recipe(
 
 
 def multitask_recipe(*, width: int = 1024) -> dict[str, Any]:
-    """How [MultiTask] trains: 64 epochs of 64 steps of 32 prompts, so that each of 131,072 prompts is seen once.
+    """Return the [MultiTask] recipe: 64 epochs of 64 steps of 32 prompts, each seen once.
 
-    Source: [MultiTask] App. B.1. Not stated there: the optimiser, its learning rate (here 3e-4, or 1e-3 up to width 128),
-    the schedule and the clipping.
+    Source: [MultiTask] App. B.1. Optimiser, learning rate, schedule and clipping are not in the paper.
     """
     return {
         "num_steps": 4096,

@@ -1,4 +1,4 @@
-"""What a step takes from its number alone: the learning rate, the samples, and the length of a curriculum's stage."""
+"""Learning rate, samples and curriculum length as functions of the step."""
 
 import math
 from functools import lru_cache
@@ -11,15 +11,15 @@ from hmmscope.training.spec import TrainingSpec
 
 
 def learning_rate(spec: TrainingSpec, step: int) -> float:
-    """The learning rate of a step (0-based).
+    """Return the learning rate of a step (0-based).
 
     cosine:   linear over the first `warmup_steps`, then a cosine to `final_fraction` at the last step
     constant: linear over the first `warmup_steps`, then constant
-    wsd:      constant up to `decay_step`, then linear, to reach zero one step after the last
+    wsd:      constant up to `decay_step`, then linear to zero
     halving:  (from + (peak - from) * min(step / warmup_steps, 1)) / 2^floor(epoch / halve_every)
 
-    Source: halving [Limits] App. C (1e-7 to 1e-3 over 4000 steps, halved every 20 epochs); wsd Hu et al. 2024
-    (arXiv 2404.06395), with the linear decay of Hägele et al. 2024 (arXiv 2405.18392).
+    Source: halving [Limits] App. C; wsd Hu et al. 2024 (arXiv 2404.06395), with the linear decay of Hägele et al. 2024
+    (arXiv 2405.18392).
     """
     if spec.schedule == "halving":
         risen = min(step / spec.warmup_steps, 1.0) if spec.warmup_steps else 1.0
@@ -38,7 +38,6 @@ def learning_rate(spec: TrainingSpec, step: int) -> float:
 
 
 def sample_numbers(spec: TrainingSpec, seed: int, step: int) -> NDArray[np.int64]:
-    """Numbers of the samples of a step."""
     if not spec.num_trajectories:
         return np.arange(step * spec.batch_size, (step + 1) * spec.batch_size)
     epoch, within = divmod(step, spec.steps_per_epoch)
@@ -48,17 +47,16 @@ def sample_numbers(spec: TrainingSpec, seed: int, step: int) -> NDArray[np.int64
 
 @lru_cache(maxsize=1)
 def _epoch_order(num_trajectories: int, seed: int, epoch: int) -> NDArray[np.int32]:
-    """The order of a fixed training set in an epoch."""
     return numpy_generator(seed, "epoch-order", epoch).permutation(np.arange(num_trajectories, dtype=np.int32))
 
 
 def training_tokens(spec: TrainingSpec, num_columns: int, num_observations: int) -> int:
-    """Tokens that a whole training reads, with what its curriculum leaves out left out.
+    """Count the tokens of a whole training, after curriculum cuts.
 
     Args:
-        spec: the recipe.
-        num_columns: of a whole sample.
-        num_observations: among them.
+        spec: Training spec.
+        num_columns: Positions per full sample.
+        num_observations: Observations among them.
     """
     if not spec.curriculum:
         return spec.num_steps * spec.batch_size * num_columns

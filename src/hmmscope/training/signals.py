@@ -1,4 +1,4 @@
-"""Being told to stop: finish the step, save, and say so."""
+"""Termination signals: finish the step, save and exit."""
 
 import signal
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from hmmscope.errors import HmmscopeError
 
 
 class Interrupted(HmmscopeError):
-    """A signal asked to stop; a checkpoint was saved first."""
+    """Stopped by a signal, after saving a checkpoint."""
 
     def __init__(self, message: str, signum: int) -> None:
         super().__init__(message)
@@ -17,20 +17,18 @@ class Interrupted(HmmscopeError):
 
 
 class WorkAbandoned(BaseException):
-    """A signal came in work that may be left where it is. It is no `Exception`, which code on the way out may catch."""
+    """A signal stopped interruptible work; not an `Exception`."""
 
 
 class SignalState(list[int]):
-    """The signals that have come, none or one."""
-
     _open = False
 
     @contextmanager
     def at_once(self, possible: bool = True) -> Iterator[None]:
-        """Work that changes nothing until `hold` is called: a signal before that leaves it by `WorkAbandoned`.
+        """Let signals raise `WorkAbandoned` until `hold` is called.
 
         Args:
-            possible: if not, a signal is only remembered, as everywhere else.
+            possible: If false, only record signals.
         """
         self._open = possible
         try:
@@ -41,11 +39,9 @@ class SignalState(list[int]):
             self._open = False
 
     def hold(self) -> None:
-        """From here on the work is done to its end."""
         self._open = False
 
     def remember(self, signum: int, frame: FrameType | None) -> None:
-        """The handler: the first signal is kept, and leaves what may be left; a second one ends the process."""
         if self:
             signal.signal(signum, signal.SIG_DFL)
             signal.raise_signal(signum)
@@ -57,10 +53,7 @@ class SignalState(list[int]):
 
 @contextmanager
 def deferred_signals() -> Iterator[SignalState]:
-    """Collect SIGINT and SIGTERM instead of dying in the middle of a step; a second one ends the process at once.
-
-    One that nobody has answered by an exception when the work ends is given to the handler of before.
-    """
+    """Defer SIGINT and SIGTERM; a second one ends the process at once."""
     received = SignalState()
     try:
         before = {signum: signal.signal(signum, received.remember) for signum in (signal.SIGINT, signal.SIGTERM)}

@@ -1,4 +1,4 @@
-"""How a model is trained: numbers only."""
+"""Training hyperparameters."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -10,46 +10,37 @@ from hmmscope.schema import require, require_kinds
 class TrainingSpec:
     """AdamW on samples of the "train" stream, fresh ones at every step or a fixed set in epochs.
 
-    Step s trains on samples s * batch_size .. (s + 1) * batch_size - 1; with `num_trajectories` the samples of an epoch
-    are 0 .. num_trajectories - 1 in an order of that epoch, and its last step takes what is left.
-
     Attributes:
-        num_steps: optimiser steps.
-        batch_size: samples a step.
-        num_trajectories: size of a fixed training set, reshuffled at each epoch; 0 for fresh samples at every step.
-        epoch_steps: steps that count as an epoch with fresh samples; 0 if the whole run is one epoch. With a fixed set
-            an epoch is once through it.
-        schedule: of the learning rate: "cosine" (linear warm-up, then a cosine to `final_fraction`), "halving" (linear
-            warm-up from `warmup_from`, and half of it every `halve_every` epochs), "constant" (after the warm-up) or "wsd"
-            (warm-up, stable, decay: constant after the warm-up, and linear to zero from `decay_step` on).
-        learning_rate: at the end of the warm-up.
-        warmup_steps: linear.
-        warmup_from: learning rate at step 0 of the schedule "halving".
-        halve_every: epochs.
-        final_fraction: of the learning rate, reached at the last step by the cosine.
-        betas, epsilon, weight_decay: of AdamW.
-        gradient_clip: largest global norm of the gradient; 0 for no limit.
-        curriculum: lengths, in observations, of the stages of a curriculum; samples are cut to prefixes of that length.
-            Stages are equally many whole epochs (steps, if the run is one epoch), and the last takes what is left.
-        block_length: of block chain-of-thought: after so many positions the model is told its own answer; 0 for none.
-        block_algorithm: "two-phase" (answers first, then one ordinary step) or "naive" (one pass a block).
-        accumulation_steps: equal parts of a batch whose gradients are computed apart and added in a fixed order: gradient
-            accumulation, and the unit of work of several processes. Part of what fixes the bits of a run.
-        parallel: what several processes do (torchrun): "exact" (the same bits as one process; accumulation_steps must be a
-            multiple of their number), "ddp" or "fsdp".
-        precision: of the forward and backward pass: "float32", or "bfloat16": by torch's autocast, or, of the compiled
-            engine, maps whose numbers are rounded and whose sums are float32.
-        compile: torch.compile the model.
-        deterministic: refuse operations of the device that may give other bits when repeated.
-        evaluate_every: steps between evaluations on fixed samples of the "evaluate" stream; 0 for none.
-        evaluate_samples: how many.
-        checkpoint_every: steps between checkpoints, of which the newest two stay (the last step always has one).
-        num_log_checkpoints: checkpoints that stay, at so many steps from 1 to the last, evenly spaced in their logarithm; 0
-            for none.
-        num_threads: of the processor; part of what fixes the bits of a run.
-        device: "cpu", "cuda", or "auto" for cuda where there is one and the engine is not "compiled".
-        engine: what computes the steps: "torch", "compiled" (small decoders and RNNs on the processor, see
-            `engines.uncovered`), or "auto" for the compiled one where it is covered and pays. Part of what fixes the bits.
+        num_steps: Optimiser steps.
+        batch_size: Samples per step.
+        num_trajectories: Size of a fixed training set, reshuffled each epoch; 0 for fresh samples.
+        epoch_steps: Steps per epoch with fresh samples; 0 for a single epoch.
+        schedule: Learning-rate schedule: "cosine" (linear warm-up, cosine decay to `final_fraction`), "halving"
+            (warm-up from `warmup_from`, halved every `halve_every` epochs), "constant" or "wsd" (constant, then linear
+            to zero).
+        learning_rate: Peak learning rate.
+        warmup_steps: Steps of linear warm-up.
+        warmup_from: Initial learning rate of "halving".
+        halve_every: Epochs.
+        final_fraction: Fraction of the peak at the last cosine step.
+        betas, epsilon, weight_decay: AdamW parameters.
+        gradient_clip: Largest global gradient norm; 0 for no limit.
+        curriculum: Prefix lengths (observations) of the stages, which have equally many epochs.
+        block_length: Block chain-of-thought: positions between which the model reads its own answer; 0 for none.
+        block_algorithm: "two-phase" (answers first, then one ordinary step) or "naive" (one pass per block).
+        accumulation_steps: Equal parts of a batch with separate gradients, added in a fixed order; affects a run's
+            bits.
+        parallel: Multi-process method: "exact" (same bits as one process), "ddp" or "fsdp".
+        precision: "float32" or "bfloat16" (torch autocast, or compiled maps with float32 sums).
+        compile: True to use torch.compile.
+        deterministic: True to forbid nondeterministic operations.
+        evaluate_every: Steps between evaluations on the "evaluate" stream; 0 for none.
+        evaluate_samples: Samples per evaluation.
+        checkpoint_every: Steps between checkpoints; the newest two stay.
+        num_log_checkpoints: Checkpoints that stay, log-spaced from step 1 to the last; 0 for none.
+        num_threads: CPU threads; affects a run's bits.
+        device: "cpu", "cuda" or "auto".
+        engine: "torch", "compiled" (small decoders and RNNs on the CPU), or "auto"; affects a run's bits.
 
     Source: [MultiTask] App. B.1 gives 4096 steps of 32 prompts; [Limits] App. C the recipe in `recipes.limits_recipe`.
     """
@@ -101,7 +92,7 @@ class TrainingSpec:
         )
         both = self.epoch_steps > 0 and self.num_trajectories > 0
         require(
-            not both, "epoch_steps", "must be 0 with num_trajectories, which say how long an epoch is", self.epoch_steps
+            not both, "epoch_steps", "must be 0 with num_trajectories, which fixes the epoch length", self.epoch_steps
         )
         sensible = self.num_log_checkpoints == 0 or 2 <= self.num_log_checkpoints <= 1000
         require(sensible, "num_log_checkpoints", "must be 0, or in [2, 1000]", self.num_log_checkpoints)
@@ -115,12 +106,11 @@ class TrainingSpec:
             len(self.curriculum),
             self.num_epochs if self.steps_per_epoch < self.num_steps else self.num_steps,
         )
-        require(stages <= units, "curriculum", f"must have at most {units} stages in a run of that many", stages)
+        require(stages <= units, "curriculum", f"must have at most {units} stages in a run of that length", stages)
         divides = self.accumulation_steps >= 1 and self.batch_size % self.accumulation_steps == 0
         require(divides, "accumulation_steps", f"must divide batch_size = {self.batch_size}", self.accumulation_steps)
 
     def stage_length(self, step: int, full_length: int) -> int:
-        """Observations that are kept of the samples of a step: a stage of the curriculum, or all of them."""
         if not self.curriculum:
             return full_length
         unit = self.steps_per_epoch if self.steps_per_epoch < self.num_steps else 1
@@ -130,24 +120,22 @@ class TrainingSpec:
 
     @property
     def log_checkpoint_steps(self) -> tuple[int, ...]:
-        """Steps whose checkpoints stay, ascending and each once, `decay_step` of the schedule "wsd" among them."""
+        """Permanent checkpoint steps, ascending, including "wsd"'s `decay_step`."""
         last = max(1, self.num_log_checkpoints - 1)
         steps = {round(self.num_steps ** (k / last)) for k in range(self.num_log_checkpoints)}
         return tuple(sorted(steps | ({self.decay_step} if self.schedule == "wsd" else set())))
 
     @property
     def decay_step(self) -> int:
-        """Steps before the decay of the schedule "wsd", which is a fifth of them, the last sixth of all."""
+        """First step of the "wsd" decay."""
         return self.num_steps - self.num_steps // 6
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimiser steps of an epoch."""
         if self.num_trajectories:
             return -(-self.num_trajectories // self.batch_size)
         return self.epoch_steps or self.num_steps
 
     @property
     def num_epochs(self) -> int:
-        """Epochs begun."""
         return -(-self.num_steps // self.steps_per_epoch)

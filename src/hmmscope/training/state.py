@@ -1,4 +1,4 @@
-"""The state of a training: weights and AdamW moments, by parameter name, on a device and on disk."""
+"""Training state: weights and AdamW moments, on a device and on disk."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
@@ -16,10 +16,10 @@ from hmmscope.training.distributed import ProcessGroup
 
 
 class Moments:
-    """What AdamW remembers.
+    """State of AdamW.
 
     Attributes:
-        state: by parameter, as `torch.optim.AdamW` has it: ``step``, ``exp_avg``, ``exp_avg_sq``.
+        state: By parameter, as in `torch.optim.AdamW`: ``step``, ``exp_avg``, ``exp_avg_sq``.
     """
 
     def __init__(self) -> None:
@@ -34,14 +34,14 @@ def save_state(
     world: ProcessGroup | None = None,
     milestones: Collection[int] = (),
 ) -> None:
-    """A checkpoint of weights and AdamW moments, whole, whatever processes hold parts of them; all take part.
+    """Save a checkpoint of gathered weights and moments; all processes take part.
 
     Args:
-        run: of the leader; None in the others.
-        milestones: steps whose checkpoints stay.
+        run: Run folder in the leader, None elsewhere.
+        milestones: Steps with permanent checkpoints.
 
     Raises:
-        ResourceError: processes that should have the same weights do not, to the bit.
+        ResourceError: The processes' weights differ.
     """
     world = world or ProcessGroup()
     names = dict(model.named_parameters())
@@ -49,9 +49,9 @@ def save_state(
     weights = _gathered(model.state_dict(), world)
     if copies and not world.agree(_sum_of_bits(weights)):
         rule = "the machines are of different types, or one is faulty; train on equal ones"
-        raise ResourceError(f"step {step}: the processes have come to different weights; {rule}")
+        raise ResourceError(f"step {step}: the processes have different weights; {rule}")
     held = {
-        f"{m}.{name}": moments.state[p].get(m, torch.zeros_like(p))  # none if no gradient ever reached it
+        f"{m}.{name}": moments.state[p].get(m, torch.zeros_like(p))  # zeros if no gradient has reached it
         for name, p in names.items()
         for m in ("exp_avg", "exp_avg_sq")
     }
@@ -61,7 +61,7 @@ def save_state(
 
 
 def restore_weights(model: torch.nn.Module, run: RunDir | None, world: ProcessGroup | None = None) -> "Restored":
-    """Load the weights of the newest checkpoint, which the leader reads, and cut the metrics to its length."""
+    """Load the newest checkpoint's weights, and truncate the metrics to its step."""
     world = world or ProcessGroup()
     found = run.load_checkpoint() if run is not None else None
     tensors: dict[str, torch.Tensor] = {}
@@ -81,18 +81,18 @@ def restore_weights(model: torch.nn.Module, run: RunDir | None, world: ProcessGr
 
 @dataclass(frozen=True, repr=False)
 class Restored(Shown):
-    """Where a training goes on.
+    """A restored training state.
 
     Attributes:
-        step: steps taken; 0 for a new run.
-        moments: of AdamW, by parameter, none for a new run.
+        step: Steps taken; 0 for a new run.
+        moments: AdamW moments by parameter; empty for a new run.
     """
 
     step: int
     moments: dict[str, torch.Tensor]
 
     def into(self, model: torch.nn.Module, moments: Moments) -> None:
-        """Write what AdamW remembered of the parameters of `model`, of which each process may hold a part."""
+        """Copy the moments to the parameters of `model`, which may be sharded."""
         if not self.step:
             return
         for name, parameter in model.named_parameters():
@@ -104,19 +104,17 @@ class Restored(Shown):
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of which each process may hold a part, put together; all processes take part."""
+    """Gather a possibly sharded tensor; all processes take part."""
     full: Any = getattr(tensor, "full_tensor", None)
     return tensor if full is None else full()
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """The part of a tensor that this process holds."""
     part: Any = getattr(tensor, "to_local", None)
     return tensor if part is None else part()
 
 
 def _gathered(tensors: Mapping[str, torch.Tensor], world: ProcessGroup) -> dict[str, torch.Tensor]:
-    """Whole tensors; those that had to be put together on the processor, one after the other, and the leader's only."""
     held = {}
     for name, tensor in tensors.items():
         full = whole(tensor)
@@ -128,7 +126,6 @@ def _gathered(tensors: Mapping[str, torch.Tensor], world: ProcessGroup) -> dict[
 
 
 def _like(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """`value` on the device of the parameter, in parts if that is."""
     value = value.to(parameter.device)
     if not hasattr(parameter, "full_tensor"):
         return value
@@ -139,18 +136,17 @@ def _like(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
 
 
 def _moments(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """What the moments look like."""
     return {f"{m}.{name}": p for name, p in model.named_parameters() for m in ("exp_avg", "exp_avg_sq")}
 
 
 def load_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
-    """Copy weights by name; a missing, surplus or wrongly shaped one is a DamagedError that names it."""
+    """Copy weights by name; raise DamagedError for a missing, surplus or misshaped one."""
     _check_names_and_shapes("model.safetensors", model.state_dict(), weights)
     model.load_state_dict(weights)
 
 
 def _sum_of_bits(tensors: Mapping[str, torch.Tensor]) -> int:
-    """A number that weights which differ by little do not share: the sum of their bits, read as integers."""
+    """Sum the weights' bits as integers."""
     total = 0
     for tensor in tensors.values():
         bits = tensor.detach().contiguous().view(torch.uint8).view(-1)
@@ -162,24 +158,23 @@ def _sum_of_bits(tensors: Mapping[str, torch.Tensor]) -> int:
 def _check_names_and_shapes(file: str, own: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]) -> None:
     for name in [*own, *found]:
         if name not in found or name not in own or own[name].shape != found[name].shape:
-            raise DamagedError(f"{file}: {name} is missing, unknown or of another shape than the config says")
+            raise DamagedError(f"{file}: {name} is missing, unknown or has another shape than in the config")
 
 
 def resolve_device(
     device: Literal["auto", "cpu", "cuda"], engine: Literal["auto", "compiled", "torch"] = "auto"
 ) -> Literal["cpu", "cuda"]:
-    """ "auto" as cuda where there is one, but for the engine of the processor; ResourceError if cuda is absent."""
+    """Resolve "auto"; raise ResourceError if cuda is absent."""
     if device == "auto" and engine == "compiled":
         return "cpu"
     available = torch.cuda.is_available()
     if device == "cuda" and not available:
-        raise ResourceError("training.device: cuda was asked for and no CUDA device is present; use cpu or auto")
+        raise ResourceError("training.device: cuda was requested but no CUDA device is present; use cpu or auto")
     if device == "auto":
         return "cuda" if available else "cpu"
     return device
 
 
 def move(batch: Batch, device: torch.device) -> Batch:
-    """The batch on a device."""
     components = None if batch.components is None else batch.components.to(device)
     return Batch(batch.tokens.to(device), batch.observations.to(device), batch.states.to(device), components)

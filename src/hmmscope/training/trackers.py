@@ -1,7 +1,6 @@
-"""Experiment trackers behind one interface: TensorBoard, Weights & Biases, trackio. Off unless asked for.
+"""Optional experiment trackers: TensorBoard, Weights & Biases, trackio.
 
-A tracker is told what the run folder's metrics.jsonl holds anyway; it is no part of a run's configuration, and a run
-gives the same bits with and without one.
+Trackers do not affect a run's results.
 """
 
 import importlib
@@ -12,13 +11,13 @@ from typing import Any, Protocol, runtime_checkable
 from hmmscope.errors import InputError
 from hmmscope.schema import unknown_name
 
-#: Name, and what to install for it.
+#: Package to install for each name.
 TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb", "trackio": "trackio"}
 
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Takes the numbers of each step."""
+    """Receives the metrics of each step."""
 
     def log(self, step: int, record: dict[str, float]) -> None: ...
 
@@ -26,13 +25,10 @@ class Tracker(Protocol):
 
 
 def make_tracker(name: str, run_folder: Path, config: dict[str, Any]) -> Tracker:
-    """The tracker called `name` for a run.
-
-    TensorBoard's files go to ``tensorboard/`` in the run folder; the others store where they are set up to, under the
-    project "hmmscope" and the folder's name.
+    """Create the tracker `name` for a run.
 
     Raises:
-        InputError: an unknown name, or a tracker that is not installed.
+        InputError: Unknown or not installed.
     """
     module = tracker_module(name)
     if name == "tensorboard":
@@ -41,7 +37,6 @@ def make_tracker(name: str, run_folder: Path, config: dict[str, Any]) -> Tracker
 
 
 def tracker_module(name: str) -> Any:
-    """What a tracker is made with; InputError for an unknown name, or if it is not installed."""
     if name not in TRACKERS:
         raise unknown_name("tracker", name, TRACKERS)
     try:
@@ -63,8 +58,6 @@ class _TensorBoard:
 
 
 class _Hosted:
-    """wandb, and trackio, which has the same functions."""
-
     def __init__(self, module: Any, name: str, config: dict[str, Any]) -> None:
         self._module = module
         module.init(project="hmmscope", name=name, config=config)
@@ -77,13 +70,12 @@ class _Hosted:
 
 
 class FailSafeTracker:
-    """A tracker whose failures do not stop the training: the first one is warned about, and it is asked no more."""
+    """A tracker that warns at its first failure and then stops, without stopping the training."""
 
     def __init__(self, tracker: Tracker | None) -> None:
         self._tracker = tracker
 
     def log(self, record: dict[str, Any]) -> None:
-        """A record of metrics.jsonl."""
         numbers = {
             key: float(value) for key, value in record.items() if key != "step" and isinstance(value, int | float)
         }
@@ -99,5 +91,5 @@ class FailSafeTracker:
             getattr(self._tracker, what)(*args)
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
-            warnings.warn(f"tracker: {type(error).__name__}: {reason}; the training goes on without it", stacklevel=2)
+            warnings.warn(f"tracker: {type(error).__name__}: {reason}; training continues without it", stacklevel=2)
             self._tracker = None

@@ -1,4 +1,4 @@
-"""The training loop. State is (weights, AdamW moments, step); data and learning rate are functions of the step."""
+"""The training loop; data and learning rate are functions of the step."""
 
 import resource
 import signal
@@ -27,26 +27,26 @@ from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import Moments, Restored, resolve_device, restore_weights, save_state
 from hmmscope.training.trackers import FailSafeTracker, Tracker
 
-#: A checkpoint is saved after this time at the latest, whatever the number of steps.
+#: Longest time between checkpoints.
 SECONDS_WITHOUT_CHECKPOINT = 300.0
-#: Operations of a step from which on signals are answered within its backward pass, and within evaluations.
+#: Operations per step from which signals interrupt backward passes and evaluations.
 LONG_STEP = 2e10
 
 
 class BatchSchedule:
-    """The batches of a training as functions of the step: which samples, how long, and what is asked.
+    """Batches as functions of the step.
 
     Attributes:
-        dataset: training samples at full length.
+        dataset: Full-length training samples.
 
     Args:
-        dataset: see above.
-        target: what is asked of samples at full length.
-        spec: the recipe.
-        device: where batches are made.
+        dataset: See above.
+        target: Prediction target at full length.
+        spec: Training spec.
+        device: Device of the batches.
 
     Raises:
-        InputError: a curriculum for a layout that is not of plain sequences.
+        InputError: A curriculum for a layout other than plain sequences.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class BatchSchedule:
         self.dataset, self._target, self._spec, self._device = dataset, target, spec, device
         self._stages: dict[int, tuple[ProcessDataset, Target]] = {}
         if spec.curriculum and not isinstance(dataset.layout, SequenceLayout):
-            raise InputError("training.curriculum: cuts plain sequences; use the layout sequences")
+            raise InputError("training.curriculum: requires plain sequences; use the layout sequences")
         self.at(0)
 
     def at(self, step: int) -> tuple[ProcessDataset, Target]:
-        """The corpus, cut to the stage of the curriculum, and its target."""
+        """Return dataset and target, cut to the curriculum stage."""
         length = self._spec.stage_length(step, self.dataset.layout.num_observations)
         if length not in self._stages:
             layout = self.dataset.layout
@@ -72,7 +72,6 @@ class BatchSchedule:
         return self._stages[length]
 
     def batch(self, step: int, rows: slice) -> tuple[Batch, Target]:
-        """The samples of a step, or some of them."""
         dataset, target = self.at(step)
         numbers = sample_numbers(self._spec, dataset.seed, step)[rows]
         if self._spec.num_trajectories:
@@ -94,32 +93,28 @@ def train_model(
     tracker: Tracker | None = None,
     flops_of: Callable[[int], float | None] | None = None,
 ) -> None:
-    """Train `model` in place from the newest checkpoint of `run`, or from its fresh weights, to the last step.
+    """Train `model` in place to the last step, resuming from the newest checkpoint of `run`.
 
-    A run that was killed at any instant and resumed ends with the same weights and metrics, bit for bit, on the same
-    machine type and torch build: nothing depends on when it was interrupted.
+    A resumed run ends with the same bits as an uninterrupted one (same machine type and torch build).
 
     Args:
-        model: its parameters are the start of a new run.
-        dataset: training samples.
-        spec: the recipe.
-        run: holds the lock; receives metrics (step, loss, learning_rate, gradient_norm; and those of `Evaluation`)
-            and checkpoints. None in processes that do not lead.
-        world: the processes that train together. With ``training.parallel`` = "fsdp" the parameters of `model` are left
-            in parts; the checkpoint of the last step has them whole.
-        target: what is asked.
-        held_out: corpus of the evaluation loss during training.
-        floor: least possible loss of the evaluation samples, shown beside the loss.
-        quiet: no progress.
-        tracker: is told the metrics too.
-        flops_of: floating-point operations of a training step on one sample of so many columns, for timing.jsonl.
+        model: Its parameters start a new run.
+        dataset: Training samples.
+        spec: Training spec.
+        run: Locked run folder; None in processes that do not lead.
+        world: Processes that train together. With "fsdp", `model` stays sharded.
+        target: Prediction target.
+        held_out: Dataset of the evaluation loss.
+        floor: Bayes loss, shown next to the loss.
+        quiet: True to hide progress.
+        tracker: Also receives the metrics.
+        flops_of: Operations of a training step on a sample of given positions, for timing.jsonl.
 
     Raises:
-        InputError: a curriculum that does not fit the layout.
-        NonFiniteError: a loss or gradient is not finite; the step is not taken, and earlier checkpoints stay.
-        Interrupted: SIGINT or SIGTERM. A process alone leaves the step that it is in, unless it has begun to change the
-            weights, and saves the steps before; several finish the step together, whichever received it, and save it.
-        ResourceError: the disk does not take a checkpoint, or another process has ended.
+        InputError: A curriculum that does not fit the layout.
+        NonFiniteError: A loss or gradient is not finite; the step is not taken.
+        Interrupted: SIGINT or SIGTERM, after saving a checkpoint.
+        ResourceError: The disk does not take a checkpoint, or another process has ended.
     """
     world = world or ProcessGroup()
     device = world.device(resolve_device(spec.device))
@@ -132,7 +127,7 @@ def train_model(
     per_step = float(spec.batch_size * dataset.layout.context_length)
     quiet = quiet or not world.leader
     progress = Progress(spec.num_steps, "training", unit="tokens", per_step=per_step, quiet=quiet)
-    shown = beside = f" (Bayes floor {floor:.3f})" if floor is not None else ""
+    shown = beside = f" (Bayes loss {floor:.3f})" if floor is not None else ""
     with deferred_signals() as received, progress, closing(FailSafeTracker(tracker)) as told:
         course = _TrainingLoop(model, lessons, spec, run, world, engine, received, device, restored)
         if course.alone and course.long and not spec.compile:
@@ -155,15 +150,15 @@ def train_model(
 
 @dataclass(eq=False)
 class _TrainingLoop:
-    """A training as it goes: its steps, and what has been saved of them.
+    """Progress of a training.
 
     Attributes:
-        restored: where it goes on.
-        alone: whether no other process takes part, so that a step may be left where it is.
-        long: whether a signal is to be answered within a step and an evaluation.
-        tokens, flops: read and done since it went on.
-        begun: when that was, by the clock and by the time of this process.
-        saved, saved_step: when there was a checkpoint last, and of which step.
+        restored: The state that training continued from.
+        alone: True without other processes; steps can then be abandoned.
+        long: True if signals interrupt steps and evaluations.
+        tokens, flops: Totals since then.
+        begun: Start time and process time.
+        saved, saved_step: Time and step of the last checkpoint.
     """
 
     model: SequenceModel
@@ -187,7 +182,7 @@ class _TrainingLoop:
         self.engine.before_update = self.received.hold
 
     def take(self, step: int, flops_of: Callable[[int], float | None] | None) -> dict[str, Any]:
-        """Take a step, or leave it and save those before it; its record."""
+        """Take a step and return its record, or abandon it and save."""
         before = [buffer.clone() for buffer in self._buffers]
         try:
             with self.received.at_once(self.alone):
@@ -209,17 +204,16 @@ class _TrainingLoop:
         return {"step": step + 1, "loss": loss, "learning_rate": rate, "gradient_norm": norm}
 
     def evaluate(self, evaluation: Evaluation) -> dict[str, Any]:
-        """What belongs to the record of a step that has just been taken."""
         try:
             with self.received.at_once(self.alone and self.long):
                 found = evaluation(self.model, self.device)
-        except WorkAbandoned:  # the step cannot be saved without its record: the checkpoint before it stands
+        except WorkAbandoned:  # without its record the step cannot be saved: the previous checkpoint stands
             raise _interrupted(self.received[0], self.run, self.saved_step) from None
         self.engine.rest()
         return found
 
     def save_if_due(self, step: int) -> int:
-        """Save where a checkpoint is due, or the training is to stop: the signal that asks for it, or 0."""
+        """Save if due or stopping; return the signal number, or 0."""
         overdue = self.run is not None and time.monotonic() - self.saved > SECONDS_WITHOUT_CHECKPOINT
         asked_to = self.world.largest(
             self.received[0] if self.received else int(overdue)
@@ -237,26 +231,24 @@ class _TrainingLoop:
 
 
 def _interrupted(signum: int, run: RunDir | None, step: int) -> Interrupted:
-    """What to raise when so many steps are saved."""
     name, where = signal.Signals(signum).name, "" if run is None else f"{run.path}: "
     after = f"after step {step}" if step else "before the first step was taken"
-    return Interrupted(f"{where}stopped by {name} {after}; go on with --resume", signum)
+    return Interrupted(f"{where}stopped by {name} {after}; continue with --resume", signum)
 
 
 def _long_steps(model: torch.nn.Module, spec: TrainingSpec, dataset: ProcessDataset) -> bool:
-    """Whether a step is more than about half a second of work for a core: 6 operations for each parameter and token."""
     return 6.0 * parameter_count(model) * spec.batch_size * dataset.layout.context_length > LONG_STEP
 
 
 def _listen(model: torch.nn.Module) -> None:
-    """Let Python run, and with it the handlers of signals, each time that the backward pass has reached a parameter."""
+    """Let signal handlers run during backward passes."""
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.register_post_accumulate_grad_hook(_pause)
 
 
 def _pause(parameter: torch.Tensor) -> None:
-    """Python runs."""
+    """Let Python run."""
 
 
 def train_step(
@@ -268,17 +260,16 @@ def train_step(
     step: int,
     engine: SingleProcess | None = None,
 ) -> tuple[float, float]:
-    """One update; loss and gradient norm before it.
+    """Take a step; return loss and gradient norm before it.
 
     Args:
-        batch: the samples of the step that this process computes.
-        engine: what computes the gradient of the whole step; by default this process alone.
+        batch: This process's samples of the step.
+        engine: Gradient engine; default a single process.
     """
     return (engine or SingleProcess(model, spec)).take(moments, batch, target, step)
 
 
 def _timing(step: int, tokens: int, flops: float, begun: tuple[float, float], device: torch.device) -> dict[str, Any]:
-    """How fast, and in how much memory, since the loop began by the clock and by the time of this process."""
     seconds = max(time.monotonic() - begun[0], 1e-9)
     record: dict[str, Any] = {"step": step, "seconds": seconds, "processor_seconds": time.process_time() - begun[1]}
     record["tokens_per_second"] = tokens / seconds

@@ -1,4 +1,4 @@
-"""One update: what is minimised, the gradient of a batch in grains, its norm, AdamW."""
+"""One update: loss, gradient in grains, norm, AdamW."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -21,7 +21,7 @@ from hmmscope.training.state import Moments, local, whole
 def judged_outputs(
     model: nn.Module, batch: Batch, target: Target, *, block_length: int = 0, block_algorithm: str = "two-phase"
 ) -> Float[Tensor, "batch judged output"]:
-    """What a model says at the judged columns; with `block_length` while it hears its own answers."""
+    """Return outputs at supervised positions; with `block_length`, the model reads its own answers."""
     num_columns = int(target.token_positions[-1]) + 1
     inputs = batch.tokens[:, :num_columns]
     if inputs.is_floating_point():
@@ -38,25 +38,23 @@ def judged_outputs(
 def target_loss(
     model: nn.Module, batch: Batch, target: Target, *, block_length: int = 0, block_algorithm: str = "two-phase"
 ) -> Float[Tensor, ""]:
-    """Mean loss over judged columns: cross-entropy in nats, or mean squared error."""
+    """Mean loss over supervised positions: cross-entropy in nats, or mean squared error."""
     outputs = judged_outputs(model, batch, target, block_length=block_length, block_algorithm=block_algorithm)
     return target.loss(outputs, target.labels(batch))
 
 
 def autocast(spec: TrainingSpec, device: torch.device) -> AbstractContextManager:
-    """bfloat16 matrix products where the spec asks for them."""
     if spec.precision == "float32":
         return nullcontext()
     return torch.autocast(device.type, torch.bfloat16)
 
 
 def grains(batch: Batch, num_grains: int) -> Sequence[Batch]:
-    """Equal parts of a batch, in order."""
     return [batch] if num_grains == 1 else parts(batch, -(-len(batch.tokens) // num_grains))
 
 
 def parts(batch: Batch, size: int) -> Sequence[Batch]:
-    """Parts of a batch of `size` samples each, in order; the last one may be smaller."""
+    """Split a batch into parts of `size`; the last may be smaller."""
     cuts = [slice(begin, begin + size) for begin in range(0, len(batch.tokens), size)]
     components = batch.components
     return [
@@ -66,12 +64,12 @@ def parts(batch: Batch, size: int) -> Sequence[Batch]:
 
 
 def loss_dtype(model: nn.Module) -> torch.dtype:
-    """Return the type in which losses of a model are added: float64 if it has such parameters, else float32."""
+    """Return the accumulation type of losses."""
     return torch.float64 if any(p.dtype == torch.float64 for p in model.parameters()) else torch.float32
 
 
 def loss_of_grain(model: nn.Module, batch: Batch, target: Target, spec: TrainingSpec, weight: float) -> Tensor:
-    """Loss of a part of a batch, whose gradient is added to that of the parts before; returned detached."""
+    """Add a part's gradient; return its detached loss."""
     with autocast(spec, batch.tokens.device):
         loss = target_loss(model, batch, target, block_length=spec.block_length, block_algorithm=spec.block_algorithm)
     if weight != 1.0:
@@ -88,12 +86,10 @@ def update(
     step: int,
     world: ProcessGroup | None = None,
 ) -> tuple[float, float]:
-    """Take the step if loss and gradient are finite; both, as they were before it.
-
-    Loss and gradient are those of all processes together, so that all of them decide alike.
+    """Take the step if loss and gradient, over all processes, are finite; return both.
 
     Raises:
-        NonFiniteError: names the step and the parameter; nothing is changed.
+        NonFiniteError: Names the step and the parameter; nothing changes.
     """
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     norm = whole(torch.nn.utils.get_total_norm(list(gradients.values())))
@@ -108,10 +104,7 @@ def update(
 
 @torch.no_grad()
 def take_step(parameters: list[Tensor], moments: Moments, spec: TrainingSpec, rate: float) -> None:
-    """One step of fused AdamW on parameters that have gradients.
-
-    By torch's function, not by its class, which imports a compiler first: seconds for each process.
-    """
+    """Take one fused AdamW step on parameters with gradients."""
     for p in parameters:
         if not moments.state[p]:
             moments.state[p] = {
@@ -139,7 +132,6 @@ def take_step(parameters: list[Tensor], moments: Moments, spec: TrainingSpec, ra
 
 
 def not_finite(model: nn.Module, loss: float, step: int, world: ProcessGroup | None = None) -> NonFiniteError:
-    """What to raise for a loss or gradient that is not finite; all processes take part."""
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     found = [not local(gradient).isfinite().all() for gradient in gradients.values()]
     number = (world or ProcessGroup()).largest(len(found) - found.index(True) if True in found else 0)

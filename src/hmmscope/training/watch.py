@@ -1,4 +1,4 @@
-"""Signs of life of the processes of a training, and who says why all end."""
+"""Heartbeats of training processes, and the choice of the one that reports an error."""
 
 import os
 import signal
@@ -11,20 +11,19 @@ import torch.distributed as dist
 
 from hmmscope.errors import ResourceError
 
-#: Seconds between signs of life, how many may be missed, and seconds that the others give the one that speaks.
+#: Seconds between heartbeats, how many may be missed, and seconds that the reporting process gets.
 PERIOD, MISSED, LAST_WORDS = 1.0, 45, 10.0
 
 
 class ProcessMonitor(threading.Thread):
-    """Signs of life of all processes, and who speaks for them when they end.
+    """Monitor of all processes by heartbeats.
 
-    Every process counts up its own sign once a second. A process whose sign has not changed during `MISSED` of our own
-    counts as dead; so a stopped and continued group of processes accuses nobody.
+    A process is dead when its heartbeat stands still for `MISSED` of our own beats.
     """
 
     def __init__(self, table: dist.Store, words: dist.Store, rank: int, size: int, hosted: bool) -> None:
         super().__init__(daemon=True, name="hmmscope-watch")
-        self._table, self._words = table, words  # two connections: signs go on while words are waited for
+        self._table, self._words = table, words  # two connections: heartbeats continue while waiting for words
         self._rank, self._size, self._hosted = rank, size, hosted
         self._signs = [f"sign/{other}" for other in range(size)]
         self._seen: dict[int, bytes] = {}
@@ -32,12 +31,11 @@ class ProcessMonitor(threading.Thread):
         self._count = 0
         self._dead: set[int] = set()
         self._gone = False  # the table
-        self.ended = threading.Event()  # nothing to watch any more
-        self.leaving = threading.Event()  # the main thread knows
+        self.ended = threading.Event()  # monitoring is over
+        self.leaving = threading.Event()  # the main thread is ending the process
         self._ending = threading.Lock()  # held by the thread that ends this process
 
     def beat(self) -> None:
-        """Give a sign of life."""
         self._count += 1
         self._table.set(self._signs[self._rank], str(self._count))
 
@@ -60,7 +58,6 @@ class ProcessMonitor(threading.Thread):
             self._seen[other] = sign
 
     def _end_alone(self, who: str) -> None:
-        """End this process, unless its main thread finds out by itself or is leaving; it may wait inside the library."""
         if self.leaving.is_set() or self.leaving.wait(5 * PERIOD) or self.ended.is_set():
             return
         if not self.ends_here():
@@ -76,11 +73,11 @@ class ProcessMonitor(threading.Thread):
         os._exit(code)
 
     def ends_here(self) -> bool:
-        """Whether the thread that asks is the one to end this process: the first that does."""
+        """Return whether the calling thread is the first to end this process."""
         return self._ending.acquire(blocking=False)
 
     def speaks(self, code: int) -> bool:
-        """Whether this process is the one to say why all end; the leader is asked first."""
+        """Return whether this process reports the error; the leader has priority."""
         self.leaving.set()
         try:
             asked = self._rank and comes(self._words, ["code"], 2 * PERIOD)
@@ -88,13 +85,13 @@ class ProcessMonitor(threading.Thread):
                 return False
             self._words.set("code", str(code))
             return True
-        except RuntimeError:  # the table has gone with the process that held it
+        except RuntimeError:  # the store ended with its process
             self._gone = True
             self.ended.set()
             return self._rank == (1 if self._hosted else 0)
 
     def silence(self) -> int:
-        """Wait until the one that speaks has spoken; the exit code of all."""
+        """Wait for the report; return the common exit code."""
         code = ResourceError.exit_code
         with suppress(RuntimeError):
             if comes(self._words, ["code"], LAST_WORDS):
@@ -106,7 +103,6 @@ class ProcessMonitor(threading.Thread):
         return code
 
     def fall_silent(self) -> None:
-        """The line is written: the others may end, and this one after them (torchrun would stop them half-way)."""
         end_undisturbed()
         if self._gone:
             return
@@ -116,7 +112,7 @@ class ProcessMonitor(threading.Thread):
             comes(self._words, [f"left/{other}" for other in sorted(others)], LAST_WORDS)
 
     def obituary(self) -> str:
-        """Who has ended, as seen from the signs of life of the next seconds; whoever waits for us still gives them."""
+        """Name the processes that have stopped beating."""
         if self._gone:
             self._dead = {0} if self._hosted else set()
             return _gone(self._names())
@@ -133,13 +129,13 @@ class ProcessMonitor(threading.Thread):
 
 
 def end_undisturbed() -> None:
-    """Ignore SIGTERM from here to the end, which would change the exit code."""
+    """Ignore SIGTERM from now on, to keep the exit code."""
     with suppress(ValueError):  # not the main thread
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def comes(table: dist.Store, keys: list[str], seconds: float) -> bool:
-    """Whether all keys are there in time; torch's own waiting writes to the standard error when it is in vain."""
+    """Return whether all keys appear in time; torch's own wait prints errors."""
     end = time.monotonic() + seconds
     while keys and not table.check(keys):
         if time.monotonic() > end:
@@ -149,4 +145,4 @@ def comes(table: dist.Store, keys: list[str], seconds: float) -> bool:
 
 
 def _gone(who: str) -> str:
-    return f"torchrun: {who} has ended or does not answer; go on from the last checkpoint with --resume"
+    return f"torchrun: {who} has ended or does not answer; continue from the last checkpoint with --resume"
