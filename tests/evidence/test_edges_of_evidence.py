@@ -11,7 +11,7 @@ from hmmscope.lab.evidence import figure, records
 from hmmscope.lab.evidence.effects import ALPHA, Effect, at_level, level
 from hmmscope.lab.evidence.figure import Bars, DenseScatter, Explorer, ExplorerCurve, Figure, Heatmap, Lines, Series
 from hmmscope.lab.evidence.finding import Finding
-from hmmscope.lab.evidence.ledger import scaling_law_of
+from hmmscope.lab.evidence.ledger import statistics_of
 from hmmscope.lab.evidence.scaling_laws import ScalingLaw
 from hmmscope.lab.evidence.scatter_data import (
     CERTAIN,
@@ -242,10 +242,10 @@ def test_a_law_needs_three_budgets_and_two_degrees_of_freedom() -> None:
 
 def test_what_stands_beside_a_verdict() -> None:
     known: dict[str, Any] = {"title": "", "text": "", "verdict": "inconclusive", "value": 1.0, "low": 0.0, "high": 2.0}
-    assert scaling_law_of(Finding(**known, p=0.0312, q=0.2, seeds_needed=7)) == "p 0.031, q 0.2, 7 seeds would decide"
-    assert scaling_law_of(Finding(**known, p=0.0312)) == "p 0.031, more seeds alone would not decide"
-    assert scaling_law_of(Finding(title="", text="", verdict="inconclusive")) == ""
-    assert scaling_law_of(Finding(**known | {"verdict": "reproduced"}, seeds_needed=7)) == ""
+    assert statistics_of(Finding(**known, p=0.0312, q=0.2, seeds_needed=7)) == "p 0.031, q 0.2, 7 seeds would decide"
+    assert statistics_of(Finding(**known, p=0.0312)) == "p 0.031, more seeds alone would not decide"
+    assert statistics_of(Finding(title="", text="", verdict="inconclusive")) == ""
+    assert statistics_of(Finding(**known | {"verdict": "reproduced"}, seeds_needed=7)) == ""
 
 
 def test_records_of_more_than_a_mebibyte_are_refused(tmp_path: Path) -> None:

@@ -1,10 +1,13 @@
 """Estimates of rows by seed, and their differences."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from hmmscope.lab.evidence.effects import EstimateWithError, quantile
+from hmmscope.lab.evidence.finding import Finding
+from hmmscope.lab.evidence.ledger import statistics_of
 from hmmscope.lab.evidence.rows import Rows
 
 
@@ -58,3 +61,10 @@ def test_another_column() -> None:
     rows = Rows({"seed": 0, "accuracy": value, "low": 0.4, "high": 0.6} for value in (0.5,))
     assert rows.estimates("accuracy")[0] == pytest.approx((0.5, 0.1 / quantile(0)))
     assert rows.effect("missing") is None
+
+
+def test_a_small_sample_is_shown_with_its_sign_bound_and_its_groups() -> None:
+    """Student's interval covers less than it says of seeds that fall into two groups."""
+    finding = Finding(title="t", text="", verdict="reproduced", p=0.01, sign_low=0.25, sign_high=0.5, bimodal=True)
+    assert statistics_of(finding) == "p 0.01, sign bound 0.25 to 0.5, bimodal: the seeds fall into two groups"
+    assert statistics_of(replace(finding, sign_high=None, bimodal=False)) == "p 0.01, sign bound 0.25"

@@ -367,7 +367,7 @@ def as_markdown(entries: Sequence[LedgerRow]) -> list[str]:
         for entry in group:
             cells = [f"{entry.claim.claim_text} ({asked_by(entry.claim.source)})", *[""] * 6]
             if entry.finding is not None:
-                number, rest = entry.finding.number(), scaling_law_of(entry.finding)
+                number, rest = entry.finding.number(), statistics_of(entry.finding)
                 verdict = f"**{_verdict(entry)[0]}**{marks(entry)}"
                 each = f" By part: {'; '.join(map(str, entry.finding.parts))}." if entry.finding.parts else ""
                 cells[1:4] = [verdict, f"{number}{'; ' * bool(rest)}{rest}", entry.finding.text + each]
@@ -395,7 +395,7 @@ def _verdict(entry: LedgerRow) -> tuple[str, str, str, str]:
     about = ", ".join(part for part in (entry.scope, finding.budget) if part)
     at = f" {about}" if about and finding.verdict in DECIDED else ""
     verdict = f"INVALID ({entry.invalid})" if entry.invalid else f"{finding.verdict}{at}"
-    return verdict, finding.number(), scaling_law_of(finding), place(entry)
+    return verdict, finding.number(), statistics_of(finding), place(entry)
 
 
 def place(entry: LedgerRow) -> str:
@@ -417,9 +417,12 @@ def marks(entry: LedgerRow) -> str:
     return (f" ({', '.join(words)})" if words else "") + f", in {entry.folder}" * entry.one_of_several
 
 
-def scaling_law_of(finding: Finding) -> str:
-    """``p 0.003, q 0.01`` and how many seeds would decide."""
+def statistics_of(finding: Finding) -> str:
+    """Return ``p 0.003, q 0.01, sign bound 0.2``, a warning about two groups of seeds, and how many seeds would decide."""
     parts = [f"{name} {value:.2g}" for name, value in (("p", finding.p), ("q", finding.q)) if value is not None]
+    bounds = [f"{bound:.3g}" for bound in (finding.sign_low, finding.sign_high) if bound is not None]
+    parts += [f"sign bound {' to '.join(bounds)}"] if bounds else []
+    parts += ["bimodal: the seeds fall into two groups"] if finding.bimodal else []
     if finding.verdict == "inconclusive" and finding.value is not None:
         needed = finding.seeds_needed
         parts.append(f"{needed} seeds would decide" if needed else "more seeds alone would not decide")

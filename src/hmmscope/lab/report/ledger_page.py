@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from hmmscope.lab.evidence.answers import ANSWERS, answer_of
-from hmmscope.lab.evidence.ledger import LedgerRow, place, scaling_law_of, summary
+from hmmscope.lab.evidence.ledger import LedgerRow, place, statistics_of, summary
 from hmmscope.lab.report.page import policy, resource, template
 
 
@@ -34,7 +34,7 @@ def render_ledger(entries: Sequence[LedgerRow], pages: Sequence[Page] = ()) -> s
             "answer": answer_of(row["verdict"]) if row["verdict"] else "",
         }
         if finding is not None:
-            row |= {"number": finding.number(), "law": scaling_law_of(finding)}
+            row |= {"number": finding.number(), "law": statistics_of(finding)}
         rows.append(row)
     return template("ledger.html.j2").render(
         rows=rows,
