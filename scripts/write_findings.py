@@ -172,11 +172,10 @@ def page() -> str:
     ledger = {row["claim"]: row for row in json.loads(LEDGER.read_text("utf-8"))}
     headlines = (ROOT / "tests" / "evidence" / "headlines.txt").read_text().split()
     plans = list(tomllib.loads(PLANS.read_text("utf-8"))["plans"].values())
-    told = {
-        name: ", ".join(filter(None, article.what_decides(plan, list(ledger.values()))))
-        for plan in plans
-        for name in plan["headlines"]
-    }
+    told = {}
+    for plan in plans:
+        what, cost = article.what_decides(plan, list(ledger.values()))
+        told |= dict.fromkeys(plan["headlines"], f"{what.rstrip('.')} ({cost})." if cost else what)
     papers = {key: value for key, value in texts.items() if isinstance(value, dict)}
     counted = Counter(answer_of(ledger[name]["verdict"]) for name in headlines)
     counts = ", ".join(f"{number} are {word}" for word, number in counted.most_common())
