@@ -140,7 +140,7 @@ def test_discovery_says_what_was_found() -> None:
     tables = discovery_tables(2)
     found = {claim.name: claim.evaluate(tables) for claim in claims_of("discovery")}
     assert {one.verdict for one in found.values()} <= set(OF_QUESTIONS)
-    assert "exactly 5" in found["states-from-predictions"].text
+    assert "exact 5" in found["states-from-predictions"].text
     assert [figure.name for figure in experiment_named("discovery").figures(tables)] == ["states", "coordinates"]
 
 

@@ -109,7 +109,7 @@ def test_who_filters_stands_in_a_table() -> None:
         if row["architecture"] != "rnn" or row["place"] == "T"
     )
     first, *lines = who_filters(tables)
-    assert first.startswith("Who filters, after how many samples")
+    assert first.startswith("Filtering by number of training samples")
     cells = {line.split(" | ")[0]: [cell.strip("* |") for cell in line.split(" | ")[1:]] for line in lines[3:]}
     assert list(cells) == [f"| {size} states, {name}" for size in (2, 3) for name in ("RNN", "LSTM", "Transformer")]
     assert [tuple(row[:2]) for row in cells.values()] == 2 * [(f"{n:,}", "5") for n in (2048000, 512000, 512000)]
@@ -155,7 +155,7 @@ def test_networks_that_are_not_here_are_said_not_to_be() -> None:
     others = {name: Rows(row for row in rows if row["architecture"] == "rnn") for name, rows in tables.items()}
     found = said("header-lstm-fails", others)
     assert found.verdict == "not tested"
-    assert "none of the networks that this is about was trained here" in found.text
+    assert "none of the compared networks was trained here" in found.text
 
 
 def test_a_lead_that_shrinks_is_not_told() -> None:

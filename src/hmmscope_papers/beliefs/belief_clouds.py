@@ -1,4 +1,4 @@
-"""Clouds of beliefs: the exact ones, and those read off a network by layer and by step."""
+"""Point clouds of beliefs: exact, and read from a network by layer and step."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ _MOST_FRAMES = 6
 
 
 def cloud_rows(run: Run, count: int, *, over_all: bool) -> list[dict]:
-    """Packed points: the exact beliefs, and those read off the last layer, or over all, each layer and each step."""
+    """Return packed points: exact beliefs, and those read from the last layer or, with `over_all`, each layer and step."""
     dataset = run.dataset("probe")
     sequences = dataset.layout.sequence_index
     exact = ExactBeliefs.of(dataset, -(-count // int((sequences == sequences[-1]).sum())))

@@ -1,4 +1,4 @@
-"""Over training: which predictor a model behaves like, and from which step on it uses the belief that can be read in it."""
+"""Development over training: the predictor that a model behaves like, and when it starts to use its belief."""
 
 import math
 from typing import Any
@@ -28,13 +28,13 @@ from hmmscope.lab import (
 from hmmscope.ties import largest
 
 CHAINS = "fresh-markov-chains"
-#: What is trained: process and architecture, with their names in figures.
+#: Display names of the trained models, by process and architecture.
 MODELS = {
     (CHAINS, "roformer"): "RoFormer, Markov chains",
     ("mess3", "roformer"): "RoFormer, Mess3",
     ("rrxor", "rnn"): "RNN, RRXOR",
 }
-#: How predictors are called in figures, and drawn.
+#: Display names and roles of predictors.
 _LOOKS: dict[str, tuple[str, Role]] = {
     "uniform": ("uniform", "control"),
     "order-0": PREDICTORS["order-0"],
@@ -48,15 +48,15 @@ _STEP = "step of training"
 
 @registry.experiment("belief-development")
 class BeliefDevelopment(Experiment):
-    """Small models at log-spaced steps of their training, beside simple predictors and with their belief changed."""
+    """Small models at log-spaced steps of training."""
 
-    title = "When does a model come to use its belief?"
+    title = "When does a model start to use its belief?"
     summary = (
-        "Checkpoints are kept at steps that are evenly spaced in their logarithm. At each the predictions are compared with "
-        "those of simple predictors and of the exact answer, and another belief is written into the layers, as in "
-        "belief-interventions. So one sees which predictor a model leaves for which, when the belief can be read, and when "
-        "it is used. Markov chains that are drawn anew for each sample have a known course: uniform predictions, then "
-        "unigrams, then bigrams counted in the context."
+        "Checkpoints are stored at logarithmically spaced steps. At each, predictions are compared with simple "
+        "predictors and with the exact answer, and another belief is written into the layers, as in "
+        "belief-interventions. The results show the sequence of predictors that a model behaves like, when the belief "
+        "can be read, and when it is used. Markov chains drawn anew for each sample have a known course: uniform "
+        "predictions, then unigrams, then bigrams of the context."
     )
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
     run_columns = ("process", "architecture")
@@ -80,7 +80,7 @@ class BeliefDevelopment(Experiment):
         training |= {"milestones": 3 if scale == "smoke" else 14, "evaluate_every": 0, "checkpoint_every": steps}
         sizes = {CHAINS: {"num_states": 3, "num_symbols": 3, "transition_concentration": 1.0}}
         layers = {"roformer": {"num_layers": 2, "num_heads": 2}, "rnn": {}}
-        still = {"warmup_steps": 0, "learning_rate": 1e-3}  # the transitions come early, and not while the rate rises
+        still = {"warmup_steps": 0, "learning_rate": 1e-3}  # transitions come early, and must not fall into the warm-up
         return {
             f"{architecture} on {process}": {
                 "process": {"name": process, **sizes.get(process, {})},
@@ -98,10 +98,10 @@ class BeliefDevelopment(Experiment):
             if group == "strategies":
                 found = over_training(run, "strategies", num_samples=sizes["samples"])
                 found = [row | {"warmup": run.config.training.warmup_steps} for row in found]
-            elif group == "read" and process != CHAINS:  # beside three untrained twins
+            elif group == "read" and process != CHAINS:  # with three untrained controls
                 dataset, options = run.dataset("probe"), {"num_samples": sizes["samples"], "seed": run.config.seed}
                 found = probe(run.model, dataset, target="belief", shuffled_labels=False, **options)
-            elif process != CHAINS:  # whose state is seen, so that there is no belief
+            elif process != CHAINS:  # a visible state leaves no belief
                 options = {"num_samples": sizes["samples"], "num_positions": sizes["positions"]}
                 found = over_training(run, belief_interventions, interventions=("set",), **options)
             else:
@@ -110,7 +110,7 @@ class BeliefDevelopment(Experiment):
         return {group: rows}
 
     def without_training(self, tables: Tables) -> Tables:
-        """What was found before training, at every step, and of what twins leave nothing."""
+        """Replace every step with the results before training."""
         frozen = {name: _frozen(rows) for name, rows in tables.items() if name in ("strategies", "interventions")}
         return {**tables, **frozen} | ({"read": tables["read"].as_twins()} if "read" in tables else {})
 
@@ -118,10 +118,10 @@ class BeliefDevelopment(Experiment):
         return [
             Figure(
                 name="strategies",
-                title="Which predictor the model behaves like",
+                title="Distance of the model from simple predictors",
                 caption=(
-                    "KL divergence of the model from simple predictors and from the exact answer, by the step of training: "
-                    "the lowest curve is the predictor that the model is nearest to. Bands are 95 % intervals over seeds."
+                    "KL divergence of the model from simple predictors and from the exact answer, by the step of "
+                    "training; the lowest curve is the nearest predictor. Bands are 95 % intervals over seeds."
                 ),
                 panels=tuple(_distances(rows, title) for rows, title in _each(tables["strategies"])),
             ),
@@ -129,10 +129,10 @@ class BeliefDevelopment(Experiment):
                 name="use",
                 title="When the belief can be read, and when it is used",
                 caption=(
-                    "At the layer from which the belief is read best at the end of training: R² of the affine map to the "
-                    "belief, and the share of the way to the filter's answer that the prediction goes when another belief "
-                    "is written there. Shares below -1 are not shown. Untrained twins: R² on other samples at their best "
-                    "layer, mean of three. Bands are 95 % intervals over seeds."
+                    "At the layer that reads the belief best at the end of training: R² of the affine map to the "
+                    "belief, and the fraction of the way that the prediction moves to the filter's answer if another "
+                    "belief is written there. Fractions below -1 are not shown. Untrained controls: R² on other "
+                    "samples at their best layer, mean of three. Bands are 95 % intervals over seeds."
                 ),
                 panels=tuple(
                     _use(rows, title, _read_of(tables, title)) for rows, title in _each(_used(tables["interventions"]))
@@ -142,7 +142,6 @@ class BeliefDevelopment(Experiment):
 
 
 def _frozen(rows: Rows) -> Rows:
-    """The rows of step 0 in the place of those of every step."""
     steps = rows.values("step")
     return Rows({**row, "step": step} for step in steps for row in rows.where(step=0))
 
@@ -159,7 +158,6 @@ def _distances(rows: Rows, title: str) -> Panel:
 
 
 def _read_of(tables: Tables, title: str) -> Rows:
-    """What probes read at the end, in a network and its twins; none in tables that were measured without."""
     return next((own for own, name in _each(tables.get("read", Rows())) if name == title), Rows())
 
 
@@ -168,16 +166,16 @@ def _use(rows: Rows, title: str, read: Rows) -> Panel:
     shown = Rows(row for row in own.where(subspace="belief") if row["value"] > -1)
     series = [curve(shown, "step", "read", "ceiling", y="fitted"), curve(shown, "step", "used", "model")]
     control = Rows(row for row in own.where(subspace="random") if row["value"] > -1)
-    series.append(curve(control, "step", "random change, as long", "control"))
+    series.append(curve(control, "step", "random change of equal size", "control"))
     if read:
         best = max(row["twins"] for row in read.pool("layer", value="twins"))
-        series.append(level(best, (min(own.values("step")), max(own.values("step"))), "untrained twins", "baseline"))
+        series.append(level(best, (min(own.values("step")), max(own.values("step"))), "untrained controls", "baseline"))
         title = f"{title}: {read.beyond_twins('r2')}"
-    return lines(title, *series, x_label=_STEP, y_label="R², share of the way", log_x=True)
+    return lines(title, *series, x_label=_STEP, y_label="R², fraction of the way", log_x=True)
 
 
 def _used(rows: Rows) -> Rows:
-    """At the layer above the input from which the belief is read best at the end, of each seed."""
+    """Keep the layer above the input that reads the belief best at the end."""
     found = Rows()
     for own in rows.where(metric="kl").by("seed", "process").values():
         above = Rows(row for row in own if row["layer"] > 0)
@@ -195,22 +193,23 @@ def _place(found: LevelCrossing | None) -> EstimateWithError | None:
 
 
 def _transitions(tables: Tables, process: str, before: str, after: str) -> PerSeed[EstimateWithError | None]:
-    """Log2 of the step from which on a model stays nearer to the second predictor, by seed."""
+    """Return log2 of the step from which a model stays nearer to the second predictor."""
     rows = tables["strategies"].where(process=process)
     return rows.per_seed(lambda own: _place(LevelCrossing.between(own, before, after)))
 
 
 def _after_warmup(rows: Rows, first: PerSeed[EstimateWithError | None]) -> Gate:
-    """Whether no seed has the first transition while the learning rate rises: steps are of different size there."""
+    """Gate that no seed has its first transition during the warm-up."""
     lasts = rows.values("warmup")
     places = [2**place.value for place in first.values() if place is not None]
     if not lasts or not places:
-        return Gate("regime", False, "for how many steps the learning rate rises is not recorded")
-    return Gate.regime(min(places), max(lasts), math.inf, "the earliest step at which a seed leaves the uniform law")
+        return Gate("regime", False, "the number of warm-up steps is not recorded")
+    return Gate.regime(
+        min(places), max(lasts), math.inf, "the earliest step at which a seed leaves the uniform distribution"
+    )
 
 
 def _step(effect: Effect | None) -> str:
-    """``step 43 (39 to 47)`` of an effect in doublings."""
     if effect is None:
         return "at no step"
     ends = "" if effect.low is None or effect.high is None else f" ({2**effect.low:.0f} to {2**effect.high:.0f})"
@@ -219,14 +218,13 @@ def _step(effect: Effect | None) -> str:
 
 @claim("unigrams-before-bigrams")
 def unigrams_first(tables: Tables) -> Measurement:
-    """Doublings of the step between the two transitions, seed by seed."""
     first, second = (_transitions(tables, CHAINS, *pair) for pair in (("uniform", "order-0"), ("order-0", "optimum")))
     last = tables["strategies"].where(process=CHAINS, metric="kl", step=max(tables["strategies"].values("step")))
     gain = last.where(predictor="order-0").less(last.where(predictor="optimum"), unit="nats")
     assert gain is not None
     text = (
-        f"The model leaves the uniform law for unigrams {_step(first.effect())}, and unigrams for the exact answer "
-        f"{_step(second.effect())}."
+        f"The model moves from uniform predictions to unigrams {_step(first.effect())}, and from unigrams to the exact "
+        f"answer {_step(second.effect())}."
     )
-    gates = (Gate.learned(gain, parameter("learned"), "unigrams"), _after_warmup(last, first))
+    gates = (Gate.learned(gain, parameter("learned"), "the unigrams of the context"), _after_warmup(last, first))
     return Measurement((second - first).effect("doublings of the step between the transitions"), text, gates)

@@ -1,4 +1,4 @@
-"""The shape of beliefs inside trained models: fractals, discs that no HMM has, and factors side by side."""
+"""Geometry of beliefs in trained models: fractals, shapes that no HMM has, and factored representations."""
 
 from collections.abc import Callable
 from functools import partial
@@ -43,30 +43,30 @@ PROCESSES: dict[str, dict[str, Any]] = {
     "conditional factors": {"name": FACTORED, "coupling": "conditional"},
     "hidden coupling": {"name": FACTORED, "coupling": "hidden"},
 }
-#: Two factors each; of the last the joint belief is not the product of theirs.
+#: Processes of two factors; in the last, the joint belief is not the product of theirs.
 FACTORS = ("independent factors", "conditional factors", "hidden coupling")
-#: Of which processes points are kept, of the first seed, and whether over layers and steps too.
+#: Processes with stored points of the first seed, and whether they cover all layers and steps.
 _CLOUDS = {"Mess3": True, "RRXOR": False, "Bloch walk": False, "post-quantum": False}
 _COLUMNS = ("layer", "quantity", "value", "low", "high", "error", "fitted")
 
 
-#: Nothing is told where less than this is left unexplained before training.
+#: Smallest fraction unexplained before training for which a result is shown.
 _LEAST_LEFT = 0.02
 
 
 @registry.experiment("belief-geometry")
 class BeliefGeometry(Experiment):
-    """RoFormers on processes whose beliefs have a known shape: where it is, how many dimensions, how factors lie."""
+    """RoFormers on processes whose beliefs have a known geometry."""
 
-    title = "The shape of beliefs in the residual stream"
+    title = "Geometry of beliefs in the residual stream"
     summary = (
-        "RoFormers are trained to predict the next observation of processes whose beliefs have a known shape: the fractal "
-        "of Mess3, the four dimensions of RRXOR, where the prediction does not tell the belief, the disc of a quantum "
-        "process and the curve of one beyond quantum models, which no HMM with finitely many states has, and pairs of Mess3 "
-        "that are independent, coupled by what is seen, or coupled by what is hidden. Affine maps read the exact belief "
-        "from every layer at every kept step. Of pairs it is asked whether the stream holds the joint belief of eight "
-        "dimensions or the beliefs of its factors, of two dimensions each, and whether these lie at right angles. The null "
-        "is the same network before training."
+        "RoFormers are trained to predict the next observation of processes whose beliefs have a known geometry: the "
+        "fractal of Mess3; RRXOR with four dimensions, whose prediction does not determine the belief; the disc of a "
+        "quantum process and the curve of a post-quantum one, which no HMM with finitely many states has; and pairs of "
+        "Mess3 that are independent, coupled through observations, or coupled through hidden states. Affine maps read "
+        "the exact belief from every layer at every stored step. For pairs, the experiment measures whether the stream "
+        "encodes the joint belief of eight dimensions or the beliefs of the two factors, of two dimensions each, and "
+        "whether their subspaces are orthogonal. The control is the same network before training."
     )
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
     run_columns = ("process",)
@@ -113,7 +113,7 @@ class BeliefGeometry(Experiment):
         return {group: rows}
 
     def without_training(self, tables: Tables) -> Tables:
-        """What was found before training, at every step."""
+        """Replace every step with the results before training."""
         rows = tables["steps"]
         frozen = Rows({**row, "step": step} for step in rows.values("step") for row in rows.where(step=0))
         return {**tables, "steps": frozen}
@@ -125,7 +125,7 @@ class BeliefGeometry(Experiment):
 
 
 def _measured(model: nn.Module, dataset: ProcessDataset, *, num_samples: int, num_factors: int) -> list[dict]:
-    """By layer: R² of the belief on held-out samples and on its own, and the space in which the stream moves with it."""
+    """Return, by layer, R² of the belief and the geometry of its subspace."""
     exact = ExactBeliefs.of(dataset, num_samples)
     found, alone = exact.read(exact.stream(model)), float(exact.from_prediction()[0])
     rows = belief_space(model, dataset, num_samples=num_samples, num_factors=num_factors)
@@ -156,11 +156,11 @@ def _layers_figure(rows: Rows) -> Figure:
 
     return Figure(
         name="layers",
-        title="How much of the belief an affine map reads from each layer",
+        title="Belief read by an affine map from each layer",
         caption=(
             "R² on held-out samples of the exact belief, or predictive vector, after every observation; layer 0 is the "
-            "embedding. Where next law and belief are affine functions of each other, the baseline is at one. Bands are "
-            "95 % intervals over seeds."
+            "embedding. The baseline is at one if belief and next-symbol distribution are affine functions of each other. "
+            "Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panel(process) for process in rows.values("process")),
     )
@@ -178,17 +178,24 @@ def _added_figure(rows: Rows) -> Figure:
     names = Rows(shares).values("process")
     return Figure(
         name="added",
-        title="What training explains of what untrained networks leave",
+        title="Fraction of the variance unexplained before training that training explains",
         caption=(
-            "1 - (1 - R²) / (mean over seeds of 1 - R² before training), each network read at the layer that fits its own "
-            f"samples best. Nothing is told where less than {_LEAST_LEFT:g} is left before. Intervals are 95 % over seeds."
+            "1 - (1 - R²) / (mean over seeds of 1 - R² before training), each network read at the layer that fits its "
+            f"training samples best. Processes with less than {_LEAST_LEFT:g} unexplained before are left out. "
+            "Intervals: 95 % over seeds."
         ),
-        panels=(bars("", bar(Rows(shares), "process", names, "trained", "model"), categories=names, y_label="share"),),
+        panels=(
+            bars(
+                "",
+                bar(Rows(shares), "process", names, "trained", "model"),
+                categories=names,
+                y_label="fraction explained",
+            ),
+        ),
     )
 
 
 def _ends(rows: Rows) -> tuple[int, int]:
-    """The first and the last kept step."""
     steps = rows.values("step")
     return min(steps), max(steps)
 
@@ -201,11 +208,11 @@ def _fractal_figure(clouds: Rows) -> Figure:
     rows = clouds.where(process="Mess3")
     return Figure(
         name="fractal",
-        title="The fractal of Mess3, exact and as it is read",
+        title="The fractal of Mess3, exact and read from the network",
         caption=(
             "Each point is the belief after one prefix, in the triangle of the three states, coloured by the exact belief "
-            "in all panels. Left: the forward filter. Middle: read off each layer of the trained network. Right: read off "
-            "the last layer at kept steps of training. First seed; the maps are fitted to these points."
+            "in all panels. Left: forward filter. Middle: read from each layer of the trained network. Right: read from "
+            "the last layer at stored steps of training. First seed; the maps are fitted to these points."
         ),
         panels=(
             BeliefPlane.panel(rows, "exact", "Exact"),
@@ -227,9 +234,9 @@ def _shapes_figure(clouds: Rows) -> Figure:
         name="shapes",
         title="Beliefs of RRXOR and of two processes that no HMM has",
         caption=(
-            "As above, read off the last layer at the end of training. RRXOR has 36 beliefs in four dimensions, shown in "
-            "the two that vary most. The Bloch walk's predictive vectors fill a disc; those of the post-quantum process lie "
-            "in a convex set whose edge is a logarithm."
+            "As above, read from the last layer at the end of training. RRXOR has 36 beliefs in four dimensions, shown in "
+            "the two with the largest variance. The Bloch walk's predictive vectors fill a disc; those of the post-quantum "
+            "process lie in a convex set with a logarithmic boundary."
         ),
         panels=tuple(panels),
     )
@@ -249,16 +256,16 @@ def _dimensions_figure(rows: Rows) -> Figure:
     panels = [panel("Dimension of the space", "dimension", names, "effective dimensions", joint)]
     if pairs:
         random = bar(after.where(quantity="random overlap"), "process", pairs, "random spaces", "baseline")
-        panels.append(panel("Explained by the factors apart", "factored", pairs, "share"))
+        panels.append(panel("Explained by separate factors", "factored", pairs, "fraction"))
         panels.append(panel("Overlap of the factors' spaces", "overlap", pairs, "cos²", random))
     return Figure(
         name="dimensions",
         title="Sum or product of dimensions",
         caption=(
-            "Left: effective dimension of the space in which the last layer moves with the belief. Two factors of two "
-            "dimensions each make 4 if they are held apart, 8 if jointly. Middle: what the factors' own beliefs explain of "
-            "the stream, as a share of what the joint belief explains. Right: mean squared cosine of the angles between the "
-            "two factors' spaces. Intervals are 95 % over seeds."
+            "Left: effective dimension of the space in which the last layer varies with the belief. Two factors of two "
+            "dimensions each give 4 if encoded separately, 8 if jointly. Middle: variance of the stream explained by "
+            "the factors' beliefs, as a fraction of that explained by the joint belief. Right: mean squared cosine of "
+            "the angles between the two factors' subspaces. Intervals are 95 % over seeds."
         ),
         panels=tuple(panels),
     )
@@ -273,14 +280,14 @@ def _development_figure(rows: Rows) -> Figure:
 
     return Figure(
         name="development",
-        title="Over training",
+        title="Development over training",
         caption=(
-            "At the last layer, by the step of training: R² of the belief; what the factors explain as a share of what the "
-            "joint belief explains; effective dimension. Bands are 95 % intervals over seeds."
+            "At the last layer, by the step of training: R² of the belief; the fraction of the variance explained by the "
+            "joint belief that the factors explain; effective dimension. Bands are 95 % intervals over seeds."
         ),
         panels=(
             panel("Belief", "read", tuple(PROCESSES), "held-out R²"),
-            panel("Factors apart", "factored", FACTORS, "share"),
+            panel("Separate factors", "factored", FACTORS, "fraction"),
             panel("Dimension", "dimension", FACTORS, "dimensions"),
         ),
     )
@@ -291,10 +298,7 @@ def _development_figure(rows: Rows) -> Figure:
 
 
 def _gains(tables: Tables, processes: tuple[str, ...]) -> dict[str, Effect]:
-    """What training explains of the belief that the untrained network leaves unexplained, by process.
-
-    Each network is read at the layer that fits its own training samples best.
-    """
+    """Return, by process, the fraction of the belief's unexplained variance that training explains."""
     rows, effects = tables["steps"].where(quantity="read"), {}
     first, last = _ends(rows)
 
@@ -322,7 +326,7 @@ def beliefs_are_linear(tables: Tables) -> Measurement:
     effects = _gains(tables, wanted)
     return Measurement(
         effects,
-        f"Share of the unexplained that training explains: {_said(effects)}.",
+        f"Fraction of the variance unexplained before training that training explains: {_said(effects)}.",
         (Gate.flat(tables, parameter("settled"), label=wanted),),
         wanted,
     )
@@ -334,7 +338,7 @@ def beliefs_beyond_hmms(tables: Tables) -> Measurement:
     effects = _gains(tables, wanted)
     return Measurement(
         effects,
-        f"Share of the unexplained that training explains: {_said(effects)}.",
+        f"Fraction of the variance unexplained before training that training explains: {_said(effects)}.",
         (Gate.flat(tables, parameter("settled"), label=wanted),),
         wanted,
     )
@@ -343,10 +347,7 @@ def beliefs_beyond_hmms(tables: Tables) -> Measurement:
 def _by_process(
     tables: Tables, measure: Callable[[Callable[[int, str], float]], float], unit: str
 ) -> dict[str, Effect]:
-    """Of independent and of conditional factors what `measure` makes of the numbers of a seed at the last layer.
-
-    It is given a function of 0 (before training) or 1 (after) and of a quantity.
-    """
+    """Apply a function of end (0 or 1) and quantity to factors at the last layer."""
     rows, effects = _last_layer(tables["steps"]), {}
     ends = _ends(rows)
 
@@ -386,7 +387,6 @@ def factored_early(tables: Tables) -> Measurement:
     rows = _last_layer(tables["steps"].where(process="hidden coupling"))
 
     def shares(own: Rows) -> tuple[int, float, float]:
-        """The early step, what it has more than step 0, and the share at the end."""
         read, share = (
             {row["step"]: row["value"] for row in own.where(quantity=quantity)} for quantity in ("read", "factored")
         )
@@ -398,6 +398,7 @@ def factored_early(tables: Tables) -> Measurement:
     found = list(rows.per_seed(shares).values())
     late = Effect.pooled([share for _, _, share in found])
     text = (
-        f"Past half of the way at steps {sorted(step for step, _, _ in found)}; at the end the share is {late.short()}."
+        f"R² of the belief passes half of its range at steps {sorted(step for step, _, _ in found)}; at the end the factors "
+        f"explain {late.short()} of the variance that the joint belief explains."
     )
     return Measurement(Effect.pooled([gain for _, gain, _ in found], "share explained by factors"), text)

@@ -1,4 +1,4 @@
-"""Do trained models use the belief that can be read from their layers?"""
+"""Whether trained models use the belief that can be read from their layers."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ from hmmscope.ties import largest, smallest
 
 PROCESSES = {"mess3": "Mess3", "rrxor": "RRXOR", "ran-hmm": "RanHMM"}
 ARCHITECTURES = {"rnn": "RNN", "roformer": "RoFormer"}
-#: How the edits are called in figures, and drawn.
+#: Display names and roles of the edits.
 _LOOKS: dict[str, tuple[str, Role]] = {
     "belief": ("belief's subspace", "model"),
     "whole": ("whole stream", "ceiling"),
@@ -32,15 +32,15 @@ _LOOKS: dict[str, tuple[str, Role]] = {
 
 @registry.experiment("belief-interventions")
 class BeliefInterventions(Experiment):
-    """Recurrent networks and RoFormers on three processes, changed so that another belief is read from them."""
+    """Networks on three processes, edited so that another belief is read from them."""
 
     title = "Does a model use its belief?"
     summary = (
         "A linear map reads the exact belief of the forward filter from the layers of networks that predict the next "
-        "observation. That says where a belief can be read, not that anything listens. Here the stream of one position is "
-        "changed so that the belief of another sample is read there, and the model's next prediction is compared with what "
-        "the exact filter would predict from that belief. Beside it stand random subspaces of as many dimensions, the whole "
-        "stream, and the same networks before training."
+        "observation. This shows where a belief can be read, not that the model uses it. Here the stream at one position is "
+        "edited so that another sample's belief is read there, and the model's next prediction is compared with the exact "
+        "filter's prediction from that belief. Controls are random subspaces of equal dimension, the whole stream, and the "
+        "same networks before training."
     )
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
     run_columns = ("process", "architecture")
@@ -82,24 +82,24 @@ class BeliefInterventions(Experiment):
         return [
             Figure(
                 name="moved",
-                title="Another belief is written into a layer",
+                title="Writing another belief into a layer",
                 caption=(
-                    "How far the next prediction goes to that of the exact filter with another sample's belief (one: all "
-                    "the way), when the part of the stream that reads as the belief is taken from that sample, by layer; "
-                    "share of the KL divergence. Layer 0 is the input. A random subspace has as many dimensions; the whole "
-                    "stream is all that a change at this layer and position can do. Bands are 95 % intervals over seeds."
+                    "Effect of taking the belief's subspace of the stream from another sample, by layer: how far the next "
+                    "prediction moves to the exact filter's with that sample's belief, as a fraction of the KL divergence "
+                    "(one: all the way). Layer 0 is the input. A random subspace has the same dimension; the whole stream "
+                    "is the largest possible change at this layer and position. Bands are 95 % intervals over seeds."
                 ),
-                panels=_panels(tables["interventions"], "swap", "share of the way"),
+                panels=_panels(tables["interventions"], "swap", "fraction of the way"),
             ),
             Figure(
                 name="removed",
-                title="The belief is removed from a layer",
+                title="Removing the belief from a layer",
                 caption=(
-                    "What is lost when the stream of a position reads as the mean belief: the KL divergence from the exact "
-                    "filter, as a share of that of a predictor with the mean belief (one: all that the belief is worth). "
-                    "Bands are 95 % intervals over seeds."
+                    "Effect of setting the belief read from the stream to the mean belief: the KL divergence from the "
+                    "exact filter, as a fraction of that of a predictor with the mean belief (one: the whole benefit "
+                    "of the belief is lost). Bands are 95 % intervals over seeds."
                 ),
-                panels=_panels(tables["interventions"], "ablate", "share of the belief's worth lost"),
+                panels=_panels(tables["interventions"], "ablate", "fraction of the belief's benefit lost"),
             ),
         ]
 
@@ -120,14 +120,14 @@ def _panels(rows: Rows, intervention: str, y_label: str) -> tuple[Panel, ...]:
 
 
 def _at_best_layer(rows: Rows, **chosen: str) -> EstimateWithError:
-    """The value at the layer above the input from which the belief is read best, of one seed and network; mean of twins."""
+    """Return the value at the layer above the input that reads the belief best."""
     above = rows.where(metric="kl").where(layer=[layer for layer in rows.values("layer") if layer > 0])
     layer = largest(above.pool("layer", value="fitted"), lambda row: row["fitted"])["layer"]
     return above.where(layer=layer, **chosen).mean()
 
 
 def _effects(tables: Tables, intervention: str, less: dict[str, str]) -> dict[str, Effect]:
-    """By architecture and process: the belief's subspace in the trained network, less another number of the same seed."""
+    """Return the belief subspace's effect in the trained network minus another one."""
     effects = {}
     for (architecture, process), rows in tables["interventions"].by("architecture", "process").items():
 
@@ -143,7 +143,6 @@ def _effects(tables: Tables, intervention: str, less: dict[str, str]) -> dict[st
 
 
 def _least(effects: dict[str, Effect], what: str) -> Measurement:
-    """The least of the effects, with all of them in a sentence."""
     least = smallest(effects, lambda name: effects[name].value)
     listed = "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
     return Measurement({least: effects[least]}, f"{what}: {listed}.")
@@ -153,7 +152,7 @@ def _least(effects: dict[str, Effect], what: str) -> Measurement:
 def is_used(tables: Tables) -> Measurement:
     return _least(
         _effects(tables, "set", {"network": "untrained"}),
-        "Trained less untrained, of the way that a written belief calls for",
+        "Fraction of the way to the exact prediction after writing a belief, trained minus untrained",
     )
 
 
@@ -161,7 +160,7 @@ def is_used(tables: Tables) -> Measurement:
 def is_special(tables: Tables) -> Measurement:
     return _least(
         _effects(tables, "swap", {"subspace": "random"}),
-        "Belief's subspace less random ones, taken from another sample",
+        "Fraction of the way after a swap with another sample, belief's subspace minus random ones",
     )
 
 
@@ -169,5 +168,5 @@ def is_special(tables: Tables) -> Measurement:
 def is_needed(tables: Tables) -> Measurement:
     return _least(
         _effects(tables, "ablate", {"subspace": "random"}),
-        "Lost without the belief's subspace, less what is lost without a random one",
+        "Fraction of the belief's benefit lost without its subspace, minus that without a random one",
     )

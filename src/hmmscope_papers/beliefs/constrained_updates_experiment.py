@@ -1,4 +1,4 @@
-"""One layer of attention on Mess3: the pattern and values that constrained belief updating predicts, beside the measured."""
+"""One layer of attention on Mess3, compared with the prediction of constrained belief updating."""
 
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ from hmmscope.lab import (
     parameter,
 )
 
-#: Mess3 by the factor at which its slowest mode falls, 1 - 3 switch.
+#: Mess3 by the decay factor of its slowest mode, 1 - 3 switch.
 PROCESSES = {
     "Mess3, ζ = 0.85": {"switch": 0.05, "emission": 0.85},
     "Mess3, ζ = 0.7": {"switch": 0.1, "emission": 0.75},
@@ -34,12 +34,12 @@ PROCESSES = {
 class ConstrainedUpdates(Experiment):
     """RoFormers of one layer and one head on Mess3 with three rates of forgetting."""
 
-    title = "What one layer of attention makes of a filter"
+    title = "How one layer of attention approximates a filter"
     summary = (
-        "Attention sees all symbols at once, so that one layer can only add up what each of them says by itself. That "
-        "constrained belief predicts how attention falls off with distance, at the rate at which the process forgets, and "
-        "what each symbol writes. Models of one layer and one head are trained on Mess3 with three such rates, and measured "
-        "beside the prediction; the null is the same model before training."
+        "Attention sees all symbols at once, so one layer can only add up the evidence of each symbol alone. This "
+        "constrained belief predicts that attention decays with distance at the rate at which the process forgets, and "
+        "what each symbol writes. Models of one layer and one head are trained on Mess3 with three such rates, and compared "
+        "with the prediction; the control is the same model before training."
     )
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
     run_columns = ("process",)
@@ -88,7 +88,7 @@ class ConstrainedUpdates(Experiment):
                 curve(trained, "key", "trained", "model"),
                 curve(untrained, "key", "before training", "control"),
             )
-            return lines(name, *series, x_label="distance", y_label="attention, of that at distance 1", y_min=0.0)
+            return lines(name, *series, x_label="distance", y_label="attention relative to distance 1", y_min=0.0)
 
         def readings(quantity: str, title: str, y_label: str) -> Panel:
             own = rows.where(quantity=quantity)
@@ -103,23 +103,24 @@ class ConstrainedUpdates(Experiment):
         return [
             Figure(
                 name="pattern",
-                title="How attention falls off with distance",
+                title="Decay of attention with distance",
                 caption=(
-                    "Mean attention at a distance as a share of that at distance one, at late positions. Predicted: powers "
+                    "Mean attention at a distance divided by that at distance one, at late positions. Predicted: powers "
                     "of the second eigenvalue of the transition matrix. Bands are 95 % intervals over seeds."
                 ),
                 panels=tuple(pattern(name) for name in names),
             ),
             Figure(
                 name="beliefs",
-                title="What symbols write, and what stands after attention",
+                title="Values of symbols, and beliefs after attention",
                 caption=(
-                    "Left: cosine of what each symbol writes with what it says by itself, mean over symbols. Middle: R² of "
-                    "the constrained belief, read affinely between attention and MLP. Right: the same of the filter's; "
-                    "predicted is what an affine function of the constrained belief gives. Intervals are 95 % over seeds."
+                    "Left: cosine of each symbol's value vector with its predicted evidence, mean over symbols. "
+                    "Middle: R² of the constrained belief, read affinely between attention and MLP. Right: the same "
+                    "for the filter's belief; predicted is R² of an affine function of the constrained belief. "
+                    "Intervals are 95 % over seeds."
                 ),
                 panels=(
-                    readings("values", "What symbols write", "cosine"),
+                    readings("values", "Values of symbols", "cosine"),
                     readings("constrained", "Constrained belief", "held-out R²"),
                     readings("exact", "Exact belief", "held-out R²"),
                 ),
@@ -147,7 +148,10 @@ def decays(tables: Tables) -> Measurement:
     effects = _by_process(rows, lambda own: _mean(own, "trained") - _mean(own, "trained", "predicted"), "of the rate")
     held = _by_process(rows, lambda own: _mean(own, "trained"), "")
     return Measurement(
-        effects, f"Attention falls by a factor of {_said(held)}.", (Gate.flat(tables, parameter("settled")),), wanted
+        effects,
+        f"Factor by which attention falls with each step of distance: {_said(held)}.",
+        (Gate.flat(tables, parameter("settled")),),
+        wanted,
     )
 
 
@@ -165,7 +169,7 @@ def holds(tables: Tables, numbers: dict[str, float]) -> Measurement:
     told = Gate.headroom(least, numbers["least_left"], "the R² of untrained networks")
     return Measurement(
         effects,
-        f"R² after attention: {_said(held)}; untrained {_said(before)}.",
+        f"R² of the constrained belief after attention: trained {_said(held)}; untrained {_said(before)}.",
         (Gate.flat(tables, parameter("settled")), told),
         wanted,
     )

@@ -1,4 +1,4 @@
-"""What can be found in a trained model without being told the belief: states, operators, coordinates."""
+"""Unsupervised discovery in a trained model: states, operators and coordinates."""
 
 from typing import Any
 
@@ -7,25 +7,25 @@ from hmmscope.analysis import automaton, dictionary
 from hmmscope.lab import Effect, Experiment, Figure, Gate, MeasuredTables, Measurement, Rows, Tables, bar, bars, claim
 from hmmscope_papers.beliefs.belief_geometry import BeliefGeometry
 
-#: Names in figures by process. The models of the last two are those of belief-geometry.
+#: Names in figures by process. The last two share their models with belief-geometry.
 PROCESSES = {"golden mean": "golden-mean", "even": "even", "RRXOR": "rrxor", "Mess3": "mess3"}
 NETWORKS = {"trained": "model", "untrained": "control"}
 
 
-#: How a dictionary is found, and the control.
+#: Methods that find a dictionary, and the control.
 _METHODS = ("principal", "simplex", "sparse", "random")
 
 
 @registry.experiment("discovery")
 class Discovery(Experiment):
-    """States counted and operators learned from a model's predictions; dictionaries and simplices fitted to its stream."""
+    """States and operators from a model's predictions; dictionaries and simplices fitted to its stream."""
 
-    title = "What can be found without labels"
+    title = "Discovery of states and coordinates without labels"
     summary = (
-        "Probes are told the exact belief. Here nothing is: states are counted from the predictions of trained RoFormers "
-        "alone, by the rank of their Hankel matrix and by merging prefixes that foretell the same futures, and coordinates "
-        "are looked for in the last layer, by principal components, by the most extreme points of a simplex, and by a "
-        "sparse dictionary. Only then is what was found compared with the exact answer."
+        "Probes are trained on the exact belief. This experiment uses no labels: states are estimated from the predictions "
+        "of trained RoFormers alone, by the rank of their Hankel matrix and by merging prefixes with equal predictions of "
+        "the future, and coordinates are extracted from the last layer, by principal components, by the extreme points of a "
+        "simplex, and by a sparse dictionary. The results are then compared with the exact answer."
     )
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
     run_columns = ("process",)
@@ -64,7 +64,7 @@ class Discovery(Experiment):
             own = states.where(quantity=quantity)
             names = own.values("process")
             series = [bar(own.where(network=n), "process", names, n, role) for n, role in NETWORKS.items()]  # type: ignore[arg-type]
-            series.append(bar(own, "process", names, "exact law", "optimum", y="exact"))
+            series.append(bar(own, "process", names, "exact process", "optimum", y="exact"))
             label = "total variation" if quantity == "distance" else "states"
             panels.append(bars(title, *series, categories=names, y_label=label))
         found = []
@@ -85,17 +85,18 @@ class Discovery(Experiment):
                 title="States and operators from predictions alone",
                 caption=(
                     "Left: rank by the largest gap of singular values. Middle: recurrent states of the automaton of "
-                    "prefixes whose futures differ by more than .1 in total variation. Right: distance of the next laws of "
-                    "learned operators from the process. The exact law goes the same way. Intervals are 95 % over seeds."
+                    "prefixes whose futures differ by more than .1 in total variation. Right: distance of the learned "
+                    "operators' next-symbol distributions from the process. The exact process is analysed alike. "
+                    "Intervals: 95 % over seeds."
                 ),
                 panels=tuple(panels),
             ),
             Figure(
                 name="coordinates",
-                title="Coordinates of the last layer that nobody named",
+                title="Coordinates of the last layer found without labels",
                 caption=(
-                    "Left: mean absolute correlation of each coordinate of the exact belief with one that was found. Right: "
-                    "R² of the belief as an affine function of all that were found. Intervals are 95 % over seeds."
+                    "Left: mean absolute correlation of each coordinate of the exact belief with its best match. Right: "
+                    "R² of the belief as an affine function of all coordinates found. Intervals are 95 % over seeds."
                 ),
                 panels=tuple(found),
             ),
@@ -107,7 +108,6 @@ def _last_layer(rows: Rows) -> Rows:
 
 
 def _by_process(rows: Rows, networks: tuple[str, ...] = ("trained", "untrained")) -> dict[str, Effect]:
-    """A number of the trained network, less that of the untrained one if both are named, by process."""
     effects = {}
     for name, own in rows.by("process").items():
         trained, untrained = (own.where(network=network) for network in ("trained", "untrained"))
@@ -126,5 +126,5 @@ def states_counted(tables: Tables) -> Measurement:
     rows = tables["states"].where(quantity="recurrent", process=("golden mean", "even", "RRXOR"))
     exact = {name: own[0]["exact"] for name, own in rows.by("process").items()}
     effects = _by_process(rows, ("trained",))
-    listed = "; ".join(f"{name} {effect.short()}, exactly {exact[name]:g}" for name, effect in effects.items())
-    return Measurement(effects, f"Recurrent states: {listed}.", (Gate.flat(tables),))
+    listed = "; ".join(f"{name} {effect.short()}, exact {exact[name]:g}" for name, effect in effects.items())
+    return Measurement(effects, f"Recurrent states of the trained model's predictions: {listed}.", (Gate.flat(tables),))

@@ -1,4 +1,4 @@
-"""By which parts a small Transformer comes from tokens to its prediction: heads and MLPs ablated, and no longer heard."""
+"""Mechanisms of small Transformers: ablations of components, and path patching."""
 
 import math
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ from hmmscope_papers.beliefs.belief_geometry import BeliefGeometry
 CHAINS = "Markov chains"
 HIDDEN = ("Mess3", "RRXOR")
 _TITLES = {"trained": "trained", "untrained": "before training", "constructed": "weights by hand"}
-#: What may be read, in the order of the figure.
+#: Readouts, in the order of the figure.
 _READ = {
     "previous-1": "1 back",
     "previous-2": "2 back",
@@ -43,16 +43,16 @@ _READ = {
 
 @registry.experiment("mechanisms")
 class Mechanisms(Experiment):
-    """RoFormers of two layers on Markov chains in context, Mess3 and RRXOR, part by part."""
+    """RoFormers of two layers on Markov chains in context, Mess3 and RRXOR, component by component."""
 
-    title = "By which parts a model comes to its prediction"
+    title = "Components behind a model's prediction"
     summary = (
-        "Each head, the attention of each layer and each MLP is replaced by its mean over samples, or by what it gives on "
-        "another sample: what does the loss rise by, and what can no longer be read after that layer? Then single edges are "
-        "cut: one part no longer hears another, and hears its mean. Models of two layers are trained on Markov chains that "
-        "are drawn anew for each sample, where the circuit of induction heads is known, and on Mess3 and RRXOR, where the "
-        "belief has to be followed. Beside them stand the same models before training, and the induction circuit with "
-        "weights written by hand, whose parts do what they are called."
+        "Each head, the attention of each layer and each MLP is replaced by its mean over samples, or by its output on "
+        "another sample. The experiment measures the rise of the loss and the loss of readout after that layer. Then single "
+        "edges are cut: one component receives the mean of another instead of its output. Models of two layers are trained "
+        "on Markov chains that are drawn anew for each sample, where the circuit of induction heads is known, and on Mess3 "
+        "and RRXOR, which require belief tracking. They are compared with the same models before training, and with an "
+        "induction circuit constructed by hand, whose components have known roles."
     )
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
     run_columns = ("process",)
@@ -111,31 +111,31 @@ class Mechanisms(Experiment):
         return [
             Figure(
                 name="loss",
-                title="What it costs to remove a part",
+                title="Cost of removing a component",
                 caption=(
-                    "Rise of the loss when a head (of each layer, a is the one that costs most), the attention of a layer "
-                    "or an MLP is replaced by its mean over samples, or by what it gives on another sample. Intervals are "
-                    "95 % over seeds."
+                    "Rise of the loss if a head (letters order the heads of a layer by cost, a the largest), the "
+                    "attention of a layer or an MLP is replaced by its mean over samples, or by its output on another "
+                    "sample. Intervals are 95 % over seeds."
                 ),
                 panels=tuple(_costs(ablated.where(process=process), process) for process in processes),
             ),
             Figure(
                 name="read",
-                title="What can no longer be read after the layer",
+                title="Loss of readout after the layer",
                 caption=(
-                    "R², held out, that is lost of an affine map to earlier symbols, to the frequencies of symbols in the "
-                    "context and of those that followed the present one, and to the belief, when a part is replaced by its "
-                    "mean. Means over seeds."
+                    "Loss of held-out R² of affine maps to earlier symbols, to the frequencies of symbols in the "
+                    "context and of those that followed the present symbol, and to the belief, if a component is "
+                    "replaced by its mean. Means over seeds."
                 ),
                 panels=tuple(_readings(*one) for one in _each(ablated, ("trained", "constructed"))),
             ),
             Figure(
                 name="paths",
-                title="The way from a token to the prediction",
+                title="Paths from a token to the prediction",
                 caption=(
-                    "Rise of the loss when the part at the bottom no longer hears the part at the left, and hears its mean "
-                    "over samples instead; all other parts hear it as before. Each map has its own colours. Means over "
-                    "seeds."
+                    "Rise of the loss if the component at the bottom receives the mean over samples of the component at the "
+                    "left instead of its output; all other components receive it unchanged. Each map has its own colour "
+                    "scale. Means over seeds."
                 ),
                 panels=tuple(_edges(*one) for one in _each(edges, ("trained", "constructed"))),
             ),
@@ -143,7 +143,7 @@ class Mechanisms(Experiment):
 
 
 def _in_order(rows: list[dict[str, Any]]) -> dict[str, str]:
-    """Names of the parts that mean the same in all seeds: of the heads of a layer, a is the one that costs most."""
+    """Name components consistently across seeds: heads of a layer by falling cost."""
     costs = {
         row["component"]: (row["layer"], row["head"] is not None, -row["value"])
         for row in rows
@@ -163,8 +163,6 @@ def _in_order(rows: list[dict[str, Any]]) -> dict[str, str]:
 
 @dataclass(frozen=True, order=True)
 class _AxisLabel:
-    """A label with its place on an axis."""
-
     place: int
     name: str = field(compare=False)
 
@@ -177,7 +175,6 @@ def _placed(rows: Rows, column: str, order: list[str]) -> Rows:
 
 
 def _parts(rows: Rows) -> list[str]:
-    """Parts in the order in which they write: heads, attention, MLP, layer by layer."""
     kinds = ("head", "attention", "mlp")
     return sorted(rows.values("part"), key=lambda part: (part.split()[1][0], kinds.index(part.split()[0]), part))
 
@@ -197,7 +194,6 @@ def _costs(rows: Rows, process: str) -> Panel:
 
 
 def _each(rows: Rows, networks: tuple[str, ...]) -> list[tuple[Rows, str]]:
-    """The rows of each process and network, with a title."""
     return [
         (own, f"{process}, {_TITLES[network]}")
         for (process, network), own in rows.where(network=networks).by("process", "network").items()
@@ -208,14 +204,14 @@ def _readings(rows: Rows, title: str) -> Panel:
     own = rows.where(ablation="mean", quantity=tuple(_READ))
     shown = own.with_columns(quantity=lambda row: _READ[row["quantity"]])
     placed = _placed(_placed(shown, "part", _parts(own)), "quantity", list(_READ.values()))
-    labels = {"x_label": "what is read", "y_label": "part", "z_label": "R² lost"}
+    labels = {"x_label": "readout", "y_label": "component", "z_label": "R² lost"}
     return heatmap(title, placed, "quantity", "part", z_min=0.0, z_max=1.0, **labels)
 
 
 def _edges(rows: Rows, title: str) -> Panel:
     own = rows.where(quantity="loss")
     placed = _placed(_placed(own, "sender", own.values("sender")), "receiver", own.values("receiver"))
-    labels = {"x_label": "what hears", "y_label": "what is heard", "z_label": "nats"}
+    labels = {"x_label": "receiver", "y_label": "sender", "z_label": "nats"}
     return heatmap(title, placed, "receiver", "sender", z_min=0.0, **labels)
 
 
@@ -224,7 +220,7 @@ def _edges(rows: Rows, title: str) -> Panel:
 
 
 def _lost(own: Rows, network: str, part: str, quantity: str) -> EstimateWithError:
-    """What one seed loses without a part that is replaced by its mean; the mean of twins."""
+    """Return the loss of one seed without a component."""
     return own.where(network=network, part=part, quantity=quantity, ablation="mean").mean()
 
 
@@ -249,16 +245,19 @@ def induction_heads(tables: Tables) -> Measurement:
         for role in ("previous-token head", "induction head")
     }
     named = ", ".join(f"{count} {role}{'' if count == 1 else 's'}" for role, count in heads.items())
-    text = f"{_said(effects)}. By the removal of single heads {named} in {len(rows.seeds())} seeds."
+    text = f"{_said(effects)}. Ablation of single heads finds {named} in {len(rows.seeds())} seeds."
     found = [
         sum(row["role"] == "induction head" and row["head"] is not None for row in own)
         for own in called.by("seed").values()
     ]
     gates = (
         Gate.regime(
-            float(min(found, default=0)), parameter("heads"), math.inf, "the least number of induction heads in a seed"
+            float(min(found, default=0)),
+            parameter("heads"),
+            math.inf,
+            "the smallest number of induction heads in a seed",
         ),
-        Gate.learned(gain, parameter("learned"), "unigrams of the context"),
+        Gate.learned(gain, parameter("learned"), "the unigrams of the context"),
         Gate.flat(tables, parameter("settled"), label=CHAINS),
     )
     return Measurement(effects, text[0].upper() + text[1:], gates, tuple(wanted))
@@ -269,7 +268,7 @@ def by_which_way(tables: Tables) -> Measurement:
     rows = tables["paths"].where(process=CHAINS, network="trained", receiver="attention 2", quantity="loss")
 
     def cost(own: Rows, sender: str) -> EstimateWithError:
-        found = own.where(sender=sender)  # networks of attention alone have no MLP that could be heard
+        found = own.where(sender=sender)  # attention-only networks have no MLP
         return EstimateWithError(found[0]["value"], found[0]["error"]) if found else EstimateWithError(0.0)
 
     senders = rows.values("sender")
@@ -281,4 +280,6 @@ def by_which_way(tables: Tables) -> Measurement:
     by_seed = rows.per_seed(lambda own: {name: cost(own, name) for name in senders})
     each = {name: Effect.pooled([found[name] for found in by_seed.values()]) for name in senders}
     effect = Effect.pooled(list(rows.per_seed(more).values()), "nats more by the MLP")
-    return Measurement(effect, f"Nats when it no longer hears: {_said(each)}.")
+    return Measurement(
+        effect, f"Rise of the loss in nats if the second layer's attention no longer receives: {_said(each)}."
+    )

@@ -1,1 +1,1 @@
-"""HMMs that stand in the prompt: who filters what it is told."""
+"""HMMs given in the prompt, and the networks that filter them."""

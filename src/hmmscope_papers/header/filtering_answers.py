@@ -1,4 +1,4 @@
-"""The question of header-filtering, answered in a table: who filters an HMM that is told, at which size, and how far."""
+"""Result table of header-filtering."""
 
 from dataclasses import replace
 
@@ -8,22 +8,22 @@ from hmmscope_papers.header.filtering_measures import BEYOND, HERE, LENGTH, TIME
 from hmmscope_papers.header.filtering_models import title
 from hmmscope_papers.header.header_claims import in_pairs, ratio
 
-#: Where the networks are asked, and the heads of the columns.
+#: Places of evaluation, with column headings.
 PLACES = {
     HERE: f"up to {LENGTH} observations",
-    BEYOND: f"from there to {TIMES * LENGTH}",
+    BEYOND: f"{LENGTH} to {TIMES * LENGTH} observations",
     "slow": "slowly mixing",
     "sharp": "nearly certain",
 }
-#: The claims whose rules say what it means to filter, and to fail.
+#: Claims whose rules define to filter, and to fail.
 FILTERS, FAILS = "header-transformer-filters", "header-lstm-fails"
 
 
 def who_filters(tables: Tables) -> list[str]:
-    """What networks leave above the filter, of what counting leaves there, as a table in Markdown; no lines without any.
+    """Return a Markdown table of networks' excess relative to the n-gram baseline; empty without networks.
 
     Args:
-        tables: with `places`, each network after its largest budget; those of another plan are lines of their own.
+        tables: With `places`, each network after its largest budget; other plans have separate lines.
     """
     rows = tables["places"]
     models = rows.where(predictor="model")
@@ -31,10 +31,11 @@ def who_filters(tables: Tables) -> list[str]:
         return []
     filters, fails = (registry.lookup("claim", name).rule for name in (FILTERS, FAILS))
     lines = [
-        "Who filters, after how many samples: nats above the filter as a share of what counting leaves at the same place, "
-        f"means over seeds with their 95 % intervals, each for itself. *Filters*: below {filters.bound:g}; *fails*: above "
-        f"{fails.bound:g}; *neither*: between the two; *open*: the interval holds one of them, and the number says how many "
-        "seeds of this spread would decide. Slowly mixing and nearly certain HMMs were left out of the training.",
+        "Filtering by number of training samples: nats above the exact filter divided by those of the n-gram baseline "
+        f"at the same place, means over seeds with separate 95 % intervals. *Filters*: below {filters.bound:g}; "
+        f"*fails*: above {fails.bound:g}; *neither*: between the two; *open*: the interval contains a bound, and the "
+        "number is how many seeds of this spread would decide. Slowly mixing and nearly certain HMMs were left out of "
+        "training.",
         "",
         f"| | samples | seeds | {' | '.join(PLACES.values())} |",
         "|---" * (3 + len(PLACES)) + "|",
@@ -48,19 +49,19 @@ def who_filters(tables: Tables) -> list[str]:
 
 
 def _cell(rows: Rows) -> str:
-    """``0.02 [0.01, 0.03]: filters``, or a dash where the network was not asked."""
+    """Format ``0.02 [0.01, 0.03]: filters``, or a dash."""
     left = share_left(rows)
     return "–" if left is None else f"{replace(left, unit='')}: {said(left)}"
 
 
 def share_left(rows: Rows) -> Effect | None:
-    """What a network leaves at a place, of what counting leaves there; None if no seed has both."""
+    """Return a network's excess divided by the n-gram baseline's."""
     model, counting = (rows.where(predictor=name).estimates() for name in ("model", "counting"))
     return in_pairs(model, counting, ratio).effect()
 
 
 def said(left: Effect) -> str:
-    """What a share says by the rules of both claims."""
+    """Return the verdict on a ratio by the rules of both claims."""
     filters, fails = (registry.lookup("claim", name).rule for name in (FILTERS, FAILS))
     if filters.verdict(left) == "reproduced":
         return "**filters**"

@@ -1,4 +1,4 @@
-"""What header-filtering measures of the budgets of one network: how far above the exact filter it is, and what is inside."""
+"""Measurements of header-filtering: excess over the exact filter, and what is inside a network."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -12,31 +12,30 @@ from hmmscope import ProcessDataset, Run, capture_activations, evaluate, interve
 from hmmscope.analysis import TunedNgrams, attention_taps, inference_mode
 from hmmscope_papers.header.filtering_models import ARCHITECTURES
 
-#: Observations of a sample in the training, and how many times as many at most are read.
+#: Observations of a training sample, and the largest multiple of them that is read.
 LENGTH, TIMES = 32, 4
-#: Where scores are taken: at the length of the training, beyond it, and in regions that were left out of the training, by
-#: the processes that have them.
+#: Places of scores: at the training length, beyond it, and in regions left out of training, with their processes.
 HERE, BEYOND = "T", "beyond T"
 REGIONS = {"slow": "told-slow-hmms", "sharp": "told-sharp-hmms"}
-#: Predictors that know no network are the same beside each; those that take long are measured beside this one.
+#: Baselines are the same for every network; slow ones are measured with this architecture only.
 BESIDE = "lstm"
 
 Row = dict[str, Any]
 
 
 def instrument(name: str) -> Callable[..., list[Row]]:
-    """A registered instrument."""
+    """Look up a registered instrument."""
     found: Callable[..., list[Row]] = registry.lookup("instrument", name)
     return found
 
 
 def short(value: float) -> float:
-    """Five digits: what the samples tell."""
+    """Round to five digits, the precision of the samples."""
     return float(f"{value:.5g}")
 
 
 def places(run: Run) -> dict[str, tuple[ProcessDataset, int]]:
-    """Samples by place, and the least number of known observations that counts there."""
+    """Return samples by place, with the first known observation included."""
     layout, seed, spec = run.config.layout, run.config.seed, run.config.process
     found = {HERE: (run.dataset("evaluate"), 0)}
     if ARCHITECTURES[architecture_of(run)].any_length:
@@ -49,13 +48,13 @@ def places(run: Run) -> dict[str, tuple[ProcessDataset, int]]:
 
 
 def longer(run: Run, stream: str) -> ProcessDataset:
-    """Samples of `TIMES` the length of the training."""
+    """Return samples of `TIMES` the training length."""
     layout = replace(run.config.layout, length=TIMES * run.config.layout.num_observations)
     return ProcessDataset(run.process, layout=layout, seed=run.config.seed, stream=stream)
 
 
 def architecture_of(run: Run) -> str:
-    """The name in `ARCHITECTURES` whose fields the model of a run has."""
+    """Return a run's name in `ARCHITECTURES`."""
     spec = run.config.to_data()["model"]
 
     def alike(fields: Mapping[str, Any]) -> bool:
@@ -66,7 +65,7 @@ def architecture_of(run: Run) -> str:
 
 
 def facts_of(run: Run) -> Row:
-    """The columns that say which training a row is of, and what it cost."""
+    """Return the columns that identify a training and its cost."""
     training, took = run.config.training, run.seconds_per_step
     steps = training.num_steps
     return {
@@ -83,13 +82,13 @@ def facts_of(run: Run) -> Row:
 
 
 def learning_row(run: Run, num_samples: int) -> Row:
-    """Nats above the exact filter at the length of the training, after one budget."""
+    """Return nats above the exact filter at the training length."""
     score = evaluate(run.model, run.dataset("evaluate"), num_samples=num_samples, baselines=False)
     return facts_of(run) | {"place": HERE, "predictor": "model"} | _mean(score.measures["model"]["excess"])
 
 
 def place_rows(run: Run, num_samples: int) -> list[Row]:
-    """The same at every place, of the model, the network before training, and counting, which is tuned where it trained."""
+    """Return nats above the exact filter by place: model, untrained network and tuned n-gram baseline."""
     facts, untrained, rows = facts_of(run), run.untrained(), []
     counting = TunedNgrams.tuned(run.dataset("counting"))
     for place, (dataset, first) in places(run).items():
@@ -108,16 +107,12 @@ def place_rows(run: Run, num_samples: int) -> list[Row]:
 
 
 def _mean(values: np.ndarray) -> Row:
-    """Mean over samples (sample, judged), with the standard error that they give it."""
     means = values.mean(1)
     return {"value": short(float(means.mean())), "error": short(float(means.std(ddof=1) / len(means) ** 0.5))}
 
 
 def position_rows(run: Run, num_samples: int, num_hmms: int, num_fits: int) -> list[Row]:
-    """Excess and calibration by the number of known observations, at the length of the training and to `TIMES` of it.
-
-    Beside the network `BESIDE` stand the predictors that know less than the header.
-    """
+    """Return excess and calibration by the number of known observations; slow baselines for `BESIDE` only."""
     facts, rows = facts_of(run), []
     beside = facts["architecture"] == BESIDE
     asked = [(HERE, run.dataset("evaluate"))]
@@ -136,12 +131,10 @@ def position_rows(run: Run, num_samples: int, num_hmms: int, num_fits: int) -> l
 
 
 def _is_shown(position: int | None, length: int) -> bool:
-    """0, powers of two and the last; None is the mean over all."""
     return position is None or position & (position - 1) == 0 or position == length - 1
 
 
 def _named(rows: Iterable[Row]) -> list[Row]:
-    """Of all that count the best, as "counting"."""
     kept = list(rows)
     means = {row["predictor"]: row["value"] for row in kept if row["position"] is None and row["quantity"] == "excess"}
     counted = TunedNgrams.best({name: np.array([value]) for name, value in means.items()})
@@ -151,7 +144,6 @@ def _named(rows: Iterable[Row]) -> list[Row]:
 
 
 def _counts(name: str) -> bool:
-    """Whether a predictor counts."""
     return name.startswith("order-") or name == "context-tree"
 
 
@@ -160,7 +152,7 @@ def _counts(name: str) -> bool:
 
 
 def belief_rows(run: Run, num_samples: int) -> list[Row]:
-    """Held-out R² of the exact belief by layer, beside untrained twins."""
+    """Return held-out R² of the exact belief by layer, with untrained controls."""
     found = instrument("geometry")(run.model, run.dataset("probe"), num_samples=num_samples, seed=run.config.seed)
     kept = [row for row in found if row["target"] == "belief" and row["targets"] == "true"]
     columns = ("layer", "r2", "fitted", "twins", "share", "share_low", "share_high")
@@ -168,14 +160,14 @@ def belief_rows(run: Run, num_samples: int) -> list[Row]:
 
 
 def memory_rows(run: Run, num_samples: int) -> list[Row]:
-    """Held-out R² of the header's numbers by layer at the last observation, beside untrained twins."""
+    """Return held-out R² of the header's numbers by layer, with untrained controls."""
     found = instrument("header-memory")(run.model, run.dataset("probe"), num_samples=num_samples, seed=run.config.seed)
     columns = ("part", "layer", "r2", "twins", "share", "share_low", "share_high")
     return [facts_of(run) | _columns(row, columns) for row in found]
 
 
 def edit_rows(run: Run, num_samples: int) -> list[Row]:
-    """The share of the way to the new filter's answers that an edited header moves those of the network."""
+    """Return how far an edited header moves answers to the new filter's, as a fraction."""
     rows = []
     for network, model in {"trained": run.model, "untrained": run.untrained()}.items():
         found = instrument("header-edits")(model, run.dataset("probe"), num_samples=num_samples, seed=run.config.seed)
@@ -185,12 +177,11 @@ def edit_rows(run: Run, num_samples: int) -> list[Row]:
 
 
 def move_rows(run: Run, num_samples: int) -> list[Row]:
-    """The share of the way to the answers that another belief calls for, where what reads as the belief is moved.
+    """Return how far a replaced belief moves answers to that belief's, as a fraction.
 
     Returns:
-        Rows (network, layer, fitted, subspace, value, error, before): in place of what the stream of a layer says of the
-        belief, "belief" puts what that of another sample says, which is of another HMM; "random" does it with a random map
-        of the same rank.
+        Rows (network, layer, fitted, subspace, value, error, before): "belief" uses another sample's belief component,
+        "random" that of a random map of the same rank.
     """
     rows = []
     for network, model in {"trained": run.model, "untrained": run.untrained()}.items():
@@ -205,12 +196,10 @@ def move_rows(run: Run, num_samples: int) -> list[Row]:
 
 
 def head_rows(run: Run, num_samples: int) -> list[Row]:
-    """Heads that carry the header: the attention of observations on it, and what it costs where a head reads none of it.
+    """Return attention of observations to the header by head, and the cost of removing it.
 
     Returns:
-        Rows (network, layer, head, quantity, value): "attention" is the share of the pattern that falls on the header, mean
-        over the queries of the later half; "cost" the nats that are added if this head has no weight there. None of a
-        network without softmax attention.
+        Rows (network, layer, head, quantity, value): "attention" (fraction on the header, late queries) and "cost" (nats).
     """
     facts = facts_of(run)
     if not facts["architecture"].startswith("transformer"):
@@ -231,7 +220,6 @@ def head_rows(run: Run, num_samples: int) -> list[Row]:
 
 
 def _attention(model: nn.Module, dataset: ProcessDataset, header: int, num_samples: int) -> dict[str, list[float]]:
-    """Mean share of the attention that falls on the header, by the tap of a layer, of each head."""
     later = header + dataset.layout.num_observations // 2
     with inference_mode(model) as device:
         tokens = dataset[0:num_samples].tokens.to(device)
@@ -242,8 +230,6 @@ def _attention(model: nn.Module, dataset: ProcessDataset, header: int, num_sampl
 
 
 def _deaf(head: int, header: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A pattern in which the observations give no weight of one head to the header."""
-
     def edit(pattern: torch.Tensor) -> torch.Tensor:
         changed = pattern.clone()
         changed[:, head, header:, :header] = 0

@@ -1,4 +1,4 @@
-"""The architectures that header-filtering compares, and what each is trained and measured with."""
+"""Architectures compared in header-filtering, with their settings for training and measurement."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,15 +6,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class FilteringArchitecture:
-    """A model by its fields; widths are those at which it has about 52,000 weights.
+    """A model by its fields; widths give about 52,000 weights.
 
     Attributes:
-        title: in figures and sentences.
-        model: name and fields.
-        rate: of learning, see protocols/README.md.
-        engine: that takes its steps: the compiled one where it covers the model.
-        compile: let torch compile the model, where that takes a third off its steps.
-        any_length: whether it can be read beyond the length of its training.
+        title: Name in figures and sentences.
+        model: Name and fields.
+        rate: Learning rate, see protocols/README.md.
+        engine: Training engine, the compiled one if it covers the model.
+        compile: Let torch compile the model if that saves a third of the step time.
+        any_length: Whether it can read beyond its training length.
     """
 
     title: str
@@ -51,10 +51,10 @@ ARCHITECTURES: dict[str, FilteringArchitecture] = {
         compile=True,
     ),
 }
-#: Whom the questions are about: measured first.
+#: Architectures that the claims compare: measured first.
 HEADLINE = ("rnn", "lstm", "transformer")
 
 
 def title(name: str) -> str:
-    """Of an architecture, in figures and sentences."""
+    """Return an architecture's name in figures and sentences."""
     return ARCHITECTURES[name].title

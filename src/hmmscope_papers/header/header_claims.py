@@ -1,8 +1,4 @@
-"""What header-filtering is asked: who is ahead, after as many samples and as much time, and what a Transformer holds.
-
-Of two excesses the logarithm of their ratio is taken, base 2: a doubling is a doubling of the distance to the exact filter,
-at every size.
-"""
+"""Claims of header-filtering, by log2 of the ratio of two excesses."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -16,7 +12,7 @@ from hmmscope_papers.header.filtering_models import title
 
 #: Size, architecture and steps of a network.
 Which = tuple[int, str, int]
-#: A number of each seed.
+#: An estimate for each seed.
 Seeds = Mapping[Any, EstimateWithError | None]
 
 
@@ -25,7 +21,7 @@ def _sized(size: int) -> str:
 
 
 def _longest(rows: Rows, *names: str) -> int:
-    """The largest budget that all of these have; 0 if there is none."""
+    """Return the largest common budget, or 0."""
     known = [set(rows.where(architecture=name).values("steps")) for name in names]
     return max(set.intersection(*known), default=0)
 
@@ -35,7 +31,7 @@ def _after(rows: Rows, name: str, steps: int) -> Seeds:
 
 
 def in_pairs(one: Seeds, other: Seeds, measure: Any) -> PerSeed[EstimateWithError | None]:
-    """A number of the estimates of two, seed by seed; None where a seed lacks one of them."""
+    """Combine two estimates seed by seed; None if a seed lacks one."""
     found: PerSeed[EstimateWithError | None] = PerSeed()
     for seed in {**one, **other}:
         pair = one.get(seed), other.get(seed)
@@ -44,19 +40,17 @@ def in_pairs(one: Seeds, other: Seeds, measure: Any) -> PerSeed[EstimateWithErro
 
 
 def ratio(one: EstimateWithError, other: EstimateWithError) -> EstimateWithError:
-    """One over the other, of different samples."""
+    """Divide estimates from different samples."""
     relative = math.hypot(one.error / one.value, other.error / other.value)
     return EstimateWithError(one.value / other.value, relative * one.value / other.value)
 
 
 def _doublings(one: EstimateWithError, other: EstimateWithError) -> EstimateWithError:
-    """log2 of their ratio."""
     found = ratio(one, other)
     return EstimateWithError(math.log2(found.value), found.error / found.value / math.log(2))
 
 
 def _change(before: Seeds, after: Seeds) -> float | None:
-    """Mean over seeds of what has changed; None where a seed lacks it."""
     changes = [None if (then := before.get(seed)) is None else now.value - then.value for seed, now in _known(after)]
     known = [change for change in changes if change is not None]
     return fmean(known) if known and len(known) == len(after) else None
@@ -71,24 +65,22 @@ def _counting(tables: Tables, size: int, name: str) -> Seeds:
 
 
 def _learned(tables: Tables, networks: Iterable[Which]) -> Gate:
-    """Whether each of these is better than the best that counts."""
     leads: dict[Which, Effect | None] = {}
     for size, name, steps in networks:
         rows = tables["learning"].where(size=size)
         lead = in_pairs(_counting(tables, size, name), _after(rows, name, steps), lambda one, other: one - other)
         leads[size, name, steps] = lead.effect("nats")
     if not leads:
-        said = "none of the networks that this is about was trained here"
+        said = "none of the compared networks was trained here"
         return Gate("learned", False, said, (0.0, parameter("learned")))
     unknown = [which for which, lead in leads.items() if lead is None]
     known = {which: lead.value for which, lead in leads.items() if lead is not None}
     least = unknown[0] if unknown else smallest(known, lambda which: known[which])
-    said = f"the best that counts ({title(least[1])}, {_sized(least[0])}, {least[2]:,} steps)"
+    said = f"the best n-gram baseline ({title(least[1])}, {_sized(least[0])}, {least[2]:,} steps)"
     return Gate.learned(leads[least], parameter("learned"), said)
 
 
 def _said(tables: Tables) -> str:
-    """Nats above the filter after the largest budget of all, by size and architecture."""
     found = []
     for size, own in tables["learning"].by("size").items():
         names = own.values("architecture")
@@ -98,11 +90,10 @@ def _said(tables: Tables) -> str:
         )
         if steps:
             found.append(f"{_sized(size)}, {steps:,} steps: {', '.join(means)}")
-    return f"Nats above the filter: {'; '.join(found) or 'nothing'}."
+    return f"Mean nats per symbol above the exact filter: {'; '.join(found) or 'not measured'}."
 
 
 def _spent(tables: Tables, networks: Iterable[Which]) -> dict[str, float]:
-    """The most that one of these was trained on."""
     found = [
         row["sequences"]
         for size, name, steps in networks
@@ -112,16 +103,16 @@ def _spent(tables: Tables, networks: Iterable[Which]) -> dict[str, float]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# One network beside counting
+# One network compared with n-grams
 
 
 def _left(tables: Tables, name: str) -> Measurement:
-    """What a network leaves above the filter, of what counting leaves, by size."""
+    """Return a network's excess divided by the n-gram baseline's."""
     effects, drifts, used = {}, {}, []
     for size, own in tables["learning"].where(architecture=name).by("size").items():
         steps, counting = _longest(own, name), _counting(tables, size, name)
         now, half = (in_pairs(_after(own, name, at), counting, ratio) for at in (steps, steps // 2))
-        effect = now.effect("of what counting leaves")
+        effect = now.effect("of the n-gram baseline's excess")
         if effect is not None:
             effects[_sized(size)], drifts[_sized(size)] = effect, _change(half, now)
             used.append((size, name, steps))
@@ -131,13 +122,11 @@ def _left(tables: Tables, name: str) -> Measurement:
 
 @claim("header-lstm-fails")
 def lstm_fails(tables: Tables) -> Measurement:
-    """Of what counting leaves, at every size."""
     return _left(tables, "lstm")
 
 
 @claim("header-transformer-filters")
 def transformer_filters(tables: Tables) -> Measurement:
-    """Of what counting leaves, at every size."""
     return _left(tables, "transformer")
 
 
@@ -146,7 +135,7 @@ def transformer_filters(tables: Tables) -> Measurement:
 
 
 def _ahead(tables: Tables, behind: str, ahead: str) -> Measurement:
-    """By how many doublings the excess of one is above that of another, after as many samples, by size."""
+    """Return log2 of the ratio of two excesses after equally many samples."""
     effects, drifts, used, budgets = {}, {}, [], {}
     for size, own in tables["learning"].by("size").items():
         steps = _longest(own, behind, ahead)
@@ -170,10 +159,7 @@ def _seconds(rows: Rows) -> list[float]:
 
 
 def _at_time(rows: Rows, seconds: float) -> tuple[PerSeed[EstimateWithError | None], set[int]]:
-    """The excess of each seed after so much processor time, between the budgets about it, and the steps of these.
-
-    Between two budgets its logarithm is a straight line in that of the time. None of a seed that has no budget on a side.
-    """
+    """Interpolate each seed's excess at a processor time, on log-log axes; also return the budgets used."""
     found: PerSeed[EstimateWithError | None] = PerSeed()
     steps = set()
     for seed, own in rows.by("seed").items():
@@ -198,7 +184,7 @@ def _at_time(rows: Rows, seconds: float) -> tuple[PerSeed[EstimateWithError | No
 
 
 def _ahead_in_time(tables: Tables, behind: str, ahead: str) -> Measurement:
-    """The same after as much processor time: all that both have."""
+    """Compare at the longest common processor time."""
     effects, drifts, used, budgets = {}, {}, [], dict[str, dict[str, float]]()
     for size, own in tables["learning"].by("size").items():
         both = [own.where(architecture=name) for name in (behind, ahead)]
@@ -220,41 +206,36 @@ def _ahead_in_time(tables: Tables, behind: str, ahead: str) -> Measurement:
 
 @claim("header-transformer-ahead")
 def transformer_ahead(tables: Tables) -> Measurement:
-    """Within seed and size, at the largest budget that both have."""
     return _ahead(tables, "lstm", "transformer")
 
 
 @claim("header-transformer-ahead-of-two")
 def transformer_ahead_of_two(tables: Tables) -> Measurement:
-    """The same of the smallest size."""
     return _ahead(tables, "lstm", "transformer")
 
 
 @claim("header-transformer-ahead-in-time")
 def transformer_ahead_in_time(tables: Tables) -> Measurement:
-    """Within seed and size, at the longest time that both have."""
     return _ahead_in_time(tables, "lstm", "transformer")
 
 
 @claim("header-rnn-ahead")
 def rnn_ahead(tables: Tables) -> Measurement:
-    """Within seed and size, at the largest budget that both have."""
     return _ahead(tables, "transformer", "rnn")
 
 
 @claim("header-rnn-ahead-in-time")
 def rnn_ahead_in_time(tables: Tables) -> Measurement:
-    """Within seed and size, at the longest time that both have."""
     return _ahead_in_time(tables, "transformer", "rnn")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A Transformer beyond its length, and inside
+# A Transformer beyond its training length, and inside
 
 
 @claim("header-transformer-longer")
 def transformer_longer(tables: Tables) -> Measurement:
-    """By how many doublings the excess beyond the length of the training is above that up to it, by size."""
+    """Compare the excess beyond the training length with that up to it."""
     effects, used = {}, []
     for size, own in tables["places"].where(architecture="transformer", predictor="model").by("size").items():
         here, beyond = (own.where(place=place).estimates() for place in (HERE, BEYOND))
@@ -266,7 +247,9 @@ def transformer_longer(tables: Tables) -> Measurement:
     for name, own in tables["places"].where(predictor="model", place=BEYOND).by("architecture").items():
         means = (f"{fmean(one['value'] for one in rows):.3g} ({_sized(size)})" for size, rows in own.by("size").items())
         said.append(f"{title(name)} {', '.join(means)}")
-    text = f"Beyond the length of the training, nats above the filter: {'; '.join(said) or 'nothing'}."
+    text = (
+        f"Mean nats per symbol above the exact filter beyond the training length: {'; '.join(said) or 'not measured'}."
+    )
     return Measurement(
         effects or None, text, (_learned(tables, used),), ("2 states", "3 states"), compute_used=_spent(tables, used)
     )
@@ -274,15 +257,16 @@ def transformer_longer(tables: Tables) -> Measurement:
 
 @claim("header-belief-linear")
 def belief_linear(tables: Tables) -> Measurement:
-    """At the layer that fits its own samples best, by size."""
+    """Use the layer that fits its training samples best."""
     effects, used = {}, []
     for size, own in tables["belief"].where(architecture="transformer").by("size").items():
         shares = list(own.per_seed(_best_share).values())
         if any(share is not None for share in shares):
-            effects[_sized(size)] = Effect.pooled(shares, "of what untrained twins leave")
+            effects[_sized(size)] = Effect.pooled(shares, "of the variance left by untrained controls")
             used.append((size, "transformer", own[0]["steps"]))
     said = "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
-    text = f"Share of what untrained twins leave of the belief: {said or 'not identifiable'}."
+    text = "Fraction of the belief's variance left by untrained controls that training explains: "
+    text += f"{said or 'not identifiable'}."
     return Measurement(
         effects or None, text, (_learned(tables, used),), tuple(effects), compute_used=_spent(tables, used)
     )

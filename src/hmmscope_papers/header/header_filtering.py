@@ -1,4 +1,4 @@
-"""Which architectures filter an HMM whose matrices stand in the prompt, at which size, and beyond which length."""
+"""Filtering an HMM given in the prompt: by architecture, size, and sequence length."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -44,21 +44,21 @@ NATS = "nats above the filter"
 
 @registry.experiment("header-filtering")
 class HeaderFiltering(Experiment):
-    """Fresh HMMs in sixteenths, told in a header; sizes by architectures, annealed budgets of each."""
+    """New HMMs given in a header; sizes by architectures, with annealed budgets."""
 
-    title = "Who filters an HMM that it is told"
+    title = "Filtering an HMM given in the prompt"
     summary = (
-        "A fresh HMM for every sample, whose matrices stand in the prompt, so that nothing can be learned by heart and the "
-        "optimum is exact: the filter of the HMM that is told. Three papers of 2025 report that Transformers filter so, and "
-        "that LSTMs fail; [Limits] finds RNNs ahead of Transformers on every HMM. Here both stand on one axis: networks of "
-        "about as many parameters, after budgets that double, each of which is annealed to its end, compared after as many "
-        "samples and after as much processor time; up to the length of their training and to four times of it; and on "
-        "slowly mixing and nearly deterministic HMMs, which training left out. Then it is asked what they hold: the belief, "
-        "the header's matrices, and whether an edited header moves their answers to those of the new filter."
+        "Every sample has a new HMM, whose matrices are given in the prompt. Memorisation is impossible, and the optimum is "
+        "exact: the filter of the given HMM. Three papers of 2025 report that Transformers filter in this setting, and that "
+        "LSTMs fail; [Limits] finds RNNs ahead of Transformers on every HMM. This experiment measures both on one axis. "
+        "Networks with similar numbers of parameters, after annealed budgets that double, are compared after equally many "
+        "samples and after equal processor time, up to their training length and up to four times it, and on slowly mixing "
+        "and nearly deterministic HMMs that training left out. It also measures what the networks encode: the belief, the "
+        "header's matrices, and whether editing the header moves their answers to the new filter's."
     )
     num_seeds = Experiment.NUM_SEEDS
     run_columns = ("size", "architecture", "steps")
-    #: `beyond_3` are the architectures of the sizes above 3.
+    #: `beyond_3` lists the architectures for sizes above 3.
     shapes: dict[str, dict[str, Any]] = {
         "smoke": {"sizes": [2], "architectures": ["lstm", "transformer"], "beyond_3": ["lstm"]}
         | {"first": 12, "doublings": 2},
@@ -93,7 +93,7 @@ class HeaderFiltering(Experiment):
         }
 
     def cells(self, labels: list[str]) -> dict[str, list[str]]:
-        """A trunk with its branches, shortest first: each goes on from the one before."""
+        """Group a trunk with its branches, shortest first."""
         chains: dict[str, list[str]] = {}
         for label in labels:
             chains.setdefault(label.rpartition(", ")[0], []).append(label)
@@ -114,14 +114,14 @@ class HeaderFiltering(Experiment):
         }
 
     def without_training(self, tables: Tables) -> Tables:
-        """Networks before training, at every budget."""
+        """Replace networks with those before training."""
         inside = ("edits", "moves", "heads")
         before = {name: _relabelled(tables[name], "network", "untrained", "trained") for name in inside}
         twins = {name: tables[name].as_twins() for name in ("belief", "memory")}
         return {**scores_of("untrained", tables), **twins, **before}
 
     def with_ngrams_only(self, tables: Tables) -> Tables:
-        """The best that counts, in the place of every network."""
+        """Replace every network with the best n-gram baseline."""
         return scores_of("counting", tables)
 
     def answer(self, tables: Tables) -> list[str]:
@@ -140,7 +140,6 @@ def _chain(size: int, name: str) -> str:
 
 
 def _in_order(choices: Mapping[str, Any]) -> list[tuple[int, str]]:
-    """Whom the questions are about first, the smallest sizes first; then all others, and sizes above 3."""
     found = [
         (size, name) for size in choices["sizes"] for name in choices["architectures" if size <= 3 else "beyond_3"]
     ]
@@ -161,7 +160,7 @@ def _config(size: int, name: str, first: int, steps: int) -> dict[str, Any]:
             "learning_rate": architecture.rate,
             "warmup_steps": first // 5,
             "evaluate_every": 0,
-            "checkpoint_every": first - first // 6,  # where the first branch begins
+            "checkpoint_every": first - first // 6,  # start of the first branch
             "engine": architecture.engine,
             "compile": architecture.compile,
         },
@@ -169,11 +168,11 @@ def _config(size: int, name: str, first: int, steps: int) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Others in the place of the networks
+# Controls in place of the networks
 
 
 def scores_of(predictor: str, tables: Tables) -> Tables:
-    """The tables with the scores of a control in the place of those of each network, at every budget."""
+    """Replace the scores of every network with those of a control."""
     places, made = tables["places"], dict(tables)
     known = {_whose(row): row for row in places.where(predictor=predictor)}
 
@@ -208,8 +207,6 @@ def _each(rows: Rows, panel: Callable[[int, Rows], Panel | None]) -> tuple[Panel
 
 
 def _learning_figure(learning: Rows, places: Rows) -> Figure:
-    """Excess against samples, and against processor time, a panel a size and currency."""
-
     def panel(size: int, own: Rows, column: str, label: str) -> Panel:
         series: list[Series | None] = []
         for name, one in own.by("architecture").items():
@@ -219,7 +216,7 @@ def _learning_figure(learning: Rows, places: Rows) -> Figure:
             series.append(curve(placed, column, title(name), "model"))
         beside = places.where(size=size, place=HERE)
         ends = [row[column] for row in own if row.get(column) is not None]
-        for predictor, said, role in (("counting", "counting, no header", "baseline"),):
+        for predictor, said, role in (("counting", "n-gram baseline, no header", "baseline"),):
             values = [row["value"] for row in beside.where(predictor=predictor)]
             if values and ends:
                 series.append(level(sum(values) / len(values), (min(ends), max(ends)), said, role))  # type: ignore[arg-type]
@@ -230,19 +227,16 @@ def _learning_figure(learning: Rows, places: Rows) -> Figure:
     panels += _each(timed, lambda size, own: panel(size, own, "processor_seconds", "seconds of one core"))
     return Figure(
         name="learning",
-        title="How far above the filter of the HMM that is told, after as many samples and as much time",
+        title="Excess over the filter of the given HMM, against samples and against time",
         caption=(
-            "Mean KL divergence from the exact filter, over positions and HMMs. Each point is a budget that was annealed to "
-            "its end. Processor time is that of our implementations on the machine of the tables. Means over seeds, bands "
-            "are 95 % intervals."
+            "Mean KL divergence from the exact filter, over positions and HMMs. Each point is an annealed budget. Processor "
+            "time is that of our implementations on the machine of the tables. Means over seeds, bands are 95 % intervals."
         ),
         panels=panels,
     )
 
 
 def _position_figure(rows: Rows) -> Figure:
-    """Excess by position up to several lengths of the training, a panel a size."""
-
     def panel(size: int, own: Rows) -> Panel:
         own = _powers(own.where(quantity="excess"))
         models = own.where(predictor="model")
@@ -256,11 +250,11 @@ def _position_figure(rows: Rows) -> Figure:
 
     return Figure(
         name="by-position",
-        title=f"By the number of observations known, to {TIMES} times the length of the training",
+        title=f"Excess by the number of observations, up to {TIMES} times the training length",
         caption=(
-            "Mean KL divergence from the filter of the HMM that is told. Beside the networks stand those who read no "
-            "header: the filter of another HMM, counting, Baum-Welch on the observations so far, and by Monte Carlo the "
-            "Bayes predictor that knows the family. Means over seeds, bands are 95 % intervals."
+            "Mean KL divergence from the filter of the given HMM. Predictors that do not read the header are shown too: the "
+            "filter of another HMM, the best n-gram baseline, Baum-Welch on the observations so far, and, by Monte Carlo, "
+            "the Bayes predictor that knows the family of HMMs. Means over seeds, bands are 95 % intervals."
         ),
         panels=_each(rows, panel),
     )
@@ -268,19 +262,17 @@ def _position_figure(rows: Rows) -> Figure:
 
 _BESIDE = {
     "wrong-header": "filter of another header",
-    "counting": "counting",
+    "counting": "n-gram baseline",
     "baum-welch": "Baum-Welch",
     "bayes": "Bayes, no header",
 }
 
 
 def _powers(rows: Rows) -> Rows:
-    """The rows of positions that are powers of two."""
     return Rows(row for row in rows if row["position"] and row["position"] & (row["position"] - 1) == 0)
 
 
 def _longest(rows: Rows) -> Rows:
-    """The rows at the longest samples that there are."""
     return rows.where(place=BEYOND) or rows.where(place=HERE)
 
 
@@ -295,7 +287,7 @@ def _calibration_figure(rows: Rows) -> Figure:
 
     return Figure(
         name="calibration",
-        title="How far the entropy of the prediction is from that of the exact one",
+        title="Difference between the entropies of the prediction and of the exact one",
         caption="Mean absolute difference of entropies, in bits. Means over seeds, bands are 95 % intervals.",
         panels=_each(rows, panel),
     )
@@ -303,7 +295,7 @@ def _calibration_figure(rows: Rows) -> Figure:
 
 _PLACES = {
     HERE: "as trained",
-    BEYOND: f"beyond, to {TIMES} T",
+    BEYOND: f"beyond, up to {TIMES} T",
     "slow": "slowly mixing",
     "sharp": "nearly certain",
 }
@@ -319,15 +311,17 @@ def _places_figure(rows: Rows) -> Figure:
             if set(one.values("place")) >= set(shown)
         ]
         counting = named.where(predictor="counting")
-        series.append(bar(counting, "at", [_PLACES[place] for place in shown], "counting, no header", "baseline"))
+        series.append(
+            bar(counting, "at", [_PLACES[place] for place in shown], "n-gram baseline, no header", "baseline")
+        )
         return bars(_sized(size), *series, categories=[_PLACES[place] for place in shown], y_label=NATS)
 
     return Figure(
         name="places",
-        title="Beyond the length of the training, and on HMMs that it left out",
+        title="Beyond the training length, and on HMMs left out of training",
         caption=(
-            "After the largest budget. Slowly mixing HMMs, and those whose rows are nearly deterministic, were left out of "
-            "the training. Counting is tuned where the networks trained. Intervals are 95 % over seeds."
+            "After the largest budget. Slowly mixing HMMs and HMMs with nearly deterministic rows were left out of "
+            "training. The n-gram baseline is tuned on the training distribution. Intervals are 95 % over seeds."
         ),
         panels=_each(rows, panel),
     )
@@ -345,15 +339,15 @@ def _edits_figure(rows: Rows) -> Figure:
             bar(trained.where(edit="other"), "who", who, "header of another sample", "baseline"),
             bar(named.where(network="untrained", edit="own"), "who", who, "before training", "control"),
         ]
-        return bars(_sized(size), *series, categories=who, y_label="share of the way to the new filter")
+        return bars(_sized(size), *series, categories=who, y_label="fraction of the way to the new filter")
 
     return Figure(
         name="edits",
-        title="One entry of the header is changed: do the answers go to those of the new filter?",
+        title="Response to an edit of one header entry",
         caption=(
             "1 - D(new filter, model after) / D(new filter, model before), over the later half of the observations, which "
-            "stay. One is a model that filters with the new HMM, zero one that does not hear the edit. Intervals are 95 % "
-            "over seeds."
+            "are unchanged. One means that the model filters with the new HMM, zero that it ignores the edit. Intervals are "
+            "95 % over seeds."
         ),
         panels=_each(rows, panel),
     )
@@ -371,16 +365,18 @@ def _inside_figure(tables: Tables) -> Figure | None:
             if any(series):
                 told = f"{_sized(size)}: {said}"
                 shown: dict[str, Any] = {"y_min": -0.25, "y_max": 1.02}
-                panels.append(lines(told, *series, x_label="layer", y_label="share of what twins leave", **shown))
+                panels.append(
+                    lines(told, *series, x_label="layer", y_label="fraction of the variance left by controls", **shown)
+                )
     if not panels:
         return None
     return Figure(
         name="inside",
-        title="What each layer holds beyond untrained networks: the belief, and the transition matrix of the header",
+        title="Belief and header's transition matrix in each layer, beyond untrained controls",
         caption=(
-            "1 - (1 - R²) / mean over three untrained twins of (1 - R²), of affine maps on held-out samples: of the exact "
-            "belief after every observation, and of the header's transition probabilities at the last observation. Means "
-            "over seeds, bands are 95 % intervals."
+            "1 - (1 - R²) / mean over three untrained controls of (1 - R²), for affine maps on held-out samples: to the "
+            "exact belief after every observation, and to the header's transition probabilities at the last observation. "
+            "Means over seeds, bands are 95 % intervals."
         ),
         panels=tuple(panels),
     )
@@ -396,18 +392,18 @@ def _moves_figure(rows: Rows) -> Figure | None:
             curve(one, "layer", title(name), "model") for name, one in own.by("architecture").items()
         ]
         others = rows.where(size=size, network="trained", subspace="random", architecture="transformer")
-        series.append(curve(others, "layer", "another part of it", "control"))
-        return lines(_sized(size), *series, x_label="layer", y_label="share of the way", y_min=-1.0, y_max=1.02)
+        series.append(curve(others, "layer", "random subspace", "control"))
+        return lines(_sized(size), *series, x_label="layer", y_label="fraction of the way", y_min=-1.0, y_max=1.02)
 
     return Figure(
         name="moves",
-        title="What reads as the belief is moved: do the answers go to those that the other belief calls for?",
+        title="Response to replacing the belief in a layer",
         caption=(
-            "1 - D(exact answer to the other belief, model after) / D(that, model before), at single positions, where "
-            "what the stream of a layer says of the belief, by the affine map that fits best, is that of another "
-            "sample, of another HMM. One is a model that takes it for its belief, zero one that does not hear it; "
-            "below zero its answers go elsewhere, and below -1 they are not drawn. Another part: by a random map of "
-            "the same rank, in the rotary Transformer. Means over seeds, bands are 95 % intervals."
+            "1 - D(exact answer for the other belief, model after) / D(exact answer, model before), at single positions, "
+            "with the belief component of a layer's stream (by the best affine map) replaced by that of another sample, "
+            "which has another HMM. One means that the model uses the new belief, zero that it ignores it; values below "
+            "zero move away from it, and values below -1 are not drawn. Random subspace: a random map of the same rank, in "
+            "the rotary Transformer. Means over seeds, bands are 95 % intervals."
         ),
         panels=_each(trained, panel),
     )
@@ -423,15 +419,15 @@ def _heads_figure(rows: Rows) -> Figure | None:
         for one in own.by("seed", "layer").values():
             dearest = sorted(one, key=lambda row: -row["value"])
             ranked += [row | {"rank": place} for place, row in enumerate(dearest, 1)]
-        labels = {"x_label": "head of the layer, the dearest first", "y_label": "layer", "z_label": "nats"}
+        labels = {"x_label": "head of the layer, by falling cost", "y_label": "layer", "z_label": "nats"}
         return heatmap(_sized(size), ranked, "rank", "layer", **labels)
 
     return Figure(
         name="heads",
-        title="Heads that carry the header: what it costs where one of them reads none of it",
+        title="Cost of removing single heads' attention to the header",
         caption=(
-            "Nats that are added where the observations give no weight of a head of the rotary Transformer to the header, "
-            "and all of it to themselves. Means over seeds."
+            "Rise of the loss in nats if the observations put no weight of a head of the rotary Transformer on the header, "
+            "but all of it on observations. Means over seeds."
         ),
         panels=_each(rows, panel),
     )

@@ -1,4 +1,4 @@
-"""What a language model that reads RRXOR as text holds of its belief, and what follows when the belief is changed."""
+"""Belief of RRXOR in a language model that reads it as text, and the effect of editing it."""
 
 from typing import Any
 
@@ -11,15 +11,12 @@ from hmmscope.lab import MeasuredTables
 from hmmscope.ties import largest
 from hmmscope_papers.language.language_model import NUM_TWINS, Reader
 
-#: Of the regression: there are hardly more examples than coordinates of the stream.
+#: Ridge penalty: there are hardly more examples than coordinates of the stream.
 RIDGE = 1e-2
 
 
 def belief_tables(reader: Reader, sizes: dict[str, Any]) -> MeasuredTables:
-    """The belief of RRXOR in the layers of the language model and its twins, and what follows when it is changed.
-
-    Beside it what each network explains of what untrained twins leave; an untrained one of what the others leave.
-    """
+    """Measure the belief of RRXOR in the layers of the language model and its controls, and edit it."""
     count = sizes["belief_samples"]
     model, text = reader.read(sizes["belief_length"], sizes["separators"][0])
     dataset = ProcessDataset(make_process("rrxor"), layout=text, seed=reader.seed, stream="probe")
@@ -57,7 +54,6 @@ def _moved(
     best: dict[str, str],
     sizes: dict[str, Any],
 ) -> list[dict[str, Any]]:
-    """Another belief is written at the layer where it is read best, above the input."""
     count, rows = sizes["belief_samples"], []
     for network, model in models.items():
         options = {"num_samples": count, "num_positions": sizes["positions"], "num_random": 1, "ridge": RIDGE}
@@ -67,7 +63,6 @@ def _moved(
 
 
 def _scored(models: dict[str, HuggingFaceModel], dataset: ProcessDataset, count: int) -> list[dict[str, Any]]:
-    """Nats above the filter in the second half of the sequences that are changed, of the models and of what counts."""
     rows = []
     for network, model in models.items():
         score = evaluate(

@@ -1,4 +1,4 @@
-"""A language model of transformers, and its twins: the architecture before training, and with its weights shuffled."""
+"""A language model from Transformers, and its controls."""
 
 import copy
 import hashlib
@@ -18,22 +18,22 @@ from hmmscope.interop import HuggingFaceModel, pretrained
 from hmmscope.schema import require
 from hmmscope.seeds import numpy_generator, torch_generator
 
-#: The name of a random model of two layers, made on the spot, with which everything can be tried.
+#: Name of a random model of two layers for trials, made on demand.
 TINY = "tiny"
 #: States and symbols of the chains.
 NUM_SYMBOLS = 4
-#: Untrained twins beside which beliefs are read: their spread is measured.
+#: Number of untrained controls for readouts of the belief.
 NUM_TWINS = 3
 
 
 @dataclass(frozen=True)
 class Reader:
-    """A language model and its twins, and the names by which they read symbols.
+    """A language model with its controls and its names of the symbols.
 
     Attributes:
-        source: folder of the model, or `TINY`.
-        names: of the symbols, capital letters.
-        seed: of the names, and of the twins.
+        source: Folder of the model, or `TINY`.
+        names: Capital letters that name the symbols.
+        seed: Seed of names and controls.
     """
 
     source: str
@@ -41,26 +41,26 @@ class Reader:
     seed: int
 
     def read(self, length: int, separator: str) -> tuple[HuggingFaceModel, Any]:
-        """The model, and its layout of sequences of so many symbols."""
+        """Return the model and its layout for sequences of `length` symbols."""
         model, tokenizer = _opened(self.source, torch.get_default_dtype())
         return pretrained(model, self.names, tokenizer=tokenizer, length=length, separator=separator)
 
     def untrained(self, text: Any, draw: int) -> HuggingFaceModel:
-        """The same architecture with first weights, drawn as transformers draws them."""
+        """Return the same architecture with initial weights, drawn as in Transformers."""
         twin = _twin(self.source, self.seed, torch.get_default_dtype(), draw)
         return HuggingFaceModel(twin, symbols=text.symbol_tokens)
 
     def shuffled(self, text: Any) -> HuggingFaceModel:
-        """The same weights, each at another place of its matrix: all that is known of them but where they belong."""
+        """Return the model with the entries of each weight matrix permuted."""
         twin = _twin(self.source, self.seed, torch.get_default_dtype(), None)
         return HuggingFaceModel(twin, symbols=text.symbol_tokens)
 
 
 def reader_of(source: str, num_symbols: int, seed: int, chain: int = 0) -> Reader:
-    """A language model with names that are drawn for a chain of a seed; its twins are those of the seed.
+    """Build a reader with names drawn for a chain.
 
     Raises:
-        InputError: no such folder, or transformers is not installed.
+        InputError: No such folder, or Transformers is not installed.
     """
     advice = "must be the folder of a language model; python -m hmmscope.interop.smollm2 smollm2-135m writes one"
     needed = ("config.json", "tokenizer.json")
@@ -74,11 +74,11 @@ def reader_of(source: str, num_symbols: int, seed: int, chain: int = 0) -> Reade
 
 @dataclass(frozen=True)
 class LazyChainExample:
-    """A lazy noisy chain with laws, samples and letters of its own, by its seed.
+    """A lazy noisy chain by seed.
 
     Attributes:
-        seed: of its laws and samples.
-        reader: the language model with its letters.
+        seed: Seed of parameters and samples.
+        reader: Language model with the chain's letters.
     """
 
     stay: float
@@ -88,26 +88,26 @@ class LazyChainExample:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What its rows are told by."""
+        """Columns that identify the chain."""
         return {"stay": self.stay, "noise": self.noise}
 
     @property
     def hmm(self) -> HMM:
-        """Its law."""
+        """The chain as HMM."""
         return require_process_type(
             make_process("lazy-chain", num_states=NUM_SYMBOLS, seed=self.seed, **self.about), HMM
         )
 
 
 def chains_of(source: str, seed: int, stays: Sequence[float], noises: Sequence[float]) -> list[LazyChainExample]:
-    """The chains of a seed; no two of them, nor of two seeds, share laws, samples or letters."""
+    """Return the chains of a seed, which share nothing with other seeds."""
     pairs = [(stay, noise) for stay in stays for noise in noises]
     readers = [reader_of(source, NUM_SYMBOLS, seed, place) for place in range(len(pairs))]
     return [LazyChainExample(*pair, seed * len(pairs) + place, readers[place]) for place, pair in enumerate(pairs)]
 
 
 def facts_of(model: HuggingFaceModel) -> dict[str, Any]:
-    """Number of weights, and the SHA-256 of them all in order."""
+    """Return the number of weights, and the SHA-256 of all in order."""
     digest, weights = hashlib.sha256(), list(model.model.parameters())
     for one in weights:
         digest.update(one.detach().contiguous().cpu().numpy().tobytes())
@@ -116,7 +116,6 @@ def facts_of(model: HuggingFaceModel) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def _opened(source: str, dtype: torch.dtype) -> tuple[nn.Module, Any]:
-    """A model and its tokenizer; they stay for the next seed."""
     import tokenizers
 
     if source == TINY:
@@ -128,7 +127,7 @@ def _opened(source: str, dtype: torch.dtype) -> tuple[nn.Module, Any]:
 @lru_cache(maxsize=NUM_TWINS + 1)
 @torch.no_grad()
 def _twin(source: str, seed: int, dtype: torch.dtype, draw: int | None) -> nn.Module:
-    """One that is untrained, by number; without a number the one whose weights are shuffled."""
+    """Return the untrained control `draw`, or for None the shuffled one."""
     own: Any = _opened(source, dtype)[0]
     if draw is not None:
         with torch.random.fork_rng(devices=[]):
@@ -143,7 +142,6 @@ def _twin(source: str, seed: int, dtype: torch.dtype, draw: int | None) -> nn.Mo
 
 
 def _tiny() -> tuple[nn.Module, Any]:
-    """A random Llama, and a tokenizer of capital letters and commas."""
     import tokenizers
     import transformers
 

@@ -1,4 +1,4 @@
-"""What a pretrained language model makes of hidden Markov models in its context, and what of them it holds."""
+"""A pretrained language model on hidden Markov models in its context."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -52,9 +52,9 @@ from hmmscope_papers.language.language_model import (
 from hmmscope_papers.multitask.in_context import BAUM_WELCH, baum_welch_rows, binned, binned_score
 
 NAME = "pretrained"
-#: The folder that the command of `hmmscope.interop.smollm2` writes.
+#: Folder written by `hmmscope.interop.smollm2`.
 SMOLLM2 = "smollm2-135m"
-#: What the language model was trained on, by its authors' account.
+#: Training budget of the language model, as its authors report it.
 SPENT = {"tokens": 2e12}
 COUNTING = ("order-0", "order-1", "order-2", "order-3", "context-tree")
 LOOKS: dict[str, tuple[str, Role]] = {
@@ -70,19 +70,19 @@ LOOKS: dict[str, tuple[str, Role]] = {
 
 @registry.experiment(NAME)
 class Pretrained(Experiment):
-    """SmolLM2-135M reads lazy noisy chains and RRXOR as text, beside what is exact, what counts, and its twins."""
+    """SmolLM2-135M on lazy noisy chains and RRXOR as text."""
 
     title = "A pretrained language model reads hidden Markov models"
     summary = (
         "SmolLM2-135M, a language model of 135 million weights, reads sequences of hidden Markov models as letters between "
-        "spaces, commas or line ends, and what it says of the next letter is compared with the exact filter that knows the "
-        "chain, with Baum-Welch fitted to the same prompt and told the number of states, with n-grams and context trees "
-        "that count in the prompt, with a small RoFormer trained on such chains, and with two twins of its own: the same "
-        "architecture before training, and its own weights shuffled. Chains differ in how fast they mix and in how noisy "
-        "their symbols are; each has its own laws and its own letters. On RRXOR, whose prediction does not tell the "
-        "belief, an affine map reads the belief from its layers, and the belief is changed there to see whether the next "
-        "prediction follows. After Dai et al., Pre-trained Large Language Models Learn to Predict Hidden Markov Models "
-        "In-context (NeurIPS 2025), who ask large models. `python -m hmmscope.interop.smollm2` fetches the model first."
+        "spaces, commas or line ends. Its predictions of the next letter are compared with the exact filter that knows the "
+        "chain, with Baum-Welch fitted to the same prompt with the number of states given, with n-gram and context-tree "
+        "baselines on the prompt, with a small RoFormer trained on such chains, and with two controls: the same "
+        "architecture before training, and the trained weights shuffled. Chains differ in mixing speed and in the noise of "
+        "their symbols; each has separate parameters and letters. On RRXOR, whose prediction does not determine the belief, "
+        "an affine map reads the belief from the layers, and the belief is edited there to test whether the next prediction "
+        "follows. After Dai et al., Pre-trained Large Language Models Learn to Predict Hidden Markov Models In-context "
+        "(NeurIPS 2025), who test large models. `python -m hmmscope.interop.smollm2` fetches the model first."
     )
     num_seeds = {"smoke": 2, "small": 12, "medium": 12}
     sizes = {
@@ -154,8 +154,8 @@ class Pretrained(Experiment):
     def figures(self, tables: Tables) -> list[Figure]:
         rows = _main(tables)
         return [
-            _by_context(rows, "excess", "How far above the exact filter", "nats above the exact filter"),
-            _by_context(rows, "accuracy", "How often the likeliest symbol is right", "accuracy"),
+            _by_context(rows, "excess", "Excess over the exact filter", "nats above the exact filter"),
+            _by_context(rows, "accuracy", "Accuracy of the most likely symbol", "accuracy"),
             _separator_figure(tables["predictions"]),
             _belief_figure(tables["beliefs"]),
             _moved_figure(tables["interventions"]),
@@ -167,7 +167,6 @@ class Pretrained(Experiment):
 
 
 def _predictions(run: Run, sizes: dict[str, Any]) -> MeasuredTables:
-    """What every predictor says of every chain, and of one chain in every separator."""
     length, samples, main = sizes["length"], sizes["samples"], sizes["separators"][0]
     twins = {"untrained": sizes["twin_samples"], "shuffled": sizes["twin_samples"]}
     rows, chains = [], []
@@ -196,7 +195,6 @@ def _predictions(run: Run, sizes: dict[str, Any]) -> MeasuredTables:
 
 
 def _in_separators(chain: LazyChainExample, sizes: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What the language model says of a chain in every separator."""
     for separator in sizes["separators"]:
         model, text = chain.reader.read(sizes["length"], separator)
         found = _share(model, text, chain)
@@ -222,7 +220,7 @@ def _scored(
     name: str = "trained",
     baselines: bool = False,
 ) -> list[dict[str, Any]]:
-    """Rows (network, metric, position, value) of a network and, with `baselines`, of what is exact and what counts."""
+    """Return rows (network, metric, position, value), with `baselines` also of filter and n-grams."""
     dataset = ProcessDataset(chain.hmm, layout=layout, seed=chain.seed, stream="evaluate")
     score = evaluate(model, dataset, num_samples=samples, baselines=baselines)
     edges, keys = _edges(layout.num_observations), score.measures if baselines else ("model",)
@@ -230,7 +228,7 @@ def _scored(
 
 
 def _share(model: HuggingFaceModel, text: Any, chain: LazyChainExample) -> list[dict[str, Any]]:
-    """Probability that the language model gives to the names together, of one sample."""
+    """Return the total probability of the chain's letters."""
     with inference_mode(model) as device:
         tokens = ProcessDataset(chain.hmm, layout=text, seed=chain.seed, stream="evaluate")[0:1].tokens.to(device)
         found = model.share_of_outputs(tokens)[0, text.token_positions[1:] - 1].cpu().numpy()
@@ -242,17 +240,17 @@ def _share(model: HuggingFaceModel, text: Any, chain: LazyChainExample) -> list[
 
 
 _CONTEXT = (
-    "By the number of observations in the context, a mean from each point up to the next, over all noises; a panel for each "
-    "probability of staying in a state. Each letter stands on a line of its own."
+    "By the number of observations in the context: means from each point to the next, over all noise levels; a panel for "
+    "each probability of staying in a state. Each letter is on a separate line."
 )
 
 
 def _by_context(rows: Rows, metric: str, title: str, y_label: str) -> Figure:
     kept, names, caption = rows.where(metric=metric), list(LOOKS), _CONTEXT
-    if metric == "excess":  # so far above the others that these could not be told from each other
+    if metric == "excess":  # so large that the other curves would coincide
         names.remove("shuffled")
         least = min(row["value"] for row in _of(kept, "shuffled").pool("stay", "position"))
-        caption += f" The twin with its weights shuffled is left out: it is {least:.1f} nats or more above everywhere."
+        caption += f" The control with shuffled weights is left out: it is at least {least:.1f} nats above everywhere."
 
     def panel(stay: float) -> Panel:
         own = kept.where(stay=stay)
@@ -279,9 +277,9 @@ def _separator_figure(rows: Rows) -> Figure:
 
     return Figure(
         name="separators",
-        title="What stands between the letters",
+        title="Effect of the separator between letters",
         caption=f"The same chain (stays with {stay:g}, noise {noise:g}) written with each separator. Left: nats above the "
-        "exact filter, given that a letter follows. Right: probability that the model gives to the letters at all.",
+        "exact filter, given that a letter follows. Right: total probability that the model gives to the letters.",
         panels=(
             panel("excess", "nats above the exact filter", False),
             panel("share", "probability of a letter of the chain", False),
@@ -297,8 +295,8 @@ def _belief_figure(rows: Rows) -> Figure:
         name="beliefs",
         title="The belief of RRXOR in the layers",
         caption="R² of the exact belief as an affine function of the stream, on held-out samples. From the exact "
-        "prediction: what a stream that holds only the right law of the next symbol would give. The twin with its weights "
-        f"shuffled is left out: it goes down to {least:.1f}.",
+        "prediction: R² of a stream that only encodes the exact next-symbol distribution. The control with shuffled "
+        f"weights is left out: it goes down to {least:.1f}.",
         panels=(lines("", *series, alone, x_label="layer", y_label="R² on held-out samples"),),
     )
 
@@ -308,10 +306,10 @@ def _moved_figure(rows: Rows) -> Figure:
     own = [bar(rows.where(network=name), "subspace", kinds, *LOOKS[name]) for name in ("trained", "untrained")]
     return Figure(
         name="interventions",
-        title="Another belief is written into the stream",
-        caption="How far the next prediction goes to that of the exact filter with the written belief (one: all the way), "
-        "at the layer above the input from which the belief is read best; beside it a random change of the same size.",
-        panels=(bars("", *own, categories=kinds, y_label="share of the way"),),
+        title="Writing another belief into the stream",
+        caption="How far the next prediction moves to the exact filter's with the written belief (one: all the way), at "
+        "the layer above the input that reads the belief best, and the same for a random change of equal size.",
+        panels=(bars("", *own, categories=kinds, y_label="fraction of the way"),),
     )
 
 
@@ -320,13 +318,11 @@ def _moved_figure(rows: Rows) -> Figure:
 
 
 def _main(tables: Tables) -> Rows:
-    """The rows of the separator in which all chains are written."""
     rows = tables["predictions"]
     return rows.where(separator=rows.where(network="optimum")[0]["separator"])
 
 
 def _end(tables: Tables, metric: str = "excess") -> Rows:
-    """The last interval of the context."""
     kept = _main(tables).where(metric=metric)
     return kept.where(position=max(kept.values("position")))
 
@@ -336,31 +332,30 @@ def _of(rows: Rows, network: str) -> Rows:
 
 
 def _gained(tables: Tables, twin: str) -> Effect | None:
-    """Nats above the filter, a twin less the language model, on the chains that the twin has read."""
+    """Return nats above the filter, control minus language model."""
     end = _end(tables)
     own = _of(end, twin)
     return own.less(_of(end, "trained").where(noise=own.values("noise")), unit="nats")
 
 
 def _gate(tables: Tables) -> Gate:
-    """Whether the language model predicts chains better than its untrained twin."""
     found = _gained(tables, "untrained")
     assert found is not None
-    return Gate.learned(found, parameter("learned"), "its untrained twin")
+    return Gate.learned(found, parameter("learned"), "its untrained control")
 
 
 def _seen(found: Effect | None, text: str, tables: Tables) -> Measurement:
     return Measurement(found, f"{text}: {_short(found)}.", gates=(_gate(tables),), compute_used=SPENT)
 
 
-#: Beside its untrained twin: what the language model is better than.
-BESIDE = {"shuffled": "weights shuffled", "order-0": "letters counted without their order"}
+#: Further baselines of pretrained-learns.
+BESIDE = {"shuffled": "weights shuffled", "order-0": "letter frequencies (order 0)"}
 
 
 @claim("pretrained-learns")
 def learns(tables: Tables) -> Measurement:
     beside = ", ".join(f"{said} {_short(_gained(tables, name))}" for name, said in BESIDE.items())
-    text = f"Nats above the filter, less those of the language model: {beside}; before training"
+    text = f"Nats per symbol above the exact filter, minus those of the language model: {beside}; before training"
     return _seen(_gained(tables, "untrained"), text, tables)
 
 
@@ -369,7 +364,9 @@ def context(tables: Tables) -> Measurement:
     rows = _of(_main(tables).where(metric="excess"), "trained")
     early = rows.where(position=min(parameter("early"), max(rows.values("position"))))
     return _seen(
-        early.less(_of(_end(tables), "trained"), unit="nats"), "Nats above the filter, early less late", tables
+        early.less(_of(_end(tables), "trained"), unit="nats"),
+        "Nats per symbol above the exact filter, early minus late context",
+        tables,
     )
 
 
@@ -377,7 +374,7 @@ def context(tables: Tables) -> Measurement:
 def optimum(tables: Tables) -> Measurement:
     end = _end(tables, "accuracy")
     found = _of(end, "optimum").less(_of(end, "trained"), unit="of accuracy")
-    return _seen(found, "Accuracy, filter less language model", tables)
+    return _seen(found, "Accuracy, exact filter minus language model", tables)
 
 
 @claim("pretrained-statistics")
@@ -390,7 +387,11 @@ def statistics(tables: Tables) -> Measurement:
         name: _of(end, other).less(_of(end, "trained"), unit="nats")
         for name, other in (("Baum-Welch", BAUM_WELCH), ("counting", best))
     }
-    return _several(effects, f"Nats above the filter: {listed}. Less the language model", (_gate(tables),))
+    return _several(
+        effects,
+        f"Nats per symbol above the exact filter: {listed}. Minus those of the language model",
+        (_gate(tables),),
+    )
 
 
 @claim("pretrained-chains")
@@ -400,7 +401,7 @@ def chains(tables: Tables) -> Measurement:
     for column, name in (("stay", "slow less fast"), ("noise", "noisy less clear")):
         high, low = (end.where(**{column: pick(end.values(column))}) for pick in (max, min))
         effects[name] = high.less(low, unit="nats")
-    return _several(effects, "Nats above the filter", (_gate(tables),))
+    return _several(effects, "Nats per symbol above the exact filter, difference between chains", (_gate(tables),))
 
 
 @claim("pretrained-belief")
@@ -409,30 +410,34 @@ def belief(tables: Tables) -> Measurement:
     tops = {name: _best(_of(rows, name)) for name in ("trained", "untrained", "shuffled")}
     alone = _of(rows, "trained").per_seed(lambda own: EstimateWithError(own[0]["from_prediction"]))
     effects = {
-        "read": _of(tables["beyond"], "trained").effect(unit="of what twins leave"),
+        "read": _of(tables["beyond"], "trained").effect(unit="of the variance left by untrained controls"),
         "beyond the prediction": (tops["trained"] - alone).effect("of R²"),
         "used": _of(moved, "trained").less(_of(moved, "untrained"), unit="of the way"),
     }
     listed = "; ".join(f"{LOOKS[name][0]} {_short(found.effect())}" for name, found in tops.items())
     beside = f"weights shuffled {_short(_of(tables['beyond'], 'shuffled').effect())}"
     random = _of(tables["interventions"], "trained").where(subspace="random").effect()
-    text = f"R² at the layer that fits best: {listed}; from the exact prediction {_short(alone.effect())}. "
-    text += f"Of what untrained twins leave: {beside}. A random change: {_short(random)} of the way. The language model"
+    text = f"Held-out R² at the best layer: {listed}; from the exact prediction {_short(alone.effect())}. Explained "
+    text += (
+        f"variance relative to untrained controls: {beside}. A random change moves the prediction {_short(random)} of "
+    )
+    text += "the way. The language model"
     scored = tables.get("rrxor", Rows())
     gap = _of(scored, "untrained").less(_of(scored, "trained"), unit="nats")
-    unknown = Gate("learned", False, "how far its predictions of RRXOR are from the filter is not recorded")
-    gate = unknown if gap is None else Gate.learned(gap, parameter("learned"), "its untrained twin on RRXOR")
+    unknown = Gate("learned", False, "the distance of its predictions on RRXOR from the filter is not recorded")
+    gate = unknown if gap is None else Gate.learned(gap, parameter("learned"), "its untrained control on RRXOR")
     return _several(effects, text, (gate,))
 
 
 def _best(rows: Rows) -> PerSeed[Any]:
-    """R² on held-out samples at the layer that fits the training examples best, by seed; a mean over twins."""
+    """Return held-out R² at the layer that fits training examples best, by seed."""
     return rows.per_seed(lambda own: own.where(layer=largest(own, lambda row: row["fitted"])["layer"]).mean())
 
 
 def _several(effects: dict[str, Effect | None], text: str, gates: tuple[Gate, ...]) -> Measurement:
     known = {name: found for name, found in effects.items() if found is not None}
-    said = "; ".join(f"{name} {found.short()}" for name, found in known.items())
+    shown = {"counting": "best n-gram baseline"}
+    said = "; ".join(f"{shown.get(name, name)} {found.short()}" for name, found in known.items())
     return Measurement(known, f"{text}: {said}.", gates=gates, required=tuple(effects), compute_used=SPENT)
 
 
