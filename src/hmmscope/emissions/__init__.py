@@ -1,1 +1,1 @@
-"""States that emit numbers: any family of emissions, one filter."""
+"""Emission families for vector observations, with one common filter."""

@@ -1,9 +1,4 @@
-"""Any emission, one filter: what observations say of hidden states, as log-likelihoods by time and state.
-
-An emission family turns observations of any kind into log P(o_t | state) (batch, time, state); the chain of the states does
-the rest, by the compiled loops of symbols (`hmmscope.emissions.log_likelihood_loops`). What floats lose is gone through in
-logarithms.
-"""
+"""Filter, smoother and Viterbi for any emission, from log-likelihoods by time and state."""
 
 from collections.abc import Iterator
 
@@ -26,7 +21,7 @@ from hmmscope.sequences.encoding import Alphabet
 def where_seen(
     log_likelihoods: Float64[Tensor, "batch time state"], seen: Bool[Tensor, "batch time"]
 ) -> Float64[Tensor, "batch time state"]:
-    """The same where something is seen; zero elsewhere, for a missing observation says nothing of the state."""
+    """Set log-likelihoods of missing observations to zero."""
     return log_likelihoods.where(seen[..., None], 0.0)
 
 
@@ -37,21 +32,18 @@ def filter_states(
     reset_mask: object = None,
     lengths: object = None,
 ) -> StatesFiltered:
-    """The forward filter.
+    """Run the forward filter.
 
-    predicted_t = belief_{t-1} @ transition, and initial where a sequence begins
-    belief_t ∝ exp(log_likelihoods_t) * predicted_t
+    predicted_t = belief_{t-1} @ transition, or initial at a sequence start;  belief_t ∝ exp(log_likelihoods_t) *
+    predicted_t
 
     Args:
-        chain: of S states.
-        log_likelihoods: log P(o_t | state), or log densities, nats; -inf where a state cannot emit it.
-        reset_mask: optional mask (time,), true where a new sequence begins; the first is true.
-        lengths: optional number of observations of each sequence (batch,); what lies beyond is padding.
+        chain: Markov chain.
+        log_likelihoods: log P(o_t | state) or log densities, in nats; -inf where impossible.
+        reset_mask, lengths: As for `filter_beliefs`.
 
     Raises:
-        InputError: another number of states, NaN or +inf; bad starts or lengths.
-
-    Cost: O(batch * time * S^2).
+        InputError: Another number of states, NaN or +inf, or an invalid `reset_mask` or `lengths`.
     """
     _check(chain, log_likelihoods)
     if log_likelihoods.shape[2] > MOST:
@@ -77,7 +69,6 @@ def _check(chain: MarkovChainParams, log_likelihoods: Tensor) -> None:
 def _given(
     chain: MarkovChainParams, log_likelihoods: Tensor, reset_mask: object, lengths: object
 ) -> tuple[LogLikelihoodBatch, Bool[Tensor, "time"]]:
-    """A batch as the compiled loops take it, and starts as a mask; InputError as `filter_states`."""
     batch, time, size = log_likelihoods.shape
     nothing = torch.zeros(1, 1, dtype=torch.int64).expand(batch, time)
     _, mask, inside = check_ragged(nothing, Alphabet(None, 1), reset_mask, lengths)
@@ -94,7 +85,6 @@ def _given(
 def _doubtful(
     given: LogLikelihoodBatch, doubtful: NDArray[np.bool_], reset_mask: Tensor
 ) -> Iterator[tuple[int, slice]]:
-    """The doubtful sequences: number in the batch, and where they begin and end."""
     for n in np.flatnonzero(doubtful).tolist():
         for part in parts_of(reset_mask, int(given.work.lengths[n])):
             yield int(given.work.rows[n]), part
@@ -107,7 +97,7 @@ def smooth_states(
     reset_mask: object = None,
     lengths: object = None,
 ) -> Float64[Tensor, "batch time state"]:
-    """P(state t | all observations); arguments as for `filter_states`. Zeros for an impossible sequence and in padding."""
+    """Compute P(state t | all observations)."""
     _check(chain, log_likelihoods)
     if log_likelihoods.shape[2] > MOST:
         return many_states_table.smooth_many(chain, log_likelihoods, reset_mask, lengths)
@@ -127,7 +117,7 @@ def viterbi_states(
     reset_mask: object = None,
     lengths: object = None,
 ) -> PathResult:
-    """The path of states with the largest joint probability (Viterbi), as `most_likely_states`."""
+    """Compute the Viterbi path."""
     _check(chain, log_likelihoods)
     if log_likelihoods.shape[2] > MOST:
         return many_states_table.viterbi_many_states(chain, log_likelihoods, reset_mask, lengths)
@@ -147,7 +137,7 @@ def draw_states(
     reset_mask: object = None,
     lengths: object = None,
 ) -> Int64[Tensor, "path batch time"]:
-    """Draws from P(states | all observations), as `sample_state_paths`; -1 where there is none."""
+    """Sample from P(states | all observations)."""
     _check(chain, log_likelihoods)
     seen = many_states_table.TableLikelihoodProcess(chain, log_likelihoods)
     _, mask, inside = check_ragged(seen.rows_BT, seen.alphabet, reset_mask, lengths)
@@ -167,10 +157,10 @@ def count_states(
     reset_mask: object = None,
     lengths: object = None,
 ) -> StateCounts:
-    """Expected counts (the step of expectation of Baum and Welch); arguments as for `filter_states`.
+    """Compute expected counts (the E-step of Baum-Welch).
 
     Raises:
-        InputError: as `filter_states`; a sequence of probability zero.
+        InputError: As `filter_states`, or an impossible sequence.
     """
     _check(chain, log_likelihoods)
     if log_likelihoods.shape[2] > MOST:
@@ -185,15 +175,15 @@ def count_states(
 def count_rows(
     chain: MarkovChainParams, log_likelihoods: Float64[Tensor, "row state"], lengths: Int64[Tensor, "sequence"]
 ) -> StateCounts:
-    """`count_states` of sequences that stand one after the other; visits are (row, state).
+    """Compute `count_states` for consecutive sequences; occupancy is (row, state).
 
     Args:
-        chain: of S states.
-        log_likelihoods: of all observations.
-        lengths: of the sequences, at least 1 each; their sum is the number of rows.
+        chain: Markov chain.
+        log_likelihoods: (row, state).
+        lengths: At least 1 each.
 
     Raises:
-        InputError: a sequence of probability zero.
+        InputError: A sequence of probability zero.
     """
     _check(chain, log_likelihoods)
     if log_likelihoods.shape[1] > MOST:
@@ -206,7 +196,6 @@ def count_rows(
 
 
 def _counted(chain: MarkovChainParams, given: LogLikelihoodBatch, reset_mask: Tensor, name: str) -> StateCounts:
-    """Counts with visits by row, and log-likelihoods of the sequences as they are given."""
     sums = SufficientStatistics(np.zeros(len(chain.initial)), np.zeros(chain.transition.shape))
     found = given.smoothed(sums)
     first_S, moves_SS, visits_NS = (torch.from_numpy(part) for part in (*sums, found.beliefs))

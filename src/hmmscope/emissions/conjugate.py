@@ -1,8 +1,6 @@
-"""Priors of emission laws that know what observations tell: draws, densities and marginals in closed form.
+"""Conjugate priors of exponential emission families.
 
-A family is exponential: log P(x | state) = features(x) . natural(law of the state). So observations tell by sums of
-features, each row weighed by how much it is of a state: statistics (..., state, feature), which are also what expected
-counts of a filter give. Axes before are of several models.
+log P(x | state) = features(x) . natural(parameters); sufficient statistics are weighted sums of features.
 """
 
 import math
@@ -19,41 +17,40 @@ from hmmscope.reprs import Shown
 from hmmscope.schema import require, unknown_name
 
 _LOG_2PI = math.log(2 * math.pi)
-#: Probabilities of symbols are at least this, so that no law forbids what was seen.
+#: Smallest symbol probability, so that no parameters forbid the data.
 _LEAST = 1e-12
 
 
 class Conjugate(Protocol):
-    """A prior of the laws of all states together; laws are by the names of the arrays of the process."""
+    """Prior of the emission parameters of all states, by array name."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Arrays of the process that are drawn."""
+        """Sampled arrays."""
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """Arrays of the process that have no axis of states."""
+        """Arrays without a state axis."""
 
     def features(self, observations: Float64[Tensor, "row coordinate"]) -> Float64[Tensor, "row feature"]:
-        """What laws see of each row, of which a missing entry has none."""
+        """Compute features of each row."""
 
     def natural(self, laws: Mapping[str, Tensor]) -> Float64[Tensor, "*models state feature"]:
-        """Numbers by which features are weighed in log P(x | state)."""
+        """Compute natural parameters."""
 
     def moments(self, laws: Mapping[str, Tensor]) -> Float64[Tensor, "*models state feature"]:
-        """E[features | state], of a row without gaps."""
+        """Compute E[features | state] of a complete row."""
 
     def draw(
         self, statistics: Float64[Tensor, "*models state feature"], random: np.random.Generator
     ) -> dict[str, Tensor]:
-        """Laws from their law given statistics; of zeros, from the prior."""
+        """Sample parameters given statistics."""
 
     def log_marginal(self, statistics: Float64[Tensor, "*models state feature"]) -> Float64[Tensor, "*models"]:
-        """log of the mean of exp(statistics . natural) over the prior: of the features of some rows, log P(these rows)."""
+        """Compute log P(rows) under the prior."""
 
 
 def members(states: Int64[Tensor, "row"], num_states: int) -> Float64[Tensor, "row state"]:
-    """One where a row is of a state."""
     return torch.nn.functional.one_hot(states, num_states).double()
 
 
@@ -61,9 +58,8 @@ def members(states: Int64[Tensor, "row"], num_states: int) -> Float64[Tensor, "r
 class NormalInverseWishart(Shown):
     """covariance ~ inverse Wishart(degrees, degrees * spread),  mean | covariance ~ N(centre, covariance / strength)
 
-    Of "diag" and "spherical" covariances every variance is degrees * spread / chi-square(degrees): normal-inverse-gamma.
-    Features are n = 1, z = x - centre and z z^T, or z^2 of each coordinate. After sums n, s and Q of them the numbers are
-    strength + n, degrees + n (spherical: n of each coordinate), and
+    For "diag" and "spherical" it is the normal-inverse-gamma prior. After n rows with sums s of z = x - centre and Q of
+    z z^T, prior strength and degrees grow by n, and
 
         mean | covariance ~ N(centre + s / (strength + n), covariance / (strength + n))
         scale = degrees * spread + Q - s s^T / (strength + n)
@@ -71,11 +67,11 @@ class NormalInverseWishart(Shown):
     Source: Gelman, Carlin, Stern, Dunson, Vehtari and Rubin (2013), sections 3.3 and 3.6.
 
     Attributes:
-        covariance_type: "spherical", "diag", "full" or "tied", as of `GaussianHMM`.
+        covariance_type: As in `GaussianHMM`.
         centre: (coordinate,).
-        spread: variances (coordinate,).
-        prior_strength: observations that the centre is worth.
-        degrees: observations that the spread is worth; above the number of coordinates less one.
+        spread: Variances (coordinate,).
+        prior_strength: Prior observations of the centre.
+        degrees: Prior observations of the spread; above the number of coordinates less one.
     """
 
     covariance_type: str
@@ -102,7 +98,7 @@ class NormalInverseWishart(Shown):
         return ("covariances",) if self.covariance_type == "tied" else ()
 
     def features(self, observations: Tensor) -> Tensor:
-        """z^2, z, n of each coordinate; of matrices z z^T, z and n, and no entry may be missing."""
+        """Return z^2, z and n per coordinate, or z z^T, z and n, with z = x - centre."""
         away = (observations - self.centre).nan_to_num(0.0)
         if self._matrices:
             squares = (away[:, :, None] * away[:, None, :]).flatten(1)
@@ -110,7 +106,6 @@ class NormalInverseWishart(Shown):
         return torch.cat([away.square(), away, (~observations.isnan()).double()], 1)
 
     def _spread(self, laws: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Means from the centre on (..., S, Y), and variances (..., S, Y) or covariances (..., S, Y, Y)."""
         away, found = laws["means"] - self.centre, laws["covariances"]
         if self.covariance_type == "spherical":
             found = found[..., None].expand_as(away)
@@ -138,7 +133,7 @@ class NormalInverseWishart(Shown):
         return torch.cat([squares.flatten(-2), away, torch.ones_like(away[..., :1])], -1)
 
     def _after(self, statistics: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Counts, means from the centre on, scales and degrees: what the law is given sums of features."""
+        """Return posterior counts, centred means, scales and degrees."""
         size = len(self.centre)
         if not self._matrices:
             squares, sums, count = statistics.split(size, -1)
@@ -173,7 +168,6 @@ class NormalInverseWishart(Shown):
         return {"means": self.centre + mean + moved, "covariances": covariances}
 
     def log_marginal(self, statistics: Tensor) -> Tensor:
-        """Normalisers of the prior over those of the law after, and (2 pi)^(-1/2) a number."""
         count, _, scale, degrees = self._after(statistics)
         size = len(self.centre)
         if self._matrices:
@@ -204,7 +198,7 @@ def _chi_squares(degrees: Tensor, random: np.random.Generator) -> Tensor:
 def _inverse_wishart(
     degrees: Float64[Tensor, "*models"], scale: Float64[Tensor, "*models y y"], random: np.random.Generator
 ) -> Float64[Tensor, "*models y y"]:
-    """By Bartlett's factor A of the precision: L A^-T A^-1 L^T, where L L^T is the scale."""
+    """Sample by Bartlett's decomposition."""
     lower = (
         _normals(scale, random).tril(-1)
         + _chi_squares(degrees[..., None] - torch.arange(scale.shape[-1]), random).sqrt().diag_embed()
@@ -215,7 +209,6 @@ def _inverse_wishart(
 
 
 def _log_wishart(degrees: Tensor, scale: Tensor) -> Tensor:
-    """log Gamma_Y(degrees / 2) - degrees / 2 log det(scale / 2): by what an inverse Wishart density is divided."""
     size = scale.shape[-1]
     log_determinant = 2 * torch.linalg.cholesky(scale).diagonal(dim1=-2, dim2=-1).log().sum(-1)
     return torch.special.multigammaln(degrees / 2, size) - degrees / 2 * (log_determinant - size * math.log(2))
@@ -223,13 +216,11 @@ def _log_wishart(degrees: Tensor, scale: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GammaRates(Shown):
-    """rate ~ Gamma(strength, mean of strength / rate): after counts of sum x over n rows, Gamma(strength + x, rate + n).
-
-    Features are x, 1 and -log x! of each coordinate.
+    """rate ~ Gamma(strength, strength / mean), with posterior Gamma(strength + sum x, rate + n)
 
     Attributes:
-        centre: mean of the rates (coordinate,).
-        prior_strength: shape; so many counts is the prior worth.
+        centre: Mean rates (coordinate,).
+        prior_strength: Shape, the prior counts.
     """
 
     centre: Float64[Tensor, "coordinate"]
@@ -249,7 +240,7 @@ class GammaRates(Shown):
         return torch.cat([rates.log(), -rates, torch.ones_like(rates)], -1)
 
     def moments(self, laws: Mapping[str, Tensor]) -> Tensor:
-        """The last feature is left out: it weighs the same in all laws."""
+        """Omit the last feature, because its weight is constant."""
         rates = laws["rates"]
         return torch.cat([rates, torch.ones_like(rates), torch.zeros_like(rates)], -1)
 
@@ -267,13 +258,11 @@ class GammaRates(Shown):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DirichletRows(Shown):
-    """A row of probabilities for each channel ~ Dirichlet(strength, ...): after counts n, Dirichlet(strength + n).
-
-    Features are ones at the symbol of each channel, one channel after the other; a missing one has none.
+    """Dirichlet(strength, ...) prior of each channel's rows, with posterior Dirichlet(strength + n).
 
     Attributes:
-        sizes: numbers of symbols of the channels.
-        prior_strength: counts of each symbol that the prior is worth; 1 is uniform.
+        sizes: Symbols per channel.
+        prior_strength: Prior counts per symbol; 1 is uniform.
     """
 
     sizes: tuple[int, ...]
@@ -317,12 +306,10 @@ class DirichletRows(Shown):
 
 
 def refuse_missing(observations: Float64[Tensor, "row coordinate"], covariance_type: str) -> None:
-    """InputError where an entry is missing and covariances are matrices."""
     if covariance_type in ("full", "tied") and bool(observations.isnan().any()):
-        raise InputError('posterior: with missing entries covariances must be "diag" or "spherical"')
+        raise InputError('posterior: missing entries require covariance_type "diag" or "spherical"')
 
 
 def refuse_others(others: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    """InputError for an option that a prior has not."""
     for name in others:
         raise unknown_name("posterior", name, known)

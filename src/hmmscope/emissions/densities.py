@@ -1,7 +1,6 @@
-"""Gaussian densities of vectors in which entries may be missing, and the Gaussians that explain weighted vectors best.
+"""Gaussian densities and weighted fits of vectors with missing entries (NaN).
 
-A missing entry is NaN. It is summed out: what is left is the density of the other coordinates. C laws are C rows of means
-(C, Y), and of a spread that is either variances (C, Y) or covariance matrices (C, Y, Y).
+C Gaussians have means (C, Y) and variances (C, Y) or covariance matrices (C, Y, Y).
 """
 
 import math
@@ -13,50 +12,45 @@ from hmmscope.axes import Bool, Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.schema import unknown_name
 
-#: What a covariance is made of: one variance a law, one a coordinate, a matrix a law, or one matrix for all laws.
+#: Covariance types: one variance, a variance per coordinate, a matrix, or one matrix shared by all Gaussians.
 SHAPES = ("spherical", "diag", "full", "tied")
 _LOG_2PI = math.log(2 * math.pi)
 
 
 def check_shape(shape: str) -> str:
-    """The shape of a covariance; InputError unless it is one of `SHAPES`."""
     if shape not in SHAPES:
         raise unknown_name("covariance_type", shape, SHAPES)
     return shape
 
 
 def spread_of(shape: str, covariances: Tensor, means_CY: Float64[Tensor, "law coordinate"]) -> Tensor:
-    """Covariances of a shape as variances (C, Y) or matrices (C, Y, Y)."""
+    """Convert covariances to variances (C, Y) or matrices (C, Y, Y)."""
     if shape == "spherical":
         return covariances[:, None].expand_as(means_CY)
     return covariances.expand(len(means_CY), -1, -1) if shape == "tied" else covariances
 
 
 def check_covariances(name: str, spread: Tensor) -> None:
-    """InputError, which names the law, unless every covariance is symmetric and positive definite."""
+    """Check that every covariance is positive definite."""
     if spread.ndim == 2:
         bad = ~(spread > 0)
         if bool(bad.any()):
             law, coordinate = bad.nonzero()[0].tolist()
             value = float(spread[law, coordinate])
-            raise InputError(
-                f"{name}: the variance of coordinate {coordinate} in law {law} must be positive, got {value:g}"
-            )
+            raise InputError(f"{name}[{law}]: the variance of coordinate {coordinate} must be positive, got {value:g}")
         return
     for law, matrix in enumerate(spread):
         even = torch.allclose(matrix, matrix.T, rtol=1e-9, atol=1e-12 * float(matrix.abs().max()))
         if not even or int(torch.linalg.cholesky_ex(matrix)[1]):
-            raise InputError(f"{name}: of law {law} must be a symmetric positive definite matrix")
+            raise InputError(f"{name}[{law}]: must be a symmetric positive definite matrix")
 
 
 def log_densities(
     vectors: Float64[Tensor, "row coordinate"], means: Float64[Tensor, "law coordinate"], spread: Tensor
 ) -> Float64[Tensor, "row law"]:
-    """log N(x; mean_c, covariance_c) of the entries of x that are not missing, nats; zero for a row without any.
+    """Compute log N(x; mean_c, covariance_c) of the observed entries, in nats.
 
     -1/2 (|L^-1 (x - mean)|^2 + log det covariance + Y log 2 pi),   L L^T = covariance
-
-    Cost: O(rows * laws * Y) of variances; of matrices O(rows * laws * Y^2), and O(Y^3) for each pattern of missing entries.
     """
     found = torch.zeros(len(vectors), len(means), dtype=torch.float64)
     missing = vectors.isnan()
@@ -77,7 +71,7 @@ def log_densities(
 
 
 def patterns(missing: Bool[Tensor, "row coordinate"]) -> Iterator[tuple[Tensor, Tensor]]:
-    """(numbers of the rows, coordinates that they have) for each set of coordinates that rows lack; not for rows of none."""
+    """Iterate over patterns of missing entries."""
     if not bool(missing.any()):
         yield torch.arange(len(missing)), torch.arange(missing.shape[1])
         return
@@ -95,24 +89,21 @@ def explained_best(
     covariances: Tensor,
     floor: Float64[Tensor, "coordinate"],
 ) -> tuple[Float64[Tensor, "law coordinate"], Tensor]:
-    """Means and covariances of largest expected log-density, each row weighed by its part in each law.
+    """Fit means and covariances that maximize the weighted expected log-density.
 
     mean_c = sum_n w_nc x_n / sum_n w_nc;   covariance_c = sum_n w_nc (x_n - mean_c)(x_n - mean_c)^T / sum_n w_nc
 
-    among the covariances that are nowhere below the floor: variances of at least floor_y, and of matrices M - diag(floor)
-    positive semi-definite. "spherical" takes the mean of the variances over coordinates, "tied" that of the matrices over
-    laws, each by its weight. Of "full" and "tied" what is missing is taken at its expectation under the laws before, with
-    its covariance (a step of expectation maximisation of its own); else a coordinate is explained by the rows that have it.
-    A law without weight stays as it is.
+    Covariances M satisfy M - diag(floor) positive semidefinite. For matrices, missing entries use their conditional
+    expectation; otherwise they are skipped.
 
     Source: Ghahramani and Jordan (1994) for missing entries.
 
     Args:
-        vectors: NaN where an entry is missing.
-        weights: at least 0.
-        shape: of `SHAPES`.
-        means, covariances: before.
-        floor: least variances.
+        vectors: NaN where missing.
+        weights: At least 0.
+        shape: Covariance type.
+        means, covariances: Previous values.
+        floor: Least variances.
     """
     missing, total_C = vectors.isnan(), weights.sum(0)
     gaps, there = bool(missing.any()), total_C > 0
@@ -153,7 +144,7 @@ def explained_best(
 def _completed(
     vectors: Tensor, missing: Tensor, weight_N: Tensor, mean_Y: Tensor, matrix_YY: Tensor
 ) -> tuple[Float64[Tensor, "row coordinate"], Float64[Tensor, "coordinate coordinate"]]:
-    """Rows with what is missing at its expectation given the rest, and the weighted sum of its covariances."""
+    """Fill missing entries by conditional means; return the weighted sum of their covariances."""
     filled = vectors.where(~missing, mean_Y)
     extra_YY = weight_N[missing.all(1)].sum() * matrix_YY
     for rows, seen in patterns(missing):
@@ -163,9 +154,7 @@ def _completed(
         lacking[seen] = False
         away = lacking.nonzero()[:, 0]
         factor = torch.linalg.cholesky(matrix_YY[seen][:, seen])
-        gain = torch.cholesky_solve(
-            matrix_YY[seen][:, away], factor
-        ).T  # covariance of the missing with the seen, over theirs
+        gain = torch.cholesky_solve(matrix_YY[seen][:, away], factor).T  # regression of missing on observed entries
         filled[rows[:, None], away] = mean_Y[away] + (vectors[rows][:, seen] - mean_Y[seen]) @ gain.T
         left = matrix_YY[away][:, away] - gain @ matrix_YY[seen][:, away]
         extra_YY[away[:, None], away] += weight_N[rows].sum() * left
@@ -173,7 +162,6 @@ def _completed(
 
 
 def _above(matrices: Float64[Tensor, "law y y"], floor: Float64[Tensor, "y"]) -> Float64[Tensor, "law y y"]:
-    """The likeliest matrices M with M - diag(floor) positive semi-definite: in that metric, eigenvalues of at least one."""
     root = floor.sqrt()
     scaled = matrices / (root[:, None] * root)
     values, vectors = torch.linalg.eigh((scaled + scaled.transpose(1, 2)) / 2)
@@ -186,14 +174,14 @@ def _above(matrices: Float64[Tensor, "law y y"], floor: Float64[Tensor, "y"]) ->
 def scattered_centres(
     vectors: Float64[Tensor, "row coordinate"], count: int, uniforms: Float64[Tensor, "draw"]
 ) -> Float64[Tensor, "centre coordinate"]:
-    """Rows as centres, each next one drawn by its squared distance from the nearest one so far, and four steps of k-means.
+    """Choose centres by k-means++ and four k-means steps.
 
-    Source: Arthur and Vassilvitskii (2007), k-means++.
+    Source: Arthur and Vassilvitskii (2007).
 
     Args:
-        vectors: without missing entries, and scaled alike.
-        count: of centres.
-        uniforms: a number in [0, 1) for each centre.
+        vectors: Complete, equally scaled.
+        count: Number of centres.
+        uniforms: In [0, 1).
     """
     centres = vectors[int(uniforms[0] * len(vectors))][None]
     for drawn in uniforms[1:count]:

@@ -1,4 +1,4 @@
-"""A hidden Markov chain whose states emit vectors of numbers, by any family of laws."""
+"""HMM with vector emissions of any family."""
 
 import hashlib
 import json
@@ -29,50 +29,37 @@ from hmmscope.sequences.read_options import ReadOptions
 from hmmscope.text import in_a_line, in_brief
 from hmmscope.ties import descending, steady
 
-#: Observations over which inputs of networks are centred and scaled.
+#: Observations over which network inputs are standardized.
 _HORIZON = 64
 
 
 class EmissionHMM(VectorProcess):
-    """state_0 ~ initial;  state_{t+1} ~ transition[state_t];  observation_t ~ the law of state_t
+    """state_0 ~ initial;  state_{t+1} ~ transition[state_t];  observation_t ~ emission of state_t
 
-    A family of laws is a subclass. It names its arrays in `file_arrays` after "initial" and "transition", keeps them as
-    attributes of these names, and says
-
-        num_symbols          coordinates of an observation
-        log_likelihoods      log P(o_t | state) or log density; an entry that is NaN is missing, and is summed out
-        emit, num_draws      an observation of each state, from so many uniform numbers
-        means, variances     of an observation in each state
-        begun, improved      laws to begin a fit with, and those that explain weighted observations best
-        num_free             free numbers of each array of the laws
-        probability_arrays   arrays whose rows are laws, besides those of the chain
-
-    Everything else is here, and the same for all families: filter, smoother, paths, sampling, files, pictures. Probabilities
-    are floats as they are given; nothing is rounded to a grid.
+    A family is a subclass with its array names in `file_arrays`, `probability_arrays` (arrays whose rows are
+    distributions), `num_symbols` (coordinates) and the methods below. Probabilities are not rounded.
 
     Attributes:
-        initial: law of state 0 (state,).
-        transition: `[i, j]` = P(next j given now i) (state, state).
-        chain: the two.
-        states: names, or None.
-        title, source: free text.
+        initial, transition: Initial distribution (state,) and `[i, j]` = P(next j given now i).
+        chain: Both.
+        states: Names, or None.
+        title, source: Free text.
 
     Args:
-        initial: (S,), sums to 1.
-        transition: (S, S), rows sum to 1.
-        states: S names, if the states have names.
-        title, source: what it is and where it comes from.
+        initial, transition: Rows sum to 1.
+        states: S names.
+        title, source: Description and origin.
 
     Raises:
-        InputError: rows that are no laws; names that are empty, double or of the wrong number.
+        InputError: A row is not a distribution, or names are invalid.
     """
 
     stored_name = "EmittingHMM"
 
     group, default_target = "EmissionHMM", "density"
-    #: Uniform numbers that an observation takes.
+    #: Uniform numbers per observation.
     num_draws: int
-    #: Arrays of probabilities: a fit keeps their zeros.
+    #: Arrays of probabilities, whose zeros a fit preserves.
     probability_arrays: tuple[str, ...] = ("initial", "transition")
 
     def __init__(
@@ -91,17 +78,17 @@ class EmissionHMM(VectorProcess):
         self.states = check_names("states", list(states) if states is not None else None, size)
         self.title, self.source = title, source
 
-    # -- what a family says
+    # -- defined by a family
 
     @abstractmethod
     def log_likelihoods(self, observations: Float64[Tensor, "*batch coordinate"]) -> Float64[Tensor, "*batch state"]:
-        """log P(o_t | state), or the log density, nats; of what is not missing."""
+        """Compute log P(o_t | state) or the log density, in nats."""
 
     @abstractmethod
     def emit(
         self, states: Int64[Tensor, "*batch"], uniforms: Float64[Tensor, "*batch draw"]
     ) -> Float64[Tensor, "*batch coordinate"]:
-        """An observation of each state."""
+        """Sample an observation of each state."""
 
     @property
     @abstractmethod
@@ -111,14 +98,14 @@ class EmissionHMM(VectorProcess):
     @property
     @abstractmethod
     def variances(self) -> Float64[Tensor, "state coordinate"]:
-        """Var[o | state], of each coordinate."""
+        """Var[o | state] of each coordinate."""
 
     @abstractmethod
     def num_free(self, positive: Mapping[str, Bool[Tensor, "..."]]) -> dict[str, int]:
-        """Count the free numbers of each array of the laws, the chain apart.
+        """Count the free parameters of each emission array.
 
         Args:
-            positive: where arrays of probabilities may be positive, see `positive`; everywhere for a name that is left out.
+            positive: Masks of possible entries.
         """
 
     @classmethod
@@ -131,13 +118,13 @@ class EmissionHMM(VectorProcess):
         *,
         min_variance: Float64[Tensor, "coordinate"],
     ) -> Self:
-        """Random laws to begin a fit with; the chain is uniform. A family may take options besides.
+        """Draw initial emission parameters, with a uniform chain.
 
         Args:
-            observations: NaN where an entry is missing.
+            observations: NaN where missing.
             num_states: S.
-            random: what is random is drawn from.
-            min_variance: least variances.
+            random: Generator.
+            min_variance: Least variances.
         """
 
     @abstractmethod
@@ -147,63 +134,62 @@ class EmissionHMM(VectorProcess):
         occupancy: Float64[Tensor, "row state"],
         min_variance: Tensor,
     ) -> dict[str, Any]:
-        """The laws, by the names of `file_arrays`, that explain observations best, each weighed by the visits of a state.
+        """Fit emission arrays to weighted observations.
 
         Args:
-            observations: NaN where an entry is missing.
+            observations: NaN where missing.
             occupancy: P(state | all observations).
-            min_variance: least variance of each coordinate (coordinate,).
+            min_variance: Least variances.
         """
 
     @classmethod
     def checked(cls, observations: Float64[Tensor, "*batch coordinate"]) -> Float64[Tensor, "*batch coordinate"]:
-        """The observations; InputError for what the family cannot emit."""
+        """Check observations."""
         return observations
 
     @classmethod
     def conjugate(cls, observations: Float64[Tensor, "row coordinate"], **options: Any) -> Conjugate:
-        """A weak prior of the laws, from which `Fit.posterior` draws given observations; `options` are of the family.
+        """Build a weak prior for `Fit.posterior`; options depend on the family.
 
         Raises:
-            InputError: a family that has none.
+            InputError: The family has none.
         """
         having = "GaussianHMM, PoissonHMM and MultichannelHMM have one"
         raise InputError(f"posterior: {cls.__name__} has no conjugate prior; {having}")
 
     @property
     def variance_floor_hits(self) -> Float64[Tensor, "state coordinate"]:
-        """What a floor of a fit keeps from falling: least variances of a state; of other families nothing does."""
+        """Least variance per state and coordinate, if bounded."""
         return torch.full((self.num_states, self.num_symbols), torch.inf, dtype=torch.float64)
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of `initialize` that give laws of the same shape."""
+        """Options of `initialize` that reproduce the shape."""
         return {}
 
     @property
     def num_mixture_components(self) -> int:
-        """Laws whose mixture is that of an observation."""
+        """Mixture components per observation."""
         return self.num_states
 
-    # -- what all families have
+    # -- common to all families
 
     @property
     def num_parameters(self) -> int:
-        """Free numbers of all laws together, the chain apart."""
+        """Number of free emission parameters."""
         return sum(self.num_free({}).values())
 
     @property
     def positive(self) -> dict[str, Bool[Tensor, "..."]]:
-        """Return the mask of positive entries of each array of probabilities."""
+        """Masks of positive probabilities."""
         tensors = self.file_tensors()
         return {name: tensors[name] > 0 for name in self.probability_arrays}
 
     def rows_of(self, name: str, array: Tensor) -> Sequence[Tensor]:
-        """Split an array of probabilities into parts whose rows sum to one."""
+        """Split an array into parts with rows that sum to one."""
         return [array]
 
     def restricted(self, positive: Mapping[str, Bool[Tensor, "..."]]) -> Self:
-        """Return the same with zeros wherever `positive` is false; an array that loses nothing keeps its bits."""
         tensors, found = self.file_tensors(), {}
         for name, allowed in positive.items():
             if bool((~allowed & (tensors[name] > 0)).any()):
@@ -213,21 +199,19 @@ class EmissionHMM(VectorProcess):
         return self.replaced(**found) if found else self
 
     def replaced(self, **arrays: Any) -> Self:
-        """The same with other arrays."""
         texts = {name: text for name, text in self.file_texts().items() if name not in ("evaluated_after", "reading")}
         return type(self)(**(self.file_tensors() | arrays | texts))
 
     @property
     def num_coordinates(self) -> int:
-        """Coordinates of an observation, which every process calls `num_symbols`."""
         return self.num_symbols
 
     def vectors_of(self, observations: object) -> Float64[Tensor, "batch time coordinate"]:
-        """Observations (batch, time, coordinate), or one sequence (time, coordinate), checked; NaN is missing."""
+        """Check observations (batch, time, coordinate) or (time, coordinate); NaN is missing."""
         return self.checked(as_vectors(observations, self.num_symbols)[0])
 
     def observe(self, observations: Tensor, *, reset_mask: object = None) -> ObserverOutput:
-        """By the forward filter: the law "belief" of the states; of an observation the mean is predicted."""
+        """Run the forward filter; predictions are means."""
         logs = self.log_likelihoods(self.vectors_of(observations))
         found = filter_states(self.chain, logs, reset_mask=reset_mask)
         ahead = self.following(found.beliefs)
@@ -254,14 +238,13 @@ class EmissionHMM(VectorProcess):
     def sample_paths(
         self, indices: NDArray[np.int64], reset_mask: NDArray[np.bool_], seed: int, stream: str = "corpus"
     ) -> SampledPaths:
-        """As for every process, from 1 + `num_draws` uniform numbers an observation; floats, whose last bits are the
-        platform's."""
+        """Sample paths; the last bits are platform-dependent."""
         drawn_BTK = torch.from_numpy(
             self.uniforms(check_samples(indices), len(reset_mask), seed, stream, 1 + self.num_draws)
         )
         states_BT = torch.zeros(drawn_BTK.shape[:2], dtype=torch.int64)
         first_S, moves_SS = self.initial.cumsum(0), self.transition.cumsum(1)
-        last_S = (moves_SS < moves_SS[:, -1:]).sum(1)  # the last state that can be reached
+        last_S = (moves_SS < moves_SS[:, -1:]).sum(1)  # the last reachable state
         for t, begins in enumerate(reset_mask):
             rows = first_S if begins else moves_SS[states_BT[:, t - 1]]
             most = (first_S < first_S[-1]).sum() if begins else last_S[states_BT[:, t - 1]]
@@ -270,7 +253,7 @@ class EmissionHMM(VectorProcess):
 
     @cached_property
     def occupancy(self) -> Float64[Tensor, "state"]:
-        """Share of the first 64 observations that each state emits."""
+        """Fraction of the first 64 observations per state."""
         laws = [self.initial]
         for _ in range(_HORIZON - 1):
             laws.append(laws[-1] @ self.transition)
@@ -278,7 +261,6 @@ class EmissionHMM(VectorProcess):
 
     @cached_property
     def _scale(self) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of a coordinate over the first observations."""
         visits_S = self.occupancy
         mean_Y = visits_S @ self.means
         return mean_Y, (visits_S @ (self.variances + (self.means - mean_Y).square())).sqrt()
@@ -290,7 +272,7 @@ class EmissionHMM(VectorProcess):
 
     @cached_property
     def params_digest(self) -> str:
-        """sha256 of the kind, its sizes and its numbers, each to 40 bits: the last ones are the platform's."""
+        """sha256 of the parameters to 40 bits."""
         header = [self.file_format, self.num_states, self.num_symbols, self._shape_texts()]
         sha = hashlib.sha256(f"hmmscope-process/1/{json.dumps(header)}".encode())
         for tensor in self.file_tensors().values():
@@ -299,7 +281,6 @@ class EmissionHMM(VectorProcess):
         return sha.hexdigest()
 
     def _shape_texts(self) -> dict[str, Any]:
-        """Texts of a file that say what the arrays are."""
         return {}
 
     @classmethod
@@ -309,7 +290,7 @@ class EmissionHMM(VectorProcess):
         found.read_options = ReadOptions.of_file(data)
         return found
 
-    # -- what is said of it
+    # -- descriptions
 
     def describe(self) -> str:
         count = self.num_symbols
@@ -321,7 +302,7 @@ class EmissionHMM(VectorProcess):
         return f"{type(self).__name__}(num_states={self.num_states}, num_coordinates={self.num_symbols}{title})"
 
     def card(self) -> list[str]:
-        """What each state does: how often it starts, what it emits, and where it goes."""
+        """Describe each state."""
         states = tuple(map(in_brief, self.states or (f"state {s}" for s in range(self.num_states))))
         lines = []
         for s, state in enumerate(states):
@@ -334,7 +315,6 @@ class EmissionHMM(VectorProcess):
         return lines
 
     def _emits(self, state: int) -> str:
-        """The mean of each coordinate and its standard deviation, of the first six."""
         pairs = zip(self.means[state].tolist(), self.variances[state].sqrt().tolist(), strict=True)
         said = [f"{steady(mean):.4g} ± {steady(deviation):.3g}" for mean, deviation in pairs]
         return ", ".join(said[:6]) + ", ..." * (len(said) > 6)
@@ -344,7 +324,6 @@ class EmissionHMM(VectorProcess):
         return [("starts in", [""], states, self.initial[None]), ("from, to", states, states, self.transition)]
 
     def __str__(self) -> str:
-        """The line of `repr`, the chain, and what each state emits."""
         lines = [line for table in self._tables() for line in as_text(*table)]
         states = brief_names(self.states, self.num_states, "state ")
         wide = max(map(len, ("emits", *states)))
@@ -356,7 +335,7 @@ class EmissionHMM(VectorProcess):
         return "".join([super()._repr_html_(), *(as_html(*table) for table in self._tables())])
 
     def facts(self) -> list[tuple[str, str]]:
-        """The stationary law, where there is one, and how fast the chain alone forgets."""
+        """Return the stationary distribution and the chain's second eigenvalue."""
         said = []
         try:
             law = ", ".join(f"{steady(share):z.6f}" for share in stationary_law(self.transition)[:8].tolist())

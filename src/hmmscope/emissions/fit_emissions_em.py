@@ -1,4 +1,4 @@
-"""Fitting hidden Markov models whose states emit numbers, by expectation maximisation."""
+"""Expectation maximization for HMMs with vector emissions."""
 
 import math
 from collections.abc import Callable, Collection, Mapping
@@ -21,31 +21,29 @@ from hmmscope.schema import is_count, require
 from hmmscope.seeds import numpy_generator
 from hmmscope.ties import largest
 
-#: Least variance of a state, as a share of the variance of all observations of a coordinate.
+#: Least variance of a state, as a fraction of the variance of all observations.
 FLOOR = 1e-3
-#: A variance that is so near to its floor lies on it.
+#: Relative distance within which a variance equals its lower bound.
 _JUST_ABOVE = 1 + 1e-9
 
 
 @dataclass(frozen=True)
 class EmissionFit:
-    """A fitted model; what is called as in `BaumWelchFit` is the same.
+    """A fitted model; shared fields are as in `BaumWelchFit`.
 
     Attributes:
-        hmm: the model of the best restart.
-        log_likelihood: log density of all observations under it, nats.
-        num_iterations: iterations of that restart.
-        converged: whether its last step gained less than the tolerance, before the iterations ended.
-        num_restarts: restarts that were made.
-        restart_gap: log-likelihood of the best restart less that of the second, nats; infinite if there was one.
-        restarts_agree: whether the best two agree in likelihood.
-        bic: -2 log-likelihood + (free initial probabilities) log(sequences) + (free transition probabilities) log(moves) +
-            (free numbers of the laws) log(observations); small is good.
-        min_variance: least variance of each coordinate that a state was allowed (coordinate,).
-        at_min_variance: (state, coordinate) of the variances that would be smaller without it.
-        num_free: how many numbers of each part are free: of probabilities the positive entries of `start` less one a row,
-            or all entries less one a row; none of fixed parts.
-        num_zeros: how many probabilities of each part are fixed at zero, because `start` has zeros there.
+        hmm: Best model.
+        log_likelihood: Log density of all observations, in nats.
+        num_iterations: Iterations of the best restart.
+        converged: Its last gain was below the tolerance.
+        num_restarts: Restarts run.
+        restart_gap: Log-likelihood gap of the best two restarts, in nats; infinite for one.
+        restarts_agree: The best two agree.
+        bic: Bayesian information criterion; smaller is better.
+        min_variance: Least allowed variances (coordinate,).
+        at_min_variance: (state, coordinate) of variances at that bound.
+        num_free: Free parameters of each part; fixed parts have none.
+        num_zeros: Probabilities of each part that `start` fixes at zero.
     """
 
     hmm: EmissionHMM
@@ -63,16 +61,13 @@ class EmissionFit:
 
     @property
     def remarks(self) -> list[str]:
-        """What a reader should know of it besides, in lines: which variances lie on their floors."""
         if not self.at_min_variance:
             return []
         which = ", ".join(f"state {state} coordinate {coordinate}" for state, coordinate in self.at_min_variance)
-        return [f"at the floor, the least variance allowed: {which}; a smaller floor= would let it narrow"]
+        return [f"at the least variance allowed: {which}; a smaller min_variance= would allow less"]
 
 
 class _EMResult(NamedTuple):
-    """Where a restart ended."""
-
     model: EmissionHMM
     log_likelihood: float
     num_iterations: int
@@ -81,17 +76,6 @@ class _EMResult(NamedTuple):
 
 @dataclass(frozen=True)
 class _EMSettings:
-    """What every step keeps to.
-
-    Attributes:
-        rows: observations, one sequence after the other (row, coordinate).
-        lengths: of the sequences.
-        min_variance: least variances (coordinate,).
-        pseudo_count: added to expected numbers of starts and moves.
-        fixed: parts that stay.
-        positive: where arrays of probabilities may be positive; empty if they may be everywhere.
-    """
-
     rows: Float64[Tensor, "row coordinate"]
     lengths: Int64[Tensor, "sequence"]
     min_variance: Float64[Tensor, "coordinate"]
@@ -103,7 +87,6 @@ class _EMSettings:
         return count_rows(model.chain, model.log_likelihoods(self.rows), self.lengths)
 
     def maximise(self, model: EmissionHMM, counts: StateCounts) -> EmissionHMM:
-        """The model of largest expected log-posterior; probabilities of zero stay zero, rows without counts stay."""
         found: dict[str, Any] = {}
         for part, before, count in (
             ("initial", model.initial, counts.initial),
@@ -118,7 +101,6 @@ class _EMSettings:
         return model.replaced(**found)
 
     def log_prior(self, model: EmissionHMM) -> float:
-        """Log density of the free laws of the chain under Dirichlet(1 + pseudo_count) rows, up to a constant."""
         free = [
             law
             for part, law in (("initial", model.initial), ("transition", model.transition))
@@ -129,7 +111,6 @@ class _EMSettings:
     def climb(
         self, model: EmissionHMM, max_iterations: int, tolerance: float, callback: Callable[[int], object] = bool
     ) -> _EMResult:
-        """Expectation maximisation until a step gains less than asked for, or for so many steps."""
         before, iteration = -math.inf, 0
         while True:
             counts = self.expect(model)
@@ -142,7 +123,6 @@ class _EMSettings:
             callback(1)
 
     def fitted(self, restarts: RestartSearch[_EMResult]) -> EmissionFit:
-        """The likeliest of the restarts, and how it was found."""
         best = restarts.best
         free = self.num_free(best.model)
         return EmissionFit(
@@ -164,14 +144,12 @@ class _EMSettings:
         )
 
     def num_free(self, model: EmissionHMM) -> dict[str, int]:
-        """See `EmissionFit`."""
         whole = {"initial": torch.ones_like(model.initial), "transition": torch.ones_like(model.transition)}
         found = {part: num_free(self.positive.get(part, own).numpy()) for part, own in whole.items()}
         found["emission"] = sum(model.num_free(self.positive).values())
         return {part: 0 if part in self.fixed else found[part] for part in PARTS}
 
     def bic(self, found: _EMResult, free: dict[str, int]) -> float:
-        """See `EmissionFit`."""
         count = len(self.lengths)
         seen = int((~self.rows.isnan()).any(1).sum())
         times = {"initial": count, "transition": len(self.rows) - count, "emission": seen}
@@ -180,7 +158,7 @@ class _EMSettings:
 
 
 def zeros_by_part(positive: Mapping[str, Tensor]) -> dict[str, int]:
-    """Count the zeros of each part; arrays besides those of the chain are emissions."""
+    """Count the structural zeros of each part."""
     found = dict.fromkeys(PARTS, 0)
     for name, allowed in positive.items():
         found[name if name in PARTS else "emission"] += int((~allowed).sum())
@@ -206,31 +184,30 @@ def fit_emissions(
     callback: Callable[[int], object] | None = None,
     **laws: Any,
 ) -> EmissionFit:
-    """Fit a hidden Markov model of a family to independent sequences by expectation maximisation.
+    """Fit an HMM of a family to independent sequences by expectation maximization (EM).
 
-    initial_i ∝ E[first states i];  transition_ij ∝ E[moves i -> j];  laws of state i by the rows, weighed by E[visits of i]
+    initial_i ∝ E[first states i];  transition_ij ∝ E[transitions i -> j];  emission of i from rows weighted by P(state
+    = i)
 
-    Likelihoods of densities have no upper end: a state that narrows on one observation gains without bound. So no variance
-    falls below `min_variance` times that of its coordinate over all observations. Entries that are missing are summed over.
-    Restarts, tries and agreement are those of `fit_baum_welch`.
+    Densities are unbounded: a state can narrow onto one observation. Variances therefore stay above `min_variance`
+    times the coordinate's total variance. Missing entries are summed over.
 
     Source: Baum, Petrie, Soules and Weiss (1970); Dempster, Laird and Rubin (1977); floors: Hathaway (1985).
 
     Args:
-        family: a kind of `EmissionHMM`.
-        observations: one sequence after the other; NaN where an entry is missing.
-        lengths: of the sequences, at least 1 each.
+        family: A subclass of `EmissionHMM`.
+        observations: Consecutive sequences; NaN where missing.
+        lengths: At least 1 each.
         num_states: S.
-        start: where the first restart begins, what fixed parts are, and where zeros are; the others are random. A
-            probability that is zero in `start` stays zero in every restart.
-        fixed: which of "initial", "transition", "emission" are kept as in `start`.
-        num_restarts, num_tries, agreement, max_iterations, tolerance, seed, callback: as `fit_baum_welch`.
-        pseudo_count: added to expected numbers of starts and moves, not to what states emit.
-        min_variance: share of the variance, in (0, 1).
-        laws: options of the family, such as `covariance_type`.
+        start: First start, fixed parts and zeros.
+        fixed: Parts kept as in `start`: "initial", "transition", "emission".
+        num_restarts, num_tries, agreement, max_iterations, tolerance, seed, callback: As `fit_baum_welch`.
+        pseudo_count: Added to expected initial and transition counts.
+        min_variance: Fraction in (0, 1).
+        laws: Options of the family, such as `covariance_type`.
 
     Raises:
-        InputError: no observations, or options out of range; a coordinate that never varies or is never seen.
+        InputError: No observations, an option out of range, or a constant or missing coordinate.
     """
     _check_options(
         num_states, num_restarts, num_tries, max_iterations, min(agreement, tolerance, pseudo_count), min_variance
@@ -274,7 +251,7 @@ def _check_options(
     require(
         0 < min_variance < 1,
         "min_variance",
-        "must be in (0, 1), a share of the variance of all observations",
+        "must be in (0, 1), a fraction of the variance of all observations",
         min_variance,
     )
 
@@ -288,7 +265,7 @@ def _check_start(
     laws: Mapping[str, Any],
 ) -> None:
     require(set(fixed) <= set(PARTS), "fixed", f"must be among {', '.join(PARTS)}", sorted(fixed))
-    require(start is not None or not fixed, "fixed", "needs a start to take the parts from", sorted(fixed))
+    require(start is not None or not fixed, "fixed", "requires start, which supplies the fixed parts", sorted(fixed))
     if start is not None and (start.file_format, start.num_states, start.num_symbols) != (
         family.file_format,
         num_states,
@@ -299,24 +276,21 @@ def _check_start(
         )
     for name, own in ({} if start is None else start.options).items():
         if name in laws and not np.array_equal(laws[name], own):
-            raise InputError(f"{name}: must be that of start, {own!r}, or be left out, got {laws[name]!r}")
+            raise InputError(f"{name}: must equal that of start, {own!r}, or be omitted, got {laws[name]!r}")
 
 
 def _variances(rows: Float64[Tensor, "row coordinate"], num_sequences: int) -> Float64[Tensor, "coordinate"]:
-    """Of each coordinate over what is not missing; InputError for one that tells nothing."""
     require(len(rows) > 0 and num_sequences > 0, "observations", "must hold at least one", len(rows))
     seen = ~rows.isnan()
     for coordinate, any_seen in enumerate(seen.any(0).tolist()):
         if not any_seen:
-            raise InputError(f"observations: coordinate {coordinate} is missing everywhere")
+            raise InputError(f"observations: coordinate {coordinate} is missing everywhere; drop it")
     centre = rows.nanmean(0)
     variances = (rows - centre).square().nanmean(0)
     for coordinate, variance in enumerate(variances.tolist()):
         if variance <= 1e-24 * (1 + float(centre[coordinate]) ** 2):
             value = float(centre[coordinate])
-            raise InputError(
-                f"observations: coordinate {coordinate} is {value:g} everywhere; its variance is zero, leave it out"
-            )
+            raise InputError(f"observations: coordinate {coordinate} is constant ({value:g}); drop it")
     return variances
 
 
@@ -332,7 +306,6 @@ def _random(
     fixed: Collection[str],
     laws: dict[str, Any],
 ) -> EmissionHMM:
-    """Laws as the family begins, Dirichlet(1) rows; in every other attempt each state stays with one half more."""
     random = numpy_generator(seed, f"emission-fit-{attempt}" if attempt else "emission-fit", number)
     initial, transition = (random.dirichlet(np.ones(num_states), size) for size in (None, num_states))
     if attempt % 2:

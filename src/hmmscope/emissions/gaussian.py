@@ -1,4 +1,4 @@
-"""States that emit Gaussian vectors."""
+"""HMM with Gaussian emissions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,31 +26,30 @@ from hmmscope.processes.probability_rows import numbers_of
 from hmmscope.schema import require
 from hmmscope.seeds import check_seed, philox_key
 
-#: Shapes of covariances by the number of their axes, where nobody says which.
+#: Default covariance type by the number of axes.
 _BY_AXES = {1: "spherical", 2: "diag", 3: "full"}
 
 
 class GaussianHMM(EmissionHMM):
     """observation_t ~ N(means[state_t], covariance of state_t), Y coordinates
 
-    Source: Rabiner (1989), section IV.A; the shapes of covariances have the names of hmmlearn.
+    Source: Rabiner (1989), section IV.A; covariance types as in hmmlearn.
 
     Attributes:
-        means: E[o | state] (state, coordinate).
-        covariances: of the shape below.
-        covariance_type: "spherical" (S,) one variance a state; "diag" (S, Y) one a coordinate; "full" (S, Y, Y); "tied"
-            (Y, Y) one matrix for all states.
-        spread: the same as variances (state, coordinate), or matrices (state, coordinate, coordinate).
+        means: (state, coordinate).
+        covariances: In the shape of the type.
+        covariance_type: "spherical" (S,), "diag" (S, Y), "full" (S, Y, Y), or "tied" (Y, Y), shared by all states.
+        spread: Variances (S, Y) or matrices (S, Y, Y).
 
     Args:
-        initial, transition: as of every `EmissionHMM`.
-        means: (S, Y); of one coordinate also (S,).
-        covariances: by its number of axes, if `covariance_type` does not say.
-        covariance_type: see above; "tied" must be said.
-        states, title, source: as of every `EmissionHMM`.
+        initial, transition: As in `EmissionHMM`.
+        means: (S, Y), or (S,) for one coordinate.
+        covariances: In the shape of the type.
+        covariance_type: Inferred from the axes unless "tied".
+        states, title, source: As in `EmissionHMM`.
 
     Raises:
-        InputError: a wrong shape; a variance that is not positive; a matrix that is not symmetric and positive definite.
+        InputError: A wrong shape, or a covariance that is not positive definite.
     """
 
     stored_name = "GaussianHMM"
@@ -116,16 +115,14 @@ class GaussianHMM(EmissionHMM):
 
     @cached_property
     def _factors(self) -> Tensor:
-        """Square roots of the covariances (state, coordinate, coordinate), lower triangular."""
         return self.spread.sqrt().diag_embed() if self.spread.ndim == 2 else torch.linalg.cholesky(self.spread)
 
     def emit(
         self, states: Int64[Tensor, "*batch"], uniforms: Float64[Tensor, "*batch draw"]
     ) -> Float64[Tensor, "*batch coordinate"]:
-        """mean + L z, z by the inverse of the normal distribution function."""
         normals = torch.special.ndtri(uniforms)
         parts = [normals[..., y, None] * self._factors[:, :, y][states] for y in range(self.num_symbols)]
-        return self.means[states] + torch.stack(parts).sum(0)  # in a fixed order: the same bits in any batch
+        return self.means[states] + torch.stack(parts).sum(0)  # fixed order, for equal bits in any batch
 
     @classmethod
     def initialize(
@@ -137,7 +134,7 @@ class GaussianHMM(EmissionHMM):
         covariance_type: str = "diag",
         min_variance: Float64[Tensor, "coordinate"],
     ) -> Self:
-        """Means by k-means++, covariances of what is nearest to each."""
+        """Draw means by k-means++."""
         filled, centre, deviation = completed(observations)
         centres = scattered_centres(
             (filled - centre) / deviation, num_states, torch.from_numpy(random.random(num_states))
@@ -174,10 +171,7 @@ class GaussianHMM(EmissionHMM):
         share: float = 0.1,
         **others: Any,
     ) -> NormalInverseWishart:
-        """Centre: that of all observations; spread: `share` of their variance; `degrees`: 2, of matrices 2 + coordinates.
-
-        With `prior_strength` as large as `share`, means are as far apart as the observations.
-        """
+        """Centre the prior at the observations, with `share` of their variance."""
         refuse_others(others, ("prior_strength", "degrees", "share"))
         refuse_missing(observations, covariance_type)
         _, centre, deviation = completed(observations)
@@ -189,7 +183,7 @@ class GaussianHMM(EmissionHMM):
 
 
 def completed(observations: Float64[Tensor, "row coordinate"]) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows whose missing entries are the mean of the others, and mean and standard deviation of each coordinate."""
+    """Fill missing entries by coordinate means."""
     centre = observations.nanmean(0)
     filled = observations.where(~observations.isnan(), centre)
     return filled, centre, filled.std(0, correction=0).clamp_min(torch.finfo(torch.float64).tiny)
@@ -198,15 +192,16 @@ def completed(observations: Float64[Tensor, "row coordinate"]) -> tuple[Tensor, 
 @registry.process("random-gaussian")
 @dataclass(frozen=True, kw_only=True)
 class RandomGaussianSpec:
-    """A Gaussian HMM: rows of transitions stay with `stay` and else go where Dirichlet(1) says, means N(0, separation^2),
-    independent coordinates of variance one, a uniform start.
+    """A random Gaussian HMM with unit variances and a uniform start.
+
+    Transitions are `stay` self-transitions plus Dirichlet(1) rows; means are N(0, separation^2).
 
     Attributes:
         num_states: S.
         dimension: Y.
-        stay: probability that a state is kept, before the Dirichlet row is added.
-        separation: standard deviation of the means.
-        seed: of means and rows.
+        stay: Weight of the self-transition.
+        separation: Standard deviation of the means.
+        seed: Random seed.
     """
 
     default_target: ClassVar[str] = GaussianHMM.default_target

@@ -1,4 +1,4 @@
-"""States that emit vectors by mixtures of Gaussians."""
+"""HMM with Gaussian mixture emissions."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -26,26 +26,25 @@ from hmmscope.schema import is_count, require
 class GaussianMixtureHMM(EmissionHMM):
     """observation_t ~ sum_k weights[state_t, k] N(means[state_t, k], covariance of (state_t, k)), Y coordinates
 
-    Source: Juang, Levinson and Sondhi (1986); the shapes of covariances have the names of hmmlearn's GMMHMM.
+    Source: Juang, Levinson and Sondhi (1986); covariance types as in hmmlearn.
 
     Attributes:
-        weights: of K Gaussians in each state (state, gaussian).
-        centres: their means (state, gaussian, coordinate).
-        covariances: of the shape below.
-        covariance_type: "spherical" (S, K), "diag" (S, K, Y), "full" (S, K, Y, Y), or "tied" (S, Y, Y), one matrix for the
-            Gaussians of a state.
-        means, variances: of an observation in each state.
+        weights: (state, gaussian).
+        centres: Component means (state, gaussian, coordinate).
+        covariances: In the shape of the type.
+        covariance_type: "spherical" (S, K), "diag" (S, K, Y), "full" (S, K, Y, Y), or "tied" (S, Y, Y).
+        means, variances: Moments of each state.
 
     Args:
-        initial, transition: as of every `EmissionHMM`.
-        weights: (S, K), rows sum to 1.
+        initial, transition: As in `EmissionHMM`.
+        weights: Rows sum to 1.
         centres: (S, K, Y).
-        covariances: see above.
-        covariance_type: "diag" if not said.
-        states, title, source: as of every `EmissionHMM`.
+        covariances: In the shape of the type.
+        covariance_type: Default "diag".
+        states, title, source: As in `EmissionHMM`.
 
     Raises:
-        InputError: a wrong shape; a variance that is not positive; a matrix that is not symmetric and positive definite.
+        InputError: A wrong shape, or a covariance that is not positive definite.
     """
 
     stored_name = "GaussianMixtureHMM"
@@ -86,7 +85,7 @@ class GaussianMixtureHMM(EmissionHMM):
 
     @cached_property
     def spread(self) -> Tensor:
-        """Variances (state * gaussian, coordinate), or matrices (state * gaussian, coordinate, coordinate)."""
+        """Variances or covariance matrices by (state, gaussian)."""
         if self.covariance_type == "tied":
             return self.covariances.repeat_interleave(self.num_gaussians, 0)
         return spread_of(self.covariance_type, self.covariances.flatten(0, 1), self._flat)
@@ -102,7 +101,6 @@ class GaussianMixtureHMM(EmissionHMM):
         return torch.einsum("sk,sky->sy", self.weights, squares)
 
     def num_free(self, positive: Mapping[str, Tensor]) -> dict[str, int]:
-        """Count free parameters; a Gaussian with weight zero has none."""
         size, _, count = self.centres.shape
         allowed = positive.get("weights", torch.ones_like(self.weights))
         used, symmetric = int(allowed.sum()), count * (count + 1) // 2
@@ -127,7 +125,6 @@ class GaussianMixtureHMM(EmissionHMM):
         return {"covariance_type": self.covariance_type}
 
     def _joint(self, rows: Float64[Tensor, "row coordinate"]) -> Float64[Tensor, "row state gaussian"]:
-        """log (weight of a Gaussian in a state, times its density)."""
         return log_densities(rows, self._flat, self.spread).unflatten(1, self.weights.shape) + self.weights.log()
 
     def log_likelihoods(self, observations: Float64[Tensor, "*batch coordinate"]) -> Float64[Tensor, "*batch state"]:
@@ -136,18 +133,16 @@ class GaussianMixtureHMM(EmissionHMM):
         return found.reshape(*observations.shape[:-1], self.num_states)
 
     def shares(self, rows: Float64[Tensor, "row coordinate"]) -> Float64[Tensor, "row state gaussian"]:
-        """P(Gaussian | state, observation)."""
+        """Compute P(Gaussian | state, observation)."""
         return self._joint(rows).softmax(2)
 
     @cached_property
     def _factors(self) -> Tensor:
-        """Square roots of the covariances (state * gaussian, coordinate, coordinate), lower triangular."""
         return self.spread.sqrt().diag_embed() if self.spread.ndim == 2 else torch.linalg.cholesky(self.spread)
 
     def emit(
         self, states: Int64[Tensor, "*batch"], uniforms: Float64[Tensor, "*batch draw"]
     ) -> Float64[Tensor, "*batch coordinate"]:
-        """The Gaussian by the first number, then mean + L z, z by the inverse of the normal distribution function."""
         cumulated = self.weights.cumsum(1)
         most = (cumulated < cumulated[:, -1:]).sum(1)[states]
         chosen = torch.minimum((cumulated[states] <= uniforms[..., :1]).sum(-1), most)
@@ -166,7 +161,7 @@ class GaussianMixtureHMM(EmissionHMM):
         num_gaussians: int = 2,
         min_variance: Float64[Tensor, "coordinate"],
     ) -> Self:
-        """Centres of states by k-means++, and in each those of its Gaussians likewise among what is nearest to it."""
+        """Draw centres by k-means++ at both levels."""
         filled, centre, deviation = completed(observations)
         require(is_count(num_gaussians), "num_gaussians", "must be at least 1 and whole", num_gaussians)
         scaled, total = (filled - centre) / deviation, num_states * num_gaussians
@@ -201,7 +196,6 @@ class GaussianMixtureHMM(EmissionHMM):
         occupancy: Float64[Tensor, "row state"],
         min_variance: Tensor,
     ) -> dict[str, Any]:
-        """Visits of a state are shared among its Gaussians by what each of them says of the observation."""
         share_NSK = self.shares(observations) * occupancy[..., None]
         counts_SK = share_NSK.sum(0)
         total_S1 = counts_SK.sum(1, keepdim=True)

@@ -1,12 +1,7 @@
-"""Log-likelihoods that are given, through the compiled loops of symbols: few states side by side in registers.
+"""Compiled loops over given log-likelihoods, with SIMD over few states.
 
-An observation has a row of S numbers, which `hmmscope.kernels.simd_over_states` reads where symbols have a row of a table:
-as exp(row - its largest entry), without a copy. What floats lose is lost only where it cannot matter:
-
-Where every state leads to every other with a probability of 1e-20 or more, the law before an observation has no entry below
-that; so entries that vanish are negligible now and later. Elsewhere what falls below 1e-200 is marked, and a sequence in
-which it may count later is doubtful, for the caller to go over in logarithms. Transitions below 1e-100 are taken as that,
-the states that they lead to are marked always, and then 1e-100 is the bound.
+If every transition is at least 1e-20, vanishing entries are negligible. Otherwise sequences with entries below 1e-200
+that may matter later are recomputed in logarithms; smaller transitions than 1e-100 count as that.
 """
 
 from functools import cached_property
@@ -21,21 +16,21 @@ from hmmscope.inference.loop_inputs import PackedSequences, in_blocks
 from hmmscope.kernels import log_space, simd_over_states
 from hmmscope.kernels.vectors import padded_size
 
-#: Up to so many states.
+#: Largest number of states.
 MOST = simd_over_states.MOST
 
 _NO_SYMBOLS, _NOTHING = np.empty(0, np.int64), np.empty(0)
-#: Logarithms of probabilities are multiples of one over this where paths are compared.
+#: Log-probabilities of compared paths are multiples of 1 / _GRID.
 _GRID = 2.0**36
 
 
 class ChainParams(NamedTuple):
-    """A chain as the loops take it.
+    """Markov chain for the loops.
 
     Attributes:
-        initial, transition: (S,) and (S, S), as they are.
-        every: steps between two divisions.
-        smallest: what is below is marked; 0 if nothing has to be.
+        initial, transition: (S,) and (S, S).
+        every: Steps between normalizations.
+        smallest: Mark threshold; 0 disables it.
     """
 
     initial: NDArray[np.float64]
@@ -48,27 +43,23 @@ class ChainParams(NamedTuple):
         return (0,) * len(self.initial)
 
     def padded(self, table: NDArray[np.float64], filling: float = 0.0) -> NDArray[np.float64]:
-        """A table with rows as wide as a vector, flat."""
         wide = np.full((*table.shape[:-1], padded_size(len(self.initial))), filling)
         wide[..., : len(self.initial)] = table
         return wide.ravel()
 
     def log_params(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Of the two."""
         with np.errstate(divide="ignore"):
             return np.log(self.initial), np.log(self.transition)
 
     def steps(self) -> NDArray[np.float64]:
-        """The transitions by which laws are moved."""
         return np.where(_tiny(self.transition), 1e-100, self.transition)
 
     def fragile(self) -> NDArray[np.float64]:
-        """Ones for the states that tiny transitions lead to, if these count."""
+        """Ones for targets of tiny transitions."""
         return np.any(_tiny(self.transition), axis=0) * np.float64(self.smallest > 0)
 
 
 def law_of(initial: NDArray[np.float64], transition: NDArray[np.float64]) -> ChainParams:
-    """Of rows that sum to one."""
     if float(transition.min()) >= 1e-20:
         return ChainParams(initial, transition, 8, 0.0)
     return ChainParams(initial, transition, 1, 1e-100 if bool(_tiny(transition).any()) else 1e-200)
@@ -79,7 +70,7 @@ def _tiny(transition: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 class FilterOutput(NamedTuple):
-    """What the loops have found, by observation (N, ..) and sequence (n,); see `simd_over_states.forward_given`."""
+    """Results by observation and sequence; see `simd_over_states.forward_given`."""
 
     beliefs: NDArray[np.float64]
     predicted: NDArray[np.float64]
@@ -89,21 +80,21 @@ class FilterOutput(NamedTuple):
 
 
 class SufficientStatistics(NamedTuple):
-    """Expected numbers of first states (S,) and of moves (S, S)."""
+    """Expected initial and transition counts."""
 
     initial: NDArray[np.float64]
     transitions: NDArray[np.float64]
 
 
 class LogLikelihoodBatch:
-    """Sequences of rows of log-likelihoods.
+    """Sequences of log-likelihood rows.
 
     Args:
-        params: of S states, at most `MOST`.
+        params: Chain of at most `MOST` states.
         rows: log P(o | state) (N, S).
-        offsets, lengths: of the sequences (n,), at least one observation each.
-        reset_mask: (T,), true where a new sequence begins.
-        numbers: of the sequences in their batch (n,).
+        offsets, lengths: Nonempty sequences (n,).
+        reset_mask: True where a new sequence starts (T,).
+        numbers: Batch indices (n,).
     """
 
     def __init__(
@@ -123,7 +114,6 @@ class LogLikelihoodBatch:
         return int(self.work.lengths.sum()) == len(self.rows)
 
     def _empty(self, *shape: int) -> NDArray[np.float64]:
-        """Zeros where there is padding between sequences, which nobody writes to."""
         return np.empty(shape) if self._whole else np.zeros(shape)
 
     def _forward(self, part: slice, found: FilterOutput, norms: NDArray[np.float64], tops: NDArray[np.float64]) -> None:
@@ -152,7 +142,7 @@ class LogLikelihoodBatch:
         return FilterOutput(beliefs, predicted, _NOTHING, np.empty(number), np.zeros(number, np.bool_))
 
     def filtered(self) -> FilterOutput:
-        """By the forward filter; beliefs of a doubtful sequence are not to be used."""
+        """Run the filter."""
         found, count = self._found(predict=True), len(self.rows)
         norms, tops = np.empty(count) if self._whole else np.ones(count), np.zeros(count)
         in_blocks(self.work, len(self.work.rows), lambda part: self._forward(part, found, norms, tops), together=1)
@@ -162,10 +152,7 @@ class LogLikelihoodBatch:
         return found._replace(terms=terms)
 
     def smoothed(self, sums: SufficientStatistics | None = None) -> FilterOutput:
-        """Beliefs are those given all observations; the expected numbers are added to `sums`.
-
-        Neither is to be used of a doubtful sequence, or of one whose total is -inf; these are not in the sums.
-        """
+        """Run the smoother and add expected counts to `sums`, except for sequences with underflow risk."""
         law, found, work = self.params, self._found(), self.work
         norms, size = np.empty(len(self.rows)), len(law.initial)
         transposed, parts = law.padded(np.ascontiguousarray(law.steps().T)), {}
@@ -183,7 +170,7 @@ class LogLikelihoodBatch:
             )
 
         rows = max(1, BLOCK_BYTES // (8 * size * int(work.lengths.max(initial=1))))
-        blocks = min(BLOCKS, 1 + len(self.rows) // LEAST)  # the same sums for any number of threads
+        blocks = min(BLOCKS, 1 + len(self.rows) // LEAST)  # independent of the number of threads
         in_blocks(work, rows, run, together=1, shares=blocks)
         for begin in sorted(parts) if sums else ():
             for total, own in zip(sums or (), parts[begin], strict=True):
@@ -193,7 +180,7 @@ class LogLikelihoodBatch:
         return found
 
     def viterbi(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """States of the likeliest paths (N,), -1 where there is none, and their log-probabilities (n,)."""
+        """Return Viterbi states (N,) and log-probabilities (n,)."""
         law, work = self.params, self.work
         exact = law.log_params()
         first, steps = (law.padded(np.rint(part * _GRID) / _GRID, -np.inf) for part in exact)

@@ -1,4 +1,4 @@
-"""One sequence in logarithms, for likelihoods that no float holds side by side: some ten times slower."""
+"""Inference for one sequence in logarithms, about ten times slower."""
 
 import math
 
@@ -12,7 +12,6 @@ from hmmscope.kernels import log_space
 
 
 def filtered(chain: MarkovChainParams, logs_TS: Tensor) -> tuple[Tensor, Tensor]:
-    """Beliefs and terms of one sequence."""
     alpha_TS, terms_T, shifts_T = _forward(chain, logs_TS)
     return alpha_TS.exp(), terms_T + shifts_T
 
@@ -24,14 +23,13 @@ def _logs(chain: MarkovChainParams) -> tuple[NDArray[np.float64], NDArray[np.flo
 
 
 def _forward(chain: MarkovChainParams, logs_TS: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """log P(state t | o_0..o_t) (T, S), and the two parts of log P(o_t | o_0..o_{t-1}) (T,)."""
     alpha_TS, terms_T, shifts_T = np.empty(logs_TS.shape), np.empty(len(logs_TS)), np.empty(len(logs_TS))
     log_space.forward(*_logs(chain), logs_TS.contiguous().numpy(), alpha_TS, terms_T, shifts_T)
     return torch.from_numpy(alpha_TS), torch.from_numpy(terms_T), torch.from_numpy(shifts_T)
 
 
 def smoothed(chain: MarkovChainParams, logs_TS: Tensor) -> tuple[Tensor, Tensor, float]:
-    """P(state t | all) (T, S), the sum of P(state t, state t + 1 | all) (S, S), and log P(all)."""
+    """Return P(state t | all) (T, S), summed pairs (S, S) and log P(all)."""
     alpha_TS, terms_T, shifts_T = _forward(chain, logs_TS)
     found, pairs_SS = np.zeros(logs_TS.shape), np.zeros(chain.transition.shape)
     total = float((terms_T + shifts_T).sum())
@@ -48,7 +46,6 @@ def likeliest(chain: MarkovChainParams, logs_TS: Tensor) -> tuple[Tensor, float]
 
 
 def drawn(chain: MarkovChainParams, logs_TS: Tensor, uniforms_PT: Tensor) -> Tensor:
-    """Paths (path, T), backward from the last state; -1 for an impossible sequence."""
     alpha_TS, terms_T, _ = _forward(chain, logs_TS)
     paths = torch.full((len(uniforms_PT), len(logs_TS)), -1)
     if terms_T[-1] == -torch.inf:

@@ -1,7 +1,6 @@
-"""More states than go side by side in registers: each observation is a symbol of its own, in the loops of symbols.
+"""Filter of many states: each observation becomes a symbol of the symbol loops.
 
-The likelihoods of a row are divided by the largest. Where the states of one observation differ by more than `RANGE` nats, a
-row does not fit in floats: then that sequence is gone through in logarithms.
+Sequences with a row that spans more than `RANGE` nats are processed in logarithms.
 """
 
 import math
@@ -25,12 +24,12 @@ from hmmscope.processes.capabilities import OF_STATES
 from hmmscope.processes.params import StateEmissionParams
 from hmmscope.processes.process import Process
 
-#: Largest difference, in nats, between the states of an observation in the compiled loops.
+#: Largest range of log-likelihoods of an observation in the compiled loops, in nats.
 RANGE = 600.0
 
 
 class TableLikelihoodProcess(Process):
-    """A chain with one symbol an observation, whose likelihoods are the rows of a table."""
+    """Chain with one symbol per observation."""
 
     stored_name = "Seen"
 
@@ -49,7 +48,7 @@ class TableLikelihoodProcess(Process):
         self.params = StateEmissionParams(chain.initial[None], chain.transition[None], rows_NS.T[None])
 
     def apart(self, starts_T: Tensor, inside_BT: Tensor) -> Iterator[tuple[int, slice]]:
-        """The sequences that do not fit in floats: number in the batch, and where they begin and end."""
+        """Iterate over sequences that need logarithms: batch index and slice."""
         for b in self.wide_BT.any(1).nonzero()[:, 0].tolist():
             for part in parts_of(starts_T, int(inside_BT[b].sum())):
                 yield b, part
@@ -58,7 +57,6 @@ class TableLikelihoodProcess(Process):
 def filter_many(
     chain: MarkovChainParams, log_likelihoods: Tensor, reset_mask: object, lengths: object
 ) -> StatesFiltered:
-    """The filter of many states, by the loops that symbols go through."""
     seen = TableLikelihoodProcess(chain, log_likelihoods)
     rows, mask, inside = check_ragged(seen.rows_BT, seen.alphabet, reset_mask, lengths)
     found = run_filter(seen.params, rows, mask, inside.sum(1))
@@ -101,7 +99,7 @@ def count_many(chain: MarkovChainParams, log_likelihoods: Tensor, reset_mask: ob
     apart = list(seen.apart(mask, inside))
     plain = torch.ones(len(inside), dtype=torch.bool)
     plain[[b for b, _ in apart]] = False
-    counts = inside.sum(1).where(plain, 0)  # those in logarithms are left out, and added below
+    counts = inside.sum(1).where(plain, 0)  # sequences in logarithms are added below
     found = expected_counts(seen, seen.rows_BT, reset_mask=mask, lengths=counts)
     visits = found.emissions.T.reshape(*inside.shape, -1).clone()
     logs = found.log_likelihood + (seen.scale_BT * inside).sum(1).where(plain, 0.0)

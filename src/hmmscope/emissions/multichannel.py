@@ -1,4 +1,4 @@
-"""States that emit several symbols at once, one in each channel."""
+"""HMM with one symbol per channel."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -14,27 +14,25 @@ from hmmscope.inference.free_parameters import num_free
 from hmmscope.processes.probability_rows import laws_of, numbers_of
 from hmmscope.schema import is_count, require, shown
 
-#: Least probability of a symbol in a fit: from here on the compiled loops see in time what could underflow.
+#: Least symbol probability in a fit, so that the compiled loops detect underflow in time.
 _SMALLEST = 2.0**-40
 
 
 class MultichannelHMM(EmissionHMM):
-    """Channel c of observation_t is a symbol 0 to sizes[c] - 1, by the law of the state; independent given the state
-
-    An observation is a vector of whole numbers, one a channel; NaN is a channel that is missing.
+    """Channel c of observation_t is a symbol in 0..sizes[c] - 1; channels are independent given the state
 
     Attributes:
-        emissions: of every channel, `[i, v]` = P(symbol v given state i).
-        sizes: numbers of symbols (channel,).
+        emissions: Per channel, `[i, v]` = P(symbol v given state i).
+        sizes: Symbols per channel.
 
     Args:
-        initial, transition: as of every `EmissionHMM`.
-        emissions: a list with a matrix (S, V) for each channel; or all side by side (S, sum of V), with `sizes`.
-        sizes: of the channels, if `emissions` are side by side.
-        states, title, source: as of every `EmissionHMM`.
+        initial, transition: As in `EmissionHMM`.
+        emissions: Matrices (S, V) per channel, or concatenated with `sizes`.
+        sizes: Needed for concatenated matrices.
+        states, title, source: As in `EmissionHMM`.
 
     Raises:
-        InputError: a wrong shape, or rows that are no laws.
+        InputError: A wrong shape, or rows that are not distributions.
     """
 
     stored_name = "ChannelsHMM"
@@ -79,7 +77,7 @@ class MultichannelHMM(EmissionHMM):
 
     @property
     def means(self) -> Float64[Tensor, "state coordinate"]:
-        """Mean number of the symbol in each channel."""
+        """Mean symbol number of each channel."""
         return torch.stack([law @ torch.arange(law.shape[1], dtype=torch.float64) for law in self.channels], 1)
 
     @property
@@ -89,7 +87,7 @@ class MultichannelHMM(EmissionHMM):
 
     @property
     def shares(self) -> list[Float64[Tensor, "symbol"]]:
-        """Share of each symbol over the first 64 observations, of each channel; never quite zero."""
+        """Return symbol frequencies."""
         return [(self.occupancy @ law).clamp_min(_SMALLEST) for law in self.channels]
 
     def num_free(self, positive: Mapping[str, Tensor]) -> dict[str, int]:
@@ -122,11 +120,10 @@ class MultichannelHMM(EmissionHMM):
         bad = (observations < 0) | (observations != observations.floor()) & ~observations.isnan()
         if bool(bad.any()):
             value = float(observations[bad][0])
-            raise InputError(f"observations: must be symbols, whole numbers of at least 0, got {value:g}")
+            raise InputError(f"observations: must be symbols (nonnegative integers), got {value:g}")
         return observations
 
     def log_likelihoods(self, observations: Float64[Tensor, "*batch coordinate"]) -> Float64[Tensor, "*batch state"]:
-        """sum over channels of log P(symbol | state); nothing of a channel that is missing."""
         total = observations.new_zeros((*observations.shape[:-1], self.num_states))
         for channel, law in enumerate(self.channels):
             symbols = observations[..., channel]
@@ -154,7 +151,7 @@ class MultichannelHMM(EmissionHMM):
         sizes: Sequence[int] | None = None,
         min_variance: Float64[Tensor, "coordinate"],
     ) -> Self:
-        """Dirichlet(1) rows; sizes by the largest symbols that occur, if they are not given."""
+        """Draw Dirichlet(1) rows."""
         counts = _sizes_of(observations) if sizes is None else sizes
         good = np.ndim(counts) == 1 and len(counts) == observations.shape[1] and all(map(is_count, counts))
         rule = f"must be a list of {observations.shape[1]} whole numbers, the symbols of each channel"
@@ -170,7 +167,6 @@ class MultichannelHMM(EmissionHMM):
         occupancy: Float64[Tensor, "row state"],
         min_variance: Tensor,
     ) -> dict[str, Any]:
-        """Shares of the visits with each symbol."""
         found = []
         for channel, law in enumerate(self.channels):
             seen = ~observations[:, channel].isnan()
@@ -191,7 +187,7 @@ class MultichannelHMM(EmissionHMM):
         prior_strength: float = 1.0,
         **others: Any,
     ) -> DirichletRows:
-        """Rows that are uniform before; sizes by the largest symbols that occur, if they are not given."""
+        """Build a symmetric Dirichlet prior."""
         refuse_others(others, ("prior_strength",))
         return DirichletRows(tuple(sizes or _sizes_of(observations)), prior_strength)
 

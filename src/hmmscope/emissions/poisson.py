@@ -1,4 +1,4 @@
-"""States that emit counts."""
+"""HMM with Poisson emissions."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,25 +16,25 @@ from hmmscope.errors import InputError
 from hmmscope.processes.probability_rows import numbers_of
 from hmmscope.schema import require
 
-#: Largest mean count: its sums stay exact, and a draw takes no table above a few million.
+#: Largest mean count, so that sums stay exact and sampling tables stay small.
 MOST = 1e6
 
 
 class PoissonHMM(EmissionHMM):
-    """Coordinate y of observation_t is a count, Poisson(rates[state_t, y]), independent given the state
+    """Coordinate y of observation_t ~ Poisson(rates[state_t, y]), independent given the state
 
     Source: Zucchini, MacDonald and Langrock (2016), *Hidden Markov Models for Time Series*.
 
     Attributes:
-        rates: mean counts (state, coordinate).
+        rates: Mean counts (state, coordinate).
 
     Args:
-        initial, transition: as of every `EmissionHMM`.
-        rates: (S, Y), in (0, 10^6]; of one coordinate also (S,).
-        states, title, source: as of every `EmissionHMM`.
+        initial, transition: As in `EmissionHMM`.
+        rates: (S, Y) or (S,), in (0, 10^6].
+        states, title, source: As in `EmissionHMM`.
 
     Raises:
-        InputError: a wrong shape, or a rate that is not positive.
+        InputError: A wrong shape, or a rate out of range.
     """
 
     stored_name = "PoissonHMM"
@@ -82,7 +82,7 @@ class PoissonHMM(EmissionHMM):
         bad = (observations < 0) | (observations != observations.floor()) & ~observations.isnan()
         if bool(bad.any()):
             value = float(observations[bad][0])
-            raise InputError(f"observations: must be counts, whole numbers of at least 0, got {value:g}")
+            raise InputError(f"observations: must be counts (nonnegative integers), got {value:g}")
         return observations
 
     def log_likelihoods(self, observations: Float64[Tensor, "*batch coordinate"]) -> Float64[Tensor, "*batch state"]:
@@ -96,12 +96,11 @@ class PoissonHMM(EmissionHMM):
     def emit(
         self, states: Int64[Tensor, "*batch"], uniforms: Float64[Tensor, "*batch draw"]
     ) -> Float64[Tensor, "*batch coordinate"]:
-        """The least count whose cumulated probability is above the number."""
         found = torch.empty(uniforms.shape, dtype=torch.float64)
         for state, rates in enumerate(self.rates.tolist()):
             here = states == state
             for y, rate in enumerate(rates):
-                least = max(0, int(rate - 12 * math.sqrt(rate)) - 20)  # what lies outside has less than 2^-53
+                least = max(0, int(rate - 12 * math.sqrt(rate)) - 20)  # smaller counts have probability below 2^-53
                 counts = torch.arange(least, int(rate + 12 * math.sqrt(rate)) + 40, dtype=torch.float64)
                 cumulated = (counts * math.log(rate) - rate - torch.lgamma(counts + 1)).exp().cumsum(0)
                 chosen = torch.searchsorted(cumulated, uniforms[..., y][here].contiguous(), right=True)
@@ -117,7 +116,6 @@ class PoissonHMM(EmissionHMM):
         *,
         min_variance: Float64[Tensor, "coordinate"],
     ) -> Self:
-        """Rates by k-means++ on the roots of the counts, whose variances are alike."""
         filled = completed(observations)[0].sqrt()
         centres = scattered_centres(filled, num_states, torch.from_numpy(random.random(num_states)))
         uniform = torch.full((num_states, num_states), 1 / num_states, dtype=torch.float64)
@@ -129,7 +127,6 @@ class PoissonHMM(EmissionHMM):
         occupancy: Float64[Tensor, "row state"],
         min_variance: Tensor,
     ) -> dict[str, Any]:
-        """Mean counts; a rate, which is a variance, does not fall below the floor."""
         weight = occupancy.T @ (~observations.isnan()).double()
         mean = occupancy.T @ observations.nan_to_num(0.0) / weight.where(weight > 0, 1.0)
         return {"rates": torch.maximum(mean.where(weight > 0, self.rates), min_variance)}
@@ -138,6 +135,5 @@ class PoissonHMM(EmissionHMM):
     def conjugate(
         cls, observations: Float64[Tensor, "row coordinate"], *, prior_strength: float = 1.0, **others: Any
     ) -> GammaRates:
-        """Mean of the rates: that of all counts; shape `prior_strength`."""
         refuse_others(others, ("prior_strength",))
         return GammaRates(observations.nanmean(0), prior_strength)

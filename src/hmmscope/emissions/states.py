@@ -1,4 +1,4 @@
-"""What is known of hidden states, whatever they emit: the chain, and records of answers about it."""
+"""Markov chain parameters and posteriors, for any emission."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from hmmscope.reprs import Shown
 
 @dataclass(frozen=True, repr=False)
 class MarkovChainParams(Shown):
-    """The law of the hidden states: state_0 ~ initial, state_{t+1} ~ transition[state_t].
+    """state_0 ~ initial;  state_{t+1} ~ transition[state_t]
 
     Attributes:
-        initial, transition: rows sum to one.
+        initial, transition: Rows sum to one.
     """
 
     initial: Float64[Tensor, "state"]
@@ -21,14 +21,14 @@ class MarkovChainParams(Shown):
 
 @dataclass(frozen=True, repr=False)
 class StatesFiltered(Shown):
-    """What is known of the states after each observation.
+    """Result of the forward filter.
 
     Attributes:
         beliefs: P(state t | o_0..o_t) (batch, time, state).
-        predicted: P(state t | o_0..o_{t-1}), before seeing o_t.
-        log_likelihood_terms: log P(o_t | o_0..o_{t-1}) (batch, time), nats; -inf from an impossible observation on.
-        log_likelihood: their sum (batch,).
-        impossible_at: first t at which the prefix is impossible (batch,); -1 if none. Beliefs are zero from there on.
+        predicted: P(state t | o_0..o_{t-1}).
+        log_likelihood_terms: log P(o_t | o_0..o_{t-1}) (batch, time), in nats.
+        log_likelihood: Their sum (batch,).
+        impossible_at: First impossible t (batch,), or -1.
     """
 
     beliefs: Float64[Tensor, "batch time state"]
@@ -40,13 +40,13 @@ class StatesFiltered(Shown):
 
 @dataclass(frozen=True, repr=False)
 class StateCounts(Shown):
-    """Expected numbers given all observations: what an emission family, and a chain, are fitted by.
+    """Expected counts given all observations.
 
     Attributes:
-        initial: of sequences that begin in a state (state,).
-        transitions: of moves from a state to a state (state, state).
-        occupancy: P(state t | all observations), the weight of o_t in the emission of each state (batch, time, state).
-        log_likelihood: (batch,), nats.
+        initial: First states (state,).
+        transitions: (state, state).
+        occupancy: P(state t | all observations) (batch, time, state).
+        log_likelihood: (batch,), in nats.
     """
 
     initial: Float64[Tensor, "state"]
@@ -56,7 +56,7 @@ class StateCounts(Shown):
 
 
 def parts_of(starts_T: Tensor, length: int) -> Iterator[slice]:
-    """Where the sequences of one row begin and end."""
+    """Iterate over the sequences of one row."""
     begins = starts_T.nonzero()[:, 0].tolist()
     for begin, end in zip(begins, [*begins[1:], length], strict=True):
         if begin < min(end, length):

@@ -1,4 +1,4 @@
-"""P(observations | number of states) where states emit numbers, under conjugate priors."""
+"""Evidence P(observations | number of states) of vector emissions under conjugate priors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from hmmscope.inference.loop_inputs import PackedSequences, flat_sequences
 from hmmscope.reprs import Shown
 from hmmscope.seeds import numpy_generator
 
-#: Observations times states times features, or states where these are more, beyond which nothing is computed: about a
-#: minute of one core.
+#: Limit on observations times states times max(features, states),
+#: about a minute on one core.
 MOST = 1_000_000
-#: Logarithm of the least likelihood beside that of the likeliest state: less is lost in no sum, for no move is below 1e-12.
+#: Least log-likelihood relative to the best state; smaller ones are negligible, because transitions are at least 1e-12.
 _LEAST = -180.0
 
-#: Numbers of a table of likelihoods that are made at a time, if eight models do not need more.
+#: Likelihood table entries computed at a time, or those of eight models.
 _ROOM = 2**16
 
 
@@ -34,21 +34,20 @@ def vector_evidence(
     num_threads: int | None = None,
     seed: int = 0,
 ) -> Evidence | None:
-    """log P or log density of all observations given the number of states, nats.
+    """Estimate the log evidence of the number of states, in nats.
 
-    Rows of the chain are drawn from uniform laws, what states emit from `laws`. Of one state in closed form, else by
-    `hmmscope.inference.evidence.sampled`.
+    One state has a closed form; otherwise `hmmscope.inference.evidence.sampled` runs.
 
     Args:
-        model: fitted to the observations, or to most of them.
-        observations: one sequence after the other; NaN where an entry is missing.
-        lengths: of the sequences.
-        laws: see `EmissionHMM.conjugate`.
-        num_threads: as many as torch has by default.
-        seed: of the draws.
+        model: Model fitted to most of the data.
+        observations: Consecutive sequences; NaN where missing.
+        lengths: Sequence lengths.
+        laws: Prior, see `EmissionHMM.conjugate`.
+        num_threads: Default torch's.
+        seed: Random seed.
 
     Returns:
-        None of more than eight states, where there is more to do than `MOST`, or for a very long sequence.
+        None if this is too costly: above eight states or `MOST`.
     """
     size, features = model.num_states, laws.features(observations)
     if size == 1:
@@ -64,14 +63,14 @@ def vector_evidence(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class VectorEmissions(Shown):
-    """See `hmmscope.inference.evidence.Emissions`; counts are sums of features (N, S, F).
+    """Implementation of `hmmscope.inference.evidence.Emissions`.
 
     Attributes:
-        work: sequences of the numbers of rows.
+        work: Sequences of row numbers.
         features: (row, F).
-        laws: the prior.
+        laws: Prior.
         size: S.
-        num_threads: of expectations.
+        num_threads: E-step threads.
     """
 
     work: PackedSequences

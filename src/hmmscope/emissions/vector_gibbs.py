@@ -1,4 +1,4 @@
-"""Draws of the parameters of an HMM whose states emit numbers: exact Gibbs sampling under conjugate priors."""
+"""Gibbs sampling of vector-emission HMMs under conjugate priors."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,29 +25,23 @@ def vector_draws(
     *,
     match: bool = True,
 ) -> Draws:
-    """Draws of the initial law, the transitions and the laws of the states, given sequences of vectors.
+    """Sample initial, transition and emission parameters given vector sequences.
 
-    path ~ P(path | parameters, o), by forward filtering and backward sampling
-    row of the chain ~ Dirichlet(concentration + counts of the row along the path)
-    laws ~ their law given the observations along the path
+    Later chains start from draws given a tenth of the counts of a path.
 
-    The first chain begins at `start`, the others from draws given a path of `start` of which a tenth counts.
-
-    Source: as of `hmmscope.inference.gibbs.symbol_draws`; Frühwirth-Schnatter (2006), section 11.5.
+    Source: `hmmscope.inference.gibbs.symbol_draws`; Frühwirth-Schnatter (2006), section 11.5.
 
     Args:
-        start: what the labels are of.
-        observations: one sequence after the other; NaN where an entry is missing.
-        lengths: of the sequences.
-        laws: prior of what states emit, see `EmissionHMM.conjugate`.
-        prior: of initial law and transitions.
-        chains: how many draws.
-        match: whether the labels of each draw become those of `start`.
+        start: Start, which defines the labels.
+        observations: Consecutive sequences; NaN where missing.
+        lengths: Sequence lengths.
+        laws: Emission prior, see `EmissionHMM.conjugate`.
+        prior: Row prior.
+        chains: Settings.
+        match: Match labels to `start`.
 
     Raises:
-        InputError: scipy, which matches labels, is not there.
-
-    Cost: chains * (warm_up + every * draws) * observations * (S^2 + S Y^2).
+        InputError: SciPy is missing.
     """
     size, number = start.num_states, len(observations)
     logs = start.log_likelihoods(observations).split(lengths.tolist())
@@ -88,7 +82,6 @@ def _walk(
     random: np.random.Generator,
     room: tuple[NDArray[Any], ...],
 ) -> float:
-    """Draw a path, into the room for beliefs, states, starts and moves; the log-likelihood."""
     logs = model.log_likelihoods(observations)
     largest = logs.amax(1, keepdim=True)
     table = (logs - largest).exp().contiguous().numpy()
@@ -103,6 +96,5 @@ def _drawn(
     laws: dict[str, Tensor],
     random: np.random.Generator,
 ) -> EmissionHMM:
-    """Parameters given starts and moves, with these laws."""
     initial, transition = (dirichlet_rows(own + count, random) for own, count in zip(priors, counts, strict=True))
     return model.replaced(initial=initial, transition=transition, **laws)
