@@ -254,10 +254,10 @@ def test_more_starts_are_no_worse_and_come_from_one_seed():
     "options, X, lengths, said",
     [
         ({}, [[0, 1], [1, 0]], None, r"X: must be one column .* got 2 features; .*lengths="),
-        ({}, [[0.5], [1.0]], None, "X: must be symbols, whole numbers"),
+        ({}, [[0.5], [1.0]], None, r"X: must be symbols \(nonnegative integers\)"),
         ({}, [[-1], [1]], None, "Negative values in data"),
         ({"n_features": 2}, [[0], [2]], None, r"X: must be symbols in \[0, 2\), got 2"),
-        ({}, [[0], [1]], [1, 2], "lengths: must be whole numbers .* the 2 rows"),
+        ({}, [[0], [1]], [1, 2], "lengths: must be nonnegative integers .* the 2 rows"),
         ({"n_components": 0}, [[0], [1]], None, "n_components: must be a whole number of at least 1, got 0"),
         ({"algorithm": "best"}, [[0], [1]], None, "algorithm: unknown"),
         ({"implementation": "lg"}, [[0], [1]], None, "implementation: .*log"),
@@ -291,9 +291,9 @@ def test_a_column_is_read_alike_whatever_its_numbers_are(kind: type) -> None:
 @pytest.mark.parametrize(
     "name, value, said",
     [
-        ("startprob_", [0.5, 0.4], "startprob_: must be laws"),
+        ("startprob_", [0.5, 0.4], "startprob_: must have nonnegative rows"),
         ("transmat_", [[0.5, 0.5]], r"transmat_: must have the shape \(2, 2\), got \(1, 2\)"),
-        ("emissionprob_", [[1.5, -0.5], [0.5, 0.5]], "emissionprob_: must be laws"),
+        ("emissionprob_", [[1.5, -0.5], [0.5, 0.5]], "emissionprob_: must have nonnegative rows"),
     ],
 )
 def test_parameters_that_are_no_laws(name, value, said):
@@ -313,7 +313,7 @@ def test_laws_that_are_changed_in_place_count_at_once():
     assert ours.score(X, LENGTHS) == pytest.approx(model.score(X, LENGTHS), rel=1e-12)
     assert np.array_equal(ours.predict(X, LENGTHS), model.predict(X, LENGTHS))
     ours.startprob_[0] += 0.5
-    with pytest.raises(InputError, match="startprob_: must be laws"):
+    with pytest.raises(InputError, match="startprob_: must have nonnegative rows"):
         ours.score(X, LENGTHS)
 
 

@@ -1,7 +1,6 @@
-"""Hidden Markov models as estimators of scikit-learn, with the names of hmmlearn and the same numbers.
+"""HMMs as scikit-learn estimators, with hmmlearn's names and numbers.
 
-``from hmmscope.sklearn import CategoricalHMM`` in place of ``from hmmlearn.hmm import CategoricalHMM`` is the one line that
-changes. `estimator.py` is what all hidden Markov models share, and each family of emissions is a file beside it.
+Replace ``from hmmlearn.hmm import CategoricalHMM`` by ``from hmmscope.sklearn import CategoricalHMM``.
 """
 
 import importlib.util

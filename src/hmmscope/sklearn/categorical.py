@@ -1,4 +1,4 @@
-"""Symbols: each state has a law over them."""
+"""HMM estimator with categorical emissions."""
 
 from typing import Any
 
@@ -15,33 +15,32 @@ from hmmscope.sklearn.estimator import HiddenMarkovModel, drawn, most_probable, 
 
 
 class CategoricalHMM(HiddenMarkovModel):
-    """A hidden Markov model whose states emit symbols 0 to V - 1, in the place of `hmmlearn.hmm.CategoricalHMM`.
+    """HMM with symbols 0 to V - 1, a replacement for `hmmlearn.hmm.CategoricalHMM`.
 
-    X is one column of symbols (time, 1); NaN, or a masked entry of `numpy.ma`, is a missing observation, and what it may
-    have been is summed over.
+    X is one column of symbols (time, 1); NaN or masked entries are missing and summed over.
 
     Source: Rabiner (1989); the interface is that of hmmlearn 0.3.
 
     Args:
-        n_components: number of states S.
-        startprob_prior, transmat_prior, emissionprob_prior: of Dirichlet rows, numbers or arrays; 1 is no prior.
-        n_features: number of symbols V; by default the largest that occurs and one.
-        algorithm: of `decode` and `predict`: "viterbi" or "map".
-        random_state: a seed, a generator of NumPy, or None for its global one.
-        n_iter: iterations at most.
-        tol: nats; a smaller gain of log-likelihood ends the fit.
-        verbose: a line on standard error for each iteration.
-        params: what is fitted: letters of "s" (start), "t" (transitions), "e" (emissions).
-        init_params: what is drawn at random before; the rest stays as it was set.
-        implementation: "log" and "scaling" are two ways to compute the same numbers; here they are one, exact in both.
-        n_init: random starts, of which the likeliest end is kept. hmmlearn has one.
+        n_components: Number of states S.
+        startprob_prior, transmat_prior, emissionprob_prior: Dirichlet priors; 1 is none.
+        n_features: Number of symbols V; default largest symbol + 1.
+        algorithm: Decoder, "viterbi" or "map".
+        random_state: Seed, generator, or None for NumPy's global one.
+        n_iter: Maximum iterations.
+        tol: Convergence threshold, in nats.
+        verbose: Print each iteration to standard error.
+        params: Fitted parts: letters of "s" (start), "t" (transitions), "e" (emissions).
+        init_params: Parts that are initialized at random.
+        implementation: "log" or "scaling"; no effect, both are exact here.
+        n_init: Random starts; hmmlearn has one.
 
     Attributes:
-        startprob_: law of the first state (S,).
+        startprob_: Initial distribution (S,).
         transmat_: `[i, j]` = P(next j given now i) (S, S).
         emissionprob_: `[i, v]` = P(symbol v given state i) (S, V).
-        monitor_: how the last fit went.
-        n_features: V, of the last fit if it was not given.
+        monitor_: Convergence monitor of the last fit.
+        n_features: V.
     """
 
     parts = HiddenMarkovModel.parts | {"e": "emissionprob_"}
@@ -71,7 +70,7 @@ class CategoricalHMM(HiddenMarkovModel):
 
     @property
     def n_features(self) -> int | None:
-        """The number of symbols: as given, or else of `emissionprob_`, or None before there are emissions."""
+        """Number of symbols, or None before it is known."""
         given: int | None = self.__dict__["n_features"]
         emission = self.__dict__.get("emissionprob_")
         return np.shape(emission)[-1] if given is None and emission is not None else given
@@ -81,7 +80,6 @@ class CategoricalHMM(HiddenMarkovModel):
         self.__dict__["n_features"] = value
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The options as they were given."""
         return super().get_params(deep) | {"n_features": self.__dict__["n_features"]}
 
     def __sklearn_tags__(self) -> Tags:
@@ -90,9 +88,8 @@ class CategoricalHMM(HiddenMarkovModel):
         return tags
 
     def _read(self, X: Any, *, fitting: bool) -> NDArray[np.int64]:
-        """A column of symbols; a missing one is V, which every state emits with probability one."""
         X = unmasked(X)
-        if not fitting and self._is_column(X):  # nothing that scikit-learn asks for can be wrong
+        if not fitting and self._is_column(X):  # passes all of scikit-learn's checks
             self._num_symbols = int(self.n_features or 0)
             self._check_largest(X)
             return X.astype(np.int64)
@@ -100,20 +97,19 @@ class CategoricalHMM(HiddenMarkovModel):
         if found.shape[1] != 1:
             raise InputError(
                 f"X: must be one column of symbols (time, 1), got {found.shape[1]} features; "
-                "sequences side by side become one column by X.reshape(-1, 1), with lengths="
+                "reshape a batch with X.reshape(-1, 1) and pass lengths="
             )
         gaps = np.isnan(found[:, 0])
         given = np.where(gaps, 0, found[:, 0])
         symbols = given.astype(np.int64)
         if (symbols != given).any() or symbols.min() < 0:
-            raise InputError("X: must be symbols, whole numbers of at least 0; OrdinalEncoder makes them of names")
+            raise InputError("X: must be symbols (nonnegative integers); encode names with OrdinalEncoder")
         drawn_anew = fitting and self.__dict__["n_features"] is None and "emissionprob_" in self._to_begin()
         self._num_symbols = int(symbols.max()) + 1 if drawn_anew else int(self.n_features or 0)
         self._check_largest(symbols)
         return np.where(gaps, self._num_symbols, symbols)[:, None]
 
     def _is_column(self, X: Any) -> bool:
-        """Whether this is a plain column of whole numbers, none of them negative, and names of columns are not known."""
         plain = type(X) is np.ndarray and X.ndim == 2 and X.shape[1] == 1 and len(X) > 0 and X.dtype.kind in "iu"
         return plain and not hasattr(self, "feature_names_in_") and int(X.min()) >= 0
 

@@ -1,4 +1,4 @@
-"""Observations and laws of an estimator as the compiled loops take them."""
+"""Encoded observations and parameters of estimators."""
 
 import functools
 import math
@@ -18,17 +18,17 @@ from hmmscope.processes.process import Process
 
 Array = NDArray[np.float64]
 
-#: Numbers of laws that are known again by their bytes.
+#: Parameter entries up to which processes are cached by their bytes.
 SMALL = 4096
 
 
 class UnroundedHMM(Process):
-    """States that emit, with laws in floats as they are given: no row is rounded to the grid of 2^-32.
+    """State-emission HMM without rounding to the grid of 2^-32.
 
     Args:
         initial: (S,).
-        transition: (S, S), rows sum to one or zero.
-        emission: (S, V), likelihoods of V symbols; where a symbol stands for one observation, up to a factor each.
+        transition: (S, S).
+        emission: (S, V).
     """
 
     stored_name = "UnroundedHMM"
@@ -44,10 +44,7 @@ class UnroundedHMM(Process):
 
     @functools.cached_property
     def logarithms(self) -> Tables:
-        """Tables of logarithms, the last state first, with the bits that hmmlearn compares paths by.
-
-        There ties go to the highest state, and at the end of a sequence to the lowest.
-        """
+        """Log tables with hmmlearn's bits and reversed states, because hmmlearn breaks ties by the highest state."""
         initial, transition = (libm_log(part[0].numpy()) for part in self.params.rows()[:2])
         with np.errstate(divide="ignore"):
             emission_VS = np.log(np.ascontiguousarray(self.params.rows()[2][0].numpy().T))
@@ -63,7 +60,7 @@ _kept = functools.lru_cache(maxsize=8)(_of_bytes)
 
 
 def unrounded(initial: Array, transition: Array, emission: Array) -> UnroundedHMM:
-    """The process of these laws; of a small one what is worked out of it is kept for the next question."""
+    """Build or reuse the process."""
     parts = tuple(np.asarray(part, np.float64) for part in (initial, transition, emission))
     if sum(part.size for part in parts) > SMALL:
         return UnroundedHMM(*parts)
@@ -71,12 +68,12 @@ def unrounded(initial: Array, transition: Array, emission: Array) -> UnroundedHM
 
 
 class EncodedObservations(NamedTuple):
-    """Observations as the compiled loops take them.
+    """Observations for the compiled loops.
 
     Attributes:
-        process: with the law of each symbol.
-        symbols: of the process, one sequence after the other (N,).
-        lengths: of the sequences (n,).
+        process: Process of the symbols.
+        symbols: Consecutive sequences (N,).
+        lengths: (n,).
     """
 
     process: UnroundedHMM
@@ -84,7 +81,6 @@ class EncodedObservations(NamedTuple):
     lengths: NDArray[np.int64]
 
     def batches(self) -> Iterator["PaddedBatch"]:
-        """The sequences that have observations, those of about one length together."""
         if len(self.lengths) == 1:
             yield PaddedBatch(
                 torch.from_numpy(self.symbols[None]),
@@ -103,19 +99,19 @@ class EncodedObservations(NamedTuple):
             inside = np.arange(counts[-1]) < counts[:, None]
             places = starts[chosen, None] + np.arange(counts[-1]) * inside
             rows = places[inside]
-            if bool((np.diff(rows) == 1).all()):  # a part of the column as it stands
+            if bool((np.diff(rows) == 1).all()):  # a slice of the column
                 rows = slice(int(rows[0]), int(rows[-1]) + 1)
             yield PaddedBatch(torch.from_numpy(self.symbols[places]), torch.from_numpy(counts), inside, rows)
 
 
 class PaddedBatch(NamedTuple):
-    """Sequences side by side.
+    """Padded sequences.
 
     Attributes:
-        observations: padded (batch, time).
+        observations: (batch, time).
         lengths: (batch,).
-        inside: where there is no padding (batch, time).
-        places: the rows of X that stand there.
+        inside: Mask of non-padding (batch, time).
+        places: Their rows in X.
     """
 
     observations: Int64[Tensor, "batch time"]
@@ -124,25 +120,24 @@ class PaddedBatch(NamedTuple):
     places: NDArray[np.int64] | slice
 
     def padded(self) -> Int64[Tensor, "batch"] | None:
-        """The lengths, or None where no sequence is padded."""
+        """Lengths, or None without padding."""
         return None if bool(self.inside.all()) else self.lengths
 
     def within(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Values (batch, time, ...) where there is no padding (row, ...)."""
         whole = bool(self.inside.all())
         return values.reshape(-1, *values.shape[2:]) if whole else values[self.inside]
 
 
 def libm_log(values: Array) -> Array:
-    """Logarithms by the C library, whose last bits are not those of NumPy's vectors."""
+    """Compute logarithms with the C library's last bits."""
     return np.array([math.log(value) if value > 0 else -math.inf for value in values.ravel()]).reshape(values.shape)
 
 
 def unmasked(X: Any) -> Any:
-    """Return X with NaN where an entry of `numpy.ma` is masked; scikit-learn drops masks. All else is returned as it is.
+    """Replace masked entries by NaN, because scikit-learn drops masks.
 
     Raises:
-        InputError: masked entries that are no numbers.
+        InputError: Masked entries are not numbers.
     """
     if isinstance(X, list | tuple) and any(isinstance(row, np.ma.MaskedArray | list | tuple) for row in X):
         rows = [unmasked(row) for row in X]

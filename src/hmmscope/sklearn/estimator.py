@@ -1,4 +1,4 @@
-"""What every hidden Markov model is as an estimator of scikit-learn; emissions are left to each family."""
+"""Base of HMM estimators for scikit-learn."""
 
 import copy
 import functools
@@ -28,24 +28,21 @@ from hmmscope.schema import refuse_masked, unknown_name
 from hmmscope.sklearn.encoded import SMALL, Array, EncodedObservations
 from hmmscope.sklearn.monitor import ConvergenceMonitor
 
-#: Decoders: the likeliest path, or the likeliest state at each time.
+#: Decoders: the Viterbi path, or the most probable state at each time.
 ALGORITHMS = ("viterbi", "map")
-#: Names that hmmlearn has for two ways to compute the same numbers, which are computed here in one way.
+#: hmmlearn's implementations, which are one implementation here.
 IMPLEMENTATIONS = ("log", "scaling")
 
 
 class HiddenMarkovModel(BaseEstimator):
-    """A hidden Markov model as an estimator: X is (time, feature), and `lengths` says how many rows each sequence has.
+    """HMM estimator: X is (time, feature), and `lengths` has the rows of each sequence.
 
-    A family of emissions gives the methods without a body. Their statistics are the expected visits of states with each
-    symbol (V, S); a family without symbols has one "symbol" an observation, whose likelihoods are a row of the table.
-
-    The numbers are those of hmmlearn from the same start, to about 1e-10; see the page "From hmmlearn" for differences.
+    Subclasses define the abstract methods. Numbers agree with hmmlearn to about 1e-10.
     """
 
-    #: Letters of `params` and `init_params`, and the attribute of each.
+    #: Attribute of each letter of `params` and `init_params`.
     parts: dict[str, str] = {"s": "startprob_", "t": "transmat_"}
-    #: Attributes whose rows are laws: a fit keeps their zeros.
+    #: Attributes whose rows are distributions; a fit preserves their zeros.
     laws: tuple[str, ...] = ("startprob_", "transmat_")
 
     n_components: int
@@ -62,52 +59,51 @@ class HiddenMarkovModel(BaseEstimator):
     n_init: int
 
     def _take(self, arguments: dict[str, Any]) -> None:
-        """The arguments of the constructor as attributes, unchanged, as scikit-learn asks for."""
         self.__dict__.update({name: value for name, value in arguments.items() if name not in ("self", "__class__")})
 
-    # -- a family of emissions
+    # -- emission family
 
     @abstractmethod
     def _read(self, X: Any, *, fitting: bool) -> NDArray[Any]:
-        """The observations (N, feature), checked; with `fitting` what they say of the family's sizes is taken over."""
+        """Check observations (N, feature); `fitting` also infers sizes."""
 
     @abstractmethod
     def _begin_emissions(self, X: NDArray[Any], random: np.random.RandomState) -> dict[str, Array]:
-        """Emissions to begin with, by attribute, as hmmlearn draws them."""
+        """Draw initial emissions as hmmlearn does."""
 
     @abstractmethod
     def _maximise_emissions(self, X: NDArray[Any], visits: Float64[Tensor, "symbol state"]) -> None:
-        """Take the emissions that explain the observations best, each weighed by the visits of a state."""
+        """Set emissions that maximize the weighted likelihood."""
 
     @abstractmethod
     def _check_emissions(self) -> None:
-        """InputError unless the emissions are laws."""
+        """Check the emissions."""
 
     @abstractmethod
     def _seen(self, X: NDArray[Any], lengths: NDArray[np.int64]) -> EncodedObservations:
-        """The observations beside the law as it is now."""
+        """Encode observations."""
 
     @abstractmethod
     def _emit(self, states: NDArray[np.int64], uniforms: Array) -> NDArray[Any]:
-        """An observation (N, feature) of each state, from uniform numbers (N,)."""
+        """Sample an observation (N, feature) of each state."""
 
     @abstractmethod
     def _num_free_emissions(self, positive: dict[str, NDArray[np.bool_]]) -> dict[str, int]:
-        """Count the free numbers of each attribute of the emissions, given where probabilities may be positive."""
+        """Count the free parameters of each emission attribute."""
 
     # -- fitting
 
     def fit(self, X: Any, lengths: Any = None) -> Self:
-        """Fit by expectation maximisation (Baum and Welch), from random numbers or from what `init_params` leaves as it is.
+        """Fit by expectation maximization (Baum-Welch).
 
-        transmat_ij ∝ max(0, transmat_prior - 1 + E[moves i -> j]), and zero where it was zero; so also startprob_
+        transmat_ij ∝ max(0, transmat_prior - 1 + E[transitions i -> j]); zeros stay zero
 
         Args:
-            X: (time, feature), one sequence after the other.
-            lengths: of the sequences, which sum to the number of rows; None for one sequence.
+            X: (time, feature), consecutive sequences.
+            lengths: They sum to the number of rows; None for one sequence.
 
         Raises:
-            InputError: what cannot be read; options out of range; a start that forbids a sequence.
+            InputError: Invalid X or options, or a start that forbids a sequence.
         """
         self._check_options()
         X = self._read(X, fitting=True)
@@ -117,7 +113,7 @@ class HiddenMarkovModel(BaseEstimator):
         given = {name: getattr(self, name) for name in self.parts.values() if hasattr(self, name)}
         begun = self._positive(set(given) - self._to_begin())
         monitor, best = self.__dict__.get("_own_monitor"), None
-        emitting = check_random_state(self.random_state)  # a seed that is a number begins again, as in hmmlearn
+        emitting = check_random_state(self.random_state)  # an integer seed restarts, as in hmmlearn
         for _ in range(self.n_init):
             self.__dict__.update(given)
             self._begin(X, generator, emitting)
@@ -134,7 +130,6 @@ class HiddenMarkovModel(BaseEstimator):
         return self
 
     def _begin(self, X: NDArray[Any], chain: np.random.RandomState, emitting: np.random.RandomState) -> None:
-        """What is random at the start, drawn as hmmlearn draws it."""
         share, wanted = np.full(self.n_components, 1.0 / self.n_components), self._to_begin()
         if "startprob_" in wanted:
             self.startprob_ = chain.dirichlet(share)
@@ -149,7 +144,6 @@ class HiddenMarkovModel(BaseEstimator):
         return {name for letter, name in self.parts.items() if letter in self.init_params or not hasattr(self, name)}
 
     def _warn_of_what_is_lost(self) -> None:
-        """hmmlearn's own warning: parameters that were set by hand are overwritten, unless `init_params` leaves them."""
         made = self.__dict__.get("_made", {})
         for letter, name in self.parts.items():
             if letter in self.init_params and hasattr(self, name) and getattr(self, name) is not made.get(name):
@@ -158,7 +152,6 @@ class HiddenMarkovModel(BaseEstimator):
                 )
 
     def _climb(self, X: NDArray[Any], lengths: NDArray[np.int64], monitor: Any) -> float:
-        """Iterations until the monitor has converged; the log-likelihood reached if there are several starts to compare."""
         monitor._reset()
         for _ in range(self.n_iter):
             counts, total = self._expect(X, lengths)
@@ -169,7 +162,6 @@ class HiddenMarkovModel(BaseEstimator):
         return self._expect(X, lengths)[1] if self.n_init > 1 else math.nan
 
     def _expect(self, X: NDArray[Any], lengths: NDArray[np.int64]) -> tuple[Counts, float]:
-        """Expected counts, and the log-likelihood of all sequences, nats."""
         seen = self._seen(X, lengths)
         work = flat_sequences(seen.symbols, seen.lengths)
         work = work._replace(rows=np.arange(len(work.rows)))
@@ -178,7 +170,7 @@ class HiddenMarkovModel(BaseEstimator):
         add_counts(tables(seen.process.params), work, counts)
         if (counts.logs == -np.inf).any():
             raise InputError(
-                "X: a sequence has probability zero from this start, and expectation maximisation keeps zeros"
+                "X: a sequence has probability zero under the start, which EM keeps; make its entries positive"
             )
         return counts, float(counts.logs.sum())
 
@@ -189,16 +181,16 @@ class HiddenMarkovModel(BaseEstimator):
             self.transmat_ = most_probable(self.transmat_prior, counts.transitions, self.transmat_)
         self._maximise_emissions(X, torch.from_numpy(counts.emissions))
 
-    # -- answers
+    # -- inference
 
     def score(self, X: Any, lengths: Any = None) -> float:
-        """log P(X), nats, the sum over the sequences; -inf if one is impossible."""
+        """Compute log P(X), in nats; -inf if a sequence is impossible."""
         seen = self._asked(X, lengths)
         parts = (log_likelihood(seen.process, b.observations, lengths=b.padded()).sum() for b in seen.batches())
         return float(sum(parts))
 
     def score_samples(self, X: Any, lengths: Any = None) -> tuple[float, Array]:
-        """log P(X), nats, and P(state t | its whole sequence) (time, state); zeros for an impossible sequence."""
+        """Compute log P(X), in nats, and P(state t | its sequence) (time, state)."""
         seen = self._asked(X, lengths)
         posteriors, total = np.zeros((len(seen.symbols), self.n_components)), 0.0
         for batch in seen.batches():
@@ -210,10 +202,9 @@ class HiddenMarkovModel(BaseEstimator):
         return total, posteriors
 
     def decode(self, X: Any, lengths: Any = None, algorithm: str | None = None) -> tuple[float, NDArray[np.int64]]:
-        """The states behind X (time,), and how likely they are.
+        """Decode the states (time,), and return their score.
 
-        "viterbi": the path of largest probability, and log P(path, X), nats. "map": the likeliest state at each time, and,
-        as in hmmlearn, the sum of its probabilities over time. Of an impossible sequence every state is -1.
+        "viterbi" scores log P(path, X); "map" sums the probabilities of the states, as in hmmlearn.
         """
         name = algorithm or self.algorithm
         if name not in ALGORITHMS:
@@ -236,22 +227,22 @@ class HiddenMarkovModel(BaseEstimator):
         return total, states
 
     def predict(self, X: Any, lengths: Any = None) -> NDArray[np.int64]:
-        """The states behind X (time,), by `algorithm`."""
+        """Decode the states (time,) by `algorithm`."""
         return self.decode(X, lengths)[1]
 
     def predict_proba(self, X: Any, lengths: Any = None) -> Array:
-        """P(state t | its whole sequence) (time, state)."""
+        """Compute P(state t | its sequence) (time, state)."""
         return self.score_samples(X, lengths)[1]
 
     def sample(
         self, n_samples: int = 1, random_state: Any = None, currstate: int | None = None
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Draw a sequence: observations (n_samples, feature) and states (n_samples,), those that hmmlearn draws.
+        """Sample observations and states, with hmmlearn's random numbers.
 
         Args:
-            n_samples: at least 1.
-            random_state: a seed or a generator; by default the one that fitted, or that of the estimator.
-            currstate: the first state; by default it is drawn from `startprob_`.
+            n_samples: At least 1.
+            random_state: Seed or generator.
+            currstate: First state.
         """
         self._ready()
         if n_samples < 1:
@@ -272,28 +263,27 @@ class HiddenMarkovModel(BaseEstimator):
         return self._emit(states, uniforms[1::2]), states
 
     def get_stationary_distribution(self) -> Array:
-        """The law of states (state,) with `law @ transmat_ = law`; InputError if there are several."""
+        """Compute the stationary distribution; raise InputError if it is not unique."""
         self._ready()
         return stationary_law(torch.from_numpy(np.array(self.transmat_, np.float64))).numpy()
 
     def aic(self, X: Any, lengths: Any = None) -> float:
-        """-2 log P(X) + 2 (free parameters), which are counted as by `bic`; small is good."""
+        """Compute -2 log P(X) + 2 (free parameters)."""
         return 2 * self._num_parameters() - 2 * self.score(X, lengths)
 
     def bic(self, X: Any, lengths: Any = None) -> float:
-        """-2 log P(X) + (free parameters) log(rows of X); small is good.
+        """Compute -2 log P(X) + (free parameters) log(rows of X).
 
-        Free is what `params` names; of laws the entries that were positive at the start of the fit less one a row, as for
-        `hmmscope.fit`. A part that was set and not fitted since counts by its own zeros.
+        Free parameters are those of `params`, without structural zeros.
         """
         score = self.score(X, lengths)
         return self._num_parameters() * math.log(len(X)) - 2 * score
 
-    # -- what is checked
+    # -- checks
 
     @property
     def monitor_(self) -> Any:
-        """The monitor of the last fit, or of the next one; set one of your own before `fit`."""
+        """Monitor of the fit; may be replaced."""
         for name in ("_ran", "_own_monitor"):
             if name in self.__dict__:
                 return self.__dict__[name]
@@ -305,14 +295,12 @@ class HiddenMarkovModel(BaseEstimator):
         self.__dict__.pop("_ran", None)
 
     def _num_parameters(self) -> int:
-        """Return the number of free parameters of a fit of `params`."""
         positive = self._positive(self.laws)
         free = {name: num_free(positive[name]) for name in ("startprob_", "transmat_")}
         free |= self._num_free_emissions(positive)
         return sum(free[name] for letter, name in self.parts.items() if letter in self.params)
 
     def _positive(self, names: Collection[str]) -> dict[str, NDArray[np.bool_]]:
-        """Return the support of some distributions: at the start of the last fit, or of values set since."""
         made, begun, found = self.__dict__.get("_made", {}), self.__dict__.get("_begun", {}), {}
         for name in set(names) & set(self.laws):
             law = np.asarray(getattr(self, name))
@@ -351,13 +339,13 @@ class HiddenMarkovModel(BaseEstimator):
 
 
 def rows_of(name: str, value: Any, shape: tuple[int | None, ...]) -> Array:
-    """Laws as floats of this shape; InputError unless every row is one."""
+    """Check probability rows."""
     refuse_masked(name, value)
     found = np.asarray(value, np.float64)
     if found.ndim != len(shape) or any(want not in (None, size) for want, size in zip(shape, found.shape, strict=True)):
         raise InputError(f"{name}: must have the shape {shape}, got {found.shape}")
     if not (_known_laws if found.size <= SMALL else _are_laws)(found.tobytes(), found.shape):
-        raise InputError(f"{name}: must be laws, with no negative number and rows that sum to 1")
+        raise InputError(f"{name}: must have nonnegative rows that sum to 1")
     return value if found is value else found
 
 
@@ -370,24 +358,23 @@ _known_laws = functools.lru_cache(maxsize=64)(_are_laws)
 
 
 def most_probable(prior: Any, counts: Array, before: Array) -> Array:
-    """The likeliest laws under Dirichlet(prior) rows; zeros stay, and so do rows that nothing is known of."""
+    """Maximize the posterior under Dirichlet(prior) rows; zeros and rows without counts stay."""
     weight = np.where(before == 0, 0.0, np.maximum(prior - 1 + counts, 0))
     total = weight.sum(-1, keepdims=True)
     return np.divide(weight, total, where=total > 0, out=np.array(before, np.float64))
 
 
 def _lengths(lengths: Any, count: int) -> NDArray[np.int64]:
-    """Lengths of the sequences; InputError unless they are whole numbers that sum to the rows."""
     if lengths is None:
         return np.array([count])
     refuse_masked("lengths", lengths)
     found = np.asarray(lengths)
     if found.ndim != 1 or found.dtype.kind not in "iu" or (found < 0).any() or found.sum() != count:
-        raise InputError(f"lengths: must be whole numbers of at least 0 that sum to the {count} rows of X")
+        raise InputError(f"lengths: must be nonnegative integers that sum to the {count} rows of X")
     return found.astype(np.int64)
 
 
 def drawn(cumulated: Array, uniforms: Any) -> Any:
-    """The first outcomes whose cumulated probability is above the uniform numbers; never one of probability zero."""
+    """Invert cumulated probabilities."""
     last = np.searchsorted(cumulated, cumulated[-1])
     return np.minimum(np.searchsorted(cumulated, uniforms, side="right"), last)

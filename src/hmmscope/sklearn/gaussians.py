@@ -1,4 +1,4 @@
-"""Gaussian vectors: each state has a mean and a covariance."""
+"""HMM estimator with Gaussian emissions."""
 
 from typing import Any
 
@@ -16,32 +16,29 @@ from hmmscope.sklearn.vector_estimator import RealValuedHMM, without_gaps
 
 
 class GaussianHMM(RealValuedHMM):
-    """A hidden Markov model whose states emit Gaussian vectors, in the place of `hmmlearn.hmm.GaussianHMM`.
+    """HMM with Gaussian emissions, a replacement for `hmmlearn.hmm.GaussianHMM`.
 
     mean_i = (means_weight means_prior + sum_t w_ti x_t) / (means_weight + sum_t w_ti)
     diag:  variance_i = (covars_prior + means_weight (mean_i - means_prior)^2 + sum_t w_ti (x_t - mean_i)^2)
                         / (max(covars_weight - 1, 0) + sum_t w_ti),      w_ti = P(state t = i | X)
 
-    "spherical" is the mean of these over features; "full" and "tied" have matrices, and max(covars_weight - features, 0).
-
-    Source: Rabiner (1989); the interface and the priors are those of hmmlearn 0.3.
+    Source: Rabiner (1989); interface and priors of hmmlearn 0.3.
 
     Args:
-        n_components: number of states S.
+        n_components: Number of states S.
         covariance_type: "diag", "full", "tied" or "spherical".
-        min_covar: added to the variances that a fit begins with.
-        startprob_prior, transmat_prior: of Dirichlet rows, numbers or arrays; 1 is no prior.
-        means_prior, means_weight: of the means.
-        covars_prior, covars_weight: of the covariances: what is added to sums of squares, and for how many observations.
-        algorithm, random_state, n_iter, tol, verbose, implementation, n_init: as `CategoricalHMM`.
-        params, init_params: letters of "s" (start), "t" (transitions), "m" (means), "c" (covariances).
+        min_covar: Added to initial variances.
+        startprob_prior, transmat_prior: Dirichlet priors; 1 is none.
+        means_prior, means_weight: Mean prior.
+        covars_prior, covars_weight: Covariance prior.
+        algorithm, random_state, n_iter, tol, verbose, implementation, n_init: As `CategoricalHMM`.
+        params, init_params: Letters of "s" (start), "t" (transitions), "m" (means), "c" (covariances).
 
     Attributes:
-        startprob_, transmat_: as `CategoricalHMM`.
+        startprob_, transmat_: As `CategoricalHMM`.
         means_: (S, feature).
-        covars_: covariance matrices (S, feature, feature); set in the shape of `covariance_type`: (S, feature), (S, feature,
-            feature), (feature, feature) or (S,).
-        monitor_: how the last fit went.
+        covars_: Matrices (S, feature, feature); set in the shape of `covariance_type`.
+        monitor_: Convergence monitor.
     """
 
     parts = RealValuedHMM.parts | {"m": "means_", "c": "_covars_"}
@@ -89,7 +86,7 @@ class GaussianHMM(RealValuedHMM):
         refuse_masked("covars_", covars)
         given = np.array(covars, np.float64)
         if self.covariance_type == "spherical" and given.ndim == 2 and (given == given[:, :1]).all():
-            given = given[:, 0]  # hmmlearn takes (S, 1) too
+            given = given[:, 0]  # hmmlearn also accepts (S, 1)
         self._covars_ = given
 
     def process(self) -> GaussianProcess:
@@ -104,7 +101,6 @@ class GaussianHMM(RealValuedHMM):
         self.process()
 
     def _begin_emissions(self, X: NDArray[Any], random: np.random.RandomState) -> dict[str, Array]:
-        """Means by k-means, and the covariance of all rows for every state."""
         filled = without_gaps(X, self.n_components)
         means = KMeans(self.n_components, random_state=self.random_state, n_init=10).fit(filled).cluster_centers_
         whole = np.atleast_2d(np.cov(filled.T)) + self.min_covar * np.eye(X.shape[1])
@@ -117,7 +113,7 @@ class GaussianHMM(RealValuedHMM):
         matrices = self.covariance_type in ("full", "tied")
         if gaps.any() and matrices and "c" in self.params:
             raise InputError(
-                "X: with missing entries covariance_type must be diag or spherical here; hmmscope.fit takes all"
+                "X: missing entries require covariance_type diag or spherical; hmmscope.fit supports all types"
             )
         filled = np.where(gaps, 0.0, X) if gaps.any() else X
         total = weights.T @ (~gaps).astype(np.float64)

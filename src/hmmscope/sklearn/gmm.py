@@ -1,4 +1,4 @@
-"""Mixtures of Gaussian vectors: each state has several means, each with a weight and a covariance."""
+"""HMM estimator with Gaussian mixture emissions."""
 
 from typing import Any
 
@@ -17,37 +17,32 @@ from hmmscope.sklearn.vector_estimator import RealValuedHMM, without_gaps
 
 
 class GMMHMM(RealValuedHMM):
-    """A hidden Markov model whose states emit mixtures of Gaussian vectors, in the place of `hmmlearn.hmm.GMMHMM`.
+    """HMM with Gaussian mixture emissions, a replacement for `hmmlearn.hmm.GMMHMM`.
 
-    w_tik = P(state t = i, Gaussian k | X),  n_ik = sum_t w_tik
-    weight_ik ∝ weights_prior - 1 + n_ik
+    w_tik = P(state t = i, Gaussian k | X),  n_ik = sum_t w_tik,  weight_ik ∝ weights_prior - 1 + n_ik
     mean_ik = (means_weight means_prior + sum_t w_tik x_t) / (means_weight + n_ik)
     diag:  variance_ik = (2 covars_weight + means_weight (mean_ik - means_prior)^2 + sum_t w_tik (x_t - before_ik)^2)
-                         / (n_ik + 1 + 2 (covars_prior + 1)),   before_ik = the mean before this iteration
+                         / (n_ik + 1 + 2 (covars_prior + 1)),   before_ik = the previous mean
 
-    so that the default `covars_prior` of -1.5 is no prior. Of "full" and "tied" it is a matrix, and `covars_weight` are its
-    degrees of freedom. "spherical" has hmmlearn's default, (-n_mix - 2) / 2, which is no prior if n_mix is the number of
-    features.
-
-    Source: Juang, Levinson and Sondhi (1986); the interface and the priors are those of hmmlearn 0.3.
+    Source: Juang, Levinson and Sondhi (1986); interface and priors of hmmlearn 0.3.
 
     Args:
-        n_components: number of states S.
-        n_mix: Gaussians of a state K.
-        min_covar: added to the variances that a fit begins with.
-        startprob_prior, transmat_prior, weights_prior: of Dirichlet rows, numbers or arrays; 1 is no prior.
-        means_prior, means_weight: of the means.
-        covars_prior, covars_weight: of the covariances, as above; None for no prior.
-        algorithm, random_state, n_iter, tol, verbose, implementation, n_init: as `CategoricalHMM`.
-        covariance_type: "diag", "full", "spherical", or "tied", one matrix for the Gaussians of a state.
-        params, init_params: letters of "s" (start), "t" (transitions), "m" (means), "c" (covariances), "w" (weights).
+        n_components: Number of states S.
+        n_mix: Gaussians per state K.
+        min_covar: Added to initial variances.
+        startprob_prior, transmat_prior, weights_prior: Dirichlet priors; 1 is none.
+        means_prior, means_weight: Mean prior.
+        covars_prior, covars_weight: Covariance prior; None for no prior.
+        algorithm, random_state, n_iter, tol, verbose, implementation, n_init: As `CategoricalHMM`.
+        covariance_type: "diag", "full", "spherical", or "tied" within a state.
+        params, init_params: Letters of "s" (start), "t" (transitions), "m" (means), "c" (covariances), "w" (weights).
 
     Attributes:
-        startprob_, transmat_: as `CategoricalHMM`.
+        startprob_, transmat_: As `CategoricalHMM`.
         weights_: (S, K).
         means_: (S, K, feature).
-        covars_: (S, K, feature), (S, K, feature, feature), (S, K), or of "tied" (S, feature, feature).
-        monitor_: how the last fit went.
+        covars_: (S, K, feature), (S, K, feature, feature), (S, K), or (S, feature, feature).
+        monitor_: Convergence monitor.
     """
 
     parts = RealValuedHMM.parts | {"m": "means_", "c": "covars_", "w": "weights_"}
@@ -105,7 +100,6 @@ class GMMHMM(RealValuedHMM):
         self.process()
 
     def _begin_emissions(self, X: NDArray[Any], random: np.random.RandomState) -> dict[str, Array]:
-        """Means by k-means among the rows of each cluster of k-means, and the covariance of all rows for each of them."""
         size, parts, features = self.n_components, self.n_mix, X.shape[1]
         filled = without_gaps(X, size)
         clusters = KMeans(size, random_state=self.random_state, n_init=10).fit(filled)
@@ -126,15 +120,15 @@ class GMMHMM(RealValuedHMM):
         gaps, matrices = np.isnan(X), self.covariance_type in ("full", "tied")
         if gaps.any() and matrices and "c" in self.params:
             raise InputError(
-                "X: with missing entries covariance_type must be diag or spherical here; hmmscope.fit takes all"
+                "X: missing entries require covariance_type diag or spherical; hmmscope.fit supports all types"
             )
         shares = (self.process().shares(torch.from_numpy(X)) * visits[..., None]).numpy()
         count, before = shares.sum(0), np.array(self.means_, np.float64)
-        weighed = np.einsum("tik,tf->ikf", shares, (~gaps).astype(np.float64))  # of entries that are seen
+        weighed = np.einsum("tik,tf->ikf", shares, (~gaps).astype(np.float64))  # of observed entries
         filled = np.where(gaps, 0.0, X)
         if "w" in self.params:
             added = np.broadcast_to(np.asarray(self.weights_prior, np.float64) - 1, count.shape)
-            added = np.where(np.asarray(self.weights_) == 0, 0.0, added)  # a weight of zero stays zero
+            added = np.where(np.asarray(self.weights_) == 0, 0.0, added)  # zero weights stay zero
             self.weights_ = (count + added) / (count.sum(1) + added.sum(1))[:, None]
         if "m" in self.params:
             prior = np.broadcast_to(np.asarray(self.means_weight, np.float64), count.shape)[..., None]
@@ -145,12 +139,10 @@ class GMMHMM(RealValuedHMM):
             self.covars_ = self._covariances(np.stack(squares).reshape(*count.shape, *squares[0].shape), count, weighed)
 
     def _squares(self, filled: Array, seen: NDArray[np.bool_], share: Array, mean: Array) -> Array:
-        """Sums of squares about a mean: of matrices (feature, feature), else (feature,)."""
         away = np.where(seen, filled - mean, 0.0)
         return (away * share[:, None]).T @ away if self.covariance_type in ("full", "tied") else share @ away**2
 
     def _covariances(self, squares: Array, count: Array, weighed: Array) -> Array:
-        """From sums of squares for each Gaussian, and hmmlearn's priors."""
         shape, parts, features = self.covariance_type, self.n_mix, weighed.shape[2]
         plain = {
             "full": (0.0, -(features + 2.0)),
@@ -174,5 +166,5 @@ class GMMHMM(RealValuedHMM):
             sums = turned + (sums.sum(1) if shape == "tied" else sums)
             free = count.sum(1) + parts if shape == "tied" else count + 1
             degrees = (free + weight + features + 1)[..., None, None]
-        before = np.array(self.covars_, np.float64)  # of a Gaussian that nothing is left of
+        before = np.array(self.covars_, np.float64)  # for Gaussians without weight
         return np.divide(sums, degrees, out=before, where=np.broadcast_to(degrees > 0, before.shape))

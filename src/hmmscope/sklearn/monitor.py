@@ -1,4 +1,4 @@
-"""Whether expectation maximisation goes on, and what it says of itself."""
+"""Convergence monitor of expectation maximization."""
 
 import math
 import sys
@@ -6,16 +6,16 @@ from collections import deque
 
 
 class ConvergenceMonitor:
-    """Keeps the log-likelihood of each iteration, and says when to end.
+    """Record of log-likelihoods that decides when a fit ends.
 
-    Set `monitor_` of an estimator to one of a class of your own, with another `converged`, and `fit` goes by that.
+    Assign a subclass instance to `monitor_` to change the rule.
 
     Attributes:
-        tol: nats; a gain below it ends the fit.
-        n_iter: iterations at most.
-        verbose: whether each iteration is a line on standard error: its number, the log-likelihood, the gain.
-        history: log-likelihoods at the beginning of each iteration, nats.
-        iter: how many there were.
+        tol: Gain in nats below which the fit ends.
+        n_iter: Maximum iterations.
+        verbose: Print each iteration to standard error.
+        history: Log-likelihood at the start of each iteration, in nats.
+        iter: Number of iterations.
     """
 
     def __init__(self, tol: float, n_iter: int, verbose: bool) -> None:
@@ -28,12 +28,11 @@ class ConvergenceMonitor:
         return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in shown.items())})"
 
     def _reset(self) -> None:
-        """Begin anew; hmmlearn's monitors have the same."""
         self.iter = 0
         self.history.clear()
 
     def report(self, log_prob: float) -> None:
-        """Take up the log-likelihood of an iteration, nats."""
+        """Record the log-likelihood of an iteration."""
         if self.verbose:
             gain = log_prob - self.history[-1] if self.history else math.nan
             print(f"{self.iter + 1:>10d} {log_prob:>16.8f} {gain:>+16.8f}", file=sys.stderr)
@@ -42,6 +41,6 @@ class ConvergenceMonitor:
 
     @property
     def converged(self) -> bool:
-        """Whether the last gain was below `tol`, or no iteration is left."""
+        """True if the last gain was below `tol` or no iteration is left."""
         gained = self.history[-1] - self.history[-2] if len(self.history) >= 2 else math.inf
         return self.iter == self.n_iter or gained < self.tol

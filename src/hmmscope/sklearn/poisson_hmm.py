@@ -1,4 +1,4 @@
-"""Counts: each state has a mean count of every feature."""
+"""HMM estimator with Poisson emissions."""
 
 from typing import Any
 
@@ -14,22 +14,23 @@ from hmmscope.sklearn.vector_estimator import RealValuedHMM
 
 
 class PoissonHMM(RealValuedHMM):
-    """A hidden Markov model whose states emit counts, in the place of `hmmlearn.hmm.PoissonHMM`.
+    """HMM with Poisson emissions, a replacement for `hmmlearn.hmm.PoissonHMM`.
 
-    lambda_i = (lambdas_prior + n mean_i) / (lambdas_weight + n),   mean_i = sum_t w_ti x_t / sum_t w_ti,   n = rows of X
+    lambda_i = (lambdas_prior + n mean_i) / (lambdas_weight + n),   mean_i = sum_t w_ti x_t / sum_t w_ti,   n = rows of
+    X
 
-    Source: Zucchini, MacDonald and Langrock (2016); the interface and the prior are those of hmmlearn 0.3.
+    Source: Zucchini, MacDonald and Langrock (2016); interface and prior of hmmlearn 0.3.
 
     Args:
-        n_components: number of states S.
-        startprob_prior, transmat_prior: of Dirichlet rows, numbers or arrays; 1 is no prior.
-        lambdas_prior, lambdas_weight: of the mean counts, as above.
-        algorithm, random_state, n_iter, tol, verbose, implementation, n_init: as `CategoricalHMM`.
-        params, init_params: letters of "s" (start), "t" (transitions), "l" (mean counts).
+        n_components: Number of states S.
+        startprob_prior, transmat_prior: Dirichlet priors; 1 is none.
+        lambdas_prior, lambdas_weight: Rate prior.
+        algorithm, random_state, n_iter, tol, verbose, implementation, n_init: As `CategoricalHMM`.
+        params, init_params: Letters of "s" (start), "t" (transitions), "l" (mean counts).
 
     Attributes:
-        startprob_, transmat_, monitor_: as `CategoricalHMM`.
-        lambdas_: mean counts (S, feature).
+        startprob_, transmat_, monitor_: As `CategoricalHMM`.
+        lambdas_: Mean counts (S, feature).
     """
 
     parts = RealValuedHMM.parts | {"l": "lambdas_"}
@@ -77,7 +78,7 @@ class PoissonHMM(RealValuedHMM):
     def _begin_emissions(self, X: NDArray[Any], random: np.random.RandomState) -> dict[str, Array]:
         mean, variance = np.nanmean(X), np.nanvar(X)
         shape = (self.n_components, X.shape[1])
-        if not variance:  # all counts are one number
+        if not variance:  # all counts are equal
             return {"lambdas_": np.full(shape, mean)}
         return {"lambdas_": random.gamma(shape=mean**2 / variance, scale=variance / mean, size=shape)}
 

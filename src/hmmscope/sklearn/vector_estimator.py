@@ -1,4 +1,4 @@
-"""What estimators whose states emit numbers share: every answer is that of the `EmissionHMM` with their parameters."""
+"""Base of estimators with vector emissions."""
 
 from abc import abstractmethod
 from typing import Any
@@ -20,19 +20,15 @@ from hmmscope.sklearn.estimator import HiddenMarkovModel
 
 
 class RealValuedHMM(HiddenMarkovModel):
-    """A hidden Markov model over rows of numbers; NaN, or a masked entry of `numpy.ma`, is a missing entry, and what it may
-    have been is summed out.
+    """HMM estimator over rows of numbers; NaN or masked entries are missing and summed out."""
 
-    A family says which process it is, with the parameters as they are now.
-    """
-
-    #: Arrays of the process that states emit by, and the attribute of each.
+    #: Attribute of each emission array.
     arrays: dict[str, str]
     n_features: int
 
     @abstractmethod
     def process(self) -> EmissionHMM:
-        """The process with these parameters, which hmmscope knows everything of."""
+        """The `EmissionHMM` with these parameters."""
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -54,12 +50,11 @@ class RealValuedHMM(HiddenMarkovModel):
         return Counts(*(part.numpy() for part in arrays)), float(found.log_likelihood.sum())
 
     def _padded(self, X: Any, lengths: Any) -> tuple[EmissionHMM, torch.Tensor, torch.Tensor, NDArray[np.bool_]]:
-        """The process, log-likelihoods side by side, the lengths, and where there is no padding."""
         self._ready()
         X = self._read(X, fitting=False)
         counts = as_counts([len(X)] if lengths is None else lengths)
         if counts.ndim != 1 or counts.is_floating_point() or bool((counts < 0).any()) or int(counts.sum()) != len(X):
-            raise InputError(f"lengths: must be whole numbers of at least 0 that sum to the {len(X)} rows of X")
+            raise InputError(f"lengths: must be nonnegative integers that sum to the {len(X)} rows of X")
         process = self.process()
         vectors = torch.nn.utils.rnn.pad_sequence(
             list(torch.from_numpy(X).split(counts.tolist())), batch_first=True, padding_value=torch.nan
@@ -68,18 +63,16 @@ class RealValuedHMM(HiddenMarkovModel):
         return process, process.log_likelihoods(process.checked(vectors)), counts, inside
 
     def score(self, X: Any, lengths: Any = None) -> float:
-        """log density of X, nats, the sum over the sequences."""
+        """Compute the log density of X, in nats."""
         process, logs, counts, _ = self._padded(X, lengths)
         return float(filter_states(process.chain, logs, lengths=counts).log_likelihood.sum())
 
     def score_samples(self, X: Any, lengths: Any = None) -> tuple[float, Array]:
-        """log density of X, nats, and P(state t | its whole sequence) (time, state)."""
         process, logs, counts, inside = self._padded(X, lengths)
         total = float(filter_states(process.chain, logs, lengths=counts).log_likelihood.sum())
         return total, smooth_states(process.chain, logs, lengths=counts).numpy()[inside]
 
     def decode(self, X: Any, lengths: Any = None, algorithm: str | None = None) -> tuple[float, NDArray[np.int64]]:
-        """As every `HiddenMarkovModel`: the states behind X (time,), and how likely they are."""
         if (algorithm or self.algorithm) != "viterbi":
             return super().decode(X, lengths, algorithm)
         process, logs, counts, inside = self._padded(X, lengths)
@@ -87,10 +80,9 @@ class RealValuedHMM(HiddenMarkovModel):
         return float(found.log_probability.sum()), found.states.numpy()[inside]
 
     def _seen(self, X: NDArray[Any], lengths: NDArray[np.int64]) -> EncodedObservations:
-        raise AssertionError("numbers are no symbols")
+        raise AssertionError("vectors have no symbols")
 
     def _emit(self, states: NDArray[np.int64], uniforms: Array) -> NDArray[Any]:
-        """Other numbers than hmmlearn's, of the same law."""
         process = self.process()
         more = np.random.RandomState(int(uniforms[0] * 2**32)).rand(len(states), process.num_draws)
         return process.emit(torch.from_numpy(states), torch.from_numpy(more)).numpy()
@@ -106,13 +98,13 @@ class RealValuedHMM(HiddenMarkovModel):
 
 
 def without_gaps(X: Array, num_states: int) -> Array:
-    """Rows with the mean of a feature where an entry is missing; InputError if there are fewer than states, or than two."""
+    """Fill missing entries by feature means."""
     if len(X) < max(2, num_states):
         raise InputError(
-            f"X: must have at least {max(2, num_states)} rows, two in all and one a state, got {len(X)} sample"
+            f"X: must have at least {max(2, num_states)} rows, two in total and one per state, got {len(X)} sample"
             + "s" * (len(X) != 1)
         )
     gaps = np.isnan(X)
     if gaps.all(0).any():
-        raise InputError(f"X: column {int(gaps.all(0).argmax())} is missing in every row; leave it out")
+        raise InputError(f"X: column {int(gaps.all(0).argmax())} is missing in every row; drop it")
     return np.where(gaps, np.nanmean(X, 0), X) if gaps.any() else X
