@@ -329,7 +329,7 @@ def baum_welch_predictions(
         observations: (batch, time).
         num_states, num_symbols: Model size.
         positions: Times in [0, time).
-        options: Of `fit_baum_welch`, except `lengths`.
+        options: Options of `fit_baum_welch`, except `lengths`.
     """
     observations = whole_batch(observations, Alphabet(None, num_symbols))
     time = observations.shape[1]

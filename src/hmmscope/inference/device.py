@@ -195,7 +195,7 @@ def mixture_predictions_there(
         weights_M: Prior weights.
         observations_BT: The sequences.
         starts_T: Sequence starts, on the CPU.
-        dtype: Of the parameters; sums are float64.
+        dtype: Parameter type; sums are float64.
         chunk_bytes: Working memory; default half of what is free.
     """
     device, (batch, time), (_, states, symbols) = observations_BT.device, observations_BT.shape, law.emission_MSV.shape

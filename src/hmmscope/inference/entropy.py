@@ -142,7 +142,7 @@ def entropy_rate(
 
     Args:
         process: HMM, labelled HMM, or vector process with an exact filter.
-        num_samples, length, seed: Of sampled sequences; at least 2.
+        num_samples, length, seed: Sampled sequences; at least 2.
         max_mixed_states: Search limit.
 
     Raises:

@@ -38,7 +38,7 @@ def log_likelihood(
         hmm: S states, V symbols; components of a mixture or pool are summed over.
         observations: Symbols in [0, V), shape (batch, time), or vectors.
         lengths: As for `filter_beliefs`.
-        dtype: Of the parameters; float32 has a relative error of about 1e-7.
+        dtype: Parameter type; float32 has a relative error of about 1e-7.
 
     Raises:
         InputError: An invalid symbol, `lengths` or `dtype`, or a process without exact predictions.
@@ -123,7 +123,7 @@ def mixture_predictions(
         mixture: M components with state emissions.
         observations: Symbols in [0, V), shape (batch, time).
         reset_mask, lengths: As in `filter_mixture`; results are zero in padding.
-        dtype: Of the parameters if states are many; the rest is float64.
+        dtype: Parameter type if states are many; the rest is float64.
 
     Raises:
         InputError: An invalid symbol or `dtype`.

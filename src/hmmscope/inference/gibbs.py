@@ -109,7 +109,7 @@ def symbol_draws(
         work: Packed sequences; V is missing.
         start: Initial (S,), transition (S, S) and emission (S, V).
         reference: State of each step (N,); empty to keep labels.
-        prior: Of all rows.
+        prior: Row prior.
         chains: Settings.
         counts: Expected counts.
 

@@ -60,7 +60,7 @@ def mixing_time(
         threshold: In (0, 1); not for linear systems.
         num_samples: Sequences; 1000 give d_t to about 0.005.
         max_time: Search limit, 120 in [Limits].
-        seed: Of the sequences.
+        seed: Random seed.
 
     Raises:
         InputError: The process or a number is invalid.

@@ -161,7 +161,7 @@ def choose_num_states(
         whole: Data for `support`; default `observations`.
         candidates: Numbers of states; ties prefer the smaller.
         num_symbols: V.
-        options: Of `fit_baum_welch`.
+        options: Options of `fit_baum_welch`.
 
     Raises:
         InputError: No candidates, or an invalid option.

@@ -32,7 +32,7 @@ class Facts(Shown):
     Attributes:
         stationary: Stationary distribution or vector (state,); None if not unique.
         entropy: Entropy rate, or None.
-        observability: Of one observation, or None.
+        observability: Observability of one observation, or None.
         rank: Rank of the transition matrix; minimal dimension of a generalised HMM.
     """
 

@@ -23,7 +23,7 @@ def check_ragged(
 
     Args:
         observations: (batch, time), symbols in [0, V) or `MISSING`; see `as_batch`.
-        alphabet: Of V symbols.
+        alphabet: Alphabet of V symbols.
         reset_mask: As in `check_observations`.
         lengths: Observations per sequence (batch,), in [0, time]; for a single column or row, lengths to cut it into.
 

@@ -33,7 +33,7 @@ class Operators(Shown):
         start: (rank,).
         step: (symbol, rank, rank).
         end: (rank,).
-        singular_values: Of the Hankel matrix, descending, if learned.
+        singular_values: Singular values of the Hankel matrix, if learned.
     """
 
     start: Float64[Tensor, "rank"]
@@ -76,7 +76,7 @@ def learn_operators(law: WordLaw, num_symbols: int, *, length: int = 3, rank: in
     Args:
         law: Word probabilities, such as `Operators.of(hmm).probabilities`.
         num_symbols: V.
-        length: Of the longest prefixes and suffixes; needs words up to 2 * length + 1.
+        length: Longest prefix and suffix; needs words up to 2 * length + 1.
         rank: Dimensions; 0 for the rank of H.
 
     Raises:

@@ -38,7 +38,7 @@ def window_errors(
         windows: Window lengths w >= 0.
         times: Positions t >= 1.
         num_samples: Sequences.
-        seed: Of the sequences.
+        seed: Random seed.
 
     Raises:
         InputError: Numbers out of range, or no unique stationary distribution.
@@ -88,7 +88,7 @@ def linear_window_errors(
         windows: Lengths w <= time; at least 1 for `oldest`.
         time: Observations made.
         start: zero or oldest.
-        num_samples, seed: Of the sequences.
+        num_samples, seed: Random seed.
     """
     if start not in ("zero", "oldest"):
         raise InputError(f"start: must be 'zero' or 'oldest', got {start!r}")
