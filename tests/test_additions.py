@@ -123,7 +123,7 @@ def test_a_kind_of_its_own_is_known_to_every_verb(installed: dict[str, str], tmp
     assert "residual.1" in probed
     assert "the exact optimum" in looked
     lacking = {
-        f"infer renewal {words} --smooth": "--smooth needs smoothing, and Renewal has none; ComposedCycles, EmissionHMM, HMM",
+        f"infer renewal {words} --smooth": "--smooth needs smoothing, and Renewal has none; ComposedCycles, EmissionHMM",
         f"infer renewal {words} --memory 2": "--memory needs finite memory, and Renewal has none; GeneralisedHMM, HMM",
         "infer renewal": "no facts about Renewal",
         "infer renewal --mixing": "--mixing needs mixing time, and Renewal has none; HMM, LabelledHMM, LinearGaussian have",
