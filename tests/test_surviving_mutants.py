@@ -199,7 +199,7 @@ def test_an_observer_with_components_needs_samples_with_components(unchecked: No
         ProcessDataset(load_process("umbrella"), 4),
         make_process("markov-mixture", num_states=2, num_symbols=2),
     )
-    with pytest.raises(InputError, match="observer: must be one HMM where samples have no components"):
+    with pytest.raises(InputError, match="observer: must be a single HMM, because the samples have no components"):
         geometry.belief_targets(dataset, np.arange(4), 2, observer=observer)
 
 
@@ -216,7 +216,7 @@ def test_batches_have_a_sequence_at_least() -> None:
 
 @pytest.mark.parametrize("index", [-1, 2**40, [0, 2**40]])
 def test_samples_that_have_no_number_are_refused(index: object) -> None:
-    with pytest.raises(InputError, match=r"index: samples are numbered from 0 to 2\^40 - 1"):
+    with pytest.raises(InputError, match=r"index: must be in 0 to 2\^40 - 1"):
         ProcessDataset(load_process("umbrella"), 4)[index]
 
 

@@ -65,8 +65,8 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ): "a search on a line: where two sums are equal to the last bit the step is halved once more, within the tolerance",
     **dict.fromkeys(
         (
-            ("datasets/layouts.py", 'raise AssertionError("a layout says whether it has a delimiter")'),
-            ("datasets/layouts.py", 'raise AssertionError("a layout says how long its sequences are")'),
+            ("datasets/layouts.py", 'raise AssertionError("a layout must define has_delimiter")'),
+            ("datasets/layouts.py", 'raise AssertionError("a layout must define sequence_lengths")'),
             ("training/compiled_steps.py", "raise AssertionError"),
             ("processes/header_hmms.py", 'raise AssertionError("a family says how its matrices are drawn")'),
         ),

@@ -75,7 +75,7 @@ def test_the_picture_holds_exact_beliefs_twin_and_model(name: str, panels: int) 
     titles = [axes.get_title() for axes in figure.axes]
     assert len(titles) == panels
     assert titles[0] == "exact"
-    assert "twin" in titles[1]
+    assert "untrained control" in titles[1]
     assert "residual.1" in titles[2]
     drawn = figure.axes[2].collections[0].get_offsets()
     np.testing.assert_allclose(drawn, found.coordinates())
@@ -107,23 +107,23 @@ def test_over_training_each_kept_step_has_its_map(tmp_path: Path) -> None:
 def test_given_sequences_need_an_observer() -> None:
     data = hs.SequenceData([[0, 1, 1, 0, 1, 0, 0, 1]] * 12)
     dataset, model = hs.ProcessDataset(data, stream="evaluate"), hs.make_model("rnn", num_symbols=2, width=4)
-    with pytest.raises(InputError, match="observer: nobody knows the law"):
+    with pytest.raises(InputError, match="observer: missing, and the process of recorded sequences is unknown"):
         belief_map(model, dataset)
 
 
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ({}, "process: a model alone does not say"),
+        ({}, "process: missing, and a model does not state"),
         ({"process": "mes3"}, "mess3"),
-        ({"process": MESS3}, "length: Recurrent does not say at which length"),
+        ({"process": MESS3}, "length: Recurrent does not state its training length"),
         (
             {"process": MESS3, "length": 9, "layer": "residual.9"},
             "layers: no module named 'residual.9' in the model; did you mean",
         ),
         ({"process": MESS3, "over_checkpoints": True}, "over_checkpoints: needs a run"),
         ({"process": MESS3, "num_points": 0}, "num_points: must be at least 1"),
-        ({"process": hs.ProcessDataset(MESS3, 9), "length": 8}, "length: is that of the corpus"),
+        ({"process": hs.ProcessDataset(MESS3, 9), "length": 8}, "length: is fixed by the dataset"),
     ],
 )
 def test_what_is_refused(arguments: dict, line: str) -> None:

@@ -262,7 +262,7 @@ def test_the_best_that_counts() -> None:
     losses = {"model": [0.0], "order-0": [2.0], "trained-order-1": [1.0], "context-tree": [1.5]}
     assert ngrams.TunedNgrams.best(losses) == "trained-order-1"
     assert ngrams.TunedNgrams.best(losses, "accuracy") == "order-0"
-    with pytest.raises(InputError, match="predictors: must have one that counts"):
+    with pytest.raises(InputError, match="predictors: must include an n-gram baseline"):
         ngrams.TunedNgrams.best({"model": [0.0]})
 
 

@@ -84,5 +84,5 @@ def test_what_is_held_of_the_header_is_read_and_twins_stand_beside():
     beside = header_memory(model, dataset, num_samples=64)
     assert all("untrained" in row["beyond_twins"] for row in beside)
     for measure in (header_memory, header_edits):
-        with pytest.raises(hs.HmmscopeError, match="layout header"):
+        with pytest.raises(hs.HmmscopeError, match="header layout"):
             measure(model, hs.ProcessDataset("mess3", length=4))

@@ -58,14 +58,17 @@ def edited_in_vain() -> None:
 @pytest.mark.parametrize(
     ("ask", "error"),
     [
-        (lambda: check_layers(5, ["x"]), r"model: must be a torch module, whose layers can be read, got 5"),  # type: ignore[arg-type]
-        (lambda: check_layers(rnn(), ["blocks.0.attention.pattern"]), r"layers: Recurrent has no softmax attention"),
+        (lambda: check_layers(5, ["x"]), r"model: must be a torch module, got 5"),  # type: ignore[arg-type]
+        (
+            lambda: check_layers(rnn(), ["blocks.0.attention.pattern"]),
+            r"layers: found no softmax attention in Recurrent",
+        ),
         (lambda: check_layers(rnn(), ["x"], field="edits"), r"edits: no module named 'x' in the model"),
         (
             lambda: capture_activations(Idle(), ["unused"], torch.zeros(1, 2)),
-            r"layers: unused gave nothing on tokens \(1, 2\)",
+            r"layers: unused did not run on tokens of shape \(1, 2\)",
         ),
-        (edited_in_vain, r"edits: told gives str and no tensor"),
+        (edited_in_vain, r"edits: told must return a tensor"),
         (lambda: ablate_head(2, 2), r"head: must be in \[0, 2\), got 2"),
         (lambda: ablate_head(0, 3)(torch.zeros(1, 1, 4)), r"num_heads: must divide the width 4, got 3"),
         (lambda: span(torch.tensor([[1.0, float("nan")]])), r"directions: must be finite"),
@@ -74,7 +77,7 @@ def edited_in_vain() -> None:
             r"right: must have the 3 examples of left, got 2",
         ),
         (lambda: linear_cka(torch.zeros(1, 1, 2), torch.zeros(1, 1, 2)), r"left: must have at least 2 examples"),
-        (lambda: behind_headers(CORPUS), r"dataset: must have the layout header"),
+        (lambda: behind_headers(CORPUS), r"dataset: must have a header layout"),
         (lambda: belief_interventions(rnn(), CORPUS, interventions=["pul"]), r"interventions: unknown 'pul'"),
         (lambda: belief_interventions(rnn(), CORPUS, num_samples=15), r"num_samples: must be at least 16"),
         (
@@ -83,7 +86,7 @@ def edited_in_vain() -> None:
         ),
         (
             lambda: ngram_baselines(CORPUS, CORPUS, missing="NA"),
-            r"missing: is for sequences, and a corpus is read already",
+            r"missing: is an option for recorded sequences, and train is a dataset",
         ),
         (
             lambda: constrained_updates(rnn(), ProcessDataset(load_process("umbrella"), layout=PROMPTS)),

@@ -155,12 +155,12 @@ def test_nothing_is_left_after_an_error(model: nn.Module) -> None:
     with pytest.raises(InputError, match=r"no module named 'residual\.9'"), intervene(model, {"residual.9": broken}):
         pass
     with (
-        pytest.raises(InputError, match=r"residual\.0 has shape"),
+        pytest.raises(InputError, match=r"the edit of residual\.0 must keep its shape"),
         intervene(model, {"residual.0": lambda x: x[:, :1]}),
     ):
         model(tokens())
     with (
-        pytest.raises(InputError, match=r"edits: the edit of residual\.0 gives None and no tensor; does it return it"),
+        pytest.raises(InputError, match=r"edits: the edit of residual\.0 must return a tensor, got None"),
         intervene(model, {"residual.0": lambda x: None}),
     ):
         model(tokens())

@@ -87,7 +87,7 @@ def test_what_only_the_output_hears_is_lost_as_if_it_were_ablated(corpus: Proces
     assert abs(ablated["mlp 1", "loss"]["value"]) > 1e-6
     with pytest.raises(InputError, match="ablation: unknown 'zero'"):
         paths(model, corpus, num_samples=16, ablation="zero")
-    with pytest.raises(InputError, match="must be a decoder"):
+    with pytest.raises(InputError, match="must be a Decoder"):
         paths(make_model("rnn", num_symbols=V, width=8), corpus, num_samples=16)
 
 
@@ -106,7 +106,7 @@ def test_mlps_are_components_and_models_without_heads_are_refused(corpus: Proces
     found = mechanisms(model, ProcessDataset(plain, length=6), num_samples=16)
     assert {row["component"] for row in found} == {part.name for part in components(model)}
     assert "belief" in {row["quantity"] for row in found}
-    with pytest.raises(InputError, match=r"no heads with taps"):
+    with pytest.raises(InputError, match=r"has no taps"):
         mechanisms(make_model("rnn", num_symbols=V, width=8), corpus)
     with pytest.raises(InputError, match="at least five observations"):
         mechanisms(model, ProcessDataset(plain, length=4), num_samples=16)

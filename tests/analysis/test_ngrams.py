@@ -145,16 +145,16 @@ def test_names_of_what_counts() -> None:
     assert not any(map(is_ngram, ["model", "optimum", "retrieval", "border-1"]))
     assert TunedNgrams.best({"model": [0.0], "order-1": [2.0], TREE: [1.0]}) == TREE
     assert TunedNgrams.best({"model": [9.0], "order-1": [2.0], TREE: [1.0]}, "accuracy") == "order-1"
-    with pytest.raises(InputError, match="must have one that counts"):
+    with pytest.raises(InputError, match="must include an n-gram baseline"):
         TunedNgrams.best({"model": [0.0]})
 
 
 def test_counting_is_not_tuned_on_what_is_judged() -> None:
     hmm = random_hmm(3)
     dataset = ProcessDataset(hmm, layout=PROMPTS, stream="evaluate")
-    with pytest.raises(InputError, match="train: holds the samples of test"):
+    with pytest.raises(InputError, match="train: has the same samples as test"):
         hs.ngram_baselines(dataset, ProcessDataset(hmm, layout=PROMPTS, stream="evaluate"))
-    with pytest.raises(InputError, match="train: must be laid out like test"):
+    with pytest.raises(InputError, match="train: must have the layout of test"):
         hs.ngram_baselines(ProcessDataset(hmm, 6, stream="counting"), dataset)
     with pytest.raises(InputError, match="train: must have"):
         hs.ngram_baselines(ProcessDataset(random_hmm(3, num_symbols=2), layout=PROMPTS), dataset)

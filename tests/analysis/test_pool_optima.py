@@ -111,7 +111,7 @@ def test_observers_that_cannot_stand_there() -> None:
     with pytest.raises(InputError, match=r"observers\.odd: must have 2 symbols, got 3"):
         hs.evaluate(uniform(2), dataset, num_samples=2, observers={"odd": other})
     hmm = hs.make_process("random-hmm", num_states=2, num_symbols=2)
-    with pytest.raises(InputError, match="not what is asked"):
+    with pytest.raises(InputError, match="the target here is not the next symbol"):
         hs.evaluate(uniform(2), hs.ProcessDataset(hmm, 4), num_samples=2, target="belief", observers={"odd": held_out})
 
 
@@ -296,7 +296,7 @@ def test_a_model_that_is_told_more_than_the_hmm_leaks() -> None:
 
     score = hs.evaluate(Function(answer), dataset, num_samples=200)
     assert score.invalid is not None
-    assert "told the HMM" in score.invalid
+    assert "knows the HMM" in score.invalid
     assert hs.evaluate(uniform(3), dataset, num_samples=200).invalid is None
 
 
@@ -363,7 +363,7 @@ def test_screening_of_pools_without_components_or_optimum() -> None:
     fresh = ngram_reach(hs.make_process("fresh-aliased-cycles", num_states=4, num_symbols=2), layout, **sizes)
     assert "optimum" not in fresh.accuracy
     assert fresh.no_optimum is not None
-    assert any("not known" in line for line in fresh.lines())
+    assert any("unknown" in line for line in fresh.lines())
     assert {row["what"] for row in fresh.rows()} == {"accuracy", "loss", "component"}
     one = ngram_reach(
         hs.make_process("aliased-cycles", num_states=4, num_symbols=2), hs.SequenceLayout(length=9), **sizes
@@ -373,7 +373,7 @@ def test_screening_of_pools_without_components_or_optimum() -> None:
     assert set(one.accuracy) == {"optimum", "context-tree", *(f"order-{k}" for k in range(5))}
     with pytest.raises(InputError, match="first_position"):
         ngram_reach(hs.make_process("aliased-cycles"), layout, first_position=6)
-    with pytest.raises(InputError, match="no symbols to count"):
+    with pytest.raises(InputError, match="must have symbols for n-gram baselines"):
         ngram_reach(hs.make_process("ran-lds"), hs.SequenceLayout(length=9))
 
 

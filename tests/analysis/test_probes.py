@@ -237,7 +237,7 @@ def test_probe_options_are_checked() -> None:
             probe(model, dataset, num_samples=8, **options)
     with pytest.raises(
         InputError,
-        match=r"no residual stream was found in the model, which fails on tokens .*; name its modules, such as inner",
+        match=r"found no residual stream in the model, which fails on tokens .*; name modules, such as inner",
     ):
         residual_layers(nn.ModuleDict({"inner": HookPoint()}))
     attends = Attends(lambda tokens: tokens.float(), 4)
@@ -328,7 +328,7 @@ def test_shuffle_needs_prompts_and_taps() -> None:
     with pytest.raises(InputError, match="num_permutations"):
         shuffle_test(model, ProcessDataset(mixture(), layout=PROMPTS), num_samples=2, num_permutations=1)
     for instrument in (shuffle_test, attention_map):
-        with pytest.raises(InputError, match="Held has no softmax attention"):
+        with pytest.raises(InputError, match="found no softmax attention in Held"):
             instrument(Held(5, 4, 1), ProcessDataset(mixture(), layout=PROMPTS), num_samples=2)
 
 

@@ -118,9 +118,9 @@ def test_any_module_is_drawn_by_its_parts_and_leaves_the_global_generator() -> N
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (Table(), "nothing draws table of Table afresh; give its module a reset_parameters()"),
-        (nn.Sequential(nn.Identity()), "Sequential has no weights to draw"),
-        (nn.Sequential(nn.Linear(2, 2), Table()), "nothing draws 1.table of Sequential afresh"),
+        (Table(), "cannot reinitialize table of Table; define reset_parameters() in its module"),
+        (nn.Sequential(nn.Identity()), "Sequential has no weights to reinitialize"),
+        (nn.Sequential(nn.Linear(2, 2), Table()), "cannot reinitialize 1.table of Sequential"),
     ],
 )
 def test_a_module_that_cannot_be_drawn_says_so_in_one_line(model: nn.Module, said: str) -> None:
@@ -133,7 +133,7 @@ def test_a_module_that_cannot_be_drawn_says_so_in_one_line(model: nn.Module, sai
 def test_two_twins_have_no_spread_to_speak_of() -> None:
     with pytest.raises(InputError, match="num_controls: must be at least 3"):
         draw_controls(Own(), 2)
-    assert draw_controls(Own(), 0) == UntrainedControls((), "no twins were asked for")
+    assert draw_controls(Own(), 0) == UntrainedControls((), "no controls were requested")
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_share_is_what_the_network_explains_of_what_the_twins_leave() -> None:
     half = student_quantile(2.0) * math.sqrt((0.1 / 0.3) ** 2 * (1 + 1 / 3))  # samples add nothing here
     assert found.low == pytest.approx(1 - 0.1 * math.exp(half))
     assert found.high == pytest.approx(1 - 0.1 * math.exp(-half))
-    assert str(found) == f"0.90 [{found.low:.2f}, {found.high:.2f}] of what 3 untrained twins leave unexplained"
+    assert str(found) == f"0.90 [{found.low:.2f}, {found.high:.2f}] of what 3 untrained controls leave unexplained"
 
 
 def test_noise_of_the_samples_widens_the_interval() -> None:
@@ -177,27 +177,27 @@ def test_no_error_at_all_is_no_certainty() -> None:
         (
             ExplainedFraction(0.99, 0.9, 3, 0.9, 0.8, 0.95),
             "more",
-            "0.90 [0.80, 0.95] of what 3 untrained twins leave unexplained",
+            "0.90 [0.80, 0.95] of what 3 untrained controls leave unexplained",
         ),
         (
             ExplainedFraction(0.9, 0.9, 3, 0.0, -0.4, 0.3),
             "no more",
-            "0.00 [-0.40, 0.30] of what 3 untrained twins leave unexplained",
+            "0.00 [-0.40, 0.30] of what 3 untrained controls leave unexplained",
         ),
         (
             ExplainedFraction(0.9, 0.9, 3, 1e-6, 1e-7, 2e-6),
             "no more",
-            "0.00 [0.00, 0.00] of what 3 untrained twins leave unexplained",
+            "0.00 [0.00, 0.00] of what 3 untrained controls leave unexplained",
         ),
         (
             ExplainedFraction(0.8, 0.9, 3, -1.0, -1.5, -0.5),
             "less",
-            "-1.00 [-1.50, -0.50] of what 3 untrained twins leave unexplained",
+            "-1.00 [-1.50, -0.50] of what 3 untrained controls leave unexplained",
         ),
         (
             ExplainedFraction(0.99, 0.9, 3, 0.991, 0.9892, 0.9922),  # 0.99 [0.99, 0.99] would be no interval
             "more",
-            "0.991 [0.989, 0.992] of what 3 untrained twins leave unexplained",
+            "0.991 [0.989, 0.992] of what 3 untrained controls leave unexplained",
         ),
         (ExplainedFraction(0.9, reason="not identifiable: Table"), "not told", "not identifiable: Table"),
     ],
@@ -209,7 +209,7 @@ def test_what_training_added_in_words(share: ExplainedFraction, verdict: str, sa
 def test_where_twins_leave_next_to_nothing_nothing_is_told() -> None:
     found = explained_beyond_controls(np.full(5, 0.001), np.repeat([[0.012, 0.019, 0.02]], 5, 0), 100)
     assert (found.value, found.verdict) == (None, "not told")
-    assert str(found) == "not identifiable: 0.999 against 0.983 of 3 untrained twins"
+    assert str(found) == "not identifiable: 0.999 against 0.983 of 3 untrained controls"
 
 
 def test_another_untrained_network_has_no_more_than_its_twins() -> None:
@@ -241,7 +241,7 @@ def test_geometry_and_probe_have_the_twins_beside_what_they_read() -> None:
     (first,) = hs.probe(
         model, dataset, target="previous-0", layers=["residual.0"], num_samples=64, shuffled_labels=False
     )
-    assert first["beyond_twins"] == "not identifiable: 1.000 against 1.000 of 3 untrained twins"
+    assert first["beyond_twins"] == "not identifiable: 1.000 against 1.000 of 3 untrained controls"
     assert "twins" in hs.probe(model, dataset, num_samples=16)[0]
     (planted,) = hs.probe(
         Held(3, 4, 1),
@@ -251,7 +251,7 @@ def test_geometry_and_probe_have_the_twins_beside_what_they_read() -> None:
         num_samples=16,
         shuffled_labels=False,
     )
-    assert planted["beyond_twins"] == "not identifiable: Held has no weights to draw"
+    assert planted["beyond_twins"] == "not identifiable: Held has no weights to reinitialize"
 
 
 class Fixed(nn.Module):
@@ -329,7 +329,7 @@ def test_redrawn_controls_of_another_initialization_are_refused(draw: Any) -> No
             draw(weight)
     found = draw_controls(model)
     assert found.models == ()
-    assert found.reason.startswith("not identifiable: the first weights of Own seem to be drawn otherwise, ")
+    assert found.reason.startswith("not identifiable: Own seems to initialize its weights differently, ")
     assert found.reason.endswith("; pass controls=, a function that makes the untrained module")
 
 
@@ -343,7 +343,9 @@ def test_training_is_no_other_initialization() -> None:
             one = torch.randn(weight.shape[0], 1) @ torch.randn(1, weight[0].numel())
             weight += weight.std() * one if weight.ndim > 1 else weight
     assert draw_controls(model).reason == ""
-    assert "drawn otherwise" in draw_controls(model, first=gpt2(Own())).reason  # but it did not begin as the draws do
+    assert (
+        "initialize its weights differently" in draw_controls(model, first=gpt2(Own())).reason
+    )  # but it did not begin as the draws do
     assert draw_controls(gpt2(Own()), first=Own()).reason == ""
 
 
@@ -371,8 +373,8 @@ def test_controls_are_drawn_by_the_function_that_is_given(way: str) -> None:
         said, alone = (
             instrument(model, dataset, num_samples=64, controls=one)[0]["beyond_twins"] for one in (controls, None)
         )
-    assert "3 untrained twins" in said
-    assert alone.startswith("not identifiable: the first weights of Own")
+    assert "3 untrained controls" in said
+    assert alone.startswith("not identifiable: Own seems to initialize its weights")
     assert len(made) == 3
 
 
@@ -404,9 +406,9 @@ def test_a_function_draws_by_a_named_seed_and_leaves_every_generator() -> None:
         (Own(), "must be a function without arguments"),
         (lambda: 3, "it returned 3"),
         (lambda: Table()[0], "fails (TypeError"),
-        (Table, "makes another architecture, table (3, 3) where the model has embedding.weight (3, 8)"),
-        (lambda: torch.manual_seed(0) and Own(), "makes the same weights at every call"),  # noqa: TID251
-        (lambda: OWN, "makes the same weights at every call"),
+        (Table, "must return the model's architecture with embedding.weight (3, 8), got table (3, 3)"),
+        (lambda: torch.manual_seed(0) and Own(), "returns the same weights at every call"),  # noqa: TID251
+        (lambda: OWN, "returns the same weights at every call"),
         (lambda: Own()(torch.zeros(1, 2, dtype=torch.long)).sum().backward(), "fails (RuntimeError"),  # it would train
     ],
 )

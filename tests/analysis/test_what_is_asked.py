@@ -137,9 +137,7 @@ def test_a_model_that_answers_nan_is_refused() -> None:
     model[0].weight.data[3] = torch.nan  # type: ignore[index,operator]
     first = int((dataset[0:8].observations[:, :-1] == 3).any(1).nonzero()[0])
     for ask in (hs.evaluate, strategies, evaluation_losses):
-        with pytest.raises(
-            NonFiniteError, match=rf"^model: its answers are no numbers, first in sample {first} at answer"
-        ):
+        with pytest.raises(NonFiniteError, match=rf"^model: its answers are NaN, first in sample {first} at answer"):
             ask(model, dataset, num_samples=8)
 
     class Law(nn.Module):
@@ -242,7 +240,7 @@ def test_what_cannot_be_read_is_refused_in_a_line() -> None:
     dataset = hs.ProcessDataset(
         hs.make_process("random-hmm", num_states=2, num_symbols=60, seed=0), length=8, stream="probe"
     )
-    with pytest.raises(InputError, match=r"^layers: named gives a dict, no tensor; name a module inside of it"):
+    with pytest.raises(InputError, match=r"^layers: named must return a tensor, got dict; name a module inside it"):
         hs.probe(Blocks(), dataset, layers=["named"], num_samples=16)
     for layers in ([], "embed"):
         with pytest.raises(InputError, match=r"^layers: must be a list of at least one name"):

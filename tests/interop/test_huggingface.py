@@ -227,7 +227,7 @@ def test_the_folder(folder: Path) -> None:
     assert record["ports"]["num_outputs"] == SYMBOLS
     assert record["run"] is None
     refuses(lambda: export_huggingface(made("learned"), folder), "exists", kind=RefusedError)
-    refuses(lambda: export_huggingface(made("learned"), folder / "no" / "x"), "there is no folder")
+    refuses(lambda: export_huggingface(made("learned"), folder / "no" / "x"), "does not exist")
     assert {path.name for path in folder.parent.iterdir()} == {"model"}
 
 
@@ -248,7 +248,7 @@ def test_folders_of_others(folder: Path, tmp_path: Path) -> None:
     refuses(lambda: from_huggingface(folder, num_symbols=0), "num_symbols")
     refuses(lambda: from_huggingface(folder, num_symbols=TOKENS + 1), "num_symbols")
     refuses(lambda: read_record(folder), "hmmscope.json")
-    refuses(lambda: from_huggingface(tmp_path / "nowhere"), "there is no folder")
+    refuses(lambda: from_huggingface(tmp_path / "nowhere"), "must be a folder with a config.json")
     config = json.loads((folder / "config.json").read_text())
     changes = {
         "layers.3": {"num_hidden_layers": 4},
@@ -330,4 +330,4 @@ def test_untrained_twins_of_a_raw_model_are_drawn_by_its_configuration() -> None
     assert (tables[0] == 5).all()
     rows = hs.probe(model, hs.ProcessDataset(hs.make_process("mess3"), 12), num_samples=16, shuffled_labels=False)
     assert [row["layer_name"] for row in rows] == ["residual.0", "residual.1"]
-    assert all("3 untrained twins" in row["beyond_twins"] for row in rows)
+    assert all("3 untrained controls" in row["beyond_twins"] for row in rows)

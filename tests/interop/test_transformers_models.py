@@ -87,7 +87,7 @@ def test_foreign_models_with_cache_and_positions() -> None:
 def test_foreign_models_that_cannot_be_wrapped() -> None:
     library = pytest.importorskip("transformers")
     theirs = foreign("llama")
-    refuses(lambda: from_huggingface(theirs.model), "no head")
+    refuses(lambda: from_huggingface(theirs.model), "must have a language-model head")
     refuses(lambda: from_huggingface(nn.Linear(2, 2)), "no config")
     refuses(lambda: from_huggingface(theirs, num_symbols=TOKENS + 1), "num_symbols")
     refuses(lambda: from_huggingface(theirs, layers="model.nothing"), "layers", "model.layers")

@@ -310,7 +310,7 @@ def test_the_command_line_looks_at_a_model_that_a_file_makes(
         (["mine.py:broken", "mess3"], "model: mine.py:broken fails (RuntimeError: no weights here)"),
         (["none.py:Net", "mess3"], "model: file 'none.py' does not exist"),
         (["nowhere", "mess3"], "model: folder 'nowhere' does not exist"),
-        (["mine.py:Net"], "process: a model alone does not say what it was trained on"),
+        (["mine.py:Net"], "process: missing, and a model does not state its training process"),
         (["mine.py:Net", "mess3", "-o", "x.txt"], "out: must end in .html"),
     ):
         assert main(["look", *words]) == 2
@@ -329,7 +329,7 @@ def test_the_command_line_looks_at_a_model_that_a_file_makes(
         ({"model": Own(), "process": MESS3, "num_samples": 0}, "num_samples: must be in [1, 1048576]"),
         ({"model": Own(num_symbols=2), "process": MESS3, "length": 9}, "model: knows no token 2"),
         ({"model": nn.Linear(3, 3), "process": MESS3, "length": 9}, "model: Linear fails on tokens"),
-        ({"model": Own(), "process": MESS3}, "length: Own does not say at which length it was trained; give length="),
+        ({"model": Own(), "process": MESS3}, "length: Own does not state its training length; pass length="),
     ],
 )
 def test_what_is_refused(arguments: dict[str, Any], line: str) -> None:

@@ -250,7 +250,7 @@ def test_a_stream_that_is_not_found_says_why() -> None:
             raise ValueError("no five tokens")
 
     with pytest.raises(
-        InputError, match=r"no residual stream was found in the model, which fails on tokens \(2, 5\) \(no five"
+        InputError, match=r"found no residual stream in the model, which fails on tokens \(2, 5\) \(no five"
     ):
         hs.analysis.residual_layers(Short())
 
@@ -285,7 +285,7 @@ def test_layers_with_time_first_are_refused_where_a_batch_is_as_long() -> None:
 def test_a_length_is_asked_for_unless_the_model_states_it(tmp_path: Path) -> None:
     model = GPT(64)
     model.config = {"block_size": 64}  # type: ignore[assignment]
-    line = r"length: GPT does not say at which length it was trained; .* at most 64 positions \(block_size\)"
+    line = r"length: GPT does not state its training length; .* at most 64 positions \(block_size\)"
     with pytest.raises(InputError, match=line):
         hs.look(model, "mess3")
     model.config["train_length"] = 6  # type: ignore[operator]
@@ -317,7 +317,7 @@ def test_warnings_stand_on_the_page_and_the_command_line(
         "        return self.head(self.embedding(tokens).flip(1))\n"
     )
     assert main(["look", "mine.py:Net", "mess3", "-o", "x.html"]) == 2
-    assert "length: Net does not say at which length it was trained" in capsys.readouterr().err
+    assert "length: Net does not state its training length" in capsys.readouterr().err
     assert main(["look", "mine.py:Net", "mess3", "--length", "9", "--samples", "8", "-o", "x.html"]) == 0
     assert "warning: the model is not causal" in capsys.readouterr().out
     assert "Warning: the model is not causal" in Path("x.html").read_text()

@@ -66,7 +66,7 @@ def test_gaps_in_numbers_are_refused_where_networks_meet_them(target: str, tmp_p
     torn = Torn([0.6, 0.4], MOVES, [[10.0], [13.0]], [[2.0], [1.0]])
     options: dict[str, Any] = {"model": {"name": "rnn", "num_layers": 1, "width": 4}, "length": 40, "target": target}
     with pytest.raises(
-        InputError, match=r"^observations: entries are missing \(NaN\), and networks .* hmmscope.fit and"
+        InputError, match=r"^observations: entries are missing \(NaN\), which networks .* hmmscope.fit and"
     ):
         hs.train(torn, tmp_path / "torn", num_steps=1, **options)
 
@@ -121,7 +121,7 @@ def test_a_head_of_symbols_is_a_mixture(tmp_path: Path) -> None:
     torch.testing.assert_close(head.mean(torch.zeros_like(outputs))[0, 0], process.scale[0], rtol=1e-10, atol=1e-10)
     run = hs.train(process, tmp_path / "run", model={"name": "rnn", "width": 8}, length=6, num_steps=3)
     assert run.config.target == "density"
-    with pytest.raises(InputError, match="predictors count symbols"):
+    with pytest.raises(InputError, match="dataset: must have symbols"):
         strategies(run.model, run.dataset("probe"), num_samples=4)
 
 
@@ -204,9 +204,9 @@ def test_what_cannot_be_asked_is_said_in_a_line(tmp_path: Path) -> None:
     odd = type("Odd", (hs.GaussianHMM,), {"density": "odd"})([1.0], [[1.0]], [[0.0]], [[1.0]])
     layout, umbrella = SequenceLayout(length=5), hs.load_process("umbrella")
     refused: list[tuple[Any, str]] = [
-        (lambda: hs.make_target("density", umbrella, layout), "density is for vectors, and HMM has symbols"),
-        (lambda: hs.make_target("density-x", gaussian(), layout), "density-K of K laws"),
-        (lambda: hs.make_target("density-0", gaussian(), layout), "must have 1 to 1024 laws"),
+        (lambda: hs.make_target("density", umbrella, layout), "density needs vectors, but HMM has symbols"),
+        (lambda: hs.make_target("density-x", gaussian(), layout), "density-K for K mixture components"),
+        (lambda: hs.make_target("density-0", gaussian(), layout), "must have 1 to 1024 mixture components"),
         (lambda: hs.make_target("densty", gaussian(), layout), "did you mean 'density'"),
         (lambda: hs.make_target("density", odd, layout), "no density head for Odd; use belief"),
         (

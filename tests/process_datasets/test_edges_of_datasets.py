@@ -89,25 +89,25 @@ def test_a_field_is_taken_up_to_its_edge(
 @pytest.mark.parametrize(
     ("ask", "said"),
     [
-        (lambda: ProcessDataset(UMBRELLA), "length: give a length or a layout"),
+        (lambda: ProcessDataset(UMBRELLA), "length: missing; pass a length or a layout"),
         (lambda: ProcessDataset(UMBRELLA, 3, layout=SequenceLayout()), "length: cannot be combined with layout; give one of them"),
-        (lambda: ProcessDataset(UMBRELLA, 3).stream()[5], "stream: is gone through from its first sample on"),
+        (lambda: ProcessDataset(UMBRELLA, 3).stream()[5], "stream: can only be iterated"),
         (lambda: ProcessDataset(UMBRELLA, 3, device="gpu"), "device: must be cpu, cuda or cuda:NUMBER, got 'gpu'"),
-        (lambda: ProcessDataset(UMBRELLA, 3)[2**40 - 1 : 2**40 + 1], r"index: samples are numbered from 0 to 2\^40 - 1"),
-        (lambda: process_dataset.check_dataset(5), "dataset: must be a corpus, got 5; make one"),
-        (lambda: HeaderLayout(length=3).context_length, "layout: a header has as many columns as"),
+        (lambda: ProcessDataset(UMBRELLA, 3)[2**40 - 1 : 2**40 + 1], r"index: must be in 0 to 2\^40 - 1"),
+        (lambda: process_dataset.check_dataset(5), "dataset: must be a ProcessDataset, got 5; use"),
+        (lambda: HeaderLayout(length=3).context_length, "layout: the size of the header depends on"),
         (lambda: HeaderLayout(length=3).of(UMBRELLA), "process: layout header needs"),
-        (lambda: HeaderLayout(length=3).tokens(torch.zeros(1, 3, dtype=torch.int64), 2), "its entries must be given"),
+        (lambda: HeaderLayout(length=3).tokens(torch.zeros(1, 3, dtype=torch.int64), 2), "header entries are missing"),
         (lambda: TextLayout(tokenizer=tokenizer("bytes"), names=2, length=2).tokens(torch.zeros(1, 2).double(), 1),
-         "process: has vectors, which have no names"),
+         "process: must have symbols for a text layout"),
         (lambda: check_target("beliefs"), "target: unknown 'beliefs'"),
-        (lambda: check_target("density-x", "answer"), "target: a density is density, or density-K of K"),
-        (lambda: make_target("belief", RecordedSequences(SequenceData([[0, 1]])), SequenceLayout()), "nobody knows the"),
-        (lambda: make_target("observation", make_process("ran-lds"), PromptLayout()), "a linear process is asked in"),
-        (lambda: dataset_of([[0, 1]], UMBRELLA, PromptLayout()), "sequences: can be scored where a model reads one"),
+        (lambda: check_target("density-x", "answer"), "target: must be density, or density-K for K"),
+        (lambda: make_target("belief", RecordedSequences(SequenceData([[0, 1]])), SequenceLayout()), "must be observation"),
+        (lambda: make_target("observation", make_process("ran-lds"), PromptLayout()), "must be SequenceLayout for a linear"),
+        (lambda: dataset_of([[0, 1]], UMBRELLA, PromptLayout()), "sequences: need a model of one"),
         (lambda: dataset_of(SequenceData(["ab"]), UMBRELLA, SequenceLayout(length=2)), "must have the symbols of the"),
-        (lambda: density_heads.laws_asked("density-1.5"), "target: a density is density"),
-        (lambda: density_heads.laws_asked("dense"), "target: a density is density"),
+        (lambda: density_heads.laws_asked("density-1.5"), "target: must be density"),
+        (lambda: density_heads.laws_asked("dense"), "target: must be density"),
         (lambda: complete(torch.tensor([[[1.0, math.nan]]])), r"observations: entries are missing \(NaN\)"),
     ],
 )  # fmt: skip
@@ -132,10 +132,10 @@ def test_a_gpu_has_its_number_or_is_not_there(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     assert [str(process_dataset._device(name)) for name in ("cpu", "cuda:0", "cuda")] == ["cpu", "cuda:0", "cuda:1"]
-    with pytest.raises(ResourceError, match="device: cuda:2 was asked for and 2 CUDA devices are present; use cpu"):
+    with pytest.raises(ResourceError, match="device: cuda:2 is not available, 2 CUDA devices are present; use cpu"):
         process_dataset._device("cuda:2")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    with pytest.raises(ResourceError, match="device: cuda was asked for and 0 CUDA devices are present"):
+    with pytest.raises(ResourceError, match="device: cuda is not available, 0 CUDA devices are present"):
         process_dataset._device("cuda")
     assert process_dataset._indices_on(slice(2, 9, 3), torch.device("cpu")).tolist() == [2, 5, 8]
     assert process_dataset._indices_on(slice(9, 2), torch.device("cpu")).tolist() == []
@@ -201,7 +201,7 @@ def test_what_is_given_is_asked_as_far_as_it_goes() -> None:
     assert float(asked.loss(even.log(), labels)) == pytest.approx(math.log(2), rel=1e-6)
     assert float(asked.loss(even[:1].log(), torch.full((1, 3), PADDING))) == 0
     assert asked.lower_bound(samples, 2) is None
-    with pytest.raises(InputError, match="given sequences have no known law"):
+    with pytest.raises(InputError, match="recorded sequences have no known process"):
         asked.optimum(batch)
     known = RecordedSequences(SequenceData([[0, 1, 1], [1]], symbols=2), UMBRELLA)
     beside = make_target("observation", known, layout)

@@ -165,7 +165,7 @@ def test_what_has_no_answer_is_refused(name: str, what: str, word: str) -> None:
 
 
 def test_linear_prompts_are_refused() -> None:
-    with pytest.raises(InputError, match="layout: a linear process"):
+    with pytest.raises(InputError, match="layout: must be SequenceLayout for a linear process"):
         case("ran-lds", PromptLayout(num_demonstrations=1))
 
 

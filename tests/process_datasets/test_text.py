@@ -66,19 +66,19 @@ def test_names_are_chosen_from_any_vocabulary() -> None:
 @pytest.mark.parametrize(
     "options, said",
     [
-        ({"names": ["the", "elephant"]}, "'elephant' is not one token"),
-        ({"names": ["A B", "C"]}, "'A B' is not one token"),
+        ({"names": ["the", "elephant"]}, "'elephant' must be a single token"),
+        ({"names": ["A B", "C"]}, "'A B' must be a single token"),
         ({"names": ["A", "A"]}, "different"),
         ({"names": []}, "different"),
         ({"names": ["A", ""]}, "different"),
         ({"names": 0}, "at least 1"),
-        ({"names": 10**6}, "10000.. are asked for"),
+        ({"names": 10**6}, "10000.. are needed"),
         ({"names": ["A", "z"]}, "separator: must have the same tokens"),
-        ({"names": ["t", "h"], "separator": "nothing"}, "one token"),
+        ({"names": ["t", "h"], "separator": "nothing"}, "single token"),
         ({"names": 2, "length": 0}, "length"),
         ({"names": 2, "num_demonstrations": -1}, "num_demonstrations: must be at least 0"),
         ({"names": 2, "num_demonstrations": 2, "delimiter": "spaces"}, "delimiter: must differ from the separator"),
-        ({"names": 2, "tokenizer": object()}, "tokenizer: must say where"),
+        ({"names": 2, "tokenizer": object()}, "tokenizer: must report"),
     ],
 )
 def test_what_is_refused(options: dict, said: str) -> None:

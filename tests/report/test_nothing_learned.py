@@ -76,7 +76,7 @@ def test_pages_praise_nothing(run: Run, tmp_path: Path, monkeypatch: pytest.Monk
     look = hs.look(run, num_samples=64, num_points=200)
     assert look.data["learned"]["verdict"] == look.data["live"]["learned"]["verdict"] == "nothing"
     for told in (look.data["beliefs"], look.data["live"]["beyond"]):  # by the luck of a draw, or of few samples
-        told |= {"verdict": "more", "text": "0.14 [0.01, 0.25] of what 3 untrained twins leave unexplained"}
+        told |= {"verdict": "more", "text": "0.14 [0.01, 0.25] of what 3 untrained controls leave unexplained"}
     said = read(look.save(tmp_path / "look.html"))
     assert (
         said.count("As it has learned nothing, whether training put the belief into it is not identifiable: 0.14") == 2

@@ -159,7 +159,7 @@ def test_refusals_are_one_line_and_leave_nothing(source: Any, options: dict, par
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("measure", [hs.evaluate, hs.probe])
 def test_instruments_say_how_to_make_a_corpus(measure: Any) -> None:
-    with pytest.raises(InputError, match=r"dataset: must be a corpus, got SequenceData.*stream='evaluate'"):
+    with pytest.raises(InputError, match=r"dataset: must be a ProcessDataset, got SequenceData.*stream='evaluate'"):
         measure(net(), words())
 
 
@@ -179,7 +179,7 @@ def test_a_corpus_of_given_sequences_is_as_long_as_the_longest() -> None:
     assert hs.ProcessDataset(data).layout.length == data.longest  # type: ignore[attr-defined]
     long = hs.SequenceData([[0, 1] * 200])
     assert hs.ProcessDataset(long).layout.length == 256  # type: ignore[attr-defined]
-    with pytest.raises(InputError, match=r"^length: give a length or a layout$"):
+    with pytest.raises(InputError, match=r"^length: missing; pass a length or a layout$"):
         hs.ProcessDataset(coin())
 
 
@@ -338,9 +338,9 @@ def test_padding_is_not_asked_for() -> None:
     assert target.loss(logits, labels) == pytest.approx(by_hand.item(), rel=1e-6)
     terms = target.loss_terms(logits.double().softmax(-1), labels)
     assert torch.equal(terms.isnan(), ~inside)
-    with pytest.raises(InputError, match="no known law, so no exact answer"):
+    with pytest.raises(InputError, match="no known process, so no exact answer"):
         target.optimum(batch)
-    with pytest.raises(InputError, match="nobody knows the hidden state; use observation"):
+    with pytest.raises(InputError, match="must be observation for recorded sequences"):
         make_target("belief", dataset.process, dataset.layout)
     with pytest.raises(InputError, match="one a sample; use the layout sequences"):
         hs.ProcessDataset(words(), layout=hs.PromptLayout())[0:1]
@@ -377,12 +377,12 @@ def test_own_sequences_that_are_not_of_the_process_are_found_out() -> None:
     process, layout = mixed(), hs.SequenceLayout(length=20)
     score = hs.evaluate(net(), dataset_of([[0] * 20, [0, 0, 0, 1] * 5] * 10, process, layout))
     assert score.invalid is not None
-    assert score.invalid.startswith("the sequences do not come from the process that they stand beside: the optimum is")
+    assert score.invalid.startswith("the sequences do not come from the process given with them: the optimum is")
     with pytest.raises(InputError, match="must have the symbols of the process"):
         dataset_of(hs.SequenceData(["ab", "ba"]), process, layout)
     with pytest.raises(InputError, match="symbols: must be 2, got 3"):
         dataset_of(hs.SequenceData([[0, 1, 2]]), process, layout)
-    with pytest.raises(InputError, match=r"one sequence of symbols a sample \(layout sequences\)"):
+    with pytest.raises(InputError, match=r"one sequence of symbols per sample \(layout sequences\)"):
         dataset_of([[0, 1]], process, hs.PromptLayout())
     nobodys = dataset_of(["abba"], RecordedSequences(words()), layout)
     assert hs.evaluate(net(num_tokens=3, num_outputs=3), nobodys).bayes_loss is None

@@ -222,7 +222,7 @@ def test_a_network_sees_a_token_and_is_not_asked() -> None:
     assert (batch.tokens[:, 1:][~gaps] == batch.observations[~gaps]).all()
     labels = make_target("observation", process, dataset.layout).labels(batch)
     assert torch.equal(labels == PADDING, gaps)
-    with pytest.raises(InputError, match="layout: sequences with missing observations have the layout sequences"):
+    with pytest.raises(InputError, match="layout: must be SequenceLayout for sequences with missing observations"):
         hs.ProcessDataset(process, layout=hs.PromptLayout(num_demonstrations=1))
 
 
@@ -326,15 +326,15 @@ def test_counting_of_sequences_of_ones_own() -> None:
         loss = -law.gather(2, labels.clamp_min(0)[..., None])[..., 0].log()
         assert np.nanmean(found.measures[name]["loss"]) == pytest.approx(float(loss[asked].mean()), rel=1e-12)
     assert {"order-2", "context-tree", "trained-order-2", "trained-context-tree"} <= set(found.measures)
-    assert f"n-gram of order {found.trained_order} of the training part" in repr(found)
+    assert f"n-gram of order {found.trained_order} fitted to the training part" in repr(found)
     listed = [[None if v == GAP else v for v in row] for row in rows(data)]
     again = hs.ngram_baselines(listed, orders=2, missing="none")
     assert repr(again) == repr(found)
     for call, message in (
-        (lambda: hs.ngram_baselines(dataset), "test: must be a corpus laid out like train"),
+        (lambda: hs.ngram_baselines(dataset), "test: must be a dataset with the layout of train"),
         (
             lambda: hs.ngram_baselines(dataset, dataset, missing="none"),
-            "missing: is for sequences, and a corpus is read already",
+            "missing: is an option for recorded sequences, and train is a dataset",
         ),
         (lambda: hs.ngram_baselines([[0, 1]]), "cannot be split"),
     ):

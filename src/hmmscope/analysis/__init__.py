@@ -1,4 +1,4 @@
-"""Instruments: what a model predicts and holds, beside what can be known; and what they are made of."""
+"""Instruments that compare models with exact answers, and their parts."""
 
 from typing import TYPE_CHECKING
 

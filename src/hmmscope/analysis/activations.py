@@ -1,4 +1,4 @@
-"""Running any module on tokens: its logits, and what its named layers hold."""
+"""Run any module on tokens, and capture its logits and activations."""
 
 import difflib
 import re
@@ -23,19 +23,19 @@ from hmmscope.models.rehearsal import failure_on_few, is_of_library
 from hmmscope.models.user_module import logits_of
 from hmmscope.schema import shown
 
-#: Samples in one forward pass of an instrument.
+#: Samples per forward pass.
 BATCH = 64
 
 
 def require_module(model: Any) -> None:
-    """InputError unless there is a module whose layers can be read."""
+    """Raise InputError unless `model` is a torch module."""
     if not isinstance(model, nn.Module):
-        raise InputError(f"model: must be a torch module, whose layers can be read, got {shown(model)}")
+        raise InputError(f"model: must be a torch module, got {shown(model)}")
 
 
 @contextmanager
 def inference_mode(model: nn.Module) -> Iterator[torch.device]:
-    """The model in evaluation mode without gradients; yields its device and puts the modes of its parts back.
+    """Put a model in evaluation mode without gradients; yield its device and restore the modes.
 
     Raises:
         InputError: no module.
@@ -53,10 +53,10 @@ def model_outputs(
     kind: str = "law",
     block_length: int = 0,
 ) -> Float[Tensor, "batch time output"]:
-    """Outputs of any module: a tensor, or an object with ``.logits`` as of Hugging Face models.
+    """Return the outputs of any module that returns a tensor or an object with ``.logits``.
 
-    Outputs beyond `num_outputs` (a delimiter) are cut off: probabilities are then given that a symbol follows. With
-    `block_length` the model hears its own answers (block chain-of-thought).
+    Outputs beyond `num_outputs` (a delimiter) are cut off. With `block_length` the model reads its own answers (block
+    chain-of-thought).
     """
     with explained(model, inputs):
         if block_length:
@@ -67,11 +67,10 @@ def model_outputs(
 
 
 def to_probs(model: nn.Module, outputs: Float[Tensor, "*batch symbol"]) -> Float64[Tensor, "*batch symbol"]:
-    """What a model's outputs say about the next symbol, on the CPU.
+    """Convert outputs to next-symbol probabilities on the CPU.
 
-    Outputs are logits, unless the module has an attribute ``outputs`` equal to "law" (constructed networks): those are
-    read as they are, after negative entries are set to zero and the rest is divided by its sum; a vector without a
-    positive entry says nothing, and is read as the uniform law.
+    Outputs are logits, unless the module's attribute ``outputs`` is "law" (constructed networks): those are clamped at
+    zero and normalised; a vector without positive entries becomes uniform.
     """
     outputs = outputs.cpu().double()
     if getattr(model, "outputs", "logits") != "law":
@@ -89,7 +88,7 @@ def model_probs(
     *,
     at_once: int | None = None,
 ) -> Float64[Tensor, "sample asked symbol"]:
-    """P(next symbol) that a model gives after some columns, see `to_probs`; `at_once` samples in a pass, or all."""
+    """Compute P(next symbol) after some positions, see `to_probs`, with `at_once` samples per pass."""
     with inference_mode(model) as device:
         passes = (model_outputs(model, some.to(device), num_symbols) for some in tokens.split(at_once or len(tokens)))
         laws = torch.cat([to_probs(model, outputs[:, columns]) for outputs in passes])
@@ -100,22 +99,21 @@ def model_probs(
 def require_numbers(
     answers: Float64[Tensor, "sample asked output"], asked: Bool[Tensor, "sample asked"] | None = None
 ) -> None:
-    """NonFiniteError where a model answers NaN, by a logit that is NaN or +inf; only where something is asked."""
+    """Raise NonFiniteError if an evaluated answer is NaN."""
     bad = answers.isnan().any(-1)
     bad = bad if asked is None else bad & asked.to(bad.device)
     if bad.any():
         sample, place = bad.nonzero()[0].tolist()
-        raise NonFiniteError(f"model: its answers are no numbers, first in sample {sample} at answer {place}")
+        raise NonFiniteError(f"model: its answers are NaN, first in sample {sample} at answer {place}")
 
 
 def residual_layers(model: nn.Module) -> list[str]:
-    """Names of the residual stream after the embedding and after each layer.
+    """Return the names ``residual.0``, ``residual.1``, ... of the stream after the embedding and each layer.
 
-    They are ``residual.0``, ``residual.1``, ... of every model: those of this library have such taps, and others are given
-    them where their layers are found (`hmmscope.interop.HookedModule`).
+    Models of other libraries get them from `hmmscope.interop.HookedModule`.
 
     Raises:
-        InputError: no layers are found; the message names modules that can be named instead.
+        InputError: no layers are found; the message lists modules to name instead.
     """
     require_module(model)
     model = registry.adapted(model)
@@ -124,16 +122,16 @@ def residual_layers(model: nn.Module) -> list[str]:
         known = [name for name, module in model.named_modules() if name.count(".") <= 2 and name][:12]
         fails = failure_on_few(model)
         raise InputError(
-            f"layers: no residual stream was found in the model{fails}; name its modules, such as {', '.join(known)}"
+            f"layers: found no residual stream in the model{fails}; name modules, such as {', '.join(known)}"
         )
     return names
 
 
 def layers_read(model: nn.Module, layers: Sequence[str] | None) -> list[str]:
-    """Names as they are given; those of `residual_layers` where none are.
+    """Return the given names, or those of `residual_layers`.
 
     Raises:
-        InputError: what is no list of names; see `residual_layers`.
+        InputError: not a list of names; see `residual_layers`.
     """
     if layers is None:
         return residual_layers(model)
@@ -142,22 +140,22 @@ def layers_read(model: nn.Module, layers: Sequence[str] | None) -> list[str]:
 
 
 def check_layers(model: nn.Module, names: Sequence[str], *, field: str = "layers") -> None:
-    """InputError, with the nearest name, for a name that is neither a module of the model nor an activation of ours."""
+    """Raise InputError, with the nearest name, for an unknown layer."""
     require_module(model)
     modules_named(registry.adapted(model, names), names, field=field)
 
 
 def require_names(names: object, field: str = "layers") -> None:
-    """InputError unless there are several of something."""
+    """Raise InputError unless `names` is a list of names."""
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise InputError(f"{field}: must be a list of names, got {shown(names)}")
 
 
 def modules_named(model: nn.Module, names: Iterable[str], *, field: str = "layers") -> dict[str, nn.Module]:
-    """Modules of a model with taps, by our name or by the name that they have in the model as it was handed over.
+    """Return modules by our name or by their own.
 
     Raises:
-        InputError: a name that is neither; the message has the nearest one.
+        InputError: an unknown name; the message has the nearest one.
     """
     require_names(names, field)
     known = dict(model.named_modules())  # "" is the model itself
@@ -169,7 +167,7 @@ def modules_named(model: nn.Module, names: Iterable[str], *, field: str = "layer
         return found
     looks = re.fullmatch(r"blocks\.\d+\.attention\.(logits|pattern)", str(unknown))
     if looks and not any(name.endswith(f".attention.{looks[1]}") for name in known):
-        raise InputError(f"{field}: {type(model).__name__} has no softmax attention that was found, so no {unknown!r}")
+        raise InputError(f"{field}: found no softmax attention in {type(model).__name__}, so there is no {unknown!r}")
     near = difflib.get_close_matches(str(unknown), list(known), 1)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise InputError(f"{field}: no module named {unknown!r} in the model{hint}")
@@ -182,18 +180,17 @@ def capture_activations(
     select: Callable[[Tensor], Tensor] = lambda activation: activation,
     **inputs: Any,
 ) -> dict[str, Tensor]:
-    """What named modules give on `tokens`, or on vectors, each reduced by `select` as soon as it is made.
+    """Capture the outputs of named modules, each reduced by `select`.
 
     Args:
         model: any module.
-        names: of activations as every instrument knows them (``residual.1``, ``blocks.0.attention.pattern``), or of the
-            model's own modules.
+        names: activations (``residual.1``, ``blocks.0.attention.pattern``) or modules.
         tokens: tokens (batch, time), or vectors (batch, time, input).
         select: of each activation.
         inputs: more arguments of the model.
 
     Raises:
-        InputError: an unknown name, or a module that gives nothing on these tokens.
+        InputError: an unknown name, or a module that returns nothing on these tokens.
     """
     require_names(names)
     names = list(names)
@@ -206,7 +203,7 @@ def capture_activations(
             activation = output[0] if isinstance(output, tuple) else output
             if not isinstance(activation, Tensor):
                 kind = type(activation).__name__
-                raise InputError(f"layers: {name} gives a {kind}, no tensor; name a module inside of it")
+                raise InputError(f"layers: {name} must return a tensor, got {kind}; name a module inside it")
             found[name] = select(activation.detach())
 
         handles.append(module.register_forward_hook(keep))
@@ -218,14 +215,14 @@ def capture_activations(
             handle.remove()
     silent = next((name for name in names if name not in found), None)
     if silent is not None:
-        raise InputError(f"layers: {silent} gave nothing on tokens {tuple(tokens.shape)}")
+        raise InputError(f"layers: {silent} did not run on tokens of shape {tuple(tokens.shape)}")
     return found
 
 
 def target_probs(
     model: nn.Module, batch: Batch, asked: Target, block_length: int
 ) -> Float64[Tensor, "batch judged output"]:
-    """The model's laws or vectors at the columns where it is judged."""
+    """Return the model's probabilities or vectors at the evaluated positions."""
     inputs = batch.tokens[:, : int(asked.token_positions[-1]) + 1]
     with inference_mode(model) as device:
         if inputs.is_floating_point():
@@ -250,19 +247,20 @@ def read_stream(
     first: int = 0,
     stay: bool = False,
 ) -> Float[Tensor, "layer example feature"]:
-    """Activations at some observations of samples first .. first + num_samples - 1; examples of a sample stand together.
+    """Capture activations at some observations of samples first .. first + num_samples - 1; examples of a sample are
+    adjacent.
 
     Args:
         model: any module.
         dataset: samples.
-        times: numbers t of the observations (time,).
-        names: of modules (layer,); narrower ones, such as the one-hot input of a recurrent network, end in zeros.
-        num_samples: samples in all.
-        first: number of the first sample.
-        stay: leave them on the device of the model; they come to the processor otherwise.
+        times: observation indices (time,).
+        names: modules (layer,); narrower ones are padded with zeros.
+        num_samples: number of samples.
+        first: first sample.
+        stay: keep them on the model's device.
 
     Raises:
-        InputError: modules whose outputs are not (batch, time, feature).
+        InputError: outputs that are not (batch, time, feature).
         NonFiniteError: activations that are NaN or infinite.
     """
     columns = torch.from_numpy(dataset.layout.token_positions[times])
@@ -272,13 +270,13 @@ def read_stream(
         if num_samples >= BATCH == dataset.layout.context_length and not is_of_library(model):
             few = dataset[first : first + BATCH // 2].tokens.to(
                 device
-            )  # as many samples as positions hide a wrong order
+            )  # a batch as large as the context would hide swapped axes
             capture_activations(
                 model, names, few.to(kind) if few.is_floating_point() else few, lambda x: _at(x, few, columns)
             )
         for begin in range(first, first + num_samples, BATCH):
             tokens = dataset[begin : min(begin + BATCH, first + num_samples)].tokens.to(device)
-            tokens = tokens.to(kind) if tokens.is_floating_point() else tokens  # vectors, as the model has its weights
+            tokens = tokens.to(kind) if tokens.is_floating_point() else tokens  # vectors, in the dtype of the weights
             found = capture_activations(model, names, tokens, lambda x, like=tokens: _at(x, like, columns))  # type: ignore[misc]
             widest = max(x.shape[1] for x in found.values())
             padded = [nn.functional.pad(found[name], (0, widest - found[name].shape[1])) for name in names]
@@ -286,12 +284,12 @@ def read_stream(
     read = torch.cat(features, 1)
     if not read.isfinite().all():
         odd = next(name for name, layer in zip(names, read, strict=True) if not layer.isfinite().all())
-        raise NonFiniteError(f"{odd}: activations are NaN or infinite, from which nothing can be read")
+        raise NonFiniteError(f"{odd}: activations are NaN or infinite; they must be finite")
     return read
 
 
 def _at(activation: Tensor, tokens: Tensor, columns: Tensor) -> Tensor:
-    """The activations (example, feature) of some columns."""
+    """Return the activations (example, feature) of some positions."""
     if activation.ndim != 3 or activation.shape[:2] != tokens.shape[:2]:
         raise InputError(
             f"layers: must give (batch, time, feature) on tokens {tuple(tokens.shape)}, got {tuple(activation.shape)}"

@@ -1,4 +1,4 @@
-"""Where the last token looks: attention by relative offset and by source."""
+"""Attention of the last token, by relative offset and by source."""
 
 from functools import partial
 
@@ -19,19 +19,19 @@ from hmmscope.schema import require_count
 def attention_map(
     model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, max_offset: int = 32, seed: int = 0
 ) -> ResultTable:
-    """Mean attention of the last token, for each layer and head.
+    """Average the attention of the last token, for each layer and head.
 
     Args:
-        model: with taps ``blocks.<layer>.attention.pattern`` (batch, head, query, key).
+        model: has taps ``blocks.<layer>.attention.pattern`` (batch, head, query, key).
         dataset: samples.
-        num_samples: how many; of given sequences no more than there are, and each with its own last token.
-        max_offset: largest distance to a key that is listed by itself.
+        num_samples: number of samples, at most that of recorded sequences.
+        max_offset: largest listed distance to a key.
         seed: of the bootstrap.
 
     Returns:
-        Rows (layer, head, kind, key, value, low, high, samples); layers count from 1. Kind ``offset``: key is the number
-        of columns back (0 is the token itself). Kind ``source``: key is ``same sequence``, ``earlier sequences`` or
-        ``delimiters``, and the value the attention that falls there in all. Intervals are 95 % over samples.
+        Rows (layer, head, kind, key, value, low, high, samples); layers count from 1. For kind ``offset`` the key is
+        the distance in tokens. For kind ``source`` it is ``same sequence``, ``earlier sequences`` or ``delimiters``,
+        with the total attention. Intervals are 95 % over samples.
 
     Source: [MultiTask] Fig. 7.
     """
@@ -84,7 +84,7 @@ def attention_map(
 
 
 def _ends(dataset: ProcessDataset, batch: Batch) -> torch.Tensor:
-    """The column of the last token of each sample that is no padding (batch,)."""
+    """Return the position of each sample's last unpadded token (batch,)."""
     last = dataset.layout.context_length - 1
     if dataset.process.data is None:
         return torch.full((len(batch.tokens),), last)
@@ -93,5 +93,5 @@ def _ends(dataset: ProcessDataset, batch: Batch) -> torch.Tensor:
 
 
 def _of_queries(pattern: torch.Tensor, *, columns: torch.Tensor) -> torch.Tensor:
-    """Attention (batch, head, key) of one query of each sample, of patterns (batch, head, query, key)."""
+    """Return the attention (batch, head, key) of one query per sample."""
     return pattern.cpu()[torch.arange(len(columns)), :, columns].double()

@@ -1,9 +1,4 @@
-"""Belief interventions: does a model use the belief that can be read from its layers?
-
-An affine map from the stream to the exact belief says where a belief can be read, not whether anything listens to it. Here
-the stream of one position is changed so that another belief b' is read there, and the model's answer is compared with the
-exact answer of an observer whose belief is b'. The map is fitted on three quarters of the samples and used on the rest.
-"""
+"""Belief interventions: does a model use the belief that can be read from its layers?"""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -26,9 +21,9 @@ from hmmscope.processes.vector_process import following
 from hmmscope.schema import require, require_count, unknown_name
 from hmmscope.seeds import torch_generator
 
-#: Singular values below this share of the largest are zero: laws sum to one, so a direction of beliefs is never read.
+#: Relative threshold for zero singular values: beliefs sum to one, so one direction is never read.
 RANK = 1e-6
-#: What is done to the stream of a position.
+#: Edits of the stream at a position.
 INTERVENTIONS = ("set", "swap", "ablate")
 
 
@@ -46,52 +41,48 @@ def belief_interventions(
     ridge: float = RIDGE,
     seed: int = 0,
 ) -> list[dict]:
-    """Move or remove what reads as the belief, at one position of one layer, and compare the answer there with the filter's.
+    """Edit the belief at one position of one layer, and compare the answer there with the exact filter's.
 
-    In a mixture the belief is that of the filter which knows the component, and the other sample is of the same component.
-    Behind headers the other sample is of another HMM: its belief calls for the answer that the own HMM gives then.
+    Three quarters of the samples fit read(x) = x W + m, the affine map from the stream to the belief; the rest are
+    edited. With Σ the covariance of the stream, b' the belief and x' the stream of another sample at the position, and
+    G = (WᵀΣW)⁺ WᵀΣ (`writing`):
 
-    With read(x) = x W + m the map of a layer, Σ the covariance of its stream, b' the belief and x' the stream of another
-    sample at the same position, and G = (WᵀΣW)⁺ WᵀΣ, so that y G is the likeliest change of the stream that changes what
-    is read by y (the least one in the metric of Σ⁻¹):
+        set      x + (b' - read(x)) G
+        swap     x + (read(x') - read(x)) G
+        ablate   x - (read(x) - mean of b) G
 
-        set      x + (b' - read(x)) G             another belief is read
-        swap     x + (read(x') - read(x)) G       what the other sample's stream says of its belief
-        ablate   x - (read(x) - mean of b) G      the belief is read as its mean
+    The other sample has the same component of a mixture, or another HMM behind a header. Controls use a random map of
+    equal rank in the whitened stream (for ``set`` a random change of equal norm), and the whole stream.
 
-    and the same with a random map of the same rank in the whitened stream (for ``set`` a random change, as long), and with
-    the whole stream.
-    The directions of W alone would not do: they may lie where the stream hardly varies, and nothing listens.
-
-    The value of ``set`` and ``swap`` is the share of the way that the answer goes to the one that b' calls for,
+    The value of ``set`` and ``swap`` is the fraction of the way to the answer that b' requires,
 
         1 - D(exact(b'), model after) / D(exact(b'), model before);
 
-    one if the model takes b' for its belief, zero or less if it does not care. The value of ``ablate`` is the share lost of
-    what the belief is worth: (D after - D before) / (D of the mean law - D before), all from exact(b). D is the KL
-    divergence in nats, and total variation. A network that gives laws as they are may say zero where the exact law does
-    not; then there are no rows of the KL divergence.
+    one if the model uses b', zero or less if it ignores it. That of ``ablate`` is the lost fraction of the belief's
+    benefit: (D after - D before) / (D of the mean answer - D before), from exact(b). D is the KL divergence in nats (if
+    finite), and total variation.
 
     Args:
-        model: any module; models of this library are changed at their residual taps.
+        model: any module.
         dataset: samples of an HMM or a mixture.
-        layers: module names, if the model has no residual taps.
-        num_samples: samples in all, of which the last quarter are changed.
-        num_positions: how many positions, evenly spaced in the later three quarters of the sequence.
+        layers: module names; default: the residual stream.
+        num_samples: number of samples; the last quarter are edited.
+        num_positions: positions, evenly spaced in the last three quarters of the sequence.
         num_random: random subspaces, averaged.
-        answer: what the model is asked: "observation", the next one, "belief", or of vectors "density".
-        interventions: those that are wanted.
-        ridge: of the regression.
-        seed: of the random subspaces and of the bootstrap.
+        answer: "observation", "belief", or "density" for vectors.
+        interventions: those to run.
+        ridge: penalty.
+        seed: of random subspaces and bootstrap.
 
     Returns:
-        Rows (layer, layer_name, fitted, intervention, subspace, metric, value, low, high, error, before, after, samples).
-        `fitted` is R² of the map on its own samples, by which a layer may be chosen; metric is "kl" or "total_variation",
-        or "squared" where a vector is expected: the mean squared distance of the means, coordinates as networks read them;
-        before and after are means of D. Intervals are 95 % over the changed samples.
+        Rows (layer, layer_name, fitted, intervention, subspace, metric, value, low, high, error, before, after,
+        samples). `fitted` is the training R² of the map; metric is "kl", "total_variation" or, for vectors, "squared"
+        (mean squared distance of standardised means); before and after are means of D. Intervals are 95 % over edited
+        samples.
 
     Raises:
-        InputError: a process without belief states, an unknown layer or answer, or no two changed samples of one component.
+        InputError: a process without belief states, an unknown layer or answer, or no two edited samples of one
+            component.
 
     Source: ours; readouts as in Shai et al. (2024), patching as in `hmmscope.analysis.interventions`.
     """
@@ -116,7 +107,7 @@ def belief_interventions(
 
 
 def _fit(x_BTD: Tensor, task: "_InterventionData", ridge: float) -> tuple[AffineFit, float]:
-    """The affine map from a layer to the belief, and R² of it on its own samples."""
+    """Fit the map of a layer; return it with its training R²."""
     train = x_BTD[: task.first].flatten(0, 1)
     known = task.beliefs[: task.first].flatten(0, 1)
     fit = fit_affine(train[None], known, ridge)
@@ -126,28 +117,27 @@ def _fit(x_BTD: Tensor, task: "_InterventionData", ridge: float) -> tuple[Affine
 def _moved(
     task: "_InterventionData", name: str, intervention: str, edits: list[list[Edit]], seed: int
 ) -> Iterator[dict[str, Any]]:
-    """How far the answers go when a layer is changed so, in each metric that is finite."""
     for metric, (before, after) in task.distances(name, intervention, edits).items():
         worth = task.worth[metric] if intervention == "ablate" else None
         if np.isfinite([before, after, before if worth is None else worth]).all():
             with np.errstate(divide="ignore", invalid="ignore"):
                 draws = _share(before, after, worth, seed)
-            if np.isnan(draws).any():  # nothing was to be gained or lost
+            if np.isnan(draws).any():  # no distance to gain or lose
                 continue
             means = {"before": before.mean().item(), "after": after.mean().item(), "samples": len(before)}
             yield {"metric": metric} | with_interval(draws, len(before)) | means
 
 
 class _InterventionData:
-    """The samples that are changed, their exact answers and those of the other samples.
+    """The edited samples, their exact answers and those of their donors.
 
     Attributes:
-        first: number of the first sample that may be changed; those before it fit the maps.
-        changed: numbers of the samples that are changed; each has another one of its component.
-        donor: for each changed sample the place of the other one in `changed`.
-        times, columns: positions that are changed, as observations and as columns.
+        first: first edited sample; earlier ones fit the maps.
+        changed: edited samples.
+        donor: place in `changed` of the donor of each.
+        times, columns: edited positions, as observations and tokens.
         beliefs: exact (sample, time, state), of all samples.
-        worth: distance from the exact answers to those of the mean belief, by metric and sample.
+        worth: distance from the exact to the mean-belief answers, by metric.
     """
 
     def __init__(
@@ -185,7 +175,7 @@ class _InterventionData:
         self.plain = self._answers({})
 
     def distances(self, name: str, intervention: str, chosen: list[list[Edit]]) -> dict[str, tuple[Curves, Curves]]:
-        """From the exact answers that count to the model's, before and after, by sample; a mean over the edits."""
+        """Return distances from the exact to the model's answers before and after; means over edits."""
         wanted = self.exact if intervention == "ablate" else self.wanted
         after = [
             (wanted[:, i], self._answers({name: edit}, [i])[:, 0]) for edits in chosen for i, edit in enumerate(edits)
@@ -210,7 +200,6 @@ class _InterventionData:
 
 
 def _positions(dataset: ProcessDataset, count: int) -> list[int]:
-    """Numbers, among those of the last sequence, of `count` positions in its later three quarters."""
     total = len(belief_times(dataset))
     require(count >= 1, "num_positions", "must be at least 1", count)
     return sorted({round(t) for t in np.linspace(total // 4, total - 1, count)})
@@ -219,12 +208,7 @@ def _positions(dataset: ProcessDataset, count: int) -> list[int]:
 def _edits(
     fit: AffineFit, x_BTD: Tensor, task: _InterventionData, num_random: int, seed: int
 ) -> Iterator[tuple[str, str, list[list[Edit]]]]:
-    """(intervention, subspace, edits) of one layer, a list of edits with one for each position.
-
-    Args:
-        fit: the map from the stream to the belief.
-        x_BTD: the streams of all samples, of which those before `task.first` tell the covariance.
-    """
+    """Yield (intervention, subspace, edits by position) for one layer."""
     own_BPD, train_ND = x_BTD[task.changed][:, task.times], x_BTD[: task.first].flatten(0, 1)
     other_BPD, mean_D = own_BPD[task.donor], train_ND.mean(0)
     wanted = task.beliefs[task.changed][:, task.times][task.donor]
@@ -241,7 +225,7 @@ def _edits(
         return [add(change[:, i, None], positions=column) for i, column in enumerate(task.columns)]
 
     def part(x_BPD: Tensor, maps: list[Tensor]) -> list[list[Edit]]:
-        """The part of x - own that a map reads, put in its place."""
+        """Replace the part that a map reads by that of x."""
         return [moved((x_BPD - own_BPD) @ read @ writing(read, covariance_DD)) for read in maps]
 
     rank = int(torch.linalg.matrix_rank(read_DS, rtol=RANK))
@@ -263,9 +247,7 @@ def _edits(
 def writing(
     read_DS: Float64[Tensor, "width coordinate"], covariance_DD: Float64[Tensor, "width width"]
 ) -> Float64[Tensor, "coordinate width"]:
-    """G = (WᵀΣW)⁺ WᵀΣ: how the stream changes, most likely, where what W reads of it changes.
-
-    Read off again, y G gives y for every y that W can read.
+    """Compute G = (WᵀΣW)⁺ WᵀΣ, the most likely change of the stream for a change of its reading by W.
 
     Source: the patterns of Haufe et al. (2014), "On the interpretation of weight vectors of linear models".
     """
@@ -274,7 +256,7 @@ def writing(
 
 
 def _roots(covariance_DD: Float64[Tensor, "width width"]) -> tuple[Tensor, Tensor]:
-    """Σ^½ and its pseudo-inverse: random directions among those in which the stream varies, each as likely as another."""
+    """Return Σ^½ and its pseudo-inverse."""
     values, vectors = torch.linalg.eigh(covariance_DD)
     kept = values > RANK * values.max()
     scale = values.clamp_min(0).sqrt()
@@ -287,12 +269,12 @@ def exact_answers(
     components: Int64[Tensor, "batch"] | None = None,
     answer: str = "observation",
 ) -> Float64[Tensor, "batch *time outcome"]:
-    """What observers with these beliefs, after an observation, say: the law of the next one, or the belief itself.
+    """Return the next-observation probabilities given beliefs, or the beliefs.
 
     Args:
-        law: of the process.
-        beliefs: laws of the state.
-        components: of each sample; by default the first.
+        law: parameters of the process.
+        beliefs: state probabilities.
+        components: of each sample; default: the first.
         answer: "observation" or "belief".
     """
     if answer == "belief":
@@ -303,7 +285,7 @@ def exact_answers(
 
 
 def _others(components: Int64[Tensor, "sample"]) -> tuple[Tensor, Tensor]:
-    """For each kept sample the place of the next one of its component among the kept, and the kept samples."""
+    """Return the donor of each sample with another one of its component, and these samples."""
     same_BB = components[:, None] == components
     kept = (same_BB.sum(1) > 1).nonzero()[:, 0]
     of_kept = components[kept]
@@ -315,19 +297,19 @@ def _others(components: Int64[Tensor, "sample"]) -> tuple[Tensor, Tensor]:
 
 
 def divergence(exact: Float64[Tensor, "*batch v"], found: Float64[Tensor, "*batch v"]) -> Float64[Tensor, "*batch"]:
-    """KL(exact || found) in nats; inf where the exact law allows what the other forbids."""
+    """Compute KL(exact || found) in nats; inf where `found` is zero on a possible outcome."""
     return torch.special.xlogy(exact, exact / found.where(exact > 0, 1.0)).sum(-1)
 
 
 def total_variation(
     exact: Float64[Tensor, "*batch v"], found: Float64[Tensor, "*batch v"]
 ) -> Float64[Tensor, "*batch"]:
-    """Half the L1 distance."""
+    """Compute half the L1 distance."""
     return (exact - found).abs().sum(-1) / 2
 
 
 def squared(exact: Float64[Tensor, "*batch y"], found: Float64[Tensor, "*batch y"]) -> Float64[Tensor, "*batch"]:
-    """Mean squared difference of the coordinates."""
+    """Compute the mean squared difference over coordinates."""
     return (exact - found).square().mean(-1)
 
 
@@ -336,7 +318,6 @@ DISTANCES = {"kl": divergence, "total_variation": total_variation}
 
 
 def _share(before: Curves, after: Curves, worth: Curves | None, seed: int) -> Curves:
-    """The share of the way, over all samples and over resamples (1 + NUM_RESAMPLES,)."""
     columns = [before, after] if worth is None else [before, after, worth]
     means = resampled_curves(np.stack(columns, 1), seed=seed)
     if worth is None:

@@ -1,4 +1,4 @@
-"""The belief map of a layer: the exact beliefs, what an affine map reads of them from a model, and from untrained twins."""
+"""Belief maps: exact beliefs, and beliefs read from a model and from untrained controls."""
 
 import io
 from collections.abc import Iterable, Sequence
@@ -42,12 +42,12 @@ from hmmscope.schema import require, require_count
 from hmmscope.text import in_digits
 from hmmscope.ties import largest
 
-#: Corners of the triangle of three states, and the colours of certainty there: the same as on pages.
+#: Corners of the belief simplex of three states and their colours, as on pages.
 CORNERS = ((0.5, 0.75**0.5), (0.0, 0.0), (1.0, 0.0))
 COLOURS = ((216, 27, 96), (30, 136, 229), (224, 161, 0))
-#: R² from the exact prediction from which on the belief is taken to be an affine function of it.
+#: Least R² at which the belief counts as an affine function of the prediction.
 SAME_AS_PREDICTION = 0.98
-#: Examples that are read at a time, and steps of training that are drawn.
+#: Examples read at once, and training steps drawn.
 _AT_ONCE, _DRAWN_STEPS = 16_384, 6
 
 Points = NDArray[np.float64]
@@ -55,39 +55,38 @@ Points = NDArray[np.float64]
 
 @runtime_checkable
 class Trained(Protocol):
-    """A run: a trained model whose earlier weights have stayed."""
+    """A run with stored checkpoints."""
 
     @property
     def model(self) -> Any:
-        """With its last weights."""
+        """The trained model."""
 
     def dataset(self, stream: str = "evaluate") -> ProcessDataset:
-        """Samples of what it was trained on."""
+        """Return samples of the training process."""
 
     def checkpoint_steps(self) -> list[int]:
-        """Steps whose weights have stayed."""
+        """Return the stored steps."""
 
     def model_at(self, step: int) -> Any:
-        """The model after so many steps."""
+        """Load the model at a step."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class BeliefMap(Shown):
-    """What is read of the belief from one layer, point by point, on samples that the map was not fitted to.
+    """Beliefs read by an affine map from one layer, on samples that did not fit it.
 
     Attributes:
-        layer: the name of the layer.
-        exact: the exact belief after each observation (point, state).
-        read: the same as the affine map reads it from the model (point, state); rows sum to one, entries may be negative.
-        control: the same from the first untrained twin, by a map of its own; None where there are no twins.
-        r2, low, high: R² of the map on held-out samples, with its 95 % interval.
-        share: what the model explains of the belief beyond its untrained twins, with its interval, or why nothing is told.
-        from_prediction: R² of an affine function of the exact law of the next observation: what a model that holds its
-            prediction alone would give.
-        step: of the training; None for the model as it was handed over.
-        length: observations of a sample.
-        warnings: about a model that this library did not make, a line each.
-        earlier: the maps at the steps whose weights have stayed, the first weights included; empty unless asked for.
+        layer: its name.
+        exact: exact belief after each observation (point, state).
+        read: the belief as read (point, state); rows sum to one, entries may be negative.
+        control: the same from the first untrained control, by its own map, or None.
+        r2, low, high: held-out R², with its 95 % interval.
+        share: fraction explained beyond untrained controls.
+        from_prediction: R² from the exact next-observation probabilities alone.
+        step: training step, if known.
+        length: observations per sample.
+        warnings: problems found in a user's model.
+        earlier: maps at stored steps, if requested.
     """
 
     layer: str
@@ -106,19 +105,19 @@ class BeliefMap(Shown):
 
     @property
     def note(self) -> str:
-        """What the picture cannot tell, in a line; empty where there is nothing to warn of."""
+        """Warning about what the map cannot distinguish, or ""."""
         if self.from_prediction < SAME_AS_PREDICTION:
             return ""
         return (
-            "Here the belief is an affine function of the prediction, so this map cannot tell the two apart: take a process "
-            "such as rrxor, or intervene."
+            "The belief is an affine function of the prediction here, so this map cannot distinguish them: use a process "
+            "such as rrxor, or an intervention."
         )
 
     def coordinates(self, values: Points | None = None) -> NDArray[np.float64]:
-        """Places in the plane (point, 2) of beliefs (point, state), by default of those that are read.
+        """Project beliefs (point, state), by default `read`, to the plane (point, 2).
 
-        Of three states the triangle of beliefs, with state 0 on top, 1 left and 2 right. Of two states the exact
-        probability of state 0, then that of `values`. Beyond three the first two principal axes of the exact beliefs.
+        Three states: the simplex with state 0 on top, 1 left, 2 right. Two states: exact probability of state 0, and
+        that of `values`. More: two principal axes of the exact beliefs.
         """
         values = self.read if values is None else values
         num_states = self.exact.shape[1]
@@ -129,7 +128,7 @@ class BeliefMap(Shown):
         return np.asarray((values - self.exact.mean(0)) @ _axes(self.exact)[:, :2])
 
     def colours(self) -> NDArray[np.float64]:
-        """Red, green and blue in [0, 1] of each point (point, 3), by its exact belief: the same in every panel."""
+        """Return an RGB colour for each exact belief (point, 3)."""
         num_states = self.exact.shape[1]
         if num_states <= 3:
             return np.asarray(self.exact @ np.array(COLOURS)[:num_states] / 255)
@@ -139,7 +138,7 @@ class BeliefMap(Shown):
         return np.asarray(0.1 + 0.75 * np.pad(scaled, ((0, 0), (0, 3 - scaled.shape[1]))))
 
     def table(self) -> list[dict[str, Any]]:
-        """A row for each step of `earlier`, then one for the map itself."""
+        """Return a row for each map in `earlier`, then for this map."""
         return [
             {"step": one.step, "layer_name": one.layer, "r2": one.r2, "low": one.low, "high": one.high}
             | one.share.columns()
@@ -148,7 +147,7 @@ class BeliefMap(Shown):
         ]
 
     def plot(self) -> Any:
-        """A Matplotlib figure: the exact beliefs, those read from an untrained twin, over training, and at the end."""
+        """Plot exact beliefs and those read from an untrained control and from the model, by step."""
         from matplotlib.figure import Figure
 
         panels = self._panels()
@@ -170,15 +169,16 @@ class BeliefMap(Shown):
         return figure
 
     def _panels(self) -> list[tuple[str, Points]]:
-        """Title and beliefs of each panel."""
         panels = [("exact", self.exact)]
         if self.control is not None:
             panels.append(
-                (f"an untrained twin, {self.layer}\nR² {self.share.controls:.3f} (mean of twins)", self.control)
+                (f"untrained control, {self.layer}\nR² {self.share.controls:.3f} (mean of controls)", self.control)
             )
         picked = np.linspace(0, len(self.earlier) - 1, min(len(self.earlier), _DRAWN_STEPS)).round().astype(int)
         panels += [(f"step {one.step}\nR² {one.r2:.3f}", one.read) for one in (self.earlier[i] for i in picked)]
-        beyond = f"beyond twins {self.share}" if self.share.value is not None else "beyond twins: not identifiable"
+        beyond = (
+            f"beyond controls {self.share}" if self.share.value is not None else "beyond controls: not identifiable"
+        )
         panels.append((f"{self.layer}, R² {self.r2:.3f}\n{beyond.partition(' of what')[0]}", self.read))
         return panels
 
@@ -195,7 +195,6 @@ class BeliefMap(Shown):
         return found | ({"note": self.note} if self.note else {})
 
     def _repr_png_(self) -> bytes:
-        """The picture, for a notebook."""
         data = io.BytesIO()
         self.plot().savefig(data, format="png", dpi=72)
         return data.getvalue()
@@ -215,36 +214,35 @@ def belief_map(
     observer: HMM | LabelledHMM | None = None,
     over_checkpoints: bool = False,
 ) -> BeliefMap:
-    """The picture of the belief inside a model: an affine map from one layer to the exact belief, beside untrained twins.
+    """Map one layer to the exact belief by an affine map, and compare with untrained controls.
 
-    The map is fitted to three quarters of `num_samples` samples as `geometry` does it, measured on the last quarter, and
-    drawn on further samples. Of a mixture the belief is that of an observer who does not know the component.
+    Three quarters of the samples fit the map as in `geometry`, the last quarter measures it, and further samples are
+    drawn. For a mixture, the observer does not know the component.
 
     Args:
-        model: any module from tokens (batch, time) to logits, of transformers or TransformerLens, a construction; or a run.
-        process: what generates: a process, its name or file, or a corpus. By default that of the run.
-        layer: the name of a module; by default the residual layer from which the training examples are read best, of each
-            twin its own.
-        length: observations of a sample, as in training; a process needs it, see `dataset_for`.
-        num_samples: samples that the map is fitted and measured on.
-        num_points: beliefs that are drawn.
-        num_controls: untrained twins, at least three; 0 for none.
-        controls: a function that makes the untrained module, ``lambda: Mine()``; without it `draw_controls` draws them.
-        seed: of twins, bootstrap and, unless `process` is a corpus or a run's, samples.
-        observer: whose belief; by default that of the process. Of given sequences an HMM fitted to them.
-        over_checkpoints: of a run, also the maps at the steps whose weights have stayed (``training.num_log_checkpoints``).
+        model: a module from tokens (batch, time) to logits, or a run.
+        process: an object, name, file or dataset; default: that of the run.
+        layer: module name; default: the residual layer with the best training fit, for each control separately.
+        length: observations per sample, see `dataset_for`.
+        num_samples: samples that fit and measure the map.
+        num_points: beliefs drawn.
+        num_controls: number of untrained controls, 0 or at least 3.
+        controls: function that makes an untrained module; default: `draw_controls`.
+        seed: of controls, bootstrap and new samples.
+        observer: HMM that defines the belief; default: the process. Recorded sequences need one.
+        over_checkpoints: add maps at the stored steps of a run (``training.num_log_checkpoints``).
 
     Raises:
-        InputError: no process, one without beliefs, an unknown layer, a model without layers that are found, or a run that
-            kept no steps.
+        InputError: no process or beliefs, an unknown layer, no layers found, or a run without stored steps.
 
-    Source: Shai et al. (2024), "Transformers represent belief state geometry in their residual stream"; twins are ours.
+    Source: Shai et al. (2024), "Transformers represent belief state geometry in their residual stream"; the controls
+    are ours.
     """
     run = model if isinstance(model, Trained) else None
     net: Any = run.model if run is not None else model
     require_count("num_points", num_points)
     if over_checkpoints and run is None:
-        raise InputError("over_checkpoints: needs a run, whose earlier weights have stayed; got a model alone")
+        raise InputError("over_checkpoints: needs a run with stored checkpoints, got a model")
     dataset = run.dataset("probe") if run is not None and process is None else dataset_for(net, process, length, seed)
     lines = rehearsed(net, dataset)
     taken = registry.adapted(net, None if layer is None else [layer])
@@ -276,21 +274,20 @@ def belief_map(
 
 
 def dataset_for(model: nn.Module, process: Any, length: int | None = None, seed: int = 0) -> ProcessDataset:
-    """Samples of a process, its name or its file, as long as those of the training; a corpus as it is.
+    """Return samples of a process, its name or file; a dataset is returned unchanged.
 
-    The length is the one asked for, or else that of given sequences, or one that the model states as that of its training
-    (`TRAINED_LENGTHS`, as models of runs do). The number of positions that a model can read is no such statement: beyond the
-    length of its training a model with more positions gives other numbers.
+    The length is `length`, that of recorded sequences, or the training length that the model states
+    (`TRAINED_LENGTHS`); its number of positions may exceed that.
 
     Raises:
         InputError: no process, or no length.
     """
     if isinstance(process, ProcessDataset):
-        require(length is None, "length", "is that of the corpus; give a process to choose another", length)
+        require(length is None, "length", "is fixed by the dataset; pass a process to choose another", length)
         return process
     if process is None:
         raise InputError(
-            "process: a model alone does not say what it was trained on; give a process, a name or a corpus"
+            "process: missing, and a model does not state its training process; pass a process, its name or a dataset"
         )
     made = as_process(process)
     stated = read_number(model, TRAINED_LENGTHS)
@@ -299,8 +296,8 @@ def dataset_for(model: nn.Module, process: Any, length: int | None = None, seed:
         limit = read_number(model, POSITION_LIMITS)
         most = "" if limit is None else f"; it has at most {limit[1]} positions ({limit[0]})"
         raise InputError(
-            f"length: {type(model).__name__} does not say at which length it was trained; give length=, the observations of "
-            f"a training sample{most}"
+            f"length: {type(model).__name__} does not state its training length; pass length=, the observations per "
+            f"training sample{most}"
         )
     return ProcessDataset(made, length=known[0], seed=seed, stream="probe")
 
@@ -311,13 +308,13 @@ class BeliefReader(Shown):
 
     Attributes:
         dataset: samples.
-        times: of the observations after which is read.
-        num_samples: samples on which maps are fitted and measured.
-        belief: the exact ones there (example, state).
-        drawn_samples: samples from `num_samples` on that are drawn; where the corpus has no more, those that measured.
-        points: the exact beliefs there (point, state).
-        from_prediction: R² of the belief as an affine function of the exact prediction.
-        inside: which examples are no padding (example,), and which of those that are drawn; None if all are.
+        times: observations after which beliefs are read.
+        num_samples: samples that fit and measure maps.
+        belief: their beliefs (example, state).
+        drawn_samples: samples to draw, new ones if possible.
+        points: their beliefs (point, state).
+        from_prediction: R² of the belief from the exact prediction.
+        inside: masks without padding (example,) of fitted and drawn samples, or None.
     """
 
     dataset: ProcessDataset
@@ -335,7 +332,8 @@ class BeliefReader(Shown):
     ) -> "BeliefReader":
         if dataset.process.data is not None and observer is None:
             raise InputError(
-                "observer: nobody knows the law of given sequences; give an HMM fitted to them, hs.fit(...).hmm"
+                "observer: missing, and the process of recorded sequences is unknown; pass an HMM fitted to them, "
+                "hs.fit(...).hmm"
             )
         num_samples, times = dataset.different(num_samples), belief_times(dataset)
         require_count("num_samples", num_samples, 8, ", to fit and to test on")
@@ -350,18 +348,18 @@ class BeliefReader(Shown):
         return cls(dataset, times, num_samples, belief, drawn, points, float(alone[0, 0]), (inside, shown))
 
     def measured(self, model: nn.Module, names: Sequence[str]) -> Readout:
-        """What each layer gives of the belief."""
+        """Fit and measure the map of each layer."""
         stream = self._stream(model, names, range(self.num_samples))
         return read_off(stream, self.belief, self.num_samples, inside=self.inside[0])
 
     def drawn(self, model: nn.Module, name: str) -> Points:
-        """The points as they are read from a layer (point, state)."""
+        """Read the drawn points from a layer (point, state)."""
         fit, shown = self.fit(model, name), self.inside[1]
         values = torch.cat([fit(part)[0] for part in self._parts(model, name)])
         return (values if shown is None else values[shown])[: len(self.points)].numpy()
 
     def fit(self, model: nn.Module, name: str) -> AffineFit:
-        """The map from a layer to the belief, of the first three quarters of the samples."""
+        """Fit the map of a layer on three quarters of the samples."""
         inside = self.inside[0]
         train = torch.arange(len(self.belief)) < (3 * self.num_samples // 4) * len(self.times)
         train = train if inside is None else train & inside
@@ -370,7 +368,7 @@ class BeliefReader(Shown):
     def compared(
         self, model: nn.Module, name: str, dataset: ProcessDataset
     ) -> tuple[Float64[Tensor, "time state"], Float64[Tensor, "time state"]]:
-        """The exact beliefs of the first sample of another corpus of the same layout, and what is read of them."""
+        """Return exact and read beliefs of the first sample of another dataset."""
         targets = belief_targets(dataset, self.times, 1)
         stream = read_stream(model, dataset, self.times, [name], 1)
         return targets.get(MIXED_BELIEF, targets[BELIEF]), self.fit(model, name)(stream)[0]
@@ -386,7 +384,7 @@ class BeliefReader(Shown):
 
 
 def _axes(exact: Points) -> NDArray[np.float64]:
-    """The first three principal axes of the exact beliefs (state, axis), each with its largest entry positive."""
+    """Return three principal axes (state, axis), each with a positive largest entry."""
     centred = torch.from_numpy(exact - exact.mean(0))
     axes = torch.linalg.eigh(centred.T @ centred).eigenvectors.flip(1)[:, :3].numpy()
     signs = [np.sign(axis[largest(range(len(axis)), lambda i, a=axis: float(abs(a[i])))]) for axis in axes.T]  # type: ignore[misc]

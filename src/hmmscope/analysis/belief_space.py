@@ -1,7 +1,7 @@
-"""The space of a layer in which the stream moves with the belief: how many dimensions it has, and its parts for factors.
+"""The subspace of a layer that varies with the belief: its dimension, and its parts for factors.
 
-A process of several factors can be held as one joint belief, whose dimension is a product, or as the beliefs of its
-factors, whose dimensions add up. Where the belief is the product of theirs both predict alike, and only the space tells.
+A process of several factors can be represented by a joint belief, with a product of dimensions, or by factor beliefs,
+with a sum.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from hmmscope.datasets.process_dataset import ProcessDataset
 from hmmscope.processes.factored import factor_beliefs
 from hmmscope.schema import require
 
-#: Singular values below this share of the largest are rounding: beliefs sum to one.
+#: Relative singular values below this are rounding: beliefs sum to one.
 _ROUNDING = 1e-3
 
 
@@ -31,35 +31,35 @@ def belief_space(
     num_samples: int = 512,
     num_factors: int = 1,
 ) -> list[dict]:
-    """Dimension of the space in which a layer moves with the exact belief, beside what the belief itself has.
+    """Compute the dimension of the subspace that varies with the exact belief, compared with the belief's own.
 
-    The stream is fitted as an affine function of the belief, by least squares: stream ≈ m + belief M. Quantities:
+    The stream is fitted by least squares: stream ≈ m + belief M. Quantities:
 
-        dimension        effective dimension (Σ λ)² / Σ λ² of the variances λ of belief M along their principal directions
-        moved            share of the stream's variance that belief M explains
-        joint            effective dimension of the belief itself, each direction scaled to the same variance: its rank
-        factored         what affine functions of the beliefs of the factors explain of the stream, as a share of `moved`
-        sum              effective dimension of the factors' beliefs, so scaled
-        overlap          mean squared cosine of the principal angles between the spaces of two factors; 0 if orthogonal
-        random overlap   the same of random spaces of as many dimensions
+        dimension        effective dimension (Σ λ)² / Σ λ² of the variances λ of belief M along principal directions
+        moved            fraction of the stream's variance that belief M explains
+        joint            rank of the belief
+        factored         what the factors' beliefs explain, relative to `moved`
+        sum              sum of the ranks of the factors' beliefs
+        overlap          mean squared cosine of the principal angles between two factors' subspaces; 0 if orthogonal
+        random overlap   the same for random subspaces of equal dimension
 
-    The last four exist with several factors only.
+    The last four exist for several factors only.
 
     Args:
-        model: any module; models of this library are read at their residual taps.
-        dataset: samples of an HMM, a generalised HMM or a mixture; the last sequence of each is read.
-        layers: module names, if the model has no residual taps.
-        num_samples: samples.
-        num_factors: how many factors, of equally many states, the belief is of (the first one slowest).
+        model: any module.
+        dataset: samples of an HMM, a generalised HMM or a mixture; the last sequence is read.
+        layers: module names; default: the residual stream.
+        num_samples: number of samples.
+        num_factors: factors with equally many states (the first one slowest).
 
     Returns:
         Rows (layer, layer_name, quantity, value, samples).
 
     Raises:
-        InputError: a process without belief states, or whose number of states is no such power.
+        InputError: a process without belief states, or a number of states that is no such power.
 
-    Source: after Shai et al. (2026), "Transformers learn factored representations"; there dimensions are counted by
-    explained variance.
+    Source: after Shai et al. (2026), "Transformers learn factored representations", who count dimensions by explained
+    variance.
     """
     names = layers_read(model, layers)
     exact = ExactBeliefs.of(dataset, num_samples)
@@ -89,7 +89,7 @@ def belief_space(
 def _moved(
     stream: Float64[Tensor, "example width"], belief: Float64[Tensor, "example state"]
 ) -> tuple[float, Float64[Tensor, "direction"], Float64[Tensor, "state width"]]:
-    """Share of the stream that the belief explains, variances along the directions of the map's values, and the map."""
+    """Return the explained fraction, the variances of the map's values, and the map."""
     fit = fit_affine(belief[None], stream)
     values = fit(belief[None])[0]
     centred = values - values.mean(0)
@@ -99,7 +99,7 @@ def _moved(
 
 
 def _effective(variances: Float64[Tensor, "direction"]) -> float:
-    """The participation ratio: how many directions share the variance; 0 where there is none."""
+    """Return the participation ratio, or 0."""
     squares = variances.square().sum()
     return float(variances.sum().square() / squares) if squares > 0 else 0.0
 
@@ -112,7 +112,7 @@ def _rank(belief: Float64[Tensor, "example state"]) -> int:
 def _span(
     part: Float64[Tensor, "example state"], map_: Float64[Tensor, "state width"]
 ) -> Float64[Tensor, "direction width"]:
-    """Orthonormal directions in which the stream moves with the belief of one factor."""
+    """Return orthonormal directions that vary with the belief of one factor."""
     _, sizes, directions = torch.linalg.svd((part - part.mean(0)) @ map_, full_matrices=False)
     return directions[: _rank(part)][sizes[: _rank(part)] > 0]
 

@@ -1,15 +1,13 @@
-"""A test of the exact answer itself: whether what happens has the probabilities that it gives.
+"""Calibration: a sequential test that the exact answer is exact.
 
-Let p_t be its law of observation t, given all before. For any other law q_t that is fixed before observation t,
+Let p_t be its probabilities of observation t given all before. For any other probabilities q_t that are fixed before
+observation t,
 
     E[ q_t(y_t) / p_t(y_t) | past ] <= 1        if p is exact,
 
-so that the product of these ratios over all columns and samples is at most 1/δ, but for a probability of δ (Markov's
-inequality): a bet that is won against an exact law is never won by much. Here many bets are placed. Each says that p errs
-in one way: that it is too sure of itself or not sure enough, overall or at some positions; that a symbol is more frequent or
-less; that the law of the column before, or an n-gram of the past, knows better. Nothing is approximated, and no number of
-samples is too small. An oracle that is off by one position is sure of the wrong thing, and one that ignores where sequences
-start is so at their first positions.
+so the product of these ratios over positions and samples exceeds 1/δ with probability at most δ (Markov's inequality).
+Several bets are placed: flatter or sharper probabilities, other odds of a symbol, the previous prediction, n-grams. No
+approximation or minimum sample size is involved. Off-by-one errors and ignored sequence starts are found at once.
 """
 
 import math
@@ -23,14 +21,14 @@ from numpy.typing import NDArray
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.ties import largest
 
-#: Probability that an evaluation calls an exact law wrong, at most.
+#: Largest probability of a false alarm per evaluation.
 FALSE_ALARM = 1e-6
-#: Laws p^power are flatter (power < 1) or sharper than p.
+#: p^power is flatter (power < 1) or sharper than p.
 POWERS = (0.25, 0.5, 0.75, 0.9, 1.1, 1.5, 2.0, 4.0)
 #: Factors by which the odds of a symbol are changed.
 ODDS = (0.5, 0.8, 1.25, 2.0)
 
-#: Natural logarithm of what each bet has won, by name.
+#: Log winnings of each bet, by name.
 Winnings = dict[str, float]
 
 
@@ -42,15 +40,15 @@ def bet(
     *,
     in_order: bool = True,
 ) -> Winnings:
-    """What each bet wins against a law on a batch of samples; winnings of batches add up.
+    """Return the log winnings of each bet on a batch; winnings of batches add up.
 
     Args:
-        law: of what happens at each judged column.
-        happened: what did.
-        positions: number of observations of the sequence that are known at each judged column.
-        others: further laws, each fixed before its column, by name.
-        in_order: columns follow each other in time, and what happened at one is known at the next. If not, as for hidden
-            states, bets are placed at each column by itself, for only samples are independent.
+        law: probabilities at each position.
+        happened: outcomes.
+        positions: earlier observations of the sequence at each position.
+        others: further predictors, by name.
+        in_order: whether an outcome is known at the next position; otherwise, as for hidden states, each position has
+            separate bets.
     """
     log_BJV = law.log()
     seen_BJ = log_BJV.gather(2, happened[..., None])[..., 0]
@@ -65,7 +63,7 @@ def bet(
         mixed["the law of the column before"] = torch.cat([law[:, :1], law[:, :-1]], 1)
     for name, other in mixed.items():
         ratio_BJ = other.gather(2, happened[..., None])[..., 0] / seen_BJ.exp()
-        gains[name] = torch.log1p((ratio_BJ - 1) / 2)  # half of the stake on each law
+        gains[name] = torch.log1p((ratio_BJ - 1) / 2)  # half of the stake on each
     won: Winnings = defaultdict(float)
     places = _places(positions) if in_order else {f", column {j}": np.array([j]) for j in range(len(positions))}
     for where, columns in places.items():
@@ -76,14 +74,14 @@ def bet(
 
 
 def _places(positions: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
-    """Judged columns in all, and those at position 0, 1, 2 to 3, 4 to 7, ..."""
+    """Group positions: all, and 0, 1, 2 to 3, 4 to 7, ..."""
     octave = np.frexp(positions)[1]
     found = {f", position {0 if k == 0 else 2 ** (k - 1)} on": np.flatnonzero(octave == k) for k in np.unique(octave)}
     return {"": np.arange(len(positions))} | found
 
 
 def _on_symbols(law: Tensor, happened: Tensor, where: str) -> Winnings:
-    """Bets that the odds of a symbol are others: q ∝ p · odds^[symbol]."""
+    """Return winnings of bets on other odds of a symbol: q ∝ p · odds^[symbol]."""
     counts_V = torch.bincount(happened.flatten(), minlength=law.shape[2]).double()
     won = {}
     for odds in ODDS:
@@ -94,11 +92,11 @@ def _on_symbols(law: Tensor, happened: Tensor, where: str) -> Winnings:
 
 
 def miscalibrated(won: Winnings, spare: float = 0.0) -> str | None:
-    """Why a law cannot be exact, or None.
+    """Return why the probabilities cannot be exact, or None.
 
     Args:
-        won: of all samples of an evaluation.
-        spare: what bets may win besides, nats: of samples from a part of what the law is the law of, log(1 / share) each.
+        won: winnings on all samples.
+        spare: allowance in nats, log(1 / prior weight) per sample.
     """
     best = largest(won, won.__getitem__) if won else None
     if best is None or not won[best] - spare > math.log(len(won) / FALSE_ALARM):

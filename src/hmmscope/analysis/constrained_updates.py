@@ -1,12 +1,10 @@
-"""Constrained belief updating: what attention of one layer can do of the filter, predicted beside what it does.
+"""Constrained belief updating: the best that one attention layer can do of the filter, compared with a model.
 
-A filter updates its belief symbol by symbol; one layer of attention sees all symbols at once and can only add up what each
-of them says by itself. So the best that it adds up is
+One attention layer sees all symbols at once and can only add their contributions:
 
     constrained_t = π + sum_{s <= t} (η[o_s] - π) T^(t - s),     η[v] = π labelled[v] / P(v)
 
-with the transition matrix T and the stationary law π. Attention should fall off with distance as the slowest mode of T does,
-and each symbol should write η[v] - π.
+with the transition matrix T and the stationary distribution π.
 """
 
 import torch
@@ -32,23 +30,22 @@ _TAPS = ("residual.0", "blocks.0.attention", "blocks.0.attention.pattern")
 def constrained_updates(
     model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, num_distances: int = 6
 ) -> list[dict]:
-    """The first layer's attention pattern, what its values write, and which belief stands after it, beside the prediction.
+    """Compare the first layer's attention, values and beliefs with the prediction of constrained updating.
 
-    - attention: mean attention at distance d as a share of that at distance 1 (key d); predicted ζ^(d - 1), with ζ the
-      modulus of the second eigenvalue of T;
-    - rate: factor by which attention falls a step, fitted to the logarithms; predicted ζ;
-    - values: cosine of what symbol v (key) writes, as it is read in the belief, with η[v] - π, both less their mean over
-      symbols; predicted 1;
-    - constrained: held-out R² of the constrained belief, read affinely after attention; predicted 1;
-    - exact: the same of the filter's belief; predicted is what an affine function of the constrained belief gives.
+    - attention: mean attention at distance d (key) relative to distance 1; predicted ζ^(d - 1), with ζ the modulus of
+    the second eigenvalue of T;
+    - rate: fitted decay per step; predicted ζ;
+    - values: cosine of what symbol v (key) writes in belief coordinates with η[v] - π, both centred; predicted 1;
+    - constrained: held-out R² of the constrained belief after attention; predicted 1;
+    - exact: the same of the filter's belief; predicted is the R² from the constrained belief.
 
-    Heads count together, and distance 0 apart: the stream carries the symbol itself past attention.
+    Heads are averaged, and distance 0 is left out, because the residual stream carries the symbol itself.
 
     Args:
-        model: with taps ``residual.0`` and ``blocks.0.attention.pattern``.
-        dataset: single sequences of an HMM with a unique stationary law.
-        num_samples: samples; the last quarter tests what is read.
-        num_distances: distances 1, 2, ..; later queries alone are averaged.
+        model: has taps ``residual.0`` and ``blocks.0.attention.pattern``.
+        dataset: single sequences of an HMM with a unique stationary distribution.
+        num_samples: number of samples; the last quarter tests.
+        num_distances: distances 1, 2, ...; only later queries are used.
 
     Returns:
         Rows (quantity, key, value, predicted, samples).
@@ -105,10 +102,10 @@ def constrained_updates(
 def constrained_beliefs(
     process: Process, observations: Int64[Tensor, "batch time"]
 ) -> Float64[Tensor, "batch time state"]:
-    """π + sum_{s <= t} (η[o_s] - π) T^(t - s): what adds up what each symbol says by itself; entries may leave [0, 1].
+    """Compute π + sum_{s <= t} (η[o_s] - π) T^(t - s); entries may leave [0, 1].
 
     Raises:
-        InputError: no unique stationary law.
+        InputError: no unique stationary distribution.
     """
     transition, prior, said = _theory(process)
     total, found = torch.zeros(len(observations), len(prior), dtype=torch.float64), []
@@ -119,7 +116,7 @@ def constrained_beliefs(
 
 
 def _theory(process: Process) -> tuple[Tensor, Tensor, Tensor]:
-    """T (state, state), π (state,) and η (symbol, state): the law after one symbol, of the state that it leads to."""
+    """Return T, π and η, the state probabilities after a single symbol (symbol, state)."""
     labelled = as_labelled(process).labelled
     prior = stationary_distribution(process)
     joint = prior @ labelled
@@ -128,7 +125,7 @@ def _theory(process: Process) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _seen(model: nn.Module, dataset: ProcessDataset, num_samples: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """At the observations: the stream, what attention writes (sample, time, width), the mean pattern of heads, symbols."""
+    """Return the stream, the attention output (sample, time, width), the mean pattern and the symbols."""
     parts: list[list[Tensor]] = [[], [], [], []]
     columns = torch.from_numpy(dataset.layout.token_positions[belief_times(dataset)])
     for begin in range(0, num_samples, BATCH):
@@ -149,7 +146,7 @@ def _written_by(
     written: Float64[Tensor, "sample time width"],
     num_symbols: int,
 ) -> Float64[Tensor, "symbol width"]:
-    """What each symbol writes for a unit of attention, by least squares; what looks elsewhere is the constant."""
+    """Return what each symbol writes per unit of attention, by least squares."""
     one_hot = torch.nn.functional.one_hot(observations, num_symbols).double()
     attended = (pattern @ one_hot).flatten(0, 1)
     fit = fit_affine(attended[None], written.flatten(0, 1))

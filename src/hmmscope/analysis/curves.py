@@ -1,4 +1,4 @@
-"""What a model predicts beside the optimum and the baselines, by position and by number of demonstrations."""
+"""Scores of a model, the Bayes optimum and baselines, by position and by number of demonstrations."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -40,38 +40,34 @@ ROUNDING = 1e-9
 
 MAX_ORDER = 3
 
-#: Probabilities of one predictor that are held at once, where no optimum bounds the batch.
+#: Most probabilities of one predictor in memory at once, where there is no optimum.
 _LAWS = 2**23
 METRICS = ("accuracy", "loss", "excess", "total_variation", "distance")
 
-#: Laws or vectors at the judged columns, by predictor.
+#: Probabilities or vectors at the evaluated positions, by predictor.
 Laws = dict[str, Tensor]
 
 
 @dataclass(frozen=True, repr=False)
 class Score(Measures):
-    """Measures of several predictors at the same judged columns of the same samples.
+    """Metrics of several predictors on the same samples and positions.
 
     Attributes:
-        measures: by predictor, then by metric, (sample, judged column). Of laws
-            ``accuracy``: 1 where the likeliest symbol (lowest among equals) is the one observed, or for beliefs where the
-            likeliest state is one that the exact belief holds likeliest;
-            ``loss``: cross-entropy with the observed symbol or with the exact belief, nats;
-            ``excess``: KL(optimum || predictor), nats; ``total_variation``: half the L1 distance to the optimum.
-            Of vectors ``loss``: squared error, averaged over coordinates; ``excess``: the same against the optimum;
-            ``distance``: Euclidean distance to the optimum, for linear processes divided by max(1, its norm).
-            Of densities ``loss``: -log density of what was observed, nats; ``excess``: how far that is above the optimum's
-            (its mean is the KL divergence, a single one may be negative); ``distance``: Euclidean distance of the means,
-            each coordinate over its width.
+        measures: by predictor, then by metric, an array (sample, evaluated position); NaN marks padding.
+            Distributions: ``accuracy`` of the most likely symbol (lowest among equals) or state; ``loss``,
+                cross-entropy; ``excess``, KL(optimum || predictor), both in nats; ``total_variation``, half the L1
+                distance to the optimum.
+            Vectors: ``loss`` and ``excess``, mean squared distance to the observation and to the optimum; ``distance``,
+                Euclidean, for linear processes divided by max(1, norm of the optimum).
+            Densities: ``loss``, -log density in nats; ``excess``, its difference to the optimum; ``distance`` of the
+                means, in standard deviations.
             The evaluation loss of [Limits] is ``total_variation`` or ``distance``.
-        demonstrations: number of earlier sequences in the sample, of each judged column (judged,).
-        positions: number of observations of the sequence that are known there (judged,).
-        invalid: why the scores cannot be right, or None: a loss below that of the optimum, or an optimum that is not
-            calibrated (`calibration`).
-        no_optimum: why no optimum is known, so that there is no excess; None where there is one.
-        length: observations of a sample.
-        warnings: about a model that this library did not make, a line each: what its rehearsal found, and a loss that
-            rises with position.
+        demonstrations: number of earlier sequences in the sample (evaluated position,).
+        positions: number of earlier observations in the sequence (evaluated position,).
+        invalid: why the scores cannot be right, or None: a loss below the optimum, or a miscalibrated optimum.
+        no_optimum: why the optimum is unknown, or None.
+        length: observations per sample.
+        warnings: problems found in a user's model.
     """
 
     invalid: str | None
@@ -86,12 +82,12 @@ class Score(Measures):
 
     @property
     def bayes_loss(self) -> float | None:
-        """Mean loss of the optimum on the same samples: the floor of `loss`. None where no optimum is known."""
+        """Mean loss of the optimum, the lower bound of `loss`; None if unknown."""
         return float(np.nanmean(self.measures["optimum"]["loss"])) if "optimum" in self.measures else None
 
     @property
     def baseline(self) -> tuple[str, float] | None:
-        """The n-gram or mixture of context trees of the lowest mean loss, and that loss; None if there are none."""
+        """Name and mean loss of the best n-gram baseline, or None."""
         losses = {name: metrics["loss"] for name, metrics in self.measures.items() if is_ngram(name)}
         if not losses:
             return None
@@ -100,9 +96,9 @@ class Score(Measures):
 
     @property
     def excess(self) -> tuple[float, float | None, float | None] | None:
-        """Mean KL divergence of the model from the optimum, nats per observation, with the ends of its 95 % interval.
+        """Mean KL divergence from the optimum, nats per observation, and its 95 % interval.
 
-        None where no optimum is known; one sample has no interval, and None for its ends.
+        None if the optimum is unknown; the ends are None for one sample.
         """
         if "excess" not in self.measures["model"]:
             return None
@@ -110,14 +106,14 @@ class Score(Measures):
         asked = ~np.isnan(values)
         if asked.any(1).sum() < 2:
             return float(np.nanmean(values)), None, None
-        if not asked.all():  # of sequences that end: an observation counts as much as any other, as in `loss`
+        if not asked.all():  # sequences of different lengths: every observation has the same weight, as in `loss`
             own = asked.any(1)
             return bootstrap_ratio(np.nansum(values, 1)[own], asked.sum(1)[own].astype(np.float64))
         mean, low, high = bootstrap_means(mean_of_asked(values))
         return float(mean), float(low), float(high)
 
     def plot(self) -> Any:
-        """A Matplotlib figure of the loss of each predictor by position, or by demonstrations where there are some."""
+        """Plot the loss of each predictor by position, or by demonstrations if the layout has them."""
         axis = "demonstrations" if len(set(self.demonstrations.tolist())) > 1 else "positions"
         rows = [row for row in self.rows(axis) if row["metric"] == "loss"]
         return plot_rows([row | {axis: row["x"]} for row in rows], "Loss", x=axis, y="value", by=("predictor",))
@@ -148,41 +144,38 @@ def evaluate(
     ngram_order: int = MAX_ORDER,
     ngrams: TunedNgrams | None = None,
 ) -> Score:
-    """Score a module or a function on samples first .. first + num_samples - 1 of a corpus, beside the exact optimum.
+    """Score a model on samples first .. first + num_samples - 1, with the Bayes optimum and baselines.
 
-    Predictors: ``model``; ``optimum`` (the Bayes predictor that knows the process, or believes its prior where it has
-    one; none for fresh pools whose optimum nobody knows). Of next symbols also ``known-component`` (for mixtures and fresh
-    pools, the filter that is told the component: a ceiling), and with `baselines` what counting in the sample reaches at its
-    best (`TunedNgrams.tuned`): n-grams with back-off, ``order-0`` (the frequencies so far: its likeliest symbol is the most
-    frequent one) to ``order-3`` or to the order from which on longer contexts do not help, and ``context-tree``, the
-    mixture of all context trees. Given sequences have no known law: instead of the optimum there are, in the streams
-    "evaluate", "probe" and "test", ``trained-order-0`` to ``trained-order-3`` and ``trained-context-tree``, counted and
-    tuned in the training part.
+    Predictors:
+        ``model``;
+        ``optimum``: the Bayes-optimal predictor, which knows the process or its prior, where it is tractable;
+        ``known-component``: the filter that also knows the component (next symbols of mixtures and pools);
+        ``order-0``, ..., ``context-tree``: n-gram baselines in the sample (`TunedNgrams.tuned`);
+        ``trained-order-0``, ..., ``trained-context-tree``: those fitted to the training part of recorded sequences, in
+        the streams "evaluate", "probe" and "test".
 
     Args:
-        model: tokens (batch, time) or vectors (batch, time, coordinate) to logits or vectors (batch, time, output).
-        dataset: of a process with an exact answer.
-        num_samples: how many; of given sequences at most as many as there are different windows.
-        first: number of the first sample.
-        baselines: whether to add what counts.
-        target: what the model was trained for, "observation" or "belief", or that target of the corpus.
-        block_length: of block chain-of-thought, for a model trained with it.
-        observers: more predictors of next symbols, by name: Bayes predictors that believe the samples to come from
-            another process, such as the pool that a model was trained on ("retrieval"), or an HMM fitted to the sequences.
-        ngram_order: longest context of what is counted in the training part.
-        ngrams: what counting chose on prompts of the training pool, where the samples are from another process than the
-            model was trained on; by default it is tuned on other samples of the same process (`other_samples`).
+        model: maps tokens or vectors (batch, time, ...) to logits or vectors (batch, time, output).
+        dataset: samples to score.
+        num_samples: number of samples, at most the number of windows of recorded sequences.
+        first: first sample.
+        baselines: add n-gram baselines.
+        target: what the model was trained for: "observation", "belief" or a `Target`.
+        block_length: of block chain-of-thought.
+        observers: further predictors of next symbols, by name, such as a fitted HMM.
+        ngram_order: longest context of baselines fitted to the training part.
+        ngrams: tuned baselines; by default tuned on other samples of the process.
 
     Raises:
-        InputError: the model's output has the wrong shape, the process has no exact answer, or an observer has a name that
-            is taken or another number of symbols.
+        InputError: wrong output shape, no exact inference, or an observer with a taken name or another number of
+            symbols.
     """
     check_dataset(dataset)
     model = as_module(model)
     num_samples = dataset.different(num_samples)
     require_count("num_samples", num_samples)
     asked = make_target(target, dataset.process, dataset.layout) if isinstance(target, str) else target
-    if asked is not target:  # a target that was given knows where its answers are computed
+    if asked is not target:  # a target from the caller already has its device
         asked.device = next((p.device for p in model.parameters()), None)
     require(len(asked.token_positions) > 0, "layout", "must have an observation to predict", dataset.layout)
     believed = _checked(observers or {}, dataset.process, asked)
@@ -220,11 +213,12 @@ def _predictors(
     ngram_order: int,
     ngrams: TunedNgrams | None,
 ) -> list[Callable[[Batch], Laws]]:
-    """What stands beside the model, in the order of its rows: each gives the laws of a batch by name."""
     found: list[Callable[[Batch], Laws]] = []
     if asked.exact:
         found.append(lambda batch: {"optimum": asked.optimum(batch)})
-    if baselines and dataset.process.data is not None and dataset.stream_name in JUDGING:  # not on what it counted
+    if (
+        baselines and dataset.process.data is not None and dataset.stream_name in JUDGING
+    ):  # not on its own training part
         trained = TrainedNgrams(dataset.process, ngram_order)
         found.append(lambda batch: trained.predictions(batch.observations, asked.positions))
     if isinstance(asked, NextObservation | RecordedNextObservation):
@@ -236,13 +230,11 @@ def _predictors(
 
 
 def _of_known_component(dataset: ProcessDataset, batch: Batch) -> Laws:
-    """The laws of the filter that is told the component, where there are components."""
     known = known_component_probs(dataset, batch)
     return {} if known is None else {"known-component": known}
 
 
 def _tuned(dataset: ProcessDataset) -> TunedNgrams:
-    """Counting at its best on other samples of the same process, where there are some."""
     others = other_samples(dataset)
     return UNTUNED if others is None else TunedNgrams.tuned(others)
 
@@ -250,7 +242,6 @@ def _tuned(dataset: ProcessDataset) -> TunedNgrams:
 def _why_invalid(
     measures: Mapping[str, Mapping[str, Curves]], won: Winnings, process: Process, asked: Target, num_samples: int
 ) -> str | None:
-    """Why the optimum cannot be the one of these samples; None where nothing speaks against it, or none is known."""
     floor = "optimum" if asked.exact else "known-component"
     if floor not in measures:
         return None
@@ -259,26 +250,28 @@ def _why_invalid(
     in_order = isinstance(asked, NextObservation | RecordedNextObservation)
     invalid = invalid or _invalid(measures["model"]["loss"], measures[floor]["loss"], floor, part, in_order)
     if invalid is not None and isinstance(asked, RecordedNextObservation):
-        return f"the sequences do not come from the process that they stand beside: {invalid}"
+        return f"the sequences do not come from the process given with them: {invalid}"
     return invalid
 
 
 def _checked(observers: Mapping[str, Process], process: Process, asked: Target) -> dict[str, Process]:
-    """The observers; InputError for one that cannot stand beside the other predictors."""
+    """Return the observers, or raise InputError for an invalid one."""
     taken = {"model", "optimum", "known-component"}
     for name, believed in observers.items():
         if not isinstance(asked, NextObservation | RecordedNextObservation):
-            raise InputError(f"observers: {name!r} predicts next symbols, which are not what is asked here")
+            raise InputError(f"observers: {name!r} predicts next symbols, but the target here is not the next symbol")
         free = name not in taken and not is_ngram(name)
-        require(free, "observers", "must have names that no other predictor has", name)
+        require(free, "observers", "must have names that no other predictor uses", name)
         rule = f"must have {process.num_symbols} symbols"
         require(believed.num_symbols == process.num_symbols, f"observers.{name}", rule, believed.num_symbols)
     return dict(observers)
 
 
 def known_component_probs(dataset: ProcessDataset, batch: Batch) -> Float64[Tensor, "batch judged symbol"] | None:
-    """P(observation) by the filter that is told the component; None for a process that draws none, and where the header
-    tells it, so that this is the optimum."""
+    """Compute P(observation) of the filter that knows the component.
+
+    Returns None without components, or if the header encodes the component.
+    """
     process, components = dataset.process, batch.components
     pool = None if components is None or dataset.layout.header_format else process.select_components(components)
     if pool is None:
@@ -305,7 +298,6 @@ def _measure(answers: dict[str, torch.Tensor], labels: Labels, asked: Target) ->
 
 
 def _right(law: torch.Tensor, optimum: torch.Tensor | None, labels: Labels) -> torch.Tensor:
-    """Whether the likeliest symbol is the one observed, or the likeliest state one that the belief holds likeliest."""
     chosen = stable_argmax(law)
     if not labels.is_floating_point():
         return (chosen == labels).double().where(labels != PADDING, torch.nan)
@@ -314,7 +306,6 @@ def _right(law: torch.Tensor, optimum: torch.Tensor | None, labels: Labels) -> t
 
 
 def _against(answer: torch.Tensor, optimum: torch.Tensor, asked: Target) -> dict[str, torch.Tensor]:
-    """Distances from the exact answer."""
     if asked.kind == "law":
         entropy = torch.special.entr(optimum).sum(-1)
         cross_entropy = -(optimum * answer.log().where(optimum > 0, 0.0)).sum(-1)
@@ -327,7 +318,6 @@ def _against(answer: torch.Tensor, optimum: torch.Tensor, asked: Target) -> dict
 
 
 def _against_the_optimum(found: dict[str, torch.Tensor], batch: Batch, asked: Target) -> Winnings:
-    """What bets against the exact answer win, see `calibration`."""
     happened = asked.happened(batch)
     if happened is None or "optimum" not in found:
         return {}
@@ -345,31 +335,25 @@ def _invalid(
     part: float = 0.0,
     in_order: bool = True,
 ) -> str | None:
-    """Why the loss of a model cannot be that of an honest predictor, or None.
+    """Return why a model's loss cannot be that of an honest predictor, or None.
 
-    Next symbols are a bet of the model against the floor, as in `calibration`: an honest model wins more than log(1/δ) nats
-    in all with a probability of at most δ, of any number of samples and whatever their law. Other answers are not, and their
-    mean is compared in standard errors, by Student's law.
-
-    Args:
-        loss, floor: of the model and of the predictor `of_whom` (sample, judged column), nats.
-        part: nats a sample that are gained by knowing which part of the prior is observed: log(1 / its share). The losses
-            of the prior's predictor, summed over a sample, are at most this above the least possible ones, in the mean.
-        in_order: whether the losses are those of laws of the next symbol, one after the other.
+    For next symbols, an honest model wins more than log(1/δ) nats against the optimum with probability at most δ. Other
+    mean differences are compared with their standard error, by Student's t. `part` is log(1 / prior weight) of the
+    observed part, nats per sample.
     """
     if np.isinf(floor).any():
         return "the loss of the Bayes optimum is not finite: a wrong optimum"
-    whose = {"optimum": "the Bayes optimum", "known-component": "that of the filter that is told the HMM"}[of_whom]
+    whose = {"optimum": "the Bayes optimum", "known-component": "that of the filter that knows the HMM"}[of_whom]
     if in_order:
         won = float(np.nansum(floor - loss)) - part * len(loss)
         if won > -math.log(FALSE_ALARM):
-            rare = f"which an honest model does once in {1 / FALSE_ALARM:,.0f} evaluations"
-            return f"the model's loss is below {whose} by {won:.4g} nats in all, {rare}: a leak, or a wrong optimum"
+            rare = f"which happens to an honest model once in {1 / FALSE_ALARM:,.0f} evaluations"
+            return f"the model's loss is below {whose} by {won:.4g} nats in total, {rare}: a leak, or a wrong optimum"
         return None
     difference = mean_of_asked(loss - floor)
     difference = difference[~np.isnan(difference)]
     if not np.isfinite(difference).all():
-        return None  # an infinite loss of the model, which is above any floor
+        return None  # an infinite loss is above any optimum
     error = difference.std(ddof=1) / np.sqrt(len(difference)) if len(difference) > 1 else np.inf
     below = -difference.mean() - part / loss.shape[1]
     if below > max(least_z(len(difference), FALSE_ALARM) * error, ROUNDING):
@@ -388,18 +372,18 @@ def curves(
     target: str = "observation",
     block_length: int = 0,
 ) -> list[dict]:
-    """Accuracy, loss and excess of a model beside the optimum and the baselines: `evaluate` as a table.
+    """Tabulate the metrics of `evaluate` by position and by number of demonstrations.
 
     Args:
-        model: tokens (batch, time) to logits (batch, time, symbols).
-        dataset: of a process with an exact answer.
-        num_samples: how many.
-        first: number of the first sample.
-        target: what the model was trained for, "observation" or "belief".
-        block_length: of block chain-of-thought, for a model trained with it.
+        model: maps tokens (batch, time) to logits (batch, time, symbols).
+        dataset: samples to score.
+        num_samples: number of samples.
+        first: first sample.
+        target: "observation" or "belief".
+        block_length: of block chain-of-thought.
 
     Returns:
-        Rows of `Score.rows`, along "demonstrations" and along "positions".
+        Rows of `Score.rows`, along "demonstrations" and "positions".
     """
     score = evaluate(model, dataset, num_samples=num_samples, first=first, target=target, block_length=block_length)
     return score.rows("demonstrations") + score.rows("positions")

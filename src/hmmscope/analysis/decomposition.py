@@ -1,16 +1,15 @@
-"""Where the error of a prediction from the last few observations comes from, in parts that add up exactly.
+"""Error decomposition of predictions from the last few observations, into parts that add up exactly.
 
-For a stationary process, x the window of the last L observations as one-hot vectors, and any matrix W that was
-estimated from other sequences,
+For a stationary process, x the window of the last L observations as one-hot vectors, and a matrix W estimated from
+other sequences,
 
     E||P - W x||^2  =  E||P - P_L||^2  +  E||P_L - W_L x||^2  +  E||W_L x - W x||^2
     total              memory             misspecification       estimation
 
-with P the exact law of the next observation, P_L the best prediction from the window and W_L x the best that is linear
-in it: each difference is uncorrelated with the ones before. The estimation part of gradient descent has two sources,
-the sample (W_L against least squares) and the steps (least squares against W^(T)); these are not orthogonal.
+with P the exact next-observation probabilities, P_L the best prediction from the window and W_L x the best linear one.
+Gradient descent has two sources of estimation error, the sample and the steps, which are not orthogonal.
 
-Source: [MultiTask] Eq. (1) and (4), whose three parts take the linear assumption as given; here it has its own part.
+Source: [MultiTask] Eq. (1) and (4), whose three parts assume linearity; here misspecification is a separate part.
 """
 
 from dataclasses import dataclass
@@ -35,15 +34,15 @@ from hmmscope.schema import require, require_count
 
 @dataclass(frozen=True, repr=False)
 class Histories(Shown):
-    """Observations of a process that has run for ever, with what is known after the last of them.
+    """Observations of a stationary process, with the exact answers after the last one.
 
     Attributes:
         observations: (history, time), oldest first.
-        probability: weights of an expectation over histories (history,), with sum one.
-        beliefs: P(state of the last observation | history) (history, state).
+        probability: weights of the histories (history,), with sum one.
+        beliefs: P(last state | history) (history, state).
         next_observation: P(next observation | history) (history, symbol).
-        law: the process started from its stationary law.
-        exact: whether these are all histories of this length, and not a sample of them.
+        law: parameters with the stationary initial distribution.
+        exact: whether all histories of this length are enumerated.
     """
 
     observations: Int64[Tensor, "history time"]
@@ -55,12 +54,12 @@ class Histories(Shown):
 
     @classmethod
     def all(cls, hmm: HMM | LabelledHMM, time: int) -> "Histories":
-        """Every history of `time` observations that has positive probability under the stationary process.
+        """Enumerate histories of `time` observations with positive stationary probability.
 
-        The stationary law is not rounded to multiples of 2^-32 here: what holds for stationary processes holds to rounding.
+        The stationary distribution is not rounded to multiples of 2^-32 here.
 
         Raises:
-            InputError: more than `MAX_ENUMERATED` sequences; a stationary law that is not unique.
+            InputError: more than `MAX_ENUMERATED` sequences, or a stationary distribution that is not unique.
         """
         require_count("time", time)
         law = with_prior(hmm)
@@ -73,7 +72,7 @@ class Histories(Shown):
 
     @classmethod
     def sampled(cls, hmm: HMM | LabelledHMM, time: int, num_samples: int, seed: int = 0) -> "Histories":
-        """Samples 0, 1, .. of the stream "monte-carlo", of a process too large to enumerate; equally likely."""
+        """Sample histories with equal weights, from the stream "monte-carlo"."""
         require_count("time", time)
         require_count("num_samples", num_samples)
         law, starts = with_prior(hmm), np.arange(time) == 0
@@ -83,23 +82,22 @@ class Histories(Shown):
         return cls(paths.observations, probability, beliefs, following @ symbol_probs(law)[0], law, exact=False)
 
     def windows(self, memory_length: int) -> Int64[Tensor, "history"]:
-        """Number, in lexicographic order, of the last `memory_length` observations among all windows."""
+        """Return the lexicographic index of the last `memory_length` observations."""
         num_symbols, time = self.next_observation.shape[1], self.observations.shape[1]
         require(1 <= memory_length <= time, "memory_length", f"must be in [1, {time}]", memory_length)
         place = num_symbols ** torch.arange(memory_length - 1, -1, -1)
         return (self.observations[:, time - memory_length :] * place).sum(1)
 
     def mean(self, values: Float64[Tensor, "history"]) -> float:
-        """Expectation of a quantity that is given for each history."""
+        """Return the expectation of a quantity."""
         return float(self.probability @ values)
 
     def remembered(
         self, memory_length: int
     ) -> tuple[Float64[Tensor, "history state"], Float64[Tensor, "history symbol"]]:
-        """P(state of the last observation | window) and P(next observation | window), of the last `memory_length` ones.
+        """Return P(last state | window) and P(next observation | window) for windows of `memory_length` observations.
 
-        The window's belief starts from the stationary law just before it. Cost: that of filtering the windows, once each if
-        all are fewer than the histories.
+        The initial belief is the stationary distribution.
         """
         windows_H = self.windows(memory_length)
         num_symbols, time = self.next_observation.shape[1], self.observations.shape[1]
@@ -111,7 +109,7 @@ class Histories(Shown):
         return beliefs, following @ symbol_probs(self.law)[0]
 
     def distances(self, memory_length: int) -> "MemoryDistances":
-        """Distances of what the last `memory_length` observations tell to the exact answers.
+        """Compute distances between predictions from `memory_length` observations and exact ones.
 
         Source: [MultiTask] Lemma 1 and Lemma 3.
         """
@@ -124,9 +122,9 @@ class Histories(Shown):
         )
 
     def decompose(self, windows: "Windows", weights: Float64[Tensor, "*batch symbol feature"]) -> "Decomposition":
-        """Total error of x -> W x and its parts, for one W or many, in expectation over histories.
+        """Decompose the expected error of x -> W x, for one W or many.
 
-        With all histories the parts add up to rounding, with a sample up to what the sample leaves of the mixed terms.
+        The parts add up to rounding for all histories, and up to sampling noise otherwise.
 
         Args:
             windows: of the same process, at most as long as the histories.
@@ -151,7 +149,7 @@ class Histories(Shown):
 
 
 def stationary_start(hmm: HMM | LabelledHMM) -> HMM | LabelledHMM:
-    """The same process, started from its stationary law (rounded to multiples of 2^-32, as all laws are)."""
+    """Return the process with its stationary initial distribution, rounded to multiples of 2^-32."""
     law_S = stationary_distribution(hmm)
     if float((law_S - hmm.initial).abs().max()) < 2.0**-31:
         return hmm
@@ -160,13 +158,12 @@ def stationary_start(hmm: HMM | LabelledHMM) -> HMM | LabelledHMM:
 
 @dataclass(frozen=True, repr=False)
 class MemoryDistances(Shown):
-    """How far an observer with a memory of L observations is from one who has seen all, history by history.
+    """Distances between an observer with a memory of L observations and one with full memory.
 
     Attributes:
-        prediction: TV(P, P_L), of the next observation (history,).
-        belief: TV of the beliefs about the state (history,). A belief is moved on and emits by a stochastic matrix, which
-            contracts distances, so that prediction <= belief in every single history.
-        squared: ||P - P_L||^2, Euclidean (history,).
+        prediction: TV(P, P_L) of the next observation (history,).
+        belief: TV of the beliefs (history,). Stochastic matrices contract distances, so prediction <= belief.
+        squared: ||P - P_L||^2 (history,).
     """
 
     prediction: Float64[Tensor, "history"]
@@ -180,15 +177,15 @@ class MemoryDistances(Shown):
 
 @dataclass(frozen=True, repr=False)
 class Windows(Shown):
-    """All windows of L observations of a stationary process, and what the best predictors say about the next one.
+    """All windows of L observations of a stationary process, and the best predictions from them.
 
     Attributes:
         memory_length: L.
-        features: x, one-hot, most recent observation first (window, feature); windows in lexicographic order.
+        features: x, one-hot, most recent observation first (window, feature), in lexicographic order.
         probability: P(window) (window,).
-        next_observation: P_L(. | window) (window, symbol); zeros where the window is impossible.
+        next_observation: P_L(. | window) (window, symbol); zeros for impossible windows.
         linear: W_L and its moments.
-        process: started from its stationary law.
+        process: with its stationary initial distribution.
     """
 
     memory_length: int
@@ -200,7 +197,7 @@ class Windows(Shown):
 
     @classmethod
     def all(cls, hmm: HMM | LabelledHMM, memory_length: int) -> "Windows":
-        """Of an HMM; InputError for more than `MAX_ENUMERATED` windows."""
+        """Enumerate the windows of an HMM; InputError for more than `MAX_ENUMERATED`."""
         table, linear = memory_table(hmm, memory_length), linear_predictor(hmm, memory_length)
         features = torch.nn.functional.one_hot(table.windows.flip(1), hmm.num_symbols).flatten(1).double()
         started = stationary_start(hmm)
@@ -213,27 +210,27 @@ class Windows(Shown):
 
     @cached_property
     def misfit(self) -> Float64[Tensor, "window"]:
-        """||P_L - W_L x||^2 of each window."""
+        """||P_L - W_L x||^2 for each window."""
         return (self.next_observation - self.linear_prediction).square().sum(1)
 
     @property
     def rank(self) -> int:
-        """Rank of E x x^T: L (V - 1) + 1 at most."""
+        """Rank of E x x^T, at most L (V - 1) + 1."""
         return self.features.shape[1] - self.linear.num_zero
 
     @property
     def noise(self) -> float:
-        """sigma^2 = E||y - W_L x||^2 = 1 - tr(W_L E[x x^T] W_L^T), y the one-hot next observation."""
+        """sigma^2 = E||y - W_L x||^2, y the one-hot next observation."""
         weights = self.linear.weights
         return 1 - float((weights @ self.linear.covariance * weights).sum())
 
 
 @dataclass(frozen=True, repr=False)
 class Decomposition(Shown):
-    """Mean squared Euclidean errors; `total` is computed on its own, and equals the sum of the others.
+    """Mean squared Euclidean errors; `total` is computed independently.
 
     Attributes:
-        total: E||P - W x||^2, for each W given (...).
+        total: E||P - W x||^2, for each W (...).
         memory: E||P - P_L||^2.
         misspecification: E||P_L - W_L x||^2.
         estimation: E||W_L x - W x||^2 (...).
@@ -246,5 +243,5 @@ class Decomposition(Shown):
 
     @property
     def gap(self) -> Float64[Tensor, "..."]:
-        """total - memory - misspecification - estimation: rounding, if all histories were enumerated."""
+        """total - memory - misspecification - estimation: rounding if all histories are enumerated."""
         return self.total - self.memory - self.misspecification - self.estimation

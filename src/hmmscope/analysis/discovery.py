@@ -1,6 +1,6 @@
-"""Discovery without labels: states counted from a model's predictions, and coordinates found in its stream.
+"""Discovery without labels: an automaton from a model's predictions, and coordinates in its stream.
 
-Nothing here is told the belief; what is found is scored against it afterwards.
+The exact belief is used for scores only.
 """
 
 import warnings
@@ -23,16 +23,16 @@ from hmmscope.processes.capabilities import WORDS
 from hmmscope.schema import require, unknown_name
 from hmmscope.seeds import torch_generator
 
-#: Words that are enumerated where nobody says how long they are.
+#: Most words enumerated by default.
 _MOST_WORDS = 4096
 METHODS = ("principal", "simplex", "sparse", "random")
 
 
 def model_words(model: nn.Module, dataset: ProcessDataset) -> WordLaw:
-    """The probabilities that a model gives words, by the product of its next laws.
+    """Return a function that gives the probabilities of words under a model, as products of next-token probabilities.
 
     Raises:
-        InputError: a layout of several sequences, or without a placeholder, so that nothing predicts the first symbol.
+        InputError: a layout of several sequences, or without a placeholder to predict the first symbol.
     """
     layout = dataset.layout
     if len(layout.sequence_lengths) > 1 or not layout.has_delimiter:
@@ -52,27 +52,27 @@ def model_words(model: nn.Module, dataset: ProcessDataset) -> WordLaw:
 def automaton(
     model: nn.Module, dataset: ProcessDataset, *, length: int = 0, tolerance: float = 0.1, num_samples: int = 256
 ) -> list[dict]:
-    """How many states a model's predictions have: by the rank of its Hankel matrix, and as an automaton.
+    """Estimate how many states a model's predictions have.
 
-    - rank: singular values of [P(prefix suffix)] before the largest ratio of two neighbours;
-    - states: prefixes of different futures, `extract_automaton`;
-    - recurrent: those that are never left for good;
-    - distance: total variation between the next laws of the process and of operators of the process's own rank that are
-      learned from the model's words, mean over samples.
+    - rank: of the Hankel matrix [P(prefix suffix)], by the largest ratio of neighbouring singular values;
+    - states: prefixes with different futures, `extract_automaton`;
+    - recurrent: the recurrent ones;
+    - distance: mean total variation between the next-symbol probabilities of the process and of operators learned from
+    the model's words, with the rank of the process.
 
     Args:
         model: any module of tokens.
         dataset: single sequences of an HMM or a generalised one, with a placeholder.
-        length: of the longest prefixes and suffixes of the Hankel matrix, and of the futures that are compared; 0 for as
-            long as there are at most 4096 words of twice as many symbols and one.
-        tolerance: total variation up to which futures are the same.
-        num_samples: samples on which the learned operators are judged.
+        length: of the longest prefixes, suffixes and futures; 0 for the longest with at most 4096 words of length 2n +
+            1.
+        tolerance: total variation up to which futures are equal.
+        num_samples: samples to evaluate the operators.
 
     Returns:
-        Rows (quantity, value, exact, samples); `exact` is the same of the law of the process.
+        Rows (quantity, value, exact, samples); `exact` is that of the process.
 
     Raises:
-        InputError: another process or layout, or words longer than the corpus's.
+        InputError: another process or layout, or words longer than the samples.
 
     Source: Hsu, Kakade, Zhang (2009) for the operators; see `extract_automaton`.
     """
@@ -103,7 +103,7 @@ def automaton(
 
 
 def _gap(learned: Operators) -> int:
-    """Singular values before the largest ratio of one to the next; what is below rounding counts as rounding."""
+    """Return the number of singular values before the largest ratio of neighbours."""
     assert learned.singular_values is not None
     sizes = learned.singular_values / learned.singular_values[0]
     sizes = sizes.clamp_min(1e-12)
@@ -120,32 +120,31 @@ def dictionary(
     methods: Sequence[str] = ("principal", "simplex", "random"),
     seed: int = 0,
 ) -> list[dict]:
-    """Coordinates that are found in a layer without being told the belief, and how near to it they are.
+    """Find coordinates in a layer without the belief, and measure how close they are to it.
 
-    Of a belief over S states, on standardised streams:
+    With S belief states, on standardised streams:
 
     - principal: the first S - 1 principal components;
-    - simplex: barycentric coordinates of the S most extreme points in these components, found one after the other
-      (successive projection);
-    - sparse: codes of a dictionary of S atoms that have few non-zeros, by scikit-learn;
-    - random: S - 1 random directions: the null.
+    - simplex: barycentric coordinates of the S most extreme points in them (successive projection);
+    - sparse: codes of a sparse dictionary of S atoms (scikit-learn);
+    - random: S - 1 random directions, as a control.
 
     ``read`` is the held-out R² of the belief as an affine function of the coordinates; ``matched`` the mean absolute
-    correlation of each coordinate of the belief with one of those found, matched greedily.
+    correlation of belief coordinates with greedily matched ones.
 
     Args:
-        model: any module; models of this library are read at their residual taps.
+        model: any module.
         dataset: samples of an HMM, a generalised HMM or a mixture.
-        layers: module names, if the model has no residual taps.
-        num_samples: samples; the last quarter tests what is read.
-        methods: those that are wanted.
+        layers: module names; default: the residual stream.
+        num_samples: number of samples; the last quarter tests.
+        methods: those to run.
         seed: of random directions and dictionaries.
 
     Returns:
         Rows (layer, layer_name, method, quantity, value, samples).
 
     Raises:
-        InputError: an unknown method, a process without belief states, or no scikit-learn where it is needed.
+        InputError: an unknown method, a process without belief states, or scikit-learn is missing.
 
     Source: successive projection: Araújo et al. (2001), Gillis and Vavasis (2014); dictionaries: Mairal et al. (2009).
     """
@@ -174,7 +173,7 @@ def _principal(stream: Tensor, size: int, seed: int) -> Found:
 
 
 def _simplex(stream: Tensor, size: int, seed: int) -> Found:
-    """Barycentric coordinates; each vertex is the point that is farthest from the span of those before it."""
+    """Return barycentric coordinates; each vertex is the point farthest from the span of earlier ones."""
     places = _principal(stream, size, seed)
     lifted = torch.cat([places, places.norm(dim=1).max() * torch.ones_like(places[:, :1])], 1)
     left, vertices = lifted.clone(), []
@@ -216,7 +215,7 @@ _FIND: dict[str, Callable[[Tensor, int, int], Found]] = {
 
 
 def _matched(found: Found, belief: Float64[Tensor, "example state"]) -> float:
-    """Mean over the belief's coordinates of |correlation| with the coordinate that each is given; 0 if none is left."""
+    """Return the mean |correlation| of belief coordinates with matched ones; 0 if none is left."""
     one, other = ((x - x.mean(0)) / x.std(0).clamp_min(1e-12) for x in (found, belief))
     size, left = (one.T @ other / (len(one) - 1)).abs(), []
     for _ in range(min(size.shape)):

@@ -1,4 +1,4 @@
-"""The evaluation loss of [Limits] by position, and the length that a model fits."""
+"""Evaluation loss of [Limits] by position, and the fit length."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -16,9 +16,9 @@ from hmmscope.datasets.targets import Target, make_target
 from hmmscope.errors import InputError
 from hmmscope.schema import require, require_count
 
-#: Samples in one forward pass.
+#: Samples per forward pass.
 _BATCH = 256
-#: Rounds of samples at most, where few of them count.
+#: Most rounds of samples.
 _ROUNDS = 64
 DEFINITIONS = ("prefix", "max")
 
@@ -34,33 +34,32 @@ def evaluation_losses(
     least_count: int = 1,
     block_length: int = 0,
 ) -> list[dict]:
-    """How far the answers of a model are from the exact ones, by position: el_t of [Limits].
+    """Compute the distance of a model's answers from the exact ones by position: el_t of [Limits].
 
-    Of laws half the L1 distance, of vectors the Euclidean one, for linear processes relative to max(1, norm). Position t
-    is that after t observations; the answer at position 0 is constant and is left out. Of Cyclic-HARD only positions at
-    which the state is asked for count, which are few: samples are drawn, `num_samples` at a time, until each position has
-    `least_count` of them, or 64 times as many samples.
+    The distance is half the L1 distance of probabilities, or the Euclidean one of vectors, for linear processes divided
+    by max(1, norm). Position t follows t observations; position 0 is left out. For Cyclic-HARD only positions that
+    query the state are evaluated; rounds of `num_samples` samples continue until each position has `least_count` of
+    them, for at most 64 rounds.
 
-    Beside the ``model`` stands the predictor ``constant``, which always gives the mean of the exact answers in the
-    later half of the sequence (of cycles nearly the uniform law, of MatMul nearly zero): what knowing nothing is worth.
+    The baseline ``constant`` always answers the mean of the exact answers in the second half of the sequence.
 
     Source: [Limits] §4.1 and App. C.1; E = 256 trajectories there.
 
     Args:
-        model: tokens (batch, time) or vectors (batch, time, coordinate) to logits or vectors (batch, time, output).
-        dataset: of a process with an exact answer.
-        num_samples: of a round; given sequences come to an end.
-        first: number of the first sample.
-        target: what the model was trained for, "observation" or "belief".
-        least_count: samples that count, at each position.
-        block_length: of block chain-of-thought, for a model trained with it.
+        model: maps tokens or vectors (batch, time, ...) to logits or vectors (batch, time, output).
+        dataset: samples of a process with exact inference.
+        num_samples: samples per round.
+        first: first sample.
+        target: "observation" or "belief".
+        least_count: least evaluated samples per position.
+        block_length: of block chain-of-thought.
 
     Returns:
-        Rows ``predictor``, ``position``, ``value``, ``low``, ``high``, ``samples`` (those that count at the position). The
-        interval is the normal 95 % one over samples. A position at which none counts has no row.
+        Rows ``predictor``, ``position``, ``value``, ``low``, ``high``, ``samples`` (evaluated there), with normal 95 %
+        intervals over samples. Positions without samples have no row.
 
     Raises:
-        InputError: numbers out of range; the model's output has the wrong shape; the process has no exact answer.
+        InputError: numbers out of range, wrong output shape, or no exact inference.
     """
     require_count("num_samples", num_samples)
     require_count("least_count", least_count, 0)
@@ -95,7 +94,7 @@ def evaluation_losses(
 
 
 def _counting(batch: Batch, asked: Target, kept: NDArray[np.int64]) -> Batch:
-    """Without the samples of which no position counts."""
+    """Keep the samples with an evaluated position."""
     chosen = asked.counted(batch)[:, kept].any(1)
     components = None if batch.components is None else batch.components[chosen]
     return Batch(batch.tokens[chosen], batch.observations[chosen], batch.states[chosen], components)
@@ -104,7 +103,7 @@ def _counting(batch: Batch, asked: Target, kept: NDArray[np.int64]) -> Batch:
 def _constant(
     optimum: Float64[Tensor, "batch judged output"], counted: Bool[Tensor, "batch judged"]
 ) -> Float64[Tensor, "output"]:
-    """The mean of the exact answers where they count, in the later half of the columns in which some do."""
+    """Return the mean exact answer in the second half of the evaluated positions."""
     columns = torch.nonzero(counted.any(0))[:, 0]
     later = columns[len(columns) // 2 :]
     return optimum[:, later][counted[:, later]].mean(0)
@@ -113,7 +112,7 @@ def _constant(
 def _by_position(
     terms: NDArray[np.float64], judged: NDArray[np.int64], positions: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Means of a sample's terms at each position (sample, position), NaN where none counts."""
+    """Average a sample's terms at each position (sample, position); NaN without terms."""
     columns = [terms[:, judged == position] for position in positions]
     counts = [np.isfinite(column).sum(1) for column in columns]
     sums = [np.nansum(column, 1) for column in columns]
@@ -149,28 +148,28 @@ def fit_length(
     last: int = 3,
     definition: str = "prefix",
 ) -> int:
-    """The length that a model fits: up to it the evaluation loss is below `error_rate` from some epoch on.
+    """Return the length up to which the evaluation loss is below `error_rate` in the last epochs.
 
-    Of finitely many epochs the last ones decide. A position is fitted if its loss is below `error_rate` in each of the
-    last `last` epochs in which some sample counted there, and if there is such an epoch.
+    A position is fitted if its loss is below `error_rate` in each of the last `last` epochs that evaluated it, and
+    there is one.
 
     prefix: the largest F such that all positions up to F are fitted
-    max:    the largest position that is fitted; near the end of a sequence that forgets it may be so by any predictor
+    max:    the largest fitted position
 
     Source: [Limits] §4.1, which may mean either.
 
     Args:
-        losses: evaluation loss by epoch and position, None where no sample counted; the last epoch last.
-        positions: of the columns, ascending, from 1.
+        losses: by epoch and position, None without samples.
+        positions: ascending, from 1.
         error_rate: above 0; [Limits] takes 0.05 and 0.1.
-        last: epochs that decide (of fewer, all).
+        last: number of last epochs.
         definition: prefix or max.
 
     Returns:
         The length, 0 if the first position is not fitted.
 
     Raises:
-        InputError: unequal lengths, no epoch, positions that do not ascend from 1, numbers out of range.
+        InputError: unequal lengths, no epoch, positions that do not ascend from 1, or numbers out of range.
     """
     if definition not in DEFINITIONS:
         raise InputError(f"definition: must be prefix or max, got {definition!r}")
@@ -193,14 +192,11 @@ def crossing_length(
     last: int = 3,
     definition: str = "prefix",
 ) -> float:
-    """The fit length as a number: the place between two positions at which the evaluation loss crosses the error rate.
+    """Interpolate the fit length between positions, where the loss crosses the error rate.
 
-    Of each position the largest loss in the last `last` epochs counts, and between positions the loss is taken to be linear;
-    at position 0, where nothing is asked, it is 0. So the number is at least `fit_length` of the same definition, and less
-    than a position above it. It is the last position if the loss crosses nowhere, and the last one before a position that no
-    sample counted at.
-
-    Args and errors are those of `fit_length`.
+    The loss of a position is the largest of the last `last` epochs, 0 at position 0, and linear in between. Without a
+    crossing, the result is the last position before one that no sample evaluated, or the last position. Arguments and
+    errors are those of `fit_length`.
     """
     if definition not in DEFINITIONS:
         raise InputError(f"definition: must be prefix or max, got {definition!r}")
@@ -223,10 +219,9 @@ def crossing_length(
 def fit_start(
     losses: Sequence[Sequence[float | None]], positions: Sequence[int], error_rate: float, *, last: int = 3
 ) -> int | None:
-    """The least position from which on all positions are fitted; None if the last one is not.
+    """Return the least position from which all later ones are fitted, or None.
 
-    Of RanLDS the relative loss is largest at the first positions, where vectors are short, and the fit length can be 0 of a
-    model that is good everywhere else.
+    For RanLDS the relative loss is largest at the first positions, where vectors are short.
     """
     start = None
     fitted = fitted_positions(losses, positions, error_rate, last=last)
@@ -240,7 +235,7 @@ def fit_start(
 def fitted_positions(
     losses: Sequence[Sequence[float | None]], positions: Sequence[int], error_rate: float, *, last: int = 3
 ) -> list[bool]:
-    """Whether each position is fitted, see `fit_length`."""
+    """Return whether each position is fitted, see `fit_length`."""
     require(error_rate > 0, "error_rate", "must be above 0", error_rate)
     require_count("last", last)
     require(len(losses) >= 1, "losses", "must be of at least 1 epoch", len(losses))

@@ -1,4 +1,4 @@
-"""Belief geometry: how much of the exact belief state is an affine function of the residual stream, layer by layer."""
+"""Belief geometry: how well the exact belief state is an affine function of the residual stream, by layer."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -37,21 +37,21 @@ from hmmscope.schema import require, require_count
 from hmmscope.seeds import numpy_generator
 from hmmscope.ties import largest
 
-#: What may be read off: the last is what the model is trained for.
+#: Names of targets; the last is what the model is trained for.
 BELIEF, MIXED_BELIEF, PREDICTION = "belief", "belief, component unknown", "next observation"
 
-#: Of the regression, relative to standardised features: it only keeps the equations solvable.
+#: Ridge penalty for standardised features; it only keeps the equations solvable.
 RIDGE = 1e-6
 
 
 @dataclass(frozen=True, repr=False)
 class AffineFit(Shown):
-    """Affine maps from features to a target, one a layer.
+    """Affine maps from features to a target, one per layer.
 
     Attributes:
-        centre, scale: of the features over the training examples (layer, 1, feature).
+        centre, scale: of the features (layer, 1, feature).
         weights: (layer, feature, coordinate).
-        mean: of the target over the training examples (coordinate,).
+        mean: of the target (coordinate,).
     """
 
     centre: Float64[Tensor, "layer 1 feature"]
@@ -60,19 +60,18 @@ class AffineFit(Shown):
     mean: Float64[Tensor, "coordinate"]
 
     def __call__(self, features: Float[Tensor, "layer example feature"]) -> Float64[Tensor, "layer example coordinate"]:
-        """The target as it is read off."""
         return (features.double() - self.centre) / self.scale @ self.weights + self.mean
 
 
 @dataclass(frozen=True, repr=False)
 class Readout(Shown):
-    """Squared errors on test samples, the last quarter of all.
+    """Results of affine maps on the test samples.
 
     Attributes:
-        errors: of the map of each layer, summed over the examples of a sample (sample, layer).
-        spread: of the mean over the training examples (sample,).
-        fitted: R² on the training examples (layer,), by which a layer may be chosen.
-        values: the target as it is read off (layer, example, coordinate).
+        errors: squared errors by sample (sample, layer).
+        spread: those of the training mean (sample,).
+        fitted: training R² (layer,).
+        values: the target as read (layer, example, coordinate).
     """
 
     errors: Curves
@@ -81,36 +80,35 @@ class Readout(Shown):
     values: Float64[Tensor, "layer example coordinate"]
 
     def beyond(self, twins: Sequence["Readout"]) -> ExplainedFraction:
-        """The share that it explains of what untrained twins leave, each at the layer that is chosen for it."""
+        """Compute the fraction explained beyond controls, each at its own best layer."""
         left, *twins_left = (1 - one.r2()[:, one.chosen] for one in (self, *twins))
         return explained_beyond_controls(left, np.stack(twins_left, 1), len(self.spread))
 
     def r2(self, *, seed: int = 0) -> Curves:
-        """1 - errors / spread on all test samples and on resamples (1 + NUM_RESAMPLES, layer)."""
+        """Return 1 - errors / spread on test samples and resamples (1 + NUM_RESAMPLES, layer)."""
         return explained(self.errors, self.spread, seed=seed)
 
     def by_layer(self, samples: int | None = None) -> list[dict[str, Any]]:
-        """R² of each layer with its interval, see `with_interval`, and `fitted`."""
+        """Return the R² of each layer with its interval, and `fitted`."""
         found = zip(self.r2().T, self.fitted, strict=True)
         return [with_interval(draws, samples) | {"fitted": float(fitted)} for draws, fitted in found]
 
     @property
     def chosen(self) -> int:
-        """The layer that fits the training examples best."""
+        """Layer with the best training fit."""
         return largest(range(len(self.fitted)), lambda layer: float(self.fitted[layer]))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ExactBeliefs(Shown):
-    """Exact answers after every observation of the last sequence of some samples, and what is read of them from a network.
+    """Exact answers after every observation of the last sequence of each sample.
 
     Attributes:
-        dataset: where the samples 0 .. num_samples - 1 come from.
-        num_samples: samples in all.
-        times: numbers t of the observations (time,).
-        values: by name, see `geometry` (example, coordinate); examples of a sample stand together. The law of the next
-            observation, and the belief without knowing the component, are left out where they do not vary.
-        inside: which examples are no padding (example,); None if none is.
+        dataset: source of the samples.
+        num_samples: number of samples.
+        times: observation indices (time,).
+        values: targets by name, see `geometry` (example, coordinate); constant ones are left out.
+        inside: mask without padding (example,), or None.
     """
 
     dataset: ProcessDataset
@@ -121,7 +119,7 @@ class ExactBeliefs(Shown):
 
     @classmethod
     def of(cls, dataset: ProcessDataset, num_samples: int, observer: HMM | LabelledHMM | None = None) -> "ExactBeliefs":
-        """By the process of the corpus, or by another observer."""
+        """Compute the targets for the process or another observer."""
         times = belief_times(dataset)
         found, inside = belief_targets(dataset, times, num_samples, observer), unpadded(dataset, times, num_samples)
         test = _split(len(found[BELIEF]), num_samples)
@@ -133,34 +131,31 @@ class ExactBeliefs(Shown):
 
     @property
     def belief(self) -> Float64[Tensor, "example state"]:
-        """The belief under the true component."""
+        """Belief given the true component."""
         return self.values[BELIEF]
 
     def stream(self, model: nn.Module, layers: Sequence[str] | None = None) -> Float[Tensor, "layer example feature"]:
-        """What layers hold there; by default the residual stream after each layer."""
+        """Return activations of `layers`, by default the residual stream."""
         return read_stream(
             model, self.dataset, self.times, residual_layers(model) if layers is None else layers, self.num_samples
         )
 
     def read(self, features: Float[Tensor, "layer example feature"], target: str = BELIEF, **options: Any) -> Readout:
-        """The answer of a name as it is read off features; options of `read_off`."""
+        """Read a target from features by `read_off`."""
         return read_off(features, self.values[target], self.num_samples, inside=self.inside, **options)
 
     def mapped(self, features: Float[Tensor, "layer example feature"]) -> Float64[Tensor, "layer example state"]:
-        """The belief at all examples as the map that fits them all reads it."""
+        """Return the belief as read by a map fitted to all examples."""
         return fit_affine(features, self.belief)(features)
 
     def from_prediction(self, target: str = BELIEF, **options: Any) -> Curves:
-        """R² of what the exact law of the next observation gives of an answer, on the test samples and on resamples.
-
-        Nothing where that law is always the same.
-        """
+        """Return R² of a target from the exact next-observation probabilities; zero if they are constant."""
         if PREDICTION not in self.values:
             return np.zeros(1 + NUM_RESAMPLES)
         return self.read(self.values[PREDICTION][None], target, **options).r2()[:, 0]
 
     def ceiling(self, target: str) -> float:
-        """R² on the test samples of the best answer that observations allow: below one for the component's own belief."""
+        """Return test R² of the best answer from observations."""
         if target != BELIEF or MIXED_BELIEF not in self.values:
             return 1.0
         test = _split(len(self.belief), self.num_samples)
@@ -182,44 +177,41 @@ def geometry(
     num_controls: int = NUM_TWINS,
     controls: Controls | None = None,
 ) -> list[dict]:
-    """Held-out R² of belief states, and of the next-observation law, as affine functions of each layer.
+    """Compute held-out R² of beliefs and next-observation probabilities as affine functions of each layer.
 
-    Read after every observation of the last sequence of each sample:
-        ``belief``: P(state | observations) under the true component; the predictive vector of a `GeneralisedHMM`; the mean
-        of the state of a `LinearGaussian`, by the Kalman filter;
-        ``belief, component unknown``: the same of the observer who does not know the component (mixtures);
-        ``next observation``: the law of the next observation, that observer's.
+    Targets, after every observation of the last sequence:
+        ``belief``: P(state | observations) given the true component; the predictive vector of a `GeneralisedHMM`; the
+            Kalman mean of a `LinearGaussian`;
+        ``belief, component unknown``: the same without the component (mixtures);
+        ``next observation``: its probabilities, without the component.
 
-    R² = 1 - Σ |target - map(stream)|² / Σ |target - mean|² over all coordinates, with the mean of the training examples.
-    Three quarters of the samples fit the map (ridge regression on standardised features in float64, by Cholesky), the rest
-    test it. One control fits maps to targets permuted over the training examples. The other is the same architecture without
-    training: much can be read from a random network too, so what training added is `share`, see `analysis.controls`.
+    R² = 1 - Σ |target - map(stream)|² / Σ |target - mean|² over all coordinates, with the training mean. Three quarters
+    of the samples fit the map (ridge regression on standardised features in float64), the rest test it. Controls:
+    permuted training targets, and untrained networks.
 
     Args:
-        model: any module; models of this library are read at their residual taps.
-        dataset: samples of an HMM or a mixture, or with an observer of anything.
-        layers: module names, if the model has no residual taps.
-        num_samples: samples in all; of given sequences at most as many as there are different windows.
-        ridge: of the regression.
-        seed: of the permutation and of the bootstrap.
-        observer: whose beliefs and predictions are read; by default those of the corpus's own process.
-        num_controls: untrained networks that are read beside the model, at least three; 0 for none.
-        controls: a function that makes the untrained module, ``lambda: Mine()``; without it `draw_controls` draws them.
+        model: any module.
+        dataset: samples with beliefs, or any with an observer.
+        layers: module names; default: the residual stream.
+        num_samples: number of samples, at most the number of windows of recorded sequences.
+        ridge: penalty.
+        seed: of permutation and bootstrap.
+        observer: process that defines the targets; default: that of the dataset.
+        num_controls: number of untrained controls, 0 or at least 3.
+        controls: function that makes an untrained module; default: `draw_controls`.
 
     Returns:
         Rows (target, targets "true" or "shuffled", layer, layer_name, r2, low, high, fitted, ceiling, from_prediction,
-        samples, twins, share, share_low, share_high, beyond_twins). `fitted` is R² on the training examples; `ceiling` that
-        of the best possible answer of an observer who does not know the component; `from_prediction` that of an affine
-        function of the exact next-observation law, which is what a stream that holds only its prediction would give. `twins`
-        is the mean R² of the untrained twins at that layer, `share` what the model explains of what they leave,
-        `beyond_twins` the same in words, or why nothing is told. Intervals are 95 %: over test samples, of
-        `share` over twins too.
+        samples, twins, share, share_low, share_high, beyond_twins). `fitted` is training R², `ceiling` that of the best
+        observer without the component, `from_prediction` that of the exact prediction alone, `twins` the mean R² of
+        controls, `share` the fraction explained beyond them, `beyond_twins` the same in words. Intervals are 95 % over
+        test samples, for `share` also over controls.
 
     Raises:
         InputError: a process without belief states, or an unknown layer.
 
-    Source: Shai et al. (2024), "Transformers represent belief state geometry in their residual stream"; there R² on all
-    samples, the split and the controls beside the untrained model are ours.
+    Source: Shai et al. (2024), "Transformers represent belief state geometry in their residual stream"; the split and
+    the controls are ours.
     """
     check_dataset(dataset)
     num_samples = dataset.different(num_samples)
@@ -251,7 +243,7 @@ def geometry(
 
 
 def belief_times(dataset: ProcessDataset) -> NDArray[np.int64]:
-    """Numbers t of the observations of the last sequence."""
+    """Return the observation indices of the last sequence."""
     layout = dataset.layout
     return np.flatnonzero(layout.sequence_index == layout.sequence_index[-1])
 
@@ -264,7 +256,7 @@ def belief_targets(
     *,
     first: int = 0,
 ) -> dict[str, Float64[Tensor, "example coordinate"]]:
-    """Exact targets at some observations of `num_samples` samples from `first` on; examples of a sample stand together."""
+    """Compute exact targets at `times` of samples from `first` on; examples of a sample are adjacent."""
     parts = [_targets(dataset, batch, observer) for batch in _batches(dataset, num_samples, first)]
     return {name: torch.cat([part[name][:, times].flatten(0, 1) for part in parts]) for name in parts[0]}
 
@@ -272,7 +264,7 @@ def belief_targets(
 def unpadded(
     dataset: ProcessDataset, times: NDArray[np.int64], num_samples: int, *, first: int = 0
 ) -> Bool[Tensor, "example"] | None:
-    """Where the examples of `belief_targets` are no padding; None if all are not."""
+    """Return the mask of `belief_targets` without padding, or None."""
     if dataset.process.data is None:
         return None
     return torch.cat([batch.states[:, times].flatten() for batch in _batches(dataset, num_samples, first)]) >= 0
@@ -301,7 +293,7 @@ def _targets(
             raise process.missing_capability_error(BELIEFS)
         return {BELIEF: belief, PREDICTION: observed.next_observation}
     if batch.components is None:
-        raise InputError("observer: must be one HMM where samples have no components")
+        raise InputError("observer: must be a single HMM, because the samples have no components; got a mixture")
     mixed = filter_mixture(process, batch.observations, reset_mask=starts)
     told = filter_known_component(process, batch.observations, batch.components, reset_mask=starts)
     return {
@@ -317,15 +309,13 @@ def mixed_beliefs(
     posterior: Float64[Tensor, "batch time component"],
     reset_mask: Tensor,
 ) -> Float64[Tensor, "batch time state"]:
-    """P(state t | o_0..o_t) = sum_m P(m | o_0..o_t) P_m(state t | o_0..o_t): belief without knowing the component.
-
-    Of all functions of the observations it is nearest, in mean square, to the belief under the true component.
+    """Compute sum_m P(m | o_0..o_t) P_m(state t | o_0..o_t), the belief without the component.
 
     Args:
         mixture: M components.
         observations: symbols (batch, time).
         posterior: P(component | o_0..o_t), from `filter_mixture`.
-        reset_mask: mask (time,), true where a new sequence begins.
+        reset_mask: True where a sequence starts (time,).
     """
     steps = forward_steps(mixture.params, observations[None], reset_mask)
     return torch.stack([torch.einsum("bm,mbs->bs", posterior[:, t], step.belief) for t, step in enumerate(steps)], 1)
@@ -341,16 +331,16 @@ def read_off(
     seed: int = 0,
     inside: Bool[Tensor, "example"] | None = None,
 ) -> Readout:
-    """Fit a map for each layer on three quarters of the samples, and measure it on the rest.
+    """Fit an affine map for each layer on three quarters of the samples; measure it on the rest.
 
     Args:
-        features: examples of one sample stand together.
-        target: what is read off.
-        num_samples: samples, as many examples each.
-        ridge: of the regression.
-        shuffle: fit targets permuted over the training examples.
+        features: (layer, example, feature); examples of a sample are adjacent.
+        target: values to fit.
+        num_samples: number of samples.
+        ridge: penalty.
+        shuffle: permute the training targets.
         seed: of the permutation.
-        inside: which examples count; all by default.
+        inside: mask of valid examples.
     """
     test = _split(len(target), num_samples)
     train = ~test if inside is None else ~test & inside
@@ -378,13 +368,13 @@ def fit_affine(
     target: Float64[Tensor, "example coordinate"],
     ridge: float = RIDGE,
 ) -> AffineFit:
-    """Least squares with a penalty on standardised features, for each layer by itself, in float64 by Cholesky.
+    """Fit ridge regression on standardised features for each layer, in float64 by Cholesky.
 
     weights = (XᵀX / N + ridge I)⁻¹ XᵀY / N,    X standardised, Y centred
     """
     x = features.double()
     centre, scale = x.mean(1, keepdim=True), x.std(1, keepdim=True, correction=0)
-    scale = torch.where(scale > 1e-9 * (1 + centre.abs()), scale, torch.inf)  # a constant tells nothing
+    scale = torch.where(scale > 1e-9 * (1 + centre.abs()), scale, torch.inf)  # constant features get weight 0
     x = (x - centre) / scale
     gram = x.transpose(1, 2) @ x / x.shape[1] + ridge * torch.eye(x.shape[2], dtype=x.dtype)
     mean = target.mean(0)
@@ -393,7 +383,7 @@ def fit_affine(
 
 
 def explained(errors: Curves, spread: Curves, *, seed: int = 0) -> Curves:
-    """1 - mean error / mean spread (1 + NUM_RESAMPLES, layer) of errors (sample, layer) and spread (sample,).
+    """Return 1 - mean error / mean spread (1 + NUM_RESAMPLES, layer).
 
     Raises:
         InputError: a target that does not vary.
@@ -405,6 +395,6 @@ def explained(errors: Curves, spread: Curves, *, seed: int = 0) -> Curves:
 
 
 def _split(num_examples: int, num_samples: int) -> Tensor:
-    """Whether an example belongs to the last quarter of the samples."""
+    """Return the mask of the last quarter of the samples."""
     samples = torch.arange(num_samples).repeat_interleave(num_examples // num_samples)
     return samples >= (3 * num_samples) // 4

@@ -1,4 +1,4 @@
-"""Behind a header: a model beside the filter of the HMM that the header tells, and beside those who do not read it."""
+"""Models on header layouts, compared with the exact filter and with predictors that do not read the header."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -26,7 +26,7 @@ from hmmscope.seeds import PURPOSES
 BAUM_WELCH, BAYES, WRONG = "baum-welch", "bayes", "wrong-header"
 QUANTITIES = ("excess", "entropy-error", "entropy-bias")
 
-#: Laws at judged columns (sample, judged, outcome), NaN where there are none, by predictor.
+#: Probabilities (sample, position, outcome) by predictor, NaN where there are none.
 Laws = dict[str, Tensor]
 
 
@@ -44,47 +44,46 @@ def header(
     ngrams: bool = True,
     seed: int = 0,
 ) -> list[dict]:
-    """Excess and calibration by position of a model behind headers, and of predictors that know less than the header::
+    """Compute excess loss and calibration by position of a model on a header layout, and of weaker predictors::
 
-        ``model``           what is measured
-        ``wrong-header``    the filter of the HMM that stands in the header of another sample
-        ``order-k``, ``context-tree``   counting in the observations at its best (`TunedNgrams.tuned`)
-        ``baum-welch``      an HMM of as many states, fitted to the observations so far; at `positions` only
-        ``bayes``           the observer who knows the family but reads no header: a mixture of `num_hmms` draws of it, by
-                            Monte Carlo; its interval is over `num_pools` pools of draws, whose laws are no better than
-                            the exact ones on average
+        ``model``           the model
+        ``wrong-header``    the exact filter with the header of another sample
+        ``order-k``, ``context-tree``   n-gram baselines (`TunedNgrams.tuned`)
+        ``baum-welch``      an HMM of equal size fitted to the observations so far; at `positions` only
+        ``bayes``           the Bayes predictor that knows the family of HMMs but not the header: a mixture of
+            `num_hmms` draws; its interval covers `num_pools` pools of draws
 
-    Quantities, each a mean over samples: ``excess`` is KL(optimum || predictor) in nats; ``entropy-error`` is how far
-    H(predictor) is from H(optimum), in bits, and ``entropy-bias`` by how much it is above. The optimum is the filter of the
-    HMM in the header. For beliefs there are the model and the wrong header.
+    Quantities, means over samples: ``excess``, KL(optimum || predictor) in nats; ``entropy-error`` and
+    ``entropy-bias``, the absolute and signed difference H(predictor) - H(optimum) in bits. The optimum is the filter of
+    the header's HMM. For beliefs there are only the model and the wrong header.
 
     Args:
-        model: any module that reads the tokens of the corpus.
+        model: any module of tokens.
         dataset: in the layout `header`.
-        num_samples: samples.
-        target: what the model was trained for, "observation" or "belief".
-        num_hmms, num_pools: HMMs of a pool for ``bayes``, and pools; 0 pools leave it out.
-        num_fits: samples that Baum-Welch is fitted to; 0 leaves it out.
-        positions: numbers of known observations where Baum-Welch is fitted; by default 1, 2, 4, ...
-        ngrams: whether what counts is tuned and added.
-        seed: of the bootstrap and of the fits.
+        num_samples: number of samples.
+        target: "observation" or "belief".
+        num_hmms, num_pools: HMMs per pool for ``bayes``, and pools, or 0.
+        num_fits: samples for Baum-Welch, or 0.
+        positions: numbers of observations for Baum-Welch; default: 1, 2, 4, ...
+        ngrams: add n-gram baselines.
+        seed: of bootstrap and fits.
 
     Returns:
-        Rows (predictor, position, quantity, value, low, high, error, samples); position is the number of observations known,
-        or None for the mean over all of them. Intervals are 95 %, over samples; of ``bayes`` over pools too. A predictor
-        that holds what happens impossible has no finite excess, and no rows of it.
+        Rows (predictor, position, quantity, value, low, high, error, samples); position is the number of known
+        observations, or None for the mean over all. Intervals are 95 % over samples, for ``bayes`` also over pools.
+        Infinite excess has no rows.
 
     Raises:
-        InputError: a corpus in another layout.
+        InputError: a dataset in another layout.
 
-    Source: the entropy by position as in Agarwal, Dalal and Misra (2025), arXiv 2512.22471; the excess, the baselines and
-    the intervals are ours.
+    Source: the entropy by position as in Agarwal, Dalal and Misra (2025), arXiv 2512.22471; the excess, the baselines
+    and the intervals are ours.
     """
     behind_headers(dataset)
     require_count("num_samples", num_samples, 2)
     asked = make_target(target, dataset.process, dataset.layout)
     first = list(range(0, num_samples, BATCH))
-    if num_samples - first[-1] == 1:  # no sample is alone: it reads another one's header, too
+    if num_samples - first[-1] == 1:  # the wrong header needs two samples per batch
         first.pop()
     samples = [dataset[begin:end] for begin, end in pairwise([*first, num_samples])]
     exact = torch.cat([asked.optimum(batch) for batch in samples])
@@ -113,7 +112,6 @@ def header(
 
 
 def _counted(dataset: ProcessDataset, samples: Sequence[Batch]) -> Laws:
-    """What counts, tuned on other samples."""
     others = other_samples(dataset)
     assert others is not None
     tuned = TunedNgrams.tuned(others)
@@ -122,20 +120,17 @@ def _counted(dataset: ProcessDataset, samples: Sequence[Batch]) -> Laws:
 
 
 def behind_headers(dataset: ProcessDataset) -> int:
-    """How many columns the header has; InputError for a corpus in another layout."""
+    """Return the number of header tokens; InputError for another layout."""
     check_dataset(dataset)
     if dataset.layout.header_format is None:
         raise InputError(
-            "dataset: must have the layout header; Corpus(process, layout=hmmscope.HeaderLayout(length=...))"
+            "dataset: must have a header layout; use ProcessDataset(process, layout=hmmscope.HeaderLayout(length=...))"
         )
     return dataset.layout.header_format.num_entries
 
 
 def prior_pool(process: Process, num_hmms: int, number: int = 0) -> Process:
-    """Draws from the family of a fresh pool, equally likely: pool `number` of the stream "monte-carlo".
-
-    No sample of a corpus has one of these components.
-    """
+    """Draw pool `number` from the family of HMMs, equally likely and independent of all samples."""
     process.require_capability(HEADERS, "prior_pool")
     first = (PURPOSES["monte-carlo"] << 40) + number * num_hmms
     pool, _ = process.select_components(torch.arange(first, first + num_hmms)) or (process, None)
@@ -145,22 +140,21 @@ def prior_pool(process: Process, num_hmms: int, number: int = 0) -> Process:
 def bayes_predictions(
     process: Process, observations: Tensor, *, num_hmms: int = 4096, number: int = 0
 ) -> Float64[Tensor, "batch time symbol"]:
-    """P(o_t | o_0..o_{t-1}) by who knows the family of a fresh pool, and no header, by Monte Carlo.
+    """Estimate P(o_t | o_0..o_{t-1}) given the family of HMMs, but no header, by Monte Carlo.
 
     sum_m P_m(o_0..o_t) / sum_m P_m(o_0..o_{t-1}),    m = 1 .. num_hmms drawn from the family
 
     Args:
-        process: a pool of fresh HMMs.
+        process: a family of HMMs, one per sample.
         observations: symbols (batch, time).
         num_hmms: draws.
-        number: of the pool of draws; others are independent.
+        number: independent pool of draws.
     """
     pool = prior_pool(process, num_hmms, number)
     return mixture_predictions(pool, observations, dtype=torch.float64).predicted_observation
 
 
 def _of_wrong_header(dataset: ProcessDataset, asked: Target, batch: Batch) -> Tensor:
-    """What the observer says who reads the header of the sample before."""
     length = dataset.layout.context_length - dataset.layout.num_observations
     tokens = batch.tokens.clone()
     tokens[:, :length] = batch.tokens[:, :length].roll(1, 0)
@@ -172,19 +166,18 @@ def _doublings(dataset: ProcessDataset) -> list[int]:
 
 
 def _fitted(dataset: ProcessDataset, num_fits: int, known: list[int]) -> Tensor:
-    """The laws of Baum-Welch after so many observations of each sample."""
     sizes = dataset.process.num_states, dataset.process.num_symbols
     seen = dataset[0:num_fits].observations
     return baum_welch_predictions(seen, *sizes, [t - 1 for t in known], num_restarts=2, num_tries=1, max_iterations=30)
 
 
 def entropy_bits(laws: Float64[Tensor, "*batch outcome"]) -> Float64[Tensor, "*batch"]:
-    """Entropy of laws, in bits."""
+    """Compute the entropy in bits."""
     return -torch.special.xlogy(laws, laws).sum(-1) / np.log(2)
 
 
 def _rows(name: str, laws: Tensor, exact: Tensor, asked: Target, *, seed: int) -> list[dict]:
-    """By position and over all; positions without laws are left out, as are values that are not finite."""
+    """Return rows by position and for all positions; those without finite values are left out."""
     apart = entropy_bits(laws) - entropy_bits(exact)
     excess = (torch.special.xlogy(exact, exact) - torch.special.xlogy(exact, laws)).sum(-1)
     found = dict(zip(QUANTITIES, (excess, apart.abs(), apart), strict=True))
@@ -203,7 +196,7 @@ def _rows(name: str, laws: Tensor, exact: Tensor, asked: Target, *, seed: int) -
 
 
 def _pooled(pools: list[list[dict]]) -> Iterator[dict]:
-    """Means over pools of draws; the squares of the errors over samples and over pools add up."""
+    """Average over pools; errors over samples and over pools add in squares."""
     for same in zip(*pools, strict=True):
         values = np.array([row["value"] for row in same])
         between = float(values.std(ddof=1)) if len(values) > 1 else 0.0

@@ -1,4 +1,4 @@
-"""Inside a network behind headers: does it hold the numbers that it was told, and does an edited header move its answers?"""
+"""Header representation: does a network store the header's numbers, and do edited headers change its answers?"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,7 +27,7 @@ from hmmscope.datasets.targets import make_target
 from hmmscope.schema import require, require_count
 from hmmscope.seeds import numpy_generator
 
-#: Where the header is edited: in the tokens, which every layer reads, or in the stream of its columns at one layer.
+#: Value of `where` for edits of the tokens.
 TOKENS = "tokens"
 
 
@@ -42,25 +42,23 @@ def header_memory(
     controls: Controls | None = None,
     seed: int = 0,
 ) -> list[dict]:
-    """Held-out R² of the header's numbers as affine functions of each layer at the last observation, beside untrained twins.
-
-    A filter needs the matrices at every step, so a recurrent network has to carry them; a Transformer may look them up.
+    """Compute held-out R² of the header's numbers as affine functions of each layer at the last observation.
 
     Args:
-        model: any module; models of this library are read at their residual taps.
+        model: any module.
         dataset: in the layout `header`.
-        layers: module names, if the model has no residual taps.
-        num_samples: samples, of which the last quarter tests the maps.
-        num_controls: untrained networks that are read beside the model, at least three; 0 for none.
-        controls: a function that makes the untrained module, ``lambda: Mine()``; without it `draw_controls` draws them.
-        seed: of the bootstrap and of the twins.
+        layers: module names; default: the residual stream.
+        num_samples: number of samples; the last quarter tests.
+        num_controls: number of untrained controls, 0 or at least 3.
+        controls: function that makes an untrained module; default: `draw_controls`.
+        seed: of bootstrap and controls.
 
     Returns:
         Rows (part "transition" or "emission", layer, layer_name, r2, low, high, samples, twins, share, share_low,
-        share_high, beyond_twins), as `geometry` has them.
+        share_high, beyond_twins), see `geometry`.
 
     Raises:
-        InputError: a corpus in another layout, or an unknown layer.
+        InputError: a dataset in another layout, or an unknown layer.
     """
     length = behind_headers(dataset)
     require_count("num_samples", num_samples, 8, ", to fit and to test on")
@@ -95,32 +93,29 @@ def header_edits(
     num_samples: int = 256,
     seed: int = 0,
 ) -> list[dict]:
-    """Change one entry of the header, and ask whether the answers move to those of the filter of the new HMM.
+    """Edit one entry of the header, and measure whether the answers move to the new HMM's filter.
 
-    The entry is exchanged with the last one of its row, which the header does not say. The observations stay. The header is
-    edited in the tokens; or, layer by layer, in the stream: what the columns of the header hold there is replaced by what
-    they hold of the edited header, so that layers above hear of the new HMM, and those below have read the old one.
-
-    The value is the share of the way that the answers in the later half go to the new filter's,
+    The entry is exchanged with the last, implied one of its row. The edit is made in the tokens, or in the header's
+    stream at one layer, so that only later layers read the new HMM. The value is the fraction of the way to the new
+    filter in the second half,
 
         1 - D(new filter, model after) / D(new filter, model before);
 
-    one if the model filters with the new HMM, zero if it does not hear the edit; D is the KL divergence in nats. The control
-    ``other`` puts the header of another sample there: a change too, and not the one that is asked for.
+    D is the KL divergence in nats. The control ``other`` inserts the header of another sample.
 
     Args:
-        model: any module; models of this library are changed at their residual taps.
-        dataset: in the layout `header`. Samples that the new HMM does not allow are left out.
-        layers: module names, if the model has no residual taps.
-        num_samples: samples.
-        seed: of the choice of entries and of the bootstrap.
+        model: any module.
+        dataset: in the layout `header`. Samples that are impossible under the new HMM are left out.
+        layers: module names; default: the residual stream.
+        num_samples: number of samples.
+        seed: of entries and bootstrap.
 
     Returns:
-        Rows (where, layer, edit "own" or "other", value, low, high, error, before, after, samples); where is "tokens", or
-        the name of a layer.
+        Rows (where, layer, edit "own" or "other", value, low, high, error, before, after, samples); where is "tokens"
+        or a layer name.
 
     Raises:
-        InputError: a corpus in another layout, an unknown layer, or no sample that the new HMM allows.
+        InputError: a dataset in another layout, an unknown layer, or fewer than two possible samples.
     """
     length = behind_headers(dataset)
     target = make_target("observation", dataset.process, dataset.layout)
@@ -161,7 +156,7 @@ def header_edits(
 def exchanged(
     dataset: ProcessDataset, tokens: Int64[Tensor, "batch column"], seed: int
 ) -> Int64[Tensor, "batch column"]:
-    """The tokens with one entry of each header exchanged with the last one of its row, of those that differ by a quarter."""
+    """Exchange one entry of each header with the last of its row, preferably one that differs by at least a quarter."""
     told = dataset.process.decode_header(tokens[:, : behind_headers(dataset)] - dataset.num_symbols).params
     values, lasts = [], []
     for matrix in (told.transition_MSS, told.emission_MSV):
@@ -179,7 +174,7 @@ def exchanged(
 
 
 def _whole(held: Tensor, num_columns: int) -> Tensor:
-    """Values of the first columns as of all of them, as `patch` takes them."""
+    """Pad values of the first positions to all positions."""
     return nn.functional.pad(held, (0, 0, 0, num_columns - held.shape[1]))
 
 

@@ -1,4 +1,4 @@
-"""First weights: make untrained controls by a user's function, and compare redrawn weights with a module's own."""
+"""Initial weights: make untrained controls by a user's function, and compare initial scales."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,29 +15,27 @@ from hmmscope.seeds import derived_seed
 
 #: A function without arguments that makes an untrained module.
 Controls = Callable[[], nn.Module]
-#: Ratio of scales from which on a matrix counts as drawn from another law: of a trained module, of first weights.
+#: Least ratio of scales that shows another initial distribution of a matrix: trained, and initial weights.
 TRAINED_RATIO, FIRST_RATIO = 1.6, 1.25
-#: The same of vectors, which training moves further.
+#: The same for vectors, which training moves further.
 VECTOR_RATIO = 4.0
-#: Standard errors of a scale that are allowed beside: small tensors have a wide one.
+#: Standard errors of a scale that are allowed.
 _ERRORS = 4.0
-#: Rows and columns of a matrix whose singular values are compared.
+#: Rows and columns of the block for singular values.
 _BLOCK = 256
-#: Error of a table that follows from its positions, relative to its root mean square, and the share of entries that do.
+#: Relative error of a table computed from positions, and the least fraction of such entries.
 _TABLE_ERROR, _TABLE_SHARE = 1e-3, 0.9
 
 FIX = "pass controls=, a function that makes the untrained module"
 
 
 def made_controls(controls: Controls, model: nn.Module, seeds: Sequence[int]) -> tuple[nn.Module, ...]:
-    """Make one untrained module for each seed by a user's function, on the device and in the type of the model.
+    """Make one untrained module for each seed by a user's function, on the model's device and dtype.
 
-    The function is called without gradients, so that it cannot train, and under the seed: the global generators of torch,
-    NumPy and Python are set for each call and put back.
+    Each call runs without gradients, with the global generators of torch, NumPy and Python seeded and restored.
 
     Raises:
-        InputError: no function, one that fails or makes no module, another architecture than the model's, or the same
-            weights at every call.
+        InputError: not a function; it fails, returns no module or another architecture, or always the same weights.
     """
     rule = "must be a function without arguments that makes the untrained module, such as lambda: Mine()"
     if not callable(controls) or isinstance(controls, nn.Module):
@@ -58,8 +56,8 @@ def made_controls(controls: Controls, model: nn.Module, seeds: Sequence[int]) ->
     for one, other in [*pairwise(made), *((model, one) for one in made)]:
         if _same_weights(one, other):
             raise InputError(
-                "controls: makes the same weights at every call; it must draw new ones, and neither load weights nor set a "
-                "seed"
+                "controls: returns the same weights at every call; it must draw new ones, without loading weights or a "
+                "fixed seed"
             )
     return tuple(made)
 
@@ -70,8 +68,8 @@ def _require_same_shapes(made: nn.Module, model: nn.Module) -> None:
         return
     odd, own = next(((b, a) for a, b in zip(wanted, found, strict=False) if a[1] != b[1]), (None, None))
     if odd is None or own is None:
-        raise InputError(f"controls: makes a module of {len(found)} parameters, the model has {len(wanted)}")
-    raise InputError(f"controls: makes another architecture, {odd[0]} {odd[1]} where the model has {own[0]} {own[1]}")
+        raise InputError(f"controls: must return a module of {len(wanted)} parameters like the model, got {len(found)}")
+    raise InputError(f"controls: must return the model's architecture with {own[0]} {own[1]}, got {odd[0]} {odd[1]}")
 
 
 def _placed(made: nn.Module, model: nn.Module) -> nn.Module:
@@ -93,17 +91,16 @@ def _same_weights(one: nn.Module, other: nn.Module) -> bool:
 
 
 def other_law(own: Mapping[str, Tensor], drawn: Sequence[Mapping[str, Tensor]], *, trained: bool = True) -> str:
-    """Return which parameter shows that a module began from another law than its redrawn controls; empty if none does.
+    """Return which parameter has another initial distribution than its redrawn controls, or "".
 
-    A matrix is compared by its root mean square and by the median of its singular values. Training adds to few directions
-    and moves the first of them alone; another initialization moves both. So of a trained module the smaller of the two
-    changes counts, and of first weights the larger. Training shrinks or stretches by up to `TRAINED_RATIO`. A parameter
-    whose entries are all equal, where the controls draw them, shows another law too.
+    A matrix is compared by its root mean square and its median singular value. Training adds few directions, which
+    changes the first only; another initialization changes both. The smaller change counts for trained modules (limit
+    `TRAINED_RATIO`), the larger for initial weights.
 
     Args:
-        own: parameters of the module by name.
+        own: parameters by name.
         drawn: the same of each control.
-        trained: the module may be trained; otherwise it has its first weights.
+        trained: whether the module may be trained.
     """
     for name, weight in own.items():
         found = _ratio(weight.detach(), [one[name].detach() for one in drawn], trained=trained)
@@ -113,16 +110,16 @@ def other_law(own: Mapping[str, Tensor], drawn: Sequence[Mapping[str, Tensor]], 
 
 
 def _ratio(weight: Tensor, drawn: Sequence[Tensor], *, trained: bool) -> str | None:
-    """Describe how the scale of a parameter differs from that of its draws; None if it does not."""
+    """Describe how the scale of a parameter differs from its controls, or return None."""
     count = weight.numel()
     if count < 2 or not weight.is_floating_point():
         return None
     weight, drawn = weight.double().cpu(), [one.double().cpu() for one in drawn]
     still, fixed = bool((weight == weight.flatten()[0]).all()), all(torch.equal(one, drawn[0]) for one in drawn)
     if still and not fixed:
-        return f"the value {float(weight.flatten()[0]):.3g} everywhere, and its controls draw it"
+        return f"the value {float(weight.flatten()[0]):.3g} everywhere, while its controls vary"
     if fixed and not trained and not torch.equal(weight, drawn[0]):
-        return "other first values than its controls, which do not draw it"
+        return "other initial values than its controls, where it is constant"
     size = _mean([_root_mean_square(one) for one in drawn])
     if size == 0:
         return None
@@ -144,7 +141,7 @@ def _root_mean_square(values: Tensor) -> float:
 
 
 def _inner(weight: Tensor) -> float:
-    """The median of the singular values of a block."""
+    """Return the median singular value of a block."""
     return float(torch.linalg.svdvals(weight.flatten(1)[:_BLOCK, :_BLOCK]).median())
 
 
@@ -153,16 +150,14 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def copied_table(module: nn.Module, before: dict[str, Tensor], known: set[int]) -> str:
-    """Return the name of a buffer that a redrawn copy keeps and that may be learned; empty if there is none.
+    """Return a buffer that redrawing keeps and that may be learned, or "".
 
-    A table that follows from its positions is not learned: integers and truth values; at most two finite values, such as a
-    mask; sinusoids, ramps and powers along an axis, as positions have them. Every other buffer of real numbers that
-    redrawing leaves as it was may hold what training put there.
+    Integers, two-valued tables such as masks, and sinusoids, ramps and powers of the position are not learned.
 
     Args:
-        module: the copy, after its weights were drawn.
-        before: its buffers before that.
-        known: ids of buffers whose law is known.
+        module: the redrawn copy.
+        before: its buffers before redrawing.
+        known: ids of buffers with a known initializer.
     """
     for name, buffer in module.named_buffers():
         if id(buffer) in known or not (buffer.is_floating_point() or buffer.is_complex()):
@@ -175,7 +170,7 @@ def copied_table(module: nn.Module, before: dict[str, Tensor], known: set[int]) 
 
 
 def _follows(table: Tensor) -> bool:
-    """Return whether a table has two values at most, or follows from its positions along an axis."""
+    """Return whether a table has at most two values, or is a function of its positions."""
     values = torch.view_as_real(table) if table.is_complex() else table
     values = values.double()
     if values[values.isfinite()].unique().numel() <= 2:
@@ -184,7 +179,7 @@ def _follows(table: Tensor) -> bool:
 
 
 def _recurs(rows: Tensor) -> bool:
-    """Return whether each column follows x[t + 1] = a x[t] + b x[t - 1], or is linear except at kinks."""
+    """Return whether each column satisfies x[t + 1] = a x[t] + b x[t - 1], or is piecewise linear."""
     if len(rows) < 3:
         return False
     size = rows.nan_to_num(posinf=0, neginf=0).square().mean(0).sqrt()

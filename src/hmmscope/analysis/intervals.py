@@ -1,7 +1,7 @@
-"""Means with 95 % intervals over samples: by the bootstrap, and of fewer than `FEW` by Student's law.
+"""Means with 95 % intervals over samples: the bootstrap, or Student's t for fewer than `FEW` samples.
 
-Percentiles of few resampled means are too close: of 16 samples they cover .90, of 5 they cover .80. How often each law
-covers is measured by the laboratory (`make break SIZES="--only --coverage 2000"`), at the sizes at which it is shown.
+Bootstrap percentiles of 16 samples cover .90, of 5 samples .80. `make break SIZES="--only --coverage 2000"` measures
+coverage.
 """
 
 from functools import lru_cache
@@ -19,10 +19,9 @@ NUM_RESAMPLES = 1000
 def bootstrap_means(
     values: NDArray[np.float64], *, seed: int = 0
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and both ends of its 95 % interval (...,) of values (sample, ...), whole samples being independent.
+    """Compute means and 95 % intervals (...,) of values (sample, ...) over independent samples.
 
-    The ends are percentiles of the means of resampled samples; of fewer than `FEW` samples mean ± Student's quantile times
-    the standard error.
+    The ends are bootstrap percentiles; below `FEW` samples mean ± Student's quantile times the standard error.
     """
     values = np.asarray(values, np.float64)
     flat = values.reshape(len(values), -1)
@@ -36,9 +35,9 @@ def bootstrap_means(
 
 
 def stretch(count: int | None) -> float:
-    """By what the distance of percentiles from the value is multiplied, of statistics of few samples that are resampled.
+    """Return the factor that widens percentile intervals of few samples.
 
-    sqrt(n / (n - 1)) times Student's quantile over the normal one (Hesterberg, 2015); 1 of `FEW` samples and more.
+    sqrt(n / (n - 1)) times Student's quantile over the normal one (Hesterberg, 2015); 1 from `FEW` samples on.
     """
     if count is None or not 2 <= count < FEW:
         return 1.0
@@ -46,7 +45,7 @@ def stretch(count: int | None) -> float:
 
 
 def mean_row(values: NDArray[np.float64]) -> dict[str, Any]:
-    """Mean over samples (sample,) with its 95 % interval, as columns of a table: value, low, high, samples."""
+    """Return the mean over samples and its 95 % interval as columns value, low, high, samples."""
     mean, low, high = (float(x) for x in bootstrap_means(values))
     return {"value": mean, "low": low, "high": high, "samples": len(values)}
 
@@ -54,9 +53,9 @@ def mean_row(values: NDArray[np.float64]) -> dict[str, Any]:
 def bootstrap_ratio(
     top: NDArray[np.float64], bottom: NDArray[np.float64], *, seed: int = 0
 ) -> tuple[float, float, float]:
-    """Mean of `top` over mean of `bottom` (sample,), with its 95 % interval; pairs are resampled together.
+    """Compute mean(top) / mean(bottom) with its 95 % interval over pairs.
 
-    Of fewer than `FEW` pairs Student's law is that of the residuals top - ratio * bottom, over the mean of `bottom`.
+    Below `FEW` pairs Student's t applies to the residuals top - ratio * bottom.
     """
     if len(top) < FEW:
         ratio = float(top.mean() / bottom.mean())
@@ -69,9 +68,9 @@ def bootstrap_ratio(
 
 
 def least_z(count: int, alarm: float) -> float:
-    """How many standard errors the mean of `count` samples of a normal law passes with a probability of `alarm` alone.
+    """Return the standard errors that a mean of `count` normal samples exceeds with probability `alarm`.
 
-    The tail of Student's law beyond sqrt(degrees) / tan(u) is the share of sin(v)^(degrees - 1) below u, of 0 < v < π.
+    The tail of Student's t beyond sqrt(degrees) / tan(u) is the fraction of sin(v)^(degrees - 1), 0 < v < π, below u.
     """
     if count < 2:
         return np.inf
@@ -82,13 +81,12 @@ def least_z(count: int, alarm: float) -> float:
 
 
 def _resampled(values: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
-    """Means of resampled rows (resample, column)."""
     return _resamples(len(values), seed) @ values / len(values)
 
 
 @lru_cache(maxsize=4)
 def _resamples(count: int, seed: int) -> NDArray[np.float64]:
-    """How often each of `count` samples is in each resample (resample, sample); the same for all tables of a run."""
+    """Return the weight of each sample in each resample (resample, sample), cached."""
     drawn = numpy_generator(seed, "bootstrap").multinomial(count, np.full(count, 1 / count), size=NUM_RESAMPLES)
     weights = drawn.astype(np.float64)
     weights.flags.writeable = False

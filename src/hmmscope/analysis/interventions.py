@@ -1,18 +1,15 @@
-"""Interventions: change what a named module of a model gives, and see what follows.
+"""Interventions: edit the output of named modules.
 
     with intervene(model, {"residual.2": add(direction, positions=-1)}):
         changed = model(tokens)
 
-    there = capture(model, ["residual.2"], other_tokens)["residual.2"]
-    with intervene(model, {"residual.2": patch(there)}):
+    source = capture_activations(model, ["residual.2"], other_tokens)["residual.2"]
+    with intervene(model, {"residual.2": patch(source)}):
         patched = model(tokens)
 
-An edit is any function from an activation to one of the same shape; those below change chosen samples and positions of it.
-They work on any module of any model that gives a tensor, or a tuple that begins with one: residual taps, heads
-(``blocks.0.attention.mixed``), attention patterns (``blocks.0.attention.pattern``), MLPs, blocks of Hugging Face models.
-Gradients flow through edits, but not where activation checkpointing (``torch.utils.checkpoint``) computes the edited module
-again in ``backward()``: such a forward pass is refused. Nothing is left behind when the block ends, also when it ends with
-an error.
+An edit maps an activation to one of the same shape. Any module works that returns a tensor, or a tuple that starts with
+one: residual taps, heads (``blocks.0.attention.mixed``), patterns (``blocks.0.attention.pattern``), MLPs. Gradients
+flow through edits, but not through activation checkpointing (``torch.utils.checkpoint``), which is refused.
 
 Source: activation patching as in Vig et al. (2020) and Meng et al. (2022); ablation by means and by other samples as in
 Wang et al. (2023) and Chan et al. (2022).
@@ -38,7 +35,7 @@ from hmmscope.axes import Float, Tensor
 from hmmscope.errors import InputError
 from hmmscope.schema import shown
 
-#: From an activation to what stands in its place, of the same shape.
+#: Maps an activation to its replacement of the same shape.
 Edit = Callable[[Tensor], Tensor]
 #: Samples or positions: one, several, a slice, a mask, or None for all.
 Index = int | slice | Sequence[int] | Tensor | None
@@ -46,17 +43,15 @@ Index = int | slice | Sequence[int] | Tensor | None
 
 @contextmanager
 def intervene(model: nn.Module, edits: Mapping[str, Edit | Sequence[Edit]]) -> Iterator[nn.Module]:
-    """The model with edits in place of what the named modules give.
+    """Edit the outputs of named modules inside the block.
 
     Args:
-        model: any module; it is edited itself, whichever names are used.
-        edits: by name of an activation as every instrument knows it (``residual.1``), or of a module in the model; several
-            edits of one follow each other.
+        model: any module.
+        edits: one edit or several in order, by name of an activation (``residual.1``) or of a module.
 
     Raises:
-        InputError: no module has that name, or an edit is no function; and, in the forward pass, an activation that is no
-            tensor, or an edit that gives none, or another shape, or a gradient through a module that activation
-            checkpointing computes again.
+        InputError: an unknown name, or an edit that is not callable; in the forward pass, an output that is not a
+            tensor, an edit that returns none or another shape, or activation checkpointing.
     """
     taken = registry.adapted(model, list(edits))
     handles = [model.register_forward_pre_hook(_rehearse_once())]
@@ -89,31 +84,34 @@ def _rehearse_once() -> Callable[[nn.Module, tuple[Any, ...]], None]:
 def _hook(name: str, edits: tuple[Edit, ...]) -> Callable[[nn.Module, Any, Any], Any]:
     def change(module: nn.Module, inputs: Any, output: Any) -> Any:
         if _recomputed():
-            rule = "backward() computes it again, with the edits that are in place then (activation checkpointing)"
-            ways = "turn checkpointing off, such as by model.gradient_checkpointing_disable(), or use torch.no_grad()"
-            raise InputError(f"edits: {name} cannot be edited, since {rule}; {ways}")
+            rule = "backward() would recompute it without this edit (activation checkpointing)"
+            ways = (
+                "turn checkpointing off, for example by model.gradient_checkpointing_disable(), or use torch.no_grad()"
+            )
+            raise InputError(f"edits: {name} cannot be edited, because {rule}; {ways}")
         first = output[0] if isinstance(output, tuple) else output
         if not isinstance(first, Tensor):
-            raise InputError(f"edits: {name} gives {type(first).__name__} and no tensor")
+            raise InputError(f"edits: {name} must return a tensor, or a tuple that starts with one, got {shown(first)}")
         changed = first
         for edit in edits:
             changed = edit(changed)
             if not isinstance(changed, Tensor):
-                raise InputError(f"edits: the edit of {name} gives {shown(changed)} and no tensor; does it return it?")
+                raise InputError(f"edits: the edit of {name} must return a tensor, got {shown(changed)}")
         if changed.shape != first.shape:
-            raise InputError(f"edits: {name} has shape {tuple(first.shape)}, its edit gives {tuple(changed.shape)}")
+            raise InputError(
+                f"edits: the edit of {name} must keep its shape {tuple(first.shape)}, got {tuple(changed.shape)}"
+            )
         return (changed, *output[1:]) if isinstance(output, tuple) else changed
 
     return change
 
 
 def _recomputed() -> bool:
-    """Return whether the code that runs is computed again in ``backward()``, or is being computed again.
+    """Return whether ``backward()`` recomputes the running code, or does so now.
 
-    An edit is in place for one forward pass. A backward pass that computes the module again may see no edit, or one that
-    its own forward pass did not have, and then the gradient is that of another function.
+    An edit is active for one forward pass; a recomputation without it gives the gradient of another function.
     """
-    if torch.compiler.is_compiling():  # the edit is compiled with the module, and computed again with it
+    if torch.compiler.is_compiling():  # the compiled module includes the edit
         return False
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -122,7 +120,7 @@ def _recomputed() -> bool:
             return True
         if code.co_name in ("forward", "backward") and code.co_varnames[:1] not in ((), ("self",)):
             first: Any = frame.f_locals.get(code.co_varnames[0])
-            own = isinstance(first, FunctionCtx)  # the module runs inside of a torch.autograd.Function
+            own = isinstance(first, FunctionCtx)  # inside a torch.autograd.Function
             if own and (any(first.needs_input_grad) if code.co_name == "forward" else torch.is_grad_enabled()):
                 return True
         frame = frame.f_back
@@ -130,12 +128,12 @@ def _recomputed() -> bool:
 
 
 def edited(change: Edit, *, samples: Index = None, positions: Index = None) -> Edit:
-    """An edit of chosen samples (axis 0) and positions (axis 1) only; the others keep their bits.
+    """Restrict an edit to samples (axis 0) and positions (axis 1).
 
     Args:
-        change: of the whole activation (batch, time, ...); where it is not chosen, what it gives is not used.
+        change: edit of the whole activation (batch, time, ...).
         samples: of the batch.
-        positions: of the sequence; negative ones count from its end.
+        positions: of the sequence, also negative.
     """
 
     def apply(x: Tensor) -> Tensor:
@@ -152,7 +150,7 @@ def edited(change: Edit, *, samples: Index = None, positions: Index = None) -> E
 
 
 def patch(values: Float[Tensor, "*shape"], *, samples: Index = None, positions: Index = None) -> Edit:
-    """Put `values` in the place of the activation: of another run, a constant, anything that broadcasts to its shape."""
+    """Replace the activation by `values`, which broadcast to its shape."""
     return edited(lambda x: values.to(x).expand_as(x), samples=samples, positions=positions)
 
 
@@ -168,9 +166,9 @@ def project_out(
     samples: Index = None,
     positions: Index = None,
 ) -> Edit:
-    """Remove the subspace that `directions` span: the activation's part in it becomes that of `mean` (zero by default).
+    """Project out the span of `directions`, or set the part in it to that of `mean`.
 
-    x - (x - mean) Q Q^T   with an orthonormal basis Q of the span, dependent directions and zeros counted once.
+    x - (x - mean) Q Q^T   with an orthonormal basis Q of the span.
     """
     basis_DR = span(directions)
 
@@ -189,9 +187,9 @@ def move_within(
     samples: Index = None,
     positions: Index = None,
 ) -> Edit:
-    """Replace the activation's part in the span of `directions` by that of `values`; the rest stays as it is.
+    """Replace the part in the span of `directions` by that of `values`.
 
-    x + (values - x) Q Q^T:  patching one subspace, such as that of the belief, from another run.
+    x + (values - x) Q Q^T, to patch one subspace such as that of the belief.
     """
     basis_DR = span(directions)
 
@@ -210,12 +208,12 @@ def ablate_head(
     samples: Index = None,
     positions: Index = None,
 ) -> Edit:
-    """Put zeros, or the coordinates of `by`, in the place of what one head gives; of ``attention.mixed``.
+    """Replace the output of one head in ``attention.mixed`` by zeros or by that in `by`.
 
     Args:
         head: from 0.
-        num_heads: heads of the layer; the activation (batch, time, width) has them one after the other.
-        by: the mean over samples, or the activation of other samples; it broadcasts to (batch, time, width).
+        num_heads: heads of the layer, adjacent in (batch, time, width).
+        by: mean or other activation; broadcasts to (batch, time, width).
 
     Raises:
         InputError: no such head; in the forward pass, a width that the heads do not divide.
@@ -234,7 +232,7 @@ def ablate_head(
 
 
 def set_pattern(pattern: Float[Tensor, "*shape"], *, head: int | None = None, samples: Index = None) -> Edit:
-    """Freeze the attention of a head, or of all, to a given one; of ``attention.pattern`` (batch, head, query, key)."""
+    """Set ``attention.pattern`` (batch, head, query, key) of one head, or of all."""
 
     def change(x: Tensor) -> Tensor:
         wanted = pattern.to(x).expand_as(x)
@@ -247,9 +245,9 @@ def set_pattern(pattern: Float[Tensor, "*shape"], *, head: int | None = None, sa
 
 
 def span(directions: Float[Tensor, "direction width"]) -> Float[Tensor, "width rank"]:
-    """An orthonormal basis (width, rank) of what rows (direction, width) span, in float64; (width,) is one row.
+    """Return an orthonormal basis (width, rank), float64, of the span of rows (direction, width).
 
-    Directions that are sums of others up to the rounding of their number type do not count.
+    Singular values within rounding of zero are dropped.
     """
     rounding = 10 * max(directions.shape) * torch.finfo(directions.dtype).eps
     rows = torch.atleast_2d(directions).double()

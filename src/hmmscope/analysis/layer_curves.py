@@ -15,9 +15,9 @@ Curves = NDArray[np.float64]
 
 
 def resampled_curves(by_sample: Curves, *, seed: int = 0) -> Curves:
-    """Means over samples (1 + NUM_RESAMPLES, layer) of values (sample, layer): row 0 over all, then over resamples.
+    """Average values (sample, layer) over all samples (row 0) and over resamples: (1 + NUM_RESAMPLES, layer).
 
-    Equal seeds and numbers of samples draw the same, so that curves of the same samples stay paired.
+    Equal seeds and sample counts give the same resamples, so curves stay paired.
     """
     means: Curves = _resamples(len(by_sample), seed) @ by_sample / len(by_sample)
     return means
@@ -25,7 +25,6 @@ def resampled_curves(by_sample: Curves, *, seed: int = 0) -> Curves:
 
 @lru_cache(maxsize=8)
 def _resamples(count: int, seed: int) -> Curves:
-    """How often each of `count` samples is counted (1 + NUM_RESAMPLES, sample)."""
     drawn = numpy_generator(seed, "bootstrap").multinomial(count, np.full(count, 1 / count), size=NUM_RESAMPLES)
     weights: Curves = np.concatenate([np.ones((1, count)), drawn])
     weights.flags.writeable = False
@@ -33,10 +32,9 @@ def _resamples(count: int, seed: int) -> Curves:
 
 
 def with_interval(draws: Curves, samples: int | None = None) -> dict[str, Any]:
-    """Value, 95 % percentile interval and standard error from the rows of `resampled_curves`.
+    """Return value, 95 % percentile interval and standard error from `resampled_curves`.
 
-    The interval is stretched to hold the value, which percentiles need not do for a statistic that jumps; and, where few
-    `samples` are said, as Student's law is wider than the normal one.
+    The interval includes the value, and is widened for few `samples` by `stretch`.
     """
     value = float(draws[0])
     low, high = value + stretch(samples) * (np.percentile(draws[1:], [2.5, 97.5]) - value)

@@ -1,4 +1,4 @@
-"""How far a network has gone to the optimum from the best that needs no memory: a constant answer, or the last symbol."""
+"""Learning progress: how far a network is from a memoryless baseline to the optimum."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -15,27 +15,26 @@ from hmmscope.processes.hmm import HMM
 from hmmscope.reprs import Shown
 from hmmscope.text import in_digits
 
-#: Samples in which symbols are counted.
+#: Samples for symbol frequencies.
 _COUNTED = 4096
-#: Nats between a predictor without memory and the optimum from which on there is something to learn beyond it.
+#: Least gap in nats between a memoryless baseline and the optimum.
 LEAST_GAP = 1e-3
-#: The share of the way below which a network is no better than such a predictor, and that from which on it has learned.
+#: Fractions of the gap: below the first a network has learned nothing, from the second on most.
 NOTHING, HALF = 0.02, 0.5
-#: What needs no memory, by the name that a page has for it.
+#: Memoryless baselines, as named on pages.
 CONSTANT, LAST = "the best constant answer", "the law given the last symbol"
 
 
 @dataclass(frozen=True, repr=False)
 class Learned(Shown):
-    """Losses on held-out samples, nats a symbol, and the share of the way from what needs no memory to the optimum.
+    """Held-out losses, nats per symbol, and how much of the gap between a memoryless baseline and the optimum is closed.
 
     Attributes:
         loss: of the network.
-        bar: `LAST`; `CONSTANT` where that is better, or where the law given the last symbol is the optimum.
-        at_bar: loss of `bar`, whose frequencies are those of training samples.
-        optimum: of the Bayes predictor.
-        share, low, high: (at_bar - loss) / (at_bar - optimum) with its 95 % interval over samples; None where `bar` is the
-            optimum.
+        bar: the baseline: `LAST`, or `CONSTANT` if that is better or `LAST` is the optimum.
+        at_bar: its loss, with frequencies from training samples.
+        optimum: Bayes loss.
+        share, low, high: (at_bar - loss) / (at_bar - optimum) with its 95 % interval; None where `bar` is the optimum.
     """
 
     loss: float
@@ -48,7 +47,7 @@ class Learned(Shown):
 
     @property
     def verdict(self) -> Literal["nothing to learn", "nothing", "part", "most"]:
-        """ "nothing": no better than `bar`; "part": less than half of the way."""
+        """Progress: "nothing" is no better than `bar`, "part" less than half of the gap."""
         if self.share is None or self.low is None:
             return "nothing to learn"
         if self.low <= 0 or self.share < NOTHING:
@@ -56,7 +55,6 @@ class Learned(Shown):
         return "most" if self.share >= HALF else "part"
 
     def __str__(self) -> str:
-        """``97 % [96, 98] of the way from the law given the last symbol to the optimum``; of no way the three losses."""
         if self.share is None or self.low is None or self.high is None:
             return f"{self.bar} is the optimum"
         if self.verdict == "nothing":
@@ -66,15 +64,12 @@ class Learned(Shown):
 
 
 def learned(model: nn.Module, held_out: ProcessDataset, training: ProcessDataset, *, num_samples: int = 256) -> Learned:
-    """What a model that predicts the next observation has learned.
-
-    A step or two give a network the symbols' frequencies, and those of their pairs where its last layer sees the last
-    symbol. So these are where learning begins.
+    """Measure how much of the gap between a memoryless baseline and the optimum a model closes.
 
     Args:
         model: any module.
-        held_out: samples of a process with an exact answer.
-        training: samples in which symbols are counted.
+        held_out: samples of a process with exact inference.
+        training: samples for the baseline's frequencies.
         num_samples: held-out samples.
 
     Raises:
@@ -93,12 +88,12 @@ def learned(model: nn.Module, held_out: ProcessDataset, training: ProcessDataset
 
 
 def _constant(training: ProcessDataset) -> HMM:
-    """One state that emits symbols as often as the samples have them."""
+    """Return a one-state HMM with the symbol frequencies."""
     return HMM([1.0], [[1.0]], _law(_counted(training)[0])[None])
 
 
 def _chain(training: ProcessDataset) -> HMM:
-    """A chain over symbols, by the frequencies of pairs within sequences."""
+    """Return a Markov chain over symbols with the pair frequencies."""
     singles, pairs = _counted(training)
     return HMM(_law(singles), _law(pairs), torch.eye(training.num_symbols, dtype=torch.float64))
 
@@ -107,7 +102,7 @@ def _counted(training: ProcessDataset) -> tuple[Int64[Tensor, "symbol"], Int64[T
     layout, size = training.layout, training.num_symbols
     seen_BT = training[0:_COUNTED].observations
     predicted = torch.from_numpy(np.asarray(layout.predicted_observations))
-    inside = predicted[~torch.from_numpy(layout.reset_mask)[predicted]]  # not where a sequence begins
+    inside = predicted[~torch.from_numpy(layout.reset_mask)[predicted]]  # not at sequence starts
     numbers = size * seen_BT[:, inside - 1] + seen_BT[:, inside]
     pairs = torch.bincount(numbers.flatten(), minlength=size * size).unflatten(0, (size, size))
     return torch.bincount(seen_BT[:, predicted].flatten(), minlength=size), pairs

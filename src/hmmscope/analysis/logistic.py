@@ -1,8 +1,7 @@
-"""Multinomial logistic regression for many layers at once: batched L-BFGS, each layer with its own steps.
+"""Multinomial logistic regression for many layers at once, by batched L-BFGS.
 
-Its first inverse Hessian is that of a bound on all Hessians, by one Cholesky factorisation a layer: the features of a
-network differ in scale by orders of magnitude, which this takes out of the problem. After a few steps the Hessian's own
-block of each class takes its place, where the blocks are small: two thirds of the steps are spared.
+The first inverse Hessian is that of an upper bound on all Hessians (one Cholesky factorisation per layer), which
+removes differences of scale. After a few steps the exact Hessian block of each class replaces it, if blocks are small.
 """
 
 from typing import NamedTuple
@@ -13,8 +12,7 @@ from hmmscope.axes import Float, Int64, Tensor
 
 _HISTORY, _MAX_STEPS, _SHRINKS = 10, 200, 20
 _ARMIJO = 1e-4
-#: The blocks of a layer are taken after so many steps, or when steps have cost about as much: an eighth of the features; and
-#: where they have no more numbers than this.
+#: Steps before exact blocks (at least an eighth of the features), and most numbers in them.
 _STEPS_BEFORE_BLOCKS, _MAX_BLOCK_NUMBERS = 5, 2**22
 
 
@@ -27,7 +25,7 @@ def fit_logistic(
     tolerance: float = 1e-4,
     max_steps: int = _MAX_STEPS,
 ) -> Float[Tensor, "layer feature_and_one class"]:
-    """Weights W (last row: bias) that minimise, for each layer l by itself,
+    """Fit weights W (last row: bias) that minimise, for each layer l,
 
     mean_n [ -log softmax(x_n W_l)[y_n] ]  +  ridge / 2 * |W_l without bias|^2
 
@@ -35,9 +33,9 @@ def fit_logistic(
         features: x, without the constant.
         labels: y in [0, num_classes).
         num_classes: number of classes.
-        ridge: strength of the penalty; it makes the minimum unique up to a shift of the biases.
-        tolerance: stop when every layer's gradient is below it in every entry.
-        max_steps: stop after so many steps in any case.
+        ridge: penalty.
+        tolerance: stop when all entries of all gradients are below it.
+        max_steps: most steps.
     """
     x = torch.cat([features, features.new_ones(*features.shape[:2], 1)], 2)
     penalty = x.new_full((x.shape[2], 1), ridge)
@@ -51,15 +49,12 @@ def fit_logistic(
 def predict_logistic(
     features: Float[Tensor, "layer example feature"], weights: Float[Tensor, "layer feature_and_one class"]
 ) -> Int64[Tensor, "layer example"]:
-    """The likeliest class."""
+    """Return the most likely class."""
     return (features @ weights[:, :-1] + weights[:, -1:]).argmax(-1)
 
 
 class _Problem(NamedTuple):
-    """Examples with a constant (layer, example, feature), their labels (example, 1), and a factor of each layer's bound.
-
-    `blocks` are inverse Hessians (layer, class, feature, feature), or nothing yet.
-    """
+    """Examples (layer, example, feature), labels (example, 1), the bound's Cholesky factors, and inverse Hessian blocks."""
 
     x: Tensor
     labels: Tensor
@@ -72,7 +67,7 @@ class _Problem(NamedTuple):
         return self._replace(x=self.x[layers], factor=self.factor[layers], blocks=blocks)
 
     def with_blocks(self, w: Tensor) -> "_Problem":
-        """With the inverse of each class's block of the Hessian at w; of a block without one, of the bound."""
+        """Add inverse Hessian blocks at w; the bound replaces singular blocks."""
         p = torch.softmax(self.x @ w, -1)
         curvature = (p * (1 - p) / len(self.labels)).unbind(-1)
         hessians = torch.stack([(self.x * each[..., None]).mT @ self.x for each in curvature], 1)
@@ -81,7 +76,7 @@ class _Problem(NamedTuple):
         return self._replace(blocks=torch.cholesky_inverse(factors))
 
     def objective(self, w: Tensor) -> tuple[Tensor, Tensor]:
-        """The value of each layer and its gradient."""
+        """Return the values and gradients of all layers."""
         picked = self.labels.expand(len(w), -1, -1)
         log_p = torch.log_softmax(self.x @ w, -1)
         value = -log_p.gather(-1, picked).mean((1, 2)) + 0.5 * (self.penalty * w * w).sum((1, 2))
@@ -97,7 +92,7 @@ class _Problem(NamedTuple):
 
 
 def _lbfgs(problem: _Problem, w: Tensor, tolerance: float, max_steps: int) -> Tensor:
-    """Minimise each layer's objective; layers share the loop, which they leave when they are done, and nothing else."""
+    """Minimise each layer's objective independently in a shared loop."""
     found, layers = w.clone(), torch.arange(len(w), device=w.device)
     value, gradient = problem.objective(w)
     pairs: list[_Pair] = []
@@ -140,7 +135,7 @@ def _lbfgs(problem: _Problem, w: Tensor, tolerance: float, max_steps: int) -> Te
 
 
 class _Pair(NamedTuple):
-    """A step, what it did to the gradient, and for each layer 1 / curvature and the scale of the inverse Hessian."""
+    """A step, its gradient change, and by layer 1 / curvature and the scale of the inverse Hessian."""
 
     change: Tensor
     difference: Tensor
@@ -149,7 +144,7 @@ class _Pair(NamedTuple):
 
 
 def _pair(change: Tensor, difference: Tensor, problem: _Problem) -> _Pair:
-    """Without positive curvature it counts for nothing."""
+    """Build a pair; without positive curvature it has no effect."""
     curvature = _dot(change, difference)
     bent = curvature > 1e-12 * change.flatten(1).norm(dim=1) * difference.flatten(1).norm(dim=1)
     scale = curvature / _dot(difference, problem.precondition(difference)).clamp_min(1e-30)
@@ -157,7 +152,7 @@ def _pair(change: Tensor, difference: Tensor, problem: _Problem) -> _Pair:
 
 
 def _two_loop(gradient: Tensor, pairs: list[_Pair], problem: _Problem) -> Tensor:
-    """H gradient, by the two-loop recursion (Nocedal 1980)."""
+    """Return H gradient by the two-loop recursion (Nocedal 1980)."""
     weights = []
     for pair in reversed(pairs):
         weights.append(pair.inverse * _dot(pair.change, gradient))

@@ -1,4 +1,4 @@
-"""Measures of predictors at the same columns of the same samples, and their tables by position and by demonstrations."""
+"""Metrics of predictors at the same positions of the same samples, and tables of them."""
 
 from dataclasses import dataclass
 
@@ -11,12 +11,12 @@ from hmmscope.axes import Bool, Float64, Tensor
 
 @dataclass(frozen=True, repr=False)
 class Measures:
-    """Measures of several predictors at the same judged columns of the same samples.
+    """Metrics of several predictors at the same positions of the same samples.
 
     Attributes:
-        measures: by predictor, then by metric, (sample, judged column); NaN where nothing is asked.
-        demonstrations: number of earlier sequences in the sample, of each judged column (judged,).
-        positions: number of observations of the sequence that are known there (judged,).
+        measures: by predictor, then by metric, (sample, position); NaN marks padding.
+        demonstrations: earlier sequences in the sample, by position.
+        positions: earlier observations of the sequence, by position.
     """
 
     measures: dict[str, dict[str, NDArray[np.float64]]]
@@ -24,18 +24,17 @@ class Measures:
     positions: NDArray[np.int64]
 
     def table(self) -> list[dict]:
-        """A row for each predictor: its name, and the mean of each of its metrics over samples and columns."""
+        """Return a row of mean metrics for each predictor."""
         return [
             {"predictor": name} | {metric: float(np.nanmean(values)) for metric, values in metrics.items()}
             for name, metrics in self.measures.items()
         ]
 
     def rows(self, axis: str, kept: NDArray[np.bool_] | None = None) -> list[dict]:
-        """A table (axis, x, predictor, metric, value, low, high, samples) along "demonstrations" or "positions".
+        """Return a table (axis, x, predictor, metric, value, low, high, samples) along "demonstrations" or "positions".
 
-        Intervals are 95 % bootstrap intervals over samples; `kept` selects judged columns (all by default). An infinite
-        mean (probability zero for what happened) is None, and so are the ends of one sample. Of sequences that have ended
-        before, nothing is counted.
+        Intervals are 95 % over samples; `kept` masks positions. Infinite means are None, as are the ends for one
+        sample.
         """
         kept = np.ones(len(self.positions), bool) if kept is None else kept
         along = (self.demonstrations if axis == "demonstrations" else self.positions)[kept]
@@ -67,7 +66,7 @@ class Measures:
 
 
 def mean_of_asked(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Means over the columns where something is asked; NaN for samples that have none."""
+    """Average over evaluated positions; NaN for samples without any."""
     asked: NDArray[np.bool_] = np.logical_not(np.isnan(values))
     total = np.where(asked, values, 0.0).sum(1)
     return np.divide(total, asked.sum(1), out=np.full(len(values), np.nan), where=asked.any(1))
@@ -76,7 +75,7 @@ def mean_of_asked(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def means_of_asked(
     values: Float64[Tensor, "sample judged"], asked: Bool[Tensor, "sample judged"]
 ) -> Float64[Tensor, "some"]:
-    """Means over what is asked, of the samples of which anything is."""
+    """Average over evaluated positions, for samples with any."""
     if asked.all():
         return values.mean(1)
     count = asked.sum(1)
@@ -86,7 +85,7 @@ def means_of_asked(
 def _ragged_rows(
     averages: NDArray[np.float64], xs: NDArray[np.int64], axis: str, predictor: str, metric: str
 ) -> list[dict]:
-    """Rows of `Measures.rows` where not every sample has every x; an x that none has is left out."""
+    """Return rows of `Measures.rows` for samples of different lengths."""
     rows = []
     for x, values in zip(xs.tolist(), averages.T, strict=True):
         found = values[~np.isnan(values)]

@@ -1,7 +1,7 @@
-"""A map of the mechanism: what is lost, and what can no longer be read, when one part of a model is ablated or not heard.
+"""Component ablations: the loss, and the information in the stream, that depend on each head and MLP.
 
-A head is named by what its removal does, not by its pattern: without an induction head the stream no longer says which
-symbols followed the present one, without a previous-token head not which symbol came before.
+A head is named by the effect of its ablation, not by its pattern: without an induction head, the stream no longer
+encodes which symbols followed the present one.
 """
 
 import re
@@ -34,10 +34,10 @@ from hmmscope.sequences.gaps import MISSING
 from hmmscope.ties import largest
 
 MAX_BACK = 3
-#: Positions at which the stream is read, evenly spaced.
+#: Most positions read, evenly spaced.
 MOST_POSITIONS = 16
 ABLATIONS = ("mean", "resample")
-#: What a head, or the attention of a layer, is called, by what cannot be read any more when it is gone.
+#: Name of a head or attention, by the target that its ablation affects most.
 ROLES = {
     "previous-1": "previous-token",
     "previous-2": "gathering",
@@ -46,7 +46,7 @@ ROLES = {
     "unigram": "counting",
     "belief": "belief",
 }
-#: Least R² that has to be lost, beyond doubt, for a name, and least loss that this has to cost, in nats.
+#: Least decrease of R² and least rise of the loss, in nats, for a name (lower ends of intervals).
 NAMED_FROM, COSTS_FROM = 0.05, 0.002
 
 
@@ -56,9 +56,9 @@ class Component:
 
     Attributes:
         tap: name of the module.
-        layer: number of its block, from 1.
-        head: of attention, or None for all that the module gives.
-        num_heads: of the layer; 0 of an MLP.
+        layer: its block, from 1.
+        head: index of the head; None for the whole module.
+        num_heads: of the layer; 0 for an MLP.
     """
 
     tap: str
@@ -73,15 +73,15 @@ class Component:
         return f"{'attention' if self.num_heads else 'mlp'} {self.layer}"
 
     def is_sender(self, kind: str) -> bool:
-        """Whether it is a head ("attention") or an MLP ("mlp"): parts that add up to the stream."""
+        """Return whether this is a head ("attention") or an MLP ("mlp")."""
         return self.head is not None if kind == "attention" else not self.num_heads
 
     def edit(self, values: Float[Tensor, "batch time width"]) -> Edit:
-        """What puts its part of `values`, or all of them, in the place of what it gives."""
+        """Return the edit that replaces its output by `values`."""
         return patch(values) if self.head is None else ablate_head(self.head, self.num_heads, by=values)
 
     def written(self, model: nn.Module, given: Float[Tensor, "batch time width"]) -> Float[Tensor, "batch time width"]:
-        """What it adds to the stream, up to a constant, where its tap gives `given`."""
+        """Return its contribution to the stream, up to a constant."""
         if self.head is None:
             return given
         attention: Any = model.get_submodule(self.tap.rpartition(".")[0])
@@ -92,7 +92,7 @@ class Component:
 
 
 def components(model: nn.Module) -> list[Component]:
-    """The heads, attention (where it has several heads) and MLPs of a model, layer by layer.
+    """List the heads, attentions with several heads, and MLPs of a model, by layer.
 
     Raises:
         InputError: a model without taps ``blocks.<n>.attention.mixed``.
@@ -107,12 +107,12 @@ def components(model: nn.Module) -> list[Component]:
             found += [Component(name, int(place[1]) + 1, head, heads) for head in range(heads)]
             found += [Component(name, int(place[1]) + 1, None, heads)] if heads > 1 else []
     if not any(one.head is not None for one in found):
-        raise InputError("model: has no heads with taps blocks.<n>.attention.mixed to ablate")
+        raise InputError("model: has no taps blocks.<n>.attention.mixed, which ablations of heads need")
     return found
 
 
 def _num_heads(model: nn.Module, attention: str) -> int:
-    """Heads of an attention of ours as it says; of another one as its pattern shows."""
+    """Return the stated number of heads, or that of the pattern."""
     said: int | None = getattr(model.get_submodule(attention), "num_heads", None)
     if said is not None:
         return said
@@ -125,30 +125,29 @@ def _num_heads(model: nn.Module, attention: str) -> int:
 
 @registry.instrument("mechanisms")
 def mechanisms(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, seed: int = 0) -> list[dict]:
-    """What is lost when a head, the attention of a layer or an MLP is ablated: of the loss, and of what is read after it.
+    """Ablate each head, attention and MLP, and measure the loss and what an affine map can read after its layer.
 
-    ``mean`` puts the mean over samples at the same position in its place, ``resample`` what another sample gives there.
-    The value of ``loss`` is the rise of the cross-entropy of the next observation (nats). That of the others is the R² lost,
-    held out, of affine maps from the stream after the component's layer, fitted anew when it is ablated:
+    ``mean`` replaces an activation by its mean over samples at the position, ``resample`` by that of another sample.
+    The value of ``loss`` is the rise of the next-observation cross-entropy in nats. Other values are decreases of
+    held-out R² of affine maps from the stream after the layer, refitted after the ablation, to:
 
         previous-k   the observation k back
-        unigram      the frequencies of symbols in the context
-        bigram       those of the symbols that followed the present one there
-        belief       of the filter, which in mixtures knows the component
+        unigram      frequencies of symbols in the context
+        bigram       frequencies of the symbols that followed the present one
+        belief       of the filter, which knows the component of a mixture
 
     Args:
-        model: with taps ``blocks.<n>.attention.mixed`` and residual taps.
-        dataset: samples; the last sequence of each, of at least five observations, is read.
-        num_samples: how many, of given sequences at most as many as there are different windows; the last quarter tests what
-            is read.
+        model: has taps ``blocks.<n>.attention.mixed`` and residual taps.
+        dataset: samples; the last sequence, of at least five observations, is read.
+        num_samples: number of samples, at most the number of windows of recorded sequences; the last quarter tests.
         seed: of the bootstrap.
 
     Returns:
-        Rows (component, layer, head, ablation, quantity, value, low, high, error, before, samples); `before` is the loss, or
-        R², of the whole model. Intervals are 95 % over samples.
+        Rows (component, layer, head, ablation, quantity, value, low, high, error, before, samples); `before` is the
+        loss or R² of the intact model. Intervals are 95 % over samples.
 
     Raises:
-        InputError: a model without such taps, or sequences too short.
+        InputError: a model without these taps, or short sequences.
 
     Source: ours; ablations as in Wang et al. (2023), "Interpretability in the wild".
     """
@@ -171,32 +170,33 @@ def mechanisms(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 
 def paths(
     model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, ablation: str = "mean", seed: int = 0
 ) -> list[dict]:
-    """What is lost when one part of a model no longer hears another: the edges of the way from a token to the prediction.
+    """Ablate one component in the input of another, for each pair: path patching.
 
-    Senders are the embedding, heads and MLPs; receivers the attention of a layer, an MLP, or the output. The receiver reads
-    the stream with what the sender adds to it replaced, and every other part reads the stream as it is: what the sender
-    does by way of a third part is not cut. Values as in `mechanisms`, with R² after the last layer.
+    Senders are the embedding, heads and MLPs; receivers the attention of a layer, an MLP, or the output. Only the
+    receiver's input changes: other components read the original stream. Values are as in `mechanisms`, with R² after
+    the last layer.
 
     Args:
-        model: a decoder: blocks of attention and MLP that add to a stream, with this library's names.
-        dataset: samples; the last sequence of each, of at least five observations, is read.
-        num_samples: how many; the last quarter tests what is read.
-        ablation: what the receiver hears instead: the "mean" over samples at each position, or "resample".
+        model: a decoder of this library.
+        dataset: samples; the last sequence, of at least five observations, is read.
+        num_samples: number of samples; the last quarter tests.
+        ablation: "mean" or "resample".
         seed: of the bootstrap.
 
     Returns:
         Rows (sender, receiver, quantity, value, low, high, error, before, samples). Intervals are 95 % over samples.
 
     Raises:
-        InputError: another kind of model, an unknown ablation, or sequences too short.
+        InputError: another type of model, an unknown ablation, or short sequences.
 
-    Source: ours; path patching as in Wang et al. (2023), "Interpretability in the wild", and Goldowsky-Dill et al. (2023).
+    Source: ours; path patching as in Wang et al. (2023), "Interpretability in the wild", and Goldowsky-Dill et al.
+    (2023).
     """
     require_count("num_samples", num_samples, 16, ", to fit and to test")
     if ablation not in ABLATIONS:
         raise unknown_name("ablation", ablation, ABLATIONS)
     if not isinstance(model, Decoder):
-        raise InputError("model: must be a decoder, whose heads and MLPs add to one stream")
+        raise InputError(f"model: must be a Decoder of this library for path patching, got {type(model).__name__}")
     num_samples = dataset.different(num_samples)
     parts, task, rows = components(model), _AblationData(model, dataset, num_samples), []
     layers = range(1, len(model.blocks) + 1)
@@ -225,19 +225,18 @@ def paths(
 
 
 def _places(given: Float[Tensor, "batch *shape"]) -> dict[str, Tensor]:
-    """What stands in the place of activations, by the name of the ablation."""
+    """Return replacement activations by the name of the ablation."""
     return {"mean": given.mean(0, keepdim=True).expand_as(given), "resample": given.roll(1, 0)}
 
 
 def roles(rows: Iterable[Mapping[str, Any]], *, ablation: str = "mean") -> dict[str, str]:
-    """What heads, and the attention of layers with several, are called: such as "induction head", "counting layer".
+    """Name heads and multi-head attentions by their most affected reading, such as "induction head" or "counting layer".
 
-    The name is by the reading of which the removal takes most; "none" where it takes next to nothing, or where the model
-    predicts as well without it: an untrained head also gathers what can be read, and nothing listens.
+    The name is "none" if the ablation changes little, or costs no loss.
 
     Args:
-        rows: of `mechanisms`, of one model.
-        ablation: the one that counts.
+        rows: of `mechanisms`, for one model.
+        ablation: the ablation to use.
     """
     names: dict[str, str] = {}
     kept = [row for row in rows if row["ablation"] == ablation and not row["component"].startswith("mlp")]
@@ -250,7 +249,7 @@ def roles(rows: Iterable[Mapping[str, Any]], *, ablation: str = "mean") -> dict[
 
 
 class _AblationData:
-    """The samples, what is to be read in them, and the model with parts of it replaced."""
+    """Samples with their targets, and the model with ablations."""
 
     def __init__(self, model: nn.Module, dataset: ProcessDataset, num_samples: int) -> None:
         self._model, self._dataset, self._count = registry.adapted(model), dataset, num_samples
@@ -273,11 +272,9 @@ class _AblationData:
     def run(
         self, taps: Sequence[str], changed: Mapping[str, tuple[Callable[[Tensor], Edit], Tensor]] = MappingProxyType({})
     ) -> dict[str, Tensor]:
-        """Loss of each sample, streams at the positions that are read, and what the taps give.
+        """Return the loss of each sample, the streams at the read positions, and the taps' full activations.
 
-        Args:
-            taps: modules whose activations are kept at all positions; streams are at those that are read otherwise.
-            changed: by module, an edit as a function of what it puts there, and that of all samples.
+        `changed` has, by module, a function from a batch of values to an edit, and the values of all samples.
         """
         kept: dict[str, list[Tensor]] = {}
         judged = self._dataset.layout.predicted_observations
@@ -304,12 +301,7 @@ class _AblationData:
         layer: int,
         seed: int,
     ) -> Iterator[dict[str, Any]]:
-        """Rows of what a changed model has lost, of its loss and of what can be read after a layer.
-
-        Args:
-            held, found: what `run` gave of the whole model and of the changed one.
-            whole: readings of the whole model after the layer.
-        """
+        """Yield rows of the changes in loss and in R² after a layer."""
         worse = resampled_curves((found["loss"] - held["loss"]).numpy()[:, None], seed=seed)[:, 0]
         changes = {"loss": (with_interval(worse, self._count), float(held["loss"].mean()))}
         for quantity, draws in self.readings(found, layer, seed).items():
@@ -319,7 +311,7 @@ class _AblationData:
             yield {"quantity": quantity} | interval | {"before": before, "samples": self._count}
 
     def readings(self, found: Mapping[str, Tensor], layer: int, seed: int) -> dict[str, Curves]:
-        """Held-out R² of each target after a layer, on all test samples and on resamples."""
+        """Return held-out R² of each target after a layer, on test samples and resamples."""
         stream = found[self._layers[layer]].flatten(0, 1)[None]
         inside = self._inside
         read = {name: read_off(stream, values, self._count, inside=inside) for name, values in self._targets.items()}
@@ -327,7 +319,7 @@ class _AblationData:
 
 
 def _inside(dataset: ProcessDataset, times: NDArray[np.int64], num_samples: int) -> Bool[Tensor, "example"] | None:
-    """Where no observation is padding, and none is missing that is read; None of what has neither."""
+    """Return the mask of examples without padding or missing observations, or None."""
     if dataset.process.data is None:
         return None
     batch = dataset[0:num_samples]
@@ -340,7 +332,7 @@ def _inside(dataset: ProcessDataset, times: NDArray[np.int64], num_samples: int)
 def _targets(
     dataset: ProcessDataset, times: NDArray[np.int64], num_samples: int
 ) -> dict[str, Float64[Tensor, "example coordinate"]]:
-    """What may be read at some observations; examples of one sample stand together."""
+    """Return the targets at `times`; examples of one sample are adjacent."""
     batch = dataset[0:num_samples]
     kept, one_hot = batch.observations.clamp_min(0), torch.eye(dataset.num_symbols, dtype=torch.float64)
     found = {f"previous-{k}": one_hot[kept[:, times - k]] for k in range(1, MAX_BACK + 1)}

@@ -1,4 +1,4 @@
-"""What counting reaches on a process, before anything is trained: whether a pool can decide what its models have learned."""
+"""Baselines of a process before training: can a pool show what its models learn?"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from hmmscope.ties import largest, steady
 
 #: Longest context of the n-grams.
 MAX_ORDER = 4
-#: The untrained model whose probes are taken.
+#: Untrained model to probe.
 UNTRAINED = {"num_layers": 4, "width": 64, "num_heads": 4}
 
 
@@ -40,19 +40,18 @@ class Level:
 
 @dataclass(frozen=True, repr=False)
 class NgramReach(Shown):
-    """What can be had on a process without learning it, beside what can be had at all.
+    """Scores of baselines and of the optimum on a process.
 
     Attributes:
-        accuracy: of the next observation, by predictor: ``optimum`` (if one is known), ``known-component`` (of mixtures and
-            fresh pools), ``order-0`` to ``order-4`` and ``context-tree`` (counting at its best,
-            `TunedNgrams.tuned`) and the observers.
-        loss: cross-entropy, nats, of the same.
-        component: accuracy of telling the component, of mixtures and fresh pools: by a linear probe of ``symbol counts``
-            and of the ``untrained layer 0``, ``1``, ... of a RoFormer.
-        chance: share of the commonest component among the samples that test the probes; None without components.
-        num_components: components that the probes tell apart; None without components.
+        accuracy: of the next observation, by predictor: ``optimum``, ``known-component`` (mixtures and pools),
+            ``order-0`` to ``order-4``, ``context-tree``, and observers.
+        loss: their cross-entropy, nats.
+        component: accuracy of linear probes of the component, from ``symbol counts`` and from ``untrained layer 0``,
+            ... of a RoFormer.
+        chance: frequency of the most common component in the probe test, or None.
+        num_components: components in the probe, or None.
         num_samples: samples behind the accuracies.
-        no_optimum: why no optimum is known, or None.
+        no_optimum: why the optimum is unknown, or None.
     """
 
     accuracy: dict[str, Level]
@@ -65,30 +64,30 @@ class NgramReach(Shown):
 
     @property
     def ngrams(self) -> Level:
-        """The best accuracy of an n-gram of order 1 or more, or of the mixture of context trees."""
+        """Best accuracy of an n-gram of order 1 or more, or of the context trees."""
         found = [level for name, level in self.accuracy.items() if name == TREE or name.startswith("order-")]
         return largest(found[1:], lambda level: level.value)
 
     @property
     def untrained(self) -> Level | None:
-        """The best that a probe of any layer of the untrained model tells of the component; None without components."""
+        """Best accuracy of a probe of the untrained model, or None."""
         found = [level for name, level in self.component.items() if name.startswith("untrained")]
         return largest(found, lambda level: level.value) if found else None
 
     def rows(self) -> list[dict]:
-        """A table (what, name, value, low, high): accuracies, losses, and probes of the component."""
+        """Return a table (what, name, value, low, high)."""
         parts = (("accuracy", self.accuracy), ("loss", self.loss), ("component", self.component))
         return [
             {"what": what, "name": name, **to_stored(level)} for what, part in parts for name, level in part.items()
         ]
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Return a text report, by line."""
         said = [f"next observation, accuracy (nats), {self.num_samples} prompts"]
         for name, level in self.accuracy.items():
             said.append(f"  {name:<18} {_in_digits(level)}  ({steady(self.loss[name].value):z.3f})")
         if self.no_optimum is not None:
-            said.append(f"  optimum            not known: {self.no_optimum}")
+            said.append(f"  optimum            unknown: {self.no_optimum}")
         if self.component:
             said.append(
                 f"which of {self.num_components} components, by linear probe (chance {steady(self.chance or 0.0):.3f})"
@@ -113,30 +112,28 @@ def ngram_reach(
     observers: Mapping[str, Process] | None = None,
     seed: int = 0,
 ) -> NgramReach:
-    """What counting, symbol counts and an untrained network reach, beside the optimum and the filter that knows the HMM.
+    """Score n-gram baselines, symbol counts and an untrained network, with the optimum and the known-component filter.
 
-    A pool can show that a model has learned only where these are apart. Predictions are judged in the last sequence of each
-    sample from `first_position` on. The probes tell the first `num_components` components apart, from the symbol counts of
-    the whole sample and from the activations of an untrained RoFormer (4 layers of 64) at its last observation.
+    A pool can show what a model has learned only if these differ.
 
     Args:
         process: of symbols.
-        layout: how they are asked; prompts, or sequences.
-        num_samples: samples that are predicted.
-        first_position: first position of the last sequence that is judged.
-        num_components: components that the probes tell apart, at most as many as there are.
-        probe_samples: samples of the probes; three quarters train them, the rest test them.
-        observers: more predictors by name, as in `evaluate`.
-        seed: of the samples and of the untrained weights.
+        layout: of prompts or sequences.
+        num_samples: samples to predict.
+        first_position: first evaluated position of the last sequence.
+        num_components: components in the probe, at most those of the process.
+        probe_samples: samples for the probe; the last quarter tests.
+        observers: further predictors by name, as in `evaluate`.
+        seed: of samples and untrained weights.
 
     Raises:
-        InputError: a process of vectors; no position of the last sequence is judged; an observer with other symbols.
+        InputError: a process of vectors, no evaluated position, or an observer with other symbols.
     """
     require_count("num_samples", num_samples, 2)
     dataset = ProcessDataset(process, layout=layout, seed=seed, stream="probe")
     asked = make_target("observation", process, layout)
     if not isinstance(asked, NextObservation):
-        raise InputError(f"process: a {type(process).__name__} has no symbols to count")
+        raise InputError(f"process: must have symbols for n-gram baselines, got a {type(process).__name__}")
     judged = (asked.sequences == asked.sequences[-1]) & (asked.positions >= first_position)
     require(bool(judged.any()), "first_position", "must be a position of the last sequence", first_position)
     others = ProcessDataset(process, layout=layout, seed=seed, stream="counting")
@@ -177,7 +174,7 @@ def _level(values: NDArray[np.float64]) -> Level:
 def _component(
     process: Process, layout: Layout, num_components: int, num_samples: int, seed: int
 ) -> tuple[dict[str, Level], float | None, int | None]:
-    """Probes of the component, chance, and how many are told apart; nothing for a process that draws none."""
+    """Return the probes of the component, chance, and the number of components."""
     few = process.subsample_components(num_components)
     if few is None:
         return {}, None, None

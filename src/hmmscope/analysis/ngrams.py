@@ -1,8 +1,7 @@
-"""Counting at its best, in the prompt alone: n-grams with a strength for each order, and the mixture of all context trees.
+"""N-gram baselines: back-off n-grams and the mixture of all context trees, both in the prompt alone.
 
-Both predict an observation from the earlier ones of its sample. What they are free to choose is chosen on prompts of the
-training pool: strengths, orders, pseudo-count, weight, and whether contexts reach back over the beginning of a sequence.
-A model that has learned something does better than both, in nats and in accuracy.
+Their hyperparameters (strengths, orders, pseudo-count, weight, and whether contexts cross sequence starts) are tuned on
+prompts of the training pool.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,31 +24,30 @@ from hmmscope.reprs import html_rows
 from hmmscope.schema import require, require_count
 from hmmscope.ties import largest, smallest
 
-#: Name of the mixture of context trees among predictors; n-grams are ``order-<k>``.
+#: Predictor name of the context tree mixture; n-grams are ``order-<k>``.
 TREE = "context-tree"
-#: Longest context that is tried, nats by which a longer one must be better to be taken, and how many longer ones that are
-#: no better end the search.
+#: Longest context tried, least improvement in nats for a longer one, and failures that end the search.
 MAX_ORDER, MARGIN, PATIENCE = 8, 1e-3, 3
-#: Prompts that are tuned on by default: so many observations, between these numbers of prompts.
+#: Observations used for tuning by default, and bounds on the number of prompts.
 OBSERVATIONS, FEWEST, MOST = 2**12, 16, 256
 
-#: Base-2 logarithms between which strengths, pseudo-counts and prior odds of a leaf are looked for, and steps of the search.
+#: Search ranges of strengths, pseudo-counts and prior odds of a leaf (base-2 logarithms), and search steps.
 STRENGTHS, PSEUDO_COUNTS, ODDS, STEPS = (-8.0, 12.0), (-10.0, 12.0), (-12.0, 12.0), (2.0, 1.0, 0.5)
-#: Counts that are held at once.
+#: Most counts in memory at once.
 _COUNTS = 2**22
 
 
 @dataclass(frozen=True)
 class TunedNgrams:
-    """What was chosen on prompts of the training pool.
+    """Hyperparameters of the n-gram baselines.
 
     Attributes:
-        strengths: of the n-gram of each order, from 0 on, those of the orders up to it, chosen together, see `ngram_laws`.
-        order: of the best n-gram: the least whose loss on these prompts is within `MARGIN` of the best.
-        ngram_reaches: whether its contexts reach back over the beginning of a sequence.
+        strengths: of the n-gram of each order, one for each order up to it, see `ngram_laws`.
+        order: least order with a loss within `MARGIN` of the best.
+        ngram_reaches: whether n-gram contexts cross sequence starts.
         depth, pseudo_count, weight: of the context trees, see `context_tree_laws`.
-        tree_reaches: whether their contexts reach back over the beginning of a sequence.
-        num_samples: prompts that it was tuned on.
+        tree_reaches: whether tree contexts cross sequence starts.
+        num_samples: prompts used for tuning.
     """
 
     strengths: tuple[tuple[float, ...], ...]
@@ -70,21 +68,21 @@ class TunedNgrams:
         orders: int = 3,
         asked: NDArray[np.bool_] | None = None,
     ) -> "TunedNgrams":
-        """Choose what counting may choose, by the mean loss on samples 0 to `num_samples` - 1 of a corpus.
+        """Choose the hyperparameters with the lowest mean loss on samples 0 to `num_samples` - 1.
 
         Args:
-            dataset: prompts of the training pool, such as the stream "counting"; not those that will be judged.
-            num_samples: how many; by default about `OBSERVATIONS` observations.
-            orders: n-grams of orders up to this have strengths, also if a lower order is better.
-            asked: observations that the loss is taken over (judged,), all that are predicted by default.
+            dataset: prompts of the training pool, such as the stream "counting"; not the evaluated ones.
+            num_samples: number of prompts; default: about `OBSERVATIONS` observations.
+            orders: tune n-grams at least up to this order.
+            asked: mask of observations for the loss (predicted,); default: all.
 
         Raises:
-            InputError: a process whose observations are vectors, or numbers out of range.
+            InputError: vector observations, or numbers out of range.
         """
         check_dataset(dataset)
         target = make_target("observation", dataset.process, dataset.layout)
         if not isinstance(target, NextObservation | RecordedNextObservation):
-            raise InputError("dataset: counting needs symbols, and its observations are vectors")
+            raise InputError("dataset: n-gram baselines need symbols, and its observations are vectors")
         layout, size = dataset.layout, dataset.num_symbols
         require(0 <= orders <= MAX_ORDER, "orders", f"must be in [0, {MAX_ORDER}]", orders)
         if num_samples is None:
@@ -122,13 +120,13 @@ class TunedNgrams:
 
     @staticmethod
     def best(values: Mapping[str, Any], metric: str = "loss") -> str:
-        """Of predictors that count, the name of the one with the least mean loss, or the greatest mean accuracy.
+        """Return the name of the n-gram baseline with the lowest mean loss, or the highest mean accuracy.
 
         Raises:
-            InputError: none of the predictors counts.
+            InputError: no n-gram baseline among the predictors.
         """
         means = {name: float(np.nanmean(found)) for name, found in values.items() if is_ngram(name)}
-        require(len(means) > 0, "predictors", "must have one that counts", sorted(values))
+        require(len(means) > 0, "predictors", "must include an n-gram baseline", sorted(values))
         return smallest(means, means.__getitem__) if metric == "loss" else largest(means, means.__getitem__)
 
     @property
@@ -137,7 +135,7 @@ class TunedNgrams:
         return f"order-{self.order}"
 
     def probs(self, dataset: ProcessDataset, batch: Batch) -> dict[str, Float64[Tensor, "batch judged symbol"]]:
-        """P(observation) at the predicted observations by ``order-<k>`` for each k that has strengths, and `TREE`."""
+        """Return P(observation) at the predicted observations by ``order-<k>`` and `TREE`."""
         layout, size, seen = dataset.layout, dataset.num_symbols, batch.observations.cpu().numpy()
         counts = context_counts(seen, _reach(layout, self.ngram_reaches), size, len(self.strengths) - 1)
         counts = counts[:, layout.predicted_observations]
@@ -150,15 +148,14 @@ class TunedNgrams:
         return found | {TREE: torch.from_numpy(tree[:, layout.predicted_observations])}
 
 
-#: Where there are no other samples: one strength, and the numbers of Willems, Shtarkov and Tjalkens.
+#: Defaults without tuning samples: strength 1, and the values of Willems, Shtarkov and Tjalkens.
 UNTUNED = TunedNgrams(tuple((1.0,) * (order + 1) for order in range(4)), 3, False, 3, 0.5, 0.5, False, 0)
 
 
 def other_samples(dataset: ProcessDataset) -> ProcessDataset | None:
-    """Samples of the same process, or of its prior, laid out alike, that no other stream has: the stream "counting".
+    """Return samples of the same process or prior in the stream "counting", or None.
 
-    Of given sequences these are windows of the training part, or samples of the process that stands beside them; None of
-    sequences that are too few to have a training part.
+    For recorded sequences these are windows of the training part; None if there are too few for one.
     """
     process = dataset.process if dataset.process.prior is None else dataset.process.prior.process
     others = ProcessDataset(process, layout=dataset.layout, seed=dataset.seed, stream="counting")
@@ -172,9 +169,10 @@ def other_samples(dataset: ProcessDataset) -> ProcessDataset | None:
 def plain_ngrams(
     dataset: ProcessDataset, batch: Batch, max_order: int
 ) -> dict[str, Float64[Tensor, "batch judged symbol"]]:
-    """P(observation) by n-grams ``order-0`` to ``order-<max_order>`` of strength 1, whose contexts stay in their sequence.
+    """Compute P(observation) by n-grams ``order-0`` to ``order-<max_order>`` of strength 1, with contexts within a
+    sequence.
 
-    They say what is in a sample, as a target or a way of behaving. What a model must beat is `TunedNgrams`.
+    They are targets and strategies; the baselines are `TunedNgrams`.
     """
     layout = dataset.layout
     seen = batch.observations.cpu().numpy()
@@ -186,7 +184,7 @@ def plain_ngrams(
 
 
 def is_ngram(predictor: str) -> bool:
-    """Whether a predictor of this name counts, in the sample or in a training part: an n-gram or the context trees."""
+    """Return whether a predictor's name is that of an n-gram baseline."""
     name = predictor.removeprefix("trained-")
     return name == TREE or name.startswith("order-")
 
@@ -196,7 +194,7 @@ def is_ngram(predictor: str) -> bool:
 
 
 def _reach(layout: Layout, over_beginnings: bool) -> NDArray[np.int64]:
-    """Symbols before each observation that may be its context (time,)."""
+    """Return the longest possible context before each observation (time,)."""
     return np.arange(layout.num_observations) if over_beginnings else layout.position_in_sequence
 
 
@@ -208,7 +206,7 @@ def _examples(
     predicted: NDArray[np.int64],
     kept: NDArray[np.bool_],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Counts (example, order) of what was observed after each context, and of the context."""
+    """Return counts (example, order) of the observed symbol after each context, and of the context."""
     own, totals = [], []
     rows = max(1, _COUNTS // (seen.shape[1] * (max_order + 1) * num_symbols))
     for begin in range(0, len(seen), rows):
@@ -223,7 +221,7 @@ def _examples(
 def tuned_ngrams(
     seen_ND: NDArray[np.float64], total_ND: NDArray[np.float64], num_symbols: int, orders: int
 ) -> tuple[list[tuple[float, ...]], list[float]]:
-    """Strengths of the n-gram of each order, and its loss; each search begins at the strengths of the order below."""
+    """Tune the strengths for each order, from those of the order below; return them with the losses."""
     found: list[tuple[float, ...]] = []
     losses: list[float] = []
     start: list[float] = []
@@ -242,7 +240,7 @@ def tuned_ngrams(
 
 
 def _tuned_tree(loss: Callable[[int, float, float], float], longest: int) -> tuple[float, int, float, float]:
-    """Loss, depth, and base-2 logarithms of pseudo-count and prior odds."""
+    """Return loss, depth, and base-2 logarithms of pseudo-count and prior odds."""
     losses: list[float] = []
     places = [[-3.0, -3.0]]
     for depth in range(longest + 1):
@@ -261,19 +259,19 @@ def _tuned_tree(loss: Callable[[int, float, float], float], longest: int) -> tup
 
 
 def _at_rest(losses: Sequence[float]) -> bool:
-    """Whether the last `PATIENCE` losses are no better than the best before them."""
+    """Return whether the last `PATIENCE` losses improve by less than `MARGIN`."""
     return len(losses) > PATIENCE and min(losses[-PATIENCE:]) > min(losses[:-PATIENCE]) - MARGIN
 
 
 def least_within_margin(losses: Sequence[float]) -> int:
-    """The least number whose loss is within `MARGIN` of the best."""
+    """Return the least index with a loss within `MARGIN` of the best."""
     return next(number for number, loss in enumerate(losses) if loss <= min(losses) + MARGIN)
 
 
 def descend(
     loss: Callable[[Sequence[float]], float], start: Sequence[float], bounds: Sequence[tuple[float, float]]
 ) -> tuple[list[float], float]:
-    """Where a loss is least, number by number, with ever smaller steps, and the loss there."""
+    """Minimise a loss by coordinate descent with decreasing steps; return the place and the loss."""
     place = list(start)
     least = loss(place)
     for step in STEPS:
@@ -292,16 +290,16 @@ def descend(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Judging
+# Evaluation
 
 
 @dataclass(frozen=True, repr=False)
 class NgramScores(Measures):
-    """What counting reaches on samples of a corpus: accuracy and loss, nats, of each n-gram and of the context trees.
+    """Accuracy and loss, in nats, of each n-gram and of the context trees.
 
     Attributes:
-        ngrams: what was chosen on prompts of the training pool.
-        trained_order: of the best n-gram that counts in a training part, of given sequences; None elsewhere.
+        ngrams: tuned hyperparameters.
+        trained_order: order of the best n-gram fitted to a training part, if there is one.
     """
 
     ngrams: TunedNgrams
@@ -312,7 +310,7 @@ class NgramScores(Measures):
         means = {row["predictor"]: row for row in self.table()}
         shown = [(self.ngrams.ngram, f"n-gram of {self.ngrams.ngram}"), (TREE, "context trees")]
         if self.trained_order is not None:
-            ngram, where = f"order-{self.trained_order}", "of the training part"
+            ngram, where = f"order-{self.trained_order}", "fitted to the training part"
             shown = [(f"trained-{ngram}", f"n-gram of {ngram} {where}"), (f"trained-{TREE}", f"context trees {where}")]
         for name, called in shown:
             found = means[name]
@@ -321,7 +319,7 @@ class NgramScores(Measures):
         return f"NgramScores({'; '.join(parts)}; {samples} samples of {columns} answers)".replace("order-", "order ")
 
     def _repr_html_(self) -> str:
-        return html_rows("Counted", self.table())
+        return html_rows("N-gram baselines", self.table())
 
 
 def evaluate_ngrams(
@@ -330,13 +328,13 @@ def evaluate_ngrams(
     num_samples: int,
     others: Callable[[Batch], Mapping[str, Tensor]] | None = None,
 ) -> NgramScores:
-    """Accuracy and loss of counting as it was tuned, on samples 0 to `num_samples` - 1 of a corpus.
+    """Compute accuracy and loss of tuned n-gram baselines on samples 0 to `num_samples` - 1.
 
     Args:
-        ngrams: as it was tuned.
-        dataset: what is judged.
-        num_samples: how many.
-        others: more laws of a batch, by name, which are judged alike.
+        ngrams: tuned baselines.
+        dataset: samples to evaluate.
+        num_samples: number of samples.
+        others: returns probabilities of further predictors for a batch, by name.
     """
     target = make_target("observation", dataset.process, dataset.layout)
     num_samples = dataset.different(num_samples)
@@ -360,16 +358,15 @@ def evaluate_ngrams(
 def gain_over_ngrams(
     found: Measures, predictor: str = "model", kept: NDArray[np.bool_] | None = None
 ) -> dict[str, NDArray[np.float64]]:
-    """How much better than the better of n-grams and context trees a predictor is, sample by sample (sample,).
+    """Compute how much better a predictor is than the best n-gram baseline, by sample.
 
     Args:
-        found: measures of the predictor and of those that count, see `is_ngram`.
+        found: measures of the predictor and the baselines.
         predictor: its name.
-        kept: judged columns that count, all by default.
+        kept: mask of positions to use; default: all.
 
     Returns:
-        ``loss``, nats: that of the counting predictor with the least mean loss less its own; ``accuracy``: its own less
-        that of the counting predictor with the greatest.
+        ``loss``, nats, and ``accuracy``: the predictor's gains over the best baseline (sample,).
     """
     kept = np.ones(len(found.positions), bool) if kept is None else kept
     gains = {}

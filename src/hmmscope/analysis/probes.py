@@ -1,4 +1,4 @@
-"""Layerwise linear probes: what can be read from the residual stream, layer by layer, with controls and ceilings."""
+"""Linear probes of the residual stream by layer, with controls and ceilings."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -36,16 +36,15 @@ TARGETS = ("component", "state", "belief", *(f"previous-{k}" for k in range(MAX_
 
 @dataclass(frozen=True, repr=False)
 class ProbeData(Shown):
-    """Features and labels of one probe; examples of one sample share a sample number, so that splits are by sample.
+    """Features and labels of one probe.
 
     Attributes:
-        features: activations (layer, example, feature); the probe is trained on their device.
+        features: activations (layer, example, feature); the probe trains on their device.
         labels: classes (example,).
-        samples: sample number of each example (example,), 0, 1, 2, ...
+        samples: sample index of each example (example,); splits are by sample.
         num_classes: number of classes.
-        ceiling: accuracy of the exact posterior's likeliest class on the same examples; 1 where the label was seen.
-        inside: which examples of all that the features were read at are these (every,): of given sequences those that are
-            neither padding nor missing; None if all are.
+        ceiling: accuracy of the exact posterior's most likely class; 1 for observed labels.
+        inside: mask of all read positions that are neither padding nor missing (every,), or None.
     """
 
     features: Float[Tensor, "layer example feature"]
@@ -66,13 +65,13 @@ class ProbeData(Shown):
     def read_each(
         cls, model: nn.Module, dataset: ProcessDataset, targets: Sequence[str], names: Sequence[str], num_samples: int
     ) -> dict[str, "ProbeData"]:
-        """The same of several targets that are read at the same observations, by one run of the model."""
+        """Read several targets at the same observations in one run."""
         features = read_stream(model, dataset, reading_times(dataset, targets[0]), names, num_samples, stay=True)
         return {target: cls.of(features, dataset, target) for target in targets}
 
     @classmethod
     def of(cls, features: Float[Tensor, "layer example feature"], dataset: ProcessDataset, target: str) -> "ProbeData":
-        """Labels and the ceiling of a target for features of samples 0, 1, .. at the observations where it is read."""
+        """Add labels and the ceiling to features of samples 0, 1, ..."""
         times = reading_times(dataset, target)
         num_samples = features.shape[1] // len(times)
         labels: list[Tensor] = []
@@ -101,14 +100,14 @@ class ProbeData(Shown):
         )
 
     def reading(self, features: Float[Tensor, "layer every feature"]) -> "ProbeData":
-        """The same labels with what other features hold at all examples that were read."""
+        """Return the same labels with other features."""
         return replace(self, features=features if self.inside is None else features[:, self.inside.to(features.device)])
 
     def correct(self, *, shuffle: bool = False, seed: int = 0) -> NDArray[np.float64]:
-        """Share of right answers (sample, layer) in each test sample, which are the last quarter of the samples.
+        """Return the accuracy (sample, layer) in each test sample, the last quarter.
 
         Args:
-            shuffle: train on labels permuted over the training examples.
+            shuffle: permute the training labels.
             seed: of the permutation.
         """
         num_samples = int(self.samples[-1]) + 1
@@ -126,13 +125,13 @@ class ProbeData(Shown):
         return by_sample
 
     def accuracy(self, *, shuffle: bool = False, seed: int = 0) -> list[tuple[float, float, float]]:
-        """Accuracy with its 95 % interval, for each layer, on the last quarter of the samples."""
+        """Return the test accuracy of each layer with its 95 % interval."""
         mean, low, high = bootstrap_means(self.correct(shuffle=shuffle, seed=seed), seed=seed)
         return list(zip(mean.tolist(), low.tolist(), high.tolist(), strict=True))
 
     @property
     def chance(self) -> float:
-        """Share of the commonest class among the test examples."""
+        """Frequency of the most common class among test examples."""
         num_samples = int(self.samples[-1]) + 1
         test = self.labels[self.samples >= (3 * num_samples) // 4]
         return float(test.bincount().max() / len(test))
@@ -152,43 +151,39 @@ def probe(
     num_controls: int = NUM_TWINS,
     controls: Controls | None = None,
 ) -> list[dict]:
-    """Accuracy of a linear probe at each layer, on samples that its training did not see.
+    """Train a linear probe at each layer, and measure its accuracy on held-out samples.
 
-    Targets, read in the last sequence of each sample:
-        ``component``: which component of the mixture, at the last observation;
-        ``state``: the hidden state of a process that has one, at positions >= 4 (of a mixture probe a corpus of one
-        component at a time);
+    Targets, read in the last sequence:
+        ``component``: of the mixture, at the last observation;
+        ``state``: the hidden state, at positions >= 4 (for a mixture, probe one component at a time);
         ``previous-k``: the observation k steps back, at positions >= 4;
-        ``belief``: the law of the hidden state given the observations so far, after each of them, by least squares. Its rows
-        have R² in place of the accuracy; they are those of the instrument `geometry`.
+        ``belief``: the filtered posterior at every observation, by least squares: the rows of `geometry`, with R² for
+            accuracy.
 
     The probe is multinomial logistic regression on standardised features with ridge 1e-3; three quarters of the samples
-    train it, the rest test it. The control with shuffled labels trains on labels permuted over the training examples. The
-    control without training reads other draws of the same architecture: `share` is the share of their errors that the model
-    does not make, see `analysis.controls`.
+    train it. Controls: permuted training labels, and untrained networks.
 
     Args:
-        model: any module; models of this library are read at their residual taps.
+        model: any module.
         dataset: samples, with components for ``component``.
-        target: what to read; by default ``component`` of a mixture, and ``belief`` of any other process.
-        layers: module names, if the model has no residual taps.
-        num_samples: samples in all; of given sequences at most as many as there are different windows.
-        shuffled_labels: add the control.
-        seed: of the permutation and of the bootstrap.
-        observer: whose ``belief``; by default that of the process. Another one may be an HMM fitted to the sequences.
-        num_controls, controls: untrained networks, 0 or at least 3, and a function that makes one, see `draw_controls`.
+        target: default: ``component`` for a mixture, otherwise ``belief``.
+        layers: module names; default: the residual stream.
+        num_samples: number of samples, at most the number of windows of recorded sequences.
+        shuffled_labels: add the control with permuted labels.
+        seed: of permutation and bootstrap.
+        observer: HMM that defines ``belief``; default: the process.
+        num_controls, controls: see `draw_controls`.
 
     Returns:
-        Rows (target, layer, layer_name, labels "true" or "shuffled", accuracy, low, high, chance, ceiling, samples, twins,
-        share, share_low, share_high, beyond_twins); of ``belief`` r2 in place of accuracy, and from_prediction, as
-        `geometry` says. Chance is the share of the commonest class among the test examples. Intervals are 95 % over test
-        samples, of `share` over twins too.
+        Rows (target, layer, layer_name, labels "true" or "shuffled", accuracy, low, high, chance, ceiling, samples,
+        twins, share, share_low, share_high, beyond_twins), see `geometry`; ``belief`` has r2 for accuracy, and
+        from_prediction. Intervals are 95 % over test samples, for `share` also over controls.
 
     Raises:
         InputError: an unknown target or layer, or a target that the process does not have.
         NonFiniteError: activations that are NaN or infinite.
 
-    Source: [MultiTask] Fig. 3 (the protocol is stated there in words only; sizes and controls are ours).
+    Source: [MultiTask] Fig. 3, which states the protocol in words; sizes and controls are ours.
     """
     check_dataset(dataset)
     if target is None:
@@ -252,7 +247,7 @@ def _belief_rows(
 
 
 def reading_times(dataset: ProcessDataset, target: str) -> np.ndarray:
-    """Numbers t of the observations at which a target is read."""
+    """Return the observation indices at which a target is read."""
     layout = dataset.layout
     if target == "component":
         if COMPONENTS not in dataset.process.uses_hmm_inference:
@@ -260,7 +255,7 @@ def reading_times(dataset: ProcessDataset, target: str) -> np.ndarray:
         return np.array([layout.num_observations - 1])
     if target == "state" and STATES not in dataset.process.uses_hmm_inference and not layout.header_format:
         kind = type(dataset.process).__name__
-        known = "belief, component and previous-1 are known of a mixture; or take ProcessDataset(mixture[m], ...)"
+        known = "a mixture has belief, component and previous-1; or use ProcessDataset(mixture[m], ...)"
         raise InputError(f"target: state needs a single HMM, not a {kind}; {known}")
     last = layout.sequence_index == layout.sequence_index[-1]
     times = np.flatnonzero(last & (layout.position_in_sequence >= MAX_DISTANCE))
@@ -270,7 +265,7 @@ def reading_times(dataset: ProcessDataset, target: str) -> np.ndarray:
 
 
 def _labels(dataset: ProcessDataset, batch: Batch, target: str, times: np.ndarray) -> tuple[Tensor, Tensor]:
-    """The labels (sample, time), and what the exact posterior holds likeliest."""
+    """Return the labels (sample, time), and the most likely ones under the exact posterior."""
     starts = torch.from_numpy(dataset.layout.reset_mask)
     if target == "component":
         assert batch.components is not None

@@ -1,4 +1,4 @@
-"""Rehearsals of a user's model on samples of a corpus, and warnings that its losses give."""
+"""Rehearsals of a user's model on samples of a dataset, and warnings from its losses."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -21,21 +21,21 @@ from hmmscope.reprs import Rows
 
 #: True during a measurement that has rehearsed its model.
 _REHEARSED: ContextVar[bool] = ContextVar("rehearsed", default=False)
-#: Nats, and standard errors, by which late losses are above those in the middle before a warning says so.
+#: Least rise of the loss, in nats and in standard errors, for a warning.
 LEAST_RISE, STANDARD_ERRORS = 0.02, 4.0
-#: Positions that are asked for before losses are compared between them.
+#: Least number of positions for the comparison.
 _LEAST_POSITIONS = 9
 
 
 def rehearsed(model: nn.Module, dataset: ProcessDataset, target: Target | None = None) -> tuple[str, ...]:
-    """Rehearse a user's model on a few samples of a corpus and return warnings, a line each.
+    """Rehearse a user's model on a few samples, and return warnings.
 
-    Models of this library are not rehearsed, nor is a model within a measurement that has rehearsed it.
+    Models of this library, and models already rehearsed by the measurement, are skipped.
 
     Args:
         model: any module.
-        dataset: samples that the model is measured on.
-        target: what it is asked for; None for an instrument of layers, which needs no logits.
+        dataset: samples.
+        target: what it predicts; None for instruments that need no logits.
 
     Raises:
         InputError: see `hmmscope.models.rehearsal.rehearse`.
@@ -71,7 +71,7 @@ def _rehearse(model: nn.Module, inputs: Tensor, asked: Asked) -> tuple[str, ...]
 
 @contextmanager
 def already_rehearsed() -> Iterator[None]:
-    """Measurements whose model has been rehearsed: what they call does not rehearse it, or its controls, again."""
+    """Skip further rehearsals inside the block."""
     token = _REHEARSED.set(True)
     try:
         yield
@@ -81,7 +81,7 @@ def already_rehearsed() -> Iterator[None]:
 
 @registry.rehearsal("tokens")
 def rehearse_first(model: Any, dataset: Any, measure: Callable[[], Any]) -> Any:
-    """Return the rows of an instrument after a rehearsal of its model, whose warnings they carry."""
+    """Run an instrument after a rehearsal of its model, and attach the warnings."""
     lines = rehearsed(model, dataset) if isinstance(dataset, ProcessDataset) else ()
     with already_rehearsed():
         rows = measure()
@@ -97,14 +97,13 @@ def rehearse_first(model: Any, dataset: Any, measure: Callable[[], Any]) -> Any:
 def rising(
     model: NDArray[np.float64], optimum: NDArray[np.float64] | None, positions: NDArray[np.int64]
 ) -> tuple[str, ...]:
-    """Return a warning where the loss rises with position, as of a model that was trained on shorter samples.
+    """Return a warning if the loss rises with position, as after training on shorter samples.
 
-    The mean over the last third of the positions is compared with that over the middle third, sample by sample: of the loss
-    above the optimum where one is known, of the loss otherwise.
+    The last third of the positions is compared with the middle third, by loss above the optimum where it is known.
 
     Args:
-        model, optimum: losses (sample, asked column), nats.
-        positions: of the columns in their sequence (asked,).
+        model, optimum: losses (sample, position), nats.
+        positions: in their sequence (position,).
     """
     above = model if optimum is None else model - optimum
     finite = np.where(np.isfinite(above), above, np.nan)
@@ -122,5 +121,5 @@ def rising(
     what = "loss" if optimum is None else "loss above the optimum"
     return (
         f"the {what} rises with position: {float(np.nanmean(mid)):.3f} nats in the middle third of the sample, "
-        f"{float(np.nanmean(late)):.3f} in the last third; if the model was trained on shorter samples, give their length=",
+        f"{float(np.nanmean(late)):.3f} in the last third; if the model was trained on shorter samples, pass their length=",
     )

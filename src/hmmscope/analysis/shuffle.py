@@ -1,4 +1,4 @@
-"""The position-shuffle test: how much attention logits move when demonstrations change places."""
+"""The position-shuffle test: how attention logits depend on the order of demonstrations."""
 
 from collections.abc import Callable, Iterator
 
@@ -17,10 +17,10 @@ from hmmscope.reprs import ResultTable
 from hmmscope.schema import require, require_count, unknown_name
 from hmmscope.seeds import torch_generator
 
-#: What is permuted: whole demonstrations; position ids of their symbols in one layer alone; the same ids in all layers.
+#: Permuted: whole demonstrations; position ids in one layer; position ids in all layers.
 MODES = ("blocks", "layer", "everywhere")
 
-#: (attention of a block, its input (batch, time, width), position ids (time,)) -> what it writes.
+#: (attention of a block, its input (batch, time, width), position ids (time,)) -> its output.
 AttendAt = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
 
@@ -34,38 +34,35 @@ def shuffle_test(
     mode: str = "blocks",
     seed: int = 0,
 ) -> ResultTable:
-    """Permute places of the demonstrations and follow the attention logits from the last test token.
+    """Permute the demonstrations, and measure how the attention logits of the last test token change.
 
-    The query is the last test token, the keys are the observations of the demonstrations, and a logit is followed by
-    the identity of its key.
+    Keys are the observations of the demonstrations, and logits are compared by key.
 
         cv = mean over keys of the standard deviation over permutations / mean over keys of |logit|
 
-    Mode "blocks" (A) permutes whole demonstrations. The content of each is kept, so the data distribution is unchanged
-    and an ideal learner's answer does not move at all. The other modes permute the position ids of the keys and leave
-    the tokens where they are: "layer" (C) in one layer at a time, on the hidden states of the run as it was, which shows
-    what that layer itself takes from positions; "everywhere" (B) in all layers, where what upper layers read is
-    corrupted by lower ones.
+    Mode "blocks" (A) permutes whole demonstrations, so that the exact answer is unchanged. Other modes permute the
+    position ids of the keys: "layer" (C) in one layer at a time, on the original hidden states; "everywhere" (B) in all
+    layers.
 
     Args:
-        model: with taps ``blocks.<layer>.attention.logits`` (batch, head, query, key).
+        model: has taps ``blocks.<layer>.attention.logits`` (batch, head, query, key).
         dataset: of prompts, or of text, with at least two demonstrations.
-        num_samples: prompts.
-        num_permutations: including the order as sampled.
+        num_samples: number of prompts.
+        num_permutations: including the original order.
         mode: "blocks", "layer" or "everywhere".
         seed: of the permutations.
 
     Returns:
-        Rows (layer, head, metric, value, low, high, samples); layers count from 1. Metrics: ``cv``; ``cv_centred``, the
-        same after removing the mean over keys, which softmax ignores; ``attention_change``, the total variation between
-        the attention over these keys and its mean over permutations. Layer 0, head -1 holds ``prediction_change``, the
-        same for the predicted law of the next observation (not in mode "layer"). Intervals are 95 % over prompts.
+        Rows (layer, head, metric, value, low, high, samples); layers count from 1. Metrics: ``cv``; ``cv_centred``,
+        without the mean over keys, which softmax ignores; ``attention_change``, the total variation between the
+        attention over these keys and its mean. Layer 0, head -1 has ``prediction_change``, the same for the prediction
+        (not in mode "layer"). Intervals are 95 % over prompts.
 
     Raises:
-        InputError: no such taps, no demonstrations to permute, an unknown mode, or in mode "layer" a model whose layers
-            do not read positions by themselves.
+        InputError: no such taps, too few demonstrations, an unknown mode, or mode "layer" with a model whose layers
+            read no positions.
 
-    Source: [MultiTask] Fig. 2 (the metric is not stated there; a standard deviation relative to a mean is drawn).
+    Source: [MultiTask] Fig. 2, which does not state the metric.
     """
     values = ShuffleValues.of(
         model, dataset, num_samples=num_samples, num_permutations=num_permutations, mode=mode, seed=seed
@@ -74,7 +71,7 @@ def shuffle_test(
 
 
 class ShuffleValues(dict[str, dict[int, Tensor]]):
-    """By metric, then by layer (from 1; 0 for the prediction), what moves in each prompt (sample, head)."""
+    """Values of `shuffle_test` by metric and layer (sample, head); layer 0 is the prediction."""
 
     @classmethod
     def of(
@@ -89,11 +86,10 @@ class ShuffleValues(dict[str, dict[int, Tensor]]):
         attend_at: AttendAt | None = None,
         first_position: int = 0,
     ) -> "ShuffleValues":
-        """What `shuffle_test` averages, prompt by prompt.
+        """Compute the values of `shuffle_test` for each prompt.
 
-        Models of another make are given with `attend_at`, which runs a layer's attention at given position ids. Keys are the
-        observations of each demonstration from `first_position` on: windows of earlier ones may reach into the demonstration
-        before.
+        `attend_at` runs the attention of other models at given position ids. Keys start at `first_position` of each
+        demonstration.
         """
         layout = dataset.layout
         if not isinstance(layout, PromptLayout | TextLayout) or layout.num_demonstrations < 2:
@@ -159,7 +155,7 @@ class ShuffleValues(dict[str, dict[int, Tensor]]):
         return values
 
     def rows(self) -> list[dict]:
-        """The table of `shuffle_test`."""
+        """Return the table of `shuffle_test`."""
         return [
             row
             for metric, by_layer in self.items()
@@ -169,24 +165,24 @@ class ShuffleValues(dict[str, dict[int, Tensor]]):
 
 
 def attention_taps(model: nn.Module, what: str) -> list[str]:
-    """Names of the taps on attention "logits" or "pattern", by layer.
+    """Return the taps on attention "logits" or "pattern", by layer.
 
     Raises:
-        InputError: the model has no softmax attention, or none that is found.
+        InputError: no softmax attention is found.
     """
     names = [name for name, _ in model.named_modules() if name.endswith(f".attention.{what}")]
     if not names:
         name = type(getattr(model, "module", model)).__name__
-        raise InputError(f"model: {name} has no softmax attention that was found, so no attention {what}")
+        raise InputError(f"model: found no softmax attention in {name}, so there is no attention {what}")
     return names
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What is moved
+# Permutations
 
 
 def _columns(layout: PromptLayout | TextLayout) -> Tensor:
-    """Token columns of the demonstrations (demonstration, time)."""
+    """Return the token positions of the demonstrations (demonstration, time)."""
     shape = (layout.num_demonstrations, layout.demonstration_length)
     return torch.from_numpy(layout.token_positions[: shape[0] * shape[1]]).view(shape)
 
@@ -198,7 +194,7 @@ def _moved_blocks(
     num_permutations: int,
     generator: torch.Generator,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Tokens with demonstrations in another order, and where each observation stands now (demonstration, time)."""
+    """Yield tokens with permuted demonstrations, and the new position of each observation."""
     columns_NM = _columns(layout)
     number, count = len(columns_NM), columns_NM.numel()
     demonstrations = batch.observations[:, :count].unflatten(1, columns_NM.shape)
@@ -212,7 +208,7 @@ def _moved_blocks(
 def _moved_ids(
     layout: PromptLayout | TextLayout, num_permutations: int, generator: torch.Generator
 ) -> Iterator[Tensor]:
-    """Position ids (time,) of all columns: those of the demonstrations' observations permuted among themselves."""
+    """Yield position ids (time,), permuted among the demonstrations' observations."""
     keys = _columns(layout).flatten()
     for repeat in range(num_permutations):
         ids = torch.arange(layout.context_length)
@@ -222,7 +218,6 @@ def _moved_ids(
 
 
 def _attention_inputs(model: nn.Module, names: list[str], tokens: Tensor) -> dict[str, Tensor]:
-    """What the attention of each layer reads, by the name of its tap."""
     found: dict[str, Tensor] = {}
     handles = []
     for name in names:
@@ -240,7 +235,6 @@ def _attention_inputs(model: nn.Module, names: list[str], tokens: Tensor) -> dic
 
 
 def _logits_at(attention: nn.Module, x_BTD: Tensor, positions: Tensor, attend_at: AttendAt) -> Tensor:
-    """Logits (batch, head, query, key) of one layer on its input, at given positions."""
     found = []
     handle = attention.get_submodule("logits").register_forward_hook(lambda module, args, output: found.append(output))
     try:
@@ -251,11 +245,11 @@ def _logits_at(attention: nn.Module, x_BTD: Tensor, positions: Tensor, attend_at
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How far it moved
+# Metrics
 
 
 def _variation(logits_RBHU: Tensor) -> Tensor:
-    """Coefficient of variation (sample, head)."""
+    """Return the coefficient of variation (sample, head)."""
     spread = logits_RBHU.std(0, correction=0).mean(-1)
     return spread / logits_RBHU.abs().mean((0, -1)).clamp_min(1e-12)
 
@@ -265,7 +259,7 @@ def _centred_variation(logits_RBHU: Tensor) -> Tensor:
 
 
 def _change(logits_RBHU: Tensor) -> Tensor:
-    """Total variation between the attention over the keys and its mean over permutations (sample, head)."""
+    """Return the total variation from the mean attention (sample, head)."""
     pattern = logits_RBHU.softmax(-1)
     return 0.5 * (pattern - pattern.mean(0)).abs().sum(-1).mean(0)
 

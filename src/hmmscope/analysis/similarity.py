@@ -1,4 +1,4 @@
-"""How alike the layers of two networks are, and how much of a layer's change a given quantity explains."""
+"""Similarity of layers, and the change of a layer that given quantities explain."""
 
 import torch
 
@@ -11,12 +11,11 @@ def linear_cka(
     left: Float64[Tensor, "left_layer left_example left_feature"],
     right: Float64[Tensor, "right_layer right_example right_feature"],
 ) -> Float64[Tensor, "left_layer right_layer"]:
-    """Linear centred kernel alignment of each layer of one network with each layer of another.
+    """Compute linear centred kernel alignment between all layers of two networks.
 
         ‖Yᵀ X‖² / (‖Xᵀ X‖ ‖Yᵀ Y‖)      Frobenius norms, centred columns
 
-    One for representations that are equal up to rotation, scale and shift, zero for uncorrelated ones. A layer that is
-    constant over the examples has none: its entries are NaN.
+    One for representations equal up to rotation, scale and shift, zero for uncorrelated ones, NaN for constant ones.
 
     Source: Kornblith et al. 2019, Eq. (5) (squared HSIC form for linear kernels).
 
@@ -24,7 +23,7 @@ def linear_cka(
         left, right: features of the same examples.
 
     Raises:
-        InputError: other numbers of examples, or fewer than two.
+        InputError: different numbers of examples, or fewer than two.
     """
     if left.shape[1] != right.shape[1]:
         raise InputError(f"right: must have the {left.shape[1]} examples of left, got {right.shape[1]}")
@@ -42,17 +41,16 @@ def explained_change(
     *,
     ridge: float = 1e-3,
 ) -> tuple[Float64[Tensor, "test"], Float64[Tensor, "test"]]:
-    """How much of a change a linear map of `causes` predicts, on examples that the map was not fitted to.
+    """Compute held-out errors of a linear map from `causes` to a change.
 
     Args:
-        change: what is explained, such as what a layer adds to the stream.
-        causes: what explains it; a constant is added.
-        train: which examples fit the map (example,), bool; the others test it.
-        ridge: of the fit, relative to the standardised causes.
+        change: values to explain.
+        causes: explanatory values; a constant is added.
+        train: mask of examples that fit the map (example,).
+        ridge: penalty for standardised causes.
 
     Returns:
-        For each test example the squared error of the map, and that of the mean of the training examples; one minus the
-        ratio of their means is the R² on held-out examples.
+        Squared errors of the map and of the training mean, for each test example.
     """
     centre, scale = causes[train].mean(0), causes[train].std(0).clamp_min(1e-12)
     x = (causes - centre) / scale

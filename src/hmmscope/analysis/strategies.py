@@ -1,8 +1,4 @@
-"""Which predictor a model behaves like, and at which step of training it leaves one for another.
-
-In training models pass through predictors that use more and more of what they read: the law of single symbols, that of
-pairs, then the exact answer. Here the distance to each of them is measured, at one step or at all that were kept.
-"""
+"""Strategies: distances of a model from simple predictors, and the step at which it changes from one to another."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,24 +26,23 @@ from hmmscope.schema import require, require_count
 
 @registry.instrument("strategies")
 def strategies(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 256, max_order: int = 2) -> list[dict]:
-    """How far the predictions of a model are from those of simple predictors and of the optimum.
+    """Compute how far a model's predictions are from those of simple predictors and of the optimum.
 
-    Predictors: ``uniform``; of one sequence of a known HMM ``window-k``, the exact law of the next observation given the
-    last k (k = 0: the stationary law of an observation); else ``order-k``, in-context n-grams with back-off; and
-    ``optimum``, where there is one. A predictor gives D(predictor, model), averaged over judged columns: KL divergence in
-    nats, and total variation. A model that says zero where a predictor does not has no rows of the KL divergence.
+    Predictors: ``uniform``; ``window-k``, the exact next-observation probabilities given the last k, for one sequence
+    of a known HMM; otherwise ``order-k``, in-context n-grams with back-off; ``optimum``, where it is known. The value
+    is D(predictor, model), averaged over positions: KL divergence in nats (if finite), and total variation.
 
     Args:
-        model: tokens (batch, time) to logits (batch, time, symbol).
+        model: maps tokens (batch, time) to logits (batch, time, symbol).
         dataset: samples.
-        num_samples: how many; of given sequences at most as many as there are different windows.
+        num_samples: number of samples, at most the number of windows of recorded sequences.
         max_order: largest k.
 
     Returns:
         Rows (predictor, metric, value, low, high, samples), intervals 95 % over samples.
 
     Raises:
-        InputError: an HMM without a unique stationary law; a process of numbers, which no predictor counts.
+        InputError: an HMM without a unique stationary distribution, or a real-valued process.
 
     Source: Edelman et al. (2024), "The evolution of statistical induction heads", for in-context Markov chains.
     """
@@ -55,7 +50,7 @@ def strategies(model: nn.Module, dataset: ProcessDataset, *, num_samples: int = 
     require_count("max_order", max_order, 0)
     if dataset.process.real_valued:
         raise InputError(
-            "dataset: predictors count symbols, and this one has numbers; hmmscope.evaluate has its optimum"
+            "dataset: must have symbols, got a real-valued process; compare it with its optimum by hmmscope.evaluate"
         )
     num_samples = dataset.different(num_samples)
     parts: dict[tuple[str, str], list[Tensor]] = {}
@@ -98,15 +93,15 @@ def _predictors(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Over training
+# During training
 
 
 class LevelCrossing(NamedTuple):
-    """Where a curve over training passes a level.
+    """Where a training curve passes a level.
 
     Attributes:
         log2_step: base-2 logarithm of the step.
-        error: standard error that the errors of the two values around it give it.
+        error: its standard error.
     """
 
     log2_step: float
@@ -120,13 +115,13 @@ class LevelCrossing(NamedTuple):
     def of(
         cls, steps: Sequence[int], values: Sequence[float], errors: Sequence[float] | None = None, *, level: float = 0.0
     ) -> "LevelCrossing | None":
-        """Where a curve rises above a level and stays there, linear in the logarithm of the step; None where it does not.
+        """Return where a curve rises above a level for good, linear in the logarithm of the step, or None.
 
-        Step 0 stands half a step before step 1. None also where the curve is above the level from the beginning.
+        Step 0 counts as step 0.5. A curve above the level from the start gives None.
 
         Args:
             steps: ascending.
-            values: one a step.
+            values: by step.
             errors: their standard errors.
         """
         places = [math.log2(max(step, 0.5)) for step in steps]
@@ -145,11 +140,11 @@ class LevelCrossing(NamedTuple):
     def between(
         cls, rows: Iterable[Mapping[str, Any]], before: str, after: str, *, metric: str = "kl"
     ) -> "LevelCrossing | None":
-        """The step from which on a model stays nearer to one predictor than to another.
+        """Return the step from which on a model stays closer to `after` than to `before`.
 
         Args:
-            rows: of `strategies` with a column ``step``, of one model.
-            before, after: names of predictors.
+            rows: of `strategies` with a column ``step``, for one model.
+            before, after: predictors.
             metric: of the distance.
         """
         found = {(row["predictor"], row["step"]): row for row in rows if row["metric"] == metric}

@@ -1,9 +1,9 @@
-"""How much of a model's prediction is which strategy: the mixture of simple predictors that is nearest to its laws.
+"""Strategy weights: the mixture of simple predictors that is closest to a model.
 
     minimise over weights w on the simplex   E KL(q || sum_k w_k p_k)
 
-q is the law of the model and p_k those of the predictors, at the same places of the same prompts. The problem is convex, and
-a law that is a mixture of the predictors gives its weights back, where the predictors are linearly independent.
+with q the model's probabilities and p_k the predictors'. The problem is convex and recovers true mixtures of linearly
+independent predictors.
 """
 
 from collections.abc import Mapping
@@ -16,22 +16,21 @@ from hmmscope.axes import Float64, Tensor
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
 
-#: Parts of the samples that are left out in turn, for the standard errors.
+#: Groups of samples for the jackknife.
 _PARTS = 20
-#: Weights are found when no condition of optimality is off by more, and after so many steps at the latest.
+#: Tolerance of the optimality conditions, and most steps.
 _TOLERANCE, _STEPS = 1e-9, 200
 
 
 @dataclass(frozen=True, repr=False)
 class StrategyWeights(Shown):
-    """The nearest mixture.
+    """The closest mixture.
 
     Attributes:
-        value: weight of each predictor; they sum to 1.
-        error: standard errors by the jackknife over groups of samples.
+        value: weights by predictor; they sum to 1.
+        error: jackknife standard errors over groups of samples.
         left: KL divergence of the model from the mixture, nats.
-        single_kl: KL divergence of the model from each predictor, nats; infinite where that excludes what the model does
-        not.
+        single_kl: KL divergence from each predictor, nats; may be infinite.
     """
 
     value: dict[str, float]
@@ -43,14 +42,14 @@ class StrategyWeights(Shown):
 def strategy_weights(
     model: Float64[Tensor, "sample place symbol"], predictors: Mapping[str, Float64[Tensor, "sample place symbol"]]
 ) -> StrategyWeights:
-    """Weights of predictors in the mixture that is nearest to a model's laws.
+    """Fit the mixture of predictors that is closest to a model.
 
     Args:
-        model: laws, of at least two samples.
-        predictors: laws by name, at least one of which is positive wherever the model is.
+        model: probabilities of at least two samples.
+        predictors: probabilities by name; their mixture must be positive where the model is.
 
     Raises:
-        InputError: one sample, no predictor, or a law of the model that no mixture allows.
+        InputError: one sample, no predictor, or an outcome of the model that no predictor allows.
 
     Source: ours; sequential quadratic programming as of Kim, Carbonetto, Stephens and Anitescu (2020).
     """
@@ -59,7 +58,7 @@ def strategy_weights(
     q_BN = model.numpy().reshape(len(model), -1)
     p_KBN = np.stack([law.numpy().reshape(len(model), -1) for law in predictors.values()])
     possible = bool((p_KBN.max(0) > 0)[q_BN > 0].all())
-    require(possible, "predictors", "must allow together what the model allows", "a law that none of them has")
+    require(possible, "predictors", "must together allow every outcome that the model allows", "an outcome with none")
     start = np.full(len(p_KBN), 1 / len(p_KBN))
     whole = _fit(q_BN, p_KBN, start)
     parts = np.arange(len(q_BN)) % min(_PARTS, len(q_BN))
@@ -79,17 +78,16 @@ def strategy_weights(
 
 
 def _cross(q: NDArray[np.float64], p: NDArray[np.float64]) -> float:
-    """-sum q log p, with 0 log 0 = 0."""
+    """Return -sum q log p, with 0 log 0 = 0."""
     kept = q > 0
     with np.errstate(divide="ignore"):
         return float(-(q[kept] * np.log(p[kept])).sum())
 
 
 def _fit(q: NDArray[np.float64], p: NDArray[np.float64], start: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The weights, from a start; a weight that was zero may rise again.
+    """Minimise f(w) = -sum q log(w p) + sum w over w >= 0 by Newton steps; the minimum has sum 1.
 
-    Of f(w) = -sum q log(w p) + sum w over w >= 0, whose least point has sum 1: its gradient is 1 - r with r = p (q / w p),
-    its second derivative H has H w = r, so that Newton's step goes to the least v >= 0 of v H v / 2 - (2 r - 1) v.
+    With gradient 1 - r, r = p (q / w p), and Hessian H, H w = r: a step minimises v H v / 2 - (2 r - 1) v over v >= 0.
     """
     kept = q > 0
     q_N, p_KN = q[kept] / q.sum(), p[:, kept]
@@ -113,7 +111,7 @@ def _fit(q: NDArray[np.float64], p: NDArray[np.float64], start: NDArray[np.float
 
 
 def _least(h: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The v >= 0 at which v h v / 2 - b v is least, by active sets (Lawson and Hanson 1974; Bro and de Jong 1997)."""
+    """Minimise v h v / 2 - b v over v >= 0 by active sets (Lawson and Hanson 1974; Bro and de Jong 1997)."""
     v, free = np.zeros(len(b)), np.zeros(len(b), bool)
     for _ in range(10 * len(b)):
         rise = np.where(free, -np.inf, b - h @ v)

@@ -1,9 +1,4 @@
-"""Task patching: does a model take the component of another prompt for its own, when only that is written into a layer?
-
-Prompt B is read with the demonstrations of prompt A in place of its own: what then differs in the stream of the test
-sequence is what the model keeps of its task. The subspace that such differences span is patched into the run on B, and the
-prediction is compared with the filter of A's component on B's test sequence.
-"""
+"""Task patching: does a model adopt the component of another prompt if one layer is patched?"""
 
 from collections.abc import Sequence
 
@@ -32,7 +27,7 @@ from hmmscope.processes.capabilities import COMPONENTS
 from hmmscope.schema import require, require_count, unknown_name
 from hmmscope.seeds import torch_generator
 
-#: Directions in which the streams differ by less than this share of the most are rounding.
+#: Relative singular values below this are rounding.
 SHARE = 1e-6
 
 
@@ -48,37 +43,34 @@ def task_patching(
     num_random: int = 4,
     seed: int = 0,
 ) -> list[dict]:
-    """Write the task of prompt A into the run on prompt B, one layer at a time.
+    """Patch the task of prompt A into the run on prompt B, one layer at a time.
 
-    The task's subspace is that of the leading directions of stream(A's demonstrations, B's test) - stream(B), over three
-    quarters of the pairs; it is moved to its value under A's demonstrations in the rest. ``whole`` moves the whole stream,
-    ``random`` subspaces of as many dimensions.
-
-    The value is the share of the way that the predictions in the test sequence go to a reference,
+    The task subspace spans the leading directions of stream(A's demonstrations, B's test) - stream(B) over three
+    quarters of the pairs; in the rest its value is set to that under A's demonstrations. ``whole`` patches the whole
+    stream, ``random`` random subspaces of equal dimension. The value is the fraction of the way to a reference,
 
         1 - D(reference, model after) / D(reference, model before);
 
-    the reference is the ``filter`` of A's component on B's test sequence, or the ``model`` that reads A's demonstrations,
-    which says how much of what the model knows of its task is in this layer. D is the KL divergence in nats, and total
-    variation; where the former is infinite, or there is no way to go, there are no rows. Positions that A's component
-    cannot have come to have no answer, and are left out.
+    either the ``filter`` of A's component on B's test sequence, or the ``model`` that reads A's demonstrations. D is
+    the KL divergence in nats (if finite), and total variation. Test positions that are impossible under A's component
+    are left out.
 
     Args:
-        model: any module; models of this library are changed at their residual taps.
+        model: any module.
         dataset: prompts of a mixture, with demonstrations.
-        layers: module names, if the model has no residual taps.
-        num_samples: prompts in all, each with a partner of another component.
-        rank: dimensions of the task's subspace; 0 for all in which the streams differ.
-        columns: where it is moved: "test", the columns of the test sequence, or "all".
+        layers: module names; default: the residual stream.
+        num_samples: number of prompts, each paired with one of another component.
+        rank: of the task subspace; 0 for all directions that differ.
+        columns: patched positions: "test" sequence or "all".
         num_random: random subspaces, averaged.
-        seed: of the random subspaces and of the bootstrap.
+        seed: of random subspaces and bootstrap.
 
     Returns:
         Rows (layer, layer_name, subspace, rank, reference, metric, value, low, high, error, before, after, samples).
-        Intervals are 95 % over the changed prompts.
+        Intervals are 95 % over patched prompts.
 
     Raises:
-        InputError: no mixture, prompts without demonstrations, or of one component only.
+        InputError: no mixture, prompts without demonstrations, or a single component.
 
     Source: ours; task vectors as in Hendel et al. (2023), "In-context learning creates task vectors".
     """
@@ -94,7 +86,7 @@ def task_patching(
         sizes, directions = torch.linalg.svd(moved, full_matrices=False)[1:]
         count = int((sizes > SHARE * sizes[0]).sum())
         count = min(count, rank) if rank else count
-        if not count:  # nothing of the task is in this layer
+        if not count:  # this layer does not depend on the task
             continue
         generator = torch_generator(seed, "probe")
         random = [
@@ -107,7 +99,7 @@ def task_patching(
                 if len(before) < 2 or not np.isfinite([before, found]).all():
                     continue
                 means = resampled_curves(np.stack([before, found], 1), seed=seed)
-                if not (means[:, 0] > 0).all():  # no way to go
+                if not (means[:, 0] > 0).all():  # no distance to cover
                     continue
                 about = {"layer": layer, "layer_name": name, "subspace": subspace, "rank": count}
                 reached = with_interval(1 - means[:, 1] / means[:, 0], len(before))
@@ -118,12 +110,12 @@ def task_patching(
 
 
 class _Pairs:
-    """Prompts, the same with the demonstrations of another one, and what is to be said of both.
+    """Prompts, the same with another prompt's demonstrations, and the references.
 
     Attributes:
-        first: number of the first pair that is changed; those before it tell the subspace.
+        first: first patched pair; earlier ones define the subspace.
         columns: of the test sequence.
-        streams: by layer (pair, column, width), of prompts and of the others.
+        streams: by layer, of original and exchanged prompts (pair, position, width).
     """
 
     def __init__(
@@ -148,12 +140,11 @@ class _Pairs:
         self._before = self.answers({})
 
     def edit(self, name: str, basis_RD: Float64[Tensor, "direction width"]) -> Edit:
-        """Moves the subspace to its value under the other demonstrations."""
         positions = None if self._everywhere else self.columns
         return move_within(basis_RD, self.streams[name][1][self.first :], positions=positions)
 
     def answers(self, edits: dict[str, Edit]) -> Float64[Tensor, "pair position symbol"]:
-        """What the model says in the test sequences of the prompts that are changed."""
+        """Return the model's predictions in the test sequences of patched prompts."""
         return self._answers(self._tokens, edits)
 
     def _answers(self, tokens: Tensor, edits: dict[str, Edit]) -> Tensor:
@@ -161,9 +152,8 @@ class _Pairs:
             return model_probs(self._model, tokens, self._symbols, self.columns)
 
     def distances(self, after: list[Tensor]) -> dict[tuple[str, str], tuple[Curves, Curves]]:
-        """Before and after, by reference and metric, of each pair; means over positions and edits.
-
-        Positions and pairs are left out where another component cannot have written what stands in the test sequence.
+        """Return distances before and after by reference and metric, for each pair; means over possible positions and
+        edits.
         """
         return {
             (reference, metric): (
@@ -177,7 +167,6 @@ class _Pairs:
 
 
 def _streams(model: nn.Module, names: Sequence[str], tokens: Int64[Tensor, "sample column"]) -> dict[str, Tensor]:
-    """What named modules give (sample, column, width), in batches, on the processor."""
     parts: dict[str, list[Tensor]] = {name: [] for name in names}
     with inference_mode(model) as device:
         for part in tokens.split(BATCH):
@@ -187,7 +176,7 @@ def _streams(model: nn.Module, names: Sequence[str], tokens: Int64[Tensor, "samp
 
 
 def _of_another_component(components: Int64[Tensor, "sample"]) -> Int64[Tensor, "sample"]:
-    """For each sample the next one, round the end, of another component."""
+    """Return the next sample of another component for each sample, cyclically."""
     count = len(components)
     ahead = (torch.arange(count)[:, None] + torch.arange(1, count)) % count
     differs = components[ahead] != components[:, None]

@@ -1,4 +1,4 @@
-"""Counting in the training part of given sequences: what a model must beat where no optimum is known."""
+"""N-gram baselines fitted to the training part of recorded sequences, for data without a known optimum."""
 
 import math
 from collections.abc import Sequence
@@ -31,21 +31,21 @@ from hmmscope.schema import require
 from hmmscope.sequences.data import read_as
 from hmmscope.sequences.gaps import MISSING
 
-#: Observations of the training part that strengths, pseudo-count and weight are tuned on: so many, evenly spread.
+#: Most observations used for tuning, evenly spread over the training part.
 _TUNED_ON = 2**14
-#: Longest window of given sequences that are counted.
+#: Longest window of recorded sequences.
 _WINDOW = 256
 
 
 @dataclass(frozen=True)
 class _Level:
-    """What was counted after the contexts of one length k.
+    """Counts after the contexts of one length k.
 
     Attributes:
-        contexts: their numbers o_{t-k} V^{k-1} + ... + o_{t-1}, ascending (node,).
-        symbols, nodes: of each context and symbol that occurs after it, in this order (pair,).
-        counts: how often (pair,).
-        longer: how often with at least one more symbol before (pair,).
+        contexts: codes o_{t-k} V^{k-1} + ... + o_{t-1}, ascending (node,).
+        symbols, nodes: pairs of context and next symbol, in this order (pair,).
+        counts: occurrences (pair,).
+        longer: occurrences with at least one earlier symbol (pair,).
     """
 
     contexts: NDArray[np.int64]
@@ -56,36 +56,34 @@ class _Level:
 
     @cached_property
     def begins(self) -> NDArray[np.int64]:
-        """Where the pairs of each context begin, and where the last ones end (node + 1,)."""
+        """First pair of each context, and the end (node + 1,)."""
         return np.searchsorted(self.nodes, np.arange(len(self.contexts) + 1))
 
     @cached_property
     def totals(self) -> NDArray[np.int64]:
-        """Occurrences of each context (node,)."""
         return np.add.reduceat(self.counts, self.begins[:-1])
 
     def find(self, contexts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Numbers of contexts among those that occur; that of their end for one that does not."""
+        """Return indices of contexts; unknown ones get the end."""
         place = np.minimum(np.searchsorted(self.contexts, contexts), len(self.contexts) - 1)
         return np.where(self.contexts[place] == contexts, place, len(self.contexts))
 
 
 class TrainedNgrams:
-    """N-grams that back off, and the mixture of context trees, both counted in the stream "train" and then left as they are.
+    """Back-off n-grams and context trees with fixed counts from the stream "train".
 
-    Strengths of the n-grams (`ngram_laws`) and depth, pseudo-count and weight of the trees (`context_tree_laws`) are those
-    with the least loss on the training part, each observation predicted from all others (leaving one out). The posterior
-    over trees is that of the whole part. Near the beginning of a window the context is what there is.
+    Hyperparameters (`ngram_laws`, `context_tree_laws`) minimise the leave-one-out loss on the training part. Contexts
+    are shorter near the start of a window.
 
     Args:
-        process: its stream "train" is counted.
-        max_order: longest context; lowered until contexts are numbers below 2^62.
+        process: its stream "train" is used.
+        max_order: longest context; reduced if codes would exceed 2^62.
 
     Attributes:
-        strengths: of the n-gram of each order, those of the orders up to it.
-        order: of the best n-gram: the least whose loss on the training part is within `MARGIN` of the best.
+        strengths: of the n-gram of each order, one for each order up to it.
+        order: least order with a loss within `MARGIN` of the best.
         depth, pseudo_count: of the context trees.
-        shares: posterior probability that a context is a leaf if a tree gets there, by length and context.
+        shares: posterior probability that a context is a leaf if reached, by length and context.
     """
 
     def __init__(self, process: Process, max_order: int) -> None:
@@ -125,7 +123,6 @@ class TrainedNgrams:
     # -- trees
 
     def _tune_trees(self, own: NDArray[np.float64], totals: NDArray[np.float64], nodes: NDArray[np.int64]) -> None:
-        """Depth, pseudo-count and prior odds by leaving one out."""
         found, start = [], [-3.0, -3.0]
         for depth in range(len(self._levels)):
 
@@ -151,10 +148,10 @@ class TrainedNgrams:
         self.shares = self.posterior(self.depth, self.pseudo_count, odds * math.log(2))
 
     def posterior(self, depth: int, pseudo: float, odds: float) -> list[NDArray[np.float64]]:
-        """Posterior probability that a context is a leaf if a tree gets there, by length and context.
+        """Compute the posterior probability that a context is a leaf if reached, by length and context.
 
-        With D the logarithm of the Dirichlet-multinomial probability of what followed a context, taken over all (D) or over
-        those with one more symbol before (D'), and W the weighted probability of the contexts that are one symbol longer:
+        With D the log Dirichlet-multinomial probability of the symbols after a context, D' the same for occurrences
+        with an earlier symbol, and W the weighted probability of the contexts one symbol longer:
 
             log odds of a leaf = odds + D' - sum W,   log W = log(w e^D + (1 - w) e^{D - D'} prod W)
         """
@@ -176,7 +173,7 @@ class TrainedNgrams:
         return shares
 
     def _evidence(self, level: _Level, counts: NDArray[np.int64], pseudo: float) -> NDArray[np.float64]:
-        """log of the Dirichlet-multinomial probability of counts (pair,), by context (node,)."""
+        """Return the log Dirichlet-multinomial probability of counts (pair,), by context (node,)."""
         totals = np.add.reduceat(counts, level.begins[:-1])
         whole = pseudo * self.num_symbols
         found = np.add.reduceat(_log_gamma(counts, pseudo), level.begins[:-1])
@@ -187,7 +184,9 @@ class TrainedNgrams:
     def predictions(
         self, observations: Int64[Tensor, "batch time"], positions: NDArray[np.int64]
     ) -> dict[str, Float64[Tensor, "batch judged symbol"]]:
-        """P(observation t | those before) at each t of `positions`: ``trained-order-<k>``, ``trained-context-tree``."""
+        """Return P(observation t | earlier ones) for each t of `positions`: ``trained-order-<k>``,
+        ``trained-context-tree``.
+        """
         seen, size = np.maximum(observations.numpy(), 0), self.num_symbols
         reach = _reach(observations.numpy() == MISSING, positions)
         context = np.zeros((len(seen), len(positions)), np.int64)
@@ -211,15 +210,13 @@ class TrainedNgrams:
             counts, totals = self._at(k, nodes[k])
             estimate = (counts + self.pseudo_count) / (totals + self.pseudo_count * size)[..., None]
             ends = reach == k
-            share = np.append(self.shares[k], 1.0)[
-                nodes[k]
-            ]  # after a context that never occurred all trees say the same
+            share = np.append(self.shares[k], 1.0)[nodes[k]]  # all trees agree after a context that never occurred
             share[ends] = 1.0
             law = np.where((reach >= k)[..., None], share[..., None] * estimate + (1 - share)[..., None] * law, law)
         return laws | {f"trained-{TREE}": torch.from_numpy(law)}
 
     def _at(self, order: int, nodes: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Counts (batch, judged, symbol) and totals (batch, judged) after contexts, zeros where there is none."""
+        """Return counts (batch, position, symbol) and totals (batch, position) after contexts."""
         level = self._levels[order]
         many = len(level.contexts)
         own = np.where(nodes < 0, many, nodes).ravel()
@@ -234,7 +231,7 @@ class TrainedNgrams:
 
 
 def _reach(gaps: NDArray[np.bool_], positions: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Symbols before each position since the last gap (batch, judged)."""
+    """Return the symbols before each position since the last gap (batch, position)."""
     steps = np.arange(gaps.shape[1])
     last = np.maximum.accumulate(np.where(gaps, steps, -1), axis=1)  # the last gap at or before each step
     before = np.concatenate([np.full((len(gaps), 1), -1), last], 1)[:, positions]
@@ -244,7 +241,7 @@ def _reach(gaps: NDArray[np.bool_], positions: NDArray[np.int64]) -> NDArray[np.
 def _counted(
     codes: NDArray[np.int64], is_longer: NDArray[np.bool_], num_symbols: int
 ) -> tuple[_Level, NDArray[np.int64]]:
-    """A level from the number of context and symbol at each place, and the pair of each place."""
+    """Build a level from codes of context and symbol; return it with the pair of each place."""
     pairs, pair, counts = np.unique(codes, return_inverse=True, return_counts=True)
     contexts, nodes = np.unique(pairs // num_symbols, return_inverse=True)
     longer = np.bincount(pair[is_longer], minlength=len(pairs))
@@ -252,57 +249,56 @@ def _counted(
 
 
 def _log_gamma(counts: NDArray[np.int64], start: float) -> NDArray[np.float64]:
-    """log of start (start + 1) ... (start + count - 1), by count."""
+    """Return log of start (start + 1) ... (start + count - 1), by count."""
     different, where = np.unique(counts, return_inverse=True)
     table = np.array([math.lgamma(start + count) for count in different.tolist()]) - math.lgamma(start)
     return table[where]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Judging
+# Evaluation
 
 
 def ngram_baselines(
     train: Any, test: ProcessDataset | None = None, *, num_samples: int = 256, orders: int = 3, **reading: Any
 ) -> NgramScores:
-    """What counting reaches at its best, tuned on other samples than those that are judged.
+    """Score n-gram baselines that are tuned on other samples.
 
-    Of two corpora it counts in the sample: it is tuned on prompts of one and judged on those of the other. Of sequences of
-    your own it counts in their training part too, ``trained-order-<k>`` and ``trained-context-tree``, which is what a
-    model of them must beat, and is judged on their test part.
+    Two datasets give baselines in the sample, tuned on `train` and scored on `test`. Recorded sequences also give
+    baselines fitted to their training part, ``trained-order-<k>`` and ``trained-context-tree``, scored on their test
+    part.
 
     Args:
-        train: prompts of the training pool, other samples than those of `test`; or, without `test`, `SequenceData` or
-            whatever that is made of. Long sequences are cut into windows (`SequenceData.pieces`).
-        test: what is judged, laid out alike.
-        num_samples: how many samples or windows are judged.
-        orders: n-grams of orders up to this are judged, also if a lower order is better.
+        train: a dataset of training prompts; or, without `test`, `SequenceData` or its source, cut into windows.
+        test: dataset to score, with the same layout.
+        num_samples: samples or windows to score.
+        orders: score n-grams at least up to this order.
         reading: options of `SequenceData`, such as `column` or `missing`.
 
     Raises:
-        InputError: corpora with other symbols or layouts, or with the same samples; a corpus by itself; sequences too few
-            to be split.
+        InputError: datasets with different symbols or layouts, or the same samples; `train` without `test`; too few
+            sequences.
     """
     if test is None and not isinstance(train, ProcessDataset):
         return _count_data(train, num_samples, orders, reading)
     check_dataset(train)
     require(
-        test is not None, "test", "must be a corpus laid out like train; sequences of your own are given alone", test
+        test is not None, "test", "must be a dataset with the layout of train; only recorded sequences need none", test
     )
     check_dataset(test)
     if reading:
-        raise InputError(f"{next(iter(reading))}: is for sequences, and a corpus is read already")
+        raise InputError(f"{next(iter(reading))}: is an option for recorded sequences, and train is a dataset")
     assert test is not None
     require(train.num_symbols == test.num_symbols, "train", f"must have {test.num_symbols} symbols", train.num_symbols)
-    require(train.layout == test.layout, "train", "must be laid out like test", train.layout)
+    require(train.layout == test.layout, "train", "must have the layout of test", train.layout)
     same = (train.process.digest, train.seed, train.stream_name) == (test.process.digest, test.seed, test.stream_name)
     if same:
-        raise InputError("train: holds the samples of test; take another stream, such as stream='counting'")
+        raise InputError("train: has the same samples as test; use another stream, such as stream='counting'")
     return evaluate_ngrams(TunedNgrams.tuned(train, orders=orders), test, num_samples)
 
 
 def _count_data(source: Any, num_samples: int, orders: int, read_options: dict[str, Any]) -> NgramScores:
-    """`ngram_baselines` in windows of given sequences: in each, and in the training part."""
+    """Score n-gram baselines in windows of recorded sequences."""
     process = RecordedSequences(read_as(source, read_options).chunks(_WINDOW))
     layout = SequenceLayout(length=max(2, process.data.longest), placeholder=True)
     tuning, judged = (ProcessDataset(process, layout=layout, stream=stream) for stream in ("counting", "test"))

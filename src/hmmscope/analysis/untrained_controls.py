@@ -1,11 +1,10 @@
-"""Untrained twins: what can be read from a network of the same architecture that learned nothing.
+"""Untrained controls: networks of the same architecture with new initial weights.
 
-A random network keeps much of what it has read, so a high R² says little of training. The figure to quote is the share of
-what the twins leave unexplained:
+Much can be read from a random network, so report the fraction explained beyond the controls:
 
-    share = 1 - (1 - R²) / mean over twins (1 - R²_twin)
+    share = 1 - (1 - R²) / mean over controls (1 - R²_control)
 
-and the same of accuracies, with the share of errors in place of 1 - R².
+For accuracies, error rates replace 1 - R².
 """
 
 import copy
@@ -29,13 +28,13 @@ from hmmscope.schema import require
 from hmmscope.seeds import MAX_SEED, derived_seed, torch_generator
 from hmmscope.text import in_digits
 
-#: Twins that an instrument draws unless told otherwise, and the fewest from which a spread is taken.
+#: Default and least number of controls.
 NUM_TWINS = 3
-#: Where twins leave less than this unexplained, nothing is told: there is no room for training to show.
+#: Least unexplained fraction of controls; below it the fraction is not identifiable.
 LEAST_LEFT = 0.02
-#: A share that is smaller counts as none, even where it is beyond doubt: rounding and the ridge differ from draw to draw.
+#: Smaller fractions count as none: rounding and the ridge differ between controls.
 LEAST_SHARE = 0.02
-#: Half-width on the scale of logarithms from which on an interval is no wider: nothing is known there, and numbers end.
+#: Largest half-width of an interval on the log scale, which avoids overflow.
 _WIDEST = 20.0
 
 
@@ -44,8 +43,8 @@ class UntrainedControls(Shown):
     """Untrained networks of one architecture.
 
     Attributes:
-        models: the draws; none where the network cannot be drawn afresh.
-        reason: then why, one line.
+        models: the networks; empty if the network cannot be reinitialized.
+        reason: why there are none.
     """
 
     models: tuple[nn.Module, ...]
@@ -54,14 +53,14 @@ class UntrainedControls(Shown):
 
 @dataclass(frozen=True, repr=False)
 class ExplainedFraction(Shown):
-    """What a network explains of what its untrained twins leave.
+    """The fraction that a network explains beyond its untrained controls.
 
     Attributes:
         read: R² or accuracy of the network.
-        controls: mean of the same over the twins; None without twins.
-        num_controls: how many.
-        value, low, high: the share with its 95 % interval; None where it is not identifiable.
-        reason: then why, one line.
+        controls: their mean R² or accuracy, or None.
+        num_controls: number of controls.
+        value, low, high: the fraction with its 95 % interval; None if not identifiable.
+        reason: why it is not identifiable.
     """
 
     read: float
@@ -74,7 +73,7 @@ class ExplainedFraction(Shown):
 
     @property
     def verdict(self) -> str:
-        """Effect of training: more, less, no more, or "not told" (not identifiable); below `LEAST_SHARE` it is no more."""
+        """Effect of training: "more", "less", "no more" (below `LEAST_SHARE`), or "not told" (not identifiable)."""
         if self.value is None or self.low is None or self.high is None:
             return "not told"
         if abs(self.value) < LEAST_SHARE or self.low <= 0 <= self.high:
@@ -86,15 +85,15 @@ class ExplainedFraction(Shown):
         if self.value is None or self.low is None or self.high is None:
             return self.reason
         share = in_digits(self.value, self.low, self.high)
-        return f"{share} of what {self.num_controls} untrained twins leave unexplained"
+        return f"{share} of what {self.num_controls} untrained controls leave unexplained"
 
     def columns(self) -> dict[str, Any]:
-        """As columns of a table."""
+        """Return the values as table columns."""
         share = {"share": self.value, "share_low": self.low, "share_high": self.high}
         return {"twins": self.controls} | share | {"beyond_twins": str(self)}
 
 
-#: The columns of a row that has no twins, such as a control with shuffled labels.
+#: Columns of a row without controls, such as shuffled labels.
 NO_COLUMNS = dict.fromkeys(("twins", "share", "share_low", "share_high", "beyond_twins"))
 
 
@@ -106,32 +105,31 @@ def draw_controls(
     controls: Controls | None = None,
     first: nn.Module | None = None,
 ) -> UntrainedControls:
-    """Copies of a network with new first weights, each from a seed of its own; the network stays as it is.
+    """Copy a network with new initial weights, each copy from its own seed.
 
-    A function `controls` makes them as the user does. Without it a model of this library is built again from its spec, one
-    of transformers from its configuration, one of TransformerLens by the laws of the model within it. In any other module
-    every submodule with weights is drawn by its ``reset_parameters``, as those of torch have it; what a module's own
-    ``__init__`` did to the weights of its submodules is not repeated. So its weights are compared with those of the draws,
-    and there are no twins where the scales differ or where a buffer of the module may be learned, see `initialization`.
+    The function `controls` makes them if given. Otherwise models of this library are rebuilt from their spec,
+    transformers from their configuration, TransformerLens models by the inner model's initializers, and other modules
+    by the ``reset_parameters`` of each submodule. Weights set in a module's own ``__init__`` are not reset; therefore
+    the scales of the weights are compared, and there are no controls where they differ or where a buffer may be
+    learned, see `initialization`.
 
     Args:
         model: any module.
-        num_controls: how many; 0 for none.
-        seed: of the draws, in [0, 2^32).
-        controls: a function without arguments that makes the untrained module, ``lambda: Mine()``.
-        first: the network with its first weights, where they are known: these are compared, and their buffers taken.
+        num_controls: number of controls, or 0.
+        seed: in [0, 2^32).
+        controls: function without arguments that makes an untrained module, ``lambda: Mine()``.
+        first: the network with its initial weights, if known; used for the comparison and for buffers.
 
     Returns:
-        The twins, on the device of the network; without any and with a line that says why where it cannot be drawn afresh:
-        it has no weights, or weights that nothing draws, or first weights of another law.
+        Controls on the network's device, or none with the reason: no weights, no initializer, or other initial scales.
 
     Raises:
-        InputError: fewer than three, which have no spread to speak of; or `controls` makes no other such modules.
+        InputError: fewer than three controls, or `controls` returns a different type of module.
     """
-    rule = f"must be at least {NUM_TWINS}, whose spread is measured, or 0 for none"
+    rule = f"must be at least {NUM_TWINS}, to measure their spread, or 0 for none"
     require(num_controls == 0 or num_controls >= NUM_TWINS, "num_controls", rule, num_controls)
     if num_controls == 0:
-        return UntrainedControls((), "no twins were asked for")
+        return UntrainedControls((), "no controls were requested")
     seeds = [derived_seed(seed, "twin", draw) % MAX_SEED for draw in range(num_controls)]
     if controls is not None:
         return UntrainedControls(made_controls(controls, model, seeds))
@@ -142,7 +140,7 @@ def draw_controls(
 
 
 def _redrawn(model: nn.Module, seeds: list[int], *, trained: bool) -> tuple[nn.Module, ...]:
-    """Copies with other weights, if nothing says that these have another law than the model's."""
+    """Return reinitialized copies, if their weights have the distribution of the model's initial weights."""
     drawn = [_twin(model, seed, tables=trained) for seed in seeds]
     known = set.intersection(*(names for _, names in drawn))
     own, *others = (
@@ -151,19 +149,19 @@ def _redrawn(model: nn.Module, seeds: list[int], *, trained: bool) -> tuple[nn.M
     )
     odd = other_law(own, others, trained=trained)
     if odd:
-        raise InputError(f"the first weights of {type(model).__name__} seem to be drawn otherwise, {odd}; {FIX}")
+        raise InputError(f"{type(model).__name__} seems to initialize its weights differently, {odd}; {FIX}")
     return tuple(twin for twin, _ in drawn)
 
 
 def _twin(model: nn.Module, seed: int, *, tables: bool) -> tuple[nn.Module, set[str]]:
-    """A copy with new first weights, and the names of those whose law is known."""
+    """Return a reinitialized copy, and the names of weights with a known initializer."""
     name = type(model).__name__
     if not any(True for _ in model.parameters()):
-        raise InputError(f"{name} has no weights to draw")
+        raise InputError(f"{name} has no weights to reinitialize")
     device = next(model.parameters()).device
     known: set[int] = set()
     try:
-        twin = copy.deepcopy(model).cpu()  # weights are drawn on the processor: the same ones for every device
+        twin = copy.deepcopy(model).cpu()  # the CPU gives every device the same weights
         before = {where: buffer.clone() for where, buffer in twin.named_buffers()}
         with torch.no_grad(), _drawing(seed):
             for parameter in twin.parameters():
@@ -171,18 +169,20 @@ def _twin(model: nn.Module, seed: int, *, tables: bool) -> tuple[nn.Module, set[
             _draw(twin, seed, known)
     except Exception as error:
         line = " ".join(str(error).split())[:200]
-        raise InputError(f"{name} cannot be drawn afresh ({type(error).__name__}: {line}); {FIX}") from error
+        raise InputError(f"{name} cannot be reinitialized ({type(error).__name__}: {line}); {FIX}") from error
     for where, parameter in twin.named_parameters():
         if parameter.isnan().any():
-            raise InputError(f"nothing draws {where} of {name} afresh; give its module a reset_parameters(), or {FIX}")
+            raise InputError(
+                f"cannot reinitialize {where} of {name}; define reset_parameters() in its module, or {FIX}"
+            )
     table = copied_table(twin, before, known) if tables else ""
     if table:
-        raise InputError(f"the buffer {table} of {name} may be learned, and nothing draws it afresh; {FIX}")
+        raise InputError(f"the buffer {table} of {name} may be learned, and has no initializer; {FIX}")
     return twin.to(device), {where for where, parameter in twin.named_parameters() if id(parameter) in known}
 
 
 def _draw(module: nn.Module, seed: int, known: set[int]) -> None:
-    """New weights in place, those of submodules first; ids of those that a spec or a configuration draws go to `known`."""
+    """Reinitialize in place, submodules first; add ids of weights with a known initializer to `known`."""
     if isinstance(module, SequenceModel) and not isinstance(module, UserModule) and module.spec is not None:
         module.load_state_dict(build_model(module.spec, module.model_io, seed).state_dict())
         known.update(map(id, (*module.parameters(), *module.buffers())))
@@ -205,7 +205,7 @@ def _draw(module: nn.Module, seed: int, known: set[int]) -> None:
 
 
 def _draw_in_place(original: nn.Module) -> None:
-    """New weights in a model of transformers whose parts were taken apart, each by the law of its kind."""
+    """Reinitialize a transformers model inside TransformerLens."""
     draw: Any = type(original)._init_weights  # type: ignore[attr-defined]
     for part in original.modules():
         if type(part).__module__.startswith(("torch.", "transformers.")):
@@ -216,7 +216,7 @@ def _draw_in_place(original: nn.Module) -> None:
 
 @contextmanager
 def _drawing(seed: int) -> Iterator[None]:
-    """What draws from torch's global generator draws from (seed, "twin"); the global one is put back."""
+    """Seed torch's global generator with (seed, "twin"), then restore it."""
     with torch.random.fork_rng(devices=[]):
         torch.set_rng_state(torch_generator(seed, "twin").get_state())
         yield
@@ -225,20 +225,18 @@ def _drawing(seed: int) -> Iterator[None]:
 def explained_beyond_controls(
     left: Curves, twins_left: Curves, num_samples: int, *, reason: str = ""
 ) -> ExplainedFraction:
-    """The share of what the twins leave, from what is left unexplained on all test samples and on resamples.
+    """Compute the fraction explained beyond controls from unexplained fractions on test samples and resamples.
 
-    Its interval is Student's law of the logarithm of the ratio, by Satterthwaite's degrees of freedom. Its variance adds
-
-        that of the ratio over resamples of the test samples, which are the same for the network and for its twins;
-        that between twins, (1 + 1 / twins) times: of their mean, and of the draw that the network itself began as.
-
-    So the interval of another untrained network lies above zero in 2 or 3 of 100 cases (seen with three architectures).
+    The interval is Student's t for the logarithm of the ratio, with Satterthwaite's degrees of freedom. The variance is
+    that of the ratio over resamples, plus (1 + 1 / controls) times that between controls, for their mean and for the
+    network's own initialization. An untrained network's interval lies above zero in 2 to 3 % of cases (measured, three
+    architectures).
 
     Args:
-        left: 1 - R², or the share of errors, of the network (1 + resamples,); the first on all samples.
-        twins_left: the same of each twin (1 + resamples, twin).
+        left: 1 - R² or error rate of the network (1 + resamples,), first on all samples.
+        twins_left: the same for each control (1 + resamples, control).
         num_samples: test samples.
-        reason: why there are no twins, if there are none.
+        reason: why there are no controls.
 
     Source: ours.
     """
@@ -248,11 +246,13 @@ def explained_beyond_controls(
     means = twins_left.mean(1)
     about: dict[str, Any] = {"read": read, "controls": 1 - float(means[0]), "num_controls": num_twins}
     if means[0] < LEAST_LEFT:
-        numbers = f"{read:.3f} against {1 - means[0]:.3f} of {num_twins} untrained twins"
+        numbers = f"{read:.3f} against {1 - means[0]:.3f} of {num_twins} untrained controls"
         return ExplainedFraction(**about, reason=f"not identifiable: {numbers}")
     spread = float(twins_left[0].var(ddof=1) / means[0] ** 2) * (1 + 1 / num_twins)
     ratio = float(left[0] / means[0])
-    least = 1 - 0.025 ** (1 / num_samples)  # of which no error in so many samples is the sign, once in forty
+    least = 1 - 0.025 ** (
+        1 / num_samples
+    )  # the error rate that gives no error in this many samples with probability 1/40
     drawn = np.divide(left[1:], means[1:], out=np.ones_like(means[1:]), where=means[1:] > 0)
     noise = float(drawn.var(ddof=1)) / ratio**2 if ratio > 0 else 0.0
     total = noise + spread
@@ -270,7 +270,7 @@ def explained_beyond_controls(
 def explained_by_layer(
     left: Curves, twins_left: list[Curves], num_samples: int, *, reason: str = ""
 ) -> list[ExplainedFraction]:
-    """`explained_beyond_controls` layer by layer, of what is left (1 + resamples, layer) in the network and in each twin."""
+    """Apply `explained_beyond_controls` to each layer of arrays (1 + resamples, layer)."""
     stacked = np.stack(twins_left, 2) if twins_left else np.zeros((*left.shape, 0))
     return [
         explained_beyond_controls(left[:, i], stacked[:, i], num_samples, reason=reason) for i in range(left.shape[1])

@@ -1,1 +1,1 @@
-"""Samples of a process as tokens: a corpus is a function of (process, layout, seed), not a file."""
+"""Datasets: samples of a process as tokens, computed from (process, layout, seed), not stored."""

@@ -1,4 +1,4 @@
-"""Samples of a corpus for training loops of other people: an iterable data set with its exact answers."""
+"""Streams of batches with exact answers, for other training loops."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -14,42 +14,40 @@ from hmmscope.inference.optimal import observe
 from hmmscope.processes.capabilities import COMPONENTS, PREDICTIONS
 from hmmscope.schema import require, require_count
 
-#: Samples that are made at once where they are given one by one.
+#: Samples generated at once for single-sample streams.
 _AT_ONCE = 64
 
 
 class ProcessStream(IterableDataset[dict[str, Tensor]]):
-    """Batches, or single samples, of a corpus in the order of their numbers; it can be gone through again.
+    """Batches, or single samples, of a dataset in order; it can be iterated again.
 
-        for batch in corpus.stream(64): ...
-        DataLoader(corpus.stream(64), batch_size=None, num_workers=2)   # the same batches in the same order
-        DataLoader(corpus.stream(), batch_size=64)                      # the same batches, without workers
+        for batch in dataset.stream(64): ...
+        DataLoader(dataset.stream(64), batch_size=None, num_workers=2)   # the same batches in the same order
+        DataLoader(dataset.stream(), batch_size=64)                      # the same batches, without workers
 
-    Each is a dictionary:
+    Each item is a dictionary:
 
-        tokens         what a model reads (batch, column)
-        observations   the symbols, without delimiters (batch, time)
-        beliefs        the exact law of the state after each observation (batch, time, state), where there is one
-        posterior      of a mixture in its place the law of the component (batch, time, component)
-        optimum        the exact law of the next observation, after each one (batch, time, symbol)
+        tokens         model input (batch, column)
+        observations   symbols without delimiters (batch, time)
+        beliefs        exact belief state after each observation (batch, time, state), if there is one
+        posterior      for a mixture instead: of the component (batch, time, component)
+        optimum        exact next-observation probabilities after each observation (batch, time, symbol)
 
-    and without the batch axis for single samples. The last three are left out with ``exact=False``, and of sequences whose
-    law nobody knows.
+    Single samples have no batch axis. The last three are absent with ``exact=False`` and for recorded sequences.
 
-    Batch k of all processes together holds samples first + k batch_size to first + (k + 1) batch_size - 1; process `rank` of
-    `world` has its part of each batch, batch_size / world samples. Workers of a DataLoader take batches in turns, so that it
-    gives them in this order however many there are.
+    Process `rank` of `world` gets its part, batch_size / world samples, of each batch. Workers of a DataLoader take
+    turns, so the order does not depend on their number.
 
     Args:
         dataset: samples.
-        batch_size: of all processes together; None for single samples.
-        rank, world: which process this is, of how many.
-        num_samples: where it ends; by default it does not, but for given sequences with their different windows.
-        first: number of the first sample; to go on after a break, that of the next one.
-        exact: whether to add the exact answers.
+        batch_size: over all processes; None for single samples.
+        rank, world: index and number of processes.
+        num_samples: the end; default: infinite, or the number of windows of recorded sequences.
+        first: first sample, for example to resume.
+        exact: add the exact answers.
 
     Raises:
-        InputError: a part that is no whole number of samples, or a rank that is not below the world.
+        InputError: a batch size that is not a multiple of the world, or an invalid rank.
     """
 
     def __init__(
@@ -66,7 +64,7 @@ class ProcessStream(IterableDataset[dict[str, Tensor]]):
         require_count("world", world)
         require(0 <= rank < world, "rank", f"must be in [0, {world})", rank)
         require(batch_size is None or batch_size >= 1, "batch_size", "must be at least 1", batch_size)
-        rule = f"must be a multiple of world = {world}, each process has a part of a batch"
+        rule = f"must be a multiple of world = {world}, so that each process gets an equal part"
         require(batch_size is None or batch_size % world == 0, "batch_size", rule, batch_size)
         require_count("first", first, 0)
         require(num_samples is None or num_samples >= 1, "num_samples", "must be at least 1", num_samples)
@@ -94,7 +92,6 @@ class ProcessStream(IterableDataset[dict[str, Tensor]]):
                 yield self._batch(list(range(own_first, last)))
 
     def _numbers(self, begin: int, step: int) -> Iterator[int]:
-        """first + begin, and on in steps, to the end."""
         sample = self.first + begin
         while self.num_samples is None or sample < self.num_samples:
             yield sample
@@ -115,4 +112,4 @@ class ProcessStream(IterableDataset[dict[str, Tensor]]):
         return beliefs | {"optimum": observed.next_observation}
 
     def __getitem__(self, index: Any) -> dict[str, Tensor]:
-        raise InputError("stream: is gone through from its first sample on; corpus[5] has sample 5")
+        raise InputError("stream: can only be iterated; use dataset[5] for sample 5")

@@ -1,7 +1,7 @@
-"""Density heads: the outputs of a network as a mixture of simple laws of the next vector.
+"""Density heads: network outputs as a mixture of simple densities of the next vector.
 
-Outputs are, for each of K laws, the logarithm of a weight and what the law is made of; vectors are centred and scaled first,
-so that outputs of zero say what is true of all observations together. Densities are of the vectors as they are, in nats.
+Outputs are, for each of K components, a log weight and parameters relative to standardised vectors. Densities refer to
+the original vectors, in nats.
 """
 
 import math
@@ -15,20 +15,20 @@ from hmmscope.processes.vector_process import VectorProcess
 from hmmscope.schema import require
 
 _LOG_2PI = math.log(2 * math.pi)
-#: Laws of a head unless told otherwise, at most.
+#: Largest default number of components.
 MOST_LAWS = 16
 
 
 class DensityHead(ABC):
-    """A mixture of K laws by the outputs of a network.
+    """A mixture density with K components.
 
     Attributes:
         num_mixture_components: K.
-        num_outputs: of the network, K * (1 + numbers of a law).
+        num_outputs: of the network, K * (1 + parameters of a component).
     """
 
     def __init__(self, process: VectorProcess, num_laws: int) -> None:
-        require(1 <= num_laws <= 1024, "target", "must have 1 to 1024 laws", num_laws)
+        require(1 <= num_laws <= 1024, "target", "must have 1 to 1024 mixture components", num_laws)
         self.process, self.num_mixture_components = process, num_laws
         self.centre, self.width = process.scale
         self.num_coordinates = process.num_symbols
@@ -36,7 +36,7 @@ class DensityHead(ABC):
     @property
     @abstractmethod
     def numbers(self) -> int:
-        """Numbers of a law."""
+        """Number of parameters of a component."""
 
     @property
     def num_outputs(self) -> int:
@@ -44,29 +44,30 @@ class DensityHead(ABC):
 
     @abstractmethod
     def each(self, numbers: Tensor, vectors: Tensor) -> Tensor:
-        """log density of the vectors (..., coordinate) by each law (..., law, number)."""
+        """Return the log density of vectors (..., coordinate) under each component (..., component, number)."""
 
     @abstractmethod
     def centres(self, numbers: Tensor) -> Tensor:
-        """Mean of each law (..., law, coordinate)."""
+        """Return the mean of each component (..., component, coordinate)."""
 
     def log_density(
         self, outputs: Float[Tensor, "*batch output"], vectors: Float[Tensor, "*batch coordinate"]
     ) -> Float[Tensor, "*batch"]:
-        """log sum_k weight_k density_k(vector), nats."""
+        """Compute log sum_k weight_k density_k(vector), nats."""
         parts = outputs.unflatten(-1, (self.num_mixture_components, -1))
         return torch.logsumexp(parts[..., 0].log_softmax(-1) + self.each(parts[..., 1:], vectors), -1)
 
     def mean(self, outputs: Float[Tensor, "*batch output"]) -> Float[Tensor, "*batch coordinate"]:
-        """sum_k weight_k mean_k."""
+        """Compute sum_k weight_k mean_k."""
         parts = outputs.unflatten(-1, (self.num_mixture_components, -1))
         return (parts[..., 0].softmax(-1)[..., None] * self.centres(parts[..., 1:])).sum(-2)
 
 
 class GaussianHead(DensityHead):
-    """Laws are N(mean, (AᵀA)^-1): a mean, the logarithms of the diagonal of the lower triangular A, and what is below it.
+    """Components N(mean, (AᵀA)^-1) with a mean, the log diagonal of a lower triangular A, and its entries below.
 
-    log density = sum_y log A_yy - |A (z - mean)|^2 / 2 - Y/2 log 2 pi - sum_y log width_y,   z = (vector - centre) / width
+    log density = sum_y log A_yy - |A (z - mean)|^2 / 2 - Y/2 log 2 pi - sum_y log width_y,   z = (vector - centre) /
+    width
     """
 
     @property
@@ -90,7 +91,7 @@ class GaussianHead(DensityHead):
 
 
 class PoissonHead(DensityHead):
-    """Laws are independent counts, Poisson(centre_y exp(number_y))."""
+    """Components of independent counts, Poisson(centre_y exp(number_y))."""
 
     @property
     def numbers(self) -> int:
@@ -106,7 +107,7 @@ class PoissonHead(DensityHead):
 
 
 class SymbolsHead(DensityHead):
-    """Laws are independent symbols, one a channel, each P(v) ∝ share of v over all observations * exp(number_v)."""
+    """Components of independent symbols, one per channel, P(v) ∝ frequency of v * exp(number_v)."""
 
     def __init__(self, process: VectorProcess, num_laws: int) -> None:
         super().__init__(process, num_laws)
@@ -118,7 +119,6 @@ class SymbolsHead(DensityHead):
         return sum(self.sizes)
 
     def _logs(self, numbers: Tensor) -> list[Tensor]:
-        """log P of each symbol of each channel (..., law, symbol)."""
         parts = zip(numbers.split(self.sizes, -1), self.shares, strict=True)
         return [(part + share.log().to(part)).log_softmax(-1) for part, share in parts]
 
@@ -140,22 +140,22 @@ HEADS: dict[str, type[DensityHead]] = {"gaussian": GaussianHead, "poisson": Pois
 
 
 def laws_asked(target: str) -> int | None:
-    """How many laws the name of a target asks for: ``density-3``; None for ``density``, which leaves it to the process.
+    """Return K for the target ``density-K``, None for ``density``.
 
     Raises:
-        InputError: anything else behind the word.
+        InputError: another suffix.
     """
     word, _, count = target.partition("-")
     if word != "density" or (count and not count.isdecimal()):
-        raise InputError(f"target: a density is density, or density-K of K laws, got {target!r}")
+        raise InputError(f"target: must be density, or density-K for K mixture components, got {target!r}")
     return int(count) if count else None
 
 
 def head_of(process: VectorProcess, num_laws: int | None = None) -> DensityHead:
-    """The head for a process: with as many laws as its next observation has, up to 16, unless told otherwise.
+    """Return the head for a process; default: as many components as its next observation has, at most 16.
 
     Raises:
-        InputError: a process whose observations no head describes.
+        InputError: a process without a density head.
     """
     if process.density not in HEADS:
         raise InputError(f"target: no density head for {type(process).__name__}; use belief")
@@ -165,5 +165,5 @@ def head_of(process: VectorProcess, num_laws: int | None = None) -> DensityHead:
 
 
 def joined(log_densities: Float64[Tensor, "*batch"], means: Float64[Tensor, "*batch coordinate"]) -> Tensor:
-    """What is kept of a density: its logarithm at what happened, and its mean (..., 1 + coordinate)."""
+    """Concatenate log densities and means (..., 1 + coordinate)."""
     return torch.cat([log_densities[..., None], means], -1)

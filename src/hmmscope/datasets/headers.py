@@ -1,4 +1,4 @@
-"""What the header of a sample tells, and what the observer knows who reads it."""
+"""Headers of samples, decoded to HMMs."""
 
 from typing import TYPE_CHECKING
 
@@ -14,16 +14,13 @@ if TYPE_CHECKING:
 
 
 def decoded_hmms(process: Process, layout: Layout, tokens: Tensor) -> Process | None:
-    """What the headers of samples tell, as a mixture of one component a sample; None in a layout without headers."""
+    """Decode the headers of samples to a mixture with one component per sample; None without headers."""
     telling = layout.of(process).header_format
     return None if telling is None else process.decode_header(tokens[:, : telling.num_entries] - process.num_symbols)
 
 
 def observe_decoded(process: Process, layout: Layout, batch: "Batch") -> KnownComponentResult:
-    """Beliefs and predictions of the observer who knows the HMM that stands in the header of each sample.
-
-    They are read from the tokens alone: of an edited header they are those of the HMM that it tells then.
-    """
+    """Return exact beliefs and predictions given the HMM in each header, also an edited one."""
     hmms = decoded_hmms(process, layout, batch.tokens)
     assert hmms is not None
     numbers, starts = torch.arange(len(batch.tokens)), torch.from_numpy(layout.reset_mask)

@@ -1,4 +1,4 @@
-"""How sampled observations are laid out as the tokens that a model reads."""
+"""Layouts: how observations become the tokens of a sample."""
 
 import functools
 from dataclasses import dataclass, field
@@ -20,19 +20,17 @@ MAX_COLUMNS = 2**20
 
 
 class Layout:
-    """Sequences of one component side by side, with or without delimiters.
+    """Sequences of one component in one sample, with or without delimiters.
 
-    A sample holds `sequence_lengths` sequences of the same component, each started anew. Observation t (counted through
-    the whole sample) stands in token column `token_positions[t]`; what a model says at column `token_positions[t] - 1` is
-    its prediction of observation t.
+    Observation t, numbered over the whole sample, is token `token_positions[t]`; the output at `token_positions[t] - 1`
+    predicts it.
 
     Attributes:
-        needs_process: whether how many columns there are depends on the process, see `of`.
-        header_format: of the header that stands before the first observation; None for a layout without one.
+        needs_process: whether the number of tokens depends on the process, see `of`.
+        header_format: of the header before the first observation, or None.
     """
 
-    #: Name of this layout in digests. It never changes, even if the class is renamed; a class that does
-    #: not set it has its own name there.
+    #: Name in digests, which survives renames of the class; default: the class name.
     digest_name: ClassVar[str] = "Layout"
     needs_process: ClassVar[bool] = False
     header_format: HeaderFormat | None = None
@@ -43,18 +41,18 @@ class Layout:
             cls.digest_name = cls.__name__
 
     def of(self, process: Process) -> "Layout":
-        """The same for this process: a header has as many columns as the process has entries."""
+        """Return the layout with the header size of a process."""
         return self
 
     @property
     def has_delimiter(self) -> bool:
-        """Whether a delimiter stands before every sequence."""
-        raise AssertionError("a layout says whether it has a delimiter")
+        """Whether a delimiter precedes every sequence."""
+        raise AssertionError("a layout must define has_delimiter")
 
     @property
     def sequence_lengths(self) -> tuple[int, ...]:
         """Number of observations of each sequence."""
-        raise AssertionError("a layout says how long its sequences are")
+        raise AssertionError("a layout must define sequence_lengths")
 
     @cached_property
     def num_observations(self) -> int:
@@ -62,22 +60,22 @@ class Layout:
 
     @cached_property
     def reset_mask(self) -> NDArray[np.bool_]:
-        """(T,): whether observation t is the first of its sequence."""
+        """Whether observation t starts a sequence (T,)."""
         return self.position_in_sequence == 0
 
     @cached_property
     def sequence_index(self) -> NDArray[np.int64]:
-        """(T,): number of the sequence of observation t, which is the number of demonstrations before it."""
+        """Sequence of observation t, which is the number of earlier demonstrations (T,)."""
         return np.repeat(np.arange(len(self.sequence_lengths)), self.sequence_lengths)
 
     @cached_property
     def position_in_sequence(self) -> NDArray[np.int64]:
-        """(T,): position of observation t within its sequence."""
+        """Position of observation t in its sequence (T,)."""
         return np.concatenate([np.arange(length) for length in self.sequence_lengths])
 
     @cached_property
     def token_positions(self) -> NDArray[np.int64]:
-        """(T,): token column of observation t."""
+        """Token position of observation t (T,)."""
         shift = self.sequence_index + 1 if self.has_delimiter else 0
         return np.arange(self.num_observations) + shift
 
@@ -87,16 +85,16 @@ class Layout:
 
     @cached_property
     def predicted_observations(self) -> NDArray[np.int64]:
-        """Numbers t of the observations that some column precedes, so that a model predicts them."""
+        """Observations t with an earlier token, so that a model predicts them."""
         return np.flatnonzero(self.token_positions > 0)
 
     def vocab_size(self, num_symbols: int) -> int:
-        """Size of the vocabulary that a model reads: the symbols, and the delimiter (the last token) if there is one."""
+        """Return the vocabulary size: symbols, and the delimiter (the last token) if there is one."""
         return num_symbols + int(self.has_delimiter)
 
     @property
     def has_prefix(self) -> bool:
-        """Whether a column stands before every sequence."""
+        """Whether a token precedes every sequence."""
         return self.has_delimiter
 
     def tokens(
@@ -105,12 +103,12 @@ class Layout:
         num_symbols: int,
         header: Int64[Tensor, "batch entry"] | None = None,
     ) -> Int64[Tensor, "batch column"] | Float64[Tensor, "batch column observed"]:
-        """The token columns; the delimiter is token `num_symbols`, and zeros among vectors.
+        """Convert observations to tokens; the delimiter is `num_symbols`, or zeros for vectors.
 
         Args:
             observations: of each sample.
             num_symbols: V.
-            header: what the process tells of the component of each sample, for a layout that says so.
+            header: header entries, for a layout with headers.
         """
         delimiter = 0 if observations.is_floating_point() else num_symbols
         if not self.has_delimiter:
@@ -121,21 +119,21 @@ class Layout:
 
 @functools.lru_cache(maxsize=64)
 def _columns_on(layout: Layout, device: torch.device) -> Int64[Tensor, "time"]:
-    """Columns on a device, kept there: batches are alike."""
+    """Cache the token positions on a device."""
     return torch.from_numpy(layout.token_positions).to(device)
 
 
 @registry.layout("sequences")
 @dataclass(frozen=True, kw_only=True)
 class SequenceLayout(Layout):
-    """One sequence a sample: tokens are the observations, after a placeholder if wanted.
+    """One sequence per sample, optionally after a placeholder.
 
-    With a placeholder the first observation is predicted too. It stands at position 0 of [Limits], whose positions
-    1, 2, ... hold our observations 0, 1, ...
+    The placeholder makes the first observation predictable. It is position 0 of [Limits], whose positions 1, 2, ... are
+    our observations 0, 1, ...
 
     Attributes:
-        length: observations a sample.
-        placeholder: put the token `num_symbols` (zeros among vectors) before the first observation.
+        length: observations per sample.
+        placeholder: start with the token `num_symbols` (zeros for vectors).
     """
 
     digest_name: ClassVar[str] = "Sequences"
@@ -158,16 +156,16 @@ class SequenceLayout(Layout):
 @registry.layout("header")
 @dataclass(frozen=True, kw_only=True)
 class HeaderLayout(Layout):
-    """The HMM of each sample in numbers, then one sequence of it.
+    """The parameters of each sample's HMM as numbers, then one sequence.
 
     e_1 .. e_H | o_0 .. o_{T-1}
 
-    Entry k of the header is token V + k. Of a pool such as `told-hmms` they are the numerators of the transition matrix row
-    by row, and of the emission matrix, without the last of each row: the header is the law, and the optimum is the filter of
-    the HMM that it tells. The last entry stands before o_0, which is predicted too; the header itself is not.
+    Entry k of the header is token V + k. For `told-hmms` the entries are numerators of the transition matrix by row,
+    then of the emission matrix, without the last of each row. The optimum is the filter of that HMM. o_0 is predicted,
+    the header is not.
 
     Attributes:
-        length: observations a sample.
+        length: observations per sample.
 
     Source: after Agarwal, Dalal and Misra (2025), arXiv 2512.22471.
     """
@@ -182,10 +180,10 @@ class HeaderLayout(Layout):
         require_count("length", self.length, most=MAX_COLUMNS)
 
     def of(self, process: Process) -> "HeaderLayout":
-        """The same with the sizes of the headers of this process.
+        """Return the layout with the header size of a process.
 
         Raises:
-            InputError: a process that has no headers.
+            InputError: a process without headers.
         """
         process.require_capability(HEADERS, "layout header")
         bound = HeaderLayout(length=self.length)
@@ -195,7 +193,7 @@ class HeaderLayout(Layout):
     @property
     def _told(self) -> HeaderFormat:
         if self.header_format is None:
-            raise InputError("layout: a header has as many columns as its process tells; take layout.of(process)")
+            raise InputError("layout: the size of the header depends on the process; use layout.of(process)")
         return self.header_format
 
     @property
@@ -212,11 +210,11 @@ class HeaderLayout(Layout):
 
     @cached_property
     def token_positions(self) -> NDArray[np.int64]:
-        """(T,): token column of observation t, behind the header."""
+        """Token position of observation t (T,)."""
         return self._told.num_entries + np.arange(self.length)
 
     def vocab_size(self, num_symbols: int) -> int:
-        """The symbols, and what an entry of a header may be."""
+        """Return the number of symbols and header values."""
         return num_symbols + self._told.num_values
 
     def tokens(
@@ -225,30 +223,29 @@ class HeaderLayout(Layout):
         num_symbols: int,
         header: Int64[Tensor, "batch entry"] | None = None,
     ) -> Int64[Tensor, "batch column"]:
-        """The token columns, header first.
+        """Concatenate header and observations.
 
         Raises:
             InputError: no header.
         """
         if header is None:
-            raise InputError("layout: a header tells the HMM of each sample, so its entries must be given")
+            raise InputError("layout: header entries are missing; pass header=")
         return torch.cat([header + num_symbols, observations], 1)
 
 
 @registry.layout("prompts")
 @dataclass(frozen=True, kw_only=True)
 class PromptLayout(Layout):
-    """Demonstrations of one component, then a test sequence of it.
+    """Demonstrations of one component, then a test sequence.
 
     delimiter | o^1_1 .. o^1_M, delimiter | .. | o^n_1 .. o^n_M, delimiter | o_1 .. o_t
 
     Attributes:
-        num_demonstrations: demonstrations before the test sequence.
+        num_demonstrations: before the test sequence.
         demonstration_length: observations of each.
         test_length: observations of the test sequence.
 
-    Source: [MultiTask] §3 (demonstrations, delimiters, test); the leading delimiter is ours, so that every sequence
-    follows one.
+    Source: [MultiTask] §3 (demonstrations, delimiters, test); the leading delimiter is ours.
     """
 
     digest_name: ClassVar[str] = "Prompts"

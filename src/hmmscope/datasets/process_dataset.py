@@ -1,4 +1,4 @@
-"""A corpus: sample i of (process, layout, seed, stream) has the same bits wherever and however it is asked for."""
+"""Process datasets: sample i of (process, layout, seed, stream) always has the same bits."""
 
 import hashlib
 from collections.abc import Sequence
@@ -27,14 +27,14 @@ Index = int | slice | Sequence[int] | NDArray[np.integer] | Tensor
 
 @dataclass(frozen=True, repr=False)
 class Batch(Shown):
-    """Some samples of a corpus.
+    """Samples of a dataset.
 
     Attributes:
-        tokens: what a model reads (batch, column), the last token where an observation is missing; of processes of vectors
-            (batch, column, coordinate), centred and scaled by `process.scale`.
-        observations: the symbols, or vectors, without delimiters (batch, time).
-        states: the hidden states behind them (batch, time).
-        components: the mixture component of each sample (batch,), or None for a single process.
+        tokens: model input (batch, column), the last token for missing observations; for vectors (batch, column,
+            coordinate), standardised by `process.scale`.
+        observations: symbols or vectors without delimiters (batch, time).
+        states: hidden states (batch, time).
+        components: mixture component of each sample (batch,), or None.
     """
 
     tokens: Int64[Tensor, "batch column"] | Float64[Tensor, "batch column observed"]
@@ -43,28 +43,29 @@ class Batch(Shown):
     components: Int64[Tensor, "batch"] | None
 
 
-#: How a training loop of somebody else reads a corpus.
-_LOADED = "DataLoader(corpus.stream(batch_size=64), batch_size=None)"
+#: Example for other training loops.
+_LOADED = "DataLoader(dataset.stream(batch_size=64), batch_size=None)"
 
 
 class ProcessDataset:
-    """Samples 0, 1, 2, ... (up to 2^40) of a process; nothing is stored.
+    """Samples 0, 1, 2, ... (up to 2^40) of a process, generated on demand.
 
     Args:
-        process: what generates; or given sequences, of which samples are windows; or the name or path of either.
-        length: observations a sample, for the plain layout. Of given sequences by default the longest, up to 256.
+        process: a process or recorded sequences, their name or path; samples of sequences are windows.
+        length: observations per sample; for recorded sequences by default the longest, up to 256.
         seed: in [0, 2^32).
-        layout: another layout (`PromptLayout`), instead of `length`.
-        stream: the random stream ("corpus", "train", "evaluate", "probe"); streams of one seed are independent.
-        device: where batches are made and stay; the same bits everywhere. On a GPU nothing is copied from the host.
+        layout: a `Layout` instead of `length`.
+        stream: random stream ("corpus", "train", "evaluate", "probe"); streams are independent.
+        device: of the batches; the bits do not depend on it.
 
-    ``corpus[0:1024]``, ``corpus[[5, 3]]`` and ``corpus[7]`` give a `Batch`; ``corpus.stream(64)`` gives batches without end.
+    ``dataset[0:1024]``, ``dataset[[5, 3]]`` and ``dataset[7]`` return a `Batch`; ``dataset.stream(64)`` endless
+    batches.
 
     Attributes:
         stream_name: the random stream.
     """
 
-    __iter__ = None  # a corpus has no end
+    __iter__ = None  # a dataset is infinite
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class ProcessDataset:
         device: torch.device | str = "cpu",
     ) -> None:
         if length is not None and layout is not None:
-            raise InputError("length: give either a length or a layout")
+            raise InputError("length: cannot be combined with layout; give one of them")
         check_seed(seed)
         if stream not in STREAMS:
             raise unknown_name("stream", stream, STREAMS)
@@ -85,11 +86,11 @@ class ProcessDataset:
         if length is None and layout is None:
             length = self.process.window
             if length is None:
-                raise InputError("length: give a length or a layout")
+                raise InputError("length: missing; pass a length or a layout")
         self.device = _device(device)
         self.layout = SequenceLayout(length=length) if layout is None else layout.of(self.process)  # type: ignore[arg-type]
         if has_gaps(self.process) and not isinstance(self.layout, SequenceLayout):
-            raise InputError("layout: sequences with missing observations have the layout sequences")
+            raise InputError("layout: must be SequenceLayout for sequences with missing observations")
 
     @property
     def num_symbols(self) -> int:
@@ -97,14 +98,14 @@ class ProcessDataset:
 
     @property
     def vocab_size(self) -> int:
-        """Size of the vocabulary of `tokens`: symbols, a delimiter if the layout has one, a missing observation if any."""
+        """Vocabulary size: symbols, a delimiter and a missing-value token if used."""
         return vocab_size(self.process, self.layout)
 
     def __repr__(self) -> str:
         return f"ProcessDataset({self.process!r}, {self.layout!r}, seed={self.seed}, stream={self.stream_name!r})"
 
     def different(self, num_samples: int) -> int:
-        """`num_samples`, or fewer if the samples from 0 on repeat before: windows of given sequences come to an end."""
+        """Return `num_samples`, or the number of different windows of recorded sequences if smaller."""
         different = self.process.num_different(self.stream_name, self.layout.num_observations)
         return num_samples if different is None else min(num_samples, different)
 
@@ -115,10 +116,10 @@ class ProcessDataset:
             "seed": self.seed,
             "stream": self.stream_name,
         }
-        return html_table("Corpus", facts | {"tokens of a sample": self.layout.context_length})
+        return html_table("ProcessDataset", facts | {"tokens per sample": self.layout.context_length})
 
     def on(self, device: torch.device | str) -> "ProcessDataset":
-        """The same samples, made on another device."""
+        """Return the same samples on another device."""
         return ProcessDataset(self.process, seed=self.seed, layout=self.layout, stream=self.stream_name, device=device)
 
     def stream(
@@ -131,11 +132,11 @@ class ProcessDataset:
         first: int = 0,
         exact: bool = True,
     ) -> ProcessStream:
-        """Batches with their exact answers for a training loop of your own: an iterable data set, see `ProcessStream`."""
+        """Return an iterable dataset of batches with exact answers, see `ProcessStream`."""
         return ProcessStream(self, batch_size, rank, world, num_samples=num_samples, first=first, exact=exact)
 
     def __len__(self) -> int:
-        raise TypeError(f"a corpus has no end; take {_LOADED}, or of some samples corpus[0:1024]")
+        raise TypeError(f"a process dataset is infinite; use {_LOADED}, or some samples, dataset[0:1024]")
 
     def __bool__(self) -> bool:
         return True
@@ -156,14 +157,14 @@ class ProcessDataset:
         return Batch(tokens, *paths)
 
     def _check_drawn(self, observations: Tensor) -> None:
-        """InputError for symbols of a kind with a sampler of its own that its process does not have."""
+        """Raise InputError for symbols out of range from a custom sampler."""
         if self.process.has_custom_sampler and observations.numel():
             low, high = (int(end) for end in observations.aminmax())
             inside = low >= 0 and high < self.num_symbols
             require(inside, "sample_paths", f"must draw symbols in [0, {self.num_symbols})", (low, high))
 
     def digest(self, num_samples: int) -> str:
-        """sha256 of the first samples (observations, states, components, little-endian) and of what they depend on."""
+        """Return the sha256 of the first samples (observations, states, components, little-endian) and their definition."""
         header = f"hmmscope-corpus/{CORPUS_VERSION}/{self.process.params_digest}/{self.layout.digest_name}"
         sha = hashlib.sha256(f"{header}/{self._layout_data}/{self.seed}/{self.stream_name}/{num_samples}".encode())
         for first in range(0, num_samples, 4096):
@@ -175,29 +176,29 @@ class ProcessDataset:
 
     @property
     def _layout_data(self) -> dict:
-        """Fields of the layout; a switch that is off is left out, so that a new one changes no digest."""
+        """Fields of the layout; those that are False are left out, so that new ones change no digest."""
         return {field: value for field, value in spec_to_data(self.layout).items() if value is not False}
 
 
 def has_gaps(process: Process) -> bool:
-    """Whether it is of sequences in which observations are missing."""
+    """Return whether observations are missing in recorded sequences."""
     return process.data is not None and process.data.num_missing > 0
 
 
 def vocab_size(process: Process, layout: Layout) -> int:
-    """Size of the vocabulary: that of the layout, and behind it a token for a missing observation where there are any."""
+    """Return the vocabulary size of a layout, plus a missing-value token if needed."""
     return layout.of(process).vocab_size(process.num_symbols) + has_gaps(process)
 
 
 def check_dataset(dataset: object) -> None:
-    """InputError, which says how to make one, unless it is a corpus."""
+    """Raise InputError unless this is a `ProcessDataset`."""
     if not isinstance(dataset, ProcessDataset):
-        how = "make one, hmmscope.ProcessDataset(process, length=...); of sequences of your own with stream='evaluate'"
-        raise InputError(f"dataset: must be a corpus, got {shown(dataset)}; {how}")
+        how = "use hmmscope.ProcessDataset(process, length=...); for recorded sequences add stream='evaluate'"
+        raise InputError(f"dataset: must be a ProcessDataset, got {shown(dataset)}; {how}")
 
 
 def _device(device: torch.device | str) -> torch.device:
-    """With its number, so that one device has one name; ResourceError for a GPU that is not there."""
+    """Return a device with its index; ResourceError for a missing GPU."""
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError):
@@ -207,12 +208,11 @@ def _device(device: torch.device | str) -> torch.device:
     count = torch.cuda.device_count()
     number = found.index if found.index is not None else torch.cuda.current_device() if count else 0
     if number >= count:
-        raise ResourceError(f"device: {found} was asked for and {count} CUDA devices are present; use cpu")
+        raise ResourceError(f"device: {found} is not available, {count} CUDA devices are present; use cpu")
     return torch.device("cuda", number)
 
 
 def _indices_on(index: Index, device: torch.device) -> Int64[Tensor, "batch"]:
-    """Sample numbers on a device; those of a slice are made there."""
     if isinstance(index, slice):
         start, stop, step = _ends(index)
         return torch.arange(start, max(start, stop), step, device=device)
@@ -223,11 +223,11 @@ def _ends(index: slice) -> tuple[int, int, int]:
     ends = (index.start or 0, index.stop, index.step or 1)
     if not all(isinstance(end, int | np.integer) and end >= 0 for end in ends):
         raise InputError(
-            f"index: a slice needs an end and no negative numbers, got {index.start}:{index.stop}:{index.step}"
+            f"index: a slice must have an end and no negative numbers, got {index.start}:{index.stop}:{index.step}"
         )
     start, stop, step = ends
     if stop > MAX_SAMPLES:
-        raise InputError(f"index: samples are numbered from 0 to 2^40 - 1, got {start}..{stop - 1}")
+        raise InputError(f"index: must be in 0 to 2^40 - 1, got {start}..{stop - 1}")
     return int(start), int(stop), int(step)
 
 
@@ -241,7 +241,7 @@ def _indices(index: Index) -> NDArray[np.int64]:
     except (ValueError, TypeError):
         array = np.array(None)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise InputError(f"index: must be a sample number, a slice or a list of sample numbers, got {index!r}")
+        raise InputError(f"index: must be a sample index, a slice or a list of indices, got {index!r}")
     if array.size and not 0 <= int(array.min()) <= int(array.max()) < MAX_SAMPLES:
-        raise InputError(f"index: samples are numbered from 0 to 2^40 - 1, got {array.min()}..{array.max()}")
+        raise InputError(f"index: must be in 0 to 2^40 - 1, got {array.min()}..{array.max()}")
     return array.astype(np.int64)

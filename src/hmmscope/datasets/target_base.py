@@ -1,4 +1,4 @@
-"""What targets share: where answers are judged, their loss, and how far they are from the exact answer."""
+"""Base classes of targets: evaluated positions, loss, and distance from the exact answer."""
 
 from abc import ABC, abstractmethod
 from typing import Literal
@@ -15,27 +15,27 @@ from hmmscope.errors import InputError
 from hmmscope.inference.optimal import optimal_probs
 from hmmscope.processes.process import Process
 
-#: The label of columns where nothing is asked.
+#: Label of positions that are not evaluated.
 PADDING = -100
 
 Labels = Int64[Tensor, "batch judged"] | Float[Tensor, "batch judged output"]
 
 
 class Target(ABC):
-    """What a model of a process is asked for at some of its columns.
+    """What a model predicts at some of its positions.
 
     Attributes:
-        kind: "law" (logits of a probability distribution, cross-entropy), "vector" (mean squared error, averaged over
-            coordinates) or "density" (outputs of a `DensityHead`, -log density).
+        kind: "law" (logits, cross-entropy), "vector" (squared error, averaged over coordinates) or "density" (outputs
+            of a `DensityHead`, -log density).
         num_outputs: symbols, states or coordinates.
-        token_positions: token columns whose outputs are judged (judged,).
-        positions: number of observations of the sequence that are known there (judged,).
-        sequences: number of earlier sequences in the sample (judged,).
+        token_positions: tokens with evaluated outputs (evaluated,).
+        positions: earlier observations in the sequence (evaluated,).
+        sequences: earlier sequences in the sample (evaluated,).
         unit: of the loss.
-        exact: whether an exact answer is known; if not, there is no `optimum`.
-        ragged: whether samples may have different numbers of labels, see `evaluated`.
-        no_optimum_reason: why there is none.
-        device: where laws of symbols are computed; None for where the samples are.
+        exact: whether there is an `optimum`.
+        ragged: whether samples may differ in their number of labels, see `evaluated`.
+        no_optimum_reason: why there is no optimum.
+        device: for probabilities of symbols; None for that of the samples.
     """
 
     exact: bool = True
@@ -53,13 +53,13 @@ class Target(ABC):
         self._columns: dict[torch.device, Tensor] = {}
 
     def on(self, layout: Layout) -> "Target":
-        """The same asked of samples with another layout."""
+        """Return the same target for another layout."""
         other = type(self)(self.process, layout)
         other.device = self.device
         return other
 
     def token_positions_on(self, device: torch.device) -> Int64[Tensor, "judged"]:
-        """`token_positions` on a device, copied there once."""
+        """Return `token_positions` on a device, cached."""
         if device not in self._columns:
             self._columns[device] = torch.from_numpy(self.token_positions).to(device)
         return self._columns[device]
@@ -70,24 +70,24 @@ class Target(ABC):
 
     @abstractmethod
     def labels(self, batch: Batch) -> Labels:
-        """What the loss compares with: symbols, or laws or vectors, of each judged column."""
+        """Return the labels at evaluated positions: symbols, probabilities or vectors."""
 
     @abstractmethod
     def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
-        """The exact answer of an observer who knows the process."""
+        """Return the exact answer given the process."""
 
     def answer(
         self, outputs: Float[Tensor, "batch judged output"], labels: Labels
     ) -> Float64[Tensor, "batch judged n"]:
-        """What outputs say, to be held against `optimum`: a law, a vector, or what is kept of a density."""
+        """Convert outputs to probabilities, vectors or stored values of a density, comparable with `optimum`."""
         return outputs.double().softmax(-1) if self.kind == "law" else outputs.double()
 
     def mean(self, outputs: Float[Tensor, "*batch output"]) -> Float[Tensor, "*batch coordinate"]:
-        """The vector that outputs expect; of targets whose kind is no law."""
+        """Return the expected vector of outputs, unless the kind is "law"."""
         return outputs
 
     def loss(self, outputs: Float[Tensor, "batch judged output"], labels: Labels) -> Float[Tensor, ""]:
-        """Mean over judged columns: cross-entropy of logits in nats, or squared error averaged over coordinates."""
+        """Compute the mean loss over evaluated positions."""
         outputs = at_least_float32(outputs)
         if self.kind == "vector":
             return F.mse_loss(outputs, labels.to(outputs))
@@ -95,13 +95,13 @@ class Target(ABC):
         return F.cross_entropy(outputs.flatten(0, 1), flat.to(outputs) if flat.is_floating_point() else flat)
 
     def num_labels(self, batch: Batch) -> int:
-        """The number of labels of a batch, over which `loss` is the mean."""
+        """Return the number of labels in `loss`."""
         return int(self.evaluated(batch).sum()) if self.ragged else len(batch.tokens) * len(self.token_positions)
 
     def loss_terms(
         self, answer: Float64[Tensor, "batch judged output"], labels: Labels
     ) -> Float64[Tensor, "batch judged"]:
-        """The loss at each judged column of an answer that is a law (not logits) or a vector."""
+        """Compute the loss at each position for probabilities (not logits) or vectors."""
         if self.kind == "vector":
             return (answer - labels).square().mean(-1)
         if not labels.is_floating_point():
@@ -111,10 +111,10 @@ class Target(ABC):
     def distance_terms(
         self, answer: Float64[Tensor, "batch judged output"], optimum: Float64[Tensor, "batch judged output"]
     ) -> Float64[Tensor, "batch judged"]:
-        """The evaluation loss at each judged column: how far a law (not logits) or a vector is from the exact answer.
+        """Compute the distance from the exact answer at each position.
 
-        Of laws the total variation, in [0, 1]; of vectors the Euclidean distance, for linear processes divided by
-        max(1, norm of the exact answer).
+        For probabilities (not logits) this is total variation; for vectors the Euclidean distance, for linear processes
+        divided by max(1, norm of the exact answer).
 
         Source: [Limits] App. C.1.
         """
@@ -126,50 +126,50 @@ class Target(ABC):
         return distance
 
     def happened(self, batch: Batch) -> Int64[Tensor, "batch judged"] | None:
-        """What `optimum` is the law of, as it happened; None where it is no law, or of nothing that samples hold."""
+        """Return the outcomes that `optimum` gives probabilities for, or None."""
         return None
 
     def counted(self, batch: Batch) -> Bool[Tensor, "batch judged"]:
-        """Where the evaluation loss is taken: where something is asked, but for processes that say after which symbol."""
+        """Return the mask of positions for the evaluation loss."""
         return self.evaluated(batch)
 
     def evaluated(self, batch: Batch) -> Bool[Tensor, "batch judged"]:
-        """Where something is asked: everywhere, but of given sequences, which end and have gaps."""
+        """Return the mask of evaluated positions; recorded sequences end and have gaps."""
         return torch.ones(len(batch.tokens), len(self.token_positions), dtype=torch.bool, device=batch.tokens.device)
 
     def lower_bound_terms(self, batch: Batch) -> Float64[Tensor, "batch judged"]:
-        """The loss of the exact answer at each judged column: no model's mean can stay below its mean."""
+        """Compute the loss of the exact answer at each position."""
         labels = self.labels(batch)
         return self.loss_terms(self.optimum(batch), labels.double() if labels.is_floating_point() else labels)
 
     def lower_bound(self, dataset: ProcessDataset, num_samples: int) -> float | None:
-        """Least possible mean loss on samples 0 .. num_samples - 1; None where it is not known."""
+        """Compute the least possible mean loss on samples 0 .. num_samples - 1, or None."""
         return self.lower_bound_terms(dataset[0:num_samples]).mean().item()
 
 
 def at_least_float32(outputs: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """Return outputs in float32, or in float64 if they are."""
+    """Return outputs in float32 or float64."""
     return outputs if outputs.dtype == torch.float64 else outputs.float()
 
 
 def complete(observations: Tensor) -> Tensor:
-    """The observations; InputError where entries of vectors are missing."""
+    """Return observations, or raise InputError if entries of vectors are missing."""
     if observations.is_floating_point() and bool(observations.isnan().any()):
         raise InputError(
-            "observations: entries are missing (NaN), and networks read complete numbers alone; train on a process that "
-            "emits all, and leave gaps to hmmscope.fit and filters, which sum over them"
+            "observations: entries are missing (NaN), which networks cannot read; train on a process without missing "
+            "values, or use hmmscope.fit and filters, which marginalise them"
         )
     return observations
 
 
 class BeforeEachObservation(Target):
-    """Each observation that some column precedes."""
+    """Targets at the position before each predicted observation."""
 
     def __init__(self, process: Process, layout: Layout) -> None:
         super().__init__(process, layout)
         layout = self.layout
         kept = layout.predicted_observations
-        self.kept = slice(layout.num_observations - len(kept), None)  # all but those that no column precedes
+        self.kept = slice(layout.num_observations - len(kept), None)  # those with an earlier token
         self.num_outputs = process.num_symbols
         self.token_positions = layout.token_positions[kept] - 1
         self.positions = layout.position_in_sequence[kept]
@@ -179,14 +179,14 @@ class BeforeEachObservation(Target):
         return complete(batch.observations)[:, self.kept]
 
     def answer_of(self, observer: Process, batch: Batch) -> Float64[Tensor, "batch judged output"]:
-        """What an ideal observer says who believes that the samples come from a process of symbols."""
+        """Return the exact predictions of an observer that believes in another process."""
         starts, seen = torch.from_numpy(self.layout.reset_mask), batch.observations
         law = optimal_probs(observer, seen.to(self.device or seen.device), reset_mask=starts)
         return law[:, self.kept].to(seen.device)
 
 
 class AfterEachObservation(Target):
-    """After each observation, and at each delimiter, where nothing of the sequence is known yet."""
+    """Targets after each observation, and at each delimiter."""
 
     def __init__(self, process: Process, layout: Layout) -> None:
         super().__init__(process, layout)
@@ -205,11 +205,11 @@ class AfterEachObservation(Target):
         return self.optimum(batch)
 
     def with_first_state(self, batch: Batch) -> Int64[Tensor, "batch judged"]:
-        """The hidden states, and at a delimiter the first one of the sequence that follows."""
+        """Return the hidden states; at a delimiter the first one of the next sequence."""
         first = batch.states[:, torch.from_numpy(self.layout.reset_mask).nonzero()[:, 0]][:, : self.num_before]
         return torch.cat([batch.states, first], 1)[:, self.order]
 
     def with_start(self, answers_BTN: Tensor, start_N: Tensor) -> Tensor:
-        """The answers after observations, with the one before the first put in at the delimiters."""
+        """Insert the initial answer at delimiters."""
         before = start_N.to(answers_BTN.device).expand(len(answers_BTN), self.num_before, -1)
         return torch.cat([answers_BTN, before], 1)[:, self.order]

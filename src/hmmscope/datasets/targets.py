@@ -1,4 +1,4 @@
-"""What a model is asked for: the next observation or the belief, with its loss, its exact answer and its floor."""
+"""Targets: next observation or belief, with loss, exact answer and lower bound."""
 
 from dataclasses import replace
 from typing import Any
@@ -29,9 +29,9 @@ TARGETS = ("observation", "belief", "density")
 
 
 class NextObservation(BeforeEachObservation):
-    """The law of the next observation; delimiters are never asked for.
+    """The probabilities of the next observation, without delimiters.
 
-    The exact answer is that of the process, or of its prior where it has one.
+    The exact answer is that of the process, or of its prior if it has one.
     """
 
     kind = "law"
@@ -52,14 +52,14 @@ class NextObservation(BeforeEachObservation):
 
 
 class HeaderNextObservation(NextObservation):
-    """The next observation of an HMM that the header tells: the exact answer is its filter."""
+    """The next observation given the header's HMM."""
 
     def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
         return observe_decoded(self.process, self.layout, batch).predicted_observation[:, self.kept]
 
 
 class UnknownNextObservation(NextObservation):
-    """The next observation of a process whose best answer nobody knows."""
+    """The next observation of a process without a tractable optimum."""
 
     exact = False
 
@@ -75,7 +75,7 @@ class UnknownNextObservation(NextObservation):
 
 
 class RecordedNextObservation(BeforeEachObservation):
-    """The next symbol of given sequences, as far as they go; nobody knows its law, unless a process is said to be it."""
+    """The next symbol of recorded sequences; an optimum exists only if a process is given for them."""
 
     kind = "law"
     ragged = True
@@ -83,13 +83,13 @@ class RecordedNextObservation(BeforeEachObservation):
     def __init__(self, process: Process, layout: Layout) -> None:
         super().__init__(process, layout)
         self.exact = process.prior is not None
-        self.no_optimum_reason = None if self.exact else "nobody knows the law of given sequences"
+        self.no_optimum_reason = None if self.exact else "the process of recorded sequences is unknown"
 
     def lower_bound(self, dataset: ProcessDataset, num_samples: int) -> float | None:
         return self.lower_bound_terms(dataset[0:num_samples]).nanmean().item() if self.exact else None
 
     def labels(self, batch: Batch) -> Labels:
-        """Symbols; `PADDING` where nothing is asked: beyond the end of a sequence, and where an observation is missing."""
+        """Return symbols, and `PADDING` after the end and at missing observations."""
         return super().labels(batch).where(self.evaluated(batch), PADDING)
 
     def evaluated(self, batch: Batch) -> Bool[Tensor, "batch judged"]:
@@ -103,14 +103,16 @@ class RecordedNextObservation(BeforeEachObservation):
     def loss_terms(
         self, answer: Float64[Tensor, "batch judged output"], labels: Labels
     ) -> Float64[Tensor, "batch judged"]:
-        """As for every target; NaN where nothing is asked."""
+        """Compute the loss; NaN at padding."""
         asked = labels != PADDING
         return super().loss_terms(answer, labels.where(asked, 0)).where(asked, torch.nan)
 
     def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
-        """Where nothing is asked symbol 0 is certain."""
+        """Return the exact answer; symbol 0 is certain at padding."""
         if self.process.prior is None:
-            raise InputError("process: given sequences have no known law, so no exact answer; fit an HMM to them")
+            raise InputError(
+                "process: recorded sequences have no known process, so no exact answer; fit an HMM to them"
+            )
         padding = torch.eye(self.num_outputs, dtype=torch.float64)[0]
         return self.answer_of(self.process.prior.process, batch).where(self.evaluated(batch)[..., None], padding)
 
@@ -119,7 +121,7 @@ class RecordedNextObservation(BeforeEachObservation):
 
 
 class Belief(AfterEachObservation):
-    """The law of the hidden state given the observations so far; the loss is the cross-entropy with it."""
+    """The belief state (filtered posterior); the loss is the cross-entropy with it."""
 
     kind = "law"
 
@@ -133,14 +135,14 @@ class Belief(AfterEachObservation):
         return self.with_start(beliefs, self.process.params.initial_MS[0])
 
     def happened(self, batch: Batch) -> Int64[Tensor, "batch judged"] | None:
-        """The hidden states, where states emit; at a delimiter the first one of the sequence that follows."""
+        """Return the hidden states if states emit; at a delimiter the first one of the next sequence."""
         if not self.process.params.states_emit:
             return None
         return self.with_first_state(batch)
 
 
 class HeaderBelief(Belief):
-    """The same of the HMM that the header tells."""
+    """The belief state given the header's HMM."""
 
     def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
         beliefs = observe_decoded(self.process, self.layout, batch).beliefs
@@ -148,7 +150,7 @@ class HeaderBelief(Belief):
 
 
 def check_target(name: str, field: str = "target") -> None:
-    """InputError, about that field, unless a target has that name."""
+    """Raise InputError for an unknown target name."""
     if not isinstance(name, str) or (not name.startswith("density-") and name not in TARGETS):
         raise unknown_name(field, name, TARGETS)
     if name.startswith("density"):
@@ -156,21 +158,23 @@ def check_target(name: str, field: str = "target") -> None:
 
 
 def make_target(name: str, process: Process, layout: Layout) -> Target:
-    """The target called `name` of a process in a layout.
+    """Return the target called `name` of a process in a layout.
 
     "observation": the next symbol, or for a linear process the next vector;
-    "belief": the law of the hidden state, or for a product of matrices the vector itself;
-    "density", "density-K": the density of the next vector, as a mixture of K laws (by default as many as the process has).
+    "belief": the belief state, or for a product of matrices the vector itself;
+    "density", "density-K": the density of the next vector, as a mixture of K components.
 
     Raises:
-        InputError: an unknown name, or a process that has no such answer.
+        InputError: an unknown name, or a process without this answer.
 
     Source: [Limits] §2.2 and App. C (belief inference and next-observation prediction).
     """
     check_target(name)
     if process.data is not None:
         if name != "observation":
-            raise InputError("target: of given sequences nobody knows the hidden state; use observation")
+            raise InputError(
+                f"target: must be observation for recorded sequences (no known hidden states), got {name!r}"
+            )
         return RecordedNextObservation(process, layout)
     if name.startswith("density"):
         return NextDensity(process, layout, laws_asked(name))
@@ -190,30 +194,27 @@ def make_target(name: str, process: Process, layout: Layout) -> Target:
         return VectorBelief(process, layout)
     if VECTORS in process.capabilities():
         return ProductVector(process, layout)
-    raise InputError(f"target: a {type(process).__name__} has no exact belief to ask for; use observation")
+    raise InputError(f"target: a {type(process).__name__} has no exact belief; use observation")
 
 
 def dataset_of(source: Any, process: Process, layout: Layout, *, seed: int = 0, **reading: Any) -> ProcessDataset:
-    """Sequences that are given, as samples of a layout, with the optimum of a process that they are taken to come from.
+    """Return recorded sequences as a dataset, with the optimum of a process that they are assumed to come from.
 
-    Each sequence is a sample; of one that is longer than the layout it is the beginning.
+    Each sequence is a sample; longer ones than the layout are truncated.
 
     Args:
-        source: `SequenceData`, or what it is made of.
-        process: its symbols are the alphabet, and how its sequences were read is how these are; where nobody knows its
-            optimum, there is none of the sequences either.
+        source: `SequenceData`, or its source.
+        process: defines the alphabet, the reading options and, if known, the optimum.
         layout: of plain sequences.
         seed: of their order.
         reading: `unit`, `column`, `group`, `axis`, `missing` and `lengths`, as for `SequenceData`.
 
     Raises:
-        InputError: what `SequenceData` refuses, another alphabet than that of the process, prompts, or a process of vectors.
+        InputError: errors of `SequenceData`, another alphabet, prompts, or a process of vectors.
     """
     asked = make_target("observation", process, layout)
     if asked.kind != "law" or len(layout.sequence_lengths) > 1:
-        raise InputError(
-            "sequences: can be scored where a model reads one sequence of symbols a sample (layout sequences)"
-        )
+        raise InputError("sequences: need a model of one sequence of symbols per sample (layout sequences)")
     data = source
     if not isinstance(source, SequenceData):
         data = SequenceData(source, symbols_from=process, **reading)

@@ -1,4 +1,4 @@
-"""Symbols as text: the layout that a language model with a tokenizer of its own reads."""
+"""Text layouts: symbols as text for language models with their own tokenizer."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import InitVar, dataclass, field
@@ -16,30 +16,26 @@ from hmmscope.datasets.layouts import MAX_COLUMNS, Layout
 from hmmscope.errors import InputError
 from hmmscope.schema import require, require_count, shown
 
-#: What stands between symbols, by name; any other text does as well.
+#: Named separators; any other text is allowed.
 SEPARATORS = {"spaces": " ", "commas": ", ", "lines": "\n", "nothing": ""}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextLayout(Layout):
-    """A sequence a sample, or demonstrations of one component and then a sequence of it, as text in a tokenizer's tokens.
+    """One sequence per sample, optionally after demonstrations, as text in a tokenizer's tokens.
 
     prefix  name of o_0  separator  name of o_1  separator  ...  delimiter  name  separator  ...
 
-    Every name is one token, the same wherever it stands after a separator, and so are the tokens between two names; both
-    are found by tokenizing a text with every pair of symbols, and the same for what begins after a delimiter. What a
-    model says in the column before a name is its law of that symbol: the logits of `symbol_tokens` there, which makes
-    probabilities those given that a symbol follows. Names of several tokens are refused: the law of the next symbol would
-    take a pass of the model for each beginning of a name.
-
-    Tokens that the tokenizer puts before every text (a first one, say) stand there. Without them and without a prefix
-    nothing precedes o_0, which is then not predicted; nor is what begins a sequence with other tokens than the later ones.
+    Every name is one token, the same in every context, and so are the tokens between names; this is checked for every
+    pair of symbols. The logits of `symbol_tokens` before a name give the probabilities of its symbol. Tokens that the
+    tokenizer puts first are kept. Observations are not predicted if no token precedes them, or if their tokens differ
+    at a start.
 
     Args:
         tokenizer: a fast one of transformers, or one of the library tokenizers.
-        names: of the symbols; or how many, for names of one token each: letters first, then words.
-        length: observations of a sample, or of its last sequence.
-        separator: between names: "spaces", "commas", "lines", "nothing", or any other text.
+        names: of the symbols; or how many, for names chosen automatically.
+        length: observations of the last sequence.
+        separator: between names: "spaces", "commas", "lines", "nothing", or any text.
         prefix: before the first name.
         num_demonstrations: sequences before the last one.
         demonstration_length: observations of each.
@@ -47,13 +43,13 @@ class TextLayout(Layout):
 
     Attributes:
         symbol_tokens: token of each symbol.
-        first_tokens, start_tokens: the same at the beginning of the text, and after a delimiter.
-        head, gap, turn: tokens before the first name, between two names, and between two sequences.
-        vocabulary: tokens that the tokenizer knows.
+        first_tokens, start_tokens: the same at the start of the text, and after a delimiter.
+        head, gap, turn: tokens before the first name, between names, and between sequences.
+        vocabulary: size of the tokenizer's vocabulary.
 
     Raises:
-        InputError: a tokenizer that says no places of its tokens; names that are not one token each, or not always the
-            same one; fewer such names than symbols.
+        InputError: a tokenizer without character offsets, names that are not always the same single token, or too few
+            of them.
     """
 
     digest_name: ClassVar[str] = "Text"
@@ -82,7 +78,7 @@ class TextLayout(Layout):
         else:
             names = tuple(self.names)
             different = len(names) == len(set(names)) > 0 and all(isinstance(name, str) and name for name in names)
-            require(different, "names", "must be different texts", names)
+            require(different, "names", "must be different non-empty strings", names)
         between, turn_text = self._between, SEPARATORS.get(self.delimiter, self.delimiter)
         begun = [_read(tokenizer, [name, names[0]], between, self.prefix) for name in names]
         require(len({read.head for read in begun}) == 1, "prefix", "must end where a token ends", self.prefix)
@@ -117,20 +113,20 @@ class TextLayout(Layout):
 
     @cached_property
     def token_positions(self) -> NDArray[np.int64]:
-        """(T,): token column of the name of observation t."""
+        """Token position of observation t (T,)."""
         before = np.where(self.reset_mask, len(self.turn), len(self.gap))
         before[0] = len(self.head)
         return np.cumsum(1 + before) - 1
 
     @cached_property
     def predicted_observations(self) -> NDArray[np.int64]:
-        """Numbers t of the observations that a model predicts."""
+        """Observations t that a model predicts."""
         kept = ~self.reset_mask | (self.start_tokens == self.symbol_tokens)
         kept[0] = bool(self.head) and self.first_tokens == self.symbol_tokens
         return np.flatnonzero(kept)
 
     def vocab_size(self, num_symbols: int) -> int:
-        """Size of the tokenizer's vocabulary."""
+        """Return the size of the tokenizer's vocabulary."""
         return self.vocabulary
 
     def tokens(
@@ -139,10 +135,10 @@ class TextLayout(Layout):
         num_symbols: int,
         header: Tensor | None = None,
     ) -> Int64[Tensor, "batch column"]:
-        """The tokens of the text."""
+        """Return the tokens of the text."""
         if observations.is_floating_point():
-            raise InputError("process: has vectors, which have no names")
-        require(num_symbols <= len(self.symbol_tokens), "names", f"must be {num_symbols}, one a symbol", self.names)
+            raise InputError("process: must have symbols for a text layout, got vectors")
+        require(num_symbols <= len(self.symbol_tokens), "names", f"must be {num_symbols}, one per symbol", self.names)
         device, starts = observations.device, torch.from_numpy(self.reset_mask)
         tables = torch.tensor([self.symbol_tokens, self.start_tokens, self.first_tokens], device=device)
         kinds = starts.long()
@@ -154,7 +150,7 @@ class TextLayout(Layout):
         return found
 
     def text(self, observations: Sequence[int] | Int64[Tensor, "time"]) -> str:
-        """What is read of the first observations of a sample."""
+        """Return the text of the first observations of a sample."""
         assert not isinstance(self.names, int)
         turn = SEPARATORS.get(self.delimiter, self.delimiter)
         words = [self.names[int(symbol)] for symbol in observations]
@@ -163,17 +159,16 @@ class TextLayout(Layout):
 
 
 def _backend(tokenizer: Any) -> Any:
-    """The tokenizer of the library tokenizers."""
     found = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not all(hasattr(found, name) for name in ("encode", "get_vocab_size", "id_to_token")):
-        rule = "must say where its tokens stand; give a fast one of transformers, or a tokenizers.Tokenizer"
+        rule = "must report character offsets; use a fast one of transformers, or a tokenizers.Tokenizer"
         raise InputError(f"tokenizer: {rule}, got {shown(tokenizer)}")
     return found
 
 
 @dataclass(frozen=True)
 class _Read:
-    """Tokens of a text: before the first name, of each name, and between each two."""
+    """Tokens before the first name, of each name, and between names."""
 
     head: tuple[int, ...]
     names: tuple[int, ...]
@@ -181,11 +176,7 @@ class _Read:
 
 
 def _read(tokenizer: Any, names: Sequence[str], *between: str) -> _Read:
-    """Names with texts between them, in turn, after the last of these texts.
-
-    Raises:
-        InputError: a name is not one token of its own.
-    """
+    """Tokenize names with texts between them, in turn; the last of these is the prefix."""
     *turns, prefix = between
     gaps = [turns[number % len(turns)] for number in range(len(names) - 1)]
     encoded = tokenizer.encode(prefix + "".join(name + gap for name, gap in zip(names, [*gaps, ""], strict=True)))
@@ -195,10 +186,8 @@ def _read(tokenizer: Any, names: Sequence[str], *between: str) -> _Read:
         first, last = (encoded.char_to_token(place) for place in (begin, begin + len(name) - 1))
         if first is None or first != last or (columns and first == columns[-1]):
             pieces = encoded.tokens[max(0, (first or 0) - 1) : (last or first or 0) + 2]
-            advice = "choose other names or another separator; names as a number lets hmmscope choose"
-            raise InputError(
-                f"names: {name!r} is not one token of its own here, {' '.join(map(repr, pieces))}; {advice}"
-            )
+            advice = "choose other names or another separator, or pass the number of names to have them chosen"
+            raise InputError(f"names: {name!r} must be a single token, got {' '.join(map(repr, pieces))}; {advice}")
         columns.append(first)
         begin += len(name) + len(gap)
     ids = encoded.ids
@@ -209,7 +198,7 @@ def _read(tokenizer: Any, names: Sequence[str], *between: str) -> _Read:
 def _read_pairs(
     tokenizer: Any, names: Sequence[str], between: str, prefix: str
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The token of each name after another one, and the tokens between names, by a text with every pair of names."""
+    """Return the tokens of names and between names, from a text with every pair."""
     walk = [name for one in names for other in names for name in (one, other)]
     found = _read(tokenizer, walk, between, prefix)
     return _tokens(names, walk[1:], found.names[1:]), _same(found.gaps, "separator", between)
@@ -218,7 +207,7 @@ def _read_pairs(
 def _read_turns(
     tokenizer: Any, names: Sequence[str], between: str, turn: str, prefix: str
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """The token of each name after a delimiter and after a separator, and the tokens of both, by all pairs of names."""
+    """Return the tokens of names after a delimiter and after a separator, and of both, from all pairs."""
     walk = [name for one in names for other in names for name in (one, other)]
     pairs, other = _read(tokenizer, walk, turn, between, prefix), _read(tokenizer, walk, between, turn, prefix)
     started = _tokens(names, [*walk[1::2], *walk[2::2]], [*pairs.names[1::2], *other.names[2::2]])
@@ -228,13 +217,13 @@ def _read_turns(
 
 
 def _tokens(names: Sequence[str], read: Sequence[str], tokens: Sequence[int]) -> tuple[int, ...]:
-    """The one token of each name, from what was read."""
+    """Return the token of each name."""
     by_name: dict[str, int] = {}
     for name, token in zip(read, tokens, strict=True):
         if by_name.setdefault(name, token) != token:
-            raise InputError(f"names: the token of {name!r} depends on what stands before it; choose another name")
+            raise InputError(f"names: the token of {name!r} depends on the text before it; choose another name")
     found = tuple(by_name[name] for name in names)
-    require(len(set(found)) == len(found), "names", "must have tokens of their own", names)
+    require(len(set(found)) == len(found), "names", "must have different tokens", names)
     return found
 
 
@@ -244,7 +233,7 @@ def _same(gaps: Sequence[tuple[int, ...]], field: str, text: str) -> tuple[int, 
 
 
 def _names(tokenizer: Any, count: int, between: str, prefix: str) -> tuple[str, ...]:
-    """Names of one token each, with the same tokens between them: letters, then words in the order of the vocabulary."""
+    """Choose single-token names with equal tokens between them: letters, then words."""
     found: dict[tuple[int, ...], dict[int, str]] = {}
     for name in _candidates(tokenizer):
         try:
@@ -257,12 +246,12 @@ def _names(tokenizer: Any, count: int, between: str, prefix: str) -> tuple[str, 
         if len(alike) == count:
             return tuple(alike.values())
     most = max((len(alike) for alike in found.values()), default=0)
-    raise InputError(f"names: the tokenizer has {most} letters and words of one token, {count} are asked for")
+    raise InputError(f"names: {count} are needed, but the tokenizer has only {most} letters and words of one token")
 
 
 def _candidates(tokenizer: Any) -> Iterator[str]:
     yield from ascii_uppercase
     for token in range(tokenizer.get_vocab_size()):
-        name = (tokenizer.id_to_token(token) or "").lstrip("\u0120\u2581")  # how a space before a word is written
+        name = (tokenizer.id_to_token(token) or "").lstrip("\u0120\u2581")  # markers of a space before a word
         if name.isascii() and name.isalnum() and not (len(name) == 1 and name.isupper()):
             yield name

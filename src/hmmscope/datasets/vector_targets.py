@@ -1,4 +1,4 @@
-"""What a model of vectors is asked for: the next one, its density, the belief about the state; and driven vectors."""
+"""Targets for vectors: the next one, its density, the belief state, and driven vectors."""
 
 import torch
 
@@ -19,22 +19,22 @@ class NextVector(BeforeEachObservation):
     def __init__(self, process: Process, layout: Layout) -> None:
         super().__init__(process, layout)
         if len(layout.sequence_lengths) > 1:
-            raise InputError("layout: a linear process is asked in single sequences; use the layout sequences")
+            raise InputError("layout: must be SequenceLayout for a linear process")
 
     def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
         return self.process.observe(batch.observations).predicted_observation[:, self.kept]
 
 
 class NextDensity(BeforeEachObservation):
-    """The density of the next observation of a process of vectors; the exact answer is that of its filter.
+    """The density of the next vector; the exact answer is that of the filter.
 
-    Answers are (log density at what happened, mean). Their loss is -log density, and the excess the difference of two such:
-    its mean is the KL divergence of the exact density from the other.
+    Answers are (log density of the observation, mean). The excess is a difference of log densities, with the KL
+    divergence as its mean.
 
     Args:
         process: of vectors.
         layout: of the samples.
-        num_mixture_components: of the mixture; by default as many as the process has.
+        num_laws: mixture components; default: those of the process.
     """
 
     kind = "density"
@@ -43,7 +43,7 @@ class NextDensity(BeforeEachObservation):
         super().__init__(process, layout)
         if not process.real_valued:
             raise InputError(
-                f"target: density is for vectors, and {type(process).__name__} has symbols; use observation"
+                f"target: density needs vectors, but {type(process).__name__} has symbols; use observation"
             )
         self.head = head_of(process, num_laws)  # type: ignore[arg-type]
         self.num_outputs = self.head.num_outputs
@@ -77,12 +77,12 @@ class NextDensity(BeforeEachObservation):
     def distance_terms(
         self, answer: Float64[Tensor, "batch judged kept"], optimum: Float64[Tensor, "batch judged kept"]
     ) -> Float64[Tensor, "batch judged"]:
-        """The Euclidean distance of the means, each coordinate over its width."""
+        """Compute the distance of the means in standard deviations."""
         return ((answer - optimum)[..., 1:] / self.head.width).norm(dim=-1)
 
 
 class VectorBelief(AfterEachObservation):
-    """The law of the hidden state of a process whose states emit vectors; the loss is the cross-entropy with it."""
+    """The belief state of a process whose states emit vectors."""
 
     kind = "law"
 
@@ -99,7 +99,7 @@ class VectorBelief(AfterEachObservation):
 
 
 class ProductVector(AfterEachObservation):
-    """The vector that the symbols have multiplied so far."""
+    """The vector after multiplication by the symbols so far."""
 
     kind = "vector"
 

@@ -1,4 +1,4 @@
-"""Hidden Markov models and trained networks of other libraries, in and out. Foreign objects are known by attributes."""
+"""Conversions of HMMs and trained networks from and to other libraries, whose objects are recognised by attributes."""
 
 from hmmscope.interop.dataset_folder import export_dataset
 from hmmscope.interop.dynamax import from_dynamax, to_dynamax

@@ -1,4 +1,4 @@
-"""Any model as the instruments take it: with taps under our names."""
+"""Hook points for any model that instruments read."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,16 +17,15 @@ _WITH_TAPS: dict[str, Callable[[nn.Module], HookedModel]] = {
     "transformer_lens": TransformerLensModel,
 }
 
-#: Ends of names by which a module shows that it has taps of its own.
+#: Name endings of existing hook points.
 _TAPS = (".attention.logits", ".attention.pattern")
 
 
 @registry.adapter("taps")
 def with_hook_points(model: Any, layers: Sequence[str] | None = None) -> Any:
-    """A model behind our taps: of transformers, of TransformerLens, or any module whose stream is found.
+    """Add our hook points to a model of transformers, TransformerLens, or any module with a stream.
 
-    It stays as it is where it has taps, where `layers` are names of its own modules, and where it cannot have taps:
-    instruments that look at predictions alone need none.
+    Models are unchanged if they have hook points, if `layers` are their own modules, or if no stream is found.
     """
     if not isinstance(model, nn.Module) or isinstance(model, SequenceModel | HookedModule):
         return model

@@ -1,4 +1,4 @@
-"""A corpus as a folder that Hugging Face's datasets opens, with a card."""
+"""Export of datasets as folders for Hugging Face's datasets, with a card."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from hmmscope.errors import InputError, RefusedError
 from hmmscope.schema import require, spec_to_data
 from hmmscope.storage import store
 
-#: Of each split the random stream that it is of.
+#: Random stream of each split.
 SPLITS = {"train": "train", "test": "evaluate"}
 _AT_ONCE = 256
 
@@ -18,32 +18,32 @@ _AT_ONCE = 256
 def export_dataset(
     dataset: ProcessDataset, path: str | Path, *, num_train: int = 1024, num_test: int = 256, exact: bool = True
 ) -> Path:
-    """Write samples of a corpus as a folder that ``datasets.load_dataset(path)`` opens; nothing of datasets is needed.
+    """Write samples as a folder for ``datasets.load_dataset(path)``; the package datasets is not needed.
 
-        train.jsonl, test.jsonl   a sample a line: tokens, observations, and with `exact` beliefs or posterior, and optimum
-        README.md                 the card: what generates, sizes, columns, and how the same bits are made again
+        train.jsonl, test.jsonl   a sample per line: tokens, observations, and with `exact` beliefs or posterior, and
+            optimum
+        README.md                 the card: process, sizes, columns, and how to reproduce the bits
         manifest.json             sizes and SHA-256 digests
 
-    The splits are of the streams "train" and "evaluate", which have no sample in common; floats are written so that they are
-    read back to the last bit.
+    The splits are the streams "train" and "evaluate". Floats round-trip exactly.
 
     Args:
-        dataset: of tokens; its own stream does not matter.
+        dataset: of tokens; its own stream is not used.
         path: a new folder.
-        num_train, num_test: samples of each split.
-        exact: whether to add the exact answers, see `ProcessStream`.
+        num_train, num_test: samples per split.
+        exact: add the exact answers, see `ProcessStream`.
 
     Raises:
-        InputError: vectors in place of tokens, or no samples.
+        InputError: vectors instead of tokens, or no samples.
         RefusedError: `path` exists.
     """
     path = Path(path)
     if os.path.lexists(path):
         raise RefusedError(f"{path}: exists; choose another folder")
     if not os.path.isdir(path.parent):
-        raise InputError(f"path: there is no folder {path.parent}")
+        raise InputError(f"path: the folder {path.parent} does not exist")
     if dataset.process.real_valued:
-        raise InputError("dataset: is of vectors, and what is exported holds tokens")
+        raise InputError("dataset: must have tokens to be exported, got vectors")
     counts = {"train": num_train, "test": num_test}
     for split, count in counts.items():
         require(count >= 1, f"num_{split}", "must be at least 1", count)
@@ -62,11 +62,11 @@ def export_dataset(
 
 
 _MEANINGS = {
-    "tokens": "what a model reads, a token a column",
+    "tokens": "model input, one token per position",
     "observations": "the symbols, without delimiters",
     "beliefs": "P(state | observations so far), after each observation",
     "posterior": "P(component | observations so far), after each observation",
-    "optimum": "P(next observation | observations so far), after each observation: no model can do better",
+    "optimum": "P(next observation | observations so far), after each observation: the Bayes-optimal prediction",
 }
 
 
@@ -94,7 +94,7 @@ configs:
 
 {told}
 
-## The same bits again
+## How to reproduce the bits
 
 | | |
 |---|---|
@@ -110,5 +110,5 @@ Sample i of a process, layout, seed and stream has the same bits on every machin
 
 
 def _quoted(text: str) -> str:
-    """As a string of YAML."""
+    """Quote a YAML string."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

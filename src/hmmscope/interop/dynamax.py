@@ -1,4 +1,4 @@
-"""dynamax: parameters of its hidden Markov models, both ways, as plain arrays."""
+"""dynamax: parameters of its hidden Markov models, both ways, as arrays."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,13 +15,13 @@ from hmmscope.interop.numbers import numbers, rescaled, source_of
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.process import Process
 
-_HINT = "give the first of model.initialize(...) or fit_em(...) of a dynamax CategoricalHMM, PoissonHMM or GaussianHMM"
+_HINT = "pass the first result of initialize(...) or fit_em(...) of a dynamax CategoricalHMM, PoissonHMM or GaussianHMM"
 
-#: Rows in float32, as JAX makes them by default, sum to one within about this.
+#: Rounding of row sums in float32, JAX's default.
 _TOLERANCE = 1e-5
 
-#: What spreads a Gaussian: its name in dynamax, our covariance type, its axes beside those of states and Gaussians, and
-#: whether it is a standard deviation.
+#: Covariances: name in dynamax, our covariance type, axes besides states and components, and whether it is a standard
+#: deviation.
 _SPREADS = (
     ("covs", "full", 2, False),
     ("scale_diags", "diag", 1, True),
@@ -31,17 +31,18 @@ _SPREADS = (
 
 
 def from_dynamax(params: Any, *, allow_drop_tiny: bool = False) -> Any:
-    """The process with the parameters of a dynamax HMM.
+    """Convert the parameters of a dynamax HMM to a process.
 
     Args:
-        params: anything with `initial.probs` (S,), `transitions.transition_matrix` (S, S), and `emissions` of one of these:
-            `probs` (S, 1, V), an `HMM`, or (S, C, V), a `MultichannelHMM`; `rates` (S, Y), a `PoissonHMM`; `means` (S, Y), a
-            `GaussianHMM`, or with `weights` (S, K) `means` (S, K, Y), a `GaussianMixtureHMM`, with `covs`, `scale_diags`,
-            `cov` or `scales` as dynamax has them.
-        allow_drop_tiny: of an `HMM`: round positive probabilities below 2^-32, most of them to zero; else they become 2^-32.
+        params: anything with `initial.probs` (S,), `transitions.transition_matrix` (S, S), and one of these
+            `emissions`: `probs` (S, 1, V) for an `HMM`, or (S, C, V) for a `MultichannelHMM`; `rates` (S, Y) for a
+            `PoissonHMM`; `means` (S, Y) for a `GaussianHMM`, or with `weights` (S, K) `means` (S, K, Y) for a
+            `GaussianMixtureHMM`, with `covs`, `scale_diags`, `cov` or `scales`.
+        allow_drop_tiny: for an `HMM`, round positive probabilities below 2^-32, mostly to zero; otherwise they become
+            2^-32.
 
     Raises:
-        InputError: other parameters, or arrays that are no such process.
+        InputError: other parameters, or invalid arrays.
     """
     emissions, source = getattr(params, "emissions", None), source_of(params, "dynamax")
 
@@ -71,17 +72,18 @@ def _covariances(params: Any, mixed: bool) -> tuple[NDArray[np.float64], str]:
             found = numbers(params, f"emissions.{name}", axes + (mixed + 1) * (shape != "tied"), _HINT)
             return (found**2 if root else found), shape
     known = ", ".join(name for name, *_ in _SPREADS)
-    raise InputError(f"emissions: has means and none of {known}; {_HINT}")
+    raise InputError(f"emissions: must have one of {known} with means; {_HINT}")
 
 
 def to_dynamax(process: Process) -> dict[str, NDArray[np.float64]]:
-    """Arguments for `initialize` of the dynamax model of that family: ``model.initialize(key, **to_dynamax(process))``.
+    """Return arguments for ``model.initialize(key, **to_dynamax(process))`` of the dynamax model.
 
     Args:
-        process: an `HMM` (`CategoricalHMM(S, 1, V)`), a `MultichannelHMM` whose channels have as many symbols each
-            (`CategoricalHMM(S, C, V)`), a `PoissonHMM`, a `GaussianHMM` ("full" `GaussianHMM`, "diag" `DiagonalGaussianHMM`,
-            "tied" `SharedCovarianceGaussianHMM`, "spherical" `SphericalGaussianHMM`), or a `GaussianMixtureHMM` of "full"
-            (`GaussianMixtureHMM`) or "diag" covariances (`DiagonalGaussianMixtureHMM`). `jax_enable_x64` keeps the bits.
+        process: an `HMM` (`CategoricalHMM(S, 1, V)`), a `MultichannelHMM` with equal channels (`CategoricalHMM(S, C,
+            V)`), a `PoissonHMM`, a `GaussianHMM` ("full" `GaussianHMM`, "diag" `DiagonalGaussianHMM`, "tied"
+            `SharedCovarianceGaussianHMM`, "spherical" `SphericalGaussianHMM`), or a `GaussianMixtureHMM` with "full"
+            (`GaussianMixtureHMM`) or "diag" covariances (`DiagonalGaussianMixtureHMM`). `jax_enable_x64` keeps the
+            bits.
 
     Raises:
         InputError: another process.
@@ -116,7 +118,7 @@ def _mixtures(arrays: _Arrays, shape: str) -> _Arrays | None:
     return _gaussians(arrays | {"means": arrays["centres"]}, shape) | {"weights": arrays["weights"]}
 
 
-#: Their emissions, by what our files call a kind.
+#: Emission arguments of dynamax, by our file format.
 _MAKERS: dict[str, Callable[[_Arrays, str], _Arrays | None]] = {
     HMM.file_format: lambda arrays, shape: {"probs": arrays["emission"][:, None]},
     MultichannelHMM.file_format: _channels,

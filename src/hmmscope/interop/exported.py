@@ -1,4 +1,4 @@
-"""Our decoder as configuration and tensors of GPT-2 or GPT-NeoX. Nothing of transformers is needed."""
+"""Export of decoders as configuration and tensors of GPT-2 or GPT-NeoX, without transformers."""
 
 import math
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from hmmscope.models.attention import Attention
 from hmmscope.models.decoder import Decoder, input_features, sinusoids
 from hmmscope.schema import require
 
-#: Positions that a model without a limit is given in a configuration that has to name one.
+#: Positions in the configuration of a model without a limit.
 DEFAULT_LENGTH = 2048
 
-#: A folded bias may move a logit by this many units of rounding, relative to max(1, largest logit of a zero stream).
+#: Tolerance of a folded bias in units of rounding, relative to max(1, largest logit of a zero stream).
 _FOLD_ROUNDINGS = 64
 
 
@@ -27,8 +27,8 @@ class Exported:
 
     Attributes:
         family: the layout.
-        config: what config.json holds.
-        tensors: by the names of model.safetensors.
+        config: contents of config.json.
+        tensors: by their names in model.safetensors.
     """
 
     family: TransformersMapping
@@ -41,56 +41,54 @@ class Exported:
 
 
 def check_decoder(model: nn.Module) -> Decoder:
-    """The model, if it is a decoder that reads tokens through softmax attention and hears no feedback.
+    """Return the model if it is a decoder of tokens with softmax attention and no feedback.
 
     Raises:
-        InputError: it is not; one line names the field.
+        InputError: it is not; the message names the field.
     """
     if not isinstance(model, Decoder):
         raise InputError(
-            f"model: {type(model).__name__} has no counterpart among the causal models of transformers; "
-            "decoder and roformer have"
+            f"model: must be a decoder or roformer to be exported to transformers, got {type(model).__name__}"
         )
     if not all(isinstance(block.attention, Attention) for block in blocks_of(model)):
-        raise InputError("model: only softmax attention has a counterpart among the causal models of transformers")
+        raise InputError("model: must have softmax attention to be exported to transformers")
     if model.model_io.vocab_size is None:
-        raise InputError("input_width: the model reads vectors; causal language models read tokens")
+        raise InputError("input_width: the model reads vectors, but causal language models read tokens")
     if model.feedback is not None:
         raise InputError("feedback_width: block chain-of-thought has no counterpart in causal language models")
     return model
 
 
 def blocks_of(decoder: Decoder) -> list[Any]:
-    """The blocks, whose parts are known by name."""
     return list(decoder.blocks)
 
 
 @torch.no_grad()
 def as_exported(model: nn.Module, *, max_length: int | None = None) -> Exported:
-    """Configuration and tensors of the causal language model with the same logits.
+    """Return configuration and tensors of a causal language model with the same logits.
 
-    Learned, sinusoidal or no positions: GPT-2; its table of positions is the sum of all that our model adds to a
-    position (features, vectors, sines). Rotary positions: GPT-NeoX. What has no place there is folded:
+    Learned, sinusoidal or no positions become GPT-2, with the sum of all position terms as its table; rotary positions
+    become GPT-NeoX. Other parts are folded:
 
-    * The head's bias c, into that of the last norm: b' with W b' = c, by least squares.
-    * Unscaled attention: queries are multiplied by sqrt(head width), since not every reader honours GPT-2's switch for it.
-    * No MLP: an MLP with one hidden unit and weights of zero.
+    * The head's bias c becomes part of the last norm's bias: b' with W b' = c, by least squares.
+    * Unscaled attention: queries are multiplied by sqrt(head width), because not every reader honours GPT-2's switch.
+    * No MLP: an MLP with one hidden unit and zero weights.
 
     Args:
         model: a decoder.
-        max_length: positions of the table, for a model that has no limit of its own (default: its ports' max_length).
+        max_length: size of the position table, for a model without a limit.
 
     Raises:
-        InputError: the model has something that the layout has no place for; one line names the field.
+        InputError: the layout lacks a part of the model; the message names the field.
     """
     decoder = check_decoder(model)
     norm: Any = decoder.norm
     if isinstance(norm, nn.Identity):
-        raise InputError("norm: 'none' has no place in the GPT-2 and GPT-NeoX layouts; train with norm pre")
+        raise InputError("norm: must be pre for the GPT-2 and GPT-NeoX layouts, got none; train with norm pre")
     if not decoder.causal:
-        raise InputError("causal: the GPT-2 and GPT-NeoX layouts look at the past only")
+        raise InputError("causal: must be true, because GPT-2 and GPT-NeoX are causal")
     if decoder.rotary is not None and decoder.features is not None:
-        raise InputError("input_features: have no place in the GPT-NeoX layout, which rotary positions need")
+        raise InputError("input_features: must be off for the GPT-NeoX layout, which rotary positions need")
     family: TransformersMapping = GPT2 if decoder.rotary is None else GPT_NEOX
     length = _length(decoder, max_length, family)
     ports, dtype = decoder.model_io, decoder.head.weight.dtype
@@ -112,7 +110,7 @@ def as_exported(model: nn.Module, *, max_length: int | None = None) -> Exported:
 
 
 def position_table(decoder: Decoder, length: int) -> Float64[Tensor, "position width"]:
-    """All that the decoder adds to the stream at positions 0 .. length - 1."""
+    """Return the sum of all position terms at positions 0 .. length - 1."""
     width = decoder.head.in_features
     positions = torch.arange(length)
     table = torch.zeros(length, width, dtype=torch.float64)
@@ -127,10 +125,10 @@ def position_table(decoder: Decoder, length: int) -> Float64[Tensor, "position w
 
 
 def folded_bias(head: nn.Linear, bias: Float[Tensor, "width"]) -> Float[Tensor, "width"]:
-    """Bias of the norm before `head` that stands for the head's own too: bias + b' with W b' = c, b' the smallest.
+    """Add the smallest b' with W b' = c, the head's bias, to the norm's bias.
 
     Raises:
-        InputError: no b' does that to rounding: there are more outputs than coordinates, or W has not full rank.
+        InputError: no exact b': more outputs than coordinates, or W without full rank.
     """
     weight, wanted = head.weight.detach().cpu().double(), head.bias.detach().cpu().double()
     before = bias.detach().cpu().double()
@@ -143,21 +141,20 @@ def folded_bias(head: nn.Linear, bias: Float[Tensor, "width"]) -> Float[Tensor, 
         rows, width = weight.shape
         why = f"num_outputs = {rows} is above width = {width}" if rows > width else "its weights do not span it"
         raise InputError(
-            "head.bias: has no place in the GPT-2 and GPT-NeoX layouts and cannot be folded into the last norm "
-            f"({why}; a logit would move by {gap:.2g})"
+            "head.bias: GPT-2 and GPT-NeoX have none, and it cannot be folded into the last norm "
+            f"({why}; a logit would change by {gap:.2g})"
         )
     return folded
 
 
 def _length(decoder: Decoder, max_length: int | None, family: TransformersMapping) -> int:
-    """Positions that the configuration names."""
     own = decoder.model_io.max_length
     require(max_length is None or max_length >= 1, "max_length", "must be at least 1", max_length)
     if own is not None and (decoder.positions is not None or decoder.features is not None):
         require(max_length is None or max_length <= own, "max_length", f"the model has {own} positions", max_length)
     found = max_length or own
     if found is None and family is GPT2:
-        raise InputError("max_length: the GPT-2 layout has a table of positions; say how many it shall have")
+        raise InputError("max_length: missing; pass the size of GPT-2's position table")
     return found or DEFAULT_LENGTH
 
 
@@ -219,7 +216,6 @@ def _config(
 
 
 def _block_tensors(block: Any, family: TransformersMapping) -> dict[str, Tensor]:
-    """The tensors of one block by their names there."""
     found = {}
     for ours, theirs in family.parts.items():
         if block.mlp is None and ours.startswith("mlp"):
@@ -232,7 +228,7 @@ def _block_tensors(block: Any, family: TransformersMapping) -> dict[str, Tensor]
 
 
 def _no_mlp(part: str, like: Tensor) -> nn.Module:
-    """A part of an MLP that writes zero."""
+    """Return a part of an MLP with zero weights."""
     width = len(like)
     if part == "mlp_norm":
         return nn.LayerNorm(width).to(like)
@@ -244,7 +240,7 @@ def _no_mlp(part: str, like: Tensor) -> nn.Module:
 
 
 def is_scaled(attention: Attention) -> bool:
-    """Whether attention logits are divided by sqrt(head width)."""
+    """Return whether attention logits are divided by sqrt(head width)."""
     head_width = attention.out.in_features // attention.num_heads
     return head_width == 1 or attention.scale != 1.0
 
@@ -259,7 +255,6 @@ def _to_family(tensor: Tensor, part: str, family: TransformersMapping, attention
 
 
 def _with_rows(table: Tensor, count: int) -> Tensor:
-    """The table with rows of zeros below."""
     return torch.cat([table, table.new_zeros(count - len(table), table.shape[1])])
 
 

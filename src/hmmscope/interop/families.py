@@ -1,28 +1,27 @@
-"""Where GPT-2 and GPT-NeoX keep, in transformers, what our decoder has."""
+"""Names of our decoder's parts in GPT-2 and GPT-NeoX of transformers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-#: What both layouts and `torch.nn.LayerNorm` add to a variance.
+#: Epsilon of layer norms in both layouts and in torch.
 EPSILON = 1e-5
 
 
 @dataclass(frozen=True)
 class TransformersMapping:
-    """Where an architecture of transformers keeps what our decoder has.
+    """Names of our decoder's parts in an architecture of transformers.
 
     Attributes:
         model_type: of its configuration.
         architecture: class of the causal language model.
-        title: for people.
+        title: display name.
         embedding: of tokens.
-        positions: table of positions, or None if they are rotary.
+        positions: position table, or None for rotary ones.
         blocks: list of blocks.
         norm: the last one.
         parts: of a block: our name -> theirs.
-        transposed: linear maps are stored as (in, out).
-        fused_by_head: rows of the fused map are (head, what, head width), where what is query, key, value; ours are
-            (what, head, head width).
+        transposed: whether linear maps are (in, out).
+        fused_by_head: whether rows of the fused map are (head, qkv, head width); ours are (qkv, head, head width).
     """
 
     model_type: str

@@ -1,16 +1,15 @@
-"""HMMER: profile HMMs, by pyhmmer, with silent delete states summed over.
+"""HMMER profile HMMs, by pyhmmer, with silent delete states summed out.
 
-A profile of M match states is B -> (M_1 | I_0 | D_1) -> ... -> E. Match M_k and insert I_k emit, delete D_k, begin B and
-end E do not. From node k, with the seven numbers of row k:
+A profile of M match states is B -> (M_1 | I_0 | D_1) -> ... -> E. Match M_k and insert I_k emit; delete D_k, begin B
+and end E do not. Row k has seven probabilities:
 
 M_k -> M_{k+1}, I_k, D_{k+1};   I_k -> M_{k+1}, I_k;   D_k -> M_{k+1}, D_{k+1};   M_{M+1} = D_{M+1} = E, M_0 = B
 
-From D_k there is one way to each state: through D_{k+1}, D_{k+2}, ... and out. So silent states are folded exactly:
+Silent states are summed out exactly: enter[k] is the distribution of the first emitting state, or E, after D_k,
 
-enter[k] = DM_k [M_{k+1}] + DD_k enter[k+1],   the law of the first state that emits, or E, on the way from D_k.
+enter[k] = DM_k [M_{k+1}] + DD_k enter[k+1].
 
-This is the core model, from the first match state to the last, and not the search model, which wraps it in states for
-local hits and flanks.
+This is the core model, without the search model's local hits and flanks.
 
 Source: Durbin, Eddy, Krogh and Mitchison (1998), chapter 5; the HMMER User's Guide, "HMMER profile HMM files".
 """
@@ -27,8 +26,8 @@ from hmmscope.processes.hmm import HMM
 from hmmscope.schema import unknown_name
 from hmmscope.storage import disk
 
-_HINT = "give a pyhmmer.plan7.HMM"
-#: The largest file of one profile; Titin, of 35 000 positions, has 25 MB.
+_HINT = "pass a pyhmmer.plan7.HMM"
+#: Largest accepted file; Titin, with 35 000 positions, has 25 MB.
 _MOST_BYTES = 1 << 28
 _ENDS = ("symbol", "repeat")
 
@@ -40,18 +39,18 @@ END_SYMBOL = "*"
 
 
 def from_pyhmmer(hmm: Any, *, end: Literal["symbol", "repeat"] = "symbol", allow_drop_tiny: bool = False) -> HMM:
-    """An HMM from a HMMER profile: states M1..Mn, I0..In, and with "symbol" one more; symbols are the residues.
+    """Convert a HMMER profile to an HMM with states M1..Mn, I0..In, and an end state for "symbol".
 
     Args:
         hmm: a `pyhmmer.plan7.HMM`, or anything with `M`, `alphabet.symbols`, `alphabet.K`, `match_emissions` (M+1, K),
             `insert_emissions` (M+1, K) and `transition_probabilities` (M+1, 7) in the order MM MI MD IM II DM DD.
-        end: "symbol" gives the end a state that emits `*` for ever, so that the probability of x followed by `*` is exactly
-            that of x under the core model. "repeat" begins the profile anew after its end: an endless row of copies.
-        allow_drop_tiny: round positive probabilities below 2^-32, most of them to zero; else they become 2^-32. Long runs of
+        end: "symbol" makes the end state emit `*` forever, so P(x followed by `*`) is P(x) of the core model. "repeat"
+            restarts the profile after its end.
+        allow_drop_tiny: round positive probabilities below 2^-32, mostly to zero; otherwise they become 2^-32. Long
             deletes are that improbable.
 
     Raises:
-        InputError: not a profile, or one that the file rounds too coarsely.
+        InputError: not a profile, or a file with too few digits.
     """
     if end not in _ENDS:
         raise unknown_name("end", end, _ENDS)
@@ -88,11 +87,11 @@ def from_pyhmmer(hmm: Any, *, end: Literal["symbol", "repeat"] = "symbol", allow
 
 
 def load_hmmer(path: object, *, end: Literal["symbol", "repeat"] = "symbol", allow_drop_tiny: bool = False) -> HMM:
-    """The profile in a HMMER file (.hmm); see `from_pyhmmer`.
+    """Load the profile in a HMMER file (.hmm), see `from_pyhmmer`.
 
     Raises:
         ResourceError: pyhmmer is not installed.
-        InputError: no such file, or one with several profiles.
+        InputError: no such file, or several profiles.
         DamagedError: not a HMMER file.
     """
     try:
@@ -128,13 +127,12 @@ def _stochastic(name: str, rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _stochastic_steps(steps: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The laws of match, insert and delete states side by side."""
     parts = zip(("match transitions", "insert transitions", "delete transitions"), (0, 3, 5), (3, 5, 7), strict=True)
     return np.concatenate([_stochastic(name, steps[:, a:b]) for name, a, b in parts], 1)
 
 
 def _fold_deletes(steps: NDArray[np.float64], size: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Initial law and transitions over M_1..M_n, I_0..I_n, E; delete states summed over."""
+    """Return initial and transition probabilities over M_1..M_n, I_0..I_n, E."""
     end = 2 * size + 1
 
     def match(node: int) -> int:
@@ -164,8 +162,8 @@ def _fold_deletes(steps: NDArray[np.float64], size: int) -> tuple[NDArray[np.flo
 def _begin_anew(
     initial: NDArray[np.float64], transition: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Without the end state: what would enter it begins again; passes that emit nothing are repeated until one does."""
+    """Replace the end state by a restart; passes without emissions are repeated."""
     if initial[-1] >= 1:
-        raise InputError("profile: emits nothing at all")
+        raise InputError("profile: never emits; it must have an emitting path")
     first = initial[:-1] / (1 - initial[-1])
     return first, transition[:-1, :-1] + transition[:-1, -1:] * first

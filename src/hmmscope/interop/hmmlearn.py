@@ -13,19 +13,21 @@ from hmmscope.processes.hmm import HMM
 from hmmscope.processes.process import Process
 from hmmscope.processes.require_type import require_process_type
 
-_HINT = "fit it, or set startprob_, transmat_ and what its states emit; only CategoricalHMM emits symbols"
+_HINT = "fit it, or set startprob_, transmat_ and the emission parameters; only CategoricalHMM emits symbols"
 
 
 def from_hmmlearn(model: Any, *, allow_drop_tiny: bool = False) -> Any:
-    """The process of a fitted model of hmmlearn, or of an estimator of `hmmscope.sklearn`.
+    """Convert a fitted model of hmmlearn, or of `hmmscope.sklearn`, to a process.
 
     Args:
-        model: with `startprob_` (S,), `transmat_` (S, S), and `emissionprob_` (S, V) for an `HMM`, `means_` and covariances
-            for a `GaussianHMM`, these and `weights_` for a `GaussianMixtureHMM`, or `lambdas_` for a `PoissonHMM`.
-        allow_drop_tiny: of an HMM: round positive probabilities below 2^-32, most of them to zero; else they become 2^-32.
+        model: with `startprob_` (S,), `transmat_` (S, S), and `emissionprob_` (S, V) for an `HMM`, `means_` and
+            covariances for a `GaussianHMM`, these and `weights_` for a `GaussianMixtureHMM`, or `lambdas_` for a
+            `PoissonHMM`.
+        allow_drop_tiny: for an HMM, round positive probabilities below 2^-32, mostly to zero; otherwise they become
+            2^-32.
 
     Raises:
-        InputError: another kind of model, one that is not fitted, or arrays that are no such process.
+        InputError: another type of model, one that is not fitted, or invalid arrays.
     """
     for field, made in (("lambdas_", _poisson), ("weights_", _mixture), ("means_", _gaussian)):
         if getattr(model, field, None) is not None:
@@ -34,7 +36,7 @@ def from_hmmlearn(model: Any, *, allow_drop_tiny: bool = False) -> Any:
     trials = np.unique(np.asarray(1 if (given := getattr(model, "n_trials", 1)) is None else given))
     if trials.tolist() != [1]:
         said = " to ".join(str(number) for number in dict.fromkeys((trials[0], trials[-1])))
-        raise InputError(f"{type(model).__name__}: emits counts of {said} trials; only n_trials = 1 is a symbol")
+        raise InputError(f"{type(model).__name__}: n_trials must be 1 for symbols, got {said}")
     return HMM(
         numbers(model, "startprob_", 1, _HINT),
         numbers(model, "transmat_", 2, _HINT),
@@ -66,13 +68,13 @@ def _mixture(model: Any, initial: Any, transition: Any, **texts: Any) -> Gaussia
 
 
 def to_hmmlearn(hmm: Process) -> Any:
-    """The model of hmmlearn that looks fitted, with the same bits.
+    """Convert a process to a fitted hmmlearn model with the same bits.
 
     Args:
         hmm: an `HMM`, `GaussianHMM`, `GaussianMixtureHMM` or `PoissonHMM`.
 
     Raises:
-        InputError: another kind of process.
+        InputError: another type of process.
         ResourceError: hmmlearn is not installed.
     """
     try:
@@ -112,7 +114,7 @@ def _their_symbols(theirs: Any, hmm: Process, arrays: dict[str, Any]) -> Any:
     return model
 
 
-#: How their models are made, by what our files call a kind.
+#: Constructors of hmmlearn models, by our file format.
 _MAKERS = {
     PoissonHMM.file_format: _their_poisson,
     GaussianHMM.file_format: _their_gaussian,

@@ -1,6 +1,6 @@
-"""Other people's models with our taps: activations under our names, to be listened to and replaced.
+"""Hook points for models of other libraries, under this library's names.
 
-The model itself is not changed: what passes through it passes through our taps during a call only.
+The model is unchanged; activations pass through hook points during calls only.
 """
 
 import inspect
@@ -28,27 +28,26 @@ from hmmscope.models.hooks import (
 )
 from hmmscope.schema import require
 
-#: How many tokens a model is shown to find its parts; no head is as wide.
+#: Tokens in the call that finds the parts; no head has this width.
 _REHEARSED = 5
 
 
 class HookedModel(SequenceModel):
-    """A model of another library behind our interface.
+    """A model of another library with this library's interface.
 
-    Activations are those of our `Decoder`: ``residual.0`` is what the first layer reads, ``residual.<l>`` what layer l
-    writes; ``blocks.<l>.attention`` and ``blocks.<l>.mlp`` what these write into the stream (l from 0);
-    ``blocks.<l>.attention.logits`` (batch, head, query, key) before the softmax, -inf where a query may not look,
-    ``.pattern`` after it, and ``.mixed`` (batch, time, width) what the heads give. What is put in the place of one
-    changes the answer.
+    Activations are named as in `Decoder`: ``residual.0`` is the input of the first layer, ``residual.<l>`` the output
+    of layer l; ``blocks.<l>.attention`` and ``blocks.<l>.mlp`` are contributions to the stream (l from 0);
+    ``blocks.<l>.attention.logits`` (batch, head, query, key) precedes the softmax, with -inf where masked, ``.pattern``
+    follows it, and ``.mixed`` (batch, time, width) is the head output. Replacing one changes the model's output.
 
-    With a cache the tokens so far are kept and read again at every call: the same values, without the speed.
+    A cache stores tokens and reads them again at every call, without a speed-up.
 
     Args:
-        model: the other library's.
-        vocabulary: tokens that it reads, and logits that it gives.
-        max_length: positions that it has, None for no limit.
-        num_symbols: outputs; logits beyond them are cut off. Default: all.
-        symbols: instead, the token of each symbol; the outputs are the logits of these.
+        model: of the other library.
+        vocabulary: size of the vocabulary.
+        max_length: number of positions, or None.
+        num_symbols: number of outputs to keep; default: all.
+        symbols: alternatively, the token of each symbol.
     """
 
     def __init__(
@@ -61,7 +60,9 @@ class HookedModel(SequenceModel):
     ) -> None:
         super().__init__()
         if symbols is not None:
-            require(num_symbols is None, "num_symbols", "is the number of `symbols`; give one of them", num_symbols)
+            require(
+                num_symbols is None, "num_symbols", "cannot be combined with symbols; pass one of them", num_symbols
+            )
             known = len(set(symbols)) == len(symbols) > 0 and all(0 <= token < vocabulary for token in symbols)
             require(known, "symbols", f"must be different tokens in [0, {vocabulary})", list(symbols)[:20])
             num_symbols = len(symbols)
@@ -72,7 +73,7 @@ class HookedModel(SequenceModel):
         self.model, self.training = (
             model,
             model.training,
-        )  # an instrument that puts the mode back leaves the model as it was
+        )  # so that instruments restore the mode
         self._outputs = slice(num_outputs) if symbols is None else list(symbols)
 
     def forward(
@@ -83,7 +84,7 @@ class HookedModel(SequenceModel):
         feedback: Float[Tensor, "batch time feedback"] | None = None,
         cache: dict[str, Any] | None = None,
     ) -> Float[Tensor, "batch time output"]:
-        """Outputs at every position; see `SequenceModel.forward`."""
+        """Return outputs at every position, see `SequenceModel.forward`."""
         check_inputs(self.model_io, inputs, feedback)
         time = inputs.shape[1]
         if cache is not None:
@@ -105,48 +106,44 @@ class HookedModel(SequenceModel):
         return f"{type(self).__name__}({read}, {len(list(self.residual)) - 1} layers, {taps} taps)"
 
     def share_of_outputs(self, inputs: Int64[Tensor, "batch time"]) -> Float64[Tensor, "batch time"]:
-        """Probability that the whole model gives to its outputs together, the rest going to other tokens."""
+        """Return the total probability of the outputs among all tokens."""
         check_inputs(self.model_io, inputs, None)
         return self._logits(inputs, None).double().softmax(-1)[..., self._outputs].sum(-1)
 
     @contextmanager
     def connected(self) -> Iterator[nn.Module]:
-        """The other library's model, while what passes through it passes through the taps."""
+        """Yield the original model with its activations passing through the hook points."""
         with ExitStack() as stack:
             self._connect(stack)
             yield self.model
 
     @abstractmethod
     def _connect(self, stack: ExitStack) -> None:
-        """Until the stack is left, what passes through the model passes through the taps."""
+        """Route activations through the hook points until the stack closes."""
 
     @abstractmethod
     def _logits(self, inputs: Tensor, positions: Tensor | None) -> Tensor:
-        """Logits of all tokens (batch, time, vocabulary)."""
+        """Return the logits of all tokens (batch, time, vocabulary)."""
 
     def _wanted(self, inputs: Tensor, positions: Tensor | None) -> Tensor:
-        """Logits of the outputs (batch, time, output)."""
         return self._logits(inputs, positions)[..., self._outputs]
 
 
 class HuggingFaceModel(HookedModel):
-    """A causal language model of transformers; see `HookedModel` for its activations.
+    """A causal language model of transformers; see `HookedModel`.
 
-    Names of the parts are found by what they do on a few tokens: attention is the part of a layer that takes a softmax
-    over keys, and the only other part with matrices is the MLP. Where a layer has other parts (a Mamba mixer, several
-    maps) they keep their names, ``blocks.<l>.mixer``; where nothing takes such a softmax there is no ``attention``.
-    Fused attention shows neither logits nor pattern, so while somebody listens to these it runs as plain ("eager") one,
-    the same to rounding.
+    Parts are identified by a call on a few tokens: attention takes a softmax over keys, and the only other part with
+    matrices is the MLP. Other parts keep their names, such as ``blocks.<l>.mixer``. Fused attention runs as "eager"
+    attention while its logits or pattern are hooked; the results are equal to rounding.
 
     Args:
         model: maps ``input_ids`` to an object with ``.logits``.
-        num_symbols: outputs; logits beyond them are cut off. Default: all.
-        symbols: instead, the token of each symbol; the outputs are the logits of these.
-        layers: the name of the list of layers; by default the first one as long as its configuration says.
+        num_symbols: number of outputs to keep; default: all.
+        symbols: alternatively, the token of each symbol.
+        layers: name of the list of layers; default: the first list with the configured length.
 
     Raises:
-        InputError: an encoder-decoder, outputs that are not among the logits, layers that are not found, or a model that
-            fails on a few tokens.
+        InputError: an encoder-decoder, invalid outputs, no layers found, or a model that fails on a few tokens.
     """
 
     def __init__(
@@ -159,14 +156,14 @@ class HuggingFaceModel(HookedModel):
     ) -> None:
         config: Any = getattr(model, "config", None)
         if getattr(config, "is_encoder_decoder", False):
-            raise InputError(f"model: {type(model).__name__} is an encoder-decoder; a causal language model is needed")
+            raise InputError(f"model: must be a causal language model, got the encoder-decoder {type(model).__name__}")
         head = getattr(model, "get_output_embeddings", None)
         if head is None or head() is None:
-            raise InputError(f"model: {type(model).__name__} has no head that gives logits of tokens")
+            raise InputError(f"model: must have a language-model head, got {type(model).__name__} without one")
         text = config.get_text_config() if hasattr(config, "get_text_config") else config
         vocabulary = getattr(text, "vocab_size", None)
         if not isinstance(vocabulary, int):
-            raise InputError(f"model: {type(model).__name__} has no config.vocab_size, so it reads no tokens")
+            raise InputError(f"model: must read tokens, but {type(model).__name__} has no config.vocab_size")
         limit = getattr(text, "max_position_embeddings", None)
         max_length = limit if isinstance(limit, int) and limit > 0 else None
         super().__init__(model, vocabulary, max_length, num_symbols, symbols)
@@ -188,14 +185,14 @@ class HuggingFaceModel(HookedModel):
         placed = {}
         if (
             positions is not None and "position_ids" in self._placed
-        ):  # without a mask they are taken for packed sequences
+        ):  # without a mask, transformers assumes packed sequences
             whole = {"position_ids": positions, "attention_mask": torch.ones_like(inputs)}
             placed = {name: whole[name] for name in self._placed}
         found: Tensor = self.model(input_ids=inputs, **self._options, **placed).logits
         return found
 
     def _wanted(self, inputs: Tensor, positions: Tensor | None) -> Tensor:
-        """The head computes the logits of the symbols alone: a whole vocabulary is a third of a small model's work."""
+        """Compute only the logits of the symbols: the whole vocabulary is a third of a small model's cost."""
         head: Any = self.model.get_output_embeddings()  # type: ignore[operator]
         if not isinstance(self._outputs, list) or type(head) is not nn.Linear:
             return super()._wanted(inputs, positions)
@@ -229,10 +226,10 @@ class HuggingFaceModel(HookedModel):
             stack.enter_context(FunctionInterceptor(within))
 
     def _found_parts(self) -> list[dict[str, "_Part"]]:
-        """What writes into the stream in each layer, by our name, from what is called on a few tokens."""
+        """Identify the parts of each layer by a call on a few tokens."""
         layers = [self.model.get_submodule(path) for path in self._layers]
-        called: list[list[str]] = [[] for _ in layers]  # modules with matrices of their own, in order
-        attending: list[list[str]] = [[] for _ in layers]  # children that take a softmax over keys
+        called: list[list[str]] = [[] for _ in layers]  # modules with own matrices, in order
+        attending: list[list[str]] = [[] for _ in layers]  # children with a softmax over keys
         device = next((p.device for p in self.model.parameters()), None)
         tokens = torch.zeros(
             1, min(_REHEARSED, self.model_io.max_length or _REHEARSED), dtype=torch.int64, device=device
@@ -262,8 +259,8 @@ class _Part:
     """A part of a layer.
 
     Attributes:
-        path: its name in the layer.
-        out: of attention the name in it of the map that mixes what the heads give; otherwise None.
+        path: name in the layer.
+        out: for attention, its output map; otherwise None.
     """
 
     path: str
@@ -271,7 +268,7 @@ class _Part:
 
 
 def _parts_of(called: list[str], attending: list[str]) -> dict[str, _Part]:
-    """Parts by our name: attention and MLP where there is one of each, the others by their own."""
+    """Name the parts: attention and MLP if there is one of each, others by their own names."""
     children = list(dict.fromkeys(path.partition(".")[0] for path in called))
     found = {}
     for child in children:
@@ -286,7 +283,7 @@ def _parts_of(called: list[str], attending: list[str]) -> dict[str, _Part]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What passes through taps
+# Calls
 
 
 def _calling(called: list[str], path: str) -> Callable[..., None]:
@@ -297,7 +294,7 @@ def _calling(called: list[str], path: str) -> Callable[..., None]:
 
 
 class _Noting(ModuleHooks):
-    """Notes softmaxes over keys."""
+    """Record softmaxes over keys."""
 
     def __init__(self, attending: list[str], name: str, length: int) -> None:
         self._attending, self._name, self._length = attending, name, length
@@ -309,7 +306,6 @@ class _Noting(ModuleHooks):
 
 
 def _layers_of(model: nn.Module, count: int | None, name: str | None) -> str:
-    """The name of the list of layers."""
     lists = {path: module for path, module in model.named_modules() if isinstance(module, nn.ModuleList) and path}
     if name is None:
         fitting = [path for path, module in lists.items() if len(module) and len(module) == count]
@@ -317,5 +313,5 @@ def _layers_of(model: nn.Module, count: int | None, name: str | None) -> str:
             raise InputError(f"layers: none found in {type(model).__name__}; name one of {', '.join(lists) or 'none'}")
         return fitting[0]
     if not len(lists.get(name, [])):
-        raise InputError(f"layers: {name!r} is no list of layers; there are {', '.join(lists) or 'none'}")
+        raise InputError(f"layers: {name!r} is not a list of layers; the model has {', '.join(lists) or 'none'}")
     return name

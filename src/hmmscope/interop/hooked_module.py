@@ -1,4 +1,4 @@
-"""Any module from tokens to logits with our taps: its stream and its attention, found by what it does on a few tokens."""
+"""Hook points for any module from tokens to logits; stream and attention are found by a call on a few tokens."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -23,22 +23,22 @@ from hmmscope.models.hooks import (
 )
 from hmmscope.models.rehearsal import undisturbed
 
-#: Samples and positions that a module is shown, so that the two axes are told apart; fewer positions for short contexts.
+#: Samples and positions of the calls, unequal to distinguish the axes; fewer positions for short contexts.
 _SIZES = ((2, 5), (2, 4), (2, 3), (3, 2), (2, 1))
 
 
 class HookedModule(nn.Module):
-    """A module of one's own behind our names. It is not changed: what passes through it passes through taps during a call::
+    """A user's module with this library's hook points. The module is unchanged; hook points act during calls::
 
-        residual.0      what the first layer reads
-        residual.<l>    what layer l writes, (batch, time, feature), also where the module has time first
-        blocks.<l>.attention.logits, .pattern (batch, head, query, key) and .mixed (batch, time, width), l from 0, where a
-                        layer takes one softmax over keys: written out, ``torch.nn.MultiheadAttention``, or
-                        ``scaled_dot_product_attention``
+        residual.0      input of the first layer
+        residual.<l>    output of layer l, (batch, time, feature), also if the module is time-first
+        blocks.<l>.attention.logits, .pattern (batch, head, query, key) and .mixed (batch, time, width), l from 0, in
+        layers with one softmax over keys: explicit, ``torch.nn.MultiheadAttention``, or
+        ``scaled_dot_product_attention``
 
-    Layers are, whatever is found first: the members of the longest list of modules that each give (batch, time, feature);
-    recurrent modules, each of their layers by itself; the modules at the top that give (batch, time, feature), but for the
-    one that gives the logits. Names of the module's own parts stay what they are.
+    Layers are the first of: members of the longest list of modules that return (batch, time, feature); the layers of
+    recurrent modules; top-level modules that return (batch, time, feature), without the last. Other modules keep their
+    names.
 
     Args:
         module: from tokens (batch, time) to logits.
@@ -58,13 +58,12 @@ class HookedModule(nn.Module):
                 block.add_module("attention", AttentionHookPoint(mixed=self._attended[place.path].mixed))
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
-        """What the module gives."""
         with self.connected():
             return self.module(*inputs, **options)
 
     @contextmanager
     def connected(self) -> Iterator[nn.Module]:
-        """The module, while what passes through it passes through the taps."""
+        """Yield the module with its activations passing through the hook points."""
         within: dict[nn.Module, ModuleHooks] = {}
         between: dict[nn.Module, list[tuple[HookPoint, bool]]] = {}
         with ExitStack() as stack:
@@ -100,12 +99,12 @@ class HookedModule(nn.Module):
 
 @dataclass(frozen=True)
 class _StreamLocation:
-    """Where the stream can be heard.
+    """A place of the stream.
 
     Attributes:
-        path: the name of a module.
-        time_first: whether activations are (time, batch, feature) there.
-        last: whether the module itself gives it; else a layer within the module does.
+        path: name of a module.
+        time_first: whether activations are (time, batch, feature).
+        last: whether the module itself returns it, rather than a layer inside.
     """
 
     path: str
@@ -115,11 +114,11 @@ class _StreamLocation:
 
 @dataclass(frozen=True)
 class _Attended:
-    """The part of a layer that takes a softmax over keys.
+    """The part of a layer with a softmax over keys.
 
     Attributes:
-        path: the name of a module.
-        mixed: whether what the heads give can be heard.
+        path: name of a module.
+        mixed: whether the head output can be hooked.
     """
 
     path: str
@@ -127,7 +126,7 @@ class _Attended:
 
 
 class _Between(ModuleHooks):
-    """Layers within a recurrent module through their taps."""
+    """Layers inside a recurrent module."""
 
     def __init__(self, taps: list[tuple[HookPoint, bool]]) -> None:
         self._taps = taps
@@ -139,7 +138,7 @@ class _Between(ModuleHooks):
 
 
 class _Attention(ModuleHooks):
-    """Counts softmaxes over keys, and those whose heads are given on as they are mixed."""
+    """Count softmaxes over keys, and visible head outputs."""
 
     def __init__(self, samples: int, positions: int) -> None:
         self.count, self.shown, self._sizes = 0, 0, (samples, positions, positions)
@@ -154,7 +153,7 @@ class _Attention(ModuleHooks):
 
 
 class _TracedCalls:
-    """What a module calls on a few tokens, in order, and with which shapes."""
+    """Modules called on a few tokens, in order, with shapes."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -170,7 +169,7 @@ class _TracedCalls:
         raise InputError(f"model: {name} fails on tokens {_SIZES[0]}: {reason}") from first
 
     def layers(self) -> tuple[_StreamLocation, list[_StreamLocation], dict[str, "_Attended"]]:
-        """What the first layer reads, what each layer gives, and of layers that attend once the part that does it."""
+        """Return the input of the first layer, the layers, and the attention of layers with one softmax."""
         for candidates in (self._longest_list(), self._recurrent(), self._top()):
             if candidates:
                 first = candidates[0]
@@ -180,16 +179,15 @@ class _TracedCalls:
                     candidates,
                     {path: self._attends(path) for path in once},
                 )
-        raise InputError(f"layers: none of the modules of {type(self.module).__name__} gives (batch, time, feature)")
+        raise InputError(f"layers: no module of {type(self.module).__name__} returns (batch, time, feature)")
 
     def _attends(self, path: str) -> "_Attended":
-        """The part of a layer that attends, or the layer itself."""
         parts = [f"{path}.{name}" for name, _ in self.module.get_submodule(path).named_children()]
         part = next((part for part in parts if self.attention[part].count and part in self.given), path)
         return _Attended(part, self.attention[path].shown == 1)
 
     def _longest_list(self) -> list[_StreamLocation]:
-        """Layers of the longest list whose members are each called once and give one width."""
+        """Return the longest list whose members are called once with equal widths."""
         best: list[str] = []
         for path, part in self.module.named_modules():
             if not isinstance(part, nn.ModuleList | nn.Sequential):
@@ -203,7 +201,7 @@ class _TracedCalls:
             if len(blocks) == len(names) > len(best) and same and not plain:
                 best = blocks
         if any(isinstance(self.module.get_submodule(name), nn.RNNBase) for name in best):
-            return []  # each may have layers of its own
+            return []  # recurrent modules may have several layers
         return [_StreamLocation(name, self.given[name][0]) for name in sorted(best, key=self.called.index)]
 
     def _kind(self, name: str) -> str:
@@ -221,7 +219,7 @@ class _TracedCalls:
         return found
 
     def _top(self) -> list[_StreamLocation]:
-        """The called modules at the top, or in the only one of them, that give a stream; the last one gives the logits."""
+        """Return the top-level modules that return a stream, without the last, which returns the logits."""
         prefix = ""
         while True:
             depth = prefix.count(".") + bool(prefix)
@@ -236,11 +234,11 @@ class _TracedCalls:
             prefix = f"{inside[0]}."
 
     def _run(self, samples: int, positions: int) -> None:
-        """One forward pass without gradients, after which the module is as it was."""
+        """Run one forward pass that leaves the module unchanged."""
         self.sizes = samples, positions
-        self.given: dict[str, tuple[bool, int]] = {}  # whether time comes first, and the width; once for each sample
+        self.given: dict[str, tuple[bool, int]] = {}  # time-first, and width
         self.called: list[str] = []
-        self.read: dict[str, bool] = {}  # whether what is read has time first
+        self.read: dict[str, bool] = {}  # whether the input is time-first
         device = next((p.device for p in self.module.parameters()), None)
         tokens = torch.zeros(samples, positions, dtype=torch.int64, device=device)
         times: dict[str, int] = {}
@@ -258,7 +256,7 @@ class _TracedCalls:
             stack.enter_context(FunctionInterceptor(listeners))
             self.module(tokens)
         for name, count in times.items():
-            if count > 1:  # once a symbol: what it gives is no stream
+            if count > 1:  # a call per symbol is not a stream
                 self.given.pop(name, None)
 
     def _reads(self, name: str) -> Any:
@@ -284,14 +282,14 @@ class _TracedCalls:
         return note
 
     def _axes_of(self, x: Any) -> bool | None:
-        """Return whether time comes first in a stream (batch, time, feature); None for anything else."""
+        """Return whether a stream (batch, time, feature) is time-first; None for other values."""
         if not isinstance(x, Tensor) or x.ndim != 3 or not x.is_floating_point():
             return None
         return {self.sizes: False, self.sizes[::-1]: True}.get((x.shape[0], x.shape[1]))
 
 
 class _Chain(ModuleHooks):
-    """A softmax counts for the module in which it is taken and for all around it."""
+    """Count a softmax for its module and all enclosing ones."""
 
     def __init__(self, name: str, counts: dict[str, _Attention]) -> None:
         parts = name.split(".")

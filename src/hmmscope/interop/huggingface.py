@@ -1,4 +1,4 @@
-"""Folders that Hugging Face's AutoModelForCausalLM opens, written and read; and its causal models as models of ours."""
+"""Export and import of causal language models for Hugging Face's AutoModelForCausalLM."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -24,36 +24,36 @@ _FORMAT, _VERSION = "hmmscope-huggingface", 1
 
 
 def export_huggingface(thing: Any, path: str | Path, *, max_length: int | None = None) -> Exported:
-    """Write a trained model as a folder that ``AutoModelForCausalLM.from_pretrained`` opens, with the same logits.
+    """Write a model as a folder for ``AutoModelForCausalLM.from_pretrained``, with the same logits.
 
-    Learned, sinusoidal or no positions become GPT-2, rotary ones GPT-NeoX; see `as_exported` for what is folded.
+    Learned, sinusoidal or no positions become GPT-2, rotary ones GPT-NeoX; see `as_exported`.
 
-        config.json             the architecture; its field ``hmmscope`` holds the numbers of outputs and tokens
-        model.safetensors       the weights, in the model's own type
-        generation_config.json  keeps ``generate`` from tokens that are no symbols; only where there are such
-        hmmscope.json           `read_record`: sizes, and of a run its configuration and the process's digest and symbols
+        config.json             the architecture; ``hmmscope`` has the numbers of outputs and tokens
+        model.safetensors       the weights, in the model's dtype
+        generation_config.json  suppresses tokens that are not symbols, if any
+        hmmscope.json           `read_record`: sizes; for a run also configuration, process digest and symbols
         manifest.json           sizes and SHA-256 digests
 
-    Rows of ``lm_head`` beyond the outputs (a delimiter, that no model predicts) are zero: cut the logits to the number of
-    symbols before a softmax. `evaluate` and the instruments do.
+    Rows of ``lm_head`` beyond the outputs are zero: cut the logits to the symbols before a softmax, as `evaluate` and
+    the instruments do.
 
     Args:
         thing: a `Run`, or a decoder.
         path: a new folder.
-        max_length: positions of GPT-2's table, for a model without a limit (default: its ports' max_length).
+        max_length: size of GPT-2's position table, for a model without a limit.
 
     Returns:
-        What was written.
+        The exported model.
 
     Raises:
-        InputError: the architecture has no such layout; one line names the field.
+        InputError: the architecture has no such layout; the message names the field.
         RefusedError: `path` exists.
     """
     path = Path(path)
     if os.path.lexists(path):
         raise RefusedError(f"{path}: exists; choose another --out")
     if not os.path.isdir(path.parent):
-        raise InputError(f"out: there is no folder {path.parent}")
+        raise InputError(f"out: the folder {path.parent} does not exist")
     model = model_of(thing)
     exported = as_exported(model, max_length=max_length)
     ports = model.model_io
@@ -68,16 +68,16 @@ def export_huggingface(thing: Any, path: str | Path, *, max_length: int | None =
 
 
 def to_huggingface(thing: Any, *, max_length: int | None = None) -> Any:
-    """The same causal language model in memory, a ``GPT2LMHeadModel`` or ``GPTNeoXForCausalLM`` in evaluation mode.
+    """Convert to a ``GPT2LMHeadModel`` or ``GPTNeoXForCausalLM`` in evaluation mode.
 
-    Args and errors as of `export_huggingface`; ResourceError if transformers is not installed.
+    Arguments and errors are those of `export_huggingface`; ResourceError if transformers is not installed.
     """
     library = transformers()
     model = model_of(thing)
     exported = as_exported(model, max_length=max_length)
     fields = {key: value for key, value in exported.config.items() if key != "model_type"}
     config = library.AutoConfig.for_model(exported.family.model_type, **fields)
-    with torch.random.fork_rng(devices=[]):  # it draws first weights, which are replaced
+    with torch.random.fork_rng(devices=[]):  # its initial weights are replaced
         made = getattr(library, exported.family.architecture)(config)
     weight = next(model.parameters())
     made = made.to(dtype=weight.dtype)
@@ -86,18 +86,18 @@ def to_huggingface(thing: Any, *, max_length: int | None = None) -> Any:
 
 
 def read_record(path: str | Path) -> dict[str, Any]:
-    """What `export_huggingface` wrote beside the model, as plain data, after checking every file of the folder.
+    """Read and verify the record of an exported folder.
 
-    Keys: ``ports``; ``layout`` ("gpt2" or "gpt_neox"); ``run``, None for a bare model, or with ``config`` (for
-    `hmmscope.runs.config.config_from_data`), ``process_digest`` and ``symbols`` (names, or None).
+    Keys: ``ports``; ``layout`` ("gpt2" or "gpt_neox"); ``run``, None for a bare model, otherwise with ``config`` (for
+    `hmmscope.runs.config.config_from_data`), ``process_digest`` and ``symbols`` (names or None).
 
     Raises:
-        InputError: no such folder, or one that was not exported from here.
+        InputError: no folder exported by hmmscope.
         DamagedError: a file is missing or altered.
     """
     path = Path(path)
     if not (path / RECORD).is_file():
-        raise InputError(f"{path}: holds no {RECORD}; it is not a folder that hmmscope exported")
+        raise InputError(f"{path}: has no {RECORD}; it must be a folder that hmmscope exported")
     store.verify_folder(path, exact=False)
     record = store.read_json(path / RECORD, managed=True)
     if not isinstance(record, dict) or record.get("format") != _FORMAT or record.get("version") != _VERSION:
@@ -112,35 +112,32 @@ def from_huggingface(
     symbols: Sequence[int] | None = None,
     layers: str | None = None,
 ) -> SequenceModel:
-    """A causal language model of transformers, or a folder with one, as a model of this library.
+    """Import a causal language model of transformers, in memory or from a folder.
 
-    What `export_huggingface` wrote, and any GPT-2 or GPT-NeoX with exact GELU and the parts of our decoder, comes back
-    as a `Decoder`: logits equal to rounding (rotations to float32, in which transformers computes them), all taps,
-    and no need of transformers. Features and vectors of positions come back as one table of positions; the head's bias
-    as part of the last norm's.
-
-    Any other is wrapped as it is, with the same taps: see `HuggingFaceModel`.
+    Exported models, and GPT-2 or GPT-NeoX models with exact GELU and our parts, become a `Decoder` with logits equal to
+    rounding; transformers is not needed. Position features become a position table, and the head's bias part of the
+    last norm's. Other models become a `HuggingFaceModel`.
 
     Args:
-        source: a model in memory, or a folder.
-        num_symbols: outputs; logits beyond them are cut off. By default as exported, or else the vocabulary.
-        layers: the name of the list of layers, if it is not the one that its configuration tells.
+        source: a model, or a folder.
+        num_symbols: number of outputs to keep; default: as exported, or the vocabulary.
+        layers: name of the list of layers, if it differs from the configuration.
 
     Raises:
-        InputError: no folder, no causal model, more symbols than logits, or layers that are not found.
-        DamagedError: an exported folder whose files are altered or missing.
+        InputError: no folder, no causal model, more symbols than logits, or no layers found.
+        DamagedError: an exported folder with altered or missing files.
         ResourceError: transformers is needed and not installed.
     """
     if isinstance(source, nn.Module):
         config = getattr(source, "config", None)
         if config is None or not hasattr(config, "to_dict"):
-            raise InputError(f"model: {type(source).__name__} is no model of transformers; it has no config")
+            raise InputError(f"model: must be a model of transformers, but {type(source).__name__} has no config")
         made = any(type(source).__name__ == family.architecture for family in FAMILIES)
         native = as_decoder(config.to_dict(), source.state_dict(), num_symbols) if made and symbols is None else None
         return native or HuggingFaceModel(source, num_symbols=num_symbols, symbols=symbols, layers=layers)
     path = Path(source)
     if not (path / CONFIG).is_file():
-        raise InputError(f"{path}: there is no folder with a {CONFIG}; load what is elsewhere and pass the model")
+        raise InputError(f"{path}: must be a folder with a {CONFIG}; otherwise load the model and pass it")
     length = _trained_length(read_record(path)) if (path / RECORD).is_file() else None
     config = store.read_json(path / CONFIG)
     if not isinstance(config, dict):
@@ -159,14 +156,14 @@ def from_huggingface(
 
 
 def _trained_length(record: Mapping[str, Any]) -> int | None:
-    """Observations of a sample of the run that was exported; None for a bare model, or samples of several sequences."""
+    """Return the observations per sample of an exported run, or None."""
     config = (record.get("run") or {}).get("config") or {}
     length = (config.get("layout") or {}).get("length")
     return length if type(length) is int else None
 
 
 def model_of(thing: Any) -> SequenceModel:
-    """A model as it is; of anything else, such as a `Run`, its attribute ``model``."""
+    """Return a model, or the attribute ``model`` of a run."""
     model = thing if isinstance(thing, nn.Module) else getattr(thing, "model", None)
     if not isinstance(model, nn.Module):
         raise InputError(f"model: must be a model or a run, got {type(thing).__name__}")
@@ -174,7 +171,6 @@ def model_of(thing: Any) -> SequenceModel:
 
 
 def _record(thing: Any, model_io: ModelIO, exported: Exported) -> Mapping[str, Any]:
-    """hmmscope.json. Of a run only the attributes are known here."""
     run = None
     if hasattr(thing, "config") and hasattr(thing, "process"):
         names = getattr(thing.process, "symbols", None)

@@ -1,4 +1,4 @@
-"""A GPT-2 or GPT-NeoX as our decoder, from configuration and tensors. Nothing of transformers is needed."""
+"""Import of GPT-2 or GPT-NeoX as a decoder, from configuration and tensors, without transformers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,19 +17,18 @@ from hmmscope.schema import require, shown
 def as_decoder(
     config: Mapping[str, Any], tensors: Mapping[str, Tensor], num_symbols: int | None = None
 ) -> SequenceModel | None:
-    """The decoder with the same logits as a GPT-2 or GPT-NeoX, or None if ours has not all of its parts.
+    """Return the decoder with the same logits as a GPT-2 or GPT-NeoX, or None if a part is missing in ours.
 
-    Ours has: exact GELU, sequential blocks, biases, dropout of the stream only, rotation of whole heads at one base.
-    Logits beyond the symbols are left out.
+    Ours has exact GELU, sequential blocks, biases, dropout of the stream only, and rotation of whole heads at one base.
 
     Args:
-        config: what config.json holds.
-        tensors: the weights by name.
-        num_symbols: outputs that are kept; by default as exported, or else the whole vocabulary.
+        config: contents of config.json.
+        tensors: weights by name.
+        num_symbols: number of outputs to keep; default: as exported, or the vocabulary.
 
     Raises:
         InputError: more symbols than logits.
-        DamagedError: a tensor is missing or of another shape than the configuration says.
+        DamagedError: a tensor is missing or has another shape than configured.
     """
     family = next((family for family in FAMILIES if family.model_type == config.get("model_type")), None)
     fields = None if family is None else _fields(family, config)
@@ -38,7 +37,7 @@ def as_decoder(
     found = _TensorsByName(tensors)
     embedding = found[f"{family.embedding}.weight"]
     if embedding.shape[-1] != fields["width"]:
-        shapes = f"the shape {tuple(embedding.shape)}, and the configuration says width {fields['width']}"
+        shapes = f"shape {tuple(embedding.shape)}, but the configuration has width {fields['width']}"
         raise DamagedError(f"model.safetensors: {family.embedding}.weight has {shapes}")
     tied = "lm_head.weight" not in tensors and config.get("tie_word_embeddings", family is GPT2)
     head = embedding if tied else found["lm_head.weight"]
@@ -92,14 +91,14 @@ class _TensorsByName:
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.tensors:
-            raise DamagedError(f"model.safetensors: {name} is missing, which the configuration asks for")
+            raise DamagedError(f"model.safetensors: {name} is missing, but the configuration needs it")
         return self.tensors[name]
 
 
 def _fields(family: TransformersMapping, config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Fields of our spec but those of positions and MLP, or None if the architecture has other parts than ours.
+    """Return our spec without positions and MLP, or None if the architecture has other parts.
 
-    What a configuration leaves out has the default of its class in transformers.
+    Missing fields have the defaults of transformers.
     """
     given = {key: value for key, value in config.items() if value is not None}
     if family is GPT2:
@@ -142,7 +141,7 @@ def _fields(family: TransformersMapping, config: Mapping[str, Any]) -> dict[str,
 
 
 def _hidden_width(family: TransformersMapping, found: _TensorsByName, num_layers: int) -> int:
-    """Hidden units of the MLPs; 0 if they are the one unit of zero weights that stands for none."""
+    """Return the hidden units of the MLPs; 0 for the zero unit of an attention-only model."""
     hidden, out = family.parts["mlp.hidden"], family.parts["mlp.out"]
     width = found[f"{family.blocks}.0.{hidden}.bias"].numel()
     if width > 1:
@@ -158,7 +157,7 @@ def _hidden_width(family: TransformersMapping, found: _TensorsByName, num_layers
 
 
 def _from_family(tensor: Tensor, part: str, family: TransformersMapping, num_heads: int, factor: float) -> Tensor:
-    """A tensor of ours; queries are multiplied by `factor`."""
+    """Convert a tensor to ours; queries are multiplied by `factor`."""
     if family.transposed and tensor.ndim == 2:
         tensor = tensor.T
     if part != "attention.qkv":
@@ -179,5 +178,5 @@ def _load(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     for name, tensor in own.items():
         if tensor.shape != weights[name].shape:
             shapes = f"{tuple(weights[name].shape)} instead of {tuple(tensor.shape)}"
-            raise DamagedError(f"model.safetensors: what becomes {name} has the shape {shapes}")
+            raise DamagedError(f"model.safetensors: the tensor for {name} has shape {shapes}")
     model.load_state_dict(dict(weights))

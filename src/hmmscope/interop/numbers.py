@@ -1,4 +1,4 @@
-"""Reading numbers from objects of other libraries."""
+"""Arrays from objects of other libraries."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from hmmscope.errors import InputError
 
 
 def attribute(thing: Any, path: str, hint: str) -> Any:
-    """``thing.a.b`` for the path ``a.b``; InputError with `hint` where it is missing or None."""
+    """Return ``thing.a.b`` for the path ``a.b``; InputError with `hint` if missing or None."""
     found = thing
     for name in path.split("."):
         found = getattr(found, name, None)
@@ -19,29 +19,26 @@ def attribute(thing: Any, path: str, hint: str) -> Any:
 
 
 def numbers(thing: Any, path: str, num_axes: int, hint: str) -> NDArray[np.float64]:
-    """The array at ``thing.a.b`` in float64; tensors may require gradients or lie on another device."""
+    """Return the array at ``thing.a.b`` in float64, from any device."""
     array = attribute(thing, path, hint)
     if hasattr(array, "detach"):
         array = array.detach().cpu().numpy()
     try:
         read = np.array(array, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InputError(f"{type(thing).__name__}.{path}: is not an array of numbers") from None
+        raise InputError(f"{type(thing).__name__}.{path}: must be an array of numbers") from None
     if read.ndim != num_axes:
         raise InputError(f"{type(thing).__name__}.{path}: must have {num_axes} axes, got shape {read.shape}")
     return read
 
 
 def rescaled(rows: NDArray[np.float64], tolerance: float) -> NDArray[np.float64]:
-    """Rows whose sum is within `tolerance` of one, divided by it; others as they are, for `HMM` to refuse by name.
-
-    For sources that keep fewer digits than a row sum within 1e-6 needs.
-    """
+    """Normalise rows with sums within `tolerance` of one; `HMM` refuses the others."""
     sums = rows.sum(-1, keepdims=True)
     close = np.abs(sums - 1) <= tolerance
     return rows / np.where(close, sums, 1.0)
 
 
 def source_of(thing: Any, library: str) -> str:
-    """Where an imported HMM comes from."""
+    """Return the origin of an imported HMM."""
     return f"imported from {library} ({type(thing).__name__})"

@@ -1,8 +1,8 @@
-"""pomegranate: `DenseHMM` and `SparseHMM` of `Categorical` distributions, whose sequences may end.
+"""pomegranate `DenseHMM` and `SparseHMM` of `Categorical` distributions, whose sequences may end.
 
-pomegranate keeps logarithms. Its likelihood of a sequence ends with the end probability of the last state, and a model
-made without end probabilities gets 1/S for each, which belongs to no law: its rows sum to one without them. A model that
-was fitted, or made so, has rows that leave room: sum_j edges[i, j] = 1 - ends[i]. That is a law of sequences that end.
+The likelihood in pomegranate includes the end probability of the last state. Models without end probabilities get 1/S
+for each, while their rows already sum to one. Fitted models have sum_j edges[i, j] = 1 - ends[i], a distribution of
+finite sequences.
 """
 
 from typing import Any, Literal
@@ -15,9 +15,9 @@ from hmmscope.interop.numbers import attribute, numbers, rescaled, source_of
 from hmmscope.processes.hmm import HMM
 from hmmscope.schema import unknown_name
 
-#: pomegranate works in float32 with logarithms.
+#: pomegranate stores float32 logarithms.
 _TOLERANCE = 1e-5
-_HINT = "give a pomegranate DenseHMM or SparseHMM with distributions, starts and edges"
+_HINT = "pass a pomegranate DenseHMM or SparseHMM with distributions, starts and edges"
 _WAYS = ("refuse", "symbol", "continue")
 
 #: The name of the symbol after the last one, if sequences end.
@@ -27,27 +27,26 @@ END = "end"
 def from_pomegranate(
     model: Any, *, ends: Literal["refuse", "symbol", "continue"] = "refuse", allow_drop_tiny: bool = False
 ) -> HMM:
-    """An HMM from a pomegranate HMM over symbols.
+    """Convert a pomegranate HMM over symbols.
 
-    What becomes of the end probabilities e_i:
+    End probabilities e_i are treated as follows:
 
-    - Rows of edges that sum to one, whatever the ends are: they are no part of a law of sequences and are left out.
-      For equal ends pomegranate's log-likelihood is ours plus log e; with its default, 1/S, ours minus log S.
-    - Rows that sum to 1 - e with equal ends: divided by 1 - e. Exact for each length:
-      P_pomegranate(o_0..o_{T-1}) = P(o_0..o_{T-1}) (1 - e)^{T-1} e.
-    - Rows that sum to 1 - e_i with unequal ends: given their length, sequences follow no HMM, so that this is refused,
-      unless `ends` says what is meant.
+    - Rows that sum to one: ends are ignored. For equal ends pomegranate's log-likelihood is ours plus log e; by
+    default, 1/S, ours minus log S.
+    - Rows that sum to 1 - e, equal ends: divided by 1 - e. Exact for each length: P_pomegranate(o_0..o_{T-1}) =
+    P(o_0..o_{T-1}) (1 - e)^{T-1} e.
+    - Rows that sum to 1 - e_i, unequal ends: refused unless `ends` is set, because sequences of a given length follow
+    no HMM.
 
     Args:
-        model: anything with `distributions` (each with `probs` (1, V)), and logarithms `starts` (S,), `edges` (S, S), or
-            the three lists of a sparse model, and `ends` (S,) or None.
-        ends: for unequal ends, "symbol" adds a symbol `end`, the last one, and a state that emits it for ever:
-            P(o_0..o_{T-1}, end) is exactly pomegranate's. "continue" divides row i by 1 - e_i: wherever the process
-            would end, it goes on as if it had not.
-        allow_drop_tiny: round positive probabilities below 2^-32, most of them to zero; else they become 2^-32.
+        model: anything with `distributions` (each with `probs` (1, V)), and logarithms `starts` (S,), `edges` (S, S),
+            or the three lists of a sparse model, and `ends` (S,) or None.
+        ends: for unequal ends, "symbol" adds an absorbing state with its own symbol `end`: P(o_0..o_{T-1}, end) is
+            exactly pomegranate's. "continue" divides row i by 1 - e_i.
+        allow_drop_tiny: round positive probabilities below 2^-32, mostly to zero; otherwise they become 2^-32.
 
     Raises:
-        InputError: other distributions, unequal ends (see above), or matrices that are not an HMM.
+        InputError: other distributions, unequal ends, or matrices that are not an HMM.
     """
     if ends not in _WAYS:
         raise unknown_name("ends", ends, _WAYS)
@@ -67,7 +66,7 @@ def from_pomegranate(
         else:
             raise InputError(
                 f"ends: end probabilities differ ({stop.min():.6g} to {stop.max():.6g}), so sequences of one length follow "
-                "no HMM; pass ends='symbol' (exact, with an end symbol) or ends='continue' (as if it never ended)"
+                "no HMM; pass ends='symbol' (exact, with an end symbol) or ends='continue' (endless sequences)"
             )
     return HMM(
         initial,
@@ -80,7 +79,7 @@ def from_pomegranate(
 
 
 def _edges(model: Any, size: int) -> NDArray[np.float64]:
-    """Transition probabilities (S, S) of a dense model, or of a sparse one, which lists its edges."""
+    """Return transition probabilities (S, S) of a dense or sparse model."""
     if getattr(model, "_edge_log_probs", None) is None:
         return np.exp(numbers(model, "edges", 2, _HINT))
     origin, target, log_probability = (
@@ -92,7 +91,6 @@ def _edges(model: Any, size: int) -> NDArray[np.float64]:
 
 
 def _emission(model: Any) -> NDArray[np.float64]:
-    """Emission probabilities (S, V)."""
     laws = [
         numbers(law, "probs", 2, "only HMMs of Categorical distributions emit symbols")
         for law in attribute(model, "distributions", _HINT)
@@ -109,7 +107,7 @@ def _with_end_symbol(
     emission: NDArray[np.float64],
     stop: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """One more state, entered where the sequence ends and never left, that emits one more symbol."""
+    """Add an absorbing end state with its own symbol."""
     size, symbols = emission.shape
     longer = np.zeros((size + 1, size + 1))
     longer[:size, :size], longer[:size, size], longer[size, size] = transition, stop, 1

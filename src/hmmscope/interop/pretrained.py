@@ -21,23 +21,21 @@ def pretrained(
     gguf_file: str | None = None,
     **text: Any,
 ) -> tuple[HuggingFaceModel, TextLayout]:
-    """A language model that predicts symbols, and the layout in which it reads them.
+    """Return a language model whose outputs are the symbols, and its text layout.
 
         model, text = pretrained("path/to/model", names=4, length=512)
-        score = hs.evaluate(model, hs.Corpus(hmm, layout=text, stream="evaluate"))
-
-    Its outputs are the logits of the symbols' tokens; every instrument runs on the two.
+        score = hs.evaluate(model, hs.ProcessDataset(hmm, layout=text, stream="evaluate"))
 
     Args:
-        source: a causal model of transformers, or a folder with one.
+        source: a causal model of transformers, or a folder.
         names: of the symbols, or how many: see `TextLayout`.
-        tokenizer: by default the one in the folder.
+        tokenizer: default: that in the folder.
         length: observations of the last sequence.
-        gguf_file: of a folder, the GGUF file in it that has weights and tokenizer; it is read in float32.
+        gguf_file: GGUF file in the folder with weights and tokenizer, read in float32.
         text: other fields of `TextLayout`: separator, prefix, num_demonstrations, ...
 
     Raises:
-        InputError: no model or tokenizer, names that are not one token each, or a text that is longer than the model reads.
+        InputError: no model or tokenizer, names that are not one token each, or a text longer than the context.
         ResourceError: transformers is not installed, or for a GGUF file gguf or accelerate.
     """
     if gguf_file is not None:
@@ -45,35 +43,35 @@ def pretrained(
         try:
             source, own = read_gguf(transformers(), Path(source), gguf_file)
         except (ValueError, OSError, KeyError, TypeError) as error:
-            raise InputError(f"gguf_file: {gguf_file} does not open ({' '.join(str(error).split())[:200]})") from error
+            raise InputError(f"gguf_file: cannot open {gguf_file} ({' '.join(str(error).split())[:200]})") from error
         tokenizer = own if tokenizer is None else tokenizer
     if tokenizer is None:
         if not isinstance(source, str) and not hasattr(source, "__fspath__"):
-            raise InputError("tokenizer: must be given with a model in memory")
+            raise InputError("tokenizer: missing; pass the tokenizer of a model in memory")
         try:
             tokenizer = transformers().AutoTokenizer.from_pretrained(
                 str(source), local_files_only=True, trust_remote_code=False
             )
         except (ValueError, OSError, KeyError, TypeError) as error:
-            raise InputError(f"{source}: no tokenizer opens there ({' '.join(str(error).split())[:200]})") from error
+            raise InputError(f"{source}: cannot open a tokenizer ({' '.join(str(error).split())[:200]})") from error
     layout = TextLayout(tokenizer=tokenizer, names=names, length=length, **text)
     model = from_huggingface(source, symbols=layout.symbol_tokens)
     assert isinstance(model, HuggingFaceModel)
     limit = model.model_io.max_length
     if limit is not None and layout.context_length > limit:
-        raise InputError(f"length: takes {layout.context_length} tokens of text, and the model reads {limit}")
+        raise InputError(f"length: needs {layout.context_length} tokens of text, but the model reads at most {limit}")
     return model, layout
 
 
 def require_gguf(file: str) -> None:
-    """ResourceError unless what transformers reads a GGUF file with is installed."""
+    """Raise ResourceError unless the packages for GGUF files are installed."""
     missing = [name for name in ("gguf", "accelerate") if importlib.util.find_spec(name) is None]
     if missing:
         raise ResourceError(f"{file} needs {' and '.join(missing)}: pip install 'hmmscope[pretrained]'")
 
 
 def read_gguf(library: Any, folder: Path, file: str) -> tuple[Any, Any]:
-    """Model and tokenizer of a GGUF file, in float32; a configuration that says it is quantised refuses to be saved."""
+    """Read model and tokenizer from a GGUF file, in float32, as a plain model that can be saved."""
     named = {"gguf_file": file, "local_files_only": True, "trust_remote_code": False}
     tokenizer = library.AutoTokenizer.from_pretrained(str(folder), **named)
     read = library.AutoModelForCausalLM.from_pretrained(str(folder), dtype="float32", **named)

