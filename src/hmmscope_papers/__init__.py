@@ -1,6 +1,6 @@
-"""The experiments of the papers: what they vary, measure and show, and the claims that their tables decide.
+"""Experiments of the papers: what they vary, measure and show, and their claims.
 
-A package as anybody's: it is found by its entry point, and imports what `hmmscope` and `hmmscope.lab` give to everyone.
+An ordinary package, found by its entry point; it imports public names of `hmmscope` and `hmmscope.lab` only.
 """
 
 from hmmscope import registry
