@@ -287,7 +287,7 @@ def test_without_torchrun_there_is_one_process(monkeypatch: pytest.MonkeyPatch) 
         ("RANK", "2", r"RANK: must be in \[0, WORLD_SIZE = 2\)"),
         ("MASTER_ADDR", "", "MASTER_ADDR: is not set; start with torchrun"),
         ("MASTER_ADDR", "8.8.8.8", "MASTER_ADDR: 8.8.8.8 is a public address"),
-        ("MASTER_ADDR", "no such host", "MASTER_ADDR: no such host is not a host"),
+        ("MASTER_ADDR", "no such host", "MASTER_ADDR: no such host is not a known host"),
         ("MASTER_PORT", "-1", "MASTER_PORT: must be a whole number"),
     ],
 )

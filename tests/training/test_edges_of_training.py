@@ -430,7 +430,7 @@ def test_weights_of_another_model_are_damage() -> None:
     own = {name: value.clone() for name, value in model.state_dict().items()}
     state.load_weights(model, own)
     for change in ({"weight": torch.zeros(1, 3)}, {"more": torch.zeros(1)}):
-        with pytest.raises(DamagedError, match=f"{next(iter(change))} is missing, unknown or of another shape"):
+        with pytest.raises(DamagedError, match=f"{next(iter(change))} is missing, unknown or has another shape"):
             state.load_weights(model, own | change)
     with pytest.raises(DamagedError, match=r"model\.safetensors: bias is missing"):
         state.load_weights(model, {"weight": own["weight"]})

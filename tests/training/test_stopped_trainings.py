@@ -169,7 +169,7 @@ def test_weights_of_another_shape(partial: Path) -> None:
     with pytest.raises(DamagedError, match=r"config\.json"):
         load_run(partial)
     reseal(partial)
-    with pytest.raises(DamagedError, match=r"blocks\.0\.mlp\.hidden\.weight is missing, unknown or of another shape"):
+    with pytest.raises(DamagedError, match=r"blocks\.0\.mlp\.hidden\.weight is missing, unknown or has another shape"):
         load_run(partial)
 
 
@@ -191,7 +191,7 @@ def test_checkpoints_made_by_strangers(group: str, how: str, partial: Path) -> N
         store.write_tensors(file, tensors)
     (folder / "manifest.json").unlink()
     store.write_manifest(folder)
-    with pytest.raises(DamagedError, match=f"{group}.safetensors: .* is missing, unknown or of another shape"):
+    with pytest.raises(DamagedError, match=f"{group}.safetensors: .* is missing, unknown or has another shape"):
         run(partial)
 
 
@@ -277,7 +277,7 @@ def test_nothing_is_left_of_what_cannot_begin(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(InputError, match="no exact"):
         train(config_from_data(unanswered), tmp_path / "run")
     if not torch.cuda.is_available():
-        with pytest.raises(ResourceError, match="cuda was asked for"):
+        with pytest.raises(ResourceError, match="cuda was requested"):
             train(config(device="cuda"), tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
 

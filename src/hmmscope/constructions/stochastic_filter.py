@@ -112,7 +112,7 @@ def _unit_vector(size: int, index: int) -> NDArray[np.object_]:
 
 
 def bound_of(operators: BeliefOperators, least: float | None) -> float:
-    """C = 1 / c, from the least entry or a given bound on the sum's decrease per observation.
+    """C = 1 / c, from the least entry or a given lower bound on an observation's factor.
 
     Raises:
         InputError: The least entry is zero and there is no bound, or the bound is outside (0, 1).

@@ -22,7 +22,7 @@ _ONE, _TWO, _HALF, _ZERO = _F(1), _F(2), _F(0.5), _F(0)
 _DENSITY = _F(1 / math.sqrt(2 * math.pi))
 
 TAIL_RATE = 0.2316419
-#: Upper tail of the Gaussian law over its unscaled density: P(Z > a) exp(a^2/2) = t Q(t), t = 1/(1 + TAIL_RATE a), a >= 0.
+#: Gaussian upper tail over the unscaled density: P(Z > a) exp(a^2/2) = t Q(t), t = 1/(1 + TAIL_RATE a), a >= 0.
 #: Coefficients of Q from the constant on, a least-squares fit on Chebyshev points (1.1e-8 relative).
 TAIL = (
     0.09241174775389856,

@@ -52,7 +52,7 @@ class Timing:
         name, times = self.faster()
         return (
             f"{name} is {times:.2f} times as fast on this machine: {1e3 * self.compiled:.3g} ms compiled, "
-            f"{1e3 * self.torch:.3g} ms by torch for a step of {self.samples}"
+            f"{1e3 * self.torch:.3g} ms with torch per step of {self.samples}"
         )
 
 
