@@ -173,7 +173,7 @@ BAD: dict[str, tuple[int, list[str], str]] = {
     "not a process": (2, ["sample", "rows.json"], "rows.json: transition[0]: row sums to 1.8"),
     "no JSON": (4, ["sample", "torn.json"], "not JSON"),
     "no NPZ": (4, ["sample", "torn.npz"], "not a readable NPZ"),
-    "no safetensors": (4, ["sample", "torn.safetensors"], "not a whole safetensors file"),
+    "no safetensors": (4, ["sample", "torn.safetensors"], "not a complete safetensors file"),
     "existing file": (3, ["sample", "umbrella", "--out", "good.txt"], "good.txt: exists"),
     "existing table": (3, ["infer", "umbrella", "good.txt", "--out", "old.jsonl"], "old.jsonl: exists"),
     "existing folder, train": (3, ["train", "umbrella", "--out", "folder.yaml"], "folder.yaml: exists"),

@@ -125,7 +125,7 @@ def test_a_kind_of_its_own_is_known_to_every_verb(installed: dict[str, str], tmp
     lacking = {
         f"infer renewal {words} --smooth": "--smooth needs smoothing, and Renewal has none; ComposedCycles, EmissionHMM",
         f"infer renewal {words} --memory 2": "--memory needs finite memory, and Renewal has none; GeneralisedHMM, HMM",
-        "infer renewal": "no facts about Renewal",
+        "infer renewal": "Renewal has no properties to compute",
         "infer renewal --mixing": "--mixing needs mixing time, and Renewal has none; HMM, LabelledHMM, LinearGaussian have",
     }
     done = run(installed, "-c", REFUSED, *lacking)
@@ -169,18 +169,23 @@ class Mine:
 @pytest.mark.parametrize(
     "kind, name, entry, said",
     [
-        ("process", "", Mine, "process '': must be letters, digits, - and _, to tell it from a file"),
+        ("process", "", Mine, "process '': must consist of letters, digits, - and _, to be distinct from a file"),
         ("process", 5, Mine, "process 5: must be letters"),
         ("process", "mine.json", Mine, "process 'mine.json': must be letters"),
-        ("process", "umbrella", Mine, "process 'umbrella': comes with the library; choose another name"),
+        ("process", "umbrella", Mine, "process 'umbrella': is a name of the library; choose another name"),
         (
             "process",
             "mess3",
             Mine,
-            "process 'mess3': is registered by hmmscope.processes.textbook; choose another name",
+            "process 'mess3': is already registered by hmmscope.processes.textbook; choose another name",
         ),
         ("process", "mine", int, "process 'mine': must be a dataclass with build(), got <class 'int'>"),
-        ("model", "lstm", Mine, "model 'lstm': is registered by hmmscope.models.recurrent; choose another name"),
+        (
+            "model",
+            "lstm",
+            Mine,
+            "model 'lstm': is already registered by hmmscope.models.recurrent; choose another name",
+        ),
         ("layout", "mine", int, "layout 'mine': must be a dataclass, got <class 'int'>"),
     ],
 )

@@ -1,4 +1,4 @@
-"""``hmmscope`` and ``python -m hmmscope``: the command line as a process, which Ctrl-C ends in order at any instant."""
+"""``hmmscope`` and ``python -m hmmscope``: the command line as a process, which Ctrl-C ends cleanly at any time."""
 
 import gc
 import signal
@@ -6,14 +6,14 @@ import sys
 
 
 def start() -> int:
-    """Run the command of this process; returns its exit code, 130 after Ctrl-C."""
+    """Run the command of this process and return its exit code, 130 after Ctrl-C."""
     heard = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
-    if heard:  # while modules are imported nothing is at work, and nothing needs to be said
+    if heard:  # during imports Ctrl-C may end the process silently
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from hmmscope.text import repair_streams
 
     repair_streams()  # before any file is opened
-    gc.disable()  # until all is imported: it would be looked through for garbage again and again, and has none
+    gc.disable()  # no garbage collection during imports
     from hmmscope.lab.cli import main
 
     try:
@@ -23,7 +23,7 @@ def start() -> int:
     except KeyboardInterrupt:
         return 130
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the work has ended; so does the process, in order
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the work has ended; exit cleanly
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Packages whose names are imported on first use, so that the command line starts without torch."""
+"""Packages that import their names on first use, so that the command line starts without torch."""
 
 import difflib
 import importlib
@@ -9,30 +9,30 @@ from typing import Any
 
 from hmmscope.synonyms import suggestion
 
-#: A name that a package imports for type checkers.
+#: An import for type checkers.
 _IMPORT = re.compile(r"^    from (\S+) import (\w+) as \2$", re.MULTILINE)
 
 
 def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` of a package, whose names stand once: as imports for type checkers.
+    """Return `__getattr__`, `__dir__` and `__all__` of a package that imports its names on first use.
 
-    What stands under ``if TYPE_CHECKING`` in its source, one ``from a.b import c as c`` a line, is imported on first use;
-    c may be a module of a.b.
+    The names are the lines ``from a.b import c as c`` under ``if TYPE_CHECKING`` in its source; c may be a module of
+    a.b.
 
     Args:
-        package: its `__name__`.
+        package: Its `__name__`.
     """
     spec = sys.modules[package].__spec__
     read = getattr(spec and spec.loader, "get_source", lambda name: None)
     source = read(package)
     if source is None:
-        raise ImportError(f"{package}: the source of its __init__.py is not installed; its names stand there")
+        raise ImportError(f"{package}: the source of its __init__.py, which lists its names, is not installed")
     home = {name: module for module, name in _IMPORT.findall(source)}
     names = sorted(home)
 
     def get(name: str) -> Any:
         if name not in home:
-            # What tools ask every module for, whether it is there, gets no guess.
+            # No suggestion for dunder names that tools probe.
             meant = None if name.startswith("_") else suggestion(name, names)
             near = [] if name.startswith("_") or meant else difflib.get_close_matches(name, names, 1)
             hint = f"; did you mean {meant or near[0]!r}?" if meant or near else ""

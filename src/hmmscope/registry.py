@@ -1,8 +1,10 @@
-"""Lookup by name. A folder of modules is scanned once, and what its decorators name is found.
+"""Lookup of registered objects by name. Folders of modules are scanned once for decorators.
 
-A package takes part by an entry point that names a module with decorators. One of the group "hmmscope" may add anything and
-is imported at the first look-up; one of the group "hmmscope.experiments" adds experiments and claims, and is imported when
-these are asked for. The experiments of the papers are such a package:
+Other packages take part through entry points that name a module with decorators. Modules of the group "hmmscope" may
+register
+anything and are imported at the first lookup; those of "hmmscope.experiments" register experiments and claims, and
+are imported
+when these are needed. The papers' experiments are such a package:
 
     [project.entry-points.hmmscope]
     my-lab = "my_lab.hmms"
@@ -28,7 +30,7 @@ from hmmscope.schema import by_field, known_keys, parse_spec, path_of, shown, st
 
 T = TypeVar("T")
 
-#: The folders of this package that hold what is registered of a kind.
+#: Folders with the registered objects of each kind.
 _FOLDERS = {
     "process": ("processes", "emissions"),
     "layout": ("datasets",),
@@ -37,14 +39,14 @@ _FOLDERS = {
     "adapter": ("interop",),
     "rehearsal": ("analysis",),
 }
-#: The groups of entry points by which packages add to what is registered: anything, and what only other rings have.
+#: Groups of entry points for other packages: anything, and experiments with claims.
 PLUGINS, EXPERIMENTS = "hmmscope", "hmmscope.experiments"
 _GROUPS = {"experiment": EXPERIMENTS, "claim": EXPERIMENTS, "page": "hmmscope.pages"}
-#: What the classes of a kind must have.
+#: Required method of the classes of a kind.
 _BUILT = {"process": "build()", "layout": "", "model": "build(ports, generator)"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[0-9][A-Za-z0-9_-]*)*")
 _found: dict[str, dict[str, Any]] = {kind: {} for kind in (*_FOLDERS, *_GROUPS)}
-#: By kind, the name of an entry by the other name that data have for it.
+#: Names by stored names, for each kind.
 _stored: dict[str, dict[str, str]] = {kind: {} for kind in _FOLDERS}
 _sizes: dict[str, "Size"] = {}
 _scanned: set[str] = set()
@@ -55,9 +57,9 @@ class Size:
     """A name for a registered model with some fields set.
 
     Attributes:
-        model: the name of the model.
-        fields: what is set.
-        about: in a line.
+        model: Name of the model.
+        fields: Values of fields.
+        about: One-line description.
     """
 
     model: str
@@ -66,7 +68,7 @@ class Size:
 
 
 class Entries(dict[str, Any]):
-    """Entries of a kind by name; the name that data have for an entry finds it, too."""
+    """Registered objects of one kind by name, also found by their stored names."""
 
     def __init__(self, found: dict[str, Any], stored: dict[str, str]) -> None:
         super().__init__(sorted(found.items()))
@@ -85,13 +87,13 @@ class Entries(dict[str, Any]):
 
 
 def _register(kind: str, name: str, stored: str | None = None) -> Callable[[T], T]:
-    """A decorator that keeps an entry under its name; one that is defined again, as in a notebook, takes its own place.
+    """Return a decorator that registers an object under a name; a redefinition, as in a notebook, replaces it.
 
     Args:
-        stored: what data call the entry, where it is not its name.
+        stored: Name in stored data, if different.
 
     Raises:
-        InputError: what is no name, or one that is taken; an entry that is none of this kind.
+        InputError: An invalid or taken name, or an object of another kind.
     """
     require_name(kind, name)
     if stored is not None:
@@ -102,9 +104,11 @@ def _register(kind: str, name: str, stored: str | None = None) -> Callable[[T], 
         for one in {name, stored or name}:
             other = known.get(one, one)
             if other != name and other in _found[kind]:
-                raise InputError(f"{kind} {one!r}: is the name of {other!r} already; choose another name")
+                raise InputError(f"{kind} {one!r}: is already a name of {other!r}; choose another name")
         if name in _found[kind] and not _is_again(_found[kind][name], entry):
-            raise InputError(f"{kind} {name!r}: is registered by {_found[kind][name].__module__}; choose another name")
+            raise InputError(
+                f"{kind} {name!r}: is already registered by {_found[kind][name].__module__}; choose another name"
+            )
         if kind in _BUILT and not (
             isinstance(entry, type) and dataclasses.is_dataclass(entry) and _builds(kind, entry)
         ):
@@ -121,15 +125,14 @@ def _register(kind: str, name: str, stored: str | None = None) -> Callable[[T], 
 
 
 def require_name(kind: str, name: object) -> None:
-    """InputError unless a name can be told from a path, and is none that comes with the library."""
+    """Raise InputError unless a name is distinct from a path and from the names of the library."""
     if not (isinstance(name, str) and _NAME.fullmatch(name)):
-        raise InputError(f"{kind} {shown(name)}: must be letters, digits, - and _, to tell it from a file")
+        raise InputError(f"{kind} {shown(name)}: must consist of letters, digits, - and _, to be distinct from a file")
     if kind == "process" and (Path(__file__).parent / "data" / f"{name}.json").exists():
-        raise InputError(f"process {name!r}: comes with the library; choose another name")
+        raise InputError(f"process {name!r}: is a name of the library; choose another name")
 
 
 def _is_again(before: Any, entry: Any) -> bool:
-    """Whether the same lines defined both."""
     one, other = ((getattr(x, "__module__", None), getattr(x, "__qualname__", None)) for x in (before, entry))
     return one == other and None not in one
 
@@ -142,15 +145,16 @@ def process(name: str, *, stored: str | None = None) -> Callable[[T], T]:
     """Register a frozen dataclass with `build() -> Process`.
 
     Args:
-        name: what a person types, and lists show.
-        stored: what configurations, names of runs and files have in its place, and the attribute ``name`` of its specs; it
-            is read, too. By default the name. It keeps what is stored when a name changes.
+        name: The name that users type and lists show.
+        stored: The name in configurations, run names and files, and the attribute ``name`` of its specs; also
+            accepted as input.
+            Defaults to `name`; keeps stored data valid after renaming.
     """
     return _register("process", name, stored)
 
 
 def layout(name: str, *, stored: str | None = None) -> Callable[[T], T]:
-    """Register a frozen dataclass that lays sampled sequences out as tokens; `stored` as in `process`."""
+    """Register a frozen dataclass that arranges sampled sequences as tokens; `stored` as in `process`."""
     return _register("layout", name, stored)
 
 
@@ -160,22 +164,21 @@ def model(name: str, *, stored: str | None = None) -> Callable[[T], T]:
 
 
 def named_size(name: str, model: str, about: str, **fields: Any) -> None:
-    """Let `name` stand for a registered model with these fields, where the name of a model is asked for."""
+    """Define a name for a registered model with these fields."""
     require_name("size", name)
     if name in _sizes and _sizes[name].model != model:
-        raise InputError(f"size {name!r}: is one of {_sizes[name].model}; choose another name")
+        raise InputError(f"size {name!r}: is already a size of {_sizes[name].model}; choose another name")
     _sizes[name] = Size(model, fields, about)
 
 
 def sizes() -> dict[str, Size]:
-    """What `named_size` has named."""
+    """Return the sizes defined by `named_size`."""
     entries("model")
     return dict(sorted(_sizes.items()))
 
 
 def instrument(name: str) -> Callable[[T], T]:
-    """Register a function (model, corpus, ...) -> rows of a table; models of other libraries are handed to it with taps,
-    which the registered adapters give them, after the registered rehearsals."""
+    """Register a function (model, dataset, ...) -> rows; rehearsals and adapters prepare its model."""
 
     def decorate(function: T) -> T:
         @functools.wraps(cast("Callable[..., Any]", function))
@@ -197,19 +200,19 @@ def instrument(name: str) -> Callable[[T], T]:
 
 
 def adapted(model: Any, layers: Any = None) -> Any:
-    """A model with taps as the registered adapters give them, for these names of layers; one of ours as it is."""
+    """Return a model with taps on the named layers from the registered adapters; hmmscope's models are unchanged."""
     for adapt in entries("adapter").values():
         model = adapt(model, layers)
     return model
 
 
 def adapter(name: str) -> Callable[[T], T]:
-    """Register a function (model, layers) -> the same model with taps, or any other model as it is."""
+    """Register a function (model, layers) that returns the model with taps, or any other model unchanged."""
     return _register("adapter", name)
 
 
 def rehearsal(name: str) -> Callable[[T], T]:
-    """Register a function (model, corpus, measure) -> the rows of `measure()`, which looks at the model before."""
+    """Register a function (model, dataset, measure) that checks the model and returns the rows of `measure()`."""
     return _register("rehearsal", name)
 
 
@@ -219,7 +222,7 @@ def experiment(name: str) -> Callable[[T], T]:
 
 
 def page(name: str) -> Callable[[T], T]:
-    """Register a function (folder or run, out or None) that makes a page, by the kind of what is shown."""
+    """Register a function (folder or run, out or None) that writes a page, by the kind of its source."""
     return _register("page", name)
 
 
@@ -229,13 +232,13 @@ def claim(name: str) -> Callable[[T], T]:
 
 
 def in_order(kind: str) -> list[Any]:
-    """Everything registered of a kind, in the order of the modules and of their lines, whatever was imported first."""
+    """Return everything registered of a kind, in the order of modules and lines."""
     entries(kind)
     return sorted(_found[kind].values(), key=lambda entry: str(getattr(entry, "measure", entry).__module__))
 
 
 def entries(kind: str) -> Entries:
-    """Everything registered of a kind, by name, and found by the names that data have, too."""
+    """Return everything registered of a kind by name; stored names find it too."""
     for folder in _FOLDERS.get(kind, ()):
         if folder not in _scanned:
             _scanned.add(folder)
@@ -248,29 +251,26 @@ def entries(kind: str) -> Entries:
 
 
 def import_all(package: str) -> None:
-    """Import every module of a package, in the order of their names."""
+    """Import every module of a package, in sorted order."""
     found = importlib.import_module(package)
     for module in pkgutil.walk_packages(getattr(found, "__path__", ()), f"{package}."):
         importlib.import_module(module.name)
 
 
 def has_plugins() -> bool:
-    """Whether a package adds what `digest` does not see."""
+    """Return whether another package registers something that `digest` does not cover."""
     return bool(importlib.metadata.entry_points(group=PLUGINS))
 
 
 def is_installed(entry: Any) -> bool:
-    """Whether any process finds an entry: it is of this package, or of one that has an entry point."""
+    """Return whether every process can find an entry: it is from this package or one with an entry point."""
     groups = {*_GROUPS.values(), PLUGINS}
     points = [point for group in groups for point in importlib.metadata.entry_points(group=group)]
     return entry.__module__.partition(".")[0] in {"hmmscope", *(point.module.partition(".")[0] for point in points)}
 
 
 def digest() -> str:
-    """sha256 of all lines that register something, here and in packages of experiments, and of the records of claims.
-
-    Nothing is imported for it.
-    """
+    """Return the SHA-256 of all registering lines and claim records, without imports."""
     sha, root = hashlib.sha256(), Path(__file__).parent
     places = [
         root / folder.replace(".", "/") for folder in sorted({one for folders in _FOLDERS.values() for one in folders})
@@ -290,10 +290,10 @@ def digest() -> str:
 
 
 def _load_plugins(group: str) -> None:
-    """Import the modules that other packages name.
+    """Import the modules of entry points.
 
     Raises:
-        InputError: one of them does not import; the message names it.
+        InputError: A module cannot be imported; names it.
     """
     for point in importlib.metadata.entry_points(group=group):
         try:
@@ -303,7 +303,7 @@ def _load_plugins(group: str) -> None:
 
 
 def lookup(kind: str, name: str, field: str | None = None) -> Any:
-    """The entry of that name; InputError with the nearest known name otherwise."""
+    """Return an entry by name; the InputError suggests the nearest name."""
     known = entries(kind)
     if name not in known:
         raise unknown_name(field or kind, name, known)
@@ -311,7 +311,7 @@ def lookup(kind: str, name: str, field: str | None = None) -> Any:
 
 
 def build_spec(kind: str, data: dict[str, Any], where: str) -> Any:
-    """A registered spec from ``{"name": ..., field: value, ...}``."""
+    """Build a registered spec from ``{"name": ..., field: value, ...}``."""
     known, named = entries(kind), sizes() if kind == "model" else {}
     name = data.get("name") if isinstance(data, dict) else data
     if not isinstance(data, dict) or not isinstance(name, str) or (name not in known and name not in named):
@@ -329,7 +329,7 @@ def build_spec(kind: str, data: dict[str, Any], where: str) -> Any:
 
 
 def stored_data(kind: str, data: dict[str, Any]) -> dict[str, Any]:
-    """``{"name": ..., field: value, ...}`` of a registered spec under the names that data have for it and its fields."""
+    """Rename ``{"name": ..., field: value, ...}`` of a registered spec to its stored names."""
     cls = lookup(kind, data["name"])
     keys = {field.name: stored_key(field) for field in dataclasses.fields(cls)}
     return {"name": cls.name} | {keys.get(key, key): value for key, value in data.items() if key != "name"}

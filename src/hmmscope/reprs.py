@@ -1,4 +1,4 @@
-"""What is printed of records and models, and small tables for notebooks."""
+"""Printed forms of records and models, and small tables for notebooks."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def html_table(title: str, facts: Mapping[str, Any]) -> str:
-    """Names and values under a title."""
+    """Return an HTML table of names and values under a title."""
     cells = "".join(
         f"<tr><th style='text-align:left'>{escape(k)}</th><td>{_shown(v)}</td></tr>" for k, v in facts.items()
     )
@@ -16,7 +16,7 @@ def html_table(title: str, facts: Mapping[str, Any]) -> str:
 
 
 class Shown:
-    """A record that prints the shapes of its arrays in place of their entries, and is a small table in a notebook."""
+    """A record that prints the shapes of its arrays; in a notebook, a small table."""
 
     def _facts(self) -> dict[str, str]:
         return {field.name: brief(getattr(self, field.name)) for field in fields(self) if field.repr}  # type: ignore[arg-type]
@@ -29,7 +29,7 @@ class Shown:
 
 
 def brief(value: Any) -> str:
-    """A value in at most a few words: arrays by type and shape, unless they have up to four numbers."""
+    """Format a value in a few words: arrays by type and shape, unless they have at most four numbers."""
     if hasattr(value, "shape") and hasattr(value, "tolist"):
         if math.prod(value.shape) <= 4:
             return brief(value.tolist())
@@ -45,7 +45,7 @@ def brief(value: Any) -> str:
 
 
 def changed(spec: Any) -> str:
-    """A spec by its name and the fields that differ from their defaults."""
+    """Format a spec by its name and the fields that differ from their defaults."""
     told = []
     for field in fields(spec):
         value = getattr(spec, field.name)
@@ -56,7 +56,7 @@ def changed(spec: Any) -> str:
 
 
 def html_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows with a header of all their keys."""
+    """Return rows as an HTML table with a header of all their keys."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     header = "".join(f"<th>{escape(column)}</th>" for column in columns)
     cells = "".join(
@@ -71,10 +71,10 @@ def _shown(value: Any) -> str:
 
 
 class Rows(list[dict[str, Any]]):
-    """Rows of an instrument, a list of dicts that is ready for pandas or polars.
+    """Rows of an instrument: a list of dicts, ready for pandas or polars.
 
     Attributes:
-        warnings: about the model that was measured, a line each.
+        warnings: Lines about the measured model.
     """
 
     warnings: tuple[str, ...] = ()
@@ -84,13 +84,13 @@ class Rows(list[dict[str, Any]]):
 
 
 class ResultTable(Rows):
-    """Rows of an instrument, that a notebook shows as a table: a list, and ready for pandas or polars.
+    """Rows of an instrument that a notebook shows as a table.
 
     Args:
-        rows: with the same columns.
-        title: of the table.
-        x, y: columns of the picture.
-        by: columns that tell its curves apart.
+        rows: Rows with the same columns.
+        title: Title of the table.
+        x, y: Columns of the plot.
+        by: Columns that distinguish its curves.
     """
 
     def __init__(self, rows: Iterable[dict[str, Any]], title: str, *, x: str, y: str, by: Sequence[str]) -> None:
@@ -98,11 +98,11 @@ class ResultTable(Rows):
         self.title, self.x, self.y, self.by = title, x, y, tuple(by)
 
     def table(self) -> list[dict[str, Any]]:
-        """The rows."""
+        """Return the rows."""
         return list(self)
 
     def plot(self) -> Any:
-        """A Matplotlib figure of `y` over `x`, with intervals where the rows have them."""
+        """Return a Matplotlib figure of `y` over `x`, with intervals where available."""
         return plot_rows(self, self.title, x=self.x, y=self.y, by=self.by)
 
     def _repr_html_(self) -> str:
@@ -110,7 +110,7 @@ class ResultTable(Rows):
 
 
 def plot_rows(rows: Sequence[Mapping[str, Any]], title: str, *, x: str, y: str, by: Sequence[str]) -> Any:
-    """A Matplotlib figure: a curve of column `y` over column `x` for each value of the columns `by`."""
+    """Return a Matplotlib figure: a curve of column `y` over column `x` for each value of the columns `by`."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.0, 3.2), layout="constrained")

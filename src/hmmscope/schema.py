@@ -1,10 +1,10 @@
-"""Specs are frozen dataclasses; this reads them from plain data, strictly, and writes them back.
+"""Strict parsing of frozen dataclasses (specs) from plain data, and the inverse.
 
-A wrong key, type or value is one InputError that names the field by its path and, for a wrong key, the nearest one.
-
-A field that is called otherwise in files than in code says so: ``field(default=1, metadata={"stored":
-"accumulation_steps"})``. Data are written with the stored name and read with either. The functions `stored_key`,
-`known_keys`, `by_field` and `to_stored` are the only ones that know of it.
+A wrong key, type or value raises one InputError with the path of the field and, for a key, the nearest known one. A
+field may have
+another key in files: ``field(default=1, metadata={"stored": "accumulation_steps"})``. Data are written with the
+stored key and read
+with either; only `stored_key`, `known_keys`, `by_field` and `to_stored` handle this.
 """
 
 import dataclasses
@@ -24,12 +24,12 @@ from typing import Any
 from hmmscope.errors import InputError
 from hmmscope.synonyms import suggestion
 
-#: Text that is read as a number: decimal, no underscores, no other digits than 0 to 9.
+#: Text accepted as a number: decimal digits 0 to 9, no underscores.
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(inf|nan)")
 
 
 def shown(value: object) -> str:
-    """`value` for a message: one line of at most about a hundred characters."""
+    """Format a value for a message: one line of at most about a hundred characters."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # an integer of thousands of digits, or deep nesting
@@ -39,17 +39,17 @@ def shown(value: object) -> str:
 
 
 def path_of(where: str, key: object) -> str:
-    """The path of a field, ``training.num_steps``; a key that is no plain word is quoted."""
+    """Return the path of a field, such as ``training.num_steps``; an unusual key is quoted."""
     word = key if isinstance(key, str) and key.isprintable() and 0 < len(key) <= 100 else shown(key)
     return f"{where}.{word}" if where else word
 
 
-#: Characters of a list of names in a message, and of one of them.
+#: Maximum characters of a list of names in a message, and of one name.
 _LIST, _NAME = 240, 60
 
 
 def listed(names: Iterable[object]) -> str:
-    """Names for a message: ``a, b, c``, and how many more there are where that would be long."""
+    """Format names for a message, ``a, b, c``; a long list ends with the number of names left out."""
     words: list[str] = []
     length = rest = 0
     for name in names:
@@ -67,7 +67,7 @@ class UnknownNameError(InputError):
     """A name that is not in a closed list.
 
     Attributes:
-        name, known: the name, and the list.
+        name, known: The name, and the list.
     """
 
     def __init__(self, message: str, name: object, known: Iterable[str]) -> None:
@@ -76,51 +76,51 @@ class UnknownNameError(InputError):
 
 
 def unknown_name(field: str, name: object, known: Iterable[str]) -> UnknownNameError:
-    """The error for a name that is not in a closed list."""
+    """Return the error for a name that is not in a closed list."""
     options = sorted(known)
     text = name[:100] if isinstance(name, str) else ""
     near = difflib.get_close_matches(text, [option[:200] for option in options], n=5, cutoff=0.5)
     meant = suggestion(text, options) or (near[0] if near and difflib.get_close_matches(text, near[:1]) else None)
     hint = f"; did you mean {shown(meant)}?" if meant else ""
-    if len(listed(options)) < len(", ".join(options)):  # not all are listed: what is like it comes first
+    if len(listed(options)) < len(", ".join(options)):  # a shortened list starts with similar names
         options.sort(key=lambda option: option not in near)
     return UnknownNameError(f"{field}: unknown {shown(name)}{hint} (known: {listed(options)})", name, options)
 
 
 def stored_key(field: dataclasses.Field) -> str:
-    """The key of a field in files: its name, unless its metadata have another."""
+    """Return the key of a field in files: its name, unless its metadata contain another."""
     key: str = field.metadata.get("stored", field.name)
     return key
 
 
 def known_keys(cls: type) -> Mapping[str, str]:
-    """The name of a field by each key that data may have for it: its name, and the key in files."""
+    """Map every accepted key (name or stored key) to the name of its field."""
     fields = [field for field in dataclasses.fields(cls) if field.init]
     return {field.name: field.name for field in fields} | {stored_key(field): field.name for field in fields}
 
 
 def by_field(cls: type, data: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Data by the names of the fields of the dataclass `cls`; keys of no field stay as they are.
+    """Rename data to the fields of the dataclass `cls`; unknown keys stay.
 
     Raises:
-        InputError: a field is given twice, by its name and by its key in files.
+        InputError: A field is given by its name and by its stored key.
     """
     known, found = known_keys(cls), {}
     for key, value in data.items():
         name = known.get(key, key) if isinstance(key, str) else key
         if name in found:
-            raise InputError(f"{path_of(where, key)}: is given twice, once as {name}; give one of them")
+            raise InputError(f"{path_of(where, key)}: is given twice, also as {name}; give one of them")
         found[name] = value
     return found
 
 
 def to_stored(record: Any) -> dict[str, Any]:
-    """The values of a dataclass, as they are, by the keys that files have for its fields."""
+    """Return the values of a dataclass by the stored keys of its fields."""
     return {stored_key(field): getattr(record, field.name) for field in dataclasses.fields(record)}
 
 
 def parse_spec(cls: type, data: Any, where: str) -> Any:
-    """An instance of the dataclass `cls` from a mapping of its fields; `where` begins the path in errors."""
+    """Build the dataclass `cls` from a mapping of its fields; `where` starts the path in errors."""
     if not isinstance(data, Mapping):
         raise InputError(f"{where}: must be a mapping of fields, got {shown(data)}")
     hints = typing.get_type_hints(cls)
@@ -143,14 +143,14 @@ def parse_spec(cls: type, data: Any, where: str) -> Any:
 
 
 def require_path(field: str, value: object) -> Path:
-    """A path; InputError naming the field for what is none."""
+    """Return a path; the InputError for another value names the field."""
     if not isinstance(value, str | os.PathLike):
         raise InputError(f"{field}: must be a path, got {shown(value)}")
     return Path(value)
 
 
 def require_kinds(spec: Any) -> None:
-    """InputError naming the first field of a dataclass whose value is not of the annotated type; text is no number."""
+    """Raise InputError for the first field whose value does not have the annotated type; text is not a number."""
     for name, kind in _hints(type(spec)).items():  # type: ignore[arg-type]
         value = getattr(spec, name)
         if isinstance(value, numbers.Real) and not isinstance(value, int | float):  # of NumPy
@@ -165,7 +165,7 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def parse_value(kind: Any, value: Any, where: str) -> Any:
-    """`value` as the annotated type `kind`; text is read as a number or truth value only where the type asks for one."""
+    """Parse `value` as the annotated type `kind`; text becomes a number or truth value only for such a type."""
     origin = typing.get_origin(kind)
     if origin in (typing.Union, types.UnionType):
         if value is None or (isinstance(value, str) and value == "none"):
@@ -219,7 +219,7 @@ def _article(kind: type) -> str:
 
 
 def spec_to_data(spec: Any) -> Any:
-    """Plain data of a spec, for JSON."""
+    """Return a spec as plain data for JSON."""
     if dataclasses.is_dataclass(spec) and not isinstance(spec, type):
         fields = [field for field in dataclasses.fields(spec) if field.init]
         return {stored_key(field): spec_to_data(getattr(spec, field.name)) for field in fields}
@@ -229,38 +229,37 @@ def spec_to_data(spec: Any) -> Any:
 
 
 def is_count(value: object) -> bool:
-    """Whether it is a whole number of at least 1, and neither text nor truth."""
+    """Return whether a value is a whole number of at least 1, not text or bool."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 1
 
 
 def require(condition: bool, field: str, rule: str, value: object) -> None:
-    """InputError naming `field`, the rule and the value received, unless `condition`."""
+    """Raise InputError with `field`, the rule and the value unless `condition` holds."""
     if not condition:
         raise InputError(f"{field}: {rule}, got {shown(value)}")
 
 
 def refuse_masked(field: str, values: object) -> None:
-    """Raise InputError naming `field` if an array of `numpy.ma` has masked entries, where every entry must be known."""
-    numpy = sys.modules.get("numpy")  # without it there is no such array; a command that starts does not load it
+    """Raise InputError naming `field` if a masked array has masked entries."""
+    numpy = sys.modules.get("numpy")  # not imported: there is no such array
     if numpy is not None and (numpy.ma.is_masked(values) or _holds_masked(values, numpy.ma)):
-        raise InputError(f"{field}: has masked entries; every entry must be known here")
+        raise InputError(f"{field}: has masked entries; give a value for every entry")
 
 
 def _holds_masked(values: object, ma: Any) -> bool:
-    """Return whether a list, or a list in it, holds an array with masked entries."""
     if not isinstance(values, list | tuple):
         return False
     return any(ma.is_masked(one) if isinstance(one, ma.MaskedArray) else _holds_masked(one, ma) for one in values)
 
 
 def require_real(field: str, value: Any) -> None:
-    """InputError naming `field` unless `value` is a number that is finite."""
+    """Raise InputError naming `field` unless `value` is a finite number."""
     real = isinstance(value, numbers.Real) and not isinstance(value, bool)
     require(real and abs(value) <= sys.float_info.max, field, "must be a finite number", value)
 
 
 def require_count(field: str, value: object, least: int = 1, why: str = "", most: int | None = None) -> None:
-    """InputError naming `field` unless `value` is a whole number, `least` at least and `most` at most."""
+    """Raise InputError naming `field` unless `value` is a whole number from `least` to `most`."""
     require(isinstance(value, numbers.Integral) and not isinstance(value, bool), field, "must be an integer", value)
     require(int(value) >= least, field, f"must be at least {least}{why}", value)  # type: ignore[call-overload]
     require(most is None or int(value) <= most, field, f"must be at most {most}", value)  # type: ignore[call-overload]

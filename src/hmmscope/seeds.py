@@ -1,4 +1,4 @@
-"""Named random streams: every random number of a run comes from (seed, purpose, index), never from a global state."""
+"""Named random streams: every random number of a run derives from (seed, purpose, index), without global state."""
 
 import hashlib
 
@@ -10,7 +10,7 @@ from hmmscope.schema import shown
 
 MAX_SEED = 2**32 - 1
 
-#: Purposes of the counter-based streams. The codes are part of the corpus format: never renumber, only append.
+#: Purposes of the counter-based streams. The codes are part of the dataset format: append only, never renumber.
 PURPOSES = {
     "initial": 1,
     "transition": 2,
@@ -33,12 +33,11 @@ PURPOSES = {
     "counting": 22,
     "monte-carlo": 32,
 }
-#: Those of samples; the others draw processes, estimates and permutations.
+#: Streams of samples; the others draw processes, estimates and permutations.
 STREAMS = ("corpus", "train", "evaluate", "probe", "test", "counting")
 
-#: Names that are hashed into the seeds of weights, draws and intervals. Frozen: another string is another random number, and
-#: so other weights and other intervals. Renamed code keeps its string here. Those that end in "-" or "/"
-#: go on with a number.
+#: Names hashed into the seeds of weights, draws and intervals. Frozen: another string changes the random numbers, so renamed
+#: code keeps its string here. A number follows names that end in "-" or "/".
 NAMES = (
     "absolute-positions",
     "automaton",
@@ -84,30 +83,30 @@ NAMES = (
 
 
 def check_seed(seed: int, field: str = "seed") -> int:
-    """Return `seed` if it is an integer in [0, 2^32); InputError otherwise."""
+    """Return `seed` if it is an integer in [0, 2^32), else raise InputError."""
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= int(seed) <= MAX_SEED:
         raise InputError(f"{field}: must be an integer in [0, {MAX_SEED}], got {shown(seed)}")
     return int(seed)
 
 
 def philox_key(seed: int, purpose: str) -> tuple[int, int]:
-    """The two 32-bit key words of the Philox stream for (seed, purpose)."""
+    """Return the two 32-bit key words of the Philox stream for (seed, purpose)."""
     if purpose not in PURPOSES:
         raise InputError(f"stream: unknown purpose {purpose!r}; known: {', '.join(PURPOSES)}")
     return check_seed(seed), PURPOSES[purpose]
 
 
 def derived_seed(seed: int, purpose: str, index: int = 0) -> int:
-    """A 63-bit seed for library generators (weights, bootstrap), a hash of (seed, purpose, index)."""
+    """Return a 63-bit seed for library generators: a hash of (seed, purpose, index)."""
     digest = hashlib.sha256(f"{check_seed(seed)}/{purpose}/{index}".encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 
 
 def torch_generator(seed: int, purpose: str, index: int = 0) -> torch.Generator:
-    """CPU generator for (seed, purpose, index)."""
+    """Return a CPU generator for (seed, purpose, index)."""
     return torch.Generator().manual_seed(derived_seed(seed, purpose, index))
 
 
 def numpy_generator(seed: int, purpose: str, index: int = 0) -> np.random.Generator:
-    """NumPy generator for (seed, purpose, index)."""
+    """Return a NumPy generator for (seed, purpose, index)."""
     return np.random.Generator(np.random.Philox(derived_seed(seed, purpose, index)))

@@ -258,7 +258,6 @@ power | Power
 
 
 def _read(table: str) -> dict[str, tuple[Term, ...]]:
-    """Read a table like `_TABLE`."""
     sections: dict[str, tuple[Term, ...]] = {}
     for part in table.split("\n# ")[1:]:
         title, *lines = part.strip().split("\n")

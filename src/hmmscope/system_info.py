@@ -1,4 +1,4 @@
-"""The machine at hand: what may change a run, what a reader of its figures should know, and how much memory is free."""
+"""The present machine: what affects a run and its timings, and free memory and disk."""
 
 import hashlib
 import os
@@ -17,7 +17,7 @@ from hmmscope.errors import ResourceError
 
 
 def environment() -> dict[str, Any]:
-    """What may change the numbers of a run. A closed list: no host, user, path or environment variable."""
+    """Return what may change the numbers of a run; no host, user, path or environment variable."""
     versions: dict[str, str | None] = {}
     for package in ("torch", "numpy", "numba", "safetensors"):
         try:
@@ -37,14 +37,14 @@ def environment() -> dict[str, Any]:
 
 @cache
 def source_digest() -> str:
-    """SHA-256 of the names and contents of all modules of this package, as this process first found them."""
+    """Return the SHA-256 of names and contents of all modules of this package, as first read by this process."""
     package_root, source = Path(__file__).parent, hashlib.sha256()
     for file in sorted(package_root.rglob("*.py")):
         source.update(f"{file.relative_to(package_root).as_posix()}\0".encode() + file.read_bytes() + b"\0")
     return source.hexdigest()
 
 
-#: Instruction sets that decide how fast arithmetic is.
+#: Instruction sets that affect the speed of arithmetic.
 INSTRUCTIONS = (
     *("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
     *("amx_tile", "amx_bf16", "amx_int8", "asimd", "asimdhp", "asimddp", "bf16", "sve", "sve2"),
@@ -52,10 +52,7 @@ INSTRUCTIONS = (
 
 
 def processor(path: str = "/proc/cpuinfo") -> dict[str, Any]:
-    """Name, family, model, stepping and those of `INSTRUCTIONS` that it has; None for what the system does not say.
-
-    The name alone can stand for chips of several generations.
-    """
+    """Return name, family, model, stepping and `INSTRUCTIONS` of the processor; None for unknown values."""
     facts: dict[str, str] = {}
     try:
         with open(path) as lines:
@@ -76,7 +73,7 @@ def processor(path: str = "/proc/cpuinfo") -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """What timings depend on, with the day; "instructions" and "gpu" are None where they are not known or there is none."""
+    """Return what timings depend on, and the date; "instructions" and "gpu" are None if unknown or absent."""
     import torch
 
     return {
@@ -91,7 +88,7 @@ def machine() -> dict[str, Any]:
 
 
 def machine_line() -> str:
-    """The machine and torch in a few words."""
+    """Describe the machine and torch in a few words."""
     found = machine()
     which = f", {found['processor_model']}" if found["processor_model"] else ""
     where = f"{found['processor']} ({found['cores']} cores{which})"
@@ -99,37 +96,38 @@ def machine_line() -> str:
 
 
 def free_memory() -> int | None:
-    """Bytes that can be allocated without swapping, in the container that this is in; None where nothing says it."""
+    """Return the bytes available without swapping in this container; None if unknown."""
     found = []
     with suppress(OSError, StopIteration):
         lines = Path("/proc/meminfo").read_text().splitlines()
         found.append(next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")))
-    with suppress(OSError, ValueError):  # "max" is no number
+    with suppress(OSError, ValueError):  # "max" is not a number
         limit, used = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
         found.append(max(0, limit - used))
     return min(found, default=None)
 
 
 def require_disk(what: str, folder: Path, num_bytes: int, advice: str) -> None:
-    """ResourceError if `num_bytes` is more than is free on the disk where `folder` is or will be."""
+    """Raise ResourceError if `num_bytes` exceeds the free space on the disk of `folder`."""
     place = next(one for one in (folder.absolute(), *folder.absolute().parents) if os.path.isdir(one))
     free = shutil.disk_usage(place).free
     if num_bytes > free:
         raise ResourceError(
-            f"{what}: needs {num_bytes / 2**30:.1f} GiB on the disk of {place}, where {free / 2**30:.1f} are free; {advice}"
+            f"{what}: needs {num_bytes / 2**30:.1f} GiB on the disk of {place}, "
+            f"but only {free / 2**30:.1f} GiB are free; {advice}"
         )
 
 
-def require_memory(what: str, num_bytes: int, advice: str = "ask for less at once") -> None:
-    """ResourceError if `num_bytes` is more than the memory that is free."""
+def require_memory(what: str, num_bytes: int, advice: str = "request less at once") -> None:
+    """Raise ResourceError if `num_bytes` exceeds the free memory."""
     free = free_memory()
     if free is not None and num_bytes > free:
         needed, have = num_bytes / 2**30, free / 2**30
-        raise ResourceError(f"{what}: needs {needed:.1f} GiB and {have:.1f} GiB are free; {advice}")
+        raise ResourceError(f"{what}: needs {needed:.1f} GiB, but only {have:.1f} GiB are free; {advice}")
 
 
 def free_on(device: Any) -> int:
-    """Bytes that can be allocated on a device of torch, those that it keeps for later among them."""
+    """Return the bytes available on a torch device, including its cache."""
     import torch
 
     if device.type == "cuda":
@@ -143,11 +141,11 @@ def free_on(device: Any) -> int:
 
 
 def require_memory_on(device: Any, what: str, num_bytes: int) -> None:
-    """ResourceError if `num_bytes` is more than what is free where the result will be."""
+    """Raise ResourceError if `num_bytes` exceeds the free memory of the device."""
     if device.type == "cpu":
         require_memory(what, num_bytes)
     elif num_bytes > free_on(device):
         needed, have = num_bytes / 2**30, free_on(device) / 2**30
         raise ResourceError(
-            f"{what}: needs {needed:.1f} GiB and {have:.1f} GiB are free on {device}; ask for less at once"
+            f"{what}: needs {needed:.1f} GiB, but only {have:.1f} GiB are free on {device}; request less at once"
         )

@@ -1,6 +1,6 @@
-"""What comes from a file, or from a person, as it may stand on a terminal or a page: everything in it can be seen.
+"""Text from files and users, made safe for terminals and pages.
 
-All text of others is shown through `visible`, and the command line prints with `say` alone.
+All external text is shown through `visible`, and the command line prints only with `say`.
 """
 
 import errno
@@ -14,18 +14,19 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
 _ACTS = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-_JOINERS = "\u200c\u200d"  # of scripts and of composed signs; they change no direction and hide nothing
+_JOINERS = "\u200c\u200d"  # joiners of scripts and composed signs are harmless
 
 
 def visible(text: str, *, keep: str = "\n\t") -> str:
-    """`text` with everything that could act instead of being read written out: ESC becomes ``\\x1b``.
+    r"""Escape every character of `text` that acts instead of being read: ESC becomes ``\\x1b``.
 
-    These are control and format characters (among them changes of writing direction), line and paragraph separators,
-    characters that nobody has defined, and halves of surrogate pairs, which no file could hold.
+    These are control and format characters (including changes of writing direction), line and paragraph separators,
+    unassigned
+    characters, and halves of surrogate pairs.
 
     Args:
-        text: any.
-        keep: control characters that stay; "" for text that must be one line.
+        text: Any text.
+        keep: Control characters to keep; "" for one line.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -33,18 +34,18 @@ def visible(text: str, *, keep: str = "\n\t") -> str:
 
 
 def in_a_line(text: str) -> str:
-    """`visible` text in one line."""
+    """Return `visible` text in one line."""
     return visible(text, keep="")
 
 
 def in_brief(text: str, most: int = 40) -> str:
-    """The beginning of `in_a_line` text: so many characters at most."""
+    """Return at most `most` characters of `in_a_line` text."""
     line = in_a_line(text)
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def is_text(text: str) -> bool:
-    """Whether UTF-8 can hold it: half a surrogate pair, such as JSON may name, is no text."""
+    """Return whether UTF-8 can encode the text; half a surrogate pair cannot be encoded."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -53,14 +54,14 @@ def is_text(text: str) -> bool:
 
 
 class NobodyReadsError(Exception):
-    """The reader of the standard output has gone, which ends what only prints."""
+    """The reader of standard output has gone, which ends a command that only prints."""
 
 
 def say(*parts: object, end: str = "\n", flush: bool = False) -> None:
-    """Print visible text; what the standard output cannot encode is written out, and without a reader nothing is printed.
+    """Print visible text, escaping what standard output cannot encode.
 
     Raises:
-        NobodyReadsError: nobody reads any more, and there is nothing else to do, see `whatever_is_heard`.
+        NobodyReadsError: The reader has gone and there is no other work, see `whatever_is_heard`.
     """
     text = visible(" ".join(map(str, parts))) + end
     with heard():
@@ -72,7 +73,7 @@ def say(*parts: object, end: str = "\n", flush: bool = False) -> None:
 
 
 def tell(line: str) -> None:
-    """Print a line on the standard error, if there is one: nothing ends because nobody reads it."""
+    """Print a line on standard error, ignoring a missing reader."""
     if sys.stderr is not None:
         with suppress(OSError, ValueError):
             print(line, file=sys.stderr, flush=True)
@@ -80,10 +81,10 @@ def tell(line: str) -> None:
 
 @contextmanager
 def heard() -> Iterator[None]:
-    """Print to the standard output: once its reader has gone, or it is closed, all further text goes nowhere.
+    """Print to standard output; after its reader has gone, discard all further text.
 
     Raises:
-        NobodyReadsError: see `say`.
+        NobodyReadsError: See `say`.
     """
     try:
         yield
@@ -97,7 +98,7 @@ def heard() -> Iterator[None]:
 
 @contextmanager
 def whatever_is_heard() -> Iterator[None]:
-    """Do work that counts without its text, such as a training: it goes on when the reader of its text has gone."""
+    """Continue work such as training when the reader of standard output has gone."""
     token = _going_on.set(True)
     try:
         yield
@@ -109,7 +110,7 @@ _going_on: ContextVar[bool] = ContextVar("going on", default=False)
 
 
 def silence() -> None:
-    """Send the standard output nowhere: what is still buffered must not fail again when the interpreter ends."""
+    """Redirect standard output to nowhere, so that buffered text cannot fail again at exit."""
     with suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -117,10 +118,7 @@ def silence() -> None:
 
 
 def repair_streams() -> None:
-    """Give a process whose standard streams are closed, or cannot encode all text, streams that take everything.
-
-    A closed stream leaves its number free: the next file that is opened would take it, and text would go into that file.
-    """
+    """Replace standard streams that are closed or cannot encode all text, before another file takes their number."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
@@ -139,19 +137,16 @@ def _acts(char: str) -> bool:
 
 
 def numbers_in(text: str) -> list[str]:
-    """The numbers in a text, as they are written there, without its words."""
+    """Return the numbers in a text as written."""
     return re.findall(r"\d+(?:[.,]\d+)*(?:e[+-]?\d+)?", text)
 
 
-#: Width below which an interval is a point to a reader.
+#: Width below which an interval is shown as a point.
 ROUNDED = 2e-6
 
 
 def in_digits(value: float, low: float, high: float, *, least: int = 2, unit: str = "") -> str:
-    """``0.91 [0.84, 0.95]``: `least` decimals, and as many more as leave the interval two units of its last digit wide.
-
-    So no interval is rounded away, unless it is narrower than `ROUNDED`.
-    """
+    """Format ``0.91 [0.84, 0.95]`` with at least `least` decimals, enough to show intervals wider than `ROUNDED`."""
     decimals = least
     while high - low >= ROUNDED and high - low < 2 * 10.0**-decimals:
         decimals += 1

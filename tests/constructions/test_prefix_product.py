@@ -465,5 +465,5 @@ def test_tokens_are_checked():
 
 
 def test_what_cannot_fit_is_refused_before_it_is_built() -> None:
-    with pytest.raises(ResourceError, match=r"length: needs .* GiB and .* GiB are free; choose a shorter length"):
+    with pytest.raises(ResourceError, match=r"length: needs .* GiB, but only .* GiB are free; choose a shorter length"):
         limits_theorem5_2(hs.make_process("cyclic-det"), 2**20)

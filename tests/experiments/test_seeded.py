@@ -473,7 +473,7 @@ def test_only_small_files_of_the_experiment_are_taken(tmp_path: Path) -> None:
         run_experiment("test-seeded", "smoke", tmp_path / "b", kept=tmp_path / "nothing", quiet=True)
     rows = store.read_table(out / "tables" / "losses.jsonl")
     store.write_table(out / "tables" / "losses.jsonl", rows[1:])
-    with pytest.raises(DamagedError, match=r"losses\.jsonl: \d+ bytes, which is not what the seal says"):
+    with pytest.raises(DamagedError, match=r"losses\.jsonl: \d+ bytes, unlike in the seal"):
         run_experiment("test-seeded", "smoke", tmp_path / "b", kept=out, quiet=True)
     remove_seal(out)
     with pytest.raises(DamagedError, match=r"parts\.jsonl: does not fit the tables"):
@@ -527,7 +527,7 @@ def test_a_folder_that_is_gone_is_no_damage(tmp_path: Path, monkeypatch: pytest.
         shutil.rmtree(out)
         raise DamagedError(f"{out}/experiment.json: cannot be read")
 
-    gone = "out: is gone; it must stay where it is until the work ends"
+    gone = "out: was moved or removed; leave it in place until the work ends"
     monkeypatch.setattr(Seeded, "measure", measure)
     with pytest.raises(ResourceError, match=gone):
         run_experiment("test-seeded", "smoke", tmp_path / "out", seeds=1, quiet=True)
@@ -745,7 +745,7 @@ def test_a_damaged_plan_or_table_ends_in_a_line(tmp_path: Path) -> None:
             run_experiment("test-seeded", "smoke", out, resume=True, quiet=True)
     store.write_json(file, about)
     table.write_bytes(rows[: len(rows) // 2])
-    with pytest.raises(DamagedError, match=r"runs\.jsonl: \d+ bytes, which is not what the seal says"):
+    with pytest.raises(DamagedError, match=r"runs\.jsonl: \d+ bytes, unlike in the seal"):
         run_experiment("test-seeded", "smoke", out, resume=True, quiet=True)
 
 

@@ -157,7 +157,7 @@ def test_a_refused_resume_changes_no_byte(study: studies.StudyResult, data: hs.S
     weights = next(copy.rglob("model.safetensors"))
     weights.write_bytes(bytes([weights.read_bytes()[0] ^ 1]) + weights.read_bytes()[1:])
     before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
-    with pytest.warns(UserWarning, match="passed over"), pytest.raises(DamagedError, match="none of 1 checkpoints"):
+    with pytest.warns(UserWarning, match="skipped"), pytest.raises(DamagedError, match="none of 1 checkpoints"):
         hs.study(data, copy, resume=True, **SMALL)
     assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
     remove_seal(copy)
@@ -216,7 +216,7 @@ def test_a_folder_that_is_moved_away_is_one_line(
         raise DamagedError("out/x: is no JSON") if part == "_fit_all" else FileNotFoundError("out/x")
 
     monkeypatch.setattr(studies, part, moved)
-    with pytest.raises(ResourceError, match="out: is gone; it must stay where it is until the work ends"):
+    with pytest.raises(ResourceError, match="out: was moved or removed; leave it in place until the work ends"):
         hs.study(data, tmp_path / "out")
 
 

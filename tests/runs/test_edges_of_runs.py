@@ -116,7 +116,7 @@ def test_an_estimate_in_lines() -> None:
         "tokens": "192 in 24 samples",
         "engine": "torch (as asked for)",
         "FLOPs": "4e+09 (matrix products, forward and backward)",
-        "memory": "about 0.50 GiB for a step, 2.0 GiB are free",
+        "memory": "about 0.50 GiB for a step, 2.0 GiB free",
         "disk": "about 2.5 MB for 2 stored checkpoints" if dry_run._kept(config.training) == 2 else lines[6][1],
         "time": "about 2.0 seconds (96 tokens/s, measured over 1 step)",
         "speed": "2.0 GFLOP/s",
@@ -278,7 +278,7 @@ def test_threads_and_determinism_are_as_before_afterwards(monkeypatch: pytest.Mo
     ("ask", "said"),
     [
         (lambda: config_from_data([]), r"config: must be a mapping of sections, got \[\]"),
-        (lambda: config_from_data({"num_steps": 3}), r"num_steps: is a field of training; say --training\.num_steps"),
+        (lambda: config_from_data({"num_steps": 3}), r"num_steps: is a field of training; write --training\.num_steps"),
         (lambda: config_from_data({"modle": 3}), "modle: unknown 'modle'|modle"),
         (lambda: config_from_data({}, {"seed.x": "1"}), "seed.x: this section has no fields"),
         (lambda: config_from_data({"seed": "x"}), "seed: "),
@@ -297,7 +297,7 @@ def test_threads_and_determinism_are_as_before_afterwards(monkeypatch: pytest.Mo
         (lambda: configure("umbrella", model=5), "model: must be a registered model or a mapping with its name, got 5"),
         (
             lambda: configure("umbrella", read_options={"unit": "lines"}),
-            "unit: is for sequences that are still to be read",
+            "unit: applies only to sequences that are read here",
         ),
         (
             lambda: configure([[0, 1]] * 3, read_options={"num_steps": 3}),
@@ -316,7 +316,7 @@ def test_a_configuration_that_is_none_is_refused(ask: Any, said: str, unchecked:
     [
         ("a: &x 1\nb: *x\n", "line 2: aliases"),
         ("a: !!int 1\n", "line 1: aliases .* and tags"),
-        ("a: 1\na: 2\n", "line 2: key 'a' is there twice"),
+        ("a: 1\na: 2\n", "line 2: key 'a' appears twice"),
         ("[1]: 2\n", "line 1: a key must be text"),
         ("a: [1\n", "line 2: not YAML"),
         ("[" * 500, "nested too deeply"),
@@ -353,7 +353,7 @@ def test_what_a_finished_run_has_lost_is_said(tmp_path: Path) -> None:
     with (
         pytest.warns(UserWarning, match="no seal"),
         pytest.raises(
-            DamagedError, match=r"finished, but its last whole checkpoint is of step 2 of 3; delete done\.json"
+            DamagedError, match=r"finished, but its last complete checkpoint is of step 2 of 3; delete done\.json"
         ),
     ):
         load_run(run.path)

@@ -67,8 +67,8 @@ def _text(path: Path, text: str, name: str = "x.csv") -> Path:
             r"x.npz: contains the arrays a, b; choose one with column",
         ),
         (lambda p: _arrays(p, a=np.zeros(2), b=np.zeros(2)), {"column": "c"}, r"column: unknown 'c'"),
-        (lambda p: _arrays(p, a=np.zeros(2)), {"group": "g"}, r"x.npz: group and missing are for tables"),
-        (lambda p: _arrays(p, a=np.zeros(2)), {"missing": ("NA",)}, r"x.npz: group and missing are for tables"),
+        (lambda p: _arrays(p, a=np.zeros(2)), {"group": "g"}, r"x.npz: group and missing apply to tables"),
+        (lambda p: _arrays(p, a=np.zeros(2)), {"missing": ("NA",)}, r"x.npz: group and missing apply to tables"),
         (
             lambda p: _text(p, "1\n", "x.txt"),
             {},
@@ -107,7 +107,7 @@ def test_fits_of_a_stream_refuse_what_needs_all_sequences() -> None:
     with pytest.raises(InputError, match="source: holds no sequence"):
         hs.fit(iter([]), 2, stream=True)
     found = hs.fit(hs.SequenceData([[0, 1, 1], [1, 0]]), 1, stream=True)
-    with pytest.raises(InputError, match="check: needs all sequences, and of a stream none is kept"):
+    with pytest.raises(InputError, match="check: needs all sequences, but a stream stores none"):
         found.check(5)
     restricted = fitting.FitData(hs.SequenceData([[0, 1]]), restricted=True)
     with pytest.raises(InputError, match="posterior: its priors need free parameters"):
@@ -117,7 +117,7 @@ def test_fits_of_a_stream_refuse_what_needs_all_sequences() -> None:
 
 
 def test_a_field_of_training_is_told_where_it_belongs() -> None:
-    with pytest.raises(InputError, match=r"num_steps: is a field of training; say --training\.num_steps"):
+    with pytest.raises(InputError, match=r"num_steps: is a field of training; write --training\.num_steps"):
         config_from_data({"process": "mess3", "num_steps": 5})
 
 

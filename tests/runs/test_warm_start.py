@@ -91,5 +91,5 @@ def test_another_beginning_is_refused_before_there_is_a_folder(
 
 def test_another_seed_is_refused(tmp_path: Path) -> None:
     hs.train(recipe(12), tmp_path / "short")
-    with pytest.raises(InputError, match=r"begins otherwise \(seed: 3 -> 4\)"):
+    with pytest.raises(InputError, match=r"has another configuration \(seed: 3 -> 4\)"):
         hs.train(replace(recipe(24), seed=4), tmp_path / "long", warm_start=tmp_path / "short")

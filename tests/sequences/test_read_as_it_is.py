@@ -143,5 +143,5 @@ def test_where_no_file_can_be_made_is_said(tmp_path: Path) -> None:
     def make(path: Path) -> int:
         raise FileNotFoundError(path)
 
-    with pytest.raises(OSError, match="no file can be made in this folder"):
+    with pytest.raises(OSError, match="no file can be created in this folder"):
         disk.open_temporary(tmp_path / "x", make)

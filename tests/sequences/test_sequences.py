@@ -563,12 +563,14 @@ def test_values_of_other_types_are_refused(tmp_path: Path) -> None:
         refused(lambda name=name: SequenceData(name), "no file can have this name")  # type: ignore[misc]
     header = json.dumps({"observations": {"dtype": "I64", "shape": [0, 10**30], "data_offsets": [0, 0]}}).encode()
     path = written(tmp_path, "s.safetensors", len(header).to_bytes(8, "little") + header)
-    refused(lambda: SequenceData(path), "a shape is beyond all memory", kind=DamagedError)
+    refused(lambda: SequenceData(path), "a shape exceeds any memory", kind=DamagedError)
     header = json.dumps({"observations": {"dtype": "I64", "shape": [1] * 65, "data_offsets": [0, 8]}}).encode()
     path = written(tmp_path, "d.safetensors", len(header).to_bytes(8, "little") + header + bytes(8))
     refused(lambda: SequenceData(path), "a tensor has more than 64 axes", kind=DamagedError)
     save_torch({"observations": torch.zeros(2, dtype=torch.uint16)}, tmp_path / "u.safetensors")
-    refused(lambda: SequenceData(tmp_path / "u.safetensors"), "type U16 is not read; save it as I64", kind=DamagedError)
+    refused(
+        lambda: SequenceData(tmp_path / "u.safetensors"), "type U16 is not supported; save it as I64", kind=DamagedError
+    )
 
 
 VALUES = [None, True, 0, 1, -1, 2**63, 10**30, 1.5, math.nan, "", "a", "ab", "1", "1 0", "a\n", "x" * 999, "a\0"]
@@ -646,14 +648,16 @@ def test_an_archive_that_inflates_is_refused_before_it_does(tmp_path: Path) -> N
         for _ in range(2**9):
             file.write(bytes(2**20))
     refused(
-        lambda: SequenceData(tmp_path / "a.npz"), "bytes that inflate to 536871040", "more than the 268435456 allowed"
+        lambda: SequenceData(tmp_path / "a.npz"),
+        "bytes that decompress to 536871040",
+        "more than the 268435456 allowed",
     )
 
 
 def test_an_array_whose_header_lies_is_damaged(tmp_path: Path) -> None:
     with open(tmp_path / "a.npy", "wb") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "<i8", "fortran_order": False, "shape": (2**50,)})
-    refused(lambda: SequenceData(tmp_path / "a.npy"), "of another size than its header says", kind=DamagedError)
+    refused(lambda: SequenceData(tmp_path / "a.npy"), "has another size than in its header", kind=DamagedError)
 
 
 # --------------------------------------------------------------------------------------------------------------------

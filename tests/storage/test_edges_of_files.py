@@ -43,13 +43,13 @@ def test_tensors_of_every_type_are_mapped_as_they_were_saved(tmp_path: Path) -> 
         ({"shape": [1] * 63 + [2]}, None),
         ({"shape": [1] * 64 + [2]}, "more than 64 axes"),
         ({"shape": [0, 2**62], "data_offsets": [0, 0]}, "do not fill"),
-        ({"shape": [0, 2**63], "data_offsets": [0, 0]}, "beyond all memory"),
-        ({"shape": [3]}, "of another size than its shape"),
-        ({"shape": [-2]}, "of another size than its shape"),
-        ({"shape": [2.0]}, "of another size than its shape"),
-        ({"shape": [2], "data_offsets": [-8, 8]}, "of another size than its shape"),
+        ({"shape": [0, 2**63], "data_offsets": [0, 0]}, "a shape exceeds any memory"),
+        ({"shape": [3]}, "its size differs from its shape"),
+        ({"shape": [-2]}, "its size differs from its shape"),
+        ({"shape": [2.0]}, "its size differs from its shape"),
+        ({"shape": [2], "data_offsets": [-8, 8]}, "its size differs from its shape"),
         ({"shape": [0], "data_offsets": [8, 8]}, "do not fill"),
-        ({"shape": [3], "data_offsets": [0, 24]}, "lies beyond the file"),
+        ({"shape": [3], "data_offsets": [0, 24]}, "extends beyond the file"),
         ({"shape": [2], "dtype": "F8_E4M3"}, "type F8_E4M3 is not read"),
     ],
 )
@@ -109,7 +109,7 @@ def test_an_archive_that_says_that_it_inflates_beyond_bounds_is_not_read(
     data = path.read_bytes()
     at = data.index(b"PK\1\2") + 24  # the size that the directory says, behind the one in the archive
     path.write_bytes(data[:at] + size.to_bytes(4, "little") + data[at + 4 :])
-    said = f"bytes that inflate to {size}, more than the 268435456 allowed"
+    said = f"bytes that decompress to {size}, more than the 268435456 allowed"
     with pytest.raises(InputError, match=said) if refused else nullcontext():
         assert mapped.read_npz(path)["x"].tolist() == [0, 1, 2]
 
@@ -145,7 +145,10 @@ def test_a_file_system_that_is_full_is_told_from_one_that_fails(tmp_path: Path) 
             raise OSError(number, "it failed")
         assert type(failed.value).__name__ == kind
     for number in (17, 39, 20, 21):
-        with pytest.raises(RefusedError, match="exists, or a part of it is a file"), disk.writing(tmp_path / "x", 7):
+        with (
+            pytest.raises(RefusedError, match="exists, or one of its parent folders is a file"),
+            disk.writing(tmp_path / "x", 7),
+        ):
             raise OSError(number, "it failed")
     with pytest.raises(ResourceError, match="unknown free"), disk.writing(tmp_path / "no" / "x", 7):
         raise OSError(5, "it failed")
@@ -156,7 +159,7 @@ def test_an_export_of_a_model_is_no_run(tmp_path: Path) -> None:
         run.mark_done({})
     assert run.path.is_dir()
     store.write_json(tmp_path / "run" / "hmmscope.json", {})
-    with pytest.raises(InputError, match="an export of a model, not a run folder"):
+    with pytest.raises(InputError, match="an exported model, not a run folder"):
         RunDir.open(tmp_path / "run")
 
 
@@ -241,9 +244,9 @@ def test_a_folder_that_cannot_be_listed_is_damage(tmp_path: Path) -> None:
 def test_a_packed_table_that_is_no_xz_is_damage(tmp_path: Path) -> None:
     whole = lzma.compress(b"[]")
     for data, said in (
-        (b"no xz at all", "not a whole xz"),
+        (b"no xz at all", "not a complete xz"),
         (whole[:-1], "too early"),
-        (whole + b"x", "behind its end"),
+        (whole + b"x", "has data after its end"),
     ):
         (tmp_path / "x").write_bytes(data)
         with pytest.raises(DamagedError, match=said):

@@ -119,7 +119,7 @@ def test_open_refuses_what_is_no_run(run: RunDir, tmp_path: Path) -> None:
             store.write_json(
                 folder / store.MANIFEST, {"format": store.FORMAT, "version": store.VERSION, "files": entries}
             )
-        with pytest.raises(DamagedError, match=r"config\.json: not the config of a run"):
+        with pytest.raises(DamagedError, match=r"config\.json: not the configuration of a run"):
             RunDir.open(tmp_path / "other")
         shutil.rmtree(tmp_path / "other")
 
@@ -159,7 +159,7 @@ def test_run_may_be_renamed_and_resumed(run: RunDir) -> None:
 def test_deleted_run_is_a_resource_error(run: RunDir) -> None:
     run.metrics.append({"step": 3})
     shutil.rmtree(run.path)
-    with pytest.raises(ResourceError, match="the run folder is gone; checkpoint 3 is lost"):
+    with pytest.raises(ResourceError, match="the run folder is missing, with checkpoint 3"):
         run.save_checkpoint(3, small_tensors(3), {})
     with pytest.raises(ResourceError, match="cannot be written"):
         run.mark_done({})
@@ -357,7 +357,7 @@ def test_files_of_another_step(run: RunDir) -> None:
             with pytest.raises(DamagedError):
                 run.load_checkpoint(step)
         with (
-            pytest.warns(UserWarning, match="passed over"),
+            pytest.warns(UserWarning, match="skipped"),
             pytest.raises(DamagedError, match="none of 2 checkpoints is whole"),
         ):
             run.load_checkpoint()

@@ -134,7 +134,7 @@ def test_pickle_under_our_suffix_runs_nothing(run: RunDir, tmp_path: Path) -> No
         with store.new_folder(step_folder(run, 5)) as folder:  # with a manifest that agrees
             store.write_bytes(folder / "model.safetensors", data)
             store.write_json(folder / "state.json", {"step": 5, "journal_length": 0, "state": {}})
-        with pytest.raises(DamagedError, match=r"not a whole safetensors file"):
+        with pytest.raises(DamagedError, match=r"not a complete safetensors file"):
             run.load_checkpoint(5)
     assert not canary.exists()
     pickle.loads(pickle.dumps(Payload()))  # the payload does work
@@ -166,7 +166,7 @@ def test_each_operation_of_a_save_fails_in_turn(tmp_path: Path, monkeypatch: Any
         assert failure is not None
         assert "needed" in failure
         assert "free" in failure
-        assert "nothing saved before is lost" in failure
+        assert "files saved earlier are intact" in failure
         assert "\n" not in failure
         assert fault.left == -1 or operation != "fsync"  # a failed fsync is not followed by another
         if operation not in ("unlink", "rmdir"):  # if removing fails there is nothing to remove with

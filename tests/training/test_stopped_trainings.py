@@ -141,7 +141,7 @@ def test_damaged_checkpoint_falls_back(name: str, how: str, partial: Path, whole
         file.unlink()
     else:
         file.write_bytes(bytes(data) if how == "flipped" else bytes(data[: len(data) // 2]))
-    with pytest.warns(UserWarning, match="checkpoint passed over: .*step-000000035"):
+    with pytest.warns(UserWarning, match="skipped checkpoint: .*step-000000035"):
         found = load_run(partial)
     previous = RunDir.open(partial).load_checkpoint(4 * EVERY)
     assert previous is not None
@@ -156,7 +156,7 @@ def test_no_whole_checkpoint(partial: Path) -> None:
     for step in (28, 35):
         (partial / "checkpoints" / f"step-{step:09d}" / "model.safetensors").write_bytes(b"?")
     with (
-        pytest.warns(UserWarning, match="passed over"),
+        pytest.warns(UserWarning, match="skipped"),
         pytest.raises(DamagedError, match="none of 2 checkpoints is whole"),
     ):
         load_run(partial)

@@ -191,7 +191,7 @@ def test_a_model_that_ends_the_process_when_it_is_called_is_one_line(tmp_path, c
     path, end = tmp_path / "mine.py", os._exit
     path.write_text(f"from {__name__} import {name}")
     assert main(["look", f"{path}:{name}", "mess3", "--length", "8", "-o", str(tmp_path / "x.html")]) == 2
-    assert "ended the process (SystemExit: 0)" in capsys.readouterr().err
+    assert "code called sys.exit (SystemExit: 0)" in capsys.readouterr().err
     assert os._exit is end
 
 
@@ -201,8 +201,8 @@ def test_a_model_that_ends_the_process_in_training_is_no_success(tmp_path, capsy
     path.write_text(f"from {__name__} import build")
     words = ["--tasks", "mess3", "--steps", "1", "--out", str(tmp_path / "out")]
     assert main(["benchmark", str(path), *words]) == 2
-    assert "ended the process (SystemExit: 0)" in capsys.readouterr().err
-    with pytest.raises(InputError, match=r"model: its code ended the process"):
+    assert "code called sys.exit (SystemExit: 0)" in capsys.readouterr().err
+    with pytest.raises(InputError, match=r"model: its code called sys.exit"):
         hs.benchmark(build, tmp_path / "again", tasks=("mess3",), num_steps=1)
     assert os._exit is end
 

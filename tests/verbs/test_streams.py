@@ -94,7 +94,7 @@ def test_a_pipe_between_processes_is_no_missing_reader(monkeypatch, capsys):
 
     monkeypatch.setattr("hmmscope.lab.verbs.show.show", work)
     assert main(["show"]) == 5
-    assert capsys.readouterr().err == "error[5] Broken pipe; nothing saved before is lost\n"
+    assert capsys.readouterr().err == "error[5] Broken pipe; files saved earlier are intact\n"
 
 
 @pytest.mark.parametrize(("encoding", "shown"), [("ascii", "\\xfcber \\u2192"), ("latin-1", "über \\u2192")])

@@ -1,6 +1,6 @@
-"""The laboratory over the library: experiments, evidence, studies, sweeps, pages and the command line.
+"""The laboratory: experiments, evidence, studies, sweeps, pages and the command line.
 
-What an author of an experiment needs is here, whoever wrote it:
+Authors of experiments need only:
 
     from hmmscope.lab import Effect, Experiment, Figure, Measured, Seen, Tables, claim, curve, lines
 """

@@ -1,4 +1,4 @@
-"""Python files that make models: the bytes that were read, and hashed, are the bytes that run."""
+"""Python files that build models; the bytes that are hashed are the bytes that run."""
 
 import argparse
 import ast
@@ -20,17 +20,17 @@ from typing import NoReturn
 from hmmscope.errors import HmmscopeError, InputError, code_and_line
 from hmmscope.storage import disk
 
-#: Bytes of a model file at most.
+#: Maximum bytes of a model file.
 _MOST_BYTES = 2**20
 
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A Python file that was read once.
+    """A Python file, read once.
 
     Attributes:
-        path: its place.
-        source: its bytes, which `run` compiles; the file is not opened again, and no bytecode of it is read or written.
+        path: Its path.
+        source: Its bytes, which `run` compiles without opening the file again or using bytecode.
     """
 
     path: Path
@@ -41,20 +41,20 @@ class ModelFile:
         """Read a file.
 
         Raises:
-            InputError: no file is there, or one of more than 1 MiB.
+            InputError: The file does not exist, or exceeds 1 MiB.
         """
         return cls(path, disk.read_bytes(path, managed=False, limit=_MOST_BYTES))
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the source."""
+        """Return the SHA-256 of the source."""
         return hashlib.sha256(self.source).hexdigest()
 
     def run(self) -> ModuleType:
-        """Run the source as a module, which stays in `sys.modules`: dataclasses, pickles and forked workers look there.
+        """Run the source as a module in `sys.modules`, where dataclasses, pickles and forked workers expect it.
 
         Raises:
-            InputError: the file fails, or ends the process.
+            InputError: The file fails, or ends the process.
         """
         place = os.path.abspath(self.path)
         module = ModuleType(self._module_name())
@@ -63,7 +63,7 @@ class ModelFile:
         with one_line(f"model: {self.path}"), as_script(self.path):
             code = compile(self.source, place, "exec", dont_inherit=True)
             text = importlib.util.decode_source(self.source)
-            # Without a date nothing reads the file again: neither tracebacks nor what compiles the source of a function.
+            # An entry without a date keeps tracebacks and compilers from reading the file again.
             linecache.cache[place] = (len(text), None, text.splitlines(keepends=True), place)
             sys.modules[module.__name__], _RAN[module.__name__] = module, self
             try:
@@ -74,7 +74,7 @@ class ModelFile:
         return module
 
     def siblings(self) -> list[str]:
-        """Names of the modules in the file's own folder that it imports; `digest` does not cover their code."""
+        """Return imported modules from the file's own folder, which `digest` does not cover."""
         with one_line(f"model: {self.path}"):
             nodes = list(ast.walk(ast.parse(self.source)))
         direct = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
@@ -84,7 +84,6 @@ class ModelFile:
         return sorted(relative | {name for name in names if self._is_beside(name)})
 
     def _is_beside(self, name: str) -> bool:
-        """Return whether an import of `name` would take a module of the file's own folder."""
         folder = self.path.parent.resolve()
         spec = _spec_of(name)
         if spec is None:  # nothing installed has this name
@@ -93,7 +92,6 @@ class ModelFile:
         return any(Path(place).resolve().parent == folder for place in places)
 
     def _module_name(self) -> str:
-        """Return the name of the file, or a longer one if another module has that."""
         stem = re.sub(r"\W", "_", self.path.stem)
         if stem in sys.modules:
             taken = _RAN.get(stem) != self
@@ -103,7 +101,7 @@ class ModelFile:
         return f"{stem}_{self.digest[:12]}" if taken else stem
 
 
-#: Files that have run in this process, by the names of their modules.
+#: Files run by this process, by module name.
 _RAN: dict[str, ModelFile] = {}
 
 
@@ -115,7 +113,7 @@ def _spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
 
 @contextmanager
 def as_script(path: Path) -> Iterator[None]:
-    """Give code of a file a command line of its own, without arguments, and make SystemExit of every end of the process."""
+    """Run code with its own command line without arguments, and raise SystemExit when it ends the process."""
     argv, complain = sys.argv, argparse.ArgumentParser.error
 
     def end_in_words(self: argparse.ArgumentParser, message: str) -> NoReturn:
@@ -131,24 +129,25 @@ def as_script(path: Path) -> Iterator[None]:
 
 @contextmanager
 def kept_running() -> Iterator[None]:
-    """Turn an attempt of a user's model to end the process into an InputError: no exit code 0 stands for unfinished work."""
+    """Turn an attempt of a model to end the process into an InputError."""
     try:
         with _ends_raise():
             yield
     except SystemExit as error:
-        if os.environ.get("WORLD_SIZE", "1") != "1":  # several processes that end together
+        if os.environ.get("WORLD_SIZE", "1") != "1":  # torchrun workers end together
             raise
-        raise InputError(f"model: its code ended the process (SystemExit: {error.code}); it must return") from None
+        raise InputError(
+            f"model: its code called sys.exit (SystemExit: {error.code}); it must return instead"
+        ) from None
 
 
 @contextmanager
 def _ends_raise() -> Iterator[None]:
-    """Let ``os._exit`` raise SystemExit in this process and its main thread."""
     end, own = os._exit, os.getpid()
 
     def end_own(status: int) -> NoReturn:
         if os.getpid() != own or threading.current_thread() is not threading.main_thread():
-            end(status)  # a forked child, or a thread that watches over other processes
+            end(status)  # a forked child, or a monitoring thread
         raise SystemExit(status)
 
     os._exit = end_own
@@ -160,7 +159,7 @@ def _ends_raise() -> Iterator[None]:
 
 @contextmanager
 def imports_beside(path: Path) -> Iterator[None]:
-    """Let code of a file import what lies in its folder, as Python does for a script."""
+    """Let code import from its own folder, as Python does for a script."""
     folder = str(path.parent.resolve())
     sys.path.insert(0, folder)
     try:
@@ -172,9 +171,9 @@ def imports_beside(path: Path) -> Iterator[None]:
 
 @contextmanager
 def one_line(what: str) -> Iterator[None]:
-    """Turn whatever code of others raises into an InputError that begins with `what`.
+    """Turn any error of external code into an InputError that starts with `what`.
 
-    Errors of this library, of resources, and Ctrl-C stay as they are.
+    Errors of hmmscope, resource errors and Ctrl-C pass unchanged.
     """
     try:
         yield
@@ -183,8 +182,8 @@ def one_line(what: str) -> Iterator[None]:
     except SystemExit as error:
         code = 0 if error.code is None else error.code
         raise InputError(
-            f"{what} ends the process (SystemExit: {' '.join(str(code).split())[:100]}) and makes no model; "
-            "put what it does as a script under if __name__ == '__main__':"
+            f"{what} ends the process (SystemExit: {' '.join(str(code).split())[:100]}) before it builds a model; "
+            "put its script code under if __name__ == '__main__':"
         ) from None
     except BaseException as error:
         if isinstance(error, Exception) and code_and_line(error)[0] == 5:

@@ -1,9 +1,10 @@
-"""Workers, and the fork server that they come from: python -m hmmscope.lab.worker
+"""Worker processes, and the fork server that starts them: python -m hmmscope.lab.worker
 
-The server imports everything once and forks a worker for each task, so that a thousand short runs pay one import. Each has a
-process of its own all the same, with its own memory, log, signals and exit code. The standard input of a worker is a socket
-on which its parent says nothing: when it closes, however the parent ends, the worker saves and stops, so that none is left
-behind. On the other end the parent reads the worker's process id and, when it has ended, its exit code; see
+The server imports everything once and forks a worker per task, so that a thousand short runs pay for one import. Each
+worker is a
+separate process with its own memory, log, signals and exit code. Its standard input is a silent socket to the parent;
+when that
+closes, the worker saves and stops. Through the socket the parent reads the process id and later the exit code; see
 `hmmscope.lab.tasks.local`.
 """
 
@@ -26,18 +27,17 @@ from hmmscope.system_info import environment
 from hmmscope.text import in_a_line
 
 _MESSAGE = 1 << 16
-#: What a worker can do, by kind.
+#: Task classes by kind.
 _KINDS: dict[str, type[Task]] = {task.kind: task for task in (RunTask, PartTask)}
 
 
 def task_of(message: bytes) -> Task:
-    """The task that a parent asks for."""
+    """Return the task in a parent's message."""
     given = json.loads(message)
     return _KINDS[given.pop("kind")].read(**given)
 
 
 def _stop_with_parent() -> None:
-    """Wait until standard input closes, which it does when the parent ends, and then be told to stop."""
     with suppress(OSError):
         while os.read(0, 1024):
             pass
@@ -45,8 +45,8 @@ def _stop_with_parent() -> None:
 
 
 def run(message: bytes) -> int:
-    """What a worker process does; its exit code is that of the command line, or `BUSY`."""
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # Slurm's warning goes to all; the parent answers it with SIGTERM
+    """Run a task and return the exit code of the command line, or `BUSY`."""
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # Slurm warns all processes; the parent answers with SIGTERM
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     try:
         task_of(message).do()
@@ -61,17 +61,17 @@ def run(message: bytes) -> int:
 
 
 def say(code: int, message: str) -> int:
-    """Tell the parent why this worker ends; see `local.Job`."""
-    with suppress(OSError):  # the log lies on the same disk, which may be full
+    """Report to the parent why this worker ends; see `local.Job`."""
+    with suppress(OSError):  # the disk of the log may be full
         print(f"error[{code}] {in_a_line(' '.join(message.split()))}", file=sys.stderr, flush=True)
     return code
 
 
 def main() -> None:
-    """The fork server: fork workers until nobody can ask for one any more. Its standard input is a socket, too."""
+    """Run the fork server until its standard input, a socket, closes."""
     asked, (ended, wake) = socket.socket(fileno=0), socket.socketpair()
     wake.setblocking(False)
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # Slurm's warning goes to all; the parent answers it
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # Slurm warns all processes; the parent answers
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.set_wakeup_fd(wake.fileno())
     workers: dict[int, socket.socket] = {}
@@ -89,9 +89,9 @@ def main() -> None:
         if not message:
             return
         line, log = given
-        with suppress(Exception):  # the task itself says what is wrong
+        with suppress(Exception):  # the task reports the error itself
             task_of(message).prepare()
-        gc.freeze()  # what is here now is not looked at by workers, so that they share it
+        gc.freeze()  # workers share the present objects
         pid = os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
@@ -109,12 +109,11 @@ def main() -> None:
 
 
 def _tell(line: socket.socket, number: int) -> None:
-    with suppress(OSError):  # its parent has ended
+    with suppress(OSError):  # the parent has ended
         line.send(b"%d\n" % number)
 
 
 def _work(message: bytes) -> None:
-    """The life of a worker."""
     code = 70
     try:
         code = run(message)

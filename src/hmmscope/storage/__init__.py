@@ -1,1 +1,1 @@
-"""Files: the only readers and writers of them."""
+"""File storage: all reading and writing of files."""

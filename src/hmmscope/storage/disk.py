@@ -1,7 +1,6 @@
-"""The calls that change the disk, and what every file of ours is written and opened with. The bottom of `store`.
+"""System calls that change the disk, below `store`.
 
-Tests put themselves in place of the functions on top, to record every operation, reorder it as a power cut may, and
-fail it.
+Tests replace these functions to record operations, reorder them like a power cut, and make them fail.
 """
 
 import errno
@@ -32,7 +31,7 @@ mkdir, rename, unlink, rmdir = os.mkdir, os.rename, os.unlink, os.rmdir
 
 
 def create(path: Path) -> int:
-    """A descriptor of a new file; an existing one, or a link planted under the name, is an error."""
+    """Create a new file and return its descriptor; an existing file or link is an error."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
 
 
@@ -42,14 +41,14 @@ def fsync_dir(path: Path) -> None:
     try:
         os.fsync(fd)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems cannot sync a folder
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # unsupported by some network file systems
             raise
     finally:
         os.close(fd)
 
 
 _PREFIX = ".tmp-"
-#: Names that are tried for a file of its own.
+#: Attempts to find a free name.
 _TRIES = 100
 LEFTOVER = re.compile(r"\.tmp-.+-[0-9a-f]{16}")
 _FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -58,38 +57,40 @@ _OCCUPIED = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR}
 
 @contextmanager
 def writing(path: Path, needed: int) -> Iterator[None]:
-    """Turns what the system refuses into one line: the file, the reason, the bytes needed and free."""
+    """Turn OS errors of writing into one line: file, reason, bytes needed and free."""
     try:
         yield
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             raise InputError(too_long(path)) from error
         if error.errno in _OCCUPIED:
-            raise RefusedError(f"{path}: exists, or a part of it is a file; choose another name") from error
+            raise RefusedError(
+                f"{path}: exists, or one of its parent folders is a file; choose another name"
+            ) from error
         free: int | str = "unknown"
         with suppress(OSError):
             free = shutil.disk_usage(path.parent).free
         kind = FullDiskError if error.errno in _FULL else ResourceError
         raise kind(
             f"{path}: cannot be written ({error.strerror}; {needed} bytes needed, {free} free); "
-            "nothing saved before is lost"
+            "files saved earlier are intact"
         ) from error
 
 
-#: No file that is read as a whole is longer.
+#: Maximum size of a file that is read at once.
 MOST_BYTES = 1 << 40
 
 
 @contextmanager
 def reading(path: Path, *, managed: bool, limit: int = MOST_BYTES) -> Iterator[BufferedReader]:
-    """A regular file of at most `limit` bytes, opened for reading.
+    """Open a regular file of at most `limit` bytes for reading.
 
-    If it is our `managed`, anything wrong is damage, and a link is not followed; else the caller's input is wrong.
+    If `managed`, an hmmscope file, any problem is damage and links are not followed; else it is an input error.
     """
     wrong = DamagedError if managed else InputError
     check_name(path)
 
-    def opener(name: str, flags: int) -> int:  # a pipe must not make us wait
+    def opener(name: str, flags: int) -> int:  # do not block on a pipe
         return open_own(path, flags) if managed else os.open(name, flags | os.O_NONBLOCK)
 
     try:
@@ -106,7 +107,7 @@ def reading(path: Path, *, managed: bool, limit: int = MOST_BYTES) -> Iterator[B
 
 
 def check_name(path: Path) -> None:
-    """InputError for a name that no file can have: with a zero byte, or half a surrogate pair."""
+    """Raise InputError for a name that no file can have (zero byte, half a surrogate pair)."""
     try:
         possible = b"\0" not in os.fsencode(path)
     except UnicodeEncodeError:
@@ -116,7 +117,7 @@ def check_name(path: Path) -> None:
 
 
 def open_own(path: Path, flags: int) -> int:
-    """A descriptor of a regular file inside a folder of ours; a symbolic or hard link is refused, never followed."""
+    """Open a regular file in an hmmscope folder; symbolic and hard links are refused."""
     try:
         fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     except OSError as error:
@@ -131,31 +132,31 @@ def open_own(path: Path, flags: int) -> int:
 
 
 def read_bytes(path: Path, *, managed: bool, limit: int = MOST_BYTES) -> bytes:
-    """All of a regular file of at most `limit` bytes; errors as of `reading`."""
+    """Read a regular file of at most `limit` bytes; errors as in `reading`."""
     with reading(path, managed=managed, limit=limit) as file:
         return file.read(os.fstat(file.fileno()).st_size)
 
 
 def refuse_special(path: Path) -> None:
-    """RefusedError if something stands at `path` that is not a regular file: a link, a device, a pipe, a folder."""
+    """Raise RefusedError if `path` exists and is not a regular file."""
     if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
         raise RefusedError(f"{path}: exists and is not a regular file, so it is not replaced; choose another name")
 
 
 def temporary_sibling(path: Path) -> Path:
-    """A name beside `path` that nobody can predict and LEFTOVER matches."""
+    """Return an unpredictable name in the same folder that LEFTOVER matches."""
     return path.parent / f"{_PREFIX}{path.name[:100]}-{secrets.token_hex(8)}"
 
 
 def open_temporary(path: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
-    """A temporary sibling of `path` and its descriptor, whose lock says until it is closed that somebody is at work.
+    """Create a temporary sibling of `path` whose lock marks an active writer until the descriptor is closed.
 
-    Those of writers of `path` that were killed are removed first.
+    Temporary files of killed writers of `path` are removed first.
     """
     remove_leftovers(path.parent, of=path)
     for _ in range(_TRIES):
         temporary, fd = temporary_sibling(path), -1
-        try:  # unless it is taken for a leftover in the instant before it is locked
+        try:  # retry if another process removes it before it is locked
             fd = make(temporary)
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(fd), os.lstat(temporary)):
@@ -166,16 +167,16 @@ def open_temporary(path: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
         except OSError:
             if fd < 0:
                 raise
-            return temporary, fd  # a file system without locks: nobody can prove that its writer is dead
+            return temporary, fd  # without locks no other process can remove it
         if fd >= 0:
             os.close(fd)
-    raise OSError(errno.EIO, "no file can be made in this folder", str(path.parent))  # such as /proc
+    raise OSError(errno.EIO, "no file can be created in this folder", str(path.parent))  # such as /proc
 
 
 def remove_leftovers(folder: Path, *, of: Path | None = None) -> None:
-    """Remove the temporaries directly in `folder`, or those `of` one file or folder, whose writers have ended.
+    """Remove temporary files directly in `folder`, or those `of` one path, whose writers have ended.
 
-    The kernel frees a lock when its process has ended; what is locked, a link, or nobody's leftover stays.
+    The kernel frees the lock of an ended process; locked files, links and unrelated files stay.
     """
     begin = _PREFIX if of is None else f"{_PREFIX}{of.name[:100]}-"
     with suppress(OSError), os.scandir(folder) as entries:
@@ -197,11 +198,11 @@ def _remove_unlocked(path: Path) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Replace `path` by `data`, durably and at once: a reader or a crash finds the previous file or this one, whole.
+    """Replace `path` by `data`, durably and atomically: readers and crashes see either version complete.
 
     Raises:
-        RefusedError: `path` is there and not a regular file, or lies below a file.
-        ResourceError: the disk is full, read-only, failing or gone; the previous file is intact.
+        RefusedError: `path` exists and is not a regular file, or is below a file.
+        ResourceError: The disk is full, read-only or failing; the previous file is intact.
     """
     path = Path(path)
     with writing(path, len(data)):
@@ -223,7 +224,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a file, or a folder and all it holds; links are removed, not followed."""
+    """Remove a file, or a folder with its contents, without following links."""
     if path.is_symlink() or not path.is_dir():
         return unlink(path)
     for entry in list(os.scandir(path)):
@@ -232,7 +233,7 @@ def remove_tree(path: Path) -> None:
 
 
 def take_lock(path: Path) -> int:
-    """A descriptor that holds the kernel's lock on `path`; closing it frees the lock. Our process id is written in."""
+    """Acquire the kernel lock on `path` and write the process id into it; closing the descriptor releases it."""
     with writing(path, 0):
         fd = open_own(path, os.O_RDWR | os.O_CREAT)
         try:
@@ -252,7 +253,7 @@ def take_lock(path: Path) -> int:
 
 
 def give_lock(fd: int) -> None:
-    """Free what `take_lock` took; the host is nobody's business once the work is done."""
+    """Release the lock of `take_lock` and erase the host name."""
     with suppress(OSError):
         os.ftruncate(fd, 0)
     os.close(fd)
@@ -260,7 +261,7 @@ def give_lock(fd: int) -> None:
 
 @contextmanager
 def holding(path: Path) -> Iterator[None]:
-    """Hold the lock on `path`; RefusedError names who holds it."""
+    """Hold the lock on `path`; the RefusedError names the process that holds it."""
     fd = take_lock(path)
     try:
         yield
@@ -270,7 +271,7 @@ def holding(path: Path) -> Iterator[None]:
 
 @contextmanager
 def one_at_a_time(path: Path) -> Iterator[None]:
-    """Wait for the lock on a file or folder, which changes nothing in it; without locks, or the path, there is no wait."""
+    """Wait for the lock on a file or folder; without lock support or the path, do not wait."""
     fd = -1
     with suppress(OSError):
         fd = os.open(path, os.O_RDONLY)
@@ -284,10 +285,10 @@ def one_at_a_time(path: Path) -> Iterator[None]:
 
 @contextmanager
 def staying(folder: Path, name: str) -> Iterator[None]:
-    """Work in a folder that has the file `name`: if that is gone, it is why other errors arise, and no damage."""
+    """Work in a folder with the file `name`; if that disappears, report a missing folder instead of damage."""
     try:
         yield
     except (HmmscopeError, OSError) as error:
         if os.path.lexists(folder / name):
             raise
-        raise ResourceError(f"{folder}: is gone; it must stay where it is until the work ends") from error
+        raise ResourceError(f"{folder}: was moved or removed; leave it in place until the work ends") from error

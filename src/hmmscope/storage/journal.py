@@ -1,4 +1,4 @@
-"""Journals: records as JSON Lines to which lines are only added, with the digest of all that was written."""
+"""Append-only journals of JSON lines, with a digest of everything written."""
 
 import errno
 import hashlib
@@ -12,11 +12,11 @@ from hmmscope.storage import disk, store
 
 
 class Journal:
-    """A file of records to which lines are only added: JSON Lines, as pandas and jq read them.
+    """An append-only file of records as JSON lines.
 
-    One writer at a time (in a run: who holds the lock). A line that a crash cut is removed on opening.
-    `length` is the size in bytes and `digest` the SHA-256 of them all; a checkpoint stores both, which shows whether the
-    lines before it are as they were written, and a resumed run calls `truncate` with the length.
+    It has one writer at a time (the holder of the run's lock). Opening removes a line cut by a crash. A checkpoint
+    stores `length` in
+    bytes and `digest` (SHA-256), which verify the lines before it; a resumed run calls `truncate` with the length.
     """
 
     def __init__(self, path: Path) -> None:
@@ -38,15 +38,15 @@ class Journal:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the first `length` bytes."""
+        """Return the SHA-256 of the first `length` bytes."""
         return self._running.hexdigest()
 
     def append(self, record: dict) -> None:
-        """Add a record, whole or not at all. It is safe from a crash of the machine only after `sync`.
+        """Append a record atomically; only `sync` makes it survive a power cut.
 
         Raises:
-            InputError: NaN, infinity or an object that JSON does not know.
-            ResourceError: the disk is full; the journal ends where it ended before.
+            InputError: NaN, infinity, or an object without JSON form.
+            ResourceError: The disk is full; the journal is unchanged.
         """
         line = store.dump(record, f"{self.path.name}: record") + b"\n"
         with disk.writing(self.path, len(line)):
@@ -61,7 +61,7 @@ class Journal:
                 raise
 
     def sync(self) -> None:
-        """Make all records safe from a crash of the machine. A failed sync is final: the system may drop the data."""
+        """Make all records durable. A failed sync is final, because the system may drop the data."""
         with disk.writing(self.path, 0):
             if self._sync_failed:
                 raise OSError(errno.EIO, "an earlier sync failed")
@@ -72,10 +72,10 @@ class Journal:
                 raise
 
     def truncate(self, length: int) -> None:
-        """Forget all records after the first `length` bytes.
+        """Remove all records after the first `length` bytes.
 
         Raises:
-            DamagedError: the journal is shorter, or no line ends there.
+            DamagedError: The journal is shorter, or no line ends there.
         """
         if not 0 <= length <= self.length:
             raise DamagedError(f"{self.path}: {self.length} bytes, but {length} were recorded")
@@ -86,7 +86,7 @@ class Journal:
         self._cut(length)
 
     def close(self) -> None:
-        """Close the file; a second call does nothing."""
+        """Close the file; repeated calls do nothing."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -104,11 +104,11 @@ class Journal:
 
 
 def read_journal(path: Path, *, limit: int = 1 << 30) -> list[dict]:
-    """The records of a journal. A last line that a crash cut is left out without a word.
+    """Read the records of a journal, without a last line cut by a crash.
 
     Raises:
-        InputError: missing, or above `limit` bytes.
-        DamagedError: a line other than the last is no record, named by number; or the file is a link.
+        InputError: Missing, or above `limit` bytes.
+        DamagedError: Another line is not a record (named by number), or the file is a link.
     """
     if not os.path.lexists(path):
         raise InputError(f"{path}: no such journal")
@@ -124,7 +124,7 @@ def read_journal(path: Path, *, limit: int = 1 << 30) -> list[dict]:
 
 
 def _record(line: bytes) -> dict | None:
-    """The record of one line, or None if it is torn or altered."""
+    """Parse one line; None if it is cut or altered."""
     body, tab, checksum = line.partition(b"\t")  # JSON has no tab; before 0.2 a CRC32 stood behind one
     if tab and checksum != b"%08x" % zlib.crc32(body):
         return None

@@ -1,4 +1,4 @@
-"""Arrays of files that others made: safetensors mapped into memory, and NPZ that cannot inflate beyond bounds."""
+"""Untrusted array files: memory-mapped safetensors, and NPZ with bounded decompression."""
 
 import io
 import json
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 _MAX_HEADER = 16 << 20
-#: An archive may inflate to this many bytes, or to so many times its size if that is more.
+#: An archive may decompress to this many bytes, or to this multiple of its size if that is more.
 _INFLATED, _RATIO = 1 << 28, 64
 _NAMES = {
     "F64": ("float64", 8),
@@ -33,17 +33,17 @@ _NAMES = {
     "U8": ("uint8", 1),
     "BOOL": ("bool", 1),
 }
-_MAX_AXES = 64  # of arrays in NumPy
+_MAX_AXES = 64  # NumPy's limit
 
 
 def map_tensors(path: Path) -> tuple[dict[str, "torch.Tensor"], dict[str, str]]:
-    """The tensors of a safetensors file, which stay in it until they are read, and the short texts beside them.
+    """Map the tensors of a safetensors file into memory; also return its short texts.
 
-    The file must not change while the tensors are used; changes to them are not written back.
+    The file must not change meanwhile; changes to the tensors are not written back.
 
     Raises:
-        InputError: missing, or not a regular file.
-        DamagedError: not a whole safetensors file.
+        InputError: Missing, or not a regular file.
+        DamagedError: Not a complete safetensors file.
     """
     import torch
 
@@ -64,7 +64,7 @@ def map_tensors(path: Path) -> tuple[dict[str, "torch.Tensor"], dict[str, str]]:
                 raise ValueError("the tensors do not fill the file")
         except (ValueError, AttributeError, TypeError, KeyError, RecursionError) as error:
             reason = " ".join(str(error).split())[:200]
-            raise DamagedError(f"{path}: not a whole safetensors file ({reason})") from error
+            raise DamagedError(f"{path}: not a complete safetensors file ({reason})") from error
         whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     tensors = {}
     for name, (first, end, kind, shape) in places.items():
@@ -80,9 +80,9 @@ def map_tensors(path: Path) -> tuple[dict[str, "torch.Tensor"], dict[str, str]]:
 
 
 def _place(entry: dict[str, Any], room: int) -> tuple[int, int, str, tuple[int, ...]]:
-    """First and last byte, type and shape of a tensor; ValueError unless they agree."""
+    """Return first and last byte, type and shape of a tensor; ValueError unless they agree."""
     if entry["dtype"] not in _NAMES:
-        raise ValueError(f"type {str(entry['dtype'])[:20]} is not read; save it as I64 or F64")
+        raise ValueError(f"type {str(entry['dtype'])[:20]} is not supported; save it as I64 or F64")
     kind, width = _NAMES[entry["dtype"]]
     shape = tuple(entry["shape"])
     if len(shape) > _MAX_AXES:
@@ -90,18 +90,18 @@ def _place(entry: dict[str, Any], room: int) -> tuple[int, int, str, tuple[int, 
     first, end = entry["data_offsets"]
     whole = all(type(number) is int and number >= 0 for number in (*shape, first, end))
     if math.prod(max(1, number) for number in shape if type(number) is int) >= 2**63:
-        raise ValueError("a shape is beyond all memory")
+        raise ValueError("a shape exceeds any memory")
     if not whole or not first <= end <= room or end - first != math.prod(shape) * width:
-        raise ValueError("a tensor lies beyond the file, or is of another size than its shape")
+        raise ValueError("a tensor extends beyond the file, or its size differs from its shape")
     return first, end, kind, shape
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """The plain arrays of an NPZ file; nothing pickled is read, and nothing is inflated beyond bounds.
+    """Read the plain arrays of an NPZ file, without pickles and with bounded decompression.
 
     Raises:
-        InputError: missing, not a regular file, or arrays that are far larger than the file.
-        DamagedError: not an archive of plain arrays.
+        InputError: Missing, not a regular file, or arrays far larger than the file.
+        DamagedError: Not an archive of plain arrays.
     """
     path = Path(path)
     with disk.reading(path, managed=False) as file:
@@ -112,7 +112,7 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
                 inflated, allowed = sum(member.file_size for member in members), max(_INFLATED, _RATIO * size)
                 if inflated > allowed:
                     raise InputError(
-                        f"{path}: {size} bytes that inflate to {inflated}, more than the {allowed} allowed; save it "
+                        f"{path}: {size} bytes that decompress to {inflated}, more than the {allowed} allowed; save it "
                         "without compression"
                     )
                 return {
@@ -121,13 +121,13 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
                 }
         except InputError:
             raise
-        except Exception as error:  # NumPy, zipfile and zlib raise a dozen types on what is no archive of plain arrays
+        except Exception as error:  # NumPy, zipfile and zlib raise a dozen types on invalid archives
             reason = " ".join(str(error).split())[:200]
             raise DamagedError(f"{path.name}: not a readable NPZ file of plain arrays ({reason})") from None
 
 
 def read_npy(path: Path) -> NDArray[Any]:
-    """The plain array of an NPY file, which stays in it until it is read, as of `map_tensors`; errors as of `read_npz`."""
+    """Map the plain array of an NPY file, as `map_tensors` does; errors as in `read_npz`."""
     with disk.reading(path, managed=False) as file:
         try:
             shape, fortran, kind, begin = _head_of(file, os.fstat(file.fileno()).st_size, path.name)
@@ -141,7 +141,6 @@ def read_npy(path: Path) -> NDArray[Any]:
 
 
 def _read_npy(data: bytes, name: str) -> NDArray[Any]:
-    """An array of an archive."""
     stream = io.BytesIO(data)
     _head_of(stream, len(data), name)
     stream.seek(0)
@@ -150,12 +149,12 @@ def _read_npy(data: bytes, name: str) -> NDArray[Any]:
 
 
 def _head_of(stream: BinaryIO, size: int, name: str) -> tuple[tuple[int, ...], bool, np.dtype, int]:
-    """Shape, whether columns lie in one piece, type, and where the numbers begin; ValueError unless they fill the file."""
+    """Return shape, column order, type and data offset; ValueError unless the numbers fill the file."""
     version = np.lib.format.read_magic(stream)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, kind = read(stream)
     if kind.hasobject:
         raise ValueError(f"{name} holds Python objects")
     if math.prod(shape) * kind.itemsize != size - stream.tell():
-        raise ValueError(f"{name} is of another size than its header says")
+        raise ValueError(f"{name} has another size than in its header")
     return shape, fortran, kind, stream.tell()

@@ -1,11 +1,12 @@
-"""The tables of an experiment in its folder, as they are while it is worked on and as they are kept.
+"""Tables of an experiment, in working and in archived form; readers accept all of them.
 
-    OUT/tables/<name>.jsonl                 rows as JSON lines: in a folder that is worked on, for people and programs
-    OUT/tables/<name>.jsonl.xz              the same bytes, packed: kept, of an experiment without seeds
-    OUT/packed/seed-<n>.json.xz             of an experiment with seeds, kept: a line a part, its rows by table, together
+    OUT/tables/<name>.jsonl                 rows as JSON lines: working form
+    OUT/tables/<name>.jsonl.xz              the same bytes, compressed: archived, experiments without seeds
+    OUT/packed/seed-<n>.json.xz             archived, experiments with seeds: one line per part, with its rows by
+    table
     OUT/parts.jsonl                         the parts in order
 
-Another seed adds a file and changes none; parts of one seed have much in common. Whoever reads tables reads all three alike.
+Another seed adds a file and changes none.
 """
 
 import lzma
@@ -18,17 +19,17 @@ from hmmscope.errors import DamagedError, InputError
 from hmmscope.storage import disk, store
 
 TABLES, PACKED, INDEX = "tables", "packed", "parts.jsonl"
-#: No table that is unpacked is larger.
+#: Maximum size of a decompressed table.
 MOST_BYTES = 1 << 30
 
 Row = dict[str, Any]
 
 
 def read_tables(folder: Path) -> dict[str, list[Row]]:
-    """All tables of a folder by name, in the order of their names.
+    """Read all tables of a folder, by name in sorted order.
 
     Raises:
-        DamagedError: a table or part that is not what it should be, or that the index names and the folder lacks.
+        DamagedError: A table or part is damaged, or is missing although the index names it.
     """
     if (folder / TABLES).is_symlink() or (folder / PACKED).is_symlink():
         raise DamagedError(f"{folder / TABLES}: a symbolic link, which is not followed")
@@ -39,19 +40,19 @@ def read_tables(folder: Path) -> dict[str, list[Row]]:
 
 
 def is_packed(folder: Path) -> bool:
-    """Whether a folder holds what is kept: packed tables, and no figures, which follow from them."""
+    """Return whether a folder has the archived form: packed tables and no figures."""
     return (folder / PACKED).is_dir() or any((folder / TABLES).glob("*.jsonl.xz"))
 
 
 def seed_path(folder: Path, seed: int) -> Path:
-    """The packed file of a seed."""
+    """Return the packed file of a seed."""
     return folder / PACKED / f"seed-{seed}.json.xz"
 
 
 def pack(source: Path, out: Path) -> None:
-    """Keep the tables of `source` in `out`: seed by seed if it has an index, else table by table.
+    """Archive the tables of `source` in `out`, by seed if there is an index, else by table.
 
-    What `out` holds already with the same content is left as it is, and what it holds beyond is removed.
+    Files with equal content stay; surplus files are removed.
     """
     tables = read_tables(source)
     index = store.read_table(source / INDEX) if os.path.lexists(source / INDEX) else None
@@ -76,15 +77,15 @@ def pack(source: Path, out: Path) -> None:
 def by_part(
     index: Sequence[Mapping[str, Any]], tables: Mapping[str, Sequence[Row]], where: Path
 ) -> list[dict[str, Any]]:
-    """The rows of each part by table, without their seed.
+    """Return the rows of each part by table, without their seed.
 
     Args:
-        index: for each part in order its seed, its name, and how many rows of each table are its own.
-        tables: the rows of all parts in that order.
-        where: begins the error.
+        index: For each part in order its seed, its name, and its number of rows per table.
+        tables: The rows of all parts in that order.
+        where: Start of the error message.
 
     Raises:
-        DamagedError: index and tables do not fit.
+        DamagedError: Index and tables disagree.
     """
     begin = dict.fromkeys((name for row in index for name in row["rows"]), 0)
     parts = []
@@ -93,7 +94,7 @@ def by_part(
         begin |= {name: begin[name] + count for name, count in row["rows"].items()}
         seeds = {each.get("seed") for rows in own.values() for each in rows}
         if seeds - {row["seed"]} or any(len(own[name]) != count for name, count in row["rows"].items()):
-            raise DamagedError(f"{where / INDEX}: does not fit the tables, at {row['part']}, seed {row['seed']}")
+            raise DamagedError(f"{where / INDEX}: does not match the tables, at {row['part']}, seed {row['seed']}")
         parts.append(
             {name: [{k: v for k, v in each.items() if k != "seed"} for each in rows] for name, rows in own.items()}
         )
@@ -119,11 +120,11 @@ def _read_parts(folder: Path) -> dict[str, list[Row]]:
 
 
 def _other(folder: Path, seed: int) -> DamagedError:
-    return DamagedError(f"{seed_path(folder, seed)}: does not hold the rows that {INDEX} says")
+    return DamagedError(f"{seed_path(folder, seed)}: does not contain the rows listed in {INDEX}")
 
 
 def seed_parts(path: Path) -> Iterator[Any]:
-    """What a packed seed holds: for each part in order its rows by table."""
+    """Yield, for each part of a packed seed in order, its rows by table."""
     return (store.parse(line, str(path)) for line in _unpacked(path).splitlines())
 
 
@@ -136,17 +137,17 @@ def _read_table(path: Path) -> list[Row]:
 
 
 def _unpacked(path: Path) -> bytes:
-    """The bytes that were packed; what would become more than `MOST_BYTES` is refused before it is unpacked."""
+    """Decompress a file; more than `MOST_BYTES` are refused beforehand."""
     unpacker = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=1 << 28)
     try:
         data = unpacker.decompress(disk.read_bytes(path, managed=True, limit=MOST_BYTES), MOST_BYTES)
     except lzma.LZMAError as error:
-        raise DamagedError(f"{path}: not a whole xz file ({error})") from error
+        raise DamagedError(f"{path}: not a complete xz file ({error})") from error
     if not unpacker.eof:
         more = len(data) >= MOST_BYTES
         if more:
             raise InputError(f"{path}: unpacks to more than {MOST_BYTES:,} bytes")
-        raise DamagedError(f"{path}: not a whole xz file (it ends too early)")
+        raise DamagedError(f"{path}: not a complete xz file (it ends too early)")
     if unpacker.unused_data:
-        raise DamagedError(f"{path}: has more behind its end")
+        raise DamagedError(f"{path}: has data after its end")
     return data

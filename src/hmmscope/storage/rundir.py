@@ -1,13 +1,13 @@
-"""A run on disk: config, seeds, environment, metrics as lines, checkpoints, done mark. Writes through `store` only.
+"""The folder of a run: configuration, seeds, environment, metrics, checkpoints and completion mark.
 
-    config.json environment.json seeds.json   how it began; named with their digests in manifest.json
-    metrics.jsonl                             records that a seed fixes to the bit
+    config.json environment.json seeds.json   initial state; digests in manifest.json
+    metrics.jsonl                             records determined by the seed to the bit
     timing.jsonl                              records that depend on the clock
-    checkpoints/step-000000100/               one <group>.safetensors a group, state.json, manifest.json
-    done.json  seal.json                      summary of a finished run, and digests of all that is in it
-    lock                                      held by the process that writes
+    checkpoints/step-000000100/               one <group>.safetensors per group, state.json, manifest.json
+    done.json  seal.json                      summary of a finished run, and digests of all its files
+    lock                                      held by the writing process
 
-All paths inside are relative, so a run may be renamed or copied. Files that are not ours are neither read nor removed.
+Paths inside are relative, so a run may be renamed or copied. Files from others are neither read nor removed.
 """
 
 import errno
@@ -65,11 +65,11 @@ _STEP = re.compile(r"step-(\d{9,})")
 
 
 class RunDir:
-    """One run folder. Make it with `create` or `open`; only the holder of its lock writes.
+    """The folder of a run, from `create` or `open`; only the holder of its lock writes.
 
     Attributes:
-        path: the folder, as given.
-        config: what config.json says.
+        path: The folder, as given.
+        config: Contents of config.json.
     """
 
     def __init__(self, path: Path, config: dict) -> None:
@@ -80,12 +80,12 @@ class RunDir:
 
     @classmethod
     def create(cls, path: Path, config: dict, *, seeds: dict | None = None) -> "RunDir":
-        """Make a run folder, all at once, and hold its lock. Of several processes that race for a name, one wins.
+        """Create a run folder atomically and hold its lock; if several processes race for a name, one succeeds.
 
         Raises:
             RefusedError: `path` exists.
             InputError: `config` is not JSON.
-            ResourceError: no folder can be made there.
+            ResourceError: No folder can be created there.
         """
         path = Path(path)
         run = cls(path, {})
@@ -109,19 +109,19 @@ class RunDir:
             if isinstance(error, RefusedError) and os.path.lexists(path):
                 raise RefusedError(exists) from error
             if isinstance(error.__cause__, PermissionError) or getattr(error.__cause__, "errno", 0) == errno.EROFS:
-                raise ResourceError(f"{path}: no folder can be made here; choose another --out") from error
+                raise ResourceError(f"{path}: no folder can be created here; choose another --out") from error
             raise
         run.config = read_json(path / "config.json", managed=True)
         return run
 
     @classmethod
     def open(cls, path: Path, *, lock: bool = False) -> "RunDir":
-        """An existing run folder, to read, or with `lock` also to write.
+        """Open an existing run folder for reading, or with `lock` also for writing.
 
         Raises:
-            InputError: missing, or not a run folder.
-            DamagedError: config.json, environment.json or seeds.json is not as it was written.
-            RefusedError: another process holds the lock.
+            InputError: Missing, or not a run folder.
+            DamagedError: config.json, environment.json or seeds.json is altered.
+            RefusedError: Another process holds the lock.
         """
         path = Path(path)
         if not path.is_dir():
@@ -129,23 +129,23 @@ class RunDir:
         if not os.path.lexists(path / "config.json"):
             raise InputError(f"{path}: not a run folder (it has no config.json)")
         if os.path.lexists(path / "hmmscope.json"):
-            raise InputError(f"{path}: an export of a model, not a run folder; hs.interop.from_huggingface opens it")
+            raise InputError(f"{path}: an exported model, not a run folder; open it with hs.interop.from_huggingface")
         named = verify_folder(path, exact=False)["files"]
         config = read_json(path / "config.json", managed=True)
         if "config.json" not in named or not isinstance(config, dict):
-            raise DamagedError(f"{path / 'config.json'}: not the config of a run")
+            raise DamagedError(f"{path / 'config.json'}: not the configuration of a run")
         run = cls(path, config)
         if lock:
             run.lock()
         return run
 
     def lock(self) -> None:
-        """Become the one process that writes here, and remove what a killed one left.
+        """Become the only writer, and remove leftovers of a killed one.
 
-        The kernel frees the lock when the process (with the children it forked) has ended, however it ended.
+        The kernel frees the lock when the process and its forked children have ended.
 
         Raises:
-            RefusedError: held by another process, which is named.
+            RefusedError: Another process, named in the message, holds the lock.
         """
         if self._lock_fd >= 0:
             return
@@ -155,7 +155,7 @@ class RunDir:
                 remove_leftovers(folder)
 
     def unlock(self) -> None:
-        """Close the journals and give the lock back; without the lock, do nothing."""
+        """Close the journals and release the lock, if held."""
         for journal in self._journals.values():
             journal.close()
         self._journals.clear()
@@ -174,17 +174,17 @@ class RunDir:
 
     @property
     def metrics(self) -> Journal:
-        """metrics.jsonl: records that a seed fixes to the bit. To write; readers use `read_journal`."""
+        """Return metrics.jsonl for writing: records determined by the seed; readers use `read_journal`."""
         return self._journal("metrics.jsonl")
 
     @property
     def timing(self) -> Journal:
-        """timing.jsonl: records that depend on the clock, no part of the reproducible bytes."""
+        """Return timing.jsonl for writing: records that depend on the clock."""
         return self._journal("timing.jsonl")
 
     def _journal(self, name: str) -> Journal:
         if self._lock_fd < 0:
-            raise RefusedError(f"{self.path}: opened without its lock, so nothing is written; open it with lock=True")
+            raise RefusedError(f"{self.path}: opened without its lock, so it cannot be written; open it with lock=True")
         if name not in self._journals:
             self._journals[name] = Journal(self.path / name)
         return self._journals[name]
@@ -200,17 +200,18 @@ class RunDir:
         *,
         milestones: Collection[int] = (),
     ) -> None:
-        """Commit checkpoint `step`. When this returns, it and the metrics up to here survive a power cut.
+        """Commit checkpoint `step`; afterwards it and the metrics so far survive a power cut.
 
-        `tensors[group][name]` goes to <group>.safetensors. `state` is JSON; load_checkpoint returns it with
-        "journal_length", the size of metrics.jsonl now. Once the new checkpoint has been read back and verified,
-        those before it are removed except for `milestones` and the newest `keep` - 1. If the step exists with the same
-        content there is nothing to do (a resumed run that repeats itself); if it exists damaged it is set aside.
+        `tensors[group][name]` goes to <group>.safetensors; `state` is JSON, to which load_checkpoint adds
+        "journal_length", the size of
+        metrics.jsonl. After verifying the new checkpoint, older ones are removed except `milestones` and the newest
+        `keep` - 1. An existing
+        step with equal content stays; a damaged one is set aside.
 
         Raises:
-            NonFiniteError: a tensor has NaN or infinity; nothing is written.
-            RefusedError: the step exists with other content, or the lock is not held.
-            ResourceError: the disk does not allow it; the checkpoints before are intact.
+            NonFiniteError: A tensor has NaN or infinity; nothing is written.
+            RefusedError: The step exists with other content, or the lock is not held.
+            ResourceError: The disk fails; earlier checkpoints are intact.
         """
         if step < 0 or keep < 1:
             raise InputError(f"checkpoint: step must be >= 0 and keep >= 1, got {step} and {keep}")
@@ -219,7 +220,7 @@ class RunDir:
             if bad := _non_finite(named):
                 raise NonFiniteError(f"step {step}: {group}: {bad!r} is not finite; the checkpoint is not saved")
         if not self.path.is_dir():
-            raise ResourceError(f"{self.path}: the run folder is gone; checkpoint {step} is lost, and all before it")
+            raise ResourceError(f"{self.path}: the run folder is missing, with checkpoint {step} and all earlier ones")
         self.metrics.sync()
         journal = {"journal_length": self.metrics.length, "journal_sha256": self.metrics.digest}
         document = {"step": step, **journal, "state": state}
@@ -237,36 +238,37 @@ class RunDir:
                 store.remove_folder(self._checkpoints() / f"step-{old:09d}")
 
     def checkpoint_steps(self) -> list[int]:
-        """Steps with a committed checkpoint, ascending; not verified."""
+        """Return the steps of committed checkpoints in ascending order, without verification."""
         matches = (_STEP.fullmatch(name) for name in os.listdir(self._checkpoints()))
         return sorted(int(match[1]) for match in matches if match and match[0] == f"step-{int(match[1]):09d}")
 
     def load_checkpoint(self, step: int | None = None) -> tuple[int, dict[str, dict[str, "torch.Tensor"]], dict] | None:
-        """(step, tensors, state) of `step`, or of the newest checkpoint that verifies; None if there is none at all.
+        """Load (step, tensors, state) of `step`, or of the newest checkpoint that verifies; None without checkpoints.
 
-        A resumed run calls ``run.metrics.truncate(state["journal_length"])`` next.
+        A resumed run then calls ``run.metrics.truncate(state["journal_length"])``.
 
         Raises:
             InputError: `step` does not exist.
-            DamagedError: `step` is damaged, or none of the checkpoints verifies. Without `step`, damaged ones
-                are passed over, each with a warning. A NaN or infinite weight counts as damage.
+            DamagedError: `step` is damaged, or no checkpoint verifies. Without `step`, damaged ones are skipped with
+                a warning.
+                Non-finite weights count as damage.
         """
         steps = self.checkpoint_steps()
         if step is not None:
             if step not in steps:
-                raise InputError(f"{self._checkpoints()}: no step {step} (there is {steps or 'none'})")
+                raise InputError(f"{self._checkpoints()}: has no step {step} (available: {steps or 'none'})")
             return step, *self._read_checkpoint(step)
         for newest in reversed(steps):
             try:
                 return newest, *self._read_checkpoint(newest)
             except DamagedError as error:
-                if newest not in self.checkpoint_steps():  # a writer at work has replaced it
+                if newest not in self.checkpoint_steps():  # an active writer has replaced it
                     return self.load_checkpoint()
-                warnings.warn(f"checkpoint passed over: {error}", stacklevel=2)
-        if steps != self.checkpoint_steps():  # a writer at work has replaced those listed
+                warnings.warn(f"skipped checkpoint: {error}", stacklevel=2)
+        if steps != self.checkpoint_steps():  # an active writer has replaced those listed
             return self.load_checkpoint()
         if steps:
-            raise DamagedError(f"{self._checkpoints()}: none of {len(steps)} checkpoints is whole; start a new run")
+            raise DamagedError(f"{self._checkpoints()}: none of {len(steps)} checkpoints is complete; start a new run")
         return None
 
     def _checkpoints(self) -> Path:
@@ -285,12 +287,14 @@ class RunDir:
             raise DamagedError(f"{folder / 'state.json'}: not the state of a checkpoint")
         length, journal = document["journal_length"], self.path / "metrics.jsonl"
         if document["step"] != step or not isinstance(length, int) or not isinstance(document["state"], dict):
-            raise DamagedError(f"{folder / 'state.json'}: holds step {document['step']!r}, not {step}, or no state")
+            raise DamagedError(
+                f"{folder / 'state.json'}: contains step {document['step']!r} instead of {step}, or no state"
+            )
         if not journal.is_file() or journal.stat().st_size < length:
-            raise DamagedError(f"{journal}: shorter than the {length} bytes that checkpoint {step} builds on")
+            raise DamagedError(f"{journal}: shorter than the {length} bytes recorded by checkpoint {step}")
         before = document.get("journal_sha256", "")
         if before and _digest(disk.read_bytes(journal, managed=True)[:length]) != before:
-            raise DamagedError(f"{journal}: altered in the {length} bytes that checkpoint {step} builds on")
+            raise DamagedError(f"{journal}: altered within the {length} bytes recorded by checkpoint {step}")
         tensors = {}
         for name in sorted(files.keys() - {"state.json"}):
             data = store.read_entry(folder, name, files[name], store.MANIFEST)
@@ -300,7 +304,7 @@ class RunDir:
         return tensors, {**document["state"], "journal_length": length}
 
     def _same_checkpoint(self, target: Path, tensors: dict[str, dict[str, "torch.Tensor"]], document: dict) -> bool:
-        """Whether `target` already holds exactly this. If it is damaged it is moved out of the way."""
+        """Return whether `target` has exactly this content; move it away if it is damaged."""
         try:
             files = verify_folder(target)["files"]
         except DamagedError as error:
@@ -317,10 +321,7 @@ class RunDir:
     # ----------------------------------------------------------------------------------------------------------------
 
     def mark_done(self, summary: dict) -> None:
-        """Say that the run is complete: sync the journals, seal all that is there, then write done.json.
-
-        A seal without done.json is that of a run which was stopped in between, and says nothing.
-        """
+        """Mark the run as finished: sync the journals, seal all files, then write done.json."""
         self.metrics.sync()
         self.timing.sync()
         done = store.json_bytes(summary, "done")
@@ -329,7 +330,7 @@ class RunDir:
 
     @property
     def done(self) -> dict | None:
-        """The summary of a complete run, whose files are as its seal says, or None."""
+        """Return the summary of a finished run after checking its seal, else None."""
         path = self.path / "done.json"
         if not os.path.lexists(path):
             return None
@@ -341,14 +342,14 @@ class RunDir:
 
     @property
     def sealed(self) -> bool:
-        """Whether a complete run has a seal; `done` compares its files with it."""
+        """Return whether a finished run has a seal."""
         return seals.read_seal(self.path) is not None
 
 
 def validate_name(name: str, field: str) -> str:
-    """`name`, if it can name a file on every system; else InputError that begins with `field`.
+    """Return `name` if it can name a file on every system, else raise an InputError that starts with `field`.
 
-    Letters, digits and ``. _ -``, 1 to 100 of them, no dot or dash first, no dot last, no device name of Windows.
+    Allowed are 1 to 100 letters, digits and ``. _ -``, no dot or dash first, no dot last, no Windows device name.
     """
     allowed = isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", name)
     if not allowed or name.endswith(".") or _DEVICE_NAME.fullmatch(name):
@@ -360,7 +361,7 @@ def validate_name(name: str, field: str) -> str:
 
 
 def config_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """One line for each value that differs, by its path: ``training.learning_rate: 0.001 -> 0.002``."""
+    """Return a line per differing value, such as ``training.learning_rate: 0.001 -> 0.002``."""
     lines = []
     for key in [*old, *(key for key in new if key not in old)]:
         before, after = old.get(key), new.get(key)
@@ -375,7 +376,7 @@ def config_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[st
 
 
 def _non_finite(named: dict[str, "torch.Tensor"]) -> str | None:
-    """The name of the first tensor with NaN or infinity."""
+    """Return the name of the first tensor with NaN or infinity."""
     import torch
 
     for name, tensor in named.items():

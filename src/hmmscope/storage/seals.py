@@ -1,12 +1,15 @@
-"""Seals: what a finished folder ends with, a manifest over everything in it that this library wrote.
+"""Seals: a manifest of every hmmscope file in a finished folder.
 
-    seal.json     its kind, what it is bound to, size and SHA-256 of each file, and the SHA-256 of all this
-    added.json    the same of what was made of it afterwards and can be made again: drawings, pages, tables of instruments
+    seal.json     folder type, what it is bound to, size and SHA-256 of each file, and the SHA-256 of all this
+    added.json    the same for reproducible files added later: figures, pages, tables of instruments
 
-A seal shows damage, not authorship. Whoever changes a sealed folder takes the seal off first; a folder without one is not
-damaged, but nothing says that it is as it was written. Runs inside a folder have seals of their own, whose digests the
-folder's seal is bound to; weights stand in the manifest of their checkpoint, which the seal names. Files of a user's own
-that lie there are under no seal, and `seal_report` names them. Whoever reads what a folder says calls `open_sealed` first.
+A seal shows damage, not authorship. Code that changes a sealed folder removes the seal first; a folder without one is
+not damaged,
+but cannot be verified. Runs inside a folder have their own seals, to whose digests the folder's seal is bound;
+weights are in the
+manifest of their checkpoint, which the seal names. Users' files are not covered, and `seal_report` lists them.
+Readers of a
+folder's results call `open_sealed` first.
 """
 
 import hashlib
@@ -24,7 +27,7 @@ from hmmscope.storage import disk, store
 SEAL, ADDED = "seal.json", "added.json"
 FORMAT, VERSION = "hmmscope-seal", 1
 KINDS = ("run", "experiment", "sweep", "pool", "paper", "submission", "kept", "added")
-#: What a seal names. Where it names findings, readers take every figure and table that they find.
+#: Files named by a seal. If it names findings, readers use every figure and table in the folder.
 _NAMED = (
     *("*.json", "*.jsonl", "*.safetensors", "figures/*.json", "tables/*.jsonl", "tables/*.xz", "packed/*.xz"),
     *("hmms/*.json", "parts/*/*.json", "checkpoints/step-*/manifest.json", "timing/*.json*"),
@@ -32,7 +35,7 @@ _NAMED = (
     *("logs/*.log", "failures/*.json", "tensorboard/*", "index.html"),
 )
 _LISTED = ("figures/*.json", "tables/*.jsonl", "tables/*.xz", "packed/*.xz")
-#: Neither: the seals themselves, and locks, which hold who is at work.
+#: Excluded: the seals themselves, and locks.
 APART = (SEAL, ADDED, "lock", "grid.lock")
 _CHECKPOINT = "checkpoints/"
 _MOST_BYTES = 64 << 20
@@ -40,13 +43,13 @@ _MOST_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Seal:
-    """A seal whose files were as it says.
+    """A verified seal.
 
     Attributes:
-        kind: of the folder: one of KINDS.
-        bound: what it was made of and by: digests of the seals of its runs, versions, the code.
-        files: size and SHA-256 by name.
-        digest: of all this.
+        kind: Folder type, one of KINDS.
+        bound: Digests of the seals of its runs, versions, and the code.
+        files: Size and SHA-256 by name.
+        digest: Digest of all this.
     """
 
     kind: str
@@ -64,9 +67,9 @@ def write_seal(
     leave: Collection[str] = (),
     whole: Collection[str] = (),
 ) -> None:
-    """Seal a folder as it is now, with files that are still to come under their names, and without those to `leave` out.
+    """Seal a folder with its present files, files still to be written (`coming`), and without those to `leave` out.
 
-    Of `whole`, folders in it that have no seal of their own, every file is named.
+    Of the folders `whole`, which have no seal of their own, every file is named.
     """
     assert kind in KINDS, kind
     coming = coming or {}
@@ -81,9 +84,9 @@ def write_seal(
 
 
 def add(folder: Path, names: Sequence[str], stayed: Sequence[str] = ()) -> None:
-    """Put files that were made of a sealed folder under its second seal, beside those that are; nothing without the first.
+    """Add files made from a sealed folder to its second seal; do nothing without the first seal.
 
-    The first seal, to which others are bound, stays as it is; so do entries of files that `stayed` as they were.
+    The first seal and the entries of files that `stayed` remain unchanged.
     """
     with disk.one_at_a_time(folder):
         seal = read_seal(folder)
@@ -97,9 +100,9 @@ def add(folder: Path, names: Sequence[str], stayed: Sequence[str] = ()) -> None:
 
 
 def keep(folder: Path, names: Sequence[str]) -> None:
-    """Seal these files of a folder that only grows, beside those that its seal names; nothing is bound to it.
+    """Seal files of a folder that only grows, in addition to those already named.
 
-    Those are not looked at: what was altered stays so. Whoever removes one on purpose seals the others anew.
+    Existing entries are not checked again. After a deliberate removal, seal the remaining files anew.
     """
     with disk.one_at_a_time(folder):
         seal = read_seal(folder)
@@ -108,10 +111,7 @@ def keep(folder: Path, names: Sequence[str]) -> None:
 
 
 def cover(made: Path) -> None:
-    """Put what was made inside a sealed folder, a file or a folder of files, under its seals; elsewhere do nothing.
-
-    That is the second seal, and the first of a folder that only grows.
-    """
+    """Add a new file or folder inside a sealed folder to the matching seal; elsewhere do nothing."""
     place = Path(os.path.abspath(made))
     if not os.path.lexists(place) or os.path.lexists(place / SEAL):
         return
@@ -124,7 +124,6 @@ def cover(made: Path) -> None:
 
 
 def _is_sealed(folder: Path) -> bool:
-    """Whether a folder has a seal of ours, and no other file of that name."""
     path = folder / SEAL
     return os.path.isfile(path) and FORMAT.encode() in disk.read_bytes(path, managed=False)
 
@@ -135,7 +134,7 @@ def _write(path: Path, kind: str, bound: Mapping[str, Any], files: Mapping[str, 
 
 
 def remove_seal(folder: Path) -> None:
-    """Take the seal off, and the second one with it, before anything is changed."""
+    """Remove both seals before anything is changed."""
     for name in (SEAL, ADDED):
         if os.path.lexists(folder / name):
             store.remove_file(folder / name)
@@ -143,12 +142,12 @@ def remove_seal(folder: Path) -> None:
 
 @contextmanager
 def unsealed(folder: Path) -> Iterator[Seal | None]:
-    """The seal, checked and taken off for the work inside, which seals the folder anew.
+    """Check and remove the seal during the work inside, which seals the folder again.
 
-    Who is refused before a file was changed finds it on again. What was added and has stayed is added to the new seal.
+    If nothing was changed, an error restores the seal. Added files that stayed are added to the new seal.
 
     Raises:
-        DamagedError: see `open_sealed`; or a file that was added is altered. Nothing is changed.
+        DamagedError: See `open_sealed`; or an added file is altered. Nothing is changed.
     """
     seal = open_sealed(folder)
     added = {} if seal is None else _added(folder, seal)
@@ -170,7 +169,6 @@ def unsealed(folder: Path) -> Iterator[Seal | None]:
 
 
 def _states(folder: Path) -> dict[str, tuple[int, int, int]]:
-    """What tells a file that was written from one that was not, by name."""
     return _states_of(folder, [name for name in file_names(folder) if name.rpartition("/")[2] not in APART])
 
 
@@ -180,7 +178,7 @@ def _states_of(folder: Path, names: Sequence[str]) -> dict[str, tuple[int, int, 
 
 
 def read_seal(folder: Path, name: str = SEAL) -> Seal | None:
-    """The seal of a folder, whole in itself; its files are not looked at. None without one."""
+    """Read the seal of a folder and verify the seal itself, not its files; None without one."""
     path = folder / name
     if not os.path.lexists(path):
         return None
@@ -190,7 +188,7 @@ def read_seal(folder: Path, name: str = SEAL) -> Seal | None:
         raise DamagedError(f"{path}: not a seal")
     if document["version"] != VERSION:
         raise DamagedError(f"{path}: version {document['version']!r}, not {VERSION}; if newer, upgrade hmmscope")
-    # Its bytes are compared too: a space that became a tab changes no value.
+    # Compare bytes too, because whitespace changes no value.
     whole = disk.read_bytes(path, managed=True) == store.json_bytes(document, name)
     digest = document.pop("digest")
     if not whole or digest != _digest(document) or document["kind"] not in KINDS:
@@ -199,21 +197,21 @@ def read_seal(folder: Path, name: str = SEAL) -> Seal | None:
 
 
 def open_sealed(folder: Path, *, weights: bool = True, milestones: bool = True) -> Seal | None:
-    """The seal of a folder whose files are as it says; None if it has none.
+    """Read the seal of a folder and verify its files; None without a seal.
 
-    Without `weights` those of a run, large files that are verified when they are loaded, are left out; without `milestones`
-    all checkpoints but the last.
-
-    Every reader of a finished folder begins with this: see the scan in tests/test_single_writer.py.
+    Without `weights`, the weights of a run are left out, which are verified on loading; without `milestones`, all
+    checkpoints but
+    the last. Every reader of a finished folder starts here (see tests/test_single_writer.py).
 
     Raises:
-        DamagedError: the seal, or the first file that is missing, longer, shorter, altered or a link; or a figure or table
-            that a reader would take, and the seal does not name.
+        DamagedError: The seal, or the first file that is missing, longer, shorter, altered or a link; or a figure or
+            table that a
+            reader would use but the seal does not name.
     """
     seal = read_seal(folder)
     if seal is None:
         return None
-    read_seal(folder, ADDED)  # damage shows before anything is made that it would have to name
+    read_seal(folder, ADDED)  # detect damage before new files are made
     earlier = sorted(name for name in seal.files if name.startswith(_CHECKPOINT))[:-1]
     heavy = () if weights else (".safetensors", _CHECKPOINT)
     left_out = set() if milestones else set(earlier)
@@ -232,13 +230,13 @@ def open_sealed(folder: Path, *, weights: bool = True, milestones: bool = True) 
 
 @dataclass(frozen=True)
 class SealReport:
-    """Every file of a folder, compared with what covers it.
+    """Comparison of every file of a folder with its seals.
 
     Attributes:
-        covered: names of files that a seal, a manifest that it names, or the seal of a run inside covers.
-        beyond: names of files that nothing covers.
-        runs: how many runs inside were compared.
-        kind: of the seal; None without one.
+        covered: Files covered by a seal, a manifest that it names, or the seal of a run inside.
+        beyond: Files without cover.
+        runs: Number of compared runs inside.
+        kind: Type in the seal; None without one.
     """
 
     covered: tuple[str, ...]
@@ -253,11 +251,12 @@ class SealReport:
 
 
 def seal_report(folder: Path) -> SealReport:
-    """Compare every byte below a sealed folder with its seals: weights of all checkpoints and runs inside it too.
+    """Compare every byte below a sealed folder with its seals, including all checkpoints and the runs inside.
 
     Raises:
-        DamagedError: the first difference; a run that the seal is bound to is missing, unsealed or another one. A folder
-            without any runs is a copy of the small files, and no run of it is missed.
+        DamagedError: The first difference; or a bound run is missing, unsealed or different. A folder without any
+            runs is a copy of
+            the small files, and may lack them.
     """
     seal = open_sealed(folder)
     covered, runs = set() if seal is None else {*seal.files}, 0
@@ -279,19 +278,19 @@ def seal_report(folder: Path) -> SealReport:
 
 
 def _added(folder: Path, seal: Seal) -> dict[str, dict[str, Any]]:
-    """The entries of what was added, compared with the files that are still there: they can be made again."""
+    """Return the entries of added files after comparing those that still exist; they can be remade."""
     added = read_seal(folder, ADDED)
     if added is None:
         return {}
     if added.bound != {"seal": seal.digest}:
-        raise DamagedError(f"{folder / ADDED}: is of another seal; remove it")
+        raise DamagedError(f"{folder / ADDED}: belongs to another seal; remove it")
     there = {name: entry for name, entry in added.files.items() if os.path.lexists(folder / name)}
     store.check_entries(folder, there, ADDED)
     return there
 
 
 def _bound(folder: Path, seal: Seal) -> dict[str, str | None]:
-    """The folders inside that a seal is bound to: experiments of a paper, and runs where there are any beside it."""
+    """Return the folders inside to which a seal is bound: experiments of a paper, and runs if any exist."""
     runs, others = (seal.bound.get(key) for key in ("runs", "folders"))
     runs = runs if isinstance(runs, dict) and os.path.isdir(folder / "runs") else {}
     return {f"runs/{name}": digest for name, digest in runs.items()} | (others if isinstance(others, dict) else {})
@@ -300,18 +299,18 @@ def _bound(folder: Path, seal: Seal) -> dict[str, str | None]:
 def _surveyed(folder: Path, name: str, digest: str | None) -> tuple[str, ...]:
     path = folder / name
     if not path.is_dir():
-        raise DamagedError(f"{path}: missing, and {folder / SEAL} is bound to it")
+        raise DamagedError(f"{path}: missing, although {folder / SEAL} is bound to it")
     seal = read_seal(path)
-    if digest is None and seal is None:  # it had none when the folder was sealed
+    if digest is None and seal is None:  # it had no seal when the folder was sealed
         return ()
     if seal is None or seal.digest != digest:
-        state = "has no seal" if seal is None else "is not what was sealed"
-        raise DamagedError(f"{path}: {state}; {folder / SEAL} is bound to another")
+        state = "has no seal" if seal is None else "differs from what was sealed"
+        raise DamagedError(f"{path}: {state}; {folder / SEAL} is bound to another seal")
     return seal_report(path).covered
 
 
 def file_names(folder: Path) -> Iterator[str]:
-    """Names of all files below a folder, links among them, in order; leftovers of writers that were killed are none."""
+    """Yield the names of all files and links below a folder in order, without leftovers of killed writers."""
     for parent, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not disk.LEFTOVER.fullmatch(name))
         links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
@@ -321,12 +320,12 @@ def file_names(folder: Path) -> Iterator[str]:
 
 
 def digests(folders: Sequence[Path]) -> dict[str, str | None]:
-    """The digests of the seals of folders, by their names; None of one without a seal."""
+    """Return the digests of the seals of folders by name; None without a seal."""
     return {folder.name: digest_of(folder) for folder in folders}
 
 
 def digest_of(folder: Path) -> str | None:
-    """The digest of a folder's seal, to which another is bound; None without one. Its files are not looked at."""
+    """Return the digest of a folder's seal without checking files; None without one."""
     seal = read_seal(folder)
     return None if seal is None else seal.digest
 

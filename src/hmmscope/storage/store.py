@@ -1,8 +1,10 @@
-"""Files that survive a crash: every byte the library writes goes through here. A run folder is built on it in `rundir`.
+"""Files that survive a crash: all writing of the library goes through here.
 
 A file is written as a temporary sibling, synced, renamed over its target, and the rename is synced. A folder is
-committed in the same way, with a manifest of sizes and SHA-256 digests. So a reader sees an old version or a new one,
-whole, whatever was killed or switched off, and never a half of either. Nothing is ever unpickled.
+committed in the same
+way, with a manifest of sizes and SHA-256 digests. A reader thus sees an old or a new version, complete, after any
+crash. Nothing is
+ever unpickled.
 """
 
 import hashlib
@@ -18,7 +20,7 @@ from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.storage import disk
 from hmmscope.storage.disk import write_bytes
 
-if TYPE_CHECKING:  # importing torch takes a second; reading JSON must not
+if TYPE_CHECKING:  # avoid the second that importing torch takes
     import torch
 
 MANIFEST = "manifest.json"
@@ -29,41 +31,41 @@ FORMAT, VERSION = "hmmscope-folder", 1
 
 
 def write_text(path: Path, text: str) -> None:
-    """`write_bytes` of `text` in UTF-8."""
+    """Write text in UTF-8 with `write_bytes`."""
     write_bytes(path, text.encode())
 
 
 def write_json(path: Path, obj: Any) -> None:
-    """Write `obj` as JSON for people: one space of indent, keys in their order, UTF-8, no NaN.
+    """Write `obj` as readable JSON: indent 1, keys in their order, UTF-8, no NaN.
 
     Raises:
-        InputError: a value that JSON cannot hold, NaN and infinity among them.
+        InputError: A value without JSON form, including NaN and infinity.
     """
     write_bytes(path, json_bytes(obj, str(path)))
 
 
 def json_bytes(obj: Any, where: str) -> bytes:
-    """The bytes of `write_json`; `where` begins the error."""
+    """Return the bytes of `write_json`; `where` starts the error message."""
     return dump(obj, where, indent=1, ensure_ascii=False) + b"\n"
 
 
 def read_json(path: Path, *, limit: int = 64 << 20, managed: bool = False) -> Any:
-    """The value in a JSON file of at most `limit` bytes. NaN and duplicate keys are refused.
+    """Read a JSON file of at most `limit` bytes; NaN and duplicate keys are refused.
 
-    `managed` says that the file belongs to a folder of ours: a link is then refused and a missing file is damage.
+    For a `managed` file, in an hmmscope folder, links are refused and a missing file is damage.
 
     Raises:
-        InputError: missing, not a regular file (a pipe, a folder), or above `limit`.
-        DamagedError: not JSON; the message names the file and the position.
+        InputError: Missing, not a regular file, or above `limit`.
+        DamagedError: Not JSON; the message names the file and the position.
     """
     return parse(disk.read_bytes(path, managed=managed, limit=limit), str(path))
 
 
 def read_text(path: Path, *, limit: int) -> str:
-    """A UTF-8 text of at most `limit` bytes.
+    """Read UTF-8 text of at most `limit` bytes.
 
     Raises:
-        InputError: missing, not a regular file (a device, a pipe, a folder), too large, or not UTF-8.
+        InputError: Missing, not a regular file, too large, or not UTF-8.
     """
     try:
         return disk.read_bytes(path, managed=False, limit=limit).decode("utf-8-sig")
@@ -73,12 +75,12 @@ def read_text(path: Path, *, limit: int) -> str:
 
 
 def write_table(path: Path, rows: list[dict]) -> None:
-    """Write rows as JSON lines. None is a missing value; NaN and infinity are refused with their row and key."""
+    """Write rows as JSON lines. None is a missing value; NaN and infinity are refused with row and key."""
     write_bytes(path, table_bytes(rows, str(path)))
 
 
 def table_bytes(rows: list[dict], where: str) -> bytes:
-    """The bytes of `write_table`; `where` begins the error."""
+    """Return the bytes of `write_table`; `where` starts the error message."""
     lines = []
     for number, row in enumerate(rows):
         try:
@@ -91,17 +93,17 @@ def table_bytes(rows: list[dict], where: str) -> bytes:
 
 
 def read_table(path: Path, *, limit: int = 1 << 30, managed: bool = True) -> list[dict]:
-    """The rows of `write_table`, in a folder of ours unless `managed` is false, see `read_json`.
+    """Read the rows of `write_table`; see `read_json` for `managed`.
 
     Raises:
-        InputError: above `limit` bytes; missing, if it is not our own.
-        DamagedError: a line that is not a JSON object, or a file that does not end with a line; names the line.
+        InputError: Above `limit` bytes, or missing and not `managed`.
+        DamagedError: A line is not a JSON object, or the last one is incomplete; names the line.
     """
     return parse_table(disk.read_bytes(path, managed=managed, limit=limit), str(path))
 
 
 def parse_table(data: bytes, where: str) -> list[dict]:
-    """The rows in the bytes of a table; `where` begins the error."""
+    """Parse the bytes of a table; `where` starts the error message."""
     *lines, tail = data.split(b"\n")
     if tail:
         raise DamagedError(f"{where}:{len(lines) + 1}: the last line is incomplete")
@@ -113,18 +115,18 @@ def parse_table(data: bytes, where: str) -> list[dict]:
 
 
 def write_tensors(path: Path, tensors: dict[str, "torch.Tensor"], metadata: dict[str, str] | None = None) -> None:
-    """Write named tensors and short texts as safetensors. Equal input gives equal bytes."""
+    """Write named tensors and short texts as safetensors; equal input gives equal bytes."""
     write_bytes(path, tensor_bytes(tensors, metadata))
 
 
 def tensor_bytes(tensors: dict[str, "torch.Tensor"], metadata: dict[str, str] | None = None) -> bytes:
-    """The bytes of `write_tensors`."""
+    """Return the bytes of `write_tensors`."""
     from safetensors.torch import save
 
     data = save({name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()})
     if not metadata:
         return data
-    # safetensors itself writes metadata in random order; the header is written again with the keys in theirs.
+    # safetensors writes metadata in random order; rewrite the header with sorted keys.
     header, body = _split_header(data)
     text = json.dumps({"__metadata__": metadata, **header}, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -132,19 +134,17 @@ def tensor_bytes(tensors: dict[str, "torch.Tensor"], metadata: dict[str, str] | 
 
 
 def read_tensors(path: Path, *, limit: int = 1 << 40, managed: bool = False) -> dict[str, "torch.Tensor"]:
-    """The tensors of a safetensors file, on the CPU. Nothing else is accepted and nothing is executed.
-
-    `managed` says that the file belongs to a folder of ours, see `read_json`.
+    """Read the tensors of a safetensors file to the CPU, executing nothing; see `read_json` for `managed`.
 
     Raises:
-        InputError: missing, not a regular file, or above `limit` bytes.
-        DamagedError: malformed, or another format.
+        InputError: Missing, not a regular file, or above `limit` bytes.
+        DamagedError: Malformed, or another format.
     """
     return parse_tensors(disk.read_bytes(path, managed=managed, limit=limit), str(path))
 
 
 def parse_tensors(data: bytes, where: str) -> dict[str, "torch.Tensor"]:
-    """The tensors in the bytes of a safetensors file; `where` begins the error."""
+    """Parse the bytes of a safetensors file; `where` starts the error message."""
     from safetensors.torch import load
 
     try:
@@ -152,22 +152,22 @@ def parse_tensors(data: bytes, where: str) -> dict[str, "torch.Tensor"]:
     except Exception as error:
         if isinstance(error, MemoryError):
             raise
-        raise DamagedError(f"{where}: not a whole safetensors file ({_line(error)})") from error
+        raise DamagedError(f"{where}: not a complete safetensors file ({_line(error)})") from error
 
 
 def read_metadata(path: Path, *, limit: int = 1 << 40) -> dict[str, str]:
-    """The short texts that `write_tensors` put beside the tensors."""
+    """Read the short texts of `write_tensors`."""
     try:
         metadata = _split_header(disk.read_bytes(path, managed=False, limit=limit))[0].get("__metadata__", {})
         if not all(isinstance(text, str) for text in metadata.values()):
             raise ValueError("metadata must be text")
     except (ValueError, AttributeError, RecursionError) as error:
-        raise DamagedError(f"{path}: not a whole safetensors file ({_line(error)})") from error
+        raise DamagedError(f"{path}: not a complete safetensors file ({_line(error)})") from error
     return metadata
 
 
 def _split_header(data: bytes) -> tuple[dict[str, Any], bytes]:
-    """safetensors is: header length (8 bytes, little-endian), header (JSON), tensor data."""
+    """Split safetensors: header length (8 bytes, little-endian), header (JSON), tensor data."""
     end = 8 + int.from_bytes(data[:8], "little")
     if end > len(data):
         raise ValueError("header longer than the file")
@@ -175,12 +175,12 @@ def _split_header(data: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 def dump(obj: Any, where: str, **options: Any) -> bytes:
-    """JSON bytes; NumPy and torch scalars become numbers."""
+    """Return JSON bytes; NumPy and torch scalars become numbers."""
 
     def scalar(value: Any) -> Any:
         if getattr(value, "ndim", None) == 0:
             return value.item()
-        raise TypeError(f"{type(value).__name__} has no place in JSON")
+        raise TypeError(f"{type(value).__name__} has no JSON form")
 
     try:
         return json.dumps(obj, allow_nan=False, default=scalar, **options).encode()
@@ -211,12 +211,12 @@ def _line(error: BaseException) -> str:
 # ---------------------------------------------------------------------------------------------------------------------
 # Folders
 
-#: The format of what a folder is known by; one without it is of before 0.3, and read.
+#: Format of the file that identifies a folder; missing before version 0.3.
 FORMATS = {"grid": "hmmscope-grid/1", "experiment": "hmmscope-experiment/1"}
 
 
 def check_format(document: Any, kind: str, path: Path) -> None:
-    """DamagedError unless `document` is a mapping of a format that this version reads."""
+    """Raise DamagedError unless `document` is a mapping of a supported format."""
     if not isinstance(document, dict) or document.get("format", FORMATS[kind]) != FORMATS[kind]:
         found = document.get("format") if isinstance(document, dict) else type(document).__name__
         raise DamagedError(f"{path}: {str(found)[:40]!r}, not {FORMATS[kind]}; if newer, upgrade hmmscope")
@@ -224,13 +224,13 @@ def check_format(document: Any, kind: str, path: Path) -> None:
 
 @contextmanager
 def new_folder(path: Path, *, manifest: bool = True) -> Iterator[Path]:
-    """A temporary sibling to fill, which becomes `path` at the end: synced, with a manifest, and all at once.
+    """Yield a temporary sibling to fill; on exit it becomes `path` atomically, synced and with a manifest.
 
-    On an exception it is removed and `path` does not appear.
+    On an exception it is removed.
 
     Raises:
         RefusedError: `path` exists.
-        ResourceError: the disk does not allow it.
+        ResourceError: The disk fails.
     """
     path = Path(path)
     if os.path.lexists(path):
@@ -268,27 +268,27 @@ def _make_and_open(path: Path) -> int:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and its missing parents, durably; an existing folder is left as it is."""
+    """Create a folder and missing parents durably; an existing folder stays."""
     path = Path(path)
     if not path.is_dir() and path != path.parent:
         make_folder(path.parent)
         with disk.writing(path, 0):
             try:
                 disk.mkdir(path)
-            except FileExistsError:  # another process was faster, or it is a file
+            except FileExistsError:  # created by another process, or a file
                 if not path.is_dir():
                     raise
             disk.fsync_dir(path.parent)
 
 
 def write_manifest(folder: Path) -> None:
-    """Write manifest.json: the size and SHA-256 of every file that `folder` holds now."""
+    """Write manifest.json: size and SHA-256 of every file in `folder`."""
     files = file_entries(folder, [file.relative_to(folder).as_posix() for file in _contents(folder)[0]])
     write_json(folder / MANIFEST, {"format": FORMAT, "version": VERSION, "files": files})
 
 
 def file_entries(folder: Path, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Size and SHA-256 of files by name, as a manifest holds them."""
+    """Return size and SHA-256 of files by name."""
     entries = {}
     for name in names:
         with disk.reading(folder / name, managed=True) as stream:
@@ -298,10 +298,11 @@ def file_entries(folder: Path, names: Sequence[str]) -> dict[str, dict[str, Any]
 
 
 def check_entries(folder: Path, entries: dict[str, Any], where: str) -> None:
-    """Compare files with what `where` says of them.
+    """Compare files with their entries from `where`.
 
     Raises:
-        DamagedError: the first that is missing, longer, shorter, altered, a link, or a name that leaves the folder.
+        DamagedError: The first file that is missing, longer, shorter, altered or a link, or a name outside the
+            folder.
     """
     for name, expected in entries.items():
         with _opened_entry(folder, name, expected, where) as stream:
@@ -309,7 +310,7 @@ def check_entries(folder: Path, entries: dict[str, Any], where: str) -> None:
 
 
 def read_entry(folder: Path, name: str, expected: Any, where: str) -> bytes:
-    """The bytes of a file, which are those that were compared with what `where` says of it; errors of `check_entries`."""
+    """Read a file and compare the same bytes with its entry from `where`; errors as in `check_entries`."""
     with _opened_entry(folder, name, expected, where) as stream:
         data = stream.read(expected["size"])
     _check_digest(hashlib.sha256(data).hexdigest(), folder / name, expected, where)
@@ -320,29 +321,29 @@ def read_entry(folder: Path, name: str, expected: Any, where: str) -> bytes:
 def _opened_entry(folder: Path, name: str, expected: Any, where: str) -> Iterator[BufferedReader]:
     file, parts = folder / name, Path(name).parts
     if not parts or Path(name).is_absolute() or ".." in parts or "\0" in name:
-        raise DamagedError(f"{folder / where}: names {name!r}, which is no file in the folder")
+        raise DamagedError(f"{folder / where}: names {name!r}, which is not a file in the folder")
     for parent in list(file.parents)[: len(parts) - 1]:
         if parent.is_symlink():
             raise DamagedError(f"{parent}: a symbolic link, which is not followed")
     with disk.reading(file, managed=True) as stream:
         size = os.fstat(stream.fileno()).st_size
         if not isinstance(expected, dict) or expected.keys() != {"size", "sha256"} or size != expected["size"]:
-            raise DamagedError(f"{file}: {size} bytes, which is not what the {Path(where).stem} says")
+            raise DamagedError(f"{file}: {size} bytes, unlike in the {Path(where).stem}")
         yield stream
 
 
 def _check_digest(digest: str, file: Path, expected: Any, where: str) -> None:
     if digest != expected["sha256"]:
-        raise DamagedError(f"{file}: altered (its SHA-256 is not the {Path(where).stem}'s)")
+        raise DamagedError(f"{file}: altered (its SHA-256 differs from the {Path(where).stem})")
 
 
 def verify_folder(path: Path, *, exact: bool = True) -> dict:
-    """The manifest of a committed folder, after comparing every size and digest with the files.
+    """Return the manifest of a committed folder after comparing every size and digest.
 
-    With `exact` the folder may hold nothing else; without, files that the manifest does not name are not looked at.
+    With `exact`, unnamed files are refused; without, they are ignored.
 
     Raises:
-        DamagedError: the first file that is missing, longer, shorter, altered, not named by the manifest, or a link.
+        DamagedError: The first file that is missing, longer, shorter, altered, unnamed or a link.
     """
     manifest = read_manifest(path, exact=exact)
     check_entries(path, manifest["files"], MANIFEST)
@@ -350,10 +351,10 @@ def verify_folder(path: Path, *, exact: bool = True) -> dict:
 
 
 def read_manifest(path: Path, *, exact: bool = True) -> dict:
-    """The manifest of a committed folder whose files have the names that it says; their bytes are not looked at.
+    """Return the manifest of a committed folder after comparing names, not bytes.
 
     Raises:
-        DamagedError: no manifest of ours, or the first file that is missing, not named by the manifest, or a link.
+        DamagedError: No valid manifest, or the first file that is missing, unnamed or a link.
     """
     path = Path(path)
     if path.is_symlink() or not path.is_dir():
@@ -372,7 +373,7 @@ def read_manifest(path: Path, *, exact: bool = True) -> dict:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a committed folder so that no crash leaves a part of it under its name."""
+    """Remove a committed folder; a crash leaves no part of it under its name."""
     temporary = disk.temporary_sibling(path)
     with disk.writing(path, 0):
         disk.rename(path, temporary)
@@ -381,7 +382,7 @@ def remove_folder(path: Path) -> None:
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file, durably."""
+    """Remove a file durably."""
     with disk.writing(path, 0):
         disk.unlink(path)
         disk.fsync_dir(path.parent)
@@ -395,13 +396,13 @@ def move_folder(path: Path, new: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files and folders directly in `folder` whose writers were killed."""
+    """Remove temporary files and folders of killed writers directly in `folder`."""
     with disk.writing(folder, 0):
         disk.remove_leftovers(folder)
 
 
 def _contents(folder: Path) -> tuple[list[Path], list[Path]]:
-    """All files and all folders below `folder` (itself included), in order; links and devices are refused."""
+    """Return all files and folders below `folder` (and itself) in order; links and devices are refused."""
     files: list[Path] = []
     folders = [folder]
     try:
