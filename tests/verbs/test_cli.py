@@ -387,7 +387,7 @@ def test_unknown_words_are_told_with_what_is_near(
 def test_unknown_words_of_python_are_told_with_what_is_near() -> None:
     process = hs.make_process("mess3")
     for asked, said in (
-        (lambda: hs.train(process, "x", learning_rate=1), "say training={'learning_rate': ...}"),
+        (lambda: hs.train(process, "x", learning_rate=1), "give training={'learning_rate': ...}"),
         (lambda: hs.train(process, "x", num_step=1), "did you mean 'num_steps'?"),
         (lambda: hs.fit([[0, 1]], 2, restarts=3), "did you mean 'num_restarts'?"),
         (
