@@ -276,8 +276,8 @@ def test_intervals_cover():
     assert 178 <= hits <= 199  # 95 % of 200, a little less for the percentile bootstrap
     one = estimate(torch.ones(10, dtype=torch.float64))
     assert one.low == one.mean == one.high == 1
-    assert repr(one) == "Estimate(mean=1, low=1, high=1, num_samples=10)"
-    assert repr(estimate(torch.ones(10, 3, dtype=torch.float64))) == "Estimate(shape=(3,), num_samples=10)"
+    assert repr(one) == "MonteCarloEstimate(mean=1, low=1, high=1, num_samples=10)"
+    assert repr(estimate(torch.ones(10, 3, dtype=torch.float64))) == "MonteCarloEstimate(shape=(3,), num_samples=10)"
 
 
 @pytest.mark.usefixtures("unchecked")

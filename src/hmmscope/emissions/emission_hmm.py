@@ -344,5 +344,5 @@ class EmissionHMM(VectorProcess):
             said.append(("stationary law", "not unique"))
         if self.num_states > 1:
             second = float(torch.linalg.eigvals(self.transition).abs().sort().values[-2])
-            said.append(("2nd eigenvalue", f"{steady(second):z.6f} in modulus, of the transitions"))
+            said.append(("2nd eigenvalue", f"{steady(second):z.6f} in modulus, of the transition matrix"))
         return said

@@ -32,9 +32,9 @@ class MonteCarloEstimate:
 
     def __repr__(self) -> str:
         if self.mean.ndim:
-            return f"Estimate(shape={tuple(self.mean.shape)}, num_samples={self.num_samples})"
+            return f"MonteCarloEstimate(shape={tuple(self.mean.shape)}, num_samples={self.num_samples})"
         interval = f"low={float(self.low):.6g}, high={float(self.high):.6g}"
-        return f"Estimate(mean={float(self.mean):.6g}, {interval}, num_samples={self.num_samples})"
+        return f"MonteCarloEstimate(mean={float(self.mean):.6g}, {interval}, num_samples={self.num_samples})"
 
 
 def estimate(values: Float64[Tensor, "sample ..."], seed: int = 0) -> MonteCarloEstimate:

@@ -100,7 +100,7 @@ def process_facts(process: Process) -> list[tuple[str, str]]:
     if process.real_valued and PATHS in process.capabilities() and process.num_states <= MAX_STATES:
         rate = entropy_rate(process)
         ends = f"95 % {steady(rate.low):z.4f} to {steady(rate.high):z.4f}, sampled"
-        return [*process.facts(), ("entropy rate", f"{steady(rate.value):z.4f} nats an observation ({ends})")]
+        return [*process.facts(), ("entropy rate", f"{steady(rate.value):z.4f} nats per observation ({ends})")]
     if WORDS not in process.uses_hmm_inference:
         return process.facts()
     return facts_in_words(process, known_facts(process)) if process.num_states <= MAX_STATES else []
@@ -123,7 +123,7 @@ def mixture_facts(mixture: Process) -> list[tuple[str, str]]:
         said.append(
             (
                 "2nd eigenvalue",
-                f"{steady(min(seconds)):z.6f} to {steady(max(seconds)):z.6f} in modulus, of the transitions{whose}",
+                f"{steady(min(seconds)):z.6f} to {steady(max(seconds)):z.6f} in modulus, of the transition matrix{whose}",
             )
         )
     rates = []
@@ -131,7 +131,11 @@ def mixture_facts(mixture: Process) -> list[tuple[str, str]]:
         with suppress(InputError):  # several closed classes
             rates.append(entropy_rate(hmm, num_samples=50).value)
     if rates:
-        whose = whose if len(rates) == len(first) else f" (of {len(rates)} components that have a stationary law)"
+        whose = (
+            whose
+            if len(rates) == len(first)
+            else f" (of {len(rates)} components with a unique stationary distribution)"
+        )
         said.append(("entropy rate", f"{steady(min(rates)):z.4f} to {steady(max(rates)):z.4f} nats{whose}"))
     return said
 
