@@ -131,7 +131,7 @@ def test_what_was_not_kept_or_is_lost_is_said(run: Run, tmp_path: Path) -> None:
         run.model_at(3)
     shutil.copytree(run.path, tmp_path / "lost")
     shutil.rmtree(tmp_path / "lost/checkpoints/step-000000005")
-    with pytest.raises(DamagedError, match="its checkpoint of step 5 is gone"):
+    with pytest.raises(DamagedError, match="its checkpoint of step 5 is missing"):
         over_training(load_run(tmp_path / "lost"), "strategies")
 
 
